@@ -1,0 +1,43 @@
+"""Finds every Cython module below the packages; all else stands in pyproject.toml."""
+
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+ROOT = Path(__file__).parent
+PACKAGES = ("shm", "mpbroker")
+
+
+def extensions() -> list[Extension]:
+    found = []
+    for package in PACKAGES:
+        for source in sorted((ROOT / package).rglob("*.pyx")):
+            path = source.relative_to(ROOT)
+            headers = sorted(str(h.relative_to(ROOT)) for h in ROOT.glob("*/**/*.h") if ".venv" not in h.parts)
+            found.append(
+                Extension(
+                    ".".join(path.with_suffix("").parts),
+                    [str(path)],
+                    include_dirs=[str(ROOT)],
+                    depends=headers,
+                    extra_compile_args=["-O2", "-Wall", "-Wno-unused-function"],
+                )
+            )
+    return found
+
+
+setup(
+    ext_modules=cythonize(
+        extensions(),
+        nthreads=2,
+        compiler_directives={
+            "language_level": "3",
+            "boundscheck": False,
+            "wraparound": False,
+            "cdivision": True,
+            "initializedcheck": False,
+            "freethreading_compatible": False,
+        },
+    )
+)
