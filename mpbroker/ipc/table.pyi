@@ -10,10 +10,6 @@ class PartitionFlag(IntFlag):
     PARTITION_OFFLINE = 2
     PARTITION_DELETED = 4
 
-PARTITION_LIVE = PartitionFlag.PARTITION_LIVE
-PARTITION_OFFLINE = PartitionFlag.PARTITION_OFFLINE
-PARTITION_DELETED = PartitionFlag.PARTITION_DELETED
-
 class Partition(NamedTuple):
     topic_id: bytes
     partition: int
