@@ -107,7 +107,8 @@ class SharedMemory:
     `dirty` (a word per handler number; non-zero: a slot that the handler marked has moved; written by the log process),
     `heavy` (a word per handler number: since when, in ns, it runs a heavy request, 0 if none; written by the handler),
     `fence_orders` (a word per process, written by the supervisor), `fence_acks` (a word per process, written by it),
-    `roles` (a word per process: its incarnation, 0 while there is none; written by the supervisor), `bulletin` (metadata).
+    `roles` (a word per process: its incarnation, 0 while there is none; written by the supervisor), `orders` (run or stop; written by
+    the supervisor), `states` (written by the process), `bulletin` (metadata) and `bulletin_acks` (a word per reader).
     """
 
     BULLETIN_BYTES = 256 << 20
@@ -134,6 +135,9 @@ class SharedMemory:
                 Block("fence_orders", words),
                 Block("fence_acks", words),
                 Block("roles", words),
+                Block("orders", words),
+                Block("states", words),
+                Block("bulletin_acks", words),
                 Block("bulletin", self.BULLETIN_BYTES, 4096),
             ],
         )
