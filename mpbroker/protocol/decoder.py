@@ -212,7 +212,7 @@ def compile_decoder(message: Message, version: int, cls: type, view: bool = Fals
     writer = _DecoderWriter(message, version, cls, view)
     has_records = _has_records(message, version)
     if has_records:
-        writer.put("records = memoryview(b)")
+        writer.put("records = b if b.__class__ is memoryview else memoryview(b)")
     if not view:
         view_decoder = cache(lambda: compile_decoder(message, version, cls, view=True))
         writer.names["view_decoder"] = view_decoder

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from struct import Struct
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from mpbroker.protocol.compiler import FunctionWriter
 from mpbroker.protocol.schema import Field, Message, StructType
@@ -26,9 +26,9 @@ _SMALL = 33
 
 
 @cache
-def packers(code: str) -> list[Callable[..., bytes]]:
-    """pack of 0, 1, 2, … values of one type: most arrays are short."""
-    return [Struct(">" + code * n).pack for n in range(_SMALL)]
+def packers(length_code: str, code: str) -> list[Callable[..., bytes]]:
+    """pack of a length and 0, 1, 2, … values of one type: most arrays are short."""
+    return [Struct(">" + length_code + code * n).pack for n in range(_SMALL)]
 
 
 @cache
@@ -49,14 +49,22 @@ def put_tags(w: bytearray, tags: list[tuple[int, bytearray]]) -> None:
         w += value
 
 
-def too_long(field: str, size: int) -> None:
-    raise ValueError(f"{field} has {size} bytes, a string at most {MAX_STRING}")
+def string_length(n: int) -> bytes:
+    """The compact length of a string of n - 1 bytes."""
+    if n > MAX_STRING + 1:
+        too_long(n - 1)
+    return uvarint(n)
+
+
+def too_long(size: int) -> NoReturn:
+    raise ValueError(f"a string of {size} bytes is longer than {MAX_STRING}")
 
 
 RUNTIME: dict[str, Any] = {
     "RecordsSlice": RecordsSlice,
     "UV": UVARINTS,
     "put_tags": put_tags,
+    "string_length": string_length,
     "too_long": too_long,
     "uvarint": uvarint,
 }
@@ -137,22 +145,33 @@ class _EncoderWriter(FunctionWriter):
     def elements(self, f: Field, x: str) -> None:
         n = self.variable()
         self.put(f"{n} = len({x})")
-        self.length(n, wide=True)
-        code = f.fixed_format
-        if code is not None:
-            small = self.name_of(packers(code), "packers_")
-            many = self.name_of(many_packer(code), "pack_many_")
-            self.put(f"if {n}: w += {small}[{n}](*{x}) if {n} < {_SMALL} else {many}({x})")
+        if f.fixed_format is not None:
+            self.fixed_elements(f.fixed_format, x, n)
             return
+        self.length(n, wide=True)
         element = self.variable()
         with self.block(f"for {element} in {x}:"):
             self.value(f, element, nullable=False)
+
+    def fixed_elements(self, code: str, x: str, n: str) -> None:
+        length_code, length = ("B", f"{n} + 1") if self.flexible else ("i", n)
+        small = self.name_of(packers(length_code, code), "packers_")
+        empty = b"\1" if self.flexible else bytes(4)
+        self.put(f"if not {n}: w += {empty!r}")
+        # the replicas of most partitions are one; a call without * is twice as fast
+        one = self.name_of(packers(length_code, code)[1], "pack_one_")
+        self.put(f"elif {n} == 1: w += {one}({2 if self.flexible else 1}, {x}[0])")
+        self.put(f"elif {n} < {_SMALL}: w += {small}[{n}]({length}, *{x})")
+        with self.block("else:"):
+            self.length(n, wide=True)
+            self.put(f"w += {self.name_of(many_packer(code), 'pack_many_')}({x})")
 
     def length(self, n: str, wide: bool) -> None:
         if not self.flexible:
             self.fixed("i" if wide else "h", n)
         else:
-            self.put(f"w += UV[{n} + 1] if {n} < 255 else uvarint({n} + 1)")
+            large = "uvarint" if wide else "string_length"
+            self.put(f"w += UV[{n} + 1] if {n} < 255 else {large}({n} + 1)")
 
     def null_length(self, wide: bool) -> bytes:
         if self.flexible:
@@ -163,8 +182,10 @@ class _EncoderWriter(FunctionWriter):
         if f.fixed_format is not None:
             self.fixed(f.fixed_format, value)
             return
-        x = self.variable()
-        self.put(f"{x} = {value}")
+        x = value
+        if not value.isidentifier():
+            x = self.variable()
+            self.put(f"{x} = {value}")
         write = self.sized if f.struct is None else self.struct_value
         if not nullable:
             write(f, x, nullable)
@@ -186,7 +207,8 @@ class _EncoderWriter(FunctionWriter):
         n = self.variable()
         if f.type == "string":
             self.put(f"{x} = {x}.encode()", f"{n} = len({x})")
-            self.put(f"if {n} > {MAX_STRING}: too_long('{f.name}', {n})")
+            if not self.flexible:
+                self.put(f"if {n} > {MAX_STRING}: too_long({n})")
         else:
             self.put(f"{n} = len({x})")
         self.length(n, wide=f.type != "string")

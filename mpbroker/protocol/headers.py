@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from mpbroker.protocol.api_keys import ApiKey, is_flexible, valid_versions
+from mpbroker.protocol.api_keys import FIRST_FLEXIBLE, ApiKey, is_flexible
 from mpbroker.protocol.codec import decode_response, encoder_for
 from mpbroker.protocol.messages import Message
 from mpbroker.protocol.wire import Buffer, MalformedMessage, skip_tags
@@ -57,9 +57,10 @@ def decode_request_header(buf: Buffer, pos: int = 0) -> tuple[RequestHeader, int
         if length > 0:
             client_id = str(buf[pos : pos + length], "utf-8")
             pos += length
-        if not valid_versions(api_key):
+        flexible_from = FIRST_FLEXIBLE.get(api_key)
+        if flexible_from is None:
             raise MalformedMessage(f"request header: no API has key {api_key}")
-        if is_flexible(api_key, api_version):
+        if api_version >= flexible_from:
             count = buf[pos]
             pos = skip_tags(buf, pos + 1, count) if count else pos + 1
     except (IndexError, struct_error, UnicodeDecodeError) as e:
@@ -75,6 +76,14 @@ def encode_request_header(header: RequestHeader) -> bytes:
     return raw + b"\0" if is_flexible(header.api_key, header.api_version) else raw
 
 
+def _sized(segments: list[Buffer]) -> list[Buffer]:
+    """Fills the room for the frame's size at the start of the first segment."""
+    first = segments[0]
+    total = len(first) if len(segments) == 1 else sum(map(len, segments))
+    _SIZE.pack_into(first, 0, total - _SIZE.size)
+    return segments
+
+
 def response_header_version(api_key: int, api_version: int) -> int:
     return 1 if api_key != ApiKey.API_VERSIONS and is_flexible(api_key, api_version) else 0
 
@@ -84,17 +93,12 @@ def encode_response_frame(
 ) -> list[Buffer]:
     """Size, header and body as segments to be sent one after the other."""
     header = _RESPONSE_V1 if response_header_version(api_key, api_version) else _RESPONSE_V0
-    first = bytearray(header.pack(correlation_id))
-    segments = encoder_for("response", api_key, api_version)(body, first)
-    _SIZE.pack_into(first, 0, sum(map(len, segments)) - _SIZE.size)
-    return segments
+    return _sized(encoder_for("response", api_key, api_version)(body, bytearray(header.pack(correlation_id))))
 
 
 def encode_request_frame(header: RequestHeader, body: Message) -> list[Buffer]:
     first = bytearray(_SIZE.size) + encode_request_header(header)
-    segments = encoder_for("request", header.api_key, header.api_version)(body, first)
-    _SIZE.pack_into(first, 0, sum(map(len, segments)) - _SIZE.size)
-    return segments
+    return _sized(encoder_for("request", header.api_key, header.api_version)(body, first))
 
 
 def decode_response_frame(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Any]:

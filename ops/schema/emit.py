@@ -64,7 +64,7 @@ def valid_versions(api_key: int) -> range:
 
 def is_flexible(api_key: int, version: int) -> bool:
     """Whether the version has compact lengths and tagged fields (KIP-482), also if it is yet to come."""
-    return version >= _VERSIONS[api_key][2]
+    return version >= FIRST_FLEXIBLE[api_key]
 '''
 
 
@@ -150,11 +150,13 @@ def api_keys_text(messages: list[Message]) -> str:
     requests = [m for m in messages if m.kind == "request"]
     names = {m.api_key: snake(m.name.removesuffix("Request")).upper() for m in requests}
     text = KEYS_HEAD + "".join(f"    {name} = {key}\n" for key, name in names.items())
-    text += "\n\n# key: (oldest version, latest version, first flexible version)\n"
-    text += "_VERSIONS: dict[int, tuple[int, int, int]] = {\n"
+    text += "\n\n# oldest and latest version\n_VERSIONS: dict[int, tuple[int, int]] = {\n"
     for m in requests:
-        flexible = m.flexible[0] if m.flexible else 32768
-        text += f"    ApiKey.{names[m.api_key]}: ({m.valid[0]}, {m.valid[-1]}, {flexible}),\n"
+        text += f"    {m.api_key}: ({m.valid[0]}, {m.valid[-1]}),\n"
+    text += "}\n\n# NEVER where no version is flexible yet\nNEVER = 32768\n"
+    text += "FIRST_FLEXIBLE: dict[int, int] = {\n"
+    for m in requests:
+        text += f"    {m.api_key}: {m.flexible[0] if m.flexible else 'NEVER'},\n"
     return text + "}\n" + KEYS_TAIL
 
 

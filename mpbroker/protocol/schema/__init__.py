@@ -8,7 +8,6 @@ KRaft records of `__cluster_metadata` that are written here. Nested structs stan
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -50,8 +49,7 @@ def parse_versions(spec: str | None, latest: int) -> range:
     return range(int(first), int(last or first) + 1)
 
 
-@dataclass(frozen=True, eq=False)
-class Field:
+class Field(msgspec.Struct, frozen=True, eq=False):
     """A field over all versions of its message."""
 
     name: str
@@ -92,8 +90,7 @@ class Field:
         return self.default_text == "null" or self.type == "records"
 
 
-@dataclass(frozen=True, eq=False)
-class StructType:
+class StructType(msgspec.Struct, frozen=True, eq=False):
     name: str
     fields: list[Field]
 
@@ -128,8 +125,7 @@ def minimal_size(field: Field, version: int, flexible: bool) -> int:
     return element_size(field, version, flexible)
 
 
-@dataclass(frozen=True, eq=False)
-class Message(StructType):
+class Message(StructType, frozen=True, eq=False):
     kind: Kind
     api_key: int
     valid: range
