@@ -111,7 +111,17 @@ def decode_response_frame(api_key: int, api_version: int, frame: Buffer) -> tupl
             pos = skip_tags(frame, pos + 1, count) if count else pos + 1
     except (IndexError, struct_error) as e:
         raise MalformedMessage(f"response header: {e}") from e
+    try:
+        return correlation_id, _decode_whole(api_key, api_version, frame, pos)
+    except MalformedMessage:
+        # A broker that lacks this version of ApiVersions answers in version 0, whatever was asked (KIP-511).
+        if api_key != ApiKey.API_VERSIONS or api_version == 0:
+            raise
+        return correlation_id, _decode_whole(api_key, 0, frame, pos)
+
+
+def _decode_whole(api_key: int, api_version: int, frame: Buffer, pos: int) -> Any:
     body, end = decode_response(api_key, api_version, frame, pos)
     if end != len(frame):
         raise MalformedMessage(f"response {api_key} v{api_version}: {len(frame) - end} bytes too many")
-    return correlation_id, body
+    return body
