@@ -18,6 +18,7 @@ from mpbroker.protocol.messages import (
 from mpbroker.protocol.metadata_records import decode_metadata_record, encode_metadata_record
 from mpbroker.protocol.wire import MalformedMessage, RecordsSlice, UnsupportedVersion, uvarint
 
+DECODE = {"request": codec.decode_request, "response": codec.decode_response, "data": codec.decode_data}
 HEARTBEAT_V4 = b"\x02g" + bytes(4) + b"\x02m\x00"
 
 
@@ -50,8 +51,10 @@ def test_known_tags_are_read_among_unknown_ones() -> None:
 
 @pytest.mark.parametrize("value", [b"\x03idx", b"\x04id", b""])
 def test_a_known_tag_has_exactly_the_size_it_says(value: bytes) -> None:
-    with pytest.raises(MalformedMessage):
+    with pytest.raises(MalformedMessage, match="tagged field 0 has not the size"):
         codec.decode_request(ApiKey.FETCH, 15, fetch_with_tags((0, value), (99, b"more")))
+    with pytest.raises(MalformedMessage, match="tagged field 0 has not the size"):
+        codec.decode_request(ApiKey.FETCH, 15, fetch_with_tags((0, value)) + bytes(100))
 
 
 def test_tags_are_written_in_ascending_order_and_not_if_default() -> None:
@@ -107,7 +110,7 @@ def test_large_records_are_passed_on_and_not_copied() -> None:
 @pytest.mark.parametrize("size", [10, 5000])
 def test_a_slice_of_records_counts_like_its_bytes(version: int, size: int) -> None:
     marker = RecordsSlice(size)
-    segments = codec.encode_response(ApiKey.FETCH, version, fetch(marker))
+    segments: list[Any] = [*codec.encode_response(ApiKey.FETCH, version, fetch(marker))]
     assert segments[1] is marker
     filled = b"".join(bytes(size) if s is marker else s for s in segments)
     whole = codec.encode_response(ApiKey.FETCH, version, fetch(bytes(size)))
@@ -160,7 +163,7 @@ METADATA_RECORDS = [
     ),
     (messages.ConfigRecord(2, "foo", "k", None), 0, "0104000204666f6f026b0000"),
     (messages.RemoveTopicRecord(b"i" * 16), 0, "010900" + "69" * 16 + "00"),
-    (messages.FeatureLevelRecord("metadata.version", 29), 0, "010c00116d657461646174612e76657273696f6e001d00"),
+    (messages.FeatureLevelRecord("kraft.version", 29), 0, "010c000e6b726166742e76657273696f6e001d00"),
     (messages.ProducerIdsRecord(1, -1, 1000), 0, "010f0000000001ffffffffffffffff00000000000003e800"),
 ]
 
@@ -190,3 +193,27 @@ def test_every_nested_struct_has_its_class() -> None:
         assert [f.name for f in message.fields] == list(cls.__struct_fields__)
         for name, struct in message.structs.items():
             assert [f.name for f in struct.fields] == list(getattr(cls, name).__struct_fields__)
+
+
+def smallest(value: Any, struct: schema.StructType, cls: Any, version: int) -> Any:
+    """Every array with many elements of the least possible size."""
+    for f in (f for f in struct.fields if version in f.versions):
+        if version in f.nullable and not f.is_array:
+            setattr(value, f.name, None)
+        elif f.is_array and f.struct is not None:
+            element = smallest(getattr(cls, f.struct.name)(), f.struct, cls, version)
+            setattr(value, f.name, [element] * 3)
+        elif f.is_array:
+            zero = {"string": "", "uuid": bytes(16), "bytes": b"", "bool": False}.get(f.type, 0)
+            setattr(value, f.name, [zero] * 3)
+    return value
+
+
+@pytest.mark.parametrize("message", schema.load(), ids=lambda m: m.name)
+def test_the_bound_of_a_count_lets_the_smallest_elements_pass(message: schema.Message) -> None:
+    cls = getattr(messages, message.name)
+    for version in message.valid:
+        value = smallest(cls(), message, cls, version)
+        encode = codec.encoder_for(message.kind, message.api_key, version)
+        raw = codec.encode_bytes(encode(value, bytearray()))
+        assert DECODE[message.kind](message.api_key, version, raw) == (value, len(raw))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from kio.index import load_request_schema, load_response_schema
@@ -45,6 +46,7 @@ def test_header_versions_agree_with_kio() -> None:
 def test_request_header_agrees_with_kio(version: int, cls: type, client_id: str) -> None:
     header = RequestHeader(ApiKey.PRODUCE, version, -7, client_id)
     raw = encode_request_header(header)
+    kios: Any
     kios, size = entity_reader(cls)(raw, 0)
     assert size == len(raw)
     assert (kios.request_api_key, kios.request_api_version) == (0, version)

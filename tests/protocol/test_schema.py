@@ -19,7 +19,7 @@ from mpbroker.protocol.api_keys import ApiKey, valid_versions
 from mpbroker.protocol.errors import ApiError, ErrorCode
 
 ROOT = Path(__file__).resolve().parents[2]
-KAFKA_PYTHON = Path(str(find_spec("kafka").origin)).parent / "protocol/schemas/resources"
+KAFKA_PYTHON = Path(str(getattr(find_spec("kafka"), "origin", ""))).parent / "protocol/schemas/resources"
 
 
 def tool(name: str) -> ModuleType:
