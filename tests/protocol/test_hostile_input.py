@@ -46,7 +46,7 @@ def padded_view(raw: bytes) -> memoryview:
 def test_every_truncation_is_refused(make: Callable[..., Any], api_key: int, version: int) -> None:
     raw = min((encoded(make, api_key, version, seed) for seed in range(20)), key=lambda r: abs(len(r) - 400))
     for size in range(len(raw)):
-        with pytest.raises(MalformedMessage):
+        with pytest.raises(MalformedMessage, match=f"Request v{version}: "):
             codec.decode_request(api_key, version, raw[:size])
 
 
@@ -152,9 +152,9 @@ def test_invalid_utf_8_is_refused(to_buffer: Callable[[bytes], Buffer]) -> None:
 
 
 def test_a_null_where_none_may_be_is_refused() -> None:
-    with pytest.raises(MalformedMessage, match="group_id is null"):
+    with pytest.raises(MalformedMessage, match="HeartbeatRequest v[04]: group_id is null"):
         codec.decode_request(ApiKey.HEARTBEAT, 0, b"\xff\xff" + bytes(4) + b"\x00\x01m")
-    with pytest.raises(MalformedMessage, match="group_id is null"):
+    with pytest.raises(MalformedMessage, match="HeartbeatRequest v[04]: group_id is null"):
         codec.decode_request(ApiKey.HEARTBEAT, 4, b"\x00" + bytes(4) + b"\x02m\x00\x00")
 
 
