@@ -152,9 +152,9 @@ def test_invalid_utf_8_is_refused(to_buffer: Callable[[bytes], Buffer]) -> None:
 
 
 def test_a_null_where_none_may_be_is_refused() -> None:
-    with pytest.raises(MalformedMessage, match="HeartbeatRequest v[04]: group_id is null"):
+    with pytest.raises(MalformedMessage, match=r"HeartbeatRequest v[04]: group_id is null"):
         codec.decode_request(ApiKey.HEARTBEAT, 0, b"\xff\xff" + bytes(4) + b"\x00\x01m")
-    with pytest.raises(MalformedMessage, match="HeartbeatRequest v[04]: group_id is null"):
+    with pytest.raises(MalformedMessage, match=r"HeartbeatRequest v[04]: group_id is null"):
         codec.decode_request(ApiKey.HEARTBEAT, 4, b"\x00" + bytes(4) + b"\x02m\x00\x00")
 
 
