@@ -1,0 +1,133 @@
+"""Messages to bytes and back, for every request, response and metadata record of the schema.
+
+A decoder or encoder is compiled when its message and version is first met (about 0.3 ms) and kept.
+Bodies only: headers and frames are in headers.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpbroker.protocol import schema
+from mpbroker.protocol.api_keys import valid_versions
+from mpbroker.protocol.decoder import Decoder, compile_decoder
+from mpbroker.protocol.encoder import Encoder, compile_encoder
+from mpbroker.protocol.messages import DATAS, REQUESTS, RESPONSES, Message
+from mpbroker.protocol.wire import Buffer, UnsupportedVersion
+
+__all__ = [
+    "data_key",
+    "decode_data",
+    "decode_request",
+    "decode_response",
+    "encode_bytes",
+    "encode_data",
+    "encode_request",
+    "encode_response",
+    "encoder_for",
+    "prepare",
+]
+
+_CLASSES: dict[schema.Kind, dict[int, type[Message]]] = {
+    "request": REQUESTS,
+    "response": RESPONSES,
+    "data": DATAS,
+}
+_request_decoders: dict[tuple[int, int], Decoder] = {}
+_response_decoders: dict[tuple[int, int], Decoder] = {}
+_data_decoders: dict[tuple[int, int], Decoder] = {}
+_decoders: dict[schema.Kind, dict[tuple[int, int], Decoder]] = {
+    "request": _request_decoders,
+    "response": _response_decoders,
+    "data": _data_decoders,
+}
+_encoders: dict[tuple[schema.Kind, int, int], Encoder] = {}
+_data_keys = {cls: key for key, cls in DATAS.items()}
+
+
+def data_key(cls: type[Message]) -> int:
+    """The api key of a metadata record's class."""
+    key = _data_keys.get(cls)
+    if key is None:
+        raise UnsupportedVersion(f"{cls.__name__} is not one of the metadata records")
+    return key
+
+
+def _schema_of(kind: schema.Kind, api_key: int, version: int) -> schema.Message:
+    message = schema.message_for(kind, api_key)
+    if message is None or version not in message.valid:
+        versions = "" if message is None else f" (it has {message.valid[0]}-{message.valid[-1]})"
+        raise UnsupportedVersion(f"no version {version} of {kind} {api_key}{versions}")
+    return message
+
+
+def _new_decoder(kind: schema.Kind, api_key: int, version: int) -> Decoder:
+    message = _schema_of(kind, api_key, version)
+    decoder = compile_decoder(message, version, _CLASSES[kind][api_key])
+    _decoders[kind][api_key, version] = decoder
+    return decoder
+
+
+def encoder_for(kind: schema.Kind, api_key: int, version: int) -> Encoder:
+    """The encoder that appends to a first segment of its caller's."""
+    encoder = _encoders.get((kind, api_key, version))
+    if encoder is None:
+        message = _schema_of(kind, api_key, version)
+        encoder = compile_encoder(message, version, _CLASSES[kind][api_key])
+        _encoders[kind, api_key, version] = encoder
+    return encoder
+
+
+def decode_request(api_key: int, api_version: int, buf: Buffer, pos: int = 0) -> tuple[Any, int]:
+    """-> (request, position behind it); MalformedMessage for any bytes that are none.
+
+    `records` are views of `buf`, everything else is copied out of it.
+    """
+    decode = _request_decoders.get((api_key, api_version))
+    if decode is None:
+        decode = _new_decoder("request", api_key, api_version)
+    return decode(buf, pos)
+
+
+def decode_response(api_key: int, api_version: int, buf: Buffer, pos: int = 0) -> tuple[Any, int]:
+    decode = _response_decoders.get((api_key, api_version))
+    if decode is None:
+        decode = _new_decoder("response", api_key, api_version)
+    return decode(buf, pos)
+
+
+def decode_data(key: int | type[Message], version: int, buf: Buffer, pos: int = 0) -> tuple[Any, int]:
+    """A metadata record, by its class or its api key."""
+    api_key = key if isinstance(key, int) else data_key(key)
+    decode = _data_decoders.get((api_key, version))
+    if decode is None:
+        decode = _new_decoder("data", api_key, version)
+    return decode(buf, pos)
+
+
+def encode_request(api_key: int, api_version: int, obj: Message) -> list[Buffer]:
+    return encoder_for("request", api_key, api_version)(obj, bytearray())
+
+
+def encode_response(api_key: int, api_version: int, obj: Message) -> list[Buffer]:
+    """-> segments to be sent one after the other; large records and slices are one as they came."""
+    return encoder_for("response", api_key, api_version)(obj, bytearray())
+
+
+def encode_data(obj: Message, version: int) -> list[Buffer]:
+    return encoder_for("data", data_key(type(obj)), version)(obj, bytearray())
+
+
+def encode_bytes(segments: list[Buffer]) -> bytes:
+    """The segments as one piece, where one piece is wanted."""
+    return bytes(segments[0]) if len(segments) == 1 else b"".join(segments)
+
+
+def prepare(api_key: int) -> None:
+    """Compiles the latest version of an API ahead: before a fork once, instead of in every child."""
+    latest = valid_versions(api_key)[-1]
+    kinds: tuple[schema.Kind, ...] = ("request", "response")
+    for kind in kinds:
+        encoder_for(kind, api_key, latest)
+        if (api_key, latest) not in _decoders[kind]:
+            _new_decoder(kind, api_key, latest)

@@ -1,0 +1,131 @@
+"""Request and response headers, and whole response frames.
+
+Source in Kafka: RequestHeader.json, ResponseHeader.json, ApiMessageType.requestHeaderVersion. The header's
+version follows from the API key and version: flexible versions have tagged fields in the header too (v2, v1).
+client_id stays a string with a 2-byte length in all of them. A response to ApiVersions always has header v0,
+because its client does not know yet what the broker understands (KIP-511).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as struct_error
+from typing import Any
+
+import msgspec
+
+from mpbroker.protocol.api_keys import FIRST_FLEXIBLE, NEVER, ApiKey, is_flexible
+from mpbroker.protocol.codec import decode_response, encoder_for
+from mpbroker.protocol.messages import Message
+from mpbroker.protocol.wire import Buffer, MalformedMessage, skip_tags
+
+__all__ = [
+    "RequestHeader",
+    "decode_request_header",
+    "decode_response_frame",
+    "encode_request_frame",
+    "encode_request_header",
+    "encode_response_frame",
+    "response_header_version",
+]
+
+# api_key, api_version, correlation_id, length of client_id
+_REQUEST = Struct(">hhih")
+_SIZE = Struct(">i")
+# room for the size, correlation_id
+_RESPONSE_V0 = Struct(">4xi")
+# and no tagged fields
+_RESPONSE_V1 = Struct(">4xix")
+
+
+# key: the first version whose response has header v1
+_FIRST_V1 = FIRST_FLEXIBLE | {int(ApiKey.API_VERSIONS): NEVER}
+
+
+class RequestHeader(msgspec.Struct, frozen=True, gc=False):
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str = ""
+
+
+def decode_request_header(buf: Buffer, pos: int = 0) -> tuple[RequestHeader, int]:
+    """-> (header, position of the body); a null client_id reads as "", as in Kafka.
+
+    The version may be one that the broker does not support (the header can still be read), the key may not.
+    """
+    try:
+        api_key, api_version, correlation_id, length = _REQUEST.unpack_from(buf, pos)
+        pos += _REQUEST.size
+        client_id = ""
+        if length > 0:
+            client_id = str(buf[pos : pos + length], "utf-8")
+            pos += length
+        flexible_from = FIRST_FLEXIBLE.get(api_key)
+        if flexible_from is None:
+            raise MalformedMessage(f"request header: no API has key {api_key}")
+        if api_version >= flexible_from:
+            count = buf[pos]
+            pos = skip_tags(buf, pos + 1, count) if count else pos + 1
+    except (IndexError, struct_error, UnicodeDecodeError) as e:
+        raise MalformedMessage(f"request header: {e}") from e
+    if pos > len(buf):
+        raise MalformedMessage("request header: cut off")
+    return RequestHeader(api_key, api_version, correlation_id, client_id), pos
+
+
+def encode_request_header(header: RequestHeader) -> bytes:
+    client_id = header.client_id.encode()
+    raw = _REQUEST.pack(header.api_key, header.api_version, header.correlation_id, len(client_id)) + client_id
+    return raw + b"\0" if is_flexible(header.api_key, header.api_version) else raw
+
+
+def _sized(segments: list[Buffer]) -> list[Buffer]:
+    """Fills the room for the frame's size at the start of the first segment."""
+    first = segments[0]
+    total = len(first) if len(segments) == 1 else sum(map(len, segments))
+    _SIZE.pack_into(first, 0, total - _SIZE.size)
+    return segments
+
+
+def response_header_version(api_key: int, api_version: int) -> int:
+    return 1 if api_version >= _FIRST_V1[api_key] else 0
+
+
+def encode_response_frame(
+    api_key: int, api_version: int, correlation_id: int, body: Message
+) -> list[Buffer]:
+    """Size, header and body as segments to be sent one after the other."""
+    header = _RESPONSE_V1 if api_version >= _FIRST_V1[api_key] else _RESPONSE_V0
+    return _sized(encoder_for("response", api_key, api_version)(body, bytearray(header.pack(correlation_id))))
+
+
+def encode_request_frame(header: RequestHeader, body: Message) -> list[Buffer]:
+    first = bytearray(_SIZE.size) + encode_request_header(header)
+    return _sized(encoder_for("request", header.api_key, header.api_version)(body, first))
+
+
+def decode_response_frame(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Any]:
+    """-> (correlation_id, response) of a frame without its size; both must end at the same byte."""
+    try:
+        (correlation_id,) = _SIZE.unpack_from(frame)
+        pos = _SIZE.size
+        if response_header_version(api_key, api_version):
+            count = frame[pos]
+            pos = skip_tags(frame, pos + 1, count) if count else pos + 1
+    except (IndexError, struct_error) as e:
+        raise MalformedMessage(f"response header: {e}") from e
+    try:
+        return correlation_id, _decode_whole(api_key, api_version, frame, pos)
+    except MalformedMessage:
+        # A broker that lacks this version of ApiVersions answers in version 0, whatever was asked (KIP-511).
+        if api_key != ApiKey.API_VERSIONS or api_version == 0:
+            raise
+        return correlation_id, _decode_whole(api_key, 0, frame, pos)
+
+
+def _decode_whole(api_key: int, api_version: int, frame: Buffer, pos: int) -> Any:
+    body, end = decode_response(api_key, api_version, frame, pos)
+    if end != len(frame):
+        raise MalformedMessage(f"response {api_key} v{api_version}: {len(frame) - end} bytes too many")
+    return body

@@ -1,0 +1,119 @@
+"""Kafka's primitive types on the wire: what the compiled codec and the headers share.
+
+Source: https://kafka.apache.org/protocol#protocol_types, KIP-482 (compact lengths, tagged fields). Readers
+may run over the end of the buffer; the IndexError or struct.error that follows, or the check of the final
+position, becomes MalformedMessage in one place, at the end of a decoder.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn, TypeAlias
+
+__all__ = [
+    "MAX_STRING",
+    "UVARINTS",
+    "Buffer",
+    "MalformedMessage",
+    "RecordsSlice",
+    "UnsupportedVersion",
+    "more",
+    "more_string",
+    "null",
+    "read_uvarint",
+    "skip_tags",
+    "too_many",
+    "uvarint",
+    "wrong_tag_size",
+]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+# Kafka's strings are at most this long, also where the length is a varint.
+MAX_STRING = 32767
+
+
+class MalformedMessage(ValueError):  # noqa: N818 - named for what it is
+    """The bytes are no message of that version; Kafka's InvalidRequestException, which closes the
+    connection."""
+
+
+class UnsupportedVersion(ValueError):  # noqa: N818 - Kafka's name
+    """The schema has no such API key or version; ask `valid_versions` first."""
+
+
+class RecordsSlice:
+    """Stands for `length` bytes of records that somebody else sends, like Kafka's FileRecords with sendfile.
+
+    As the value of a `records` field it counts as those bytes and comes out of the encoder as a segment of
+    its own. Subclass it to say which bytes are meant.
+    """
+
+    __slots__ = ("length",)
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+
+def more(b: Buffer, p: int, n: int) -> tuple[int, int]:
+    """The rest of an unsigned varint whose first byte is n; -> (value, position behind it)."""
+    n &= 127
+    shift = 7
+    while True:
+        byte = b[p]
+        p += 1
+        n |= (byte & 127) << shift
+        if byte < 128:
+            return n, p
+        shift += 7
+        if shift > 28:
+            raise MalformedMessage("a varint is longer than 5 bytes")
+
+
+def more_string(b: Buffer, p: int, n: int) -> tuple[int, int]:
+    n, p = more(b, p, n)
+    if n > MAX_STRING + 1:
+        raise MalformedMessage(f"a string of {n - 1} bytes is longer than {MAX_STRING}")
+    return n, p
+
+
+def read_uvarint(b: Buffer, p: int) -> tuple[int, int]:
+    n = b[p]
+    return (n, p + 1) if n < 128 else more(b, p + 1, n)
+
+
+def skip_tags(b: Buffer, p: int, count: int) -> int:
+    """Steps over tagged fields that this program does not know; count is the first byte of their number."""
+    if count > 127:
+        count, p = more(b, p, count)
+    for _ in range(count):
+        _, p = read_uvarint(b, p)
+        size, p = read_uvarint(b, p)
+        p += size
+    return p
+
+
+def uvarint(n: int) -> bytes:
+    out = bytearray()
+    while n > 127:
+        out.append(n & 127 | 128)
+        n >>= 7
+    out.append(n)
+    return bytes(out)
+
+
+UVARINTS = [uvarint(n) for n in range(256)]
+
+
+def null(field: str) -> NoReturn:
+    raise MalformedMessage(f"{field} is null")
+
+
+def too_many(field: str, count: int) -> NoReturn:
+    raise MalformedMessage(f"{field} says {count} elements, more than the bytes that are left")
+
+
+def wrong_tag_size(tag: int) -> NoReturn:
+    raise MalformedMessage(f"tagged field {tag} has not the size it says")
