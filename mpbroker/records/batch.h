@@ -169,6 +169,8 @@ static inline void store_u64(uint8_t *p, uint64_t x) {
 /* Two's complement, wrapping: timestamps are the client's, and signed overflow is not defined in C. */
 static inline int64_t add_wrapping(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
 
+static inline int64_t subtract_wrapping(int64_t a, int64_t b) { return (int64_t)((uint64_t)a - (uint64_t)b); }
+
 static inline int64_t unzigzag(uint64_t raw) { return (int64_t)(raw >> 1) ^ -(int64_t)(raw & 1); }
 
 /* Reads up to max_bytes groups; *p is NULL afterwards if the number does not end before `end` or is too
@@ -361,6 +363,27 @@ static inline int frame_batch(const uint8_t *p, int64_t n, int64_t *length, int 
     return BATCH_OK;
 }
 
+/* Takes the fields of the header at p; nothing is checked. */
+static inline void read_header(const uint8_t *p, int32_t length, BatchInfo *info) {
+    memset(info, 0, sizeof *info);
+    info->bad_record = -1;
+    info->length = length;
+    info->count = (int32_t)load_u32(p + RECORD_COUNT_AT);
+    info->last_offset_delta = (int32_t)load_u32(p + LAST_OFFSET_DELTA_AT);
+    info->base_sequence = (int32_t)load_u32(p + BASE_SEQUENCE_AT);
+    info->base_timestamp = (int64_t)load_u64(p + BASE_TIMESTAMP_AT);
+    info->header_max_timestamp = info->max_timestamp = (int64_t)load_u64(p + MAX_TIMESTAMP_AT);
+    info->min_timestamp = NO_TIMESTAMP;
+    info->producer_id = (int64_t)load_u64(p + PRODUCER_ID_AT);
+    info->producer_epoch = (int16_t)load_u16(p + PRODUCER_EPOCH_AT);
+    info->attributes = (int16_t)load_u16(p + ATTRIBUTES_AT);
+    info->codec = info->attributes & CODEC_MASK;
+}
+
+static inline int crc_matches(const uint8_t *p, int64_t length) {
+    return crc32c(0, p + CRC_COVERS_FROM, (size_t)(length - CRC_COVERS_FROM)) == load_u32(p + CRC_AT);
+}
+
 /* Everything in the header that needs no topic policy, in Kafka's order; the CRC too. p[0, n) holds the
  * batch and maybe more. */
 static inline int validate_header(const uint8_t *p, int64_t n, int32_t max_message_bytes, BatchInfo *info) {
@@ -375,19 +398,8 @@ static inline int validate_header(const uint8_t *p, int64_t n, int32_t max_messa
     if (load_u64(p + BASE_OFFSET_AT) != 0) return refuse(info, BATCH_INVALID, REASON_BASE_OFFSET);
     if (length > max_message_bytes) return refuse(info, BATCH_TOO_LARGE, REASON_SIZE);
     if (length < BATCH_HEADER_BYTES) return refuse(info, BATCH_CORRUPT, REASON_SHORT_HEADER);
-    if (crc32c(0, p + CRC_COVERS_FROM, (size_t)(length - CRC_COVERS_FROM)) != load_u32(p + CRC_AT))
-        return refuse(info, BATCH_CORRUPT, REASON_CRC);
-    info->length = (int32_t)length;
-    info->count = (int32_t)load_u32(p + RECORD_COUNT_AT);
-    info->last_offset_delta = (int32_t)load_u32(p + LAST_OFFSET_DELTA_AT);
-    info->base_sequence = (int32_t)load_u32(p + BASE_SEQUENCE_AT);
-    info->base_timestamp = (int64_t)load_u64(p + BASE_TIMESTAMP_AT);
-    info->header_max_timestamp = info->max_timestamp = (int64_t)load_u64(p + MAX_TIMESTAMP_AT);
-    info->min_timestamp = NO_TIMESTAMP;
-    info->producer_id = (int64_t)load_u64(p + PRODUCER_ID_AT);
-    info->producer_epoch = (int16_t)load_u16(p + PRODUCER_EPOCH_AT);
-    info->attributes = (int16_t)load_u16(p + ATTRIBUTES_AT);
-    info->codec = info->attributes & CODEC_MASK;
+    if (!crc_matches(p, length)) return refuse(info, BATCH_CORRUPT, REASON_CRC);
+    read_header(p, (int32_t)length, info);
     if (info->codec > LAST_CODEC) return refuse(info, BATCH_INVALID, REASON_CODEC);
     if (info->count <= 0 || (int64_t)info->last_offset_delta + 1 != info->count)
         return refuse(info, BATCH_INVALID, REASON_COUNT);
@@ -454,6 +466,26 @@ static inline void stamp_log_append_time(uint8_t *p, int64_t n, int64_t now_ms) 
 static inline void set_max_timestamp(uint8_t *p, int64_t n, int64_t max_timestamp_ms) {
     store_u16(p + ATTRIBUTES_AT, load_u16(p + ATTRIBUTES_AT) & (uint16_t)~LOG_APPEND_TIME_BIT);
     store_u64(p + MAX_TIMESTAMP_AT, (uint64_t)max_timestamp_ms);
+    mend_crc(p, n);
+}
+
+/* ---- a batch of our own ---- */
+
+/* Writes the header over the first 61 of n bytes whose records are in place, all of it but base offset and
+ * leader epoch taken from `info`, and the CRC. */
+static inline void write_header(
+    uint8_t *p, int64_t n, int64_t base_offset, int32_t leader_epoch, const BatchInfo *info) {
+    store_u32(p + BATCH_LENGTH_AT, (uint32_t)(n - LENGTH_COUNTS_FROM));
+    set_offset_and_epoch(p, base_offset, leader_epoch);
+    p[MAGIC_AT] = CURRENT_MAGIC;
+    store_u16(p + ATTRIBUTES_AT, (uint16_t)info->attributes);
+    store_u32(p + LAST_OFFSET_DELTA_AT, (uint32_t)info->last_offset_delta);
+    store_u64(p + BASE_TIMESTAMP_AT, (uint64_t)info->base_timestamp);
+    store_u64(p + MAX_TIMESTAMP_AT, (uint64_t)info->max_timestamp);
+    store_u64(p + PRODUCER_ID_AT, (uint64_t)info->producer_id);
+    store_u16(p + PRODUCER_EPOCH_AT, (uint16_t)info->producer_epoch);
+    store_u32(p + BASE_SEQUENCE_AT, (uint32_t)info->base_sequence);
+    store_u32(p + RECORD_COUNT_AT, (uint32_t)info->count);
     mend_crc(p, n);
 }
 
