@@ -75,9 +75,9 @@ class ValidatedBatch(msgspec.Struct, frozen=True):
 def validate(data: Buffer, policy: TopicPolicy, *, now_ms: int, zstd_allowed: bool = True) -> ValidatedBatch:
     """The batch that is to be appended for the record data of one partition, or InvalidRecords.
 
-    It is a view of the data unless it had to be changed: a wrong maximum timestamp is corrected, in place if the
-    data is writable, and a batch whose codec or offsets are not the wanted ones is rebuilt. A piece of a further
-    batch is cut off.
+    It is a view of the data unless it had to be changed: a wrong maximum timestamp is corrected, in place if
+    the data is writable, and a batch whose codec or offsets are not the wanted ones is rebuilt. A piece of a
+    further batch is cut off.
     """
     view = memoryview(data).cast("B")
     scan = scan_batch(view, policy.max_message_bytes)
@@ -166,8 +166,8 @@ def _timestamp_problem(record: Record, stamped: bool, policy: TopicPolicy, now_m
         if _in_range(record.timestamp, policy, now_ms):
             return None
         return (
-            f"Timestamp {record.timestamp} is out of range: it may be at most {policy.timestamp_before_max_ms} ms "
-            f"before and {policy.timestamp_after_max_ms} ms after {now_ms}"
+            f"Timestamp {record.timestamp} is out of range: "
+            f"it may be at most {policy.timestamp_before_max_ms} ms before and {policy.timestamp_after_max_ms} ms after {now_ms}"
         )
     return "A client may not set LogAppendTime as the timestamp type of a batch." if stamped else None
 
