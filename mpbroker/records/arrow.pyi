@@ -20,7 +20,7 @@ class HeaderBuffers(NamedTuple):
     nulls: int
     validity: Any
     lists: Any
-    count: int
+    header_count: int
     key: BinaryBuffers
     value: BinaryBuffers
 

@@ -1,8 +1,8 @@
 """Record batches of a memory range, decoded straight into buffers of Apache Arrow's layout.
 
-Meant for a mapped window of a segment: nothing is read outside of [pos, end), whatever the bytes say. pyarrow is
-imported by the first call; its own allocator serves the buffers, since malloc would give the pages of large ones back
-after each batch and fault them in again, which halves the speed.
+Meant for a mapped window of a segment: nothing is read outside of [pos, end), whatever the bytes say. pyarrow
+is imported by the first call; its own allocator serves the buffers, since malloc would give the pages of
+large ones back after each batch and fault them in again, which halves the speed.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -75,7 +75,7 @@ class HeaderBuffers(NamedTuple):
     nulls: int
     validity: object
     lists: object
-    count: int
+    header_count: int
     key: BinaryBuffers
     value: BinaryBuffers
 
@@ -211,8 +211,9 @@ cdef class _Decoder:
         cdef int64_t size = info.length - c.BATCH_HEADER_BYTES
         cdef bytes unpacked
         cdef int reason
+        limit = min(limit, LARGEST_COLUMN_BYTES)
         if info.codec and size:
-            unpacked = _unpack(batch[c.BATCH_HEADER_BYTES:], info.codec, position, min(limit, LARGEST_COLUMN_BYTES))
+            unpacked = _unpack(batch[c.BATCH_HEADER_BYTES:], info.codec, position, limit)
             p = <const uint8_t *>PyBytes_AS_STRING(unpacked)
             size = PyBytes_GET_SIZE(unpacked)
         if self.stream_bytes + size > LARGEST_COLUMN_BYTES:
@@ -304,8 +305,8 @@ def decode_range(
     """Decodes the batches in [pos, end) whose records have offsets in [lo_offset, hi_offset).
 
     Returns (new position, rows, buffers by column name). Stops before the batch that would exceed max_rows or
-    max_bytes of stored records, but always takes one; before a batch cut off by the end; at hi_offset. No rows
-    means that there are no more. Control batches are passed over. CorruptBatch names the position.
+    max_bytes of stored records, but always takes one; before a batch cut off by the end; at hi_offset. No
+    rows means that there are no more. Control batches are passed over. CorruptBatch names the position.
     """
     if not 0 <= pos <= end <= buf.shape[0]:
         raise ValueError(f"the range [{pos}, {end}) does not lie within {buf.shape[0]} bytes")

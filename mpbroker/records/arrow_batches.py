@@ -1,13 +1,17 @@
-"""pyarrow record batches out of a memory range of record batches; imports pyarrow, so nobody else does at start."""
+"""pyarrow record batches out of a memory range of record batches; nothing else here imports pyarrow."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-from typing_extensions import Buffer
+import pyarrow as pa  # type: ignore[import-untyped]
 
 from mpbroker.records.arrow import COLUMNS, BinaryBuffers, FixedBuffers, HeaderBuffers, decode_range
 from mpbroker.records.compression import DEFAULT_LIMIT_BYTES
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 HEADER_TYPE: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 
@@ -36,10 +40,12 @@ def _binary(buffers: BinaryBuffers, rows: int, kind: pa.DataType) -> pa.Array:
 
 
 def _headers(buffers: HeaderBuffers, rows: int, kind: pa.ListType) -> pa.Array:
-    key = _binary(buffers.key, buffers.count, kind.value_type.field(0).type)
-    value = _binary(buffers.value, buffers.count, kind.value_type.field(1).type)
-    entries = pa.Array.from_buffers(kind.value_type, buffers.count, [None], 0, children=[key, value])
-    return pa.Array.from_buffers(kind, rows, [buffers.validity, buffers.lists], buffers.nulls, children=[entries])
+    key = _binary(buffers.key, buffers.header_count, kind.value_type.field(0).type)
+    value = _binary(buffers.value, buffers.header_count, kind.value_type.field(1).type)
+    entries = pa.Array.from_buffers(kind.value_type, buffers.header_count, [None], 0, children=[key, value])
+    return pa.Array.from_buffers(
+        kind, rows, [buffers.validity, buffers.lists], buffers.nulls, children=[entries]
+    )
 
 
 def _column(buffers: FixedBuffers | BinaryBuffers | HeaderBuffers, rows: int, kind: pa.DataType) -> pa.Array:
@@ -74,7 +80,7 @@ def arrow_batches(
     check_crc: bool = True,
     decompressed_limit: int = DEFAULT_LIMIT_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """The records in data[start:end] with offsets in [lo_offset, hi_offset), as batches of exactly this schema.
+    """The records in data[start:end] with offsets in [lo_offset, hi_offset), as batches of this schema.
 
     The schema may be any choice and order of SCHEMA's columns and of the constants.
     """

@@ -1,14 +1,15 @@
 /* The records of one batch, appended to columns in Arrow's layout.
  *
- * A column that is not wanted has NULL for its buffers. The caller makes room before each batch: for `count` more rows,
- * and for as many bytes more in each data buffer as the stream of records has (three times that for header keys).
+ * A column that is not wanted has NULL for its buffers. The caller makes room before each batch: for `count`
+ * more rows, and for as many bytes more in each data buffer as the stream of records has (three times that
+ * for header keys).
  * (Apache Arrow columnar format: validity bits, int32 offsets, data.) */
 #ifndef MPBROKER_RECORDS_ARROW_COLUMNS_H
 #define MPBROKER_RECORDS_ARROW_COLUMNS_H
 
 #include "mpbroker/records/batch.h"
 
-/* Bytes that may be written behind the used part of a data buffer, so that short fields are copied in one go. */
+/* Bytes that may be written behind the used part of a data buffer, so that a short field is one copy. */
 enum { COPY_SLACK_BYTES = 16 };
 
 typedef struct BinaryColumn {
@@ -53,8 +54,8 @@ PER_FIELD void append_binary(
     set_bit(column->validity, row);
 }
 
-/* How many bytes of a UTF-8 character stand at p: > 0 if it is well formed, else minus the length of the part that is
- * to be replaced (Unicode: substitution of maximal subparts, what Java and Python do too). */
+/* How many bytes of a UTF-8 character stand at p: > 0 if it is well formed, else minus the length of the part
+ * that is to be replaced (Unicode: substitution of maximal subparts, what Java and Python do too). */
 static inline int utf8_character(const uint8_t *p, const uint8_t *end) {
     uint8_t lead = *p, low = 0x80, high = 0xbf;
     int more;
@@ -120,7 +121,7 @@ static inline void append_headers(ArrowColumns *columns, const RecordView *recor
     }
 }
 
-/* Appends the records of the stream [p, end) whose offsets lie in [lo, hi). Returns a reason, 0 if all are good. */
+/* Appends the records of the stream [p, end) whose offsets lie in [lo, hi). Returns a reason, 0 if good. */
 static inline int append_records(
     ArrowColumns *columns, const uint8_t *p, const uint8_t *end, const BatchInfo *info, int64_t base_offset,
     int64_t lo, int64_t hi) {
@@ -151,7 +152,8 @@ static inline int append_records(
 static inline int64_t count_headers(const uint8_t *p, const uint8_t *end, int32_t count) {
     RecordView record;
     int64_t headers = 0;
-    for (int32_t i = 0; i < count && read_record(&p, end, &record) == REASON_NONE; i++) headers += record.header_count;
+    for (int32_t i = 0; i < count && read_record(&p, end, &record) == REASON_NONE; i++)
+        headers += record.header_count;
     return headers;
 }
 

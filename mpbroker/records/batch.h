@@ -72,7 +72,7 @@ enum {
 static_assert(RECORD_COUNT_AT + 4 == BATCH_HEADER_BYTES, "the header ends with the record count");
 static_assert(CRC_AT + 4 == CRC_COVERS_FROM, "the CRC covers all that follows it");
 
-/* What runs once per field of a record: a call costs as much as the work, and -O2 would make calls of these. */
+/* What runs once per field of a record: a call costs as much as the work, and -O2 makes calls of these. */
 #define PER_FIELD static inline __attribute__((always_inline))
 
 #define NO_TIMESTAMP (-1)
@@ -178,7 +178,8 @@ PER_FIELD int64_t unzigzag(uint64_t raw) { return (int64_t)(raw >> 1) ^ -(int64_
 
 /* Reads up to max_bytes groups; *p is NULL afterwards if the number does not end before `end` or is too
  * wide. */
-static __attribute__((noinline)) int64_t read_wide(const uint8_t **p, const uint8_t *end, int max_bytes, uint8_t last_limit) {
+static __attribute__((noinline)) int64_t read_wide(
+    const uint8_t **p, const uint8_t *end, int max_bytes, uint8_t last_limit) {
     const uint8_t *at = *p;
     uint64_t raw = 0;
     for (int i = 0; i < max_bytes && at < end; i++) {
@@ -221,7 +222,10 @@ PER_FIELD int64_t read_number(const uint8_t **p, const uint8_t *end, int max_byt
 }
 
 PER_FIELD int64_t read_varint(const uint8_t **p, const uint8_t *end) { return read_number(p, end, 5, 0x0f); }
-PER_FIELD int64_t read_varlong(const uint8_t **p, const uint8_t *end) { return read_number(p, end, 10, 0x01); }
+
+PER_FIELD int64_t read_varlong(const uint8_t **p, const uint8_t *end) {
+    return read_number(p, end, 10, 0x01);
+}
 
 static inline uint8_t *write_varlong(uint8_t *p, int64_t number) {
     uint64_t raw = ((uint64_t)number << 1) ^ (uint64_t)(number >> 63);

@@ -25,7 +25,8 @@ def test_round_trip(data: bytes, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize(
-    ("codec", "level"), [(Codec.GZIP, 1), (Codec.GZIP, 9), (Codec.LZ4, 1), (Codec.LZ4, 12), (Codec.ZSTD, -5), (Codec.ZSTD, 19)]
+    ("codec", "level"),
+    [(Codec.GZIP, 1), (Codec.GZIP, 9), (Codec.LZ4, 1), (Codec.LZ4, 12), (Codec.ZSTD, -5), (Codec.ZSTD, 19)],
 )
 def test_levels(codec: Codec, level: int) -> None:
     assert decompress(codec, compress(codec, TEXT, level)) == TEXT

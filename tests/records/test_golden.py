@@ -31,7 +31,12 @@ def test_data_batch_is_read() -> None:
         Record(1, T + 5, 0, None, b"v2", (("h", b"x"), ("n", None))),
     ]
     scan = scan_batch(DATA)
-    assert (scan.verdict, scan.record_count, scan.max_timestamp, scan.has_null_key) == (BATCH_OK, 2, T + 5, True)
+    assert (scan.verdict, scan.record_count, scan.max_timestamp, scan.has_null_key) == (
+        BATCH_OK,
+        2,
+        T + 5,
+        True,
+    )
 
 
 def test_commit_marker_is_built_and_read() -> None:
@@ -54,7 +59,9 @@ def test_commit_marker_is_built_and_read() -> None:
 
 
 def test_abort_marker_differs_in_its_type() -> None:
-    marker = build_transaction_marker(ABORT, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=T)
+    marker = build_transaction_marker(
+        ABORT, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=T
+    )
     (batch,) = iterate_batches(marker)
     assert batch.records()[0].key == b"\x00\x00\x00\x00"
 
@@ -79,7 +86,7 @@ def test_checksum_paths_agree_at_every_length_and_alignment() -> None:
     import crc32c
 
     data = bytes(range(251)) * 200
-    lengths = [*range(0, 1700), 3 * 4096 - 1, 3 * 4096, 3 * 4096 + 777, 40000]
+    lengths = [*range(1700), 3 * 4096 - 1, 3 * 4096, 3 * 4096 + 777, 40000]
     for length in lengths:
         piece = data[length % 13 : length % 13 + length]
         expected = crc32c.crc32c(piece, length)

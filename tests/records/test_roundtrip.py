@@ -34,7 +34,8 @@ codecs = st.sampled_from(list(Codec))
 
 def expected(records: list[NewRecord], base_offset: int) -> list[Record]:
     return [
-        Record(base_offset + i, r.timestamp, 0, r.key, r.value, tuple(r.headers)) for i, r in enumerate(records)
+        Record(base_offset + i, r.timestamp, 0, r.key, r.value, tuple(r.headers))
+        for i, r in enumerate(records)
     ]
 
 
@@ -56,7 +57,8 @@ def test_build_validate_iterate(records: list[NewRecord], codec: Codec) -> None:
 
 def as_records(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
     columns = [
-        batch.column(name) if name != "timestamp" else batch.column(name).cast(pa.int64()) for name in SCHEMA.names
+        batch.column(name) if name != "timestamp" else batch.column(name).cast(pa.int64())
+        for name in SCHEMA.names
     ]
     return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
@@ -119,9 +121,7 @@ def test_arrow_columns_can_be_chosen_ordered_and_added_to() -> None:
 
 
 def test_arrow_stops_at_whole_batches_and_goes_on() -> None:
-    data = b"".join(
-        bytes(build_batch([NewRecord(b"v")] * 10, base_offset=10 * i)) for i in range(5)
-    )
+    data = b"".join(bytes(build_batch([NewRecord(b"v")] * 10, base_offset=10 * i)) for i in range(5))
     position, rows, _ = decode_range(data, 0, len(data), 0, 1000, 25, 1 << 20)
     assert rows == 20
     position, rows, _ = decode_range(data, position, len(data), 0, 1000, 5, 1 << 20)
@@ -133,7 +133,15 @@ def test_arrow_stops_at_whole_batches_and_goes_on() -> None:
 
 
 def test_header_keys_that_are_no_utf8_are_replaced_as_python_does() -> None:
-    keys = [b"\xff", b"a\xe2\x82b", b"\xf0\x9f\x98", b"\xed\xa0\x80", b"\xc0\xaf", b"ok \xe2\x82\xac", b"\xf4\x90\x80\x80"]
+    keys = [
+        b"\xff",
+        b"a\xe2\x82b",
+        b"\xf0\x9f\x98",
+        b"\xed\xa0\x80",
+        b"\xc0\xaf",
+        b"ok \xe2\x82\xac",
+        b"\xf4\x90\x80\x80",
+    ]
     marker = build_batch([NewRecord(b"v", headers=(("X" * len(key), None),)) for key in keys])
     data = bytes(marker)
     for key in keys:

@@ -94,14 +94,20 @@ HEADER_RULES: list[tuple[str, Callable[[], bytes | bytearray], int]] = [
     ("negative count", lambda: changed(layout.RECORD_COUNT_AT, ">i", -1), INVALID_RECORD),
     ("count too small", lambda: changed(layout.RECORD_COUNT_AT, ">i", 2), INVALID_RECORD),
     ("last offset delta too large", lambda: changed(layout.LAST_OFFSET_DELTA_AT, ">i", 3), INVALID_RECORD),
-    ("last offset delta wraps", lambda: changed(layout.LAST_OFFSET_DELTA_AT, ">i", 0x7FFFFFFF), INVALID_RECORD),
+    (
+        "last offset delta wraps",
+        lambda: changed(layout.LAST_OFFSET_DELTA_AT, ">i", 0x7FFFFFFF),
+        INVALID_RECORD,
+    ),
     ("producer without sequence", lambda: build_batch(RECORDS, producer_id=0), INVALID_RECORD),
     ("two batches", lambda: build_batch(RECORDS) + build_batch(RECORDS), INVALID_RECORD),
     ("rubbish behind it", lambda: build_batch(RECORDS) + bytes(61), CORRUPT_MESSAGE),
 ]
 
 
-@pytest.mark.parametrize(("make", "code"), [rule[1:] for rule in HEADER_RULES], ids=[r[0] for r in HEADER_RULES])
+@pytest.mark.parametrize(
+    ("make", "code"), [rule[1:] for rule in HEADER_RULES], ids=[r[0] for r in HEADER_RULES]
+)
 def test_header_rule(make: Callable[[], bytes | bytearray], code: int) -> None:
     assert refusal(make()).code == code
 
@@ -170,7 +176,7 @@ def test_every_bit_from_the_crc_on_is_guarded_and_no_bit_before_it() -> None:
             flipped = bytearray(batch)
             flipped[at] ^= 1 << bit
             assert scan_batch(flipped).verdict == BATCH_CORRUPT
-    for at in (*range(0, 8), *range(12, 16)):
+    for at in (*range(8), *range(12, 16)):
         flipped = bytearray(batch)
         flipped[at] ^= 0xFF
         assert len(list(iterate_batches(flipped))) == 1
@@ -233,7 +239,9 @@ def test_a_good_batch_is_not_touched() -> None:
 @pytest.mark.parametrize("target", list(Codec))
 @pytest.mark.parametrize("source", list(Codec))
 def test_compression_type_of_the_topic(source: Codec, target: Codec) -> None:
-    batch = build_batch(RECORDS, codec=source, producer_id=9, producer_epoch=2, base_sequence=5, transactional=True)
+    batch = build_batch(
+        RECORDS, codec=source, producer_id=9, producer_epoch=2, base_sequence=5, transactional=True
+    )
     accepted = validate(batch, TopicPolicy(compression=target), now_ms=NOW)
     assert accepted.rebuilt == (source is not target)
     (rebuilt,) = iterate_batches(accepted.data)
@@ -247,7 +255,9 @@ def test_compression_type_of_the_topic(source: Codec, target: Codec) -> None:
 
 def test_rebuilt_batch_is_measured_again() -> None:
     batch = build_batch([NewRecord(bytes(5000), b"k", NOW)], codec=Codec.ZSTD)
-    assert refusal(batch, TopicPolicy(compression=Codec.NONE, max_message_bytes=4000)).code == MESSAGE_TOO_LARGE
+    assert (
+        refusal(batch, TopicPolicy(compression=Codec.NONE, max_message_bytes=4000)).code == MESSAGE_TOO_LARGE
+    )
 
 
 def test_inner_offsets_of_a_compressed_batch_are_made_consecutive() -> None:
