@@ -72,6 +72,9 @@ enum {
 static_assert(RECORD_COUNT_AT + 4 == BATCH_HEADER_BYTES, "the header ends with the record count");
 static_assert(CRC_AT + 4 == CRC_COVERS_FROM, "the CRC covers all that follows it");
 
+/* What runs once per field of a record: a call costs as much as the work, and -O2 makes calls of these. */
+#define PER_FIELD static inline __attribute__((always_inline))
+
 #define NO_TIMESTAMP (-1)
 #define NO_PRODUCER_ID (-1)
 #define NO_SEQUENCE (-1)
@@ -169,11 +172,14 @@ static inline void store_u64(uint8_t *p, uint64_t x) {
 /* Two's complement, wrapping: timestamps are the client's, and signed overflow is not defined in C. */
 static inline int64_t add_wrapping(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
 
-static inline int64_t unzigzag(uint64_t raw) { return (int64_t)(raw >> 1) ^ -(int64_t)(raw & 1); }
+static inline int64_t subtract_wrapping(int64_t a, int64_t b) { return (int64_t)((uint64_t)a - (uint64_t)b); }
+
+PER_FIELD int64_t unzigzag(uint64_t raw) { return (int64_t)(raw >> 1) ^ -(int64_t)(raw & 1); }
 
 /* Reads up to max_bytes groups; *p is NULL afterwards if the number does not end before `end` or is too
  * wide. */
-static inline int64_t read_wide(const uint8_t **p, const uint8_t *end, int max_bytes, uint8_t last_limit) {
+static __attribute__((noinline)) int64_t read_wide(
+    const uint8_t **p, const uint8_t *end, int max_bytes, uint8_t last_limit) {
     const uint8_t *at = *p;
     uint64_t raw = 0;
     for (int i = 0; i < max_bytes && at < end; i++) {
@@ -189,29 +195,36 @@ static inline int64_t read_wide(const uint8_t **p, const uint8_t *end, int max_b
     return 0;
 }
 
-/* A failed read leaves *p NULL, and a NULL stays NULL, so that a caller may read several and look once. */
-static inline int64_t read_varint(const uint8_t **p, const uint8_t *end) {
+/* A failed read leaves *p NULL, and a NULL stays NULL, so that a caller may read several and look once.
+ * Nearly all numbers in a record take up to three bytes, so these come without a loop. */
+PER_FIELD int64_t read_number(const uint8_t **p, const uint8_t *end, int max_bytes, uint8_t last_limit) {
     const uint8_t *at = *p;
-    if (__builtin_expect(at == NULL, 0)) return 0;
-    if (__builtin_expect(at < end && *at < 0x80, 1)) {
+    if (__builtin_expect(at == NULL || at == end, 0)) {
+        *p = NULL;
+        return 0;
+    }
+    uint32_t first = at[0];
+    if (__builtin_expect(first < 0x80, 1)) {
         *p = at + 1;
-        return unzigzag(*at);
+        return unzigzag(first);
     }
-    if (__builtin_expect(end - at >= 2 && at[1] < 0x80, 1)) {
-        *p = at + 2;
-        return unzigzag((uint64_t)(at[0] & 0x7f) | (uint64_t)at[1] << 7);
+    if (end - at >= 3) {
+        if (at[1] < 0x80) {
+            *p = at + 2;
+            return unzigzag((first & 0x7f) | (uint32_t)at[1] << 7);
+        }
+        if (at[2] < 0x80) {
+            *p = at + 3;
+            return unzigzag((first & 0x7f) | (uint32_t)(at[1] & 0x7f) << 7 | (uint32_t)at[2] << 14);
+        }
     }
-    return read_wide(p, end, 5, 0x0f);
+    return read_wide(p, end, max_bytes, last_limit);
 }
 
-static inline int64_t read_varlong(const uint8_t **p, const uint8_t *end) {
-    const uint8_t *at = *p;
-    if (__builtin_expect(at == NULL, 0)) return 0;
-    if (__builtin_expect(at < end && *at < 0x80, 1)) {
-        *p = at + 1;
-        return unzigzag(*at);
-    }
-    return read_wide(p, end, 10, 0x01);
+PER_FIELD int64_t read_varint(const uint8_t **p, const uint8_t *end) { return read_number(p, end, 5, 0x0f); }
+
+PER_FIELD int64_t read_varlong(const uint8_t **p, const uint8_t *end) {
+    return read_number(p, end, 10, 0x01);
 }
 
 static inline uint8_t *write_varlong(uint8_t *p, int64_t number) {
@@ -241,7 +254,7 @@ typedef struct RecordView {
 } RecordView;
 
 /* Skips a length and its bytes; they are *field (NULL if null). Returns the length, or leaves *p NULL. */
-static inline int64_t read_bytes(const uint8_t **p, const uint8_t *end, const uint8_t **field) {
+PER_FIELD int64_t read_bytes(const uint8_t **p, const uint8_t *end, const uint8_t **field) {
     int64_t bytes = read_varint(p, end);
     *field = NULL;
     if (__builtin_expect(*p == NULL, 0) || bytes < 0) return -1;
@@ -269,7 +282,7 @@ static inline const uint8_t *skip_headers(const uint8_t *p, const uint8_t *end, 
 
 /* Reads the record at *p, which has to lie before `end` as a whole, and moves *p behind it.
  * Returns a reason, 0 if good. */
-static inline int read_record(const uint8_t **p, const uint8_t *end, RecordView *record) {
+PER_FIELD int read_record(const uint8_t **p, const uint8_t *end, RecordView *record) {
     int64_t bytes = read_varint(p, end);
     if (__builtin_expect(*p == NULL || bytes < SMALLEST_RECORD_BYTES - 1 || bytes > end - *p, 0))
         return REASON_RECORD_LENGTH;
@@ -361,6 +374,27 @@ static inline int frame_batch(const uint8_t *p, int64_t n, int64_t *length, int 
     return BATCH_OK;
 }
 
+/* Takes the fields of the header at p; nothing is checked. */
+static inline void read_header(const uint8_t *p, int32_t length, BatchInfo *info) {
+    memset(info, 0, sizeof *info);
+    info->bad_record = -1;
+    info->length = length;
+    info->count = (int32_t)load_u32(p + RECORD_COUNT_AT);
+    info->last_offset_delta = (int32_t)load_u32(p + LAST_OFFSET_DELTA_AT);
+    info->base_sequence = (int32_t)load_u32(p + BASE_SEQUENCE_AT);
+    info->base_timestamp = (int64_t)load_u64(p + BASE_TIMESTAMP_AT);
+    info->header_max_timestamp = info->max_timestamp = (int64_t)load_u64(p + MAX_TIMESTAMP_AT);
+    info->min_timestamp = NO_TIMESTAMP;
+    info->producer_id = (int64_t)load_u64(p + PRODUCER_ID_AT);
+    info->producer_epoch = (int16_t)load_u16(p + PRODUCER_EPOCH_AT);
+    info->attributes = (int16_t)load_u16(p + ATTRIBUTES_AT);
+    info->codec = info->attributes & CODEC_MASK;
+}
+
+static inline int crc_matches(const uint8_t *p, int64_t length) {
+    return crc32c(0, p + CRC_COVERS_FROM, (size_t)(length - CRC_COVERS_FROM)) == load_u32(p + CRC_AT);
+}
+
 /* Everything in the header that needs no topic policy, in Kafka's order; the CRC too. p[0, n) holds the
  * batch and maybe more. */
 static inline int validate_header(const uint8_t *p, int64_t n, int32_t max_message_bytes, BatchInfo *info) {
@@ -375,19 +409,8 @@ static inline int validate_header(const uint8_t *p, int64_t n, int32_t max_messa
     if (load_u64(p + BASE_OFFSET_AT) != 0) return refuse(info, BATCH_INVALID, REASON_BASE_OFFSET);
     if (length > max_message_bytes) return refuse(info, BATCH_TOO_LARGE, REASON_SIZE);
     if (length < BATCH_HEADER_BYTES) return refuse(info, BATCH_CORRUPT, REASON_SHORT_HEADER);
-    if (crc32c(0, p + CRC_COVERS_FROM, (size_t)(length - CRC_COVERS_FROM)) != load_u32(p + CRC_AT))
-        return refuse(info, BATCH_CORRUPT, REASON_CRC);
-    info->length = (int32_t)length;
-    info->count = (int32_t)load_u32(p + RECORD_COUNT_AT);
-    info->last_offset_delta = (int32_t)load_u32(p + LAST_OFFSET_DELTA_AT);
-    info->base_sequence = (int32_t)load_u32(p + BASE_SEQUENCE_AT);
-    info->base_timestamp = (int64_t)load_u64(p + BASE_TIMESTAMP_AT);
-    info->header_max_timestamp = info->max_timestamp = (int64_t)load_u64(p + MAX_TIMESTAMP_AT);
-    info->min_timestamp = NO_TIMESTAMP;
-    info->producer_id = (int64_t)load_u64(p + PRODUCER_ID_AT);
-    info->producer_epoch = (int16_t)load_u16(p + PRODUCER_EPOCH_AT);
-    info->attributes = (int16_t)load_u16(p + ATTRIBUTES_AT);
-    info->codec = info->attributes & CODEC_MASK;
+    if (!crc_matches(p, length)) return refuse(info, BATCH_CORRUPT, REASON_CRC);
+    read_header(p, (int32_t)length, info);
     if (info->codec > LAST_CODEC) return refuse(info, BATCH_INVALID, REASON_CODEC);
     if (info->count <= 0 || (int64_t)info->last_offset_delta + 1 != info->count)
         return refuse(info, BATCH_INVALID, REASON_COUNT);
@@ -454,6 +477,26 @@ static inline void stamp_log_append_time(uint8_t *p, int64_t n, int64_t now_ms) 
 static inline void set_max_timestamp(uint8_t *p, int64_t n, int64_t max_timestamp_ms) {
     store_u16(p + ATTRIBUTES_AT, load_u16(p + ATTRIBUTES_AT) & (uint16_t)~LOG_APPEND_TIME_BIT);
     store_u64(p + MAX_TIMESTAMP_AT, (uint64_t)max_timestamp_ms);
+    mend_crc(p, n);
+}
+
+/* ---- a batch of our own ---- */
+
+/* Writes the header over the first 61 of n bytes whose records are in place, all of it but base offset and
+ * leader epoch taken from `info`, and the CRC. */
+static inline void write_header(
+    uint8_t *p, int64_t n, int64_t base_offset, int32_t leader_epoch, const BatchInfo *info) {
+    store_u32(p + BATCH_LENGTH_AT, (uint32_t)(n - LENGTH_COUNTS_FROM));
+    set_offset_and_epoch(p, base_offset, leader_epoch);
+    p[MAGIC_AT] = CURRENT_MAGIC;
+    store_u16(p + ATTRIBUTES_AT, (uint16_t)info->attributes);
+    store_u32(p + LAST_OFFSET_DELTA_AT, (uint32_t)info->last_offset_delta);
+    store_u64(p + BASE_TIMESTAMP_AT, (uint64_t)info->base_timestamp);
+    store_u64(p + MAX_TIMESTAMP_AT, (uint64_t)info->max_timestamp);
+    store_u64(p + PRODUCER_ID_AT, (uint64_t)info->producer_id);
+    store_u16(p + PRODUCER_EPOCH_AT, (uint16_t)info->producer_epoch);
+    store_u32(p + BASE_SEQUENCE_AT, (uint32_t)info->base_sequence);
+    store_u32(p + RECORD_COUNT_AT, (uint32_t)info->count);
     mend_crc(p, n);
 }
 

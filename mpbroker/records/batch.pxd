@@ -112,11 +112,20 @@ cdef extern from "mpbroker/records/batch.h" nogil:
 
     int validate_batch(const uint8_t *p, int64_t n, int32_t max_message_bytes, BatchInfo *info) noexcept
     int validate_header(const uint8_t *p, int64_t n, int32_t max_message_bytes, BatchInfo *info) noexcept
+    void read_header(const uint8_t *p, int32_t length, BatchInfo *info) noexcept
+    bint crc_matches(const uint8_t *p, int64_t length) noexcept
+    void write_header(uint8_t *p, int64_t n, int64_t base_offset, int32_t leader_epoch,
+                      const BatchInfo *info) noexcept
+    int64_t load_i64 "(int64_t)load_u64"(const uint8_t *p) noexcept
+    int32_t load_i32 "(int32_t)load_u32"(const uint8_t *p) noexcept
     int frame_batch(const uint8_t *p, int64_t n, int64_t *length, int *reason) noexcept
     int walk_records(const uint8_t *p, const uint8_t *end, int32_t count, int64_t base_timestamp,
                      RecordWalk *walk) noexcept
     int read_record(const uint8_t **p, const uint8_t *end, RecordView *record) noexcept
     int64_t read_bytes(const uint8_t **p, const uint8_t *end, const uint8_t **field) noexcept
+    int64_t add_wrapping(int64_t a, int64_t b) noexcept
+    int64_t subtract_wrapping(int64_t a, int64_t b) noexcept
+    int64_t read_varlong(const uint8_t **p, const uint8_t *end) noexcept
     int64_t read_varint(const uint8_t **p, const uint8_t *end) noexcept
     uint8_t *write_varlong(uint8_t *p, int64_t number) noexcept
     int varlong_bytes(int64_t number) noexcept

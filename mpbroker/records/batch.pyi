@@ -42,6 +42,21 @@ BATCH_INVALID: Final[int]
 BATCH_TOO_LARGE: Final[int]
 NO_PRODUCER_EPOCH: Final[int]
 
+class BatchFrame(NamedTuple):
+    position: int
+    length: int
+    base_offset: int
+    leader_epoch: int
+    record_count: int
+    last_offset_delta: int
+    attributes: int
+    codec: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
 class BatchScan(NamedTuple):
     verdict: int
     reason: str
@@ -69,7 +84,10 @@ class WalkScan(NamedTuple):
     has_null_key: bool
     consecutive: bool
 
+def reason_text(reason: int) -> str: ...
+def frame_at(data: Buffer, position: int, check_crc: bool = True) -> BatchFrame | None: ...
 def scan_batch(data: Buffer, max_message_bytes: int = 0x7FFFFFFF) -> BatchScan: ...
+def bench_scan(data: Buffer, rounds: int) -> tuple[int, float]: ...
 def scan_records(records: Buffer, count: int, base_timestamp: int) -> WalkScan: ...
 def assign_offset_and_epoch(batch: Buffer, base_offset: int, leader_epoch: int) -> None: ...
 def stamp_append_time(batch: Buffer, now_ms: int) -> None: ...
