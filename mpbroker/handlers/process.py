@@ -134,7 +134,7 @@ class Handler:
             self.read_news()
         if slots:
             self.serve(slots)
-        if self.turn.changed(self.dirty_word):
+        if self.turn.changed(self.dirty_word) or not slots:
             self.broker.fetches.look()
         self.broker.fetches.expire(monotonic_ms())
         self.flush()
