@@ -1,0 +1,361 @@
+"""The broker's settings: one frozen struct, each field with its type, default, bounds and documentation.
+
+A field is Kafka's key with dots written as underscores, so `BROKER_KEYS` (key → `Key`) is derived from the
+struct and cannot disagree with it. Defaults are Kafka 4.3's but for these: `listeners` is the loopback
+address (there is no authentication yet), `log.dirs` is `./data` instead of a directory below /tmp,
+`node.id` is 1 instead of required, and the two thread counts fit the machine (`workers`).
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from mpbroker.config.keys import INT_MAX, LONG_MAX, ConfigType, Key, table_of
+from mpbroker.config.listeners import DEFAULT_PROTOCOL_MAP, Listener
+from mpbroker.config.workers import default_workers
+
+BOOLEAN, DOUBLE, INT, LIST = ConfigType.BOOLEAN, ConfigType.DOUBLE, ConfigType.INT, ConfigType.LIST
+LONG, STRING = ConfigType.LONG, ConfigType.STRING
+
+HOUR_MS = 3_600_000
+MINUTE_MS = 60_000
+DEFAULT_LISTENERS = "PLAINTEXT://127.0.0.1:9092"
+DEFAULT_LOG_DIR = "./data"
+CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+CLEANUP_POLICIES = ("compact", "delete")
+TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+FLUSH_POLICIES = ("group", "os")
+
+_NO_RETENTION = "this version keeps every segment: deletion by age or size is not built yet"
+_NO_COMPACTION = "compaction is not built yet: all records of compacted topics are kept"
+
+
+def gzip_level(level: int) -> str:
+    """Kafka's validator for gzip: -1 is zlib's own default."""
+    return "" if level == -1 or 1 <= level <= 9 else "Value must be between 1 and 9, or equal to -1"
+
+
+def nonzero(time: int) -> str:
+    """Retention is a time, or negative for ever; Kafka refuses zero."""
+    return "" if time else "Value must be unlimited (-1) or at least 1"
+
+
+def _default_listeners() -> tuple[Listener, ...]:
+    return (Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092),)
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a process of the broker may want to know about its configuration."""
+
+    # identity and addresses
+    node_id: Annotated[int, Key(INT, "Number of this broker in its cluster.", at_least=0)] = 1
+    listeners: Annotated[
+        tuple[Listener, ...],
+        Key(
+            LIST,
+            "Addresses to listen on, as NAME://host:port; an empty host means all addresses.",
+            default=DEFAULT_LISTENERS,
+        ),
+    ] = msgspec.field(default_factory=_default_listeners)
+    advertised_listeners: Annotated[
+        tuple[Listener, ...] | None,
+        Key(LIST, "Addresses that clients are told to connect to; the listeners if not set."),
+    ] = None
+    listener_security_protocol_map: Annotated[
+        dict[str, str],
+        Key(
+            STRING,
+            "Security protocol of each listener name, as NAME:PROTOCOL.",
+            default=",".join(f"{name}:{name}" for name in DEFAULT_PROTOCOL_MAP),
+        ),
+    ] = msgspec.field(default_factory=DEFAULT_PROTOCOL_MAP.copy)
+
+    # topics
+    num_partitions: Annotated[
+        int, Key(INT, "Partitions of a topic created without a number.", at_least=1)
+    ] = 1
+    auto_create_topics_enable: Annotated[
+        bool, Key(BOOLEAN, "Create a topic when a client first asks for it.")
+    ] = True
+    delete_topic_enable: Annotated[bool, Key(BOOLEAN, "Allow topics to be deleted.")] = True
+    default_replication_factor: Annotated[
+        int, Key(INT, "Replicas of a topic created without a number.", at_least=1)
+    ] = 1
+    mpbroker_replication_factor_clamp: Annotated[
+        bool,
+        Key(BOOLEAN, "Create topics that ask for more than one replica with one, instead of refusing them."),
+    ] = False
+    min_insync_replicas: Annotated[
+        int, Key(INT, "Replicas that must have a write before acks=all is answered.", at_least=1)
+    ] = 1
+    unclean_leader_election_enable: Annotated[
+        bool, Key(BOOLEAN, "Let a replica that is behind become leader; a single node never has one.")
+    ] = False
+
+    # processes
+    num_network_threads: Annotated[
+        int, Key(INT, "Processor processes, shared by all listeners (--processors).", at_least=1)
+    ] = msgspec.field(default_factory=lambda: default_workers().processors)
+    num_io_threads: Annotated[int, Key(INT, "Handler processes (--handlers).", at_least=1)] = msgspec.field(
+        default_factory=lambda: default_workers().handlers
+    )
+    log_workers: Annotated[int, Key(INT, "Log processes (--log-workers).", at_least=1)] = 1
+    handler_hang_timeout_ms: Annotated[
+        int,
+        Key(LONG, "A process that gives no sign of life for this long is killed and replaced.", at_least=1),
+    ] = 30_000
+
+    # network
+    queued_max_requests: Annotated[
+        int, Key(INT, "Requests that may wait for a handler before reading from sockets pauses.", at_least=1)
+    ] = 500
+    queued_max_request_bytes: Annotated[
+        int, Key(LONG, "Bytes of requests that may be in memory; -1 takes a share of the machine's.")
+    ] = -1
+    socket_send_buffer_bytes: Annotated[
+        int, Key(INT, "SO_SNDBUF; -1 leaves it to the system.", at_least=-1)
+    ] = 102_400
+    socket_receive_buffer_bytes: Annotated[
+        int, Key(INT, "SO_RCVBUF; -1 leaves it to the system.", at_least=-1)
+    ] = 102_400
+    socket_listen_backlog_size: Annotated[
+        int, Key(INT, "Connections that may wait for accept, within net.core.somaxconn.", at_least=1)
+    ] = 50
+    socket_request_max_bytes: Annotated[int, Key(INT, "Largest request that is read.", at_least=1)] = (
+        104_857_600
+    )
+    connections_max_idle_ms: Annotated[
+        int, Key(LONG, "Close connections idle for this long; negative: never.")
+    ] = 600_000
+    max_connections: Annotated[int, Key(INT, "Connections that may be open at once.", at_least=0)] = INT_MAX
+    fetch_max_bytes: Annotated[int, Key(INT, "Upper limit of one fetch response.", at_least=1024)] = (
+        57_671_680
+    )
+
+    # records
+    message_max_bytes: Annotated[int, Key(INT, "Largest record batch that is accepted.", at_least=0)] = (
+        1_048_588
+    )
+    compression_type: Annotated[
+        str, Key(STRING, "Codec of stored batches; producer keeps what was sent.", choices=CODECS)
+    ] = "producer"
+    compression_gzip_level: Annotated[
+        int, Key(INT, "Level used when compressing with gzip.", check=gzip_level)
+    ] = -1
+    compression_lz4_level: Annotated[
+        int, Key(INT, "Level used when compressing with lz4.", at_least=1, at_most=17)
+    ] = 9
+    compression_zstd_level: Annotated[
+        int, Key(INT, "Level used when compressing with zstd.", at_least=-131072, at_most=22)
+    ] = 3
+    log_message_timestamp_type: Annotated[
+        str,
+        Key(STRING, "Whose clock stamps records: the producer's or the broker's.", choices=TIMESTAMP_TYPES),
+    ] = "CreateTime"
+    log_message_timestamp_before_max_ms: Annotated[
+        int, Key(LONG, "How far a record's timestamp may lie in the past.", at_least=0)
+    ] = LONG_MAX
+    log_message_timestamp_after_max_ms: Annotated[
+        int, Key(LONG, "How far a record's timestamp may lie in the future.", at_least=0)
+    ] = HOUR_MS
+    producer_id_expiration_ms: Annotated[
+        int, Key(INT, "Forget the sequence numbers of a producer idle for this long.", at_least=1)
+    ] = 86_400_000
+
+    # the log
+    log_dirs: Annotated[
+        tuple[str, ...],
+        Key(
+            LIST,
+            "Directories that hold the partitions; log.dir is the same.",
+            synonyms=("log.dirs", "log.dir"),
+        ),
+    ] = (DEFAULT_LOG_DIR,)
+    log_segment_bytes: Annotated[
+        int, Key(INT, "Size at which a new segment is begun.", at_least=1_048_576)
+    ] = 1_073_741_824
+    log_roll_ms: Annotated[
+        int | None,
+        Key(
+            LONG,
+            "Age at which a new segment is begun; log.roll.hours if not set.",
+            at_least=1,
+            synonyms=("log.roll.ms", "log.roll.hours"),
+        ),
+    ] = None
+    log_roll_hours: Annotated[
+        int,
+        Key(
+            INT,
+            "Age at which a new segment is begun, in hours.",
+            at_least=1,
+            synonyms=("log.roll.ms", "log.roll.hours"),
+        ),
+    ] = 168
+    log_roll_jitter_ms: Annotated[
+        int | None,
+        Key(
+            LONG,
+            "Random time taken off the age at which segments roll.",
+            at_least=0,
+            synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
+        ),
+    ] = None
+    log_roll_jitter_hours: Annotated[
+        int,
+        Key(
+            INT,
+            "Random time taken off the age at which segments roll, in hours.",
+            at_least=0,
+            synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
+        ),
+    ] = 0
+    log_index_interval_bytes: Annotated[
+        int, Key(INT, "Bytes of records between two entries of the offset index.", at_least=0)
+    ] = 4096
+    log_index_size_max_bytes: Annotated[int, Key(INT, "Largest size of an offset index.", at_least=4)] = (
+        10_485_760
+    )
+    log_preallocate: Annotated[bool, Key(BOOLEAN, "Give new segments their full size at once.")] = False
+    log_flush_policy: Annotated[
+        str,
+        Key(
+            STRING,
+            "group: acked and readable means on disk; os: the page cache is enough.",
+            choices=FLUSH_POLICIES,
+        ),
+    ] = "group"
+    log_flush_interval_messages: Annotated[
+        int, Key(LONG, "Records after which a log is synced under log.flush.policy=os.", at_least=1)
+    ] = LONG_MAX
+    log_flush_interval_ms: Annotated[
+        int | None,
+        Key(
+            LONG,
+            "Time after which a log is synced under log.flush.policy=os.",
+            synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+        ),
+    ] = None
+    log_flush_offset_checkpoint_interval_ms: Annotated[
+        int, Key(INT, "Time between two writes of the recovery point checkpoint.", at_least=0)
+    ] = 60_000
+    log_flush_start_offset_checkpoint_interval_ms: Annotated[
+        int, Key(INT, "Time between two writes of the log start offset checkpoint.", at_least=0)
+    ] = 60_000
+
+    # retention and compaction
+    log_cleanup_policy: Annotated[
+        tuple[str, ...],
+        Key(
+            LIST,
+            "What happens to old segments: delete, compact, or both.",
+            choices=CLEANUP_POLICIES,
+            pending=_NO_COMPACTION,
+        ),
+    ] = ("delete",)
+    log_retention_ms: Annotated[
+        int | None,
+        Key(
+            LONG,
+            "Age at which segments are deleted; -1: never.",
+            check=nonzero,
+            pending=_NO_RETENTION,
+            synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+        ),
+    ] = None
+    log_retention_minutes: Annotated[
+        int | None,
+        Key(
+            INT,
+            "Age at which segments are deleted, in minutes, if log.retention.ms is not set.",
+            check=nonzero,
+            pending=_NO_RETENTION,
+            synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+        ),
+    ] = None
+    log_retention_hours: Annotated[
+        int,
+        Key(
+            INT,
+            "Age at which segments are deleted, in hours, if neither of the finer keys is set.",
+            check=nonzero,
+            pending=_NO_RETENTION,
+            synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+        ),
+    ] = 168
+    log_retention_bytes: Annotated[
+        int,
+        Key(
+            LONG,
+            "Size of a partition above which old segments are deleted; -1: no limit.",
+            pending=_NO_RETENTION,
+        ),
+    ] = -1
+    log_retention_check_interval_ms: Annotated[
+        int, Key(LONG, "Time between two looks for segments to delete.", at_least=1, pending=_NO_RETENTION)
+    ] = 300_000
+    log_segment_delete_delay_ms: Annotated[
+        int,
+        Key(LONG, "Time for which a deleted file stays readable for those who have it open.", at_least=0),
+    ] = 60_000
+    log_cleaner_min_cleanable_ratio: Annotated[
+        float,
+        Key(
+            DOUBLE,
+            "Share of dirty bytes from which a log is compacted.",
+            at_least=0,
+            at_most=1,
+            pending=_NO_COMPACTION,
+        ),
+    ] = 0.5
+    log_cleaner_delete_retention_ms: Annotated[
+        int, Key(LONG, "Time for which tombstones are kept.", at_least=0, pending=_NO_COMPACTION)
+    ] = 86_400_000
+    log_cleaner_min_compaction_lag_ms: Annotated[
+        int, Key(LONG, "Age below which a record is never compacted.", at_least=0, pending=_NO_COMPACTION)
+    ] = 0
+    log_cleaner_max_compaction_lag_ms: Annotated[
+        int,
+        Key(
+            LONG,
+            "Age above which a record waits no longer for compaction.",
+            at_least=1,
+            pending=_NO_COMPACTION,
+        ),
+    ] = LONG_MAX
+
+    # Where each key that was set was written ("server.properties:12", "--handlers"): Kafka key → place.
+    origins: dict[str, str] = msgspec.field(default_factory=dict)
+
+    @property
+    def roll_ms(self) -> int:
+        """segment.ms of topics that do not set it."""
+        return self.log_roll_ms if self.log_roll_ms is not None else self.log_roll_hours * HOUR_MS
+
+    @property
+    def roll_jitter_ms(self) -> int:
+        """segment.jitter.ms of topics that do not set it."""
+        return (
+            self.log_roll_jitter_ms
+            if self.log_roll_jitter_ms is not None
+            else self.log_roll_jitter_hours * HOUR_MS
+        )
+
+    @property
+    def retention_ms(self) -> int:
+        """retention.ms of topics that do not set it; any negative number means for ever and becomes -1."""
+        if self.log_retention_ms is not None:
+            time_ms = self.log_retention_ms
+        elif self.log_retention_minutes is not None:
+            time_ms = self.log_retention_minutes * MINUTE_MS
+        else:
+            time_ms = self.log_retention_hours * HOUR_MS
+        return max(time_ms, -1)
+
+    @property
+    def flush_ms(self) -> int:
+        """flush.ms of topics that do not set it."""
+        return self.log_flush_interval_ms if self.log_flush_interval_ms is not None else LONG_MAX
+
+
+BROKER_KEYS: dict[str, Key] = table_of(BrokerConfig)

@@ -1,0 +1,112 @@
+"""What DescribeConfigs answers: every setting with value, source, type, documentation and synonyms.
+
+As Kafka's `ConfigHelper`: the synonyms are all places a value could have come from, the one that counts
+first, and the source of the value is that of its first synonym.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+
+import msgspec
+
+from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
+from mpbroker.config.keys import ConfigType, Key, field_name, format_value
+from mpbroker.config.topic_config import TOPIC_KEYS, resolve
+
+
+class ConfigSource(IntEnum):
+    """Numbers as in DescribeConfigsResponse, field ConfigSource."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+class Synonym(msgspec.Struct, frozen=True):
+    """One place a value could come from."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One setting of a resource, ready to be put on the wire."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    type: ConfigType
+    read_only: bool
+    is_sensitive: bool
+    documentation: str
+    synonyms: tuple[Synonym, ...]
+
+    @property
+    def is_default(self) -> bool:
+        """Field of version 0 responses, before there were sources."""
+        return self.source is ConfigSource.DEFAULT_CONFIG
+
+
+def describe_topic(
+    broker: BrokerConfig, overrides: Mapping[str, str | None], names: Iterable[str] | None = None
+) -> list[Entry]:
+    """Entries of a topic by name; names that no topic setting has are left out, as in Kafka."""
+    config = resolve(broker, overrides)
+    entries = []
+    for name in _wanted(TOPIC_KEYS, names):
+        key = TOPIC_KEYS[name]
+        value = format_value(getattr(config, field_name(name)))
+        synonyms = _broker_synonyms(broker, key.synonyms)
+        if name in overrides:
+            synonyms.insert(0, Synonym(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG))
+        entries.append(_entry(key, value, synonyms, read_only=False))
+    return entries
+
+
+def describe_broker(broker: BrokerConfig, names: Iterable[str] | None = None) -> list[Entry]:
+    """Entries of the broker. All are read-only until they can be changed while it runs."""
+    entries = []
+    for name in _wanted(BROKER_KEYS, names):
+        key = BROKER_KEYS[name]
+        value = format_value(getattr(broker, field_name(name)))
+        synonyms = _broker_synonyms(broker, key.synonyms or (name,))
+        entries.append(_entry(key, value, synonyms, read_only=True))
+    return entries
+
+
+def _wanted(table: Mapping[str, Key], names: Iterable[str] | None) -> list[str]:
+    wanted = set(table) if names is None else set(names)
+    return sorted(wanted & set(table))
+
+
+def _broker_synonyms(broker: BrokerConfig, names: Iterable[str]) -> list[Synonym]:
+    """The broker's own value of each name (if it was set), then its default (if it has one)."""
+    found = []
+    for name in names:
+        key = BROKER_KEYS.get(name)
+        if key is None:
+            continue
+        if name in broker.origins:
+            value = format_value(getattr(broker, field_name(name)))
+            found.append(Synonym(name, value, ConfigSource.STATIC_BROKER_CONFIG))
+        if (default := format_value(key.default)) is not None:
+            found.append(Synonym(name, default, ConfigSource.DEFAULT_CONFIG))
+    return found
+
+
+def _entry(key: Key, value: str | None, synonyms: list[Synonym], *, read_only: bool) -> Entry:
+    sensitive = key.type is ConfigType.PASSWORD
+    return Entry(
+        name=key.name,
+        value=None if sensitive else value,
+        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
+        type=key.type,
+        read_only=read_only,
+        is_sensitive=sensitive,
+        documentation=key.doc,
+        synonyms=tuple(synonyms),
+    )

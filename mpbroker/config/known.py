@@ -1,0 +1,105 @@
+"""Keys that Kafka 4.3 (or an older one) has and this broker has not: refused or warned about, never ignored.
+
+Refused is what would change who may do what, or a limit that an operator relies on: running without it would
+look like success. Everything else is warned about. `kafka_keys.json` has each such key with Kafka's default;
+a refused key that only repeats that default is harmless and warned about.
+"""
+
+import difflib
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+from mpbroker.config.broker import BROKER_KEYS
+
+# Old or second names of keys that are supported under another one.
+ALIASES = {"log.dir": "log.dirs", "broker.id": "node.id"}
+HANDLED = ("controller.listener.names", "process.roles")
+
+_SECURITY = "TLS, SASL and authorization are not built yet"
+_QUOTAS = "connection limits and quotas are not built yet"
+_PLUGINS = "Java plug-ins cannot be loaded"
+REFUSED: dict[str, str] = {
+    "ssl.": _SECURITY,
+    "sasl.": _SECURITY,
+    "security.": _SECURITY,
+    "listener.name.": "settings of a single listener are not built yet",
+    "authorizer.class.name": _SECURITY,
+    "super.users": _SECURITY,
+    "allow.everyone.if.no.acl.found": _SECURITY,
+    "principal.builder.class": _PLUGINS,
+    "connections.max.reauth.ms": _SECURITY,
+    "delegation.token.": _SECURITY,
+    "password.encoder.": _SECURITY,
+    "max.connections.per.ip": _QUOTAS,
+    "max.connection.creation.rate": _QUOTAS,
+    "client.quota.callback.class": _PLUGINS,
+    "create.topic.policy.class.name": _PLUGINS,
+    "alter.config.policy.class.name": _PLUGINS,
+    "config.providers": _PLUGINS,
+    "control.plane.listener.name": "the control plane is not built yet",
+    "cordoned.log.dirs": "log directories cannot be cordoned yet",
+    "remote.": "tiered storage is not built",
+    "log.local.retention.": "tiered storage is not built",
+}
+
+_GROUPS = "consumer groups are not built yet"
+_TRANSACTIONS = "transactions are not built yet"
+_SINGLE_NODE = "this broker is a single node without replicas"
+_METRICS = "metrics are not reported through Java classes"
+WARNED: dict[str, str] = {
+    "group.share.": "share groups are not built yet",
+    "group.": _GROUPS,
+    "offset": _GROUPS,
+    "transaction": _TRANSACTIONS,
+    "add.partitions.to.txn.": _TRANSACTIONS,
+    "share.": "share groups are not built yet",
+    "controller.quorum.": _SINGLE_NODE,
+    "replica.": _SINGLE_NODE,
+    "num.replica.": _SINGLE_NODE,
+    "inter.broker.": _SINGLE_NODE,
+    "zookeeper.": "there is no ZooKeeper",
+    "log.cleaner.": "compaction is not built yet",
+    "metric": _METRICS,
+    "kafka.metrics.": _METRICS,
+    "quota.": _QUOTAS,
+}
+_NO_EFFECT = "this broker has no such setting"
+
+
+def is_known(key: str) -> bool:
+    """Kafka has such a setting, this broker has not."""
+    return key in _kafka_defaults() or re.match(r"listener\.name\.[^.]+\.", key) is not None
+
+
+def refusal(key: str, value: str) -> str | None:
+    """Why this value must not be ignored; None when a warning is enough."""
+    if value == (_kafka_defaults().get(key) or ""):
+        return None
+    return _reason(REFUSED, key)
+
+
+def no_effect(key: str) -> str:
+    """Why the setting does nothing here."""
+    return _reason(REFUSED, key) or _reason(WARNED, key) or _NO_EFFECT
+
+
+def nearest(key: str) -> str | None:
+    """The supported (else the known) key that a misspelt one was probably meant to be."""
+    supported = [*BROKER_KEYS, *ALIASES]
+    for candidates in (supported, list(_kafka_defaults())):
+        if found := difflib.get_close_matches(key.lower().replace("_", "."), candidates, n=1, cutoff=0.75):
+            return found[0]
+    return None
+
+
+def _reason(table: dict[str, str], key: str) -> str | None:
+    return next((reason for prefix, reason in table.items() if key.startswith(prefix)), None)
+
+
+@cache
+def _kafka_defaults() -> dict[str, str | None]:
+    text = (Path(__file__).parent / "kafka_keys.json").read_text()
+    return cast(dict[str, str | None], json.loads(text))

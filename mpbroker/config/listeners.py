@@ -1,0 +1,130 @@
+"""Listeners: `NAME://host:port`, several of them, each with the security protocol its name maps to.
+
+Rules of Kafka's `SocketServerConfigs.listenerListToEndPoints`: names are upper-cased and unique; ports are
+unique but for port 0 and for one IPv4 plus one IPv6 literal on the same port; `advertised.listeners` may
+repeat ports. An empty host is the wildcard.
+"""
+
+import ipaddress
+import re
+
+import msgspec
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+PROTOCOLS_BUILT = ("PLAINTEXT",)
+DEFAULT_PROTOCOL_MAP = {protocol: protocol for protocol in PROTOCOLS}
+META_ADDRESSES = ("0.0.0.0",)
+
+_LISTENER = re.compile(
+    r"(?P<name>[^:/]+)://(\[(?P<ipv6>[0-9a-zA-Z\-%._:]*)\]|(?P<host>[0-9a-zA-Z\-%._]*)):(?P<port>[0-9]{1,10})"
+)
+
+
+class Listener(msgspec.Struct, frozen=True):
+    """One address to listen on (or to tell clients about). Host "" means every address of the machine."""
+
+    name: str
+    protocol: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def parse_protocol_map(text: str) -> dict[str, str]:
+    """`NAME:PROTOCOL,…`; ValueError says which entry is wrong."""
+    protocols: dict[str, str] = {}
+    for entry in _split(text):
+        name, colon, protocol = (part.strip().upper() for part in entry.partition(":"))
+        if not colon or not name:
+            raise ValueError(f"'{entry}' is not NAME:PROTOCOL")
+        if protocol not in PROTOCOLS:
+            raise ValueError(
+                f"'{protocol}' is not a security protocol; it must be one of {', '.join(PROTOCOLS)}"
+            )
+        if name in protocols:
+            raise ValueError(f"listener name {name} is mapped twice")
+        protocols[name] = protocol
+    return protocols
+
+
+def parse_listeners(
+    text: str, protocols: dict[str, str], *, unique_ports: bool = True
+) -> tuple[Listener, ...]:
+    """All listeners of a comma-separated list; ValueError says which one is wrong and why."""
+    listeners = tuple(_parse_one(entry, protocols) for entry in _split(text))
+    if not listeners:
+        raise ValueError("at least one listener must be given, such as PLAINTEXT://127.0.0.1:9092")
+    names = [listener.name for listener in listeners]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(
+                f"each listener must have a different name; {name} comes {names.count(name)} times"
+            )
+    if unique_ports:
+        _check_ports(listeners)
+    return listeners
+
+
+def not_built(listeners: tuple[Listener, ...]) -> list[str]:
+    """Why these listeners cannot be served. Serving them in plain text instead is never an option."""
+    return [
+        f"listener {listener} needs {listener.protocol}, which is not built yet; only PLAINTEXT can be served"
+        for listener in listeners
+        if listener.protocol not in PROTOCOLS_BUILT
+    ]
+
+
+def advertised_by_default(listeners: tuple[Listener, ...], hostname: str) -> tuple[Listener, ...]:
+    """What clients are told when advertised.listeners is not set: a wildcard becomes the machine's name."""
+    return tuple(msgspec.structs.replace(listener, host=listener.host or hostname) for listener in listeners)
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _parse_one(entry: str, protocols: dict[str, str]) -> Listener:
+    match = _LISTENER.fullmatch(entry)
+    if match is None:
+        raise ValueError(f"'{entry}' is not a listener; write NAME://host:port, IPv6 addresses in brackets")
+    name = match["name"].strip().upper()
+    port = int(match["port"])
+    if port > 65535:
+        raise ValueError(f"'{entry}' has port {port}; ports end at 65535")
+    if match["ipv6"] and not _is_address(match["ipv6"], 6):
+        raise ValueError(f"'{entry}': '{match['ipv6']}' is not an IPv6 address")
+    if name not in protocols:
+        raise ValueError(
+            f"listener {name} has no security protocol; map it in listener.security.protocol.map, "
+            f"for example {name}:PLAINTEXT"
+        )
+    return Listener(name, protocols[name], match["ipv6"] or match["host"] or "", port)
+
+
+def _check_ports(listeners: tuple[Listener, ...]) -> None:
+    by_port: dict[int, list[Listener]] = {}
+    for listener in listeners:
+        if listener.port:
+            by_port.setdefault(listener.port, []).append(listener)
+    for port, same in by_port.items():
+        one_of_each = (
+            len(same) == 2
+            and any(_is_address(listener.host, 4) for listener in same)
+            and any(_is_address(listener.host, 6) for listener in same)
+        )
+        if len(same) > 1 and not one_of_each:
+            names = ", ".join(str(listener) for listener in same)
+            raise ValueError(
+                f"each listener must have a different port; {port} is used by {names} "
+                "(only one IPv4 and one IPv6 address may share a port)"
+            )
+
+
+def _is_address(host: str, version: int) -> bool:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).version == version
+    except ValueError:
+        return False

@@ -1,0 +1,247 @@
+"""Defaults, `server.properties`, `-o key=value` and flags, merged into one `BrokerConfig`.
+
+The later of these beats the earlier (the order of KIP-1137). Every problem of all sources is collected
+before `ConfigError` is raised, each with the place where the value was written; what is usable but surely
+not what was meant comes back as a warning.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mpbroker.config import known, listeners, properties
+from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
+from mpbroker.config.keys import LONG_MAX, ConfigError, Problem, Value, field_name
+
+_LISTENER_KEYS = ("listeners", "advertised.listeners", "listener.security.protocol.map")
+
+
+class Flag(msgspec.Struct, frozen=True):
+    """A command line flag that stands for a key, such as `--handlers` for num.io.threads."""
+
+    name: str
+    key: str
+    value: str
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """A configuration that can be used, and what its author should hear about."""
+
+    config: BrokerConfig
+    warnings: tuple[Problem, ...]
+
+
+class _Setting(msgspec.Struct, frozen=True):
+    key: str
+    text: str
+    origin: str
+
+
+def load(path: Path | None = None, overrides: Sequence[str] = (), flags: Sequence[Flag] = ()) -> Loaded:
+    """Reads and checks everything; ConfigError names each problem."""
+    problems: list[Problem] = []
+    warnings: list[Problem] = []
+    settings: dict[str, _Setting] = {}
+    _merge(settings, _from_file(path), warnings)
+    _merge(settings, _from_overrides(overrides, problems), warnings)
+    _merge(settings, [_Setting(flag.key, flag.value, flag.name) for flag in flags], warnings)
+    values = _values(_supported(settings, problems, warnings), problems)
+    _add_listeners(values, settings, problems, warnings)
+    if problems:
+        raise ConfigError(problems)
+    origins = {key: setting.origin for key, setting in settings.items() if key in BROKER_KEYS}
+    config = BrokerConfig(**values, origins=origins)
+    if problems := _contradictions(config):
+        raise ConfigError(problems)
+    return Loaded(config, tuple(warnings))
+
+
+def _from_file(path: Path | None) -> list[_Setting]:
+    if path is None:
+        return []
+    try:
+        entries = properties.parse(path.read_text(encoding="utf-8"))
+    except properties.PropertiesError as error:
+        raise ConfigError([Problem("", f"{path}:{error.line}", error.message)]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([Problem("", str(path), f"is not UTF-8 text (byte {error.start})")]) from error
+    except OSError as error:
+        raise ConfigError([Problem("", str(path), f"cannot be read: {error.strerror}")]) from error
+    settings = [_Setting(entry.key, entry.value, f"{path}:{entry.line}") for entry in entries]
+    # In Kafka log.dirs beats log.dir wherever the two stand, so second names go first.
+    return sorted(settings, key=lambda setting: setting.key not in known.ALIASES)
+
+
+def _from_overrides(overrides: Sequence[str], problems: list[Problem]) -> list[_Setting]:
+    settings = []
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if equals and key.strip():
+            settings.append(_Setting(key.strip(), text, "-o"))
+        else:
+            problems.append(Problem(override, "-o", f"'{override}' is not key=value"))
+    return settings
+
+
+def _merge(settings: dict[str, _Setting], more: Iterable[_Setting], warnings: list[Problem]) -> None:
+    """Adds settings; whoever says two different things about one key is told which one counts."""
+    for setting in more:
+        key = known.ALIASES.get(setting.key, setting.key)
+        before = settings.get(key)
+        if before is not None and before.text.strip() != setting.text.strip():
+            message = f"{setting.key} given here beats the one given in {before.origin}"
+            warnings.append(Problem(key, setting.origin, message))
+        settings[key] = _Setting(key, setting.text, setting.origin)
+
+
+def _supported(
+    settings: dict[str, _Setting], problems: list[Problem], warnings: list[Problem]
+) -> dict[str, _Setting]:
+    """The settings this broker has; the others become problems or warnings."""
+    supported = {}
+    for key, setting in settings.items():
+        if key in BROKER_KEYS:
+            supported[key] = setting
+            if pending := BROKER_KEYS[key].pending:
+                warnings.append(Problem(key, setting.origin, f"{key} has no effect: {pending}"))
+        elif key in known.HANDLED:
+            continue
+        elif not known.is_known(key):
+            guess = known.nearest(key)
+            hint = f"; did you mean {guess}?" if guess else ""
+            problems.append(Problem(key, setting.origin, f"unknown setting {key}{hint}"))
+        elif reason := known.refusal(key, setting.text.strip()):
+            problems.append(
+                Problem(key, setting.origin, f"{key} cannot be honoured: {reason}; remove the line")
+            )
+        else:
+            warnings.append(Problem(key, setting.origin, f"{key} has no effect: {known.no_effect(key)}"))
+    return supported
+
+
+def _values(supported: dict[str, _Setting], problems: list[Problem]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, setting in supported.items():
+        if key in _LISTENER_KEYS:
+            continue
+        try:
+            values[field_name(key)] = BROKER_KEYS[key].parse(setting.text)
+        except ValueError as error:
+            problems.append(Problem(key, setting.origin, str(error)))
+    if "log_dirs" in values:
+        if not values["log_dirs"]:
+            problems.append(
+                Problem("log.dirs", supported["log.dirs"].origin, "log.dirs must name a directory")
+            )
+        values["log_dirs"] = _absolute(values["log_dirs"])
+    else:
+        values["log_dirs"] = _absolute(_default("log.dirs"))
+    return values
+
+
+def _absolute(paths: Iterable[str]) -> tuple[str, ...]:
+    """Processes change directory; a relative path means the directory the broker was started in."""
+    return tuple(str(Path(path).expanduser().absolute()) for path in paths)
+
+
+def _default(key: str) -> tuple[str, ...]:
+    default: Value = BROKER_KEYS[key].default
+    assert isinstance(default, tuple)
+    return default
+
+
+def _add_listeners(
+    values: dict[str, Any],
+    settings: dict[str, _Setting],
+    problems: list[Problem],
+    warnings: list[Problem],
+) -> None:
+    """Listeners need the protocol map, and know which of them were meant for a KRaft controller."""
+    protocols = dict(listeners.DEFAULT_PROTOCOL_MAP)
+    if (setting := settings.get("listener.security.protocol.map")) is not None:
+        try:
+            protocols = listeners.parse_protocol_map(setting.text)
+        except ValueError as error:
+            problems.append(Problem(setting.key, setting.origin, f"{setting.key}: {error}"))
+            return
+    values["listener_security_protocol_map"] = protocols
+    if (roles := settings.get("process.roles")) is not None and "broker" not in roles.text:
+        problems.append(Problem(roles.key, roles.origin, "process.roles must contain broker"))
+    controllers = _controller_names(settings)
+    for name in controllers:
+        protocols.setdefault(name, "PLAINTEXT")
+    for key in ("listeners", "advertised.listeners"):
+        setting = settings.get(key)
+        if setting is None:
+            continue
+        try:
+            parsed = listeners.parse_listeners(setting.text, protocols, unique_ports=key == "listeners")
+        except ValueError as error:
+            problems.append(Problem(key, setting.origin, f"{key}: {error}"))
+            continue
+        kept = tuple(listener for listener in parsed if listener.name not in controllers)
+        values[field_name(key)] = kept
+        for listener in parsed:
+            if listener not in kept and key == "listeners":
+                message = f"listener {listener} is not opened: there is no separate controller"
+                warnings.append(Problem(key, setting.origin, message))
+        problems.extend(Problem(key, setting.origin, why) for why in listeners.not_built(kept))
+        if not kept:
+            problems.append(Problem(key, setting.origin, f"{key} has no listener for clients"))
+
+
+def _controller_names(settings: dict[str, _Setting]) -> set[str]:
+    setting = settings.get("controller.listener.names")
+    return {name.strip().upper() for name in setting.text.split(",") if name.strip()} if setting else set()
+
+
+def _contradictions(config: BrokerConfig) -> list[Problem]:
+    """Values that are fine alone and wrong together (`KafkaConfig.validateValues`)."""
+    found = []
+
+    def wrong(key: str, message: str) -> None:
+        found.append(Problem(key, config.origins.get(key, ""), message))
+
+    names = {listener.name for listener in config.listeners}
+    for listener in config.advertised_listeners or config.listeners:
+        if listener.name not in names:
+            wrong(
+                "advertised.listeners", f"advertised.listeners has {listener.name}, which is not in listeners"
+            )
+        if listener.host in listeners.META_ADDRESSES:
+            key = "advertised.listeners" if config.advertised_listeners else "listeners"
+            advice = f"set advertised.listeners={listener.name}://<name clients can reach>:{listener.port}"
+            wrong(key, f"clients cannot connect to {listener.host}; {advice}")
+    pool = config.queued_max_request_bytes
+    if 0 < pool < config.socket_request_max_bytes:
+        wrong(
+            "queued.max.request.bytes",
+            f"queued.max.request.bytes={pool} must be at least "
+            f"socket.request.max.bytes={config.socket_request_max_bytes}, or -1",
+        )
+    if config.default_replication_factor > 1 and not config.mpbroker_replication_factor_clamp:
+        wrong(
+            "default.replication.factor",
+            f"default.replication.factor={config.default_replication_factor} needs more than this "
+            "single node; set it to 1, or mpbroker.replication.factor.clamp=true to get one replica instead",
+        )
+    lag_min, lag_max = config.log_cleaner_min_compaction_lag_ms, config.log_cleaner_max_compaction_lag_ms
+    if lag_min > lag_max:
+        wrong(
+            "log.cleaner.min.compaction.lag.ms",
+            f"log.cleaner.min.compaction.lag.ms={lag_min} is above "
+            f"log.cleaner.max.compaction.lag.ms={lag_max}",
+        )
+    if config.log_flush_policy == "os":
+        for key, value in (
+            ("log.flush.interval.messages", config.log_flush_interval_messages),
+            ("log.flush.interval.ms", config.flush_ms),
+        ):
+            if value != LONG_MAX:
+                wrong(
+                    key,
+                    f"{key} is not built for log.flush.policy=os; log.flush.policy=group syncs all records",
+                )
+    return found

@@ -1,0 +1,83 @@
+"""How many processes fit this machine: CPUs we may run on, less what the control group forbids.
+
+`os.cpu_count` is the wrong answer in a container: affinity (cpuset) and the CFS quota (cgroup v1
+`cpu.cfs_quota_us`, v2 `cpu.max`) both bound what the broker can use.
+"""
+
+import math
+import os
+from pathlib import Path
+
+import msgspec
+
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+SELF_CGROUP = Path("/proc/self/cgroup")
+
+
+class Workers(msgspec.Struct, frozen=True):
+    """Default counts of the two kinds of process that grow with the machine."""
+
+    processors: int
+    handlers: int
+
+
+def default_workers(cpus: int | None = None) -> Workers:
+    """One processor per two CPUs and one handler per CPU, but at least one and two."""
+    count = usable_cpus() if cpus is None else cpus
+    return Workers(processors=max(1, count // 2), handlers=max(2, count))
+
+
+def usable_cpus(root: Path = CGROUP_ROOT, self_cgroup: Path = SELF_CGROUP) -> int:
+    """Whole CPUs that this process may keep busy, at least one."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cgroup_quota(root, self_cgroup)
+    return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
+
+
+def cgroup_quota(root: Path = CGROUP_ROOT, self_cgroup: Path = SELF_CGROUP) -> float | None:
+    """The tightest CPU quota from our control group up to the root, in CPUs; None without one."""
+    quotas = []
+    for hierarchy, path in _memberships(self_cgroup):
+        for group in _upwards(path):
+            if hierarchy == "":
+                quotas.append(_quota_v2(root / group / "cpu.max"))
+            elif "cpu" in hierarchy.split(","):
+                for name in {hierarchy, "cpu", "cpu,cpuacct"}:
+                    quotas.append(_quota_v1(root / name / group))
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _memberships(self_cgroup: Path) -> list[tuple[str, str]]:
+    """(controllers, path) of each hierarchy; controllers is "" for the unified one (v2)."""
+    text = _read(self_cgroup)
+    if text is None:
+        return []
+    parts = [line.split(":", 2) for line in text.splitlines()]
+    return [(part[1], part[2]) for part in parts if len(part) == 3]
+
+
+def _upwards(path: str) -> list[str]:
+    """The group and all its ancestors, relative to the mount; "" is the root of the mount."""
+    names = [name for name in path.split("/") if name and name != ".."]
+    return ["/".join(names[:depth]) for depth in range(len(names), -1, -1)]
+
+
+def _quota_v2(path: Path) -> float | None:
+    words = (_read(path) or "").split()
+    if len(words) != 2 or words[0] == "max":
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def _quota_v1(group: Path) -> float | None:
+    quota_us = int(_read(group / "cpu.cfs_quota_us") or -1)
+    period_us = int(_read(group / "cpu.cfs_period_us") or 0)
+    return quota_us / period_us if quota_us > 0 and period_us > 0 else None
+
+
+def _read(path: Path) -> str | None:
+    """Content of a small file; None when it is not there, which only means that no limit is set there."""
+    try:
+        return path.read_text()
+    except OSError:
+        return None

@@ -1,0 +1,146 @@
+"""Typed messages between handlers, coordinator and log process; they travel as msgpack in the block of a CALL or ANSWER.
+
+A call is answered exactly once with its answer type or with `Failed`; `error` fields are Kafka error codes.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+
+class Failed(Struct, tag="failed"):
+    """The callee could not serve the call."""
+
+    error: int
+    message: str
+
+
+class CreateTopic(Struct):
+    """-1 partitions or replicas: the broker's default. `assignments`: partition -> broker ids, or empty."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignments: dict[int, list[int]] = {}
+    configs: dict[str, str | None] = {}
+
+
+class CreateTopics(Struct, tag="create_topics"):
+    """handler -> coordinator. `automatic`: by Metadata, so that an existing topic is no error."""
+
+    topics: list[CreateTopic]
+    validate_only: bool = False
+    automatic: bool = False
+
+
+class CreatedTopic(Struct):
+    name: str
+    error: int = 0
+    message: str | None = None
+    topic_id: bytes = bytes(16)
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: dict[str, str] = {}
+
+
+class CreatedTopics(Struct, tag="created_topics"):
+    topics: list[CreatedTopic]
+
+
+class DeleteTopics(Struct, tag="delete_topics"):
+    """handler -> coordinator; by name or by id."""
+
+    names: list[str] = []
+    ids: list[bytes] = []
+
+
+class DeletedTopic(Struct):
+    name: str | None
+    topic_id: bytes
+    error: int = 0
+    message: str | None = None
+
+
+class DeletedTopics(Struct, tag="deleted_topics"):
+    topics: list[DeletedTopic]
+
+
+class AllocateProducerIds(Struct, tag="allocate_producer_ids"):
+    """handler -> coordinator: a block of producer ids of the handler's own, durable before it is answered."""
+
+
+class ProducerIds(Struct, tag="producer_ids"):
+    first: int
+    count: int
+
+
+class EnsureTopic(Struct, tag="ensure_topic"):
+    """coordinator -> log: open or create these partitions; idempotent. Answered when they can be appended to."""
+
+    name: str
+    topic_id: bytes
+    partitions: list[int]
+    configs: dict[str, str] = {}
+    config_version: int = 0
+
+
+class EnsuredPartition(Struct):
+    partition: int
+    slot: int = 0
+    slot_generation: int = 0
+    error: int = 0
+    message: str | None = None
+
+
+class EnsuredTopic(Struct, tag="ensured_topic"):
+    topic_id: bytes
+    partitions: list[EnsuredPartition]
+
+
+class RemoveTopic(Struct, tag="remove_topic"):
+    """coordinator -> log: make these partitions unreachable now, delete their files later; idempotent."""
+
+    name: str
+    topic_id: bytes
+
+
+class RemovedTopic(Struct, tag="removed_topic"):
+    topic_id: bytes
+
+
+class Recovered(Struct, tag="recovered"):
+    """coordinator -> log: every topic that exists has been ensured; what else lies in the log directories is stray."""
+
+
+class Acknowledged(Struct, tag="acknowledged"):
+    """The answer to a call that has nothing to tell."""
+
+
+Message = (
+    Failed
+    | CreateTopics
+    | CreatedTopics
+    | DeleteTopics
+    | DeletedTopics
+    | AllocateProducerIds
+    | ProducerIds
+    | EnsureTopic
+    | EnsuredTopic
+    | RemoveTopic
+    | RemovedTopic
+    | Recovered
+    | Acknowledged
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+
+def encode(message: Message) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode(data: bytes | memoryview) -> Message:
+    """Raises msgspec.DecodeError: the peer is another version, which cannot be within one broker."""
+    return _decoder.decode(data)

@@ -1,0 +1,1 @@
+"""Exports the enumerations of `counters.pxd` to Python."""

@@ -1,0 +1,43 @@
+"""What the coordinator publishes and every handler holds: the topics, as a base and the deltas after it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class PartitionImage(Struct, array_like=True):
+    partition: int
+    slot: int
+    slot_generation: int
+    leader_epoch: int = 0
+
+
+class TopicImage(Struct, array_like=True):
+    """`configs`: only what differs from the broker's defaults, in Kafka's key names; `config_version` grows with each change."""
+
+    name: str
+    topic_id: bytes
+    partitions: list[PartitionImage]
+    configs: dict[str, str] = {}
+    config_version: int = 0
+    internal: bool = False
+
+
+class MetadataBase(Struct, tag="base"):
+    """Everything, as of the offset in `__cluster_metadata` before which all records are applied."""
+
+    version: int
+    cluster_id: str
+    node_id: int
+    topics: list[TopicImage]
+
+
+class MetadataDelta(Struct, tag="delta"):
+    """What changed up to `version`: topics to put, and ids of topics that are gone."""
+
+    version: int
+    changed: list[TopicImage] = []
+    removed: list[bytes] = []
+
+
+MetadataNews = MetadataBase | MetadataDelta

@@ -1,0 +1,138 @@
+"""What every process of the tree has: its place, its memory, and the supervisor's orders.
+
+Orders are state in shared words, never queued messages: each process looks at its own on every wake-up and does what is new.
+`orders` says run or stop. `fence_orders` says that a role died (`roles` is 0 for it: drop what is left of it, then acknowledge) or
+that its successor is there (`roles` is its incarnation: bind its rings anew, then acknowledge). Some deaths are mended in stages,
+so that what depends on what is done in order; the stage is in the order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import select
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.topology import PROCESSES, SUPERVISOR, SharedMemory, name_of
+from shm.counters import CounterPage
+from shm.doorbell import Doorbell
+
+PR_SET_PDEATHSIG = 1
+# The longest that a process sleeps: a producer may be killed between publishing and ringing.
+MAX_SLEEP_MS = 300
+
+
+class Order(IntEnum):
+    RUN = 0
+    STOP = 1
+
+
+class State(IntEnum):
+    """What a process says of itself in its word of `states`."""
+
+    STARTING = 0
+    READY = 1
+    STOPPED = 2
+
+
+class ExitCode(IntEnum):
+    """How a child ends. Everything but these restarts the role."""
+
+    STOPPED = 0
+    FATAL = 3           # stops the broker: restarting cannot help (configuration, damaged or foreign data, no log directory left)
+
+
+class FatalError(Exception):
+    """Stops the whole broker with a message that says what, where and what to do."""
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A role to fence (`alive` False) or to welcome; `stage` counts up through one death."""
+
+    role: int
+    stage: int
+    alive: bool
+
+
+def pack_fence(sequence: int, stage: int, role: int) -> int:
+    return sequence << 16 | stage << 8 | role
+
+
+class ProcessContext:
+    """One process's place in the tree. Made by the supervisor, completed in the child after the fork."""
+
+    def __init__(self, index: int, memory: SharedMemory, config: BrokerConfig, incarnation: int = 1) -> None:
+        self.index = index
+        self.name = name_of(index)
+        self.memory = memory
+        self.config = config
+        self.incarnation = incarnation
+        self.counters: CounterPage = memory.counters(index)
+        self.bell: Doorbell = memory.doorbell(index)
+        self.log = logging.getLogger("mpbroker")
+        self._bells = {i: memory.doorbell(i) for i in range(PROCESSES)}
+        self._orders = memory.words("orders")
+        self._states = memory.words("states")
+        self._fence_orders = memory.words("fence_orders")
+        self._fence_acks = memory.words("fence_acks")
+        self._roles = memory.words("roles")
+        self._fence_seen = self._fence_orders.load(index)
+
+    def ready(self) -> None:
+        """Tells the supervisor that this process serves."""
+        self._states.store(self.index, State.READY)
+        self.ring(SUPERVISOR)
+
+    def stopped(self) -> None:
+        self._states.store(self.index, State.STOPPED)
+        self.ring(SUPERVISOR)
+
+    def must_stop(self) -> bool:
+        return self._orders.load(self.index) == Order.STOP
+
+    def is_alive(self, role: int) -> bool:
+        """Whether the role has a process now, as far as the supervisor declared."""
+        return self._roles.load(role) != 0
+
+    def pending_fence(self) -> Fence | None:
+        """A fence order not yet acknowledged. Do it whole, then call `acknowledge_fence`."""
+        order = self._fence_orders.load(self.index)
+        if order == self._fence_seen:
+            return None
+        role, stage = order & 0xFF, order >> 8 & 0xFF
+        return Fence(role, stage, self._roles.load(role) != 0)
+
+    def acknowledge_fence(self) -> None:
+        self._fence_seen = self._fence_orders.load(self.index)
+        self._fence_acks.store(self.index, self._fence_seen)
+        self.ring(SUPERVISOR)
+
+    def ring(self, index: int) -> None:
+        """Wakes another process if it sleeps; call once after publishing a batch."""
+        self._bells[index].ring()
+
+    def wait(self, something_waits: Callable[[], bool], timeout_ms: int = MAX_SLEEP_MS) -> None:
+        """Sleeps until rung, for loops without a native turn. Orders ring the bell too."""
+        self.counters.beat()
+        self.bell.wait(min(timeout_ms, MAX_SLEEP_MS), something_waits)
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """The kernel sends SIGTERM when the supervisor dies; closes the race with a parent that is dead already."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def readable(fd: int, timeout_ms: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(timeout_ms))

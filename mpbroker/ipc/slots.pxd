@@ -1,0 +1,139 @@
+"""What travels between the processes: every 64-byte descriptor, and the produce job in its block. The only place that knows offsets.
+
+A descriptor names a block as (owner, block, generation): the process whose arena it lies in, its offset there, the generation of the
+lease. It never carries bytes, paths or fd numbers. `connection` is 64 bits and never reused; `channel` is merely the place in the
+processor's table where that connection is looked for.
+
+    processor -> handler      REQUEST, RETURN, CANCEL
+    handler   -> processor    SEND, SEND_PARTS, NOOP, CLOSE, PARKED
+    log       -> processor    SEND, NOOP, CLOSE
+    handler   -> log          PRODUCE, PRODUCE_BACK
+    log       -> handler      PRODUCED
+    coordinator <-> log       PRODUCE_BACK / PRODUCED, CALL / ANSWER
+    handler <-> coordinator   CALL / ANSWER
+"""
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from shm.ring cimport Slot
+
+cpdef enum SlotKind:
+    REQUEST = 1         # a whole request, to be answered with exactly one of SEND, SEND_PARTS, NOOP, CLOSE
+    RETURN = 2          # the lease of (block, generation) in your arena has ended
+    CANCEL = 3          # the connection is gone: drop what is parked for it
+    SEND = 4            # send `length` bytes at `position` of the block
+    SEND_PARTS = 5      # send the parts that the part list at `position` names (bytes of the block, slices of segments)
+    NOOP = 6            # nothing to send; go on reading
+    CLOSE = 7           # close the connection
+    PARKED = 8          # the request waits in my purgatory: it no longer counts as my load
+    PRODUCE = 9         # append the job's batches; the answer goes straight to the processor
+    PRODUCE_BACK = 10   # append the job's batches; the filled job comes back to the sender
+    PRODUCED = 11       # a PRODUCE_BACK job is filled
+    CALL = 12           # a message (msgpack) in the block; answered by ANSWER with the same `request`
+    ANSWER = 13         # the answer to a CALL; also ends the lease of the CALL's block
+
+cpdef enum SlotFlag:
+    HEAVY = 1           # REQUEST: went alone to a handler with nothing waiting
+
+cdef struct RequestSlot:
+    uint8_t kind
+    uint8_t flags
+    uint16_t processor          # process index of the sender
+    uint32_t channel
+    uint64_t connection
+    uint64_t block              # in the processor's arena
+    uint64_t generation
+    uint32_t length             # bytes of the frame, its 4-byte size included; the frame begins at `block`
+    uint32_t body               # where the body begins, from `block`
+    int16_t api_key
+    int16_t api_version
+    int32_t correlation
+    uint64_t received_ns        # CLOCK_MONOTONIC when the frame was whole
+    uint16_t listener
+    uint16_t reserved
+    uint32_t request            # the processor's running number, echoed in the reply
+
+cdef struct ReplySlot:
+    uint8_t kind
+    uint8_t flags
+    uint16_t owner              # process index of the arena that holds the block
+    uint32_t channel
+    uint64_t connection
+    uint64_t block              # 0: none
+    uint64_t generation
+    uint32_t position           # of the bytes or of the part list, from `block`
+    uint32_t length             # bytes, or number of parts
+    uint32_t throttle_ms
+    uint32_t request
+    uint64_t done_ns
+    uint64_t reserved
+
+cdef struct ProduceSlot:
+    uint8_t kind
+    int8_t acks
+    uint16_t processor          # PRODUCE: where the answer goes
+    uint32_t channel
+    uint64_t connection
+    uint64_t block
+    uint64_t generation
+    uint32_t job                # where the job begins, from `block`; 8-byte aligned
+    uint16_t owner              # process index of the arena that holds the block
+    uint16_t sender             # process index of the handler or coordinator
+    uint32_t timeout_ms
+    uint32_t request
+    uint64_t received_ns
+    uint64_t sent_ns
+
+cdef struct CallSlot:
+    uint8_t kind
+    uint8_t flags
+    uint16_t owner              # process index of the sender, whose arena holds the block
+    uint32_t request            # the caller's running number
+    uint64_t block
+    uint64_t generation
+    uint32_t length
+    uint32_t reserved
+    uint64_t connection         # 0, or the connection on whose behalf
+    uint64_t reserved_words[3]
+
+# A produce job: JobHeader, then `batches` JobBatch. The answer's bytes stand at `reply` with holes that the log process fills.
+cdef struct JobHeader:
+    uint32_t batches
+    uint32_t reply              # first byte of the whole response frame, from `block`
+    uint32_t reply_length
+    uint32_t reserved
+
+cdef struct JobBatch:
+    uint32_t slot               # in the partition table
+    uint32_t slot_generation
+    uint64_t data               # where the batch begins, as an offset in the arena of `data_owner`
+    uint16_t data_owner
+    int16_t producer_epoch
+    uint32_t length             # bytes of the batch
+    uint32_t hole               # where error_code stands in the response, from `block`; 0: there is no response
+    uint32_t has_log_start      # the hole is error_code i16, base_offset i64, append_time i64 [, log_start_offset i64]
+    int32_t count               # offsets that the batch takes
+    int32_t base_sequence
+    int64_t producer_id
+    int64_t max_timestamp
+    uint32_t config_version     # of the topic when the batch was validated
+    int16_t attributes
+    int16_t error               # from here on filled by the log process, for PRODUCE_BACK
+    int64_t base_offset
+    int64_t append_time_ms
+    int64_t log_start_offset
+
+cpdef enum PartKind:
+    PART_BYTES = 1
+    PART_FILE = 2
+
+# One part of a SEND_PARTS answer, 48 bytes.
+cdef struct Part:
+    uint32_t kind
+    uint32_t length             # bytes
+    uint64_t position           # PART_BYTES: from `block`; PART_FILE: in the segment file
+    uint32_t slot               # PART_FILE: partition table slot and its generation
+    uint32_t slot_generation
+    int64_t segment_base        # PART_FILE: base offset of the segment
+    uint64_t file_generation    # PART_FILE: inode number of the segment's file, so that a swapped file is noticed
+    uint32_t path               # PART_FILE: where the file's path stands, from `block`
+    uint32_t path_length

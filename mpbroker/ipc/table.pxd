@@ -1,0 +1,28 @@
+"""The payload of a partition table slot: what every process and Spark know of a partition. Written by the log process alone."""
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+cpdef enum PartitionFlag:
+    PARTITION_LIVE = 1      # appendable and readable
+    PARTITION_OFFLINE = 2   # its log directory failed: KAFKA_STORAGE_ERROR
+    PARTITION_DELETED = 4   # the slot waits for another partition
+
+# Where a reader bound by the offset has to stop: the first byte that is not visible to it.
+cdef struct Bound:
+    int64_t offset
+    int64_t segment_base
+    int64_t position
+
+cdef struct PartitionSlot:
+    uint8_t topic_id[16]
+    int32_t partition
+    uint32_t generation         # grows when the slot gets another partition; 0: never used
+    uint32_t flags
+    uint32_t config_version
+    int32_t leader_epoch
+    uint16_t log_dir            # index in log.dirs
+    uint16_t reserved
+    int64_t log_start_offset
+    Bound high_watermark
+    Bound last_stable
+    int64_t log_end_offset
+    uint8_t padding[24]

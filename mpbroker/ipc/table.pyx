@@ -1,0 +1,49 @@
+"""Python's view of partition table slots; `table.pxd` draws the payload."""
+from collections import namedtuple
+from libc.string cimport memcpy, memset
+
+from mpbroker.ipc.table cimport PartitionSlot
+from shm.table import SlotTable
+
+assert sizeof(PartitionSlot) == 128
+PAYLOAD_BYTES = sizeof(PartitionSlot)
+
+Partition = namedtuple(
+    "Partition",
+    "topic_id partition generation flags config_version leader_epoch log_dir log_start_offset "
+    "high_watermark high_watermark_segment high_watermark_position "
+    "last_stable_offset last_stable_segment last_stable_position log_end_offset",
+)
+
+
+def unpack_partition(const unsigned char[::1] payload):
+    cdef PartitionSlot s
+    if payload.shape[0] != sizeof(s):
+        raise ValueError(f"a partition slot has {sizeof(s)} bytes, not {payload.shape[0]}")
+    memcpy(&s, &payload[0], sizeof(s))
+    return Partition(
+        (<char *>s.topic_id)[:16], s.partition, s.generation, s.flags, s.config_version, s.leader_epoch, s.log_dir,
+        s.log_start_offset, s.high_watermark.offset, s.high_watermark.segment_base, s.high_watermark.position,
+        s.last_stable.offset, s.last_stable.segment_base, s.last_stable.position, s.log_end_offset,
+    )
+
+
+def pack_partition(p) -> bytes:
+    cdef PartitionSlot s
+    cdef bytes topic_id = p.topic_id
+    if len(topic_id) != 16:
+        raise ValueError(f"a topic id has 16 bytes, not {len(topic_id)}")
+    memset(&s, 0, sizeof(s))
+    memcpy(s.topic_id, <const char *>topic_id, 16)
+    s.partition, s.generation, s.flags, s.config_version = p.partition, p.generation, p.flags, p.config_version
+    s.leader_epoch, s.log_dir, s.log_start_offset = p.leader_epoch, p.log_dir, p.log_start_offset
+    s.high_watermark.offset, s.high_watermark.segment_base = p.high_watermark, p.high_watermark_segment
+    s.high_watermark.position = p.high_watermark_position
+    s.last_stable.offset, s.last_stable.segment_base = p.last_stable_offset, p.last_stable_segment
+    s.last_stable.position, s.log_end_offset = p.last_stable_position, p.log_end_offset
+    return (<char *>&s)[:sizeof(s)]
+
+
+def read_partition(table: SlotTable, slot: int):
+    """The partition in a slot. Raises shm.table.SlotBusy, IndexError."""
+    return unpack_partition(table.read(slot))

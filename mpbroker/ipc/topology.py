@@ -1,0 +1,205 @@
+"""Which processes there are, who talks to whom, and the memory that it takes.
+
+Every ring and doorbell for the fixed maximum of processes exists before the first fork; what is not used is never touched and costs
+nothing. A process is named by its index for its whole role's life; a successor takes over the index behind a fence.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpbroker.ipc import table as partition_table
+from mpbroker.ipc.counters import Counter, Histogram
+from shm import doorbell, marks, region, ring, table
+from shm.arena import Arena
+from shm.counters import CounterPage, page_bytes
+from shm.doorbell import Doorbell
+from shm.marks import WaitingMarks
+from shm.region import Block, Region
+from shm.ring import Ring
+from shm.table import SlotTable
+from shm.word import Words
+
+LAYOUT_VERSION = 1
+PUBLIC_MAGIC = b"MPBKPUBL"
+PRIVATE_MAGIC = b"MPBKPRIV"
+
+SUPERVISOR = 0
+ACCEPTOR = 1
+COORDINATOR = 2
+LOG = 3
+EXPORTER = 4
+FIRST_PROCESSOR = 8
+MAX_PROCESSORS = 16
+FIRST_HANDLER = FIRST_PROCESSOR + MAX_PROCESSORS
+MAX_HANDLERS = 32
+PROCESSES = FIRST_HANDLER + MAX_HANDLERS
+
+# A ring holds what a pair can have under way at once; who finds it full keeps the rest and asks for room.
+REQUEST_RING_SLOTS = 1024
+ANSWER_RING_SLOTS = 4096
+CALL_RING_SLOTS = 256
+
+COUNTER_PAGE_BYTES = page_bytes(Counter.COUNTERS, Histogram.HISTOGRAMS)
+assert PROCESSES <= marks.MAX_WAITERS
+
+
+def processor(number: int) -> int:
+    """The process index of processor `number`."""
+    assert 0 <= number < MAX_PROCESSORS
+    return FIRST_PROCESSOR + number
+
+
+def handler(number: int) -> int:
+    """The process index of handler `number`."""
+    assert 0 <= number < MAX_HANDLERS
+    return FIRST_HANDLER + number
+
+
+def is_processor(index: int) -> bool:
+    return FIRST_PROCESSOR <= index < FIRST_HANDLER
+
+
+def is_handler(index: int) -> bool:
+    return FIRST_HANDLER <= index < PROCESSES
+
+
+def name_of(index: int) -> str:
+    """How a process is called in logs, titles and errors."""
+    if is_processor(index):
+        return f"processor {index - FIRST_PROCESSOR}"
+    if is_handler(index):
+        return f"handler {index - FIRST_HANDLER}"
+    names = {SUPERVISOR: "supervisor", ACCEPTOR: "acceptor", COORDINATOR: "coordinator", LOG: "log", EXPORTER: "exporter"}
+    return names[index]
+
+
+def ring_pairs() -> list[tuple[int, int, int]]:
+    """(producer, consumer, slots) of every ring."""
+    pairs = []
+    for h in range(FIRST_HANDLER, PROCESSES):
+        for p in range(FIRST_PROCESSOR, FIRST_HANDLER):
+            pairs += [(p, h, REQUEST_RING_SLOTS), (h, p, REQUEST_RING_SLOTS)]
+        pairs += [(h, LOG, REQUEST_RING_SLOTS), (LOG, h, REQUEST_RING_SLOTS)]
+        pairs += [(h, COORDINATOR, CALL_RING_SLOTS), (COORDINATOR, h, CALL_RING_SLOTS)]
+    pairs += [(LOG, p, ANSWER_RING_SLOTS) for p in range(FIRST_PROCESSOR, FIRST_HANDLER)]
+    pairs += [(COORDINATOR, LOG, CALL_RING_SLOTS), (LOG, COORDINATOR, CALL_RING_SLOTS)]
+    return pairs
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the operator decides about memory."""
+
+    partition_slots: int = 16384
+    request_limit_bytes: int = 1 << 30     # per processor: queued.max.request.bytes, or a share of memory
+    reply_limit_bytes: int = 1 << 30       # per handler, and of the coordinator and the log process
+    arena_extent_bytes: int = 16 << 30     # virtual
+
+
+class SharedMemory:
+    """All memory of one broker, made by the supervisor before the first fork and inherited by every child.
+
+    Blocks of the public region: `counters` (a page per process), `table` (partition slots).
+    Blocks of the private region: `rings`, `doorbells`, `marks` (a row per partition slot, the waiter is handler number h),
+    `dirty` (a word per handler number; non-zero: a slot that the handler marked has moved; written by the log process),
+    `heavy` (a word per handler number: since when, in ns, it runs a heavy request, 0 if none; written by the handler),
+    `fence_orders` (a word per process, written by the supervisor), `fence_acks` (a word per process, written by it),
+    `roles` (a word per process: its incarnation, 0 while there is none; written by the supervisor), `orders` (run or stop; written by
+    the supervisor), `states` (written by the process), `bulletin` (metadata) and `bulletin_acks` (a word per reader).
+    """
+
+    BULLETIN_BYTES = 256 << 20
+
+    def __init__(self, public_path: Path, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self.public_path = public_path
+        self._ring_at: dict[tuple[int, int], tuple[int, int]] = {}
+        at = 0
+        for producer, consumer, slots in ring_pairs():
+            self._ring_at[producer, consumer] = (at, slots)
+            at += ring.ring_bytes(slots)
+        self.public = Region.create_public(public_path, PUBLIC_MAGIC, LAYOUT_VERSION, public_blocks(sizes.partition_slots))
+        words = 8 * PROCESSES
+        self.private = Region.create_private(
+            PRIVATE_MAGIC,
+            LAYOUT_VERSION,
+            [
+                Block("rings", at),
+                Block("doorbells", PROCESSES * doorbell.BYTES),
+                Block("marks", sizes.partition_slots * marks.ROW_BYTES),
+                Block("dirty", words),
+                Block("heavy", words),
+                Block("fence_orders", words),
+                Block("fence_acks", words),
+                Block("roles", words),
+                Block("orders", words),
+                Block("states", words),
+                Block("bulletin_acks", words),
+                Block("bulletin", self.BULLETIN_BYTES, 4096),
+            ],
+        )
+        self.bell_fds = [Doorbell.new_fd() for _ in range(PROCESSES)]
+        self._arenas = {
+            index: region.sparse(sizes.arena_extent_bytes)
+            for index in (COORDINATOR, LOG, *range(FIRST_PROCESSOR, PROCESSES))
+        }
+
+    def ring(self, producer: int, consumer: int) -> Ring:
+        """A view of the ring for either side."""
+        at, slots = self._ring_at[producer, consumer]
+        return Ring(self.private.block("rings")[at : at + ring.ring_bytes(slots)], slots)
+
+    def doorbell(self, index: int) -> Doorbell:
+        at = index * doorbell.BYTES
+        return Doorbell(self.private.block("doorbells")[at : at + doorbell.BYTES], self.bell_fds[index])
+
+    def arena(self, index: int) -> Arena:
+        """The owner's allocator, or a borrower's view."""
+        limit = self.sizes.request_limit_bytes if is_processor(index) else self.sizes.reply_limit_bytes
+        return Arena(self._arenas[index], limit)
+
+    def counters(self, index: int) -> CounterPage:
+        return counter_page(self.public, index)
+
+    def table(self) -> SlotTable:
+        return SlotTable(self.public.block("table"), self.sizes.partition_slots, partition_table.PAYLOAD_BYTES)
+
+    def marks(self) -> WaitingMarks:
+        return WaitingMarks(self.private.block("marks"), self.sizes.partition_slots)
+
+    def words(self, name: str) -> Words:
+        return Words(self.private.block(name))
+
+    def reset_rings_of(self, index: int) -> None:
+        """Behind a fence: gives a successor empty rings in both directions."""
+        for producer, consumer in self._ring_at:
+            if index in (producer, consumer):
+                self.ring(producer, consumer).reset()
+
+    def close(self) -> None:
+        for fd in self.bell_fds:
+            os.close(fd)
+        self.public_path.unlink(missing_ok=True)
+
+
+def public_blocks(partition_slots: int) -> list[Block]:
+    """The blocks of the public region."""
+    return [
+        Block("counters", PROCESSES * COUNTER_PAGE_BYTES),
+        Block("table", partition_slots * table.slot_bytes(partition_table.PAYLOAD_BYTES), 4096),
+    ]
+
+
+def counter_page(public: Region, index: int) -> CounterPage:
+    """The counter page of a process, for itself or for a reader that attached the public region."""
+    at = index * COUNTER_PAGE_BYTES
+    return CounterPage(public.block("counters")[at : at + COUNTER_PAGE_BYTES], Counter.COUNTERS, Histogram.HISTOGRAMS)
+
+
+def attach_table(public: Region) -> SlotTable:
+    """The partition table of an attached public region, for a reader."""
+    block = public.block("table")
+    return SlotTable(block, len(block) // table.slot_bytes(partition_table.PAYLOAD_BYTES), partition_table.PAYLOAD_BYTES)

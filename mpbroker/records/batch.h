@@ -1,0 +1,492 @@
+/* The record batch of magic 2: its layout, the check of a batch that a producer sent, and the in-place
+ * changes the log makes. This is the only place that knows an offset into a batch; batch.pxd gives it to
+ * Cython, batch.pyx to Python. (Kafka: DefaultRecordBatch, DefaultRecord,
+ * UnifiedLog.analyzeAndValidateRecords, LogValidator; KIP-98.)
+ *
+ *      at  field                 type
+ *     +--+----------------------+-----+
+ *     | 0| base offset          | i64 |
+ *     | 8| batch length         | i32 |  counts the bytes from 12 on
+ *     +--+----------------------+-----+
+ *     |12| leader epoch         | i32 |
+ *     |16| magic                | i8  |
+ *     |17| CRC-32C              | u32 |  covers the bytes from 21 on
+ *     +--+----------------------+-----+
+ *     |21| attributes           | i16 |  bits 0-2 codec, 3 LogAppendTime, 4 transactional, 5 control,
+ *     |23| last offset delta    | i32 |       6 base timestamp is the delete horizon
+ *     |27| base timestamp       | i64 |
+ *     |35| max timestamp        | i64 |
+ *     |43| producer id          | i64 |
+ *     |51| producer epoch       | i16 |
+ *     |53| base sequence        | i32 |
+ *     |57| record count         | i32 |
+ *     |61| records              |     |  one after the other, or one compressed stream of them
+ *     +--+----------------------+-----+
+ *
+ * All integers are big-endian. A record is:
+ *     length varint | attributes i8 | timestamp delta varlong | offset delta varint
+ *     | key length varint | key | value length varint | value
+ *     | header count varint | (key length varint | key | value length varint | value)...
+ * where a varint is zigzag, then groups of seven bits, lowest first; a length below 0 is null.
+ *
+ * Nothing here allocates, calls Python, or reads outside of the bytes it was given. */
+#ifndef MPBROKER_RECORDS_BATCH_H
+#define MPBROKER_RECORDS_BATCH_H
+
+#include <assert.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "mpbroker/records/crc32c.h"
+
+enum {
+    BASE_OFFSET_AT = 0,
+    BATCH_LENGTH_AT = 8,
+    LENGTH_COUNTS_FROM = 12,
+    LEADER_EPOCH_AT = 12,
+    MAGIC_AT = 16,
+    MAGIC_ENDS_AT = 17,
+    CRC_AT = 17,
+    CRC_COVERS_FROM = 21,
+    ATTRIBUTES_AT = 21,
+    LAST_OFFSET_DELTA_AT = 23,
+    BASE_TIMESTAMP_AT = 27,
+    MAX_TIMESTAMP_AT = 35,
+    PRODUCER_ID_AT = 43,
+    PRODUCER_EPOCH_AT = 51,
+    BASE_SEQUENCE_AT = 53,
+    RECORD_COUNT_AT = 57,
+    BATCH_HEADER_BYTES = 61,
+
+    SMALLEST_BATCH_LENGTH = 14, /* of magic 0; less is corrupt whatever the magic says */
+    SMALLEST_RECORD_BYTES = 7,  /* an empty record with its length */
+    CURRENT_MAGIC = 2,
+
+    CODEC_MASK = 0x07,
+    LOG_APPEND_TIME_BIT = 0x08,
+    TRANSACTIONAL_BIT = 0x10,
+    CONTROL_BIT = 0x20,
+    DELETE_HORIZON_BIT = 0x40,
+    LAST_CODEC = 4, /* 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd */
+};
+static_assert(RECORD_COUNT_AT + 4 == BATCH_HEADER_BYTES, "the header ends with the record count");
+static_assert(CRC_AT + 4 == CRC_COVERS_FROM, "the CRC covers all that follows it");
+
+#define NO_TIMESTAMP (-1)
+#define NO_PRODUCER_ID (-1)
+#define NO_SEQUENCE (-1)
+
+/* What validate_batch says. From MORE on they are refusals; TRAILING is for the slow path to mend. */
+enum BatchVerdict {
+    BATCH_OK = 0,
+    BATCH_COMPRESSED = 1, /* the header is fine; the records have to be decompressed and walked */
+    BATCH_TRAILING = 2,   /* a good batch, then a piece of another: Kafka cuts that off */
+    BATCH_MORE = 3,       /* a second batch follows: INVALID_RECORD(87) in a produce request */
+    BATCH_CORRUPT = 4,    /* CORRUPT_MESSAGE(2) */
+    BATCH_INVALID = 5,    /* INVALID_RECORD(87) */
+    BATCH_TOO_LARGE = 6,  /* MESSAGE_TOO_LARGE(10) */
+};
+
+/* Why. The text of each stands in batch.pyx. */
+enum BatchReason {
+    REASON_NONE = 0,
+    REASON_NO_BATCH,
+    REASON_LENGTH,
+    REASON_UNKNOWN_MAGIC,
+    REASON_OLD_MAGIC,
+    REASON_BASE_OFFSET,
+    REASON_SIZE,
+    REASON_SHORT_HEADER,
+    REASON_CRC,
+    REASON_CODEC,
+    REASON_CONTROL,
+    REASON_COUNT,
+    REASON_SEQUENCE,
+    REASON_SECOND_BATCH,
+    REASON_RECORD_LENGTH,
+    REASON_RECORD_FIELD,
+    REASON_OFFSET_DELTA,
+    REASON_HEADERS,
+    REASON_RECORD_END,
+    REASON_BATCH_END,
+    REASON_COUNT_OF_REASONS
+};
+
+typedef struct BatchInfo {
+    int32_t length;            /* whole, with the first 12 bytes */
+    int32_t count;
+    int32_t last_offset_delta;
+    int32_t base_sequence;
+    int64_t base_timestamp;
+    int64_t max_timestamp;     /* the true one if the records were walked, else as the header says */
+    int64_t min_timestamp;     /* smallest of the walked records but for -1; -1 if there is none */
+    int64_t header_max_timestamp;
+    int64_t producer_id;
+    int16_t producer_epoch;
+    int16_t attributes;
+    int codec;
+    int has_null_key;          /* of the walked records */
+    int max_timestamp_wrong;   /* the header's differs from the records' */
+    int reason;
+    int32_t bad_record;        /* index of the record that was refused, else -1 */
+} BatchInfo;
+
+/* ---- numbers ---- */
+
+static inline uint16_t load_u16(const uint8_t *p) {
+    uint16_t x;
+    memcpy(&x, p, 2);
+    return __builtin_bswap16(x);
+}
+
+static inline uint32_t load_u32(const uint8_t *p) {
+    uint32_t x;
+    memcpy(&x, p, 4);
+    return __builtin_bswap32(x);
+}
+
+static inline uint64_t load_u64(const uint8_t *p) {
+    uint64_t x;
+    memcpy(&x, p, 8);
+    return __builtin_bswap64(x);
+}
+
+static inline void store_u16(uint8_t *p, uint16_t x) {
+    x = __builtin_bswap16(x);
+    memcpy(p, &x, 2);
+}
+
+static inline void store_u32(uint8_t *p, uint32_t x) {
+    x = __builtin_bswap32(x);
+    memcpy(p, &x, 4);
+}
+
+static inline void store_u64(uint8_t *p, uint64_t x) {
+    x = __builtin_bswap64(x);
+    memcpy(p, &x, 8);
+}
+
+/* Two's complement, wrapping: timestamps are the client's, and signed overflow is not defined in C. */
+static inline int64_t add_wrapping(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
+
+static inline int64_t subtract_wrapping(int64_t a, int64_t b) { return (int64_t)((uint64_t)a - (uint64_t)b); }
+
+static inline int64_t unzigzag(uint64_t raw) { return (int64_t)(raw >> 1) ^ -(int64_t)(raw & 1); }
+
+/* Reads up to max_bytes groups; *p is NULL afterwards if the number does not end before `end` or is too
+ * wide. */
+static inline int64_t read_wide(const uint8_t **p, const uint8_t *end, int max_bytes, uint8_t last_limit) {
+    const uint8_t *at = *p;
+    uint64_t raw = 0;
+    for (int i = 0; i < max_bytes && at < end; i++) {
+        uint8_t byte = *at++;
+        if (i == max_bytes - 1 && byte > last_limit) break;
+        raw |= (uint64_t)(byte & 0x7f) << (7 * i);
+        if (byte < 0x80) {
+            *p = at;
+            return unzigzag(raw);
+        }
+    }
+    *p = NULL;
+    return 0;
+}
+
+/* A failed read leaves *p NULL, and a NULL stays NULL, so that a caller may read several and look once. */
+static inline int64_t read_varint(const uint8_t **p, const uint8_t *end) {
+    const uint8_t *at = *p;
+    if (__builtin_expect(at == NULL, 0)) return 0;
+    if (__builtin_expect(at < end && *at < 0x80, 1)) {
+        *p = at + 1;
+        return unzigzag(*at);
+    }
+    if (__builtin_expect(end - at >= 2 && at[1] < 0x80, 1)) {
+        *p = at + 2;
+        return unzigzag((uint64_t)(at[0] & 0x7f) | (uint64_t)at[1] << 7);
+    }
+    return read_wide(p, end, 5, 0x0f);
+}
+
+static inline int64_t read_varlong(const uint8_t **p, const uint8_t *end) {
+    const uint8_t *at = *p;
+    if (__builtin_expect(at == NULL, 0)) return 0;
+    if (__builtin_expect(at < end && *at < 0x80, 1)) {
+        *p = at + 1;
+        return unzigzag(*at);
+    }
+    return read_wide(p, end, 10, 0x01);
+}
+
+static inline uint8_t *write_varlong(uint8_t *p, int64_t number) {
+    uint64_t raw = ((uint64_t)number << 1) ^ (uint64_t)(number >> 63);
+    for (; raw >= 0x80; raw >>= 7) *p++ = (uint8_t)(raw | 0x80);
+    *p++ = (uint8_t)raw;
+    return p;
+}
+
+static inline int varlong_bytes(int64_t number) {
+    uint64_t raw = ((uint64_t)number << 1) ^ (uint64_t)(number >> 63);
+    return (70 - __builtin_clzll(raw | 1)) / 7;
+}
+
+/* ---- records ---- */
+
+/* One record as it lies in the batch: pointers into it, NULL for null. */
+typedef struct RecordView {
+    int64_t timestamp_delta;
+    int64_t offset_delta;
+    const uint8_t *key;
+    const uint8_t *value;
+    int64_t key_bytes;
+    int64_t value_bytes;
+    const uint8_t *headers; /* the first header, after the count */
+    int64_t header_count;
+} RecordView;
+
+/* Skips a length and its bytes; they are *field (NULL if null). Returns the length, or leaves *p NULL. */
+static inline int64_t read_bytes(const uint8_t **p, const uint8_t *end, const uint8_t **field) {
+    int64_t bytes = read_varint(p, end);
+    *field = NULL;
+    if (__builtin_expect(*p == NULL, 0) || bytes < 0) return -1;
+    if (__builtin_expect(bytes > end - *p, 0)) {
+        *p = NULL;
+        return -1;
+    }
+    *field = *p;
+    *p += bytes;
+    return bytes;
+}
+
+/* Skips the headers; NULL if one does not fit or has a null key. */
+static inline const uint8_t *skip_headers(const uint8_t *p, const uint8_t *end, int64_t count) {
+    if (count < 0 || count > end - p) return NULL;
+    while (count--) {
+        const uint8_t *field;
+        int64_t key_bytes = read_bytes(&p, end, &field);
+        if (p == NULL || key_bytes < 0) return NULL;
+        read_bytes(&p, end, &field);
+        if (p == NULL) return NULL;
+    }
+    return p;
+}
+
+/* Reads the record at *p, which has to lie before `end` as a whole, and moves *p behind it.
+ * Returns a reason, 0 if good. */
+static inline int read_record(const uint8_t **p, const uint8_t *end, RecordView *record) {
+    int64_t bytes = read_varint(p, end);
+    if (__builtin_expect(*p == NULL || bytes < SMALLEST_RECORD_BYTES - 1 || bytes > end - *p, 0))
+        return REASON_RECORD_LENGTH;
+    const uint8_t *at = *p + 1; /* the attributes of a record are not used */
+    const uint8_t *stop = *p + bytes;
+    record->timestamp_delta = read_varlong(&at, stop);
+    record->offset_delta = read_varint(&at, stop);
+    if (__builtin_expect(at == NULL, 0)) return REASON_RECORD_FIELD;
+    record->key_bytes = read_bytes(&at, stop, &record->key);
+    if (__builtin_expect(at == NULL, 0)) return REASON_RECORD_FIELD;
+    record->value_bytes = read_bytes(&at, stop, &record->value);
+    record->header_count = read_varint(&at, stop);
+    if (__builtin_expect(at == NULL, 0)) return REASON_RECORD_FIELD;
+    record->headers = at;
+    if (__builtin_expect(record->header_count != 0, 0)) {
+        at = skip_headers(at, stop, record->header_count);
+        if (at == NULL) return REASON_HEADERS;
+    }
+    if (__builtin_expect(at != stop, 0)) return REASON_RECORD_END;
+    *p = stop;
+    return REASON_NONE;
+}
+
+/* What a walk over the records of a batch finds. */
+typedef struct RecordWalk {
+    int64_t max_timestamp; /* -1 if none is larger: Kafka starts from "no timestamp" */
+    int64_t min_timestamp; /* but for -1 */
+    int has_null_key;
+    int consecutive;       /* offset deltas are 0, 1, 2, … */
+    int32_t bad_record;
+} RecordWalk;
+
+/* Walks `count` records that have to fill [p, end) exactly. Timestamps are base + delta.
+ * Returns a reason, 0 if good. */
+static inline int walk_records(
+    const uint8_t *p, const uint8_t *end, int32_t count, int64_t base_timestamp, RecordWalk *walk) {
+    RecordView record;
+    int64_t max_timestamp = NO_TIMESTAMP, min_timestamp = INT64_MAX;
+    int has_null_key = 0, consecutive = 1;
+    for (int32_t i = 0; i < count; i++) {
+        int reason = read_record(&p, end, &record);
+        if (__builtin_expect(reason, 0)) {
+            walk->bad_record = i;
+            return reason;
+        }
+        int64_t timestamp = add_wrapping(base_timestamp, record.timestamp_delta);
+        if (timestamp > max_timestamp) max_timestamp = timestamp;
+        if (timestamp < min_timestamp && timestamp != NO_TIMESTAMP) min_timestamp = timestamp;
+        has_null_key |= record.key == NULL;
+        if (record.offset_delta != i && consecutive) {
+            consecutive = 0;
+            walk->bad_record = i;
+        }
+    }
+    walk->max_timestamp = max_timestamp;
+    walk->min_timestamp = min_timestamp == INT64_MAX ? NO_TIMESTAMP : min_timestamp;
+    walk->has_null_key = has_null_key;
+    walk->consecutive = consecutive;
+    if (consecutive) walk->bad_record = -1;
+    return p == end ? REASON_NONE : REASON_BATCH_END;
+}
+
+/* ---- a batch from a producer ---- */
+
+static inline int refuse(BatchInfo *info, int verdict, int reason) {
+    info->reason = reason;
+    return verdict;
+}
+
+/* What scanning finds at p, as Kafka's ByteBufferLogInputStream: OK (a whole batch), TRAILING (a piece of
+ * one, or nothing) or CORRUPT. */
+static inline int frame_batch(const uint8_t *p, int64_t n, int64_t *length, int *reason) {
+    *reason = REASON_NO_BATCH;
+    *length = 0;
+    if (n < LENGTH_COUNTS_FROM) return BATCH_TRAILING;
+    int32_t counted = (int32_t)load_u32(p + BATCH_LENGTH_AT);
+    if (counted < SMALLEST_BATCH_LENGTH) {
+        *reason = REASON_LENGTH;
+        return BATCH_CORRUPT;
+    }
+    if (n < MAGIC_ENDS_AT) return BATCH_TRAILING;
+    if (p[MAGIC_AT] > CURRENT_MAGIC) {
+        *reason = REASON_UNKNOWN_MAGIC;
+        return BATCH_CORRUPT;
+    }
+    *length = (int64_t)counted + LENGTH_COUNTS_FROM;
+    if (*length > n) return BATCH_TRAILING;
+    *reason = REASON_NONE;
+    return BATCH_OK;
+}
+
+/* Takes the fields of the header at p; nothing is checked. */
+static inline void read_header(const uint8_t *p, int32_t length, BatchInfo *info) {
+    memset(info, 0, sizeof *info);
+    info->bad_record = -1;
+    info->length = length;
+    info->count = (int32_t)load_u32(p + RECORD_COUNT_AT);
+    info->last_offset_delta = (int32_t)load_u32(p + LAST_OFFSET_DELTA_AT);
+    info->base_sequence = (int32_t)load_u32(p + BASE_SEQUENCE_AT);
+    info->base_timestamp = (int64_t)load_u64(p + BASE_TIMESTAMP_AT);
+    info->header_max_timestamp = info->max_timestamp = (int64_t)load_u64(p + MAX_TIMESTAMP_AT);
+    info->min_timestamp = NO_TIMESTAMP;
+    info->producer_id = (int64_t)load_u64(p + PRODUCER_ID_AT);
+    info->producer_epoch = (int16_t)load_u16(p + PRODUCER_EPOCH_AT);
+    info->attributes = (int16_t)load_u16(p + ATTRIBUTES_AT);
+    info->codec = info->attributes & CODEC_MASK;
+}
+
+static inline int crc_matches(const uint8_t *p, int64_t length) {
+    return crc32c(0, p + CRC_COVERS_FROM, (size_t)(length - CRC_COVERS_FROM)) == load_u32(p + CRC_AT);
+}
+
+/* Everything in the header that needs no topic policy, in Kafka's order; the CRC too. p[0, n) holds the
+ * batch and maybe more. */
+static inline int validate_header(const uint8_t *p, int64_t n, int32_t max_message_bytes, BatchInfo *info) {
+    int64_t length;
+    int reason;
+    memset(info, 0, sizeof *info);
+    info->bad_record = -1;
+    int framed = frame_batch(p, n, &length, &reason);
+    if (framed == BATCH_CORRUPT) return refuse(info, BATCH_CORRUPT, reason);
+    if (framed == BATCH_TRAILING) return refuse(info, BATCH_INVALID, REASON_NO_BATCH);
+    if (p[MAGIC_AT] != CURRENT_MAGIC) return refuse(info, BATCH_INVALID, REASON_OLD_MAGIC);
+    if (load_u64(p + BASE_OFFSET_AT) != 0) return refuse(info, BATCH_INVALID, REASON_BASE_OFFSET);
+    if (length > max_message_bytes) return refuse(info, BATCH_TOO_LARGE, REASON_SIZE);
+    if (length < BATCH_HEADER_BYTES) return refuse(info, BATCH_CORRUPT, REASON_SHORT_HEADER);
+    if (!crc_matches(p, length)) return refuse(info, BATCH_CORRUPT, REASON_CRC);
+    read_header(p, (int32_t)length, info);
+    if (info->codec > LAST_CODEC) return refuse(info, BATCH_INVALID, REASON_CODEC);
+    if (info->count <= 0 || (int64_t)info->last_offset_delta + 1 != info->count)
+        return refuse(info, BATCH_INVALID, REASON_COUNT);
+    if (info->attributes & CONTROL_BIT) return refuse(info, BATCH_INVALID, REASON_CONTROL);
+    if (info->producer_id >= 0 && info->base_sequence < 0)
+        return refuse(info, BATCH_INVALID, REASON_SEQUENCE);
+    return BATCH_OK;
+}
+
+/* What lies behind the first batch: nothing (OK), a piece (TRAILING), another batch (MORE), or no batch at
+ * all (CORRUPT). */
+static inline int judge_rest(const uint8_t *p, int64_t n, BatchInfo *info) {
+    int64_t length;
+    int reason;
+    if (n == 0) return BATCH_OK;
+    int framed = frame_batch(p, n, &length, &reason);
+    if (framed == BATCH_OK) return refuse(info, BATCH_MORE, REASON_SECOND_BATCH);
+    return framed == BATCH_CORRUPT ? refuse(info, BATCH_CORRUPT, reason) : BATCH_TRAILING;
+}
+
+/* Checks the record data of one partition of a produce request: all of it but what depends on the topic.
+ * The timestamps of a batch with LOG_APPEND_TIME_BIT are reported as if the bit were not set; what that bit
+ * means is the topic's to say. */
+static inline int validate_batch(const uint8_t *p, int64_t n, int32_t max_message_bytes, BatchInfo *info) {
+    int verdict = validate_header(p, n, max_message_bytes, info);
+    if (verdict != BATCH_OK) return verdict;
+    int rest = judge_rest(p + info->length, n - info->length, info);
+    if (rest != BATCH_OK && rest != BATCH_TRAILING) return rest;
+    if (info->codec != 0) return rest == BATCH_OK ? BATCH_COMPRESSED : rest;
+    RecordWalk walk;
+    const uint8_t *records = p + BATCH_HEADER_BYTES;
+    int reason = walk_records(records, p + info->length, info->count, info->base_timestamp, &walk);
+    if (reason == REASON_NONE && !walk.consecutive) reason = REASON_OFFSET_DELTA;
+    if (reason != REASON_NONE) {
+        if (reason != REASON_BATCH_END) info->bad_record = walk.bad_record;
+        return refuse(info, BATCH_INVALID, reason);
+    }
+    info->max_timestamp = walk.max_timestamp;
+    info->min_timestamp = walk.min_timestamp;
+    info->has_null_key = walk.has_null_key;
+    info->max_timestamp_wrong = walk.max_timestamp != info->header_max_timestamp;
+    return rest;
+}
+
+/* ---- changes in place; n is the batch's whole length ---- */
+
+/* Outside of what the CRC covers, for just this reason. */
+static inline void set_offset_and_epoch(uint8_t *p, int64_t base_offset, int32_t leader_epoch) {
+    store_u64(p + BASE_OFFSET_AT, (uint64_t)base_offset);
+    store_u32(p + LEADER_EPOCH_AT, (uint32_t)leader_epoch);
+}
+
+static inline void mend_crc(uint8_t *p, int64_t n) {
+    store_u32(p + CRC_AT, crc32c(0, p + CRC_COVERS_FROM, (size_t)(n - CRC_COVERS_FROM)));
+}
+
+static inline void stamp_log_append_time(uint8_t *p, int64_t n, int64_t now_ms) {
+    store_u16(p + ATTRIBUTES_AT, load_u16(p + ATTRIBUTES_AT) | LOG_APPEND_TIME_BIT);
+    store_u64(p + MAX_TIMESTAMP_AT, (uint64_t)now_ms);
+    mend_crc(p, n);
+}
+
+/* The true maximum in a batch of CreateTime. */
+static inline void set_max_timestamp(uint8_t *p, int64_t n, int64_t max_timestamp_ms) {
+    store_u16(p + ATTRIBUTES_AT, load_u16(p + ATTRIBUTES_AT) & (uint16_t)~LOG_APPEND_TIME_BIT);
+    store_u64(p + MAX_TIMESTAMP_AT, (uint64_t)max_timestamp_ms);
+    mend_crc(p, n);
+}
+
+/* ---- a batch of our own ---- */
+
+/* Writes the header over the first 61 of n bytes whose records are in place, all of it but base offset and
+ * leader epoch taken from `info`, and the CRC. */
+static inline void write_header(
+    uint8_t *p, int64_t n, int64_t base_offset, int32_t leader_epoch, const BatchInfo *info) {
+    store_u32(p + BATCH_LENGTH_AT, (uint32_t)(n - LENGTH_COUNTS_FROM));
+    set_offset_and_epoch(p, base_offset, leader_epoch);
+    p[MAGIC_AT] = CURRENT_MAGIC;
+    store_u16(p + ATTRIBUTES_AT, (uint16_t)info->attributes);
+    store_u32(p + LAST_OFFSET_DELTA_AT, (uint32_t)info->last_offset_delta);
+    store_u64(p + BASE_TIMESTAMP_AT, (uint64_t)info->base_timestamp);
+    store_u64(p + MAX_TIMESTAMP_AT, (uint64_t)info->max_timestamp);
+    store_u64(p + PRODUCER_ID_AT, (uint64_t)info->producer_id);
+    store_u16(p + PRODUCER_EPOCH_AT, (uint16_t)info->producer_epoch);
+    store_u32(p + BASE_SEQUENCE_AT, (uint32_t)info->base_sequence);
+    store_u32(p + RECORD_COUNT_AT, (uint32_t)info->count);
+    mend_crc(p, n);
+}
+
+#endif

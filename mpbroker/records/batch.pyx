@@ -1,0 +1,195 @@
+"""The record batch of magic 2, for Python: constants of its layout, the native check, changes made in place.
+
+The layout is drawn in batch.h, which is the only place that knows it. Cython modules cimport from batch.pxd
+instead and need no Python object. (Kafka: DefaultRecordBatch, KIP-98.)
+"""
+
+from typing import NamedTuple
+
+from mpbroker.records.errors import CorruptBatch
+
+NO_PRODUCER_EPOCH = -1
+
+_REASONS = {
+    REASON_NONE: "",
+    REASON_NO_BATCH: "there is no whole record batch",
+    REASON_LENGTH: "the batch length is less than the smallest possible",
+    REASON_UNKNOWN_MAGIC: "the magic is not 0, 1 or 2",
+    REASON_OLD_MAGIC: "the magic is less than 2",
+    REASON_BASE_OFFSET: "the base offset is not 0",
+    REASON_SIZE: "the batch is larger than max.message.bytes",
+    REASON_SHORT_HEADER: "the batch is shorter than its header",
+    REASON_CRC: "the CRC does not match",
+    REASON_CODEC: "the compression codec is not one of 0 to 4",
+    REASON_CONTROL: "clients may not write control batches",
+    REASON_COUNT: "the record count is not the last offset delta + 1, or not positive",
+    REASON_SEQUENCE: "the batch has a producer id but no base sequence",
+    REASON_SECOND_BATCH: "there is more than one record batch",
+    REASON_RECORD_LENGTH: "the record's length does not fit",
+    REASON_RECORD_FIELD: "a field of the record is malformed or reaches beyond its end",
+    REASON_OFFSET_DELTA: "the record's offset delta is not its place in the batch",
+    REASON_HEADERS: "the record's headers are malformed",
+    REASON_RECORD_END: "the record's fields end before its length says",
+    REASON_BATCH_END: "there are bytes behind the last record",
+}
+assert len(_REASONS) == COUNT_OF_REASONS
+
+
+def reason_text(int reason) -> str:
+    """The words for a BatchReason."""
+    return _REASONS[reason]
+
+
+class BatchFrame(NamedTuple):
+    """The header of a batch that lies at a position of a buffer."""
+
+    position: int
+    length: int
+    base_offset: int
+    leader_epoch: int
+    record_count: int
+    last_offset_delta: int
+    attributes: int
+    codec: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+def frame_at(const uint8_t[::1] data, int64_t position, bint check_crc=True) -> BatchFrame | None:
+    """The batch at the position; None if only a piece of one is left, CorruptBatch if there is none."""
+    cdef BatchInfo info
+    cdef int64_t length
+    cdef int reason, verdict
+    if not 0 <= position <= data.shape[0]:
+        raise ValueError(f"position {position} lies outside of {data.shape[0]} bytes")
+    if position == data.shape[0]:
+        return None
+    cdef const uint8_t *p = &data[position]
+    verdict = frame_batch(p, data.shape[0] - position, &length, &reason)
+    if verdict == BATCH_TRAILING:
+        return None
+    if verdict == BATCH_OK and p[<int>MAGIC_AT] != CURRENT_MAGIC:
+        reason = REASON_OLD_MAGIC
+    elif verdict == BATCH_OK and length < BATCH_HEADER_BYTES:
+        reason = REASON_SHORT_HEADER
+    elif verdict == BATCH_OK and check_crc and not crc_matches(p, length):
+        reason = REASON_CRC
+    if reason != REASON_NONE:
+        raise CorruptBatch(position, _REASONS[reason])
+    read_header(p, <int32_t>length, &info)
+    return BatchFrame(
+        position, info.length, load_i64(p + <int>BASE_OFFSET_AT), load_i32(p + <int>LEADER_EPOCH_AT),
+        info.count, info.last_offset_delta, info.attributes, info.codec, info.base_timestamp,
+        info.max_timestamp, info.producer_id, info.producer_epoch, info.base_sequence,
+    )
+
+
+class BatchScan(NamedTuple):
+    """What the native check found; see BatchInfo in batch.h."""
+
+    verdict: int
+    reason: str
+    bad_record: int
+    length: int
+    record_count: int
+    last_offset_delta: int
+    attributes: int
+    codec: int
+    base_timestamp: int
+    max_timestamp: int
+    min_timestamp: int
+    header_max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    has_null_key: bool
+    max_timestamp_wrong: bool
+
+
+class WalkScan(NamedTuple):
+    """What a walk over uncompressed records found (RecordWalk in batch.h); reason is "" if all is well."""
+
+    reason: str
+    bad_record: int
+    max_timestamp: int
+    min_timestamp: int
+    has_null_key: bool
+    consecutive: bool
+
+
+def scan_batch(const uint8_t[::1] data, int32_t max_message_bytes=0x7fffffff) -> BatchScan:
+    """Checks the record data of one partition of a produce request, as the produce turn does."""
+    cdef BatchInfo info
+    cdef int verdict
+    cdef const uint8_t *p = NULL
+    if data.shape[0]:
+        p = &data[0]
+    with nogil:
+        verdict = validate_batch(p, data.shape[0], max_message_bytes, &info)
+    return BatchScan(
+        verdict, _REASONS[info.reason], info.bad_record, info.length, info.count, info.last_offset_delta,
+        info.attributes, info.codec, info.base_timestamp, info.max_timestamp, info.min_timestamp,
+        info.header_max_timestamp, info.producer_id, info.producer_epoch, info.base_sequence,
+        bool(info.has_null_key), bool(info.max_timestamp_wrong),
+    )
+
+
+def scan_records(const uint8_t[::1] records, int32_t count, int64_t base_timestamp) -> WalkScan:
+    """Walks uncompressed records that have to fill the buffer exactly."""
+    cdef RecordWalk walk
+    cdef int reason
+    cdef const uint8_t *p = NULL
+    walk.bad_record = -1
+    walk.max_timestamp = walk.min_timestamp = NO_TIMESTAMP
+    walk.has_null_key = walk.consecutive = 0
+    if records.shape[0]:
+        p = &records[0]
+    with nogil:
+        reason = walk_records(p, p + records.shape[0], count, base_timestamp, &walk)
+    return WalkScan(
+        _REASONS[reason], walk.bad_record, walk.max_timestamp, walk.min_timestamp, bool(walk.has_null_key),
+        bool(walk.consecutive),
+    )
+
+
+cdef uint8_t *_whole_batch(uint8_t[::1] batch) except NULL:
+    if batch.shape[0] < BATCH_HEADER_BYTES:
+        raise ValueError(f"a batch has at least {BATCH_HEADER_BYTES} bytes, this has {batch.shape[0]}")
+    return &batch[0]
+
+
+def assign_offset_and_epoch(uint8_t[::1] batch, int64_t base_offset, int32_t leader_epoch) -> None:
+    """Sets base offset and leader epoch; the CRC does not cover them."""
+    set_offset_and_epoch(_whole_batch(batch), base_offset, leader_epoch)
+
+
+def stamp_append_time(uint8_t[::1] batch, int64_t now_ms) -> None:
+    """Makes it a batch of LogAppendTime and mends the CRC; the buffer is the whole batch."""
+    stamp_log_append_time(_whole_batch(batch), batch.shape[0], now_ms)
+
+
+def correct_max_timestamp(uint8_t[::1] batch, int64_t max_timestamp_ms) -> None:
+    """Makes it a batch of CreateTime with this largest timestamp and mends the CRC; takes the whole batch."""
+    set_max_timestamp(_whole_batch(batch), batch.shape[0], max_timestamp_ms)
+
+
+def checksum(const uint8_t[::1] data, uint32_t seed=0) -> int:
+    """The CRC-32C of the data; seed is the CRC of what came before it."""
+    if data.shape[0] == 0:
+        return seed
+    return crc32c(seed, &data[0], data.shape[0])
+
+
+def checksum_in_software(const uint8_t[::1] data, uint32_t seed=0) -> int:
+    """The same by the path for processors without a CRC instruction."""
+    if data.shape[0] == 0:
+        return seed
+    return ~crc32c_software(~seed, &data[0], data.shape[0]) & 0xffffffff
+
+
+def has_hardware_checksum() -> bool:
+    """Whether this processor has the instructions that checksum is fast with."""
+    return bool(crc32c_has_hardware())

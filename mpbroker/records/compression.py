@@ -1,0 +1,189 @@
+"""The codecs of a record batch, with a bound on what they may unpack (Kafka: common/compress).
+
+Only the bytes behind the batch header are compressed, as one stream:
+gzip     RFC 1952 members, one or more.
+snappy   the framing of snappy-java ("xerial"): magic, version, compatible version, then blocks, each
+         behind its size. A bare block without the framing, which some clients send, is read too.
+lz4      LZ4 frames of independent blocks; the Java client refuses dependent ones.
+zstd     Zstandard frames.
+
+Decompression writes into a private mapping no larger than the bound, so that a bomb meets its end and an
+error instead of more memory; only pages that were written exist.
+"""
+
+import mmap
+import struct
+import threading
+import zlib
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Final
+
+import cramjam
+from typing_extensions import Buffer
+
+from mpbroker.records.errors import CompressionError
+
+DEFAULT_LIMIT_BYTES: Final = 100 << 20
+KEPT_SCRATCH_BYTES: Final = 1 << 20
+
+SNAPPY_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+SNAPPY_BLOCK_BYTES: Final = 32 << 10
+
+LZ4_FAST_LEVEL: Final = 1
+"""What Kafka's default level, 9, stands for: its fast compressor. Other levels are the high compressor's."""
+
+
+class Codec(IntEnum):
+    """Bits 0 to 2 of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+DEFAULT_LEVELS: Final = {Codec.GZIP: -1, Codec.LZ4: 9, Codec.ZSTD: 3}
+"""compression.gzip.level, compression.lz4.level, compression.zstd.level."""
+
+
+class _Scratch(threading.local):
+    """Per thread, a mapping that decompressors write to. Private, so that a forked child has its own."""
+
+    def __init__(self) -> None:
+        self.map: mmap.mmap | None = None
+
+    def of(self, size: int) -> mmap.mmap:
+        if self.map is None or len(self.map) < size:
+            self.map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return self.map
+
+
+_scratch = _Scratch()
+
+
+def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
+    """The data as one stream of the codec, at Kafka's default level if none is given."""
+    if level is None:
+        level = DEFAULT_LEVELS.get(codec, 0)
+    return _COMPRESSORS[codec](memoryview(data).cast("B"), level)
+
+
+def decompress(codec: Codec, data: Buffer, limit: int = DEFAULT_LIMIT_BYTES) -> bytes:
+    """What the stream holds; CompressionError if it is malformed or holds more than `limit` bytes."""
+    view = memoryview(data).cast("B")
+    try:
+        return _DECOMPRESSORS[codec](view, limit)
+    except (cramjam.DecompressionError, zlib.error) as error:
+        raise CompressionError(f"{codec.name.lower()}: {error} (bound: {limit} bytes)") from error
+
+
+def _gzip_compress(data: memoryview, level: int) -> bytes:
+    return zlib.compress(data, level, wbits=31)
+
+
+def _snappy_compress(data: memoryview, _level: int) -> bytes:
+    parts = [SNAPPY_HEADER]
+    for at in range(0, len(data), SNAPPY_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(data[at : at + SNAPPY_BLOCK_BYTES]))
+        parts += (len(block).to_bytes(4), block)
+    return b"".join(parts)
+
+
+def _lz4_compress(data: memoryview, level: int) -> bytes:
+    compressor = cramjam.lz4.Compressor(
+        level=LZ4_FAST_LEVEL if level == DEFAULT_LEVELS[Codec.LZ4] else level,
+        content_checksum=False,
+        block_linked=False,
+    )
+    compressor.compress(bytes(data))
+    return bytes(compressor.finish())
+
+
+def _zstd_compress(data: memoryview, level: int) -> bytes:
+    return bytes(cramjam.zstd.compress(data, level))
+
+
+def _plain(data: memoryview, limit: int) -> bytes:
+    if len(data) > limit:
+        raise CompressionError(f"{len(data)} bytes of records exceed the bound of {limit}")
+    return bytes(data)
+
+
+def _gzip_decompress(data: memoryview, limit: int) -> bytes:
+    parts, room, rest = [], limit, bytes(data)
+    while True:
+        member = zlib.decompressobj(wbits=31)
+        part = member.decompress(rest, room + 1)
+        if len(part) > room:
+            raise CompressionError(f"gzip: holds more than the bound of {limit} bytes")
+        if not member.eof:
+            raise CompressionError("gzip: the stream is cut off")
+        parts.append(part)
+        room -= len(part)
+        rest = member.unused_data
+        if not rest:
+            return b"".join(parts)
+
+
+def _into_scratch(unpack: Callable[[memoryview, memoryview], int], data: memoryview, limit: int) -> bytes:
+    scratch = _scratch.of(max(limit, 1))
+    with memoryview(scratch) as whole, whole[:limit] as bounded:
+        try:
+            size = unpack(data, bounded)
+        except cramjam.DecompressionError:
+            scratch.madvise(mmap.MADV_DONTNEED)
+            raise
+        unpacked = bytes(bounded[:size])
+    if size > KEPT_SCRATCH_BYTES:
+        scratch.madvise(mmap.MADV_DONTNEED)
+    return unpacked
+
+
+def _lz4_decompress(data: memoryview, limit: int) -> bytes:
+    return _into_scratch(cramjam.lz4.decompress_into, data, limit)
+
+
+def _zstd_decompress(data: memoryview, limit: int) -> bytes:
+    return _into_scratch(cramjam.zstd.decompress_into, data, limit)
+
+
+def _snappy_block(block: memoryview, room: int, limit: int) -> bytes:
+    """One raw block; it begins with the size that it unpacks to, so the bound is checked first."""
+    if cramjam.snappy.decompress_raw_len(block) > room:
+        raise CompressionError(f"snappy: holds more than the bound of {limit} bytes")
+    return bytes(cramjam.snappy.decompress_raw(block))
+
+
+def _snappy_decompress(data: memoryview, limit: int) -> bytes:
+    if data[: len(SNAPPY_HEADER) - 8] != SNAPPY_HEADER[:-8]:
+        return _snappy_block(data, limit, limit)
+    if len(data) < len(SNAPPY_HEADER):
+        raise CompressionError("snappy: the stream header is cut off")
+    parts, room, at = [], limit, len(SNAPPY_HEADER)
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], signed=True)
+        block = data[at + 4 : at + 4 + size]
+        if size <= 0 or len(block) < size:
+            raise CompressionError("snappy: a block is cut off")
+        parts.append(_snappy_block(block, room, limit))
+        room -= len(parts[-1])
+        at += 4 + size
+    return b"".join(parts)
+
+
+_COMPRESSORS: Final[dict[Codec, Callable[[memoryview, int], bytes]]] = {
+    Codec.NONE: lambda data, _level: bytes(data),
+    Codec.GZIP: _gzip_compress,
+    Codec.SNAPPY: _snappy_compress,
+    Codec.LZ4: _lz4_compress,
+    Codec.ZSTD: _zstd_compress,
+}
+_DECOMPRESSORS: Final[dict[Codec, Callable[[memoryview, int], bytes]]] = {
+    Codec.NONE: _plain,
+    Codec.GZIP: _gzip_decompress,
+    Codec.SNAPPY: _snappy_decompress,
+    Codec.LZ4: _lz4_decompress,
+    Codec.ZSTD: _zstd_decompress,
+}

@@ -1,0 +1,188 @@
+"""The stream of records within a batch: read into objects, written from them, numbered anew.
+
+What a record looks like is known to batch.h alone, from where all reading and writing of fields comes.
+"""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.string cimport memcpy
+
+from mpbroker.records cimport batch as c
+
+from mpbroker.records.batch import reason_text
+from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.record import Record
+
+
+cdef object _bytes_or_none(const uint8_t *p, int64_t size):
+    return None if p == NULL else PyBytes_FromStringAndSize(<const char *>p, size)
+
+
+cdef tuple _headers(const c.RecordView *record, const uint8_t *end):
+    """The headers of a record that read_record has accepted, so every field is known to fit."""
+    cdef const uint8_t *at = record.headers
+    cdef const uint8_t *field
+    cdef int64_t size, i
+    found = []
+    for i in range(record.header_count):
+        size = c.read_bytes(&at, end, &field)
+        key = PyBytes_FromStringAndSize(<const char *>field, size).decode("utf-8", "replace")
+        size = c.read_bytes(&at, end, &field)
+        found.append((key, _bytes_or_none(field, size)))
+    return tuple(found)
+
+
+def read_records(
+    const uint8_t[::1] data, int32_t count, int64_t base_offset, int64_t base_timestamp, append_time=None
+) -> list:
+    """The records of a batch, uncompressed. With append_time, that is the timestamp of all of them."""
+    cdef const uint8_t *start = &data[0] if data.shape[0] else NULL
+    cdef const uint8_t *at = start
+    cdef const uint8_t *end = start + data.shape[0]
+    cdef c.RecordView view
+    cdef int reason
+    cdef int32_t i
+    cdef int timestamp_type = append_time is not None
+    records = []
+    for i in range(count):
+        reason = c.read_record(&at, end, &view)
+        if reason:
+            raise CorruptBatch(0 if at == NULL else at - start, f"record {i}: {reason_text(reason)}")
+        records.append(Record(
+            base_offset + view.offset_delta,
+            append_time if timestamp_type else c.add_wrapping(base_timestamp, view.timestamp_delta),
+            timestamp_type,
+            _bytes_or_none(view.key, view.key_bytes),
+            _bytes_or_none(view.value, view.value_bytes),
+            _headers(&view, at) if view.header_count else (),
+        ))
+    if at != end:
+        raise CorruptBatch(at - start, reason_text(c.REASON_BATCH_END))
+    return records
+
+
+cdef inline int64_t _field_bytes(object field) except -1:
+    """How many bytes a nullable field takes with its length."""
+    if field is None:
+        return 1
+    return c.varlong_bytes(PyBytes_GET_SIZE(field)) + PyBytes_GET_SIZE(field)
+
+
+cdef inline uint8_t *_write_field(uint8_t *p, object field):
+    if field is None:
+        return c.write_varlong(p, -1)
+    p = c.write_varlong(p, PyBytes_GET_SIZE(field))
+    memcpy(p, PyBytes_AS_STRING(field), PyBytes_GET_SIZE(field))
+    return p + PyBytes_GET_SIZE(field)
+
+
+def _as_bytes(field) -> bytes | None:
+    return None if field is None else bytes(field)
+
+
+cdef class RecordWriter:
+    """Writes records one after the other behind room for a batch header."""
+
+    cdef bytearray out
+    cdef int64_t used
+    cdef int64_t base_timestamp
+    cdef readonly int32_t count
+    cdef readonly int64_t max_timestamp
+
+    def __init__(self, base_timestamp):
+        self.out = bytearray(4096)
+        self.used = c.BATCH_HEADER_BYTES
+        self.base_timestamp = base_timestamp
+        self.max_timestamp = c.NO_TIMESTAMP
+
+    cdef uint8_t *reserve(self, int64_t size) except NULL:
+        cdef int64_t have = PyByteArray_GET_SIZE(self.out)
+        if self.used + size > have:
+            PyByteArray_Resize(self.out, max(2 * have, self.used + size))
+        return <uint8_t *>PyByteArray_AS_STRING(self.out) + self.used
+
+    cpdef add(self, record):
+        """Appends a NewRecord; its offset delta is its place."""
+        key, value, headers = record.key, record.value, record.headers
+        if key is not None and type(key) is not bytes:
+            key = bytes(key)
+        if value is not None and type(value) is not bytes:
+            value = bytes(value)
+        cdef int64_t timestamp = record.timestamp
+        cdef int64_t delta = c.subtract_wrapping(timestamp, self.base_timestamp)
+        cdef int64_t size = 1 + c.varlong_bytes(delta) + c.varlong_bytes(self.count)
+        size += _field_bytes(key) + _field_bytes(value) + c.varlong_bytes(len(headers))
+        if headers:
+            headers = [(name.encode(), _as_bytes(content)) for name, content in headers]
+            for name, content in headers:
+                size += _field_bytes(name) + _field_bytes(content)
+        cdef uint8_t *start = self.reserve(size + c.varlong_bytes(size))
+        cdef uint8_t *p = c.write_varlong(start, size)
+        p[0] = 0
+        p = c.write_varlong(c.write_varlong(p + 1, delta), self.count)
+        p = c.write_varlong(_write_field(_write_field(p, key), value), len(headers))
+        for name, content in headers:
+            p = _write_field(_write_field(p, name), content)
+        self.used += p - start
+        self.count += 1
+        self.max_timestamp = max(self.max_timestamp, timestamp)
+
+    def finish(self) -> bytearray:
+        """The records, behind BATCH_HEADER_BYTES zeros; the writer is empty afterwards."""
+        out = self.out
+        PyByteArray_Resize(out, self.used)
+        self.out = bytearray(4096)
+        self.used = c.BATCH_HEADER_BYTES
+        self.count = 0
+        self.max_timestamp = c.NO_TIMESTAMP
+        return out
+
+
+def renumber_records(const uint8_t[::1] data, int32_t count) -> bytes:
+    """The same records with the offset deltas 0, 1, 2, …; all other bytes as they are."""
+    cdef const uint8_t *at = &data[0] if data.shape[0] else NULL
+    cdef const uint8_t *end = at + data.shape[0]
+    cdef const uint8_t *rest
+    cdef c.RecordView view
+    cdef uint8_t head[32]
+    cdef uint8_t whole[8]
+    cdef uint8_t *p
+    cdef int64_t body
+    cdef int32_t i
+    parts = []
+    for i in range(count):
+        rest = at
+        if c.read_record(&at, end, &view):
+            raise CorruptBatch(0, f"record {i} is malformed")
+        c.read_varint(&rest, at)
+        head[0] = rest[0]
+        rest += 1
+        c.read_varlong(&rest, at)
+        c.read_varint(&rest, at)
+        p = c.write_varlong(c.write_varlong(head + 1, view.timestamp_delta), i)
+        body = (p - head) + (at - rest)
+        parts.append(PyBytes_FromStringAndSize(<char *>whole, c.write_varlong(whole, body) - whole))
+        parts.append(PyBytes_FromStringAndSize(<char *>head, p - head))
+        parts.append(PyBytes_FromStringAndSize(<const char *>rest, at - rest))
+    return b"".join(parts)
+
+
+def seal(
+    uint8_t[::1] batch, *, int64_t base_offset, int32_t leader_epoch, int16_t attributes,
+    int32_t last_offset_delta, int64_t base_timestamp, int64_t max_timestamp, int64_t producer_id,
+    int16_t producer_epoch, int32_t base_sequence, int32_t count
+) -> None:
+    """Writes the header over the first BATCH_HEADER_BYTES of a batch whose records are in place."""
+    cdef c.BatchInfo info
+    if batch.shape[0] < c.BATCH_HEADER_BYTES:
+        raise ValueError("no room for the header")
+    info.attributes = attributes
+    info.last_offset_delta = last_offset_delta
+    info.base_timestamp = base_timestamp
+    info.max_timestamp = max_timestamp
+    info.producer_id = producer_id
+    info.producer_epoch = producer_epoch
+    info.base_sequence = base_sequence
+    info.count = count
+    c.write_header(&batch[0], batch.shape[0], base_offset, leader_epoch, &info)

@@ -1,0 +1,227 @@
+"""Validation of a produced batch against its topic: the slow path, and the reference for the produce turn.
+
+The native check of batch.h comes first; what is added here depends on the topic's configuration or needs the
+records decompressed (Kafka: LogValidator, UnifiedLog.analyzeAndValidateRecords).
+"""
+
+from typing import Final, NoReturn
+
+import msgspec
+from typing_extensions import Buffer
+
+from mpbroker.records.batch import (
+    BATCH_COMPRESSED,
+    BATCH_CORRUPT,
+    BATCH_HEADER_BYTES,
+    BATCH_OK,
+    BATCH_TOO_LARGE,
+    BATCH_TRAILING,
+    CODEC_MASK,
+    LOG_APPEND_TIME_BIT,
+    NO_TIMESTAMP,
+    BatchScan,
+    WalkScan,
+    correct_max_timestamp,
+    scan_batch,
+    scan_records,
+)
+from mpbroker.records.builder import with_records
+from mpbroker.records.compression import DEFAULT_LIMIT_BYTES, Codec, compress, decompress
+from mpbroker.records.errors import (
+    CORRUPT_MESSAGE,
+    INVALID_RECORD,
+    INVALID_TIMESTAMP,
+    MESSAGE_TOO_LARGE,
+    UNSUPPORTED_COMPRESSION_TYPE,
+    CompressionError,
+    InvalidRecords,
+    RecordError,
+)
+from mpbroker.records.record import CREATE_TIME, LOG_APPEND_TIME, Record
+from mpbroker.records.stream import read_records, renumber_records, seal
+
+MAX_LONG: Final = (1 << 63) - 1
+DEFAULT_MAX_MESSAGE_BYTES: Final = 1048588
+DEFAULT_AFTER_MAX_MS: Final = 3_600_000
+
+
+class TopicPolicy(msgspec.Struct, frozen=True):
+    """What a topic's configuration says about batches written to it; the defaults are Kafka's."""
+
+    compact: bool = False
+    timestamp_type: int = CREATE_TIME
+    timestamp_before_max_ms: int = MAX_LONG
+    timestamp_after_max_ms: int = DEFAULT_AFTER_MAX_MS
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    compression: Codec | None = None
+    """compression.type; None is `producer`: as the batch came."""
+    compression_level: int | None = None
+    max_decompressed_bytes: int = DEFAULT_LIMIT_BYTES
+
+
+class ValidatedBatch(msgspec.Struct, frozen=True):
+    """A batch that may be appended. On a topic of LogAppendTime the log stamps it when it appends."""
+
+    data: memoryview
+    record_count: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    attributes: int
+    rebuilt: bool
+
+
+def validate(data: Buffer, policy: TopicPolicy, *, now_ms: int, zstd_allowed: bool = True) -> ValidatedBatch:
+    """The batch that is to be appended for the record data of one partition, or InvalidRecords.
+
+    It is a view of the data unless it had to be changed: a wrong maximum timestamp is corrected, in place if the
+    data is writable, and a batch whose codec or offsets are not the wanted ones is rebuilt. A piece of a further
+    batch is cut off.
+    """
+    view = memoryview(data).cast("B")
+    scan = scan_batch(view, policy.max_message_bytes)
+    if scan.verdict == BATCH_TRAILING:
+        view = view[: scan.length]
+        scan = scan_batch(view, policy.max_message_bytes)
+    if scan.verdict not in (BATCH_OK, BATCH_COMPRESSED):
+        _refuse(scan)
+    if scan.codec == Codec.ZSTD and not zstd_allowed:
+        raise InvalidRecords(UNSUPPORTED_COMPRESSION_TYPE, "Produce before version 7 may not carry zstd")
+    stream = _stream(view, scan, policy)
+    walk = scan_records(stream, scan.record_count, scan.base_timestamp)
+    if walk.reason:
+        raise _invalid(walk.reason, walk.bad_record)
+    _check_records(stream, scan, walk, policy, now_ms)
+    codec = Codec(scan.codec) if policy.compression is None else policy.compression
+    if codec != scan.codec or not walk.consecutive:
+        return _rebuild(stream, scan, walk, policy, codec)
+    return _in_place(view, scan, walk, policy)
+
+
+def _invalid(reason: str, bad_record: int) -> InvalidRecords:
+    if bad_record < 0:
+        return InvalidRecords(INVALID_RECORD, reason)
+    error = RecordError(bad_record, reason)
+    return InvalidRecords(INVALID_RECORD, f"record {bad_record}: {reason}", (error,))
+
+
+def _refuse(scan: BatchScan) -> NoReturn:
+    if scan.verdict == BATCH_CORRUPT:
+        raise InvalidRecords(CORRUPT_MESSAGE, scan.reason)
+    if scan.verdict == BATCH_TOO_LARGE:
+        raise InvalidRecords(MESSAGE_TOO_LARGE, scan.reason)
+    raise _invalid(scan.reason, scan.bad_record)
+
+
+def _stream(view: memoryview, scan: BatchScan, policy: TopicPolicy) -> Buffer:
+    stream = view[BATCH_HEADER_BYTES : scan.length]
+    if scan.codec == Codec.NONE:
+        return stream
+    try:
+        return decompress(Codec(scan.codec), stream, policy.max_decompressed_bytes)
+    except CompressionError as error:
+        raise InvalidRecords(INVALID_RECORD, f"the records cannot be decompressed: {error}") from error
+
+
+def _check_records(
+    stream: Buffer, scan: BatchScan, walk: WalkScan, policy: TopicPolicy, now_ms: int
+) -> None:
+    """The rules about single records, which are looked at only if the walk says that one is broken."""
+    stamped = bool(scan.attributes & LOG_APPEND_TIME_BIT)
+    smallest = scan.header_max_timestamp if stamped else walk.min_timestamp
+    largest = scan.header_max_timestamp if stamped else walk.max_timestamp
+    if (
+        not (policy.compact and walk.has_null_key)
+        and not stamped
+        and (policy.timestamp_type == LOG_APPEND_TIME or _in_range(smallest, policy, now_ms))
+        and (policy.timestamp_type == LOG_APPEND_TIME or _in_range(largest, policy, now_ms))
+    ):
+        return
+    append_time = scan.header_max_timestamp if stamped else None
+    records = read_records(stream, scan.record_count, 0, scan.base_timestamp, append_time)
+    code, errors = INVALID_RECORD, []
+    for index, record in enumerate(records):
+        if policy.compact and record.key is None:
+            errors.append(RecordError(index, "Compacted topic cannot accept message without key."))
+        elif (problem := _timestamp_problem(record, stamped, policy, now_ms)) is not None:
+            errors.append(RecordError(index, problem))
+            code = INVALID_TIMESTAMP
+    if errors:
+        raise InvalidRecords(code, f"{len(errors)} records are refused: {errors[0].message}", tuple(errors))
+
+
+def _in_range(timestamp: int, policy: TopicPolicy, now_ms: int) -> bool:
+    if timestamp == NO_TIMESTAMP:
+        return True
+    return (
+        now_ms - timestamp <= policy.timestamp_before_max_ms
+        and timestamp - now_ms <= policy.timestamp_after_max_ms
+    )
+
+
+def _timestamp_problem(record: Record, stamped: bool, policy: TopicPolicy, now_ms: int) -> str | None:
+    """On a topic of CreateTime a real timestamp has to be in range, whatever type the batch claims."""
+    if policy.timestamp_type == CREATE_TIME and record.timestamp != NO_TIMESTAMP:
+        if _in_range(record.timestamp, policy, now_ms):
+            return None
+        return (
+            f"Timestamp {record.timestamp} is out of range: it may be at most {policy.timestamp_before_max_ms} ms "
+            f"before and {policy.timestamp_after_max_ms} ms after {now_ms}"
+        )
+    return "A client may not set LogAppendTime as the timestamp type of a batch." if stamped else None
+
+
+def _in_place(view: memoryview, scan: BatchScan, walk: WalkScan, policy: TopicPolicy) -> ValidatedBatch:
+    attributes = scan.attributes
+    if policy.timestamp_type == CREATE_TIME:
+        attributes &= ~LOG_APPEND_TIME_BIT
+        if walk.max_timestamp != scan.header_max_timestamp or attributes != scan.attributes:
+            view = memoryview(bytearray(view)) if view.readonly else view
+            correct_max_timestamp(view, walk.max_timestamp)
+    return _validated(view, scan, walk, attributes, rebuilt=False)
+
+
+def _rebuild(
+    stream: Buffer, scan: BatchScan, walk: WalkScan, policy: TopicPolicy, codec: Codec
+) -> ValidatedBatch:
+    if not walk.consecutive:
+        stream = renumber_records(stream, scan.record_count)
+    level = policy.compression_level if codec is policy.compression else None
+    batch = with_records(compress(codec, stream, level))
+    if len(batch) > policy.max_message_bytes:
+        raise InvalidRecords(
+            MESSAGE_TOO_LARGE,
+            f"the batch has {len(batch)} bytes after it was rebuilt with codec {codec.name.lower()}, "
+            f"max.message.bytes is {policy.max_message_bytes}",
+        )
+    attributes = (scan.attributes & ~CODEC_MASK & ~LOG_APPEND_TIME_BIT) | codec
+    seal(
+        batch,
+        base_offset=0,
+        leader_epoch=-1,
+        attributes=attributes,
+        last_offset_delta=scan.last_offset_delta,
+        base_timestamp=scan.base_timestamp,
+        max_timestamp=walk.max_timestamp,
+        producer_id=scan.producer_id,
+        producer_epoch=scan.producer_epoch,
+        base_sequence=scan.base_sequence,
+        count=scan.record_count,
+    )
+    return _validated(memoryview(batch), scan, walk, attributes, rebuilt=True)
+
+
+def _validated(
+    view: memoryview, scan: BatchScan, walk: WalkScan, attributes: int, *, rebuilt: bool
+) -> ValidatedBatch:
+    return ValidatedBatch(
+        data=view,
+        record_count=scan.record_count,
+        max_timestamp=walk.max_timestamp,
+        producer_id=scan.producer_id,
+        producer_epoch=scan.producer_epoch,
+        base_sequence=scan.base_sequence,
+        attributes=attributes,
+        rebuilt=rebuilt,
+    )

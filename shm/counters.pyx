@@ -1,0 +1,109 @@
+"""Counter page with histograms; `counters.pxd` draws it and is the native interface."""
+from shm.counters cimport (
+    COUNTERS_AT, ERROR_AT, ERROR_BYTES, HISTOGRAM_BUCKETS, STATUS_AT, STATUS_BYTES, counter_add, counter_set, heartbeat,
+    histogram_bucket, histogram_record, monotonic_ns,
+)
+from shm.atomics cimport load_relaxed
+from libc.string cimport memcpy, memset
+
+BUCKETS = HISTOGRAM_BUCKETS
+
+
+def page_bytes(counters: int, histograms: int) -> int:
+    """Bytes of shared memory for a page."""
+    return COUNTERS_AT + (counters * 8 + 63) // 64 * 64 + histograms * HISTOGRAM_BUCKETS * 8
+
+
+def bucket_of(value: int) -> int:
+    return histogram_bucket(value)
+
+
+def bucket_bounds(bucket: int) -> tuple[int, int]:
+    """The values [low, high) that a bucket counts."""
+    if bucket < 4:
+        return bucket, bucket + 1
+    order, quarter = bucket // 4 + 1, bucket % 4
+    width = 1 << (order - 2)
+    return (4 + quarter) * width, (5 + quarter) * width
+
+
+cdef class CounterPage:
+    def __init__(self, const unsigned char[::1] block, int counters, int histograms):
+        if block.shape[0] < page_bytes(counters, histograms):
+            raise ValueError(f"the page needs {page_bytes(counters, histograms)} bytes, the block has {block.shape[0]}")
+        if <size_t>&block[0] % 64:
+            raise ValueError("a counter page must start on a cache line")
+        cdef char *base = <char *>&block[0]
+        self.keep = block
+        self.counter_count = counters
+        self.histogram_count = histograms
+        self.ref.heartbeat_ns = <uint64_t *>base
+        self.ref.turns = <uint64_t *>(base + 8)
+        self.ref.counters = <uint64_t *>(base + COUNTERS_AT)
+        self.ref.histograms = <uint64_t *>(base + COUNTERS_AT + (counters * 8 + 63) // 64 * 64)
+
+    cdef _check(self, int counter):
+        if not 0 <= counter < self.counter_count:
+            raise IndexError(f"counter {counter} of {self.counter_count}")
+
+    def add(self, int counter, uint64_t amount=1) -> None:
+        self._check(counter)
+        counter_add(&self.ref, counter, amount)
+
+    def set(self, int counter, uint64_t value) -> None:
+        self._check(counter)
+        counter_set(&self.ref, counter, value)
+
+    def get(self, int counter) -> int:
+        self._check(counter)
+        return load_relaxed(&self.ref.counters[counter])
+
+    def record(self, int histogram, uint64_t value) -> None:
+        if not 0 <= histogram < self.histogram_count:
+            raise IndexError(f"histogram {histogram} of {self.histogram_count}")
+        histogram_record(&self.ref, histogram, value)
+
+    def histogram(self, int histogram) -> list[int]:
+        """The counts of all buckets; see `bucket_bounds`."""
+        if not 0 <= histogram < self.histogram_count:
+            raise IndexError(f"histogram {histogram} of {self.histogram_count}")
+        cdef int i
+        return [load_relaxed(self.ref.histograms + histogram * HISTOGRAM_BUCKETS + i) for i in range(HISTOGRAM_BUCKETS)]
+
+    def beat(self) -> None:
+        heartbeat(&self.ref, monotonic_ns())
+
+    @property
+    def heartbeat_ns(self):
+        return load_relaxed(self.ref.heartbeat_ns)
+
+    @property
+    def turns(self):
+        return load_relaxed(self.ref.turns)
+
+    def clear(self) -> None:
+        """A successor starts from zero."""
+        cdef size_t size = page_bytes(self.counter_count, self.histogram_count)
+        memset(self.ref.heartbeat_ns, 0, size)
+
+    cdef _text(self, int at):
+        return (<char *>self.ref.heartbeat_ns + at).decode("utf-8", "replace")
+
+    def set_status(self, text: str) -> None:
+        self._put(STATUS_AT, STATUS_BYTES, text)
+
+    def set_last_error(self, text: str) -> None:
+        self._put(ERROR_AT, ERROR_BYTES, text)
+
+    def _put(self, int at, int room, text: str) -> None:
+        raw = text.encode("utf-8")[: room - 1]
+        raw += bytes(room - len(raw))
+        memcpy(<char *>self.ref.heartbeat_ns + at, <const char *>raw, room)
+
+    @property
+    def status(self):
+        return self._text(STATUS_AT)
+
+    @property
+    def last_error(self):
+        return self._text(ERROR_AT)

@@ -1,0 +1,42 @@
+"""Wakes one sleeping consumer, whoever the producers are.
+
+    0   armed   1 while the consumer sleeps or is about to; written by the consumer only
+    (64 bytes)
+
+The consumer arms, fences, looks at its rings again and sleeps on the eventfd; a producer publishes, fences and writes the
+eventfd only if armed. Without the fence on both sides wake-ups get lost. A producer may be killed between publishing and
+ringing, so sleeps are bounded.
+"""
+from libc.stdint cimport uint64_t
+from posix.unistd cimport read, write
+
+from shm.atomics cimport fence_full, load_relaxed, store_relaxed
+
+cdef enum:
+    DOORBELL_BYTES = 64
+
+cdef struct BellRef:
+    uint64_t *armed
+    int fd
+
+cdef inline void bell_ring(BellRef *bell) noexcept nogil:
+    cdef uint64_t one = 1
+    fence_full()
+    if load_relaxed(bell.armed):
+        write(bell.fd, &one, sizeof(one))
+
+cdef inline void bell_arm(BellRef *bell) noexcept nogil:
+    store_relaxed(bell.armed, 1)
+    fence_full()
+
+cdef inline void bell_disarm(BellRef *bell) noexcept nogil:
+    store_relaxed(bell.armed, 0)
+
+cdef inline void bell_drain(BellRef *bell) noexcept nogil:
+    cdef uint64_t count
+    read(bell.fd, &count, sizeof(count))
+
+
+cdef class Doorbell:
+    cdef BellRef ref
+    cdef object keep

@@ -1,0 +1,58 @@
+"""An eventfd with an `armed` word, so that nobody pays a system call to wake who is awake; see `doorbell.pxd`."""
+import os
+import select
+
+from shm.doorbell cimport DOORBELL_BYTES, bell_arm, bell_disarm, bell_drain, bell_ring
+
+BYTES = DOORBELL_BYTES
+
+
+cdef class Doorbell:
+    """`block`: DOORBELL_BYTES of shared memory; `fd`: a non-blocking eventfd that both sides inherited."""
+
+    def __init__(self, unsigned char[::1] block, int fd):
+        if block.shape[0] < DOORBELL_BYTES:
+            raise ValueError(f"a doorbell needs {DOORBELL_BYTES} bytes, the block has {block.shape[0]}")
+        if <size_t>&block[0] % 64:
+            raise ValueError("a doorbell must lie on a cache line of its own")
+        self.keep = block
+        self.ref.armed = <uint64_t *>&block[0]
+        self.ref.fd = fd
+
+    @staticmethod
+    def new_fd() -> int:
+        return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    @property
+    def fd(self):
+        return self.ref.fd
+
+    def ring(self):
+        """Producer: call once after publishing a batch."""
+        bell_ring(&self.ref)
+
+    def arm(self):
+        """Consumer: call before the last look at the rings."""
+        bell_arm(&self.ref)
+
+    def disarm(self):
+        bell_disarm(&self.ref)
+
+    def drain(self):
+        """Consumer: resets the eventfd after it woke us."""
+        bell_drain(&self.ref)
+
+    def wait(self, timeout_ms: int, something_waits) -> bool:
+        """Consumer: arms, looks again through `something_waits()`, sleeps at most `timeout_ms`. True when rung or found."""
+        bell_arm(&self.ref)
+        try:
+            if something_waits():
+                return True
+            poll = select.poll()
+            poll.register(self.ref.fd, select.POLLIN)
+            if not poll.poll(timeout_ms):
+                return False
+            bell_drain(&self.ref)
+            return True
+        finally:
+            bell_disarm(&self.ref)

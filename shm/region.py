@@ -1,0 +1,198 @@
+"""Named blocks in shared memory, and who may see them.
+
+A region begins with a header page that every process and program reads first:
+
+    0     magic            8 bytes, names the kind of region
+    8     layout version   u64; another version is refused, not guessed at
+    16    owner pid        u64
+    24    owner start time u64, clock ticks since boot: pid and start time together are the owner's epoch
+    32    block count      u64
+    40    total bytes      u64
+    64    directory        per block 64 bytes: name (48, zero-padded), offset u64, size u64
+
+A *public* region is a file on a tmpfs that other programs map read-only; its space is reserved at creation, so a full tmpfs is an
+error here and not a SIGBUS later. A *private* region is anonymous memory that only forked children see. Big sparse extents
+(`sparse`) are mapped without reserving: what was never touched costs nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+PAGE_BYTES = 4096
+CACHE_LINE_BYTES = 64
+
+_HEADER = struct.Struct("<8sQQQQQ")
+_ENTRY = struct.Struct("<48sQQ")
+_DIRECTORY_AT = 64
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+assert _ENTRY.size == 64
+
+
+class LayoutMismatch(RuntimeError):
+    """The region was made by another version of the program, or is none at all."""
+
+
+class RegionUnavailable(OSError):
+    """The region cannot be made or attached: no tmpfs, no space, no permission."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A named part of a region. `align` is a power of two, at least a cache line."""
+
+    name: str
+    size: int
+    align: int = CACHE_LINE_BYTES
+
+
+def process_start_ticks(pid: int) -> int:
+    """When the process started, in clock ticks since boot; with the pid it names a process for good."""
+    stat = Path(f"/proc/{pid}/stat").read_bytes()
+    return int(stat[stat.rindex(b")") + 2 :].split()[19])
+
+
+def file_system_of(path: Path) -> str:
+    """The type of the file system that holds `path`, as the kernel names it (`tmpfs`, `ext4`, …)."""
+    target = path.resolve()
+    best, kind = "", "unknown"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        mount = left.split()[4]
+        inside = mount == "/" or str(target) == mount or str(target).startswith(mount + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, right.split()[0]
+    return kind
+
+
+def sparse(size: int) -> memoryview:
+    """Anonymous shared memory of `size` bytes for forked children, without reserving it."""
+    flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    return memoryview(mmap.mmap(-1, size, flags=flags))
+
+
+class Region:
+    """Named blocks behind a header; made by one process, attached or inherited by others."""
+
+    def __init__(self, buffer: memoryview, magic: bytes) -> None:
+        self._buffer = buffer
+        self.magic = magic
+        _, self.layout_version, self.owner_pid, self.owner_start, count, self.size = _HEADER.unpack_from(buffer)
+        self._directory: dict[str, tuple[int, int]] = {}
+        for i in range(count):
+            name, offset, size = _ENTRY.unpack_from(buffer, _DIRECTORY_AT + i * _ENTRY.size)
+            self._directory[name.rstrip(b"\0").decode()] = (offset, size)
+
+    @classmethod
+    def create_private(cls, magic: bytes, layout_version: int, blocks: list[Block]) -> Region:
+        total = _total_bytes(blocks)
+        buffer = sparse(total)
+        _write_header(buffer, magic, layout_version, blocks, total)
+        return cls(buffer, magic)
+
+    @classmethod
+    def create_public(cls, path: Path, magic: bytes, layout_version: int, blocks: list[Block]) -> Region:
+        """Makes the file (0640, group-readable) whole before it appears under its name. Raises RegionUnavailable."""
+        kind = file_system_of(path.parent)
+        if kind not in ("tmpfs", "ramfs"):
+            raise RegionUnavailable(
+                errno.EINVAL,
+                f"{path.parent} is on {kind}, not on a tmpfs: shared counters would be written to disk. "
+                "Name a directory below /run or /dev/shm",
+            )
+        total = _total_bytes(blocks)
+        making = path.with_name(path.name + f".{os.getpid()}.new")
+        try:
+            fd = os.open(making, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise RegionUnavailable(error.errno, f"cannot create {making}: {os.strerror(error.errno or 0)}") from error
+        try:
+            os.fchmod(fd, 0o640)
+            os.posix_fallocate(fd, 0, total)
+            buffer = memoryview(mmap.mmap(fd, total))
+            _write_header(buffer, magic, layout_version, blocks, total)
+            making.rename(path)
+        except OSError as error:
+            making.unlink(missing_ok=True)
+            raise RegionUnavailable(
+                error.errno, f"cannot reserve {total} bytes for {path}: {os.strerror(error.errno or 0)}"
+            ) from error
+        finally:
+            os.close(fd)
+        return cls(buffer, magic)
+
+    @classmethod
+    def attach(cls, path: Path, magic: bytes, layout_version: int, *, writable: bool = False) -> Region:
+        """Maps a public region, read-only unless asked. Raises LayoutMismatch, RegionUnavailable."""
+        try:
+            fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        except OSError as error:
+            raise RegionUnavailable(error.errno, f"cannot open {path}: {os.strerror(error.errno or 0)}") from error
+        try:
+            size = os.fstat(fd).st_size
+            if size < PAGE_BYTES:
+                raise LayoutMismatch(f"{path} has {size} bytes: too small for a region")
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            buffer = memoryview(mmap.mmap(fd, size, access=access))
+        finally:
+            os.close(fd)
+        found, version, _, _, _, total = _HEADER.unpack_from(buffer)
+        if found != magic:
+            raise LayoutMismatch(f"{path} is not a {magic.decode()} region (it begins with {found!r})")
+        if version != layout_version:
+            raise LayoutMismatch(
+                f"{path} has layout version {version}, this program reads version {layout_version}: "
+                "use the version of the program that made it"
+            )
+        if total != size:
+            raise LayoutMismatch(f"{path} has {size} bytes, its header says {total}")
+        return cls(buffer, magic)
+
+    def block(self, name: str) -> memoryview:
+        """The bytes of a named block. Raises KeyError."""
+        offset, size = self._directory[name]
+        return self._buffer[offset : offset + size]
+
+    def names(self) -> list[str]:
+        return list(self._directory)
+
+    def owner_is_alive(self) -> bool:
+        """Whether the process that made the region still runs (not merely one with its pid)."""
+        try:
+            return process_start_ticks(self.owner_pid) == self.owner_start
+        except OSError:
+            return False
+
+
+def _placed(blocks: list[Block]) -> list[tuple[Block, int]]:
+    at = PAGE_BYTES * (1 + (_DIRECTORY_AT + len(blocks) * _ENTRY.size) // PAGE_BYTES)
+    out = []
+    for block in blocks:
+        at = (at + block.align - 1) // block.align * block.align
+        out.append((block, at))
+        at += block.size
+    return out
+
+
+def _total_bytes(blocks: list[Block]) -> int:
+    block, at = _placed(blocks)[-1]
+    return (at + block.size + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
+
+
+def _write_header(buffer: memoryview, magic: bytes, version: int, blocks: list[Block], total: int) -> None:
+    """Plain stores are enough: nobody else sees the region yet."""
+    if len(magic) != 8:
+        raise ValueError(f"a magic has 8 bytes, not {len(magic)}")
+    for i, (block, at) in enumerate(_placed(blocks)):
+        name = block.name.encode()
+        if len(name) > 48:
+            raise ValueError(f"block name {block.name!r} is longer than 48 bytes")
+        start = _DIRECTORY_AT + i * _ENTRY.size
+        buffer[start : start + _ENTRY.size] = _ENTRY.pack(name, at, block.size)
+    pid = os.getpid()
+    buffer[: _HEADER.size] = _HEADER.pack(magic, version, pid, process_start_ticks(pid), len(blocks), total)

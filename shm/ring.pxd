@@ -1,0 +1,88 @@
+"""Single-producer single-consumer ring of 64-byte slots.
+
+    0     tail        positions published; written by the producer only
+    64    head        positions taken; written by the consumer only
+    128   want_space  1 while the producer waits for room; written by the producer only
+    192   slots       `size` (a power of two) of 64 bytes
+
+Positions are 64-bit and only grow; a slot's place is its position modulo `size`. Publishing is one release store,
+observing one acquire load. A producer killed between writing a slot and publishing it has published nothing.
+"""
+from libc.stdint cimport uint64_t
+
+from shm.atomics cimport fence_full, load_acquire, load_relaxed, store_relaxed, store_release
+
+cdef enum:
+    RING_HEADER_BYTES = 192
+    SLOT_BYTES = 64
+
+cdef struct Slot:
+    uint64_t word[8]
+
+cdef struct RingRef:
+    uint64_t *tail
+    uint64_t *head
+    uint64_t *want_space
+    Slot *slots
+    uint64_t size
+    uint64_t staged         # producer: position of the next slot to fill, published or not
+    uint64_t head_seen      # producer: the last value of `head` it read
+
+cdef inline void ring_bind(RingRef *ring, void *block, uint64_t size) noexcept nogil:
+    cdef char *base = <char *>block
+    ring.tail = <uint64_t *>base
+    ring.head = <uint64_t *>(base + 64)
+    ring.want_space = <uint64_t *>(base + 128)
+    ring.slots = <Slot *>(base + RING_HEADER_BYTES)
+    ring.size = size
+    ring.staged = load_relaxed(ring.tail)
+    ring.head_seen = load_acquire(ring.head)
+
+cdef inline bint ring_stage(RingRef *ring, const Slot *slot) noexcept nogil:
+    """Producer: fills the next slot without publishing it; False when the ring is full."""
+    if ring.staged - ring.head_seen >= ring.size:
+        ring.head_seen = load_acquire(ring.head)
+        if ring.staged - ring.head_seen >= ring.size:
+            return False
+    ring.slots[ring.staged & (ring.size - 1)] = slot[0]
+    ring.staged += 1
+    return True
+
+cdef inline void ring_publish(RingRef *ring) noexcept nogil:
+    """Producer: makes all staged slots visible with one release store."""
+    store_release(ring.tail, ring.staged)
+
+cdef inline bint ring_push(RingRef *ring, const Slot *slot) noexcept nogil:
+    if not ring_stage(ring, slot):
+        return False
+    ring_publish(ring)
+    return True
+
+cdef inline uint64_t ring_room(RingRef *ring) noexcept nogil:
+    """Producer: how many slots can be staged now."""
+    ring.head_seen = load_acquire(ring.head)
+    return ring.size - (ring.staged - ring.head_seen)
+
+cdef inline void ring_want_space(RingRef *ring, bint wanted) noexcept nogil:
+    """Producer: asks to be rung when room appears. After asking it must look at `ring_room` once more."""
+    store_relaxed(ring.want_space, 1 if wanted else 0)
+    fence_full()
+
+cdef inline uint64_t ring_waiting(RingRef *ring) noexcept nogil:
+    """Consumer: how many slots are published and not taken."""
+    return load_acquire(ring.tail) - load_relaxed(ring.head)
+
+cdef inline Slot *ring_peek(RingRef *ring, uint64_t ahead) noexcept nogil:
+    """Consumer: the slot `ahead` of the head; valid while it is not taken."""
+    return &ring.slots[(load_relaxed(ring.head) + ahead) & (ring.size - 1)]
+
+cdef inline bint ring_advance(RingRef *ring, uint64_t count) noexcept nogil:
+    """Consumer: takes `count` slots; True when the producer waits for room and must be rung."""
+    store_release(ring.head, load_relaxed(ring.head) + count)
+    fence_full()
+    return load_relaxed(ring.want_space) != 0
+
+
+cdef class Ring:
+    cdef RingRef ref
+    cdef object keep

@@ -1,0 +1,110 @@
+"""Descriptor ring between two processes; `ring.pxd` draws its layout and is the native interface."""
+from libc.string cimport memcpy
+
+from shm.ring cimport (
+    RING_HEADER_BYTES, SLOT_BYTES, Slot, ring_advance, ring_bind, ring_peek, ring_publish, ring_push, ring_room, ring_stage,
+    ring_waiting, ring_want_space,
+)
+from shm.atomics cimport load_acquire, store_release
+
+HEADER_BYTES = RING_HEADER_BYTES
+BYTES_PER_SLOT = SLOT_BYTES
+
+
+def ring_bytes(size: int) -> int:
+    """Bytes of shared memory that a ring of `size` slots takes."""
+    return RING_HEADER_BYTES + SLOT_BYTES * size
+
+
+cdef class Ring:
+    """One side's view of a ring in `block`; a process uses it as producer or as consumer, never as both."""
+
+    def __init__(self, unsigned char[::1] block, uint64_t size):
+        if size == 0 or size & (size - 1):
+            raise ValueError(f"ring size must be a power of two, not {size}")
+        if <uint64_t>block.shape[0] < RING_HEADER_BYTES + SLOT_BYTES * size:
+            raise ValueError(f"a ring of {size} slots needs {ring_bytes(size)} bytes, the block has {block.shape[0]}")
+        if <size_t>&block[0] % 64:
+            raise ValueError("a ring must start on a cache line")
+        self.keep = block
+        ring_bind(&self.ref, &block[0], size)
+
+    @property
+    def size(self):
+        return self.ref.size
+
+    @property
+    def head(self):
+        return load_acquire(self.ref.head)
+
+    @property
+    def tail(self):
+        return load_acquire(self.ref.tail)
+
+    def reset(self, uint64_t position=0):
+        """Empties the ring. Only while neither side is using it: before the first fork, or behind a fence."""
+        store_release(self.ref.head, position)
+        store_release(self.ref.tail, position)
+        store_release(self.ref.want_space, 0)
+        self.rebind()
+
+    def rebind(self):
+        """Forgets what this side remembered of the cursors: after the peer was fenced and the ring reset."""
+        ring_bind(&self.ref, <void *>self.ref.tail, self.ref.size)
+
+    def push(self, const unsigned char[::1] slot) -> bool:
+        """Publishes one 64-byte slot; False when the ring is full."""
+        cdef Slot copy
+        if slot.shape[0] != SLOT_BYTES:
+            raise ValueError(f"a slot has {SLOT_BYTES} bytes, not {slot.shape[0]}")
+        memcpy(&copy, &slot[0], SLOT_BYTES)
+        return ring_push(&self.ref, &copy)
+
+    def push_batch(self, const unsigned char[::1] slots) -> int:
+        """Publishes as many of the concatenated slots as fit with one store; returns their number."""
+        cdef Slot copy
+        cdef Py_ssize_t at = 0, count = 0
+        if slots.shape[0] % SLOT_BYTES:
+            raise ValueError(f"slots come in multiples of {SLOT_BYTES} bytes, not {slots.shape[0]}")
+        while at < slots.shape[0]:
+            memcpy(&copy, &slots[at], SLOT_BYTES)
+            if not ring_stage(&self.ref, &copy):
+                break
+            at += SLOT_BYTES
+            count += 1
+        if count:
+            ring_publish(&self.ref)
+        return count
+
+    def take(self, uint64_t most=1024):
+        """Takes up to `most` slots. Returns (bytes of the slots, whether the producer waits to be rung).
+
+        The head moves before the caller acts on what it took: whoever fences this consumer can tell taken from untaken.
+        """
+        cdef uint64_t waiting = ring_waiting(&self.ref), i
+        if waiting == 0:
+            return b"", False
+        if waiting > most:
+            waiting = most
+        out = bytearray(waiting * SLOT_BYTES)
+        cdef unsigned char[::1] view = out
+        for i in range(waiting):
+            memcpy(&view[i * SLOT_BYTES], ring_peek(&self.ref, i), SLOT_BYTES)
+        wants = ring_advance(&self.ref, waiting)
+        return bytes(out), wants
+
+    def untaken(self) -> list[bytes]:
+        """What is published and not taken, left in place: for the one who mends after the consumer's death."""
+        cdef uint64_t waiting = ring_waiting(&self.ref), i
+        return [(<char *>ring_peek(&self.ref, i))[:SLOT_BYTES] for i in range(waiting)]
+
+    def waiting(self) -> int:
+        return ring_waiting(&self.ref)
+
+    def room(self) -> int:
+        return ring_room(&self.ref)
+
+    def want_space(self, bint wanted=True) -> bool:
+        """Producer: asks for a ring when room appears; returns whether there is room already."""
+        ring_want_space(&self.ref, wanted)
+        return ring_room(&self.ref) > 0

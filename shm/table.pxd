@@ -1,0 +1,57 @@
+"""Slots of fixed size that one process writes and any number read without waiting for it.
+
+    0     version    grows by one per write; its low bit names the valid copy
+    64    copy 0     payload_bytes
+    ...   copy 1     payload_bytes, starting on a cache line
+
+The writer fills the copy that is not valid and then does one release store; readers copy, look at the version again and try
+again, with a bound. A writer killed at any instruction leaves the last consistent payload: there is nothing to wait for.
+"""
+from libc.stdint cimport uint8_t, uint64_t
+from libc.string cimport memcpy
+
+from shm.atomics cimport fence_acquire, fence_release, load_acquire, load_relaxed, store_release
+
+cdef enum:
+    READ_TRIES = 1000
+
+cdef struct TableRef:
+    uint8_t *base
+    uint64_t slots
+    uint64_t payload_bytes
+    uint64_t stride
+
+cdef inline uint64_t copy_stride(uint64_t payload_bytes) noexcept nogil:
+    return (payload_bytes + 63) & ~(<uint64_t>63)
+
+cdef inline uint8_t *slot_copy(TableRef *table, uint64_t slot, uint64_t which) noexcept nogil:
+    return table.base + slot * table.stride + 64 + (which & 1) * copy_stride(table.payload_bytes)
+
+cdef inline uint64_t *slot_version(TableRef *table, uint64_t slot) noexcept nogil:
+    return <uint64_t *>(table.base + slot * table.stride)
+
+cdef inline void table_write(TableRef *table, uint64_t slot, const void *payload) noexcept nogil:
+    cdef uint64_t *version = slot_version(table, slot)
+    cdef uint64_t now = load_relaxed(version)
+    # The bytes must not become visible before the version that made this copy the stale one.
+    fence_release()
+    memcpy(slot_copy(table, slot, now + 1), payload, table.payload_bytes)
+    store_release(version, now + 1)
+
+cdef inline uint64_t table_read(TableRef *table, uint64_t slot, void *payload) noexcept nogil:
+    """Copies the payload and returns its version + 1; 0 when the writer was faster READ_TRIES times in a row."""
+    cdef uint64_t *version = slot_version(table, slot)
+    cdef uint64_t before
+    cdef int tries
+    for tries in range(READ_TRIES):
+        before = load_acquire(version)
+        memcpy(payload, slot_copy(table, slot, before), table.payload_bytes)
+        fence_acquire()
+        if load_relaxed(version) == before:
+            return before + 1
+    return 0
+
+
+cdef class SlotTable:
+    cdef TableRef ref
+    cdef object keep

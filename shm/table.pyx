@@ -1,0 +1,57 @@
+"""Two-copy slot table; `table.pxd` draws a slot and is the native interface."""
+from shm.table cimport copy_stride, slot_version, table_read, table_write
+from shm.atomics cimport load_acquire
+
+
+def slot_bytes(payload_bytes: int) -> int:
+    """Bytes of shared memory per slot."""
+    return 64 + 2 * copy_stride(payload_bytes)
+
+
+class SlotBusy(RuntimeError):
+    """The writer published faster than this reader could copy, a thousand times in a row."""
+
+
+cdef class SlotTable:
+    """`slots` slots of `payload_bytes` each in `block`; one process writes, any number read."""
+
+    def __init__(self, const unsigned char[::1] block, uint64_t slots, uint64_t payload_bytes):
+        if <uint64_t>block.shape[0] < slots * slot_bytes(payload_bytes):
+            raise ValueError(f"{slots} slots need {slots * slot_bytes(payload_bytes)} bytes, the block has {block.shape[0]}")
+        if <size_t>&block[0] % 64:
+            raise ValueError("a slot table must start on a cache line")
+        self.keep = block
+        self.ref.base = <uint8_t *>&block[0]
+        self.ref.slots = slots
+        self.ref.payload_bytes = payload_bytes
+        self.ref.stride = slot_bytes(payload_bytes)
+
+    @property
+    def slots(self):
+        return self.ref.slots
+
+    @property
+    def payload_bytes(self):
+        return self.ref.payload_bytes
+
+    def write(self, uint64_t slot, const unsigned char[::1] payload) -> None:
+        """Owner: publishes a new payload. The memory must be writable: an attached reader must not call this."""
+        if slot >= self.ref.slots or <uint64_t>payload.shape[0] != self.ref.payload_bytes:
+            raise ValueError(f"slot {slot} of {self.ref.slots}, payload of {payload.shape[0]} bytes, not {self.ref.payload_bytes}")
+        table_write(&self.ref, slot, &payload[0])
+
+    def read(self, uint64_t slot) -> bytes:
+        """A consistent copy of the payload. Raises SlotBusy."""
+        if slot >= self.ref.slots:
+            raise IndexError(f"slot {slot} of {self.ref.slots}")
+        out = bytearray(self.ref.payload_bytes)
+        cdef unsigned char[::1] view = out
+        if table_read(&self.ref, slot, &view[0]) == 0:
+            raise SlotBusy(f"slot {slot} changed during every one of the tries")
+        return bytes(out)
+
+    def version(self, uint64_t slot) -> int:
+        """0 means never written."""
+        if slot >= self.ref.slots:
+            raise IndexError(f"slot {slot} of {self.ref.slots}")
+        return load_acquire(slot_version(&self.ref, slot))

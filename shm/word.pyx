@@ -1,0 +1,33 @@
+"""Single shared 64-bit words with real memory order, for state that is one number: epochs, acknowledgements, dirty bits."""
+from libc.stdint cimport uint64_t
+
+from shm.atomics cimport fence_full, load_acquire, store_release
+
+
+cdef class Words:
+    """An array of u64 in shared memory. Each word has one writer; which one is the caller's rule."""
+    cdef uint64_t *base
+    cdef readonly int count
+    cdef object keep
+
+    def __init__(self, unsigned char[::1] block):
+        if <size_t>&block[0] % 8:
+            raise ValueError("words must be aligned to 8 bytes")
+        self.keep = block
+        self.base = <uint64_t *>&block[0]
+        self.count = block.shape[0] // 8
+
+    def load(self, int index) -> int:
+        if not 0 <= index < self.count:
+            raise IndexError(f"word {index} of {self.count}")
+        return load_acquire(self.base + index)
+
+    def store(self, int index, uint64_t value) -> None:
+        if not 0 <= index < self.count:
+            raise IndexError(f"word {index} of {self.count}")
+        store_release(self.base + index, value)
+
+
+def fence() -> None:
+    """A full fence: between one's own store and the look at another's word."""
+    fence_full()

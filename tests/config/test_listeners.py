@@ -1,0 +1,84 @@
+"""Listener lists as Kafka reads them, and what it refuses."""
+
+import pytest
+
+from mpbroker.config.listeners import (
+    DEFAULT_PROTOCOL_MAP,
+    Listener,
+    advertised_by_default,
+    not_built,
+    parse_listeners,
+    parse_protocol_map,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("PLAINTEXT://:9092", "", 9092),
+        ("plaintext://127.0.0.1:0", "127.0.0.1", 0),
+        ("PLAINTEXT://[::1]:9092", "::1", 9092),
+        ("PLAINTEXT://[fe80::1%eth0]:9092", "fe80::1%eth0", 9092),
+        (" PLAINTEXT://my-host_1.example:65535 ", "my-host_1.example", 65535),
+    ],
+)
+def test_one_listener(text: str, host: str, port: int) -> None:
+    (listener,) = parse_listeners(text, DEFAULT_PROTOCOL_MAP)
+    assert listener == Listener("PLAINTEXT", "PLAINTEXT", host, port)
+    assert parse_listeners(str(listener), DEFAULT_PROTOCOL_MAP) == (listener,)
+
+
+def test_several_with_names_of_their_own() -> None:
+    protocols = parse_protocol_map("in:PLAINTEXT, OUT:plaintext")
+    listeners = parse_listeners("IN://10.0.0.1:9092,out://[::1]:9092", protocols)
+    assert [listener.name for listener in listeners] == ["IN", "OUT"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "at least one listener"),
+        ("localhost:9092", "not a listener"),
+        ("PLAINTEXT://localhost", "not a listener"),
+        ("PLAINTEXT://::1:9092", "not a listener"),
+        ("PLAINTEXT://h:70000", "ports end at 65535"),
+        ("PLAINTEXT://[1.2.3.4]:1", "not an IPv6 address"),
+        ("OTHER://h:1", "OTHER has no security protocol"),
+        ("A://h:1,a://h:2", "A comes 2 times"),
+        ("A://h:1,B://g:1", "1 is used by A://h:1, B://g:1"),
+        ("A://1.1.1.1:1,B://[::1]:1,C://2.2.2.2:1", "1 is used by"),
+        ("A://1.1.1.1:1,B://localhost:1", "1 is used by"),
+    ],
+)
+def test_refused(text: str, message: str) -> None:
+    protocols = {**DEFAULT_PROTOCOL_MAP, "A": "PLAINTEXT", "B": "PLAINTEXT", "C": "PLAINTEXT"}
+    with pytest.raises(ValueError, match=message):
+        parse_listeners(text, protocols)
+
+
+def test_ports_that_may_repeat() -> None:
+    protocols = {"A": "PLAINTEXT", "B": "PLAINTEXT"}
+    assert len(parse_listeners("A://h:0,B://h:0", protocols)) == 2
+    assert len(parse_listeners("A://127.0.0.1:1,B://[::1]:1", protocols)) == 2
+    assert len(parse_listeners("A://h:1,B://g:1", protocols, unique_ports=False)) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("A", "not NAME:PROTOCOL"), ("A:TLS", "TLS"), ("A:SSL,a:SSL", "twice")]
+)
+def test_protocol_map_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_protocol_map(text)
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_what_cannot_be_served_is_said(protocol: str) -> None:
+    listeners = parse_listeners(f"PLAINTEXT://:1,{protocol}://:2", DEFAULT_PROTOCOL_MAP)
+    (message,) = not_built(listeners)
+    assert f"{protocol}://:2" in message
+    assert "not built yet" in message
+
+
+def test_wildcard_is_advertised_by_name() -> None:
+    listeners = parse_listeners("PLAINTEXT://:9092", DEFAULT_PROTOCOL_MAP)
+    assert str(advertised_by_default(listeners, "broker.example")[0]) == "PLAINTEXT://broker.example:9092"

@@ -1,0 +1,188 @@
+"""Files, overrides and flags become one struct, or one error that names every problem and its place."""
+
+from pathlib import Path
+
+import pytest
+
+from mpbroker.config import ConfigError, Flag, load
+from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
+from mpbroker.config.known import ALIASES, is_known
+
+
+def problems(*overrides: str, path: Path | None = None) -> str:
+    with pytest.raises(ConfigError) as raised:
+        load(path, overrides)
+    return str(raised.value)
+
+
+def test_defaults() -> None:
+    loaded = load()
+    assert loaded.warnings == ()
+    assert loaded.config.log_dirs == (str(Path("data").absolute()),)
+    assert str(loaded.config.listeners[0]) == "PLAINTEXT://127.0.0.1:9092"
+    assert loaded.config.origins == {}
+
+
+def test_later_sources_beat_earlier_ones_and_say_so(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("num.io.threads=3\nnum.partitions=5\nnum.network.threads=7\n")
+    loaded = load(path, ["num.partitions=6", "num.io.threads=4"], [Flag("--handlers", "num.io.threads", "5")])
+    config = loaded.config
+    assert (config.num_io_threads, config.num_partitions, config.num_network_threads) == (5, 6, 7)
+    assert config.origins["num.io.threads"] == "--handlers"
+    assert config.origins["num.network.threads"] == f"{path}:3"
+    assert [str(warning) for warning in loaded.warnings] == [
+        f"-o: num.partitions given here beats the one given in {path}:2",
+        f"-o: num.io.threads given here beats the one given in {path}:1",
+        "--handlers: num.io.threads given here beats the one given in -o",
+    ]
+
+
+def test_every_problem_is_named_with_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("# comment\nnum.partition=3\nnum.io.threads=none\n\nlisteners=SSL://:9093\n")
+    assert problems(path=path).splitlines() == [
+        f"{path}:2: unknown setting num.partition; did you mean num.partitions?",
+        f"{path}:3: Invalid value none for configuration num.io.threads: Not a number of type INT",
+        f"{path}:5: listener SSL://:9093 needs SSL, which is not built yet; only PLAINTEXT can be served",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("num.partitions", "'num.partitions' is not key=value"),
+        ("num.partitions=0", "Value must be at least 1"),
+        ("num.partitions=1_000", "Not a number of type INT"),
+        ("num.partitions=2147483648", "Not a number of type INT"),
+        ("num.partitions=" + "9" * 5000, "Not a number of type INT"),
+        ("auto.create.topics.enable=yes", "Expected value to be either true or false"),
+        ("compression.type=brotli", "String must be one of: uncompressed"),
+        ("compression.gzip.level=0", "between 1 and 9, or equal to -1"),
+        ("log.cleaner.min.cleanable.ratio=1.5", "Value must be no more than 1"),
+        ("log.cleaner.min.cleanable.ratio=half", "Not a number of type DOUBLE"),
+        ("log.cleanup.policy=delete,shred", "Values must be among: compact, delete"),
+        ("log.flush.policy=never", "String must be one of: group, os"),
+        ("log.retention.ms=0", "Value must be unlimited"),
+        ("log.dirs=/a,/a", "must not be duplicated"),
+        ("log.dirs=/a,,/b", "must not be empty"),
+        ("log.dirs=", "must name a directory"),
+        ("fetch.max.bytes=10", "Value must be at least 1024"),
+        ("queued.max.request.bytes=5", "must be at least socket.request.max.bytes"),
+        ("default.replication.factor=3", "mpbroker.replication.factor.clamp=true"),
+        ("listeners=PLAINTEXT://0.0.0.0:9092", "clients cannot connect to 0.0.0.0"),
+        ("advertised.listeners=SSL://h:1", "needs SSL"),
+        ("process.roles=controller", "must contain broker"),
+        ("ssl.client.auth=required", "cannot be honoured: TLS"),
+        ("listener.name.internal.ssl.client.auth=none", "settings of a single listener"),
+        ("authorizer.class.name=kafka.Foo", "authorization"),
+        ("completely.unlike.anything=1", "unknown setting completely.unlike.anything"),
+    ],
+)
+def test_refused(override: str, message: str) -> None:
+    assert message in problems(override)
+
+
+def test_clamp_allows_a_replication_factor() -> None:
+    overrides = ["default.replication.factor=3", "mpbroker.replication.factor.clamp=true"]
+    assert load(None, overrides).config.default_replication_factor == 3
+
+
+def test_flush_interval_needs_the_group_policy() -> None:
+    assert load(None, ["log.flush.interval.messages=1"]).config.log_flush_interval_messages == 1
+    assert "not built for log.flush.policy=os" in problems("log.flush.interval.ms=1", "log.flush.policy=os")
+
+
+def test_advertised_name_must_be_a_listener() -> None:
+    overrides = ["listener.security.protocol.map=A:PLAINTEXT,B:PLAINTEXT", "listeners=A://:1"]
+    assert "has B, which is not in listeners" in problems(*overrides, "advertised.listeners=B://h:1")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("group.initial.rebalance.delay.ms=0", "consumer groups are not built yet"),
+        ("ssl.client.auth=none", "TLS, SASL and authorization are not built yet"),
+        ("replica.lag.time.max.ms=1", "single node"),
+        ("background.threads=4", "no such setting"),
+        ("log.retention.hours=1", "deletion by age or size is not built yet"),
+    ],
+)
+def test_warned(override: str, message: str) -> None:
+    (warning,) = load(None, [override]).warnings
+    assert message in str(warning)
+
+
+def test_the_file_that_comes_with_kafka_starts(tmp_path: Path) -> None:
+    """A KRaft broker-and-controller file is usable as it is; what it cannot have here is said."""
+    path = tmp_path / "server.properties"
+    path.write_text(
+        "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.bootstrap.servers=localhost:9093\n"
+        "listeners=PLAINTEXT://:9092,CONTROLLER://:9093\n"
+        "advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093\n"
+        "controller.listener.names=CONTROLLER\nlog.dirs=/tmp/logs\noffsets.topic.replication.factor=1\n"
+    )
+    loaded = load(path)
+    assert [str(listener) for listener in loaded.config.listeners] == ["PLAINTEXT://:9092"]
+    assert loaded.config.advertised_listeners is not None
+    assert [str(listener) for listener in loaded.config.advertised_listeners] == [
+        "PLAINTEXT://localhost:9092"
+    ]
+    assert [warning.key for warning in loaded.warnings] == [
+        "controller.quorum.bootstrap.servers",
+        "offsets.topic.replication.factor",
+        "listeners",
+    ]
+
+
+def test_log_dirs_beats_log_dir_in_any_order(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("log.dirs=/a,/b\nlog.dir=/c\n")
+    loaded = load(path)
+    assert loaded.config.log_dirs == ("/a", "/b")
+    assert len(loaded.warnings) == 1
+
+
+def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.properties"
+    assert problems(path=missing) == f"{missing}: cannot be read: No such file or directory"
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"a=\xff")
+    assert problems(path=binary) == f"{binary}: is not UTF-8 text (byte 2)"
+    escape = tmp_path / "escape"
+    escape.write_text("\na=\\uzzzz")
+    assert problems(path=escape).startswith(f"{escape}:2: ")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "retention_ms", "roll_ms"),
+    [
+        ([], 604_800_000, 604_800_000),
+        (["log.retention.minutes=2", "log.roll.hours=1"], 120_000, 3_600_000),
+        (["log.retention.ms=5", "log.retention.minutes=2", "log.roll.ms=7"], 5, 7),
+        (["log.retention.hours=-5"], -1, 604_800_000),
+    ],
+)
+def test_units(overrides: list[str], retention_ms: int, roll_ms: int) -> None:
+    config = load(None, overrides).config
+    assert (config.retention_ms, config.roll_ms) == (retention_ms, roll_ms)
+
+
+def test_supported_and_unsupported_keys_do_not_overlap() -> None:
+    kafka_own = [key for key in BROKER_KEYS if is_known(key)]
+    assert len(kafka_own) > 40
+    assert set(BROKER_KEYS) - set(kafka_own) == {
+        "log.flush.policy",
+        "log.workers",
+        "handler.hang.timeout.ms",
+        "mpbroker.replication.factor.clamp",
+    }
+    assert not set(ALIASES) & set(BROKER_KEYS)
+
+
+def test_every_key_is_documented_and_its_default_is_valid() -> None:
+    for key in BROKER_KEYS.values():
+        assert key.doc.endswith("."), key.name
+        if isinstance(key.default, (bool, int, float)):
+            assert key.parse(str(key.default)) == key.default
+    assert BrokerConfig().num_io_threads >= 2

@@ -1,0 +1,106 @@
+"""Topic settings: Kafka's table, inheritance, messages, and what DescribeConfigs says about them."""
+
+import pytest
+
+from mpbroker.config import load
+from mpbroker.config.describe import ConfigSource, Synonym, describe_broker, describe_topic
+from mpbroker.config.keys import ConfigType
+from mpbroker.config.topic_config import TOPIC_KEYS, TopicConfigError, resolve, validate
+
+BROKER = load().config
+
+
+def test_the_table_is_kafkas() -> None:
+    assert len(TOPIC_KEYS) == 33
+    assert all(key.doc.endswith(".") for key in TOPIC_KEYS.values())
+
+
+def test_defaults_of_topics_are_those_of_a_default_broker() -> None:
+    config = resolve(BROKER, {})
+    for name, key in TOPIC_KEYS.items():
+        assert getattr(config, name.replace(".", "_")) == key.default, name
+
+
+def test_topics_inherit_from_the_broker_and_override_it() -> None:
+    broker = load(
+        None, ["log.retention.hours=1", "log.segment.bytes=2097152", "message.max.bytes=100"]
+    ).config
+    config = resolve(broker, {"max.message.bytes": " 200 "})
+    assert (config.retention_ms, config.segment_bytes, config.max_message_bytes) == (
+        3_600_000,
+        2_097_152,
+        200,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("retention.mss", "1", "Unknown topic config name: retention.mss"),
+        ("retention.ms", None, "Null value not supported for topic configs: retention.ms"),
+        ("retention.ms", "x", "Invalid value x for configuration retention.ms: Not a number of type LONG"),
+        ("retention.ms", "-2", "Value must be at least -1"),
+        ("segment.bytes", "1048575", "Value must be at least 1048576"),
+        ("cleanup.policy", "shred", "Values must be among: compact, delete"),
+        ("message.timestamp.type", "createtime", "String must be one of: CreateTime, LogAppendTime"),
+        ("min.compaction.lag.ms", "9223372036854775808", "Not a number of type LONG"),
+        ("remote.storage.enable", "true", "Tiered Storage functionality is disabled"),
+        ("leader.replication.throttled.replicas", "1-2", "must be the literal"),
+    ],
+)
+def test_refused(name: str, text: str | None, message: str) -> None:
+    with pytest.raises(TopicConfigError, match=message):
+        validate(BROKER, {name: text})
+
+
+def test_lags_that_contradict_each_other() -> None:
+    with pytest.raises(TopicConfigError, match=r"min.compaction.lag.ms \(2\) > max.compaction.lag.ms \(1\)"):
+        validate(BROKER, {"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"})
+
+
+@pytest.mark.parametrize("text", ["*", "0:1,1:2", ""])
+def test_throttled_replicas(text: str) -> None:
+    assert validate(BROKER, {"leader.replication.throttled.replicas": text})
+
+
+def test_describe_topic_names_every_place_a_value_could_come_from() -> None:
+    broker = load(None, ["log.retention.hours=1", "log.retention.ms=5"]).config
+    (entry,) = describe_topic(broker, {"retention.ms": "7"}, ["retention.ms", "no.such.name"])
+    assert (entry.value, entry.source, entry.type) == (
+        "7",
+        ConfigSource.DYNAMIC_TOPIC_CONFIG,
+        ConfigType.LONG,
+    )
+    assert entry.synonyms == (
+        Synonym("retention.ms", "7", ConfigSource.DYNAMIC_TOPIC_CONFIG),
+        Synonym("log.retention.ms", "5", ConfigSource.STATIC_BROKER_CONFIG),
+        Synonym("log.retention.hours", "1", ConfigSource.STATIC_BROKER_CONFIG),
+        Synonym("log.retention.hours", "168", ConfigSource.DEFAULT_CONFIG),
+    )
+
+
+def test_describe_topic_has_all_settings_as_kafka_prints_them() -> None:
+    entries = {entry.name: entry for entry in describe_topic(BROKER, {})}
+    assert list(entries) == sorted(TOPIC_KEYS)
+    assert all(entry.is_default and not entry.read_only for entry in entries.values())
+    values = {
+        name: entries[name].value for name in ("cleanup.policy", "preallocate", "min.cleanable.dirty.ratio")
+    }
+    assert values == {"cleanup.policy": "delete", "preallocate": "false", "min.cleanable.dirty.ratio": "0.5"}
+
+
+def test_describe_broker() -> None:
+    broker = load(None, ["num.partitions=4"]).config
+    entries = {entry.name: entry for entry in describe_broker(broker)}
+    assert (entries["num.partitions"].value, entries["num.partitions"].source) == (
+        "4",
+        ConfigSource.STATIC_BROKER_CONFIG,
+    )
+    assert [synonym.value for synonym in entries["num.partitions"].synonyms] == ["4", "1"]
+    assert entries["listeners"].value == "PLAINTEXT://127.0.0.1:9092"
+    assert entries["listener.security.protocol.map"].value == (
+        "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
+    )
+    assert entries["advertised.listeners"].value is None
+    assert all(entry.read_only for entry in entries.values())
+    assert "origins" not in entries
