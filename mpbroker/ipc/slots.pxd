@@ -135,4 +135,5 @@ cdef struct Part:
     uint32_t slot_generation
     int64_t segment_base        # PART_FILE: base offset of the segment
     uint64_t file_generation    # PART_FILE: inode number of the segment's file, so that a swapped file is noticed
-    uint64_t reserved
+    uint32_t path               # PART_FILE: where the file's path stands, from `block`
+    uint32_t path_length

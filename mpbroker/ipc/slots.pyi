@@ -199,4 +199,6 @@ def pack_part(
     slot_generation: int = 0,
     segment_base: int = 0,
     file_generation: int = 0,
+    path: int = 0,
+    path_length: int = 0,
 ) -> bytes: ...

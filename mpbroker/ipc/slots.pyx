@@ -193,10 +193,10 @@ def fill_job_batch(
 
 def pack_part(
     int kind, uint32_t length, uint64_t position, uint32_t slot=0, uint32_t slot_generation=0, int64_t segment_base=0,
-    uint64_t file_generation=0,
+    uint64_t file_generation=0, uint32_t path=0, uint32_t path_length=0,
 ) -> bytes:
     cdef Part p
     memset(&p, 0, sizeof(p))
     p.kind, p.length, p.position, p.slot, p.slot_generation = kind, length, position, slot, slot_generation
-    p.segment_base, p.file_generation = segment_base, file_generation
+    p.segment_base, p.file_generation, p.path, p.path_length = segment_base, file_generation, path, path_length
     return (<char *>&p)[:sizeof(p)]

@@ -1,0 +1,61 @@
+# make help says what there is. Everything happens in .venv; nothing needs root but installing system packages.
+
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+# Two stamps, so that a repeated `make setup` costs nothing and a changed .pyx only a compilation.
+SYNCED := .venv/.synced
+BUILT := .venv/.built
+NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
+DATA ?= data
+LISTENERS ?= PLAINTEXT://127.0.0.1:9092
+
+.PHONY: help setup run test demo bench bench-kafka chaos lint fmt clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(BUILT) ## .venv with everything in it, native modules built in place
+
+$(SYNCED): pyproject.toml uv.lock setup.py ops/setup/setup.sh
+	PYTHON="$(PYTHON)" ops/setup/setup.sh
+	@touch $@
+
+# The first build is uv's; this one follows changes. Headers count as a change of every module.
+$(BUILT): $(SYNCED) $(NATIVE)
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
+run: setup ## a broker on 127.0.0.1:9092 with its data in ./data
+	$(BIN)/mpbroker serve --listeners $(LISTENERS) --log-dirs $(DATA)
+
+test: setup ## every test (make test ARGS='tests/config -k units')
+	$(BIN)/python -m pytest $(ARGS)
+
+demo: setup ## broker, kcat, and a PySpark job that reads what was just written
+	PATH="$(CURDIR)/$(BIN):$$PATH" ops/demo/run.sh
+
+bench: setup ## requests a second, latencies and CPU of this broker
+	$(BIN)/python ops/bench/run.py $(ARGS)
+
+bench-kafka: setup ## the same, beside Apache Kafka in the same run
+	$(BIN)/python ops/bench/run.py --kafka $(ARGS)
+
+chaos: setup ## the long form of the fault tests
+	$(BIN)/python -m pytest tests/chaos --full $(ARGS)
+
+lint: setup ## ruff, formatting, strict mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+fmt: setup ## rewrite the sources as lint wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove .venv and all that was built; data stays
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find shm mpbroker -name '*.so' -delete
+	for source in $$(find shm mpbroker -name '*.pyx'); do rm -f "$${source%.pyx}.c"; done

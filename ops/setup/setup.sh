@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Makes a machine ready: finds (or installs) what the project needs from the system, then fills .venv.
+# Root: installs what is missing with apt-get. Everybody else: is told exactly what to type.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+PYTHON_MINOR_MIN=11
+JAVA_MIN=17
+
+say() { printf '%s\n' "setup: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+[ "$(uname -s)" = Linux ] || die "mpbroker runs on Linux only; this is $(uname -s)"
+
+# A Python is good if it is new enough, can make virtual environments and has its headers.
+python_is_good() {
+    "$1" - "$PYTHON_MINOR_MIN" >/dev/null 2>&1 <<'PY'
+import ensurepip, os, sys, sysconfig, venv
+good = sys.version_info >= (3, int(sys.argv[1])) and sys.implementation.name == "cpython"
+raise SystemExit(not (good and os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h"))))
+PY
+}
+
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-} python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3; do
+        if command -v "$candidate" >/dev/null && python_is_good "$candidate"; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+# Java 8 calls itself 1.8, later ones 17.0.2.
+java_is_good() {
+    local java=java version
+    [ -n "${JAVA_HOME:-}" ] && java=$JAVA_HOME/bin/java
+    version=$("$java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1) || return 1
+    [ -n "$version" ] && [ "$version" -ge "$JAVA_MIN" ]
+}
+
+# Fills two lists: packages without which nothing works, and those that Spark, the demo and some tests need.
+look_around() {
+    required=() wanted=()
+    command -v "${CC:-cc}" >/dev/null || required+=(gcc libc6-dev)
+    find_python >/dev/null || required+=(python3 python3-venv python3-dev)
+    java_is_good || wanted+=("$(java_package)")
+    command -v kcat >/dev/null || wanted+=(kcat)
+    command -v go >/dev/null || wanted+=(golang-go)
+    command -v mvn >/dev/null || wanted+=(maven)
+}
+
+java_package() {
+    if apt-cache show openjdk-17-jre-headless >/dev/null 2>&1; then
+        echo openjdk-17-jre-headless
+    else
+        echo default-jre-headless
+    fi
+}
+
+install_missing() {
+    look_around
+    [ $((${#required[@]} + ${#wanted[@]})) -gt 0 ] || return 0
+    local commands
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+        commands="sudo apt-get update && sudo apt-get install -y ${required[*]} ${wanted[*]}"
+        command -v apt-get >/dev/null || commands="(your system's names for) ${required[*]} ${wanted[*]}"
+        say "missing: ${required[*]} ${wanted[*]}; please install them:"
+        say "    $commands"
+        [ ${#required[@]} -eq 0 ] || exit 1
+        say "going on without them: Spark, the demo and some tests will not work"
+        return 0
+    fi
+    apt-get update -q
+    look_around # what apt knows has changed
+    say "installing ${required[*]} ${wanted[*]}"
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${required[@]}" "${wanted[@]}"
+    look_around
+    [ ${#required[@]} -eq 0 ] || die "still missing after apt-get: ${required[*]} \
+(Python must be 3.$PYTHON_MINOR_MIN or newer; name another one with: make setup PYTHON=/path/to/python3)"
+    [ ${#wanted[@]} -eq 0 ] || say "still missing: ${wanted[*]}; Spark, the demo and some tests need them"
+}
+
+fill_venv() {
+    local python
+    python=$(find_python) || die "no usable Python 3.$PYTHON_MINOR_MIN or newer"
+    if ! .venv/bin/python -c 'import pip' 2>/dev/null; then
+        say "creating .venv with $python"
+        "$python" -m venv --clear .venv
+    fi
+    # uv honours the system's certificates only when told to; pip does through PIP_CERT.
+    export UV_SYSTEM_CERTS=1
+    [ -z "${PIP_CERT:-}" ] || export SSL_CERT_FILE=${SSL_CERT_FILE:-$PIP_CERT}
+    .venv/bin/python -c 'import uv' 2>/dev/null || .venv/bin/python -m pip install --quiet uv
+    # --inexact leaves uv itself alone, which the lock file does not know.
+    UV_PROJECT_ENVIRONMENT=.venv .venv/bin/uv sync --quiet --locked --inexact --all-extras --all-groups
+}
+
+install_missing
+fill_venv
+say "ready: $(.venv/bin/python --version), $(.venv/bin/uv --version)"

@@ -1,0 +1,304 @@
+"""The project's habits as tests: who may import whom, how long things get, what is never written.
+
+Imports point downwards only, so that a reader can learn the project from the bottom up and a change has a
+direction it cannot spread in. The rest keeps the code one screen at a time.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("shm", "mpbroker", "spark_integration", "pyspark_mpbroker")
+PRODUCT = [ROOT / package for package in PACKAGES]
+EVERYTHING = [*PRODUCT, ROOT / "tests", ROOT / "ops", ROOT / "docs", ROOT / ".ci"]
+BUILT = (".venv", "build", "bin", "libs", "target", "__pycache__")
+
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 600
+GENERATED = {"mpbroker/protocol/messages.py"}
+
+# A room may import rooms of a smaller number, and itself.
+RANKS = {
+    "shm": 0,
+    "mpbroker.config": 1,
+    "mpbroker.ipc": 2,
+    "mpbroker.protocol": 3,
+    "mpbroker.records": 3,
+    "mpbroker.security": 4,
+    "mpbroker.metrics": 4,
+    "mpbroker.log": 4,
+    "mpbroker.network": 5,
+    "mpbroker.handlers": 5,
+    "mpbroker.coordinator": 5,
+    "mpbroker.supervisor": 6,
+    "mpbroker.cli": 7,
+}
+# Rooms that are narrower than their rank: all they may import of ours.
+NARROW = {
+    "shm": (),
+    "mpbroker.config": (),
+    "mpbroker.records": (),
+    "spark_integration": ("shm", "mpbroker.records", "mpbroker.log.reader"),
+    "pyspark_mpbroker": ("spark_integration",),
+}
+# struct.pack_into clears its target before it writes: a reader of shared memory would see torn words. These
+# rooms know no shared memory, they write into buffers of their own.
+MAY_PACK_INTO = ("mpbroker/protocol/", "mpbroker/records/")
+
+_CIMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+cimport\s|cimport\s+([\w.]+))", re.MULTILINE)
+_PATH_OF_OURS = re.compile(r"\"((?:shm|mpbroker)/[\w/]+)/\w+\.h\"")
+_BARE_EXCEPT = re.compile(r"^\s*except\s*:", re.MULTILINE)
+_CYTHON_FUNCTION = re.compile(r"^(\s*)(?:def|cpdef|cdef)\s[^=]*\(")
+_API_MODULE = re.compile(r"k(\d\d)_[a-z][a-z0-9_]*\.py")
+# Spelt so that this file does not contain them.
+_BANNED_WORD = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
+_MACHINE_PATH = re.compile(r"(?<![\w.~])/(?:wo" + r"rk|ro" + r"ot|ho" + r"me/\w+|opt/wh" + r"eels)(?:/|\b)")
+
+
+def files(roots: list[Path], *suffixes: str) -> Iterator[Path]:
+    """All files below the roots, but for what the build made there."""
+    for root in roots:
+        for path in sorted(root.rglob("*")):
+            relative = path.relative_to(ROOT)
+            made_by_cython = path.suffix == ".c" and path.with_suffix(".pyx").exists()
+            built = made_by_cython or set(relative.parts) & set(BUILT)
+            if path.is_file() and not built and (not suffixes or path.suffix in suffixes):
+                yield path
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str) -> str:
+    """The part of a module's name that the import rule speaks of."""
+    parts = module.split(".")
+    return ".".join(parts[:2]) if parts[0] == "mpbroker" else parts[0]
+
+
+def imports_of(source: str, module: str, *, is_package: bool = False) -> set[str]:
+    """Modules of ours that a Python or Cython source names, relative imports made absolute."""
+    found: set[str] = set()
+    try:
+        tree = ast.parse(source)
+    except (
+        SyntaxError
+    ):  # Cython: only the import statements matter here, and they stand in lines of their own
+        statements = re.findall(r"^\s*(?:from\s+[\w.]+\s+import\s|import\s).*$", source, re.MULTILINE)
+        tree = ast.parse("\n".join(re.sub(r"\(\s*$", "a", statement).strip() for statement in statements))
+        found |= {one or other for one, other in _CIMPORT.findall(source)}
+    found |= {path.replace("/", ".") for path in _PATH_OF_OURS.findall(source)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = module.split(".")[: len(module.split(".")) - node.level + is_package]
+                base = ".".join([*parents, *filter(None, [base])])
+            # `from mpbroker import log` names a room in its second half.
+            found |= {f"{base}.{alias.name}" for alias in node.names} if base == "mpbroker" else {base}
+    return {name for name in found if name.split(".")[0] in PACKAGES}
+
+
+def may_import(module: str, imported: str) -> bool:
+    room, target = room_of(module), room_of(imported)
+    if room == target or room == "mpbroker":
+        return room == target
+    if room in NARROW:
+        return any(imported == name or imported.startswith(f"{name}.") for name in NARROW[room])
+    return target in RANKS and RANKS[target] < RANKS[room]
+
+
+def long_functions(source: str) -> list[str]:
+    """Functions of a Python source that do not fit on a screen."""
+    functions = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
+    lengths = {node: (node.end_lineno or 0) - node.lineno + 1 for node in functions}
+    return [f"{node.name} has {lines} lines" for node, lines in lengths.items() if lines > FUNCTION_LINES_MAX]
+
+
+def long_cython_functions(source: str) -> list[str]:
+    """The same for Cython, by indentation: a function ends where a line stands as far left as its head."""
+    lines = source.splitlines()
+    found = []
+    for start, line in enumerate(lines):
+        head = _CYTHON_FUNCTION.match(line)
+        if head is None:
+            continue
+        end = start
+        for number in range(start + 1, len(lines)):
+            text = lines[number]
+            if (
+                text.strip()
+                and len(text) - len(text.lstrip()) <= len(head[1])
+                and not text.lstrip().startswith(")")
+            ):
+                break
+            end = number if text.strip() else end
+        if end - start + 1 > FUNCTION_LINES_MAX:
+            found.append(f"{line.strip()} has {end - start + 1} lines")
+    return found
+
+
+def sleeps(source: str) -> list[int]:
+    """Lines that wait by sleeping."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and node.attr == "sleep" and isinstance(node.value, ast.Name):
+            if node.value.id == "time":
+                found.append(node.lineno)
+        elif isinstance(node, ast.ImportFrom) and node.module == "time":
+            found += [node.lineno for alias in node.names if alias.name == "sleep"]
+    return found
+
+
+def swallows(source: str) -> list[int]:
+    """Lines that catch everything and do nothing about it."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ExceptHandler):
+            everything = isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")
+            idle = all(isinstance(statement, ast.Pass) for statement in node.body)
+            if node.type is None or (everything and idle):
+                found.append(node.lineno)
+    return found
+
+
+def broken(paths: Iterator[Path], check: Callable[[str], list[str] | list[int]]) -> list[str]:
+    """`path: finding` for everything a check finds."""
+    return [
+        f"{path.relative_to(ROOT)}: {finding}"
+        for path in paths
+        for finding in check(path.read_text(encoding="utf-8"))
+    ]
+
+
+def test_imports_point_downwards() -> None:
+    wrong = []
+    for path in files(PRODUCT, ".py", ".pyi", ".pyx", ".pxd"):
+        module = module_of(path)
+        found = imports_of(path.read_text(), module, is_package=path.stem == "__init__")
+        wrong += [f"{module} imports {name}" for name in sorted(found) if not may_import(module, name)]
+    assert wrong == []
+
+
+def test_every_room_has_a_rank() -> None:
+    rooms = {room_of(module_of(path)) for path in files([ROOT / "mpbroker"], ".py", ".pyx")} - {"mpbroker"}
+    assert rooms <= set(RANKS)
+
+
+def test_functions_fit_on_a_screen() -> None:
+    python = broken(files(EVERYTHING, ".py"), long_functions)
+    assert python + broken(files(PRODUCT, ".pyx", ".pxd"), long_cython_functions) == []
+
+
+def test_files_stay_short() -> None:
+    sources = files(EVERYTHING, ".py", ".pyi", ".pyx", ".pxd", ".h", ".c", ".sh")
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in sources}
+    assert {
+        name: lines for name, lines in lengths.items() if lines > FILE_LINES_MAX and name not in GENERATED
+    } == {}
+
+
+def test_no_error_is_swallowed() -> None:
+    assert broken(files(EVERYTHING, ".py"), swallows) == []
+    assert broken(files(PRODUCT, ".pyx", ".pxd"), _BARE_EXCEPT.findall) == []
+
+
+def test_shared_words_are_never_packed_into() -> None:
+    sources = [path.relative_to(ROOT).as_posix() for path in files(PRODUCT, ".py", ".pyx")]
+    users = [name for name in sources if "pack_into" in (ROOT / name).read_text()]
+    assert [name for name in users if not name.startswith(MAY_PACK_INTO)] == []
+
+
+def test_tests_never_sleep() -> None:
+    assert broken(files([ROOT / "tests"], ".py"), sleeps) == []
+
+
+def test_one_module_per_kafka_api() -> None:
+    modules = [path for path in files([ROOT / "mpbroker/handlers/apis"], ".py") if path.stem != "__init__"]
+    assert [path.name for path in modules if not _API_MODULE.fullmatch(path.name)] == []
+    keys = [path.name[:3] for path in modules]
+    assert [key for key in keys if keys.count(key) > 1] == []
+    undocumented = [
+        path.name
+        for path in modules
+        if "ersion" not in (ast.get_docstring(ast.parse(path.read_text())) or "")
+    ]
+    assert undocumented == [], "the docstring of an API says its versions and behaviour"
+
+
+@pytest.mark.parametrize("pattern", [_BANNED_WORD, _MACHINE_PATH], ids=["unfinished", "machine paths"])
+def test_never_written(pattern: re.Pattern[str]) -> None:
+    top = [ROOT / name for name in ("README.md", "Makefile", "pyproject.toml", "setup.py")]
+    texts = [
+        *files(EVERYTHING, ".py", ".pyi", ".pyx", ".pxd", ".h", ".c", ".sh", ".md", ".service", ".go"),
+        *top,
+    ]
+    assert broken(iter(texts), lambda text: [match[0] for match in pattern.finditer(text)]) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "imported", "allowed"),
+    [
+        ("shm.ring", "shm.atomics", True),
+        ("shm.ring", "mpbroker.ipc.slots", False),
+        ("mpbroker.config.load", "mpbroker.ipc", False),
+        ("mpbroker.log.process", "mpbroker.records.batch", True),
+        ("mpbroker.log.process", "mpbroker.network", False),
+        ("mpbroker.network.acceptor", "mpbroker.handlers", False),
+        ("mpbroker.records.batch", "mpbroker.protocol", False),
+        ("mpbroker", "mpbroker.log", False),
+        ("spark_integration.source", "mpbroker.log.reader", True),
+        ("spark_integration.source", "mpbroker.log.process", False),
+        ("mpbroker.cli.main", "mpbroker.supervisor.main", True),
+        ("mpbroker.log.process", "mpbroker.unheard_of", False),
+    ],
+)
+def test_the_import_rule_bites(module: str, imported: str, allowed: bool) -> None:
+    assert may_import(module, imported) is allowed
+
+
+def test_imports_are_found_in_every_spelling() -> None:
+    python = "from ..ipc import slots\nfrom . import load\nimport os, shm.ring as r\nfrom mpbroker import log"
+    assert imports_of(python, "mpbroker.config.keys") == {
+        "mpbroker.ipc",
+        "mpbroker.config",
+        "shm.ring",
+        "mpbroker.log",
+    }
+    assert imports_of("from .keys import Key", "mpbroker.config", is_package=True) == {"mpbroker.config.keys"}
+    cython = (
+        "from libc.math cimport sin\nfrom shm.ring cimport (\n    push,\n)\ncimport mpbroker.ipc.slots\n"
+        'cdef extern from "mpbroker/records/batch.h":\n    pass\nfrom mpbroker.log import (\n    reader,\n)\n'
+    )
+    assert imports_of(cython, "mpbroker.network.turn") == {
+        "shm.ring",
+        "mpbroker.ipc.slots",
+        "mpbroker.records",
+        "mpbroker.log",
+    }
+
+
+def test_the_other_checks_bite() -> None:
+    body = "    x = 1\n" * FUNCTION_LINES_MAX
+    assert long_functions(f"def f():\n{body}") == ["f has 71 lines"]
+    assert long_functions(f"def f():\n{body[:-10]}") == []
+    assert (
+        len(long_cython_functions(f"cdef int f(int a) nogil:\n{body}\n\ncdef int g(int a):\n    pass\n")) == 1
+    )
+    assert sorted(sleeps("import time\ntime.sleep(1)\nfrom time import sleep\n")) == [2, 3]
+    assert swallows("try:\n    f()\nexcept Exception:\n    pass\n") == [3]
+    assert swallows("try:\n    f()\nexcept:\n    raise\n") == [3]
+    assert swallows("try:\n    f()\nexcept OSError:\n    pass\n") == []
+    assert _MACHINE_PATH.search("in /wo" + "rk/x")
+    assert not _MACHINE_PATH.search("mpbroker/network/x ~/root.txt")
