@@ -16,7 +16,7 @@ import msgspec
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.metadata import Metadata
 from mpbroker.handlers.process import Handler
-from mpbroker.ipc import slots, topology
+from mpbroker.ipc import calls, slots, topology
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, TopicImage
 from mpbroker.ipc.process import ProcessContext
@@ -200,6 +200,42 @@ class LogEnd:
         return None
 
 
+class CoordinatorEnd:
+    """The coordinator's side of calls."""
+
+    def __init__(self, memory: SharedMemory, handler: int = HANDLER) -> None:
+        self.memory = memory
+        self.arena = memory.arena(COORDINATOR)
+        self.calls = memory.ring(handler, COORDINATOR)
+        self.back = memory.ring(COORDINATOR, handler)
+        self.handler_bell = memory.doorbell(handler)
+        self.returned: list[int] = []
+
+    def take(self) -> list[tuple[Any, Any]]:
+        """(slot, message) of each call."""
+        taken, _ = self.calls.take(1 << 10)
+        found = []
+        for i in range(len(taken) // 64):
+            call = slots.unpack_call(taken, i)
+            if call.kind == SlotKind.RETURN:
+                assert self.arena.take_back(call.block, call.generation)
+                self.returned.append(call.block)
+                continue
+            arena = self.memory.arena(call.owner)
+            assert arena.check(call.block, call.generation)
+            found.append((call, calls.decode(bytes(arena.view(call.block, call.length)))))
+        return found
+
+    def answer(self, call: Any, message: Any) -> None:
+        payload = calls.encode(message)
+        block = self.arena.allocate(len(payload))
+        self.arena.view(block, len(payload))[:] = payload
+        generation = self.arena.lend(block, HANDLER)
+        slot = slots.pack_call(SlotKind.ANSWER, COORDINATOR, call.request, block, generation, len(payload), call.connection)
+        assert self.back.push(slot)
+        self.handler_bell.ring()
+
+
 class Rig:
     """A handler in this very process, with all its peers played by the test."""
 
@@ -214,6 +250,7 @@ class Rig:
         self.handler = Handler(self.context)
         self.processor = ProcessorEnd(memory)
         self.log = LogEnd(memory)
+        self.coordinator = CoordinatorEnd(memory)
         self.table = memory.table()
 
     @property
