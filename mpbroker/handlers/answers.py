@@ -1,7 +1,8 @@
-"""Answers to requests: response frames in blocks of this handler's arena, lent to a processor until it has sent them.
+"""Answers to requests: response frames in blocks of this handler's arena, lent to a processor until it has
+sent them.
 
-    block of a SEND         | frame |
-    block of a SEND_PARTS   | bytes of all PART_BYTES | pad to 8 | Part × n |
+block of a SEND         | frame |
+block of a SEND_PARTS   | bytes of all PART_BYTES | pad to 8 | n times Part |
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ class FileSlice(RecordsSlice):
     __slots__ = ("file_generation", "generation", "position", "segment_base", "slot")
 
     def __init__(
-        self, length: int, *, slot: int, generation: int, segment_base: int, file_generation: int, position: int
+        self,
+        length: int,
+        *,
+        slot: int,
+        generation: int,
+        segment_base: int,
+        file_generation: int,
+        position: int,
     ) -> None:
         super().__init__(length)
         self.slot, self.generation = slot, generation
@@ -29,7 +37,13 @@ class FileSlice(RecordsSlice):
 
     def part(self) -> bytes:
         return pack_part(
-            PartKind.PART_FILE, self.length, self.position, self.slot, self.generation, self.segment_base, self.file_generation
+            PartKind.PART_FILE,
+            self.length,
+            self.position,
+            self.slot,
+            self.generation,
+            self.segment_base,
+            self.file_generation,
         )
 
 
@@ -94,8 +108,17 @@ class Answers:
         self._sizes[block] = size
         self._outbox(request.processor).push(
             pack_reply(
-                kind, self._index, request.channel, request.connection, block, generation, position, length, throttle_ms,
-                request.request, time.monotonic_ns(),
+                kind,
+                self._index,
+                request.channel,
+                request.connection,
+                block,
+                generation,
+                position,
+                length,
+                throttle_ms,
+                request.request,
+                time.monotonic_ns(),
             )
         )
 
@@ -112,7 +135,12 @@ class Answers:
     def _push_empty(self, request: Request, kind: int, throttle_ms: int) -> None:
         self._outbox(request.processor).push(
             pack_reply(
-                kind, self._index, request.channel, request.connection, throttle_ms=throttle_ms, request=request.request,
+                kind,
+                self._index,
+                request.channel,
+                request.connection,
+                throttle_ms=throttle_ms,
+                request=request.request,
                 done_ns=time.monotonic_ns(),
             )
         )

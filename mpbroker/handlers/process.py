@@ -1,7 +1,7 @@
 """The handler process: the loop around the native turn, and what the turn hands back.
 
-Each round: obey the supervisor's fences, take a turn, read the coordinator's news, serve the slow requests, look after the parked
-ones, publish all answers. (Kafka: KafkaRequestHandler.run, RequestHandlerHelper.)
+Each round: obey the supervisor's fences, take a turn, read the coordinator's news, serve the slow requests,
+look after the parked ones, publish all answers. (Kafka: KafkaRequestHandler.run, RequestHandlerHelper.)
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import struct
 import time
+from functools import partial
 
 from mpbroker.handlers.answers import Answers
 from mpbroker.handlers.apis import all_apis
@@ -39,7 +40,6 @@ from mpbroker.ipc.slots import (
 from mpbroker.ipc.topology import (
     COORDINATOR,
     FIRST_HANDLER,
-    FIRST_PROCESSOR,
     LOG,
     MAX_PROCESSORS,
     is_processor,
@@ -53,7 +53,8 @@ from mpbroker.protocol.wire import MalformedMessage
 
 log = logging.getLogger("mpbroker")
 
-# A ring that was full is looked at again after this time at the latest: its consumer rings, but maybe just before we sleep.
+# A ring that was full is looked at again after this time at the latest: its consumer rings, but maybe just
+# before we sleep.
 RETRY_FULL_RING_MS = 2
 # How long a stopping handler waits for log process and coordinator to answer what it took.
 STOP_PATIENCE_MS = 5_000
@@ -72,7 +73,7 @@ class Handler:
         self.number = context.index - FIRST_HANDLER
         self.arena = memory.arena(context.index)
         self.outboxes = {
-            p: Outbox(memory.ring(context.index, p), lambda p=p: context.ring(p))
+            p: Outbox(memory.ring(context.index, p), partial(context.ring, p))
             for p in (COORDINATOR, *map(processor, range(MAX_PROCESSORS)))
         }
         self.request_arenas = {p: memory.arena(p) for p in map(processor, range(MAX_PROCESSORS))}
@@ -86,10 +87,14 @@ class Handler:
 
     def _watch_words(self) -> None:
         private, index = self.context.memory.private, self.context.index
-        self.news = BulletinReader(private.block("bulletin"), self.context.memory.words("bulletin_acks"), index)
+        self.news = BulletinReader(
+            private.block("bulletin"), self.context.memory.words("bulletin_acks"), index
+        )
         self.bulletin_word = self.turn.watch(private.block("bulletin"), 0)
         self.dirty_word = self.turn.watch(private.block("dirty"), 8 * self.number)
-        self.order_words = [self.turn.watch(private.block(name), 8 * index) for name in ("fence_orders", "orders")]
+        self.order_words = [
+            self.turn.watch(private.block(name), 8 * index) for name in ("fence_orders", "orders")
+        ]
 
     def _make_broker(self) -> None:
         context, memory = self.context, self.context.memory
@@ -153,7 +158,9 @@ class Handler:
         self.turn.flush()
         for outbox in self.outboxes.values():
             if len(outbox) and not outbox.flush():
-                self.context.counters.set(Counter.COUNT_RING_FULL, sum(o.times_full for o in self.outboxes.values()))
+                self.context.counters.set(
+                    Counter.COUNT_RING_FULL, sum(o.times_full for o in self.outboxes.values())
+                )
 
     def read_news(self) -> None:
         news = self.news.poll()
@@ -225,7 +232,11 @@ class Handler:
             body, _ = decode_request(slot.api_key, slot.api_version, frame, slot.body)
         except (MalformedMessage, UnicodeDecodeError) as error:
             log.warning(
-                "closing connection %#x: malformed %s v%d: %s", slot.connection, api.name, slot.api_version, error
+                "closing connection %#x: malformed %s v%d: %s",
+                slot.connection,
+                api.name,
+                slot.api_version,
+                error,
             )
             self.broker.answers.close(slot)
             return
@@ -242,7 +253,10 @@ class Handler:
             self.broker.answers.send(slot, frame)
             return
         log.warning(
-            "closing connection %#x: API key %d version %d is not served", slot.connection, slot.api_key, slot.api_version
+            "closing connection %#x: API key %d version %d is not served",
+            slot.connection,
+            slot.api_key,
+            slot.api_version,
         )
         self.broker.answers.close(slot)
 

@@ -1,4 +1,6 @@
-"""ApiVersions, Metadata, topics, configurations and producer ids, through a handler whose peers are the test."""
+"""ApiVersions, Metadata, topics, configurations and producer ids, through a handler whose peers are the
+test.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,30 @@ from mpbroker.protocol.messages import (
     InitProducerIdRequest,
     MetadataRequest,
 )
-from tests.handlers.shared import CLUSTER, Rig, delta, partition_payload, request_frame, rig, topic_id, topic_image
+from tests.handlers.shared import (
+    CLUSTER,
+    Rig,
+    delta,
+    partition_payload,
+    request_frame,
+    rig,
+    topic_id,
+    topic_image,
+)
 
 METADATA, FIND, API_VERSIONS, CREATE, DELETE, INIT, CONFIGS, CLUSTERS = 3, 10, 18, 19, 20, 22, 32, 60
 # What brokers of Kafka 4.3 advertise.
 KAFKA_RANGES = {
-    0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 10: (0, 6), 18: (0, 4), 19: (2, 7), 20: (1, 6), 22: (0, 5), 32: (1, 4),
+    0: (0, 13),
+    1: (4, 18),
+    2: (1, 11),
+    3: (0, 13),
+    10: (0, 6),
+    18: (0, 4),
+    19: (2, 7),
+    20: (1, 6),
+    22: (0, 5),
+    32: (1, 4),
     60: (0, 2),
 }
 ORDERS = topic_image("orders", 1, partitions=2, retention_ms="1000")
@@ -95,9 +115,15 @@ def test_a_malformed_body_closes_the_connection(ready: Rig) -> None:
     assert [r.kind for r in ready.processor.replies()] == [SlotKind.CLOSE]
 
 
-def test_an_exception_is_answered_with_the_error_of_the_api(ready: Rig, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_is_answered_with_the_error_of_the_api(
+    ready: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
     ready.handler.broker.metadata.by_name = None  # type: ignore[assignment]
-    response = ready.ask(CONFIGS, 4, DescribeConfigsRequest([DescribeConfigsRequest.DescribeConfigsResource(2, "orders", None)]))
+    response = ready.ask(
+        CONFIGS,
+        4,
+        DescribeConfigsRequest([DescribeConfigsRequest.DescribeConfigsResource(2, "orders", None)]),
+    )
     assert [r.error_code for r in response.results] == [-1]
     assert "DescribeConfigs v4 of client 'test'" in caplog.text
 
@@ -119,7 +145,10 @@ def test_metadata_of_everything(ready: Rig, version: int) -> None:
     assert [(b.node_id, b.host, b.port) for b in response.brokers] == [(1, "127.0.0.1", 9092)]
     assert [t.name for t in response.topics] == ["__consumer_offsets", "orders"]
     orders = response.topics[1]
-    assert [(p.partition_index, p.leader_id, p.isr_nodes, p.error_code) for p in orders.partitions] == [(0, 1, [1], 0), (1, 1, [1], 0)]
+    assert [(p.partition_index, p.leader_id, p.isr_nodes, p.error_code) for p in orders.partitions] == [
+        (0, 1, [1], 0),
+        (1, 1, [1], 0),
+    ]
     if version >= 1:
         assert (response.topics[0].is_internal, orders.is_internal) == (True, False)
         assert response.controller_id == 1
@@ -134,7 +163,10 @@ def test_metadata_of_nothing(ready: Rig) -> None:
 
 
 def test_metadata_by_id(ready: Rig) -> None:
-    wanted = [MetadataRequest.MetadataRequestTopic(topic_id(1), None), MetadataRequest.MetadataRequestTopic(topic_id(9), None)]
+    wanted = [
+        MetadataRequest.MetadataRequestTopic(topic_id(1), None),
+        MetadataRequest.MetadataRequestTopic(topic_id(9), None),
+    ]
     found, missing = ready.ask(METADATA, 12, MetadataRequest(topics=wanted)).topics
     assert (found.name, found.error_code) == ("orders", 0)
     assert (missing.name, missing.error_code) == (None, 100)
@@ -142,7 +174,9 @@ def test_metadata_by_id(ready: Rig) -> None:
 
 
 def test_metadata_without_creation(ready: Rig) -> None:
-    asked = MetadataRequest(names("nowhere", "__cluster_metadata", "bad name"), allow_auto_topic_creation=False)
+    asked = MetadataRequest(
+        names("nowhere", "__cluster_metadata", "bad name"), allow_auto_topic_creation=False
+    )
     assert [t.error_code for t in ready.ask(METADATA, 9, asked).topics] == [3, 3, 17]
 
 
@@ -156,12 +190,16 @@ def test_metadata_creates_what_is_missing(ready: Rig) -> None:
     assert ([t.name for t in message.topics], message.automatic) == (["fresh", "full"], True)
     fresh = topic_image("fresh", 7, first_slot=9)
     ready.table.write(9, partition_payload(fresh))
-    ready.bulletin.publishdelta(delta(fresh))
+    ready.bulletin.publish_delta(delta(fresh))
     ready.coordinator.answer(call, CreatedTopics([CreatedTopic("fresh"), CreatedTopic("full", 44)]))
     ready.turn()
     topics = ready.answer(METADATA, 9).topics
     assert [(t.name, t.error_code, len(t.partitions)) for t in topics] == [
-        ("orders", 0, 2), ("fresh", 0, 1), ("fresh", 0, 1), ("bad name", 17, 0), ("full", 44, 0),
+        ("orders", 0, 2),
+        ("fresh", 0, 1),
+        ("fresh", 0, 1),
+        ("bad name", 17, 0),
+        ("full", 44, 0),
     ]
     ready.coordinator.take()
     assert len(ready.coordinator.returned) == 1
@@ -180,11 +218,14 @@ def test_a_dead_coordinator_does_not_mute_anybody(ready: Rig) -> None:
 def test_an_offline_partition_has_no_leader(ready: Rig) -> None:
     ready.table.write(1, partition_payload(ORDERS, 1, flags=PartitionFlag.PARTITION_OFFLINE))
     (topic,) = ready.ask(METADATA, 9, MetadataRequest(names("orders"))).topics
-    assert [(p.leader_id, p.offline_replicas, p.error_code) for p in topic.partitions] == [(1, [], 0), (-1, [1], 5)]
+    assert [(p.leader_id, p.offline_replicas, p.error_code) for p in topic.partitions] == [
+        (1, [], 0),
+        (-1, [1], 5),
+    ]
 
 
 def test_a_base_replaces_and_a_delta_changes(ready: Rig) -> None:
-    ready.bulletin.publishdelta(delta(topic_image("orders", 8, first_slot=20), removed=(topic_id(2),)))
+    ready.bulletin.publish_delta(delta(topic_image("orders", 8, first_slot=20), removed=(topic_id(2),)))
     ready.turn()
     assert set(ready.metadata.by_name) == {"orders"}
     assert set(ready.metadata.by_id) == {topic_id(8)}
@@ -210,9 +251,14 @@ def test_advertised_addresses() -> None:
         assert (broker.host, broker.port) == ("kafka.example", 19092)
 
 
-def creatable(name: str, partitions: int = 1, replicas: int = 1, **configs: str | None) -> CreateTopicsRequest.CreatableTopic:
+def creatable(
+    name: str, partitions: int = 1, replicas: int = 1, **configs: str | None
+) -> CreateTopicsRequest.CreatableTopic:
     return CreateTopicsRequest.CreatableTopic(
-        name, partitions, replicas, [],
+        name,
+        partitions,
+        replicas,
+        [],
         [CreateTopicsRequest.CreatableTopicConfig(k.replace("_", "."), v) for k, v in configs.items()],
     )
 
@@ -233,7 +279,9 @@ def creatable(name: str, partitions: int = 1, replicas: int = 1, **configs: str 
         (creatable("__cluster_metadata"), 42),
     ],
 )
-def test_topics_that_cannot_be_created(ready: Rig, topic: CreateTopicsRequest.CreatableTopic, error: int) -> None:
+def test_topics_that_cannot_be_created(
+    ready: Rig, topic: CreateTopicsRequest.CreatableTopic, error: int
+) -> None:
     (result,) = ready.ask(CREATE, 5, CreateTopicsRequest([topic])).topics
     assert result.error_code == error
     assert result.error_message
@@ -242,19 +290,28 @@ def test_topics_that_cannot_be_created(ready: Rig, topic: CreateTopicsRequest.Cr
 
 def test_colliding_and_doubled_names(ready: Rig) -> None:
     ready.publish(topic_image("a.b", 1))
-    results = ready.ask(CREATE, 5, CreateTopicsRequest([creatable("a_b"), creatable("c"), creatable("c")])).topics
+    results = ready.ask(
+        CREATE, 5, CreateTopicsRequest([creatable("a_b"), creatable("c"), creatable("c")])
+    ).topics
     assert [(t.name, t.error_code) for t in results] == [("a_b", 17), ("c", 42)]
 
 
 @pytest.mark.parametrize("version", range(2, 8))
 def test_create_topics(ready: Rig, version: int) -> None:
-    asked = CreateTopicsRequest([creatable("fresh", -1, -1, retention_ms="5"), creatable("orders")], validate_only=True)
+    asked = CreateTopicsRequest(
+        [creatable("fresh", -1, -1, retention_ms="5"), creatable("orders")], validate_only=True
+    )
     ready.processor.send(request_frame(CREATE, version, asked))
     ready.turn()
     ((call, message),) = ready.coordinator.take()
     (topic,) = message.topics
     assert message.validate_only
-    assert (topic.name, topic.partitions, topic.replication_factor, topic.configs) == ("fresh", 1, 1, {"retention.ms": "5"})
+    assert (topic.name, topic.partitions, topic.replication_factor, topic.configs) == (
+        "fresh",
+        1,
+        1,
+        {"retention.ms": "5"},
+    )
     done = CreatedTopic("fresh", 0, None, topic_id(9), 1, 1, {"retention.ms": "5"})
     ready.coordinator.answer(call, CreatedTopics([done]))
     ready.turn()
@@ -303,7 +360,10 @@ def test_delete_topics(ready: Rig, version: int) -> None:
     assert message == DeleteTopics(names=["orders"])
     ready.coordinator.answer(call, DeletedTopics([DeletedTopic("orders", topic_id(1))]))
     ready.turn()
-    assert {t.name: t.error_code for t in ready.answer(DELETE, version).responses} == {"orders": 0, "nowhere": 3}
+    assert {t.name: t.error_code for t in ready.answer(DELETE, version).responses} == {
+        "orders": 0,
+        "nowhere": 3,
+    }
 
 
 def test_delete_topics_by_id(ready: Rig) -> None:
@@ -339,9 +399,14 @@ def test_producer_ids_come_from_blocks(ready: Rig, version: int) -> None:
     ready.coordinator.answer(call, ProducerIds(5000, 2))
     ready.turn()
     found = [
-        decode_response_frame(INIT, version, ready.processor.frame_of(r)[4:])[1] for r in ready.processor.replies()
+        decode_response_frame(INIT, version, ready.processor.frame_of(r)[4:])[1]
+        for r in ready.processor.replies()
     ]
-    assert [(r.error_code, r.producer_id, r.producer_epoch) for r in found] == [(0, 4000, 0), (0, 4001, 0), (0, 5000, 0)]
+    assert [(r.error_code, r.producer_id, r.producer_epoch) for r in found] == [
+        (0, 4000, 0),
+        (0, 4001, 0),
+        (0, 5000, 0),
+    ]
     assert ready.ask(INIT, version, asked).producer_id == 5001
 
 
@@ -363,20 +428,29 @@ def test_groups_and_transactions_fail_clearly(ready: Rig, version: int) -> None:
             assert all(a.error_message for a in answers)
 
 
-def resource(kind: int, name: str, keys: list[str] | None = None) -> DescribeConfigsRequest.DescribeConfigsResource:
+def resource(
+    kind: int, name: str, keys: list[str] | None = None
+) -> DescribeConfigsRequest.DescribeConfigsResource:
     return DescribeConfigsRequest.DescribeConfigsResource(kind, name, keys)
 
 
 @pytest.mark.parametrize("version", range(1, 5))
 def test_describe_configs(ready: Rig, version: int) -> None:
-    asked = [resource(2, "orders"), resource(4, "1", ["num.partitions"]), resource(4, ""), resource(2, "nowhere"),
-             resource(4, "9"), resource(8, "1"), resource(2, "bad name")]
+    asked = [
+        resource(2, "orders"),
+        resource(4, "1", ["num.partitions"]),
+        resource(4, ""),
+        resource(2, "nowhere"),
+        resource(4, "9"),
+        resource(8, "1"),
+        resource(2, "bad name"),
+    ]
     results = ready.ask(CONFIGS, version, DescribeConfigsRequest(asked, True, True)).results
     assert [r.error_code for r in results] == [0, 0, 0, 3, 42, 42, 17]
     orders = {c.name: c for c in results[0].configs}
     assert len(orders) > 30
     assert (orders["retention.ms"].value, orders["retention.ms"].config_source) == ("1000", 1)
-    assert [s.name for s in orders["retention.ms"].synonyms][0] == "retention.ms"
+    assert next(s.name for s in orders["retention.ms"].synonyms) == "retention.ms"
     assert [c.name for c in results[1].configs] == ["num.partitions"]
     assert results[2].configs == []
     if version >= 3:

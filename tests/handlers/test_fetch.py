@@ -1,4 +1,6 @@
-"""Fetch and ListOffsets over real segment files, with the test as the log process that publishes and rings."""
+"""Fetch and ListOffsets over real segment files, with the test as the log process that publishes and
+rings.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,17 @@ from mpbroker.protocol.messages import FetchRequest, ListOffsetsRequest
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from tests.handlers.shared import HANDLER, PROCESSOR, Rig, delta, partition_payload, request_frame, rig, topic_id, topic_image
+from tests.handlers.shared import (
+    HANDLER,
+    PROCESSOR,
+    Rig,
+    delta,
+    partition_payload,
+    request_frame,
+    rig,
+    topic_id,
+    topic_image,
+)
 
 FETCH, LIST_OFFSETS = 1, 2
 VERSIONS = range(4, 19)
@@ -63,8 +75,12 @@ class Logged:
     def publish(self, **changes: Any) -> None:
         self.changes |= changes
         fields = {
-            "high_watermark": self.end, "high_watermark_segment": self.base, "high_watermark_position": self.position,
-            "last_stable_offset": self.end, "last_stable_segment": self.base, "last_stable_position": self.position,
+            "high_watermark": self.end,
+            "high_watermark_segment": self.base,
+            "high_watermark_position": self.position,
+            "last_stable_offset": self.end,
+            "last_stable_segment": self.base,
+            "last_stable_position": self.position,
             "log_end_offset": self.end,
         }
         self.rig.table.write(0, partition_payload(TOPIC, 0, **(fields | self.changes)))
@@ -79,7 +95,13 @@ def _log(tmp_path: Path) -> Iterator[Logged]:
 
 
 def fetch(
-    offset: int, *, wait_ms: int = 0, min_bytes: int = 1, max_bytes: int = 1 << 20, partition: int = 0, each: int = 1 << 20,
+    offset: int,
+    *,
+    wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    partition: int = 0,
+    each: int = 1 << 20,
     **fields: Any,
 ) -> FetchRequest:
     request = FetchRequest(max_wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=max_bytes)
@@ -99,7 +121,9 @@ def whole(made: Rig, reply: Any, directory: Path) -> bytes:
     frame = b""
     assert reply.position % 8 == 0
     for i in range(reply.length):
-        raw = bytes(arena.view(reply.block + reply.position + i * slots.PART_BYTES_EACH, slots.PART_BYTES_EACH))
+        raw = bytes(
+            arena.view(reply.block + reply.position + i * slots.PART_BYTES_EACH, slots.PART_BYTES_EACH)
+        )
         kind, length, position, slot, generation, base, file_generation, _ = PART.unpack(raw)
         if kind == PartKind.PART_BYTES:
             frame += bytes(arena.view(reply.block + position, length))
@@ -167,7 +191,9 @@ def test_budgets(log: Logged) -> None:
     # At least one batch, however small the budget.
     assert len(partition_of(ask(log, fetch(0, max_bytes=1))).records) == one
     request = fetch(0, max_bytes=one)
-    request.topics[0].partitions.append(FetchRequest.FetchPartition(0, fetch_offset=10, partition_max_bytes=1 << 20))
+    request.topics[0].partitions.append(
+        FetchRequest.FetchPartition(0, fetch_offset=10, partition_max_bytes=1 << 20)
+    )
     first, second = ask(log, request).responses[0].partitions
     assert (len(first.records), len(second.records)) == (one, 0)
 
@@ -332,7 +358,13 @@ def test_offsets_of_times(log: Logged, version: int) -> None:
     for _ in range(3):
         log.append()
     log.publish(log_start_offset=2)
-    for timestamp, expected in ((-1, (-1, 30)), (-2, (-1, 2)), (T0 + 13, (T0 + 13, 13)), (0, (T0 + 2, 2)), (T0 + 99, (-1, -1))):
+    for timestamp, expected in (
+        (-1, (-1, 30)),
+        (-2, (-1, 2)),
+        (T0 + 13, (T0 + 13, 13)),
+        (0, (T0 + 2, 2)),
+        (T0 + 99, (-1, -1)),
+    ):
         found = offsets(log, timestamp, version)
         assert (found.error_code, found.timestamp, found.offset) == (0, *expected)
         if version >= 4:
@@ -343,7 +375,9 @@ def test_offsets_of_times(log: Logged, version: int) -> None:
     ("timestamp", "first", "expected"),
     [(-3, 7, (T0 + 29, 29)), (-4, 8, (-1, 0)), (-5, 9, (-1, -1)), (-6, 11, (-1, -1)), (-7, 99, None)],
 )
-def test_special_times_have_their_versions(log: Logged, timestamp: int, first: int, expected: tuple[int, int] | None) -> None:
+def test_special_times_have_their_versions(
+    log: Logged, timestamp: int, first: int, expected: tuple[int, int] | None
+) -> None:
     for _ in range(3):
         log.append()
     for version in range(1, 12):
@@ -367,6 +401,10 @@ def test_offsets_that_cannot_be_told(log: Logged) -> None:
     assert offsets(log, -1, current_leader_epoch=1).error_code == 74
     assert offsets(log, -1, current_leader_epoch=3).error_code == 75
     wanted = ListOffsetsRequest.ListOffsetsPartition
-    twice = [ListOffsetsRequest.ListOffsetsTopic("logged", [wanted(0, -1, -1), wanted(0, -1, -1), wanted(5, -1, -1)])]
+    twice = [
+        ListOffsetsRequest.ListOffsetsTopic(
+            "logged", [wanted(0, -1, -1), wanted(0, -1, -1), wanted(5, -1, -1)]
+        )
+    ]
     found = log.rig.ask(LIST_OFFSETS, 7, ListOffsetsRequest(-1, 0, twice)).topics[0].partitions
     assert [p.error_code for p in found] == [42, 42, 3]

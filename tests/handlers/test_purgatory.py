@@ -1,4 +1,6 @@
-"""The purgatory against a model, and the rules it promises: each operation ends exactly once, on time, and nothing is left behind."""
+"""The purgatory against a model, and the rules it promises: each operation ends exactly once, on time, and
+nothing is left behind.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,9 @@ class Model(RuleBasedStateMachine):
         assert len(self.purgatory) == len(self.waiting)
         assert all(not wait.ended for wait, _ in self.waiting)
         assert all(len(wait.ended) == 1 for wait in self.ended)
-        assert set(self.purgatory.keys()) == self.marked == {k for wait, _ in self.waiting for k in wait.keys}
+        assert (
+            set(self.purgatory.watched()) == self.marked == {k for wait, _ in self.waiting for k in wait.keys}
+        )
         deadlines = [watch.deadline_ms for _, watch in self.waiting]
         assert self.purgatory.next_deadline_ms() == min(deadlines, default=None)
 
