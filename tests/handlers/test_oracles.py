@@ -1,11 +1,9 @@
-"""Response frames of the handler as other people's decoders read them: kio and kafka-python."""
+"""Response frames of the handler as a decoder reads them that shares no code with ours: kio's."""
 
 from __future__ import annotations
 
-import io
 import struct
 
-import kio.serial
 import pytest
 from kio.index import load_response_schema
 from kio.serial import entity_reader
