@@ -36,7 +36,7 @@ class Exchange:
         self.api = api
         self.broker = broker
         self.done = False
-        self.on_end: Callable[[], None] | None = None
+        self.on_end: Callable[[], object] | None = None
 
     @property
     def version(self) -> int:

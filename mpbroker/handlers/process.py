@@ -26,7 +26,7 @@ from mpbroker.handlers.readers import Readers
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.handlers.turn import Turn
 from mpbroker.ipc.bulletin import BulletinReader
-from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, Fence, ProcessContext
 from mpbroker.ipc.slots import (
     Request,
@@ -50,6 +50,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_request
 from mpbroker.protocol.headers import encode_response_frame
 from mpbroker.protocol.wire import MalformedMessage
+from shm.arena import ArenaFull
 
 log = logging.getLogger("mpbroker")
 
@@ -81,7 +82,7 @@ class Handler:
         self.open: dict[Exchange, None] = {}
         self.heavy = memory.words("heavy")
         self.is_ready = False
-        self.log_was_fenced = False
+        self.log_was_fenced = self.coordinator_was_fenced = False
         self._watch_words()
         self._make_broker()
 
@@ -134,6 +135,8 @@ class Handler:
 
     def round(self, timeout_ms: int) -> None:
         self.obey_fences()
+        if not self.turn.log_is_up or not self.broker.coordinator.peer_is_up:
+            self.notice_peers()
         slots = self.turn.run(timeout_ms)
         for word in self.order_words:
             self.turn.changed(word)
@@ -172,10 +175,13 @@ class Handler:
         if not self.is_ready and self.broker.metadata.version >= 0:
             self.is_ready = True
             self.context.ready()
-        if not self.log_was_fenced and not self.turn.log_is_up and self.context.is_alive(LOG):
-            self.set_log_up(True)
-        if not self.broker.coordinator.peer_is_up and self.context.is_alive(COORDINATOR):
-            self.broker.coordinator.peer_is_up = True
+
+    def notice_peers(self) -> None:
+        """At the first start a peer may be younger than this process; after a fence only a welcome counts."""
+        if not self.log_was_fenced and not self.turn.log_is_up:
+            self.set_log_up(self.context.is_alive(LOG))
+        if not self.coordinator_was_fenced and not self.broker.coordinator.peer_is_up:
+            self.broker.coordinator.peer_is_up = self.context.is_alive(COORDINATOR)
 
     # ---- what the turn hands back ----
 
@@ -241,16 +247,22 @@ class Handler:
             self.broker.answers.close(slot)
             return
         exchange = Exchange(slot, client_id, body, api, self.broker)
+        started_ns = time.monotonic_ns()
         exchange.run()
+        self.context.counters.record(Histogram.TIME_LOCAL_NS, time.monotonic_ns() - started_ns)
         if not exchange.done:
             self.open[exchange] = None
-            exchange.on_end = lambda: self.open.pop(exchange, None) and None
+            exchange.on_end = partial(self.open.pop, exchange, None)
 
     def refuse(self, slot: Request) -> None:
         """An API or version that is not served. Only ApiVersions has an answer for that."""
         if slot.api_key == ApiKey.API_VERSIONS:
             frame = encode_response_frame(slot.api_key, 0, slot.correlation, unsupported())
-            self.broker.answers.send(slot, frame)
+            try:
+                self.broker.answers.send(slot, frame)
+            except ArenaFull as error:
+                log.error("closing connection %#x: no memory for an answer: %s", slot.connection, error)
+                self.broker.answers.close(slot)
             return
         log.warning(
             "closing connection %#x: API key %d version %d is not served",
@@ -313,8 +325,10 @@ class Handler:
     def fence_coordinator(self, fence: Fence) -> None:
         if fence.alive:
             self.turn.rebind(COORDINATOR)
+            self.coordinator_was_fenced = False
             self.broker.coordinator.welcomed()
         else:
+            self.coordinator_was_fenced = True
             self.turn.drop_inbox(COORDINATOR)
             self.broker.coordinator.fenced()
 
@@ -323,11 +337,14 @@ class Handler:
         self.turn.paused = True
         self.broker.fetches.expire_all()
         until_ms = monotonic_ms() + STOP_PATIENCE_MS
-        while (self.open or any(map(len, self.outboxes.values()))) and monotonic_ms() < until_ms:
+        while self.has_unfinished() and monotonic_ms() < until_ms:
             self.round(RETRY_FULL_RING_MS)
         for exchange in list(self.open):
             exchange.close()
         self.flush()
+
+    def has_unfinished(self) -> bool:
+        return bool(self.open or self.turn.waiting_jobs or any(map(len, self.outboxes.values())))
 
 
 def _client_id(frame: memoryview) -> str:

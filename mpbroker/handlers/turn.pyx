@@ -157,6 +157,11 @@ cdef class Turn:
         if self._to_log(<const Slot *>&slot[0]):
             raise MemoryError("no memory for a job that waits for room in the log ring")
 
+    @property
+    def waiting_jobs(self):
+        """Jobs that found the log ring full."""
+        return self.to_log.count
+
     def flush(self) -> None:
         """Publishes what was pushed and rings the log process."""
         self._publish()

@@ -240,10 +240,13 @@ def test_a_base_replaces_and_a_delta_changes(ready: Rig) -> None:
 def test_advertised_addresses() -> None:
     listeners = (Listener("PLAINTEXT", "PLAINTEXT", "", 9092),)
     with rig(BrokerConfig(listeners=listeners)) as made:
-        made.handler.broker.host_name = "box.example"
+        made.handler.broker.host_name = "localhost"
         made.publish(ORDERS)
         (broker,) = made.ask(METADATA, 1, MetadataRequest(topics=[])).brokers
-        assert (broker.host, broker.port) == ("box.example", 9092)
+        assert (broker.host, broker.port) == ("localhost", 9092)
+        made.handler.broker.host_name = "no such host"
+        (broker,) = made.ask(METADATA, 1, MetadataRequest(topics=[])).brokers
+        assert (broker.host, broker.port) == ("127.0.0.1", 9092)
     outside = (Listener("PLAINTEXT", "PLAINTEXT", "kafka.example", 19092),)
     with rig(BrokerConfig(listeners=listeners, advertised_listeners=outside)) as made:
         made.publish(ORDERS)

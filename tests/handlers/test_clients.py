@@ -116,7 +116,9 @@ def served() -> Iterator[tuple[str, Wire]]:
             assert wire.failure is None
 
 
-@pytest.mark.parametrize("settings", [{}, {"enable.idempotence": True}, {"acks": 1, "compression.type": "gzip"}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"enable.idempotence": True}, {"acks": 1, "compression.type": "gzip"}]
+)
 def test_librdkafka_produces(settings: dict[str, Any]) -> None:
     from confluent_kafka import Producer
 
@@ -124,7 +126,9 @@ def test_librdkafka_produces(settings: dict[str, Any]) -> None:
         producer = Producer({"bootstrap.servers": address, **settings})
         errors: list[Any] = []
         for i in range(200):
-            producer.produce("orders", b"value", b"key", partition=i % 2, on_delivery=lambda e, _m: errors.append(e))
+            producer.produce(
+                "orders", b"value", b"key", partition=i % 2, on_delivery=lambda e, _m: errors.append(e)
+            )
         assert producer.flush(20) == 0
         assert errors == [None] * 200
         assert wire.produced == 200

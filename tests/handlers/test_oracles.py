@@ -32,22 +32,36 @@ def requests() -> dict[int, Message]:
     """One request per API that is answered without a coordinator."""
     data = [ProduceRequest.PartitionProduceData(0, bytes(build_batch([NewRecord(b"k", b"v", -1)])))]
     refused = [ProduceRequest.PartitionProduceData(7, bytes(build_batch([NewRecord(b"k", b"v", -1)])))]
-    fetch = [FetchRequest.FetchTopic("orders", TOPIC.topic_id, [FetchRequest.FetchPartition(0), FetchRequest.FetchPartition(7)])]
-    offsets = [ListOffsetsRequest.ListOffsetsTopic("orders", [ListOffsetsRequest.ListOffsetsPartition(0, timestamp=-1)])]
+    fetch = [
+        FetchRequest.FetchTopic(
+            "orders", TOPIC.topic_id, [FetchRequest.FetchPartition(0), FetchRequest.FetchPartition(7)]
+        )
+    ]
+    offsets = [
+        ListOffsetsRequest.ListOffsetsTopic(
+            "orders", [ListOffsetsRequest.ListOffsetsPartition(0, timestamp=-1)]
+        )
+    ]
     return {
-        0: ProduceRequest(None, -1, 1, [ProduceRequest.TopicProduceData("orders", TOPIC.topic_id, data + refused)]),
+        0: ProduceRequest(
+            None, -1, 1, [ProduceRequest.TopicProduceData("orders", TOPIC.topic_id, data + refused)]
+        ),
         1: FetchRequest(max_wait_ms=0, topics=fetch),
         2: ListOffsetsRequest(-1, 0, offsets),
         3: MetadataRequest(topics=None),
         10: FindCoordinatorRequest("g", 0, ["g"]),
         18: ApiVersionsRequest("test", "1"),
-        32: DescribeConfigsRequest([DescribeConfigsRequest.DescribeConfigsResource(2, "orders", None)], True, True),
+        32: DescribeConfigsRequest(
+            [DescribeConfigsRequest.DescribeConfigsResource(2, "orders", None)], True, True
+        ),
         60: DescribeClusterRequest(),
     }
 
 
 VERSIONS = [
-    (key, version) for key in requests() for version in range(all_apis()[key].oldest, all_apis()[key].latest + 1)
+    (key, version)
+    for key in requests()
+    for version in range(all_apis()[key].oldest, all_apis()[key].latest + 1)
 ]
 
 

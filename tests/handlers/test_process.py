@@ -105,7 +105,9 @@ def _forked() -> Iterator[Forked]:
 
 def produce() -> bytes:
     data = [ProduceRequest.PartitionProduceData(0, bytes(build_batch([NewRecord(b"k", b"v", -1)])))]
-    return request_frame(0, 9, ProduceRequest(None, -1, 1000, [ProduceRequest.TopicProduceData("t", TOPIC.topic_id, data)]))
+    return request_frame(
+        0, 9, ProduceRequest(None, -1, 1000, [ProduceRequest.TopicProduceData("t", TOPIC.topic_id, data)])
+    )
 
 
 def test_ready_only_with_metadata_and_stops_when_told(forked: Forked) -> None:
@@ -165,7 +167,12 @@ def test_killed_in_the_middle_and_replaced(forked: Forked) -> None:
         assert len(taken) + untaken <= 400
         forked.memory.reset_rings_of(HANDLER)
         forked.memory.arena(HANDLER).reset()
-        for ring in (forked.processor.to_handler, forked.processor.from_handler, forked.log.jobs, forked.log.back):
+        for ring in (
+            forked.processor.to_handler,
+            forked.processor.from_handler,
+            forked.log.jobs,
+            forked.log.back,
+        ):
             ring.rebind()
         forked.memory.marks().mark(0, 0)
         forked.start(incarnation=2 + round_number)

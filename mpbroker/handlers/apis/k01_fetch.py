@@ -79,6 +79,7 @@ class Fetch:
         self.request: FetchRequest = exchange.body
         self.slot: Request = exchange.slot
         self.limit = min(self.request.max_bytes, exchange.broker.config.fetch_max_bytes)
+        self.min_bytes = min(self.request.min_bytes, exchange.broker.config.fetch_max_bytes)
         self.deadline_ms = exchange.broker.monotonic_ms() + max(0, self.request.max_wait_ms)
 
     # ---- what the purgatory calls ----
@@ -139,7 +140,7 @@ class Fetch:
             response.responses.append(
                 FetchResponse.FetchableTopicResponse(asked.topic, asked.topic_id, answers)
             )
-        if settled or not self.request.topics or total >= self.request.min_bytes:
+        if settled or not self.request.topics or total >= self.min_bytes:
             self.exchange.reply(response)
 
     def _read(self, topic: Topic | ErrorCode, wanted: Wanted, budget: int, first: bool) -> Read:
