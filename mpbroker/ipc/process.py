@@ -83,6 +83,11 @@ class ProcessContext:
         self._fence_acks = memory.words("fence_acks")
         self._roles = memory.words("roles")
         self._fence_seen = self._fence_orders.load(index)
+        self._terminated = False
+
+    def terminate(self) -> None:
+        """Stop as if ordered: the supervisor is gone, or somebody sent this process a SIGTERM."""
+        self._terminated = True
 
     def ready(self) -> None:
         """Tells the supervisor that this process serves."""
@@ -94,7 +99,7 @@ class ProcessContext:
         self.ring(SUPERVISOR)
 
     def must_stop(self) -> bool:
-        return self._orders.load(self.index) == Order.STOP
+        return self._terminated or self._orders.load(self.index) == Order.STOP
 
     def is_alive(self, role: int) -> bool:
         """Whether the role has a process now, as far as the supervisor declared."""

@@ -74,11 +74,9 @@ class Processor:
 
     def run(self) -> int:
         self.context.ready()
-        while True:
+        while not self.context.must_stop():
             if self.turn.look_at_orders():
                 self._obey()
-                if self.context.must_stop():
-                    break
                 self.turn.saw_orders()
             self._work(MAX_SLEEP_MS)
             self._close_idle()
