@@ -1,9 +1,9 @@
 """Raw Kafka requests for the load generator, written with nothing but `struct`.
 
-The bench measures whatever stands behind a port, so it must not depend on the broker's own codec: a mistake
-there would otherwise be made twice and cancel out. Only old, non-flexible versions are used, which Kafka 4.3
-still serves: ApiVersions 0, CreateTopics 2, DeleteTopics 1, Produce 3 and Fetch 4 (Kafka's message definitions
-of those names).
+It measures whatever stands behind a port, so it must not depend on the broker's own codec: a mistake there
+would then be made twice and cancel out. Only old, non-flexible versions are used, which Kafka 4.3 still
+serves: ApiVersions 0, CreateTopics 2, DeleteTopics 1, Produce 3, Fetch 4 (Kafka's message definitions of
+those names).
 """
 
 import socket

@@ -91,7 +91,7 @@ def _size_rows(columns: Sequence[Column]) -> list[tuple[str, str, str]]:
 
 def footnote(seconds: float, rounds: int) -> str:
     return f"""\
-Each load ran {rounds} x {seconds:g} s per broker, taking turns, the others stopped, the generator beside them.
+Each load ran {rounds} x {seconds:g} s per broker, taking turns, the others stopped, the load beside.
 produce-SIZE-CONNECTIONS: one record per request, acks=all, one request in flight per connection.
 Rates, bytes and CPU are means of the rounds, percentiles medians. CPU is that of the whole process tree.
 The last two columns are ratios to Kafka, which does not sync."""

@@ -4,8 +4,9 @@
     python -m ops.bench.run --kafka       # and Apache Kafka, un-synced as it comes
     python -m ops.bench.run --only 'produce-100B' --seconds 2 --rounds 1 --json figures.json
 
-All brokers are up from the start, but only the one being measured runs: the others are stopped with SIGSTOP.
-Within a scenario the brokers take turns, round after round, so that a machine that slows down does so for all.
+All brokers are up from the start, but only the one that is measured runs: the others are stopped by a
+signal. Within a scenario the brokers take turns, round after round, so that a machine that slows down does
+so for all.
 """
 
 import argparse
