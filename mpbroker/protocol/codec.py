@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from mpbroker.protocol import schema
+from mpbroker.protocol.api_keys import valid_versions
 from mpbroker.protocol.decoder import Decoder, compile_decoder
 from mpbroker.protocol.encoder import Encoder, compile_encoder
 from mpbroker.protocol.messages import DATAS, REQUESTS, RESPONSES, Message
 from mpbroker.protocol.wire import Buffer, UnsupportedVersion
 
 __all__ = [
+    "data_key",
     "decode_data",
     "decode_request",
     "decode_response",
@@ -23,6 +25,7 @@ __all__ = [
     "encode_request",
     "encode_response",
     "encoder_for",
+    "prepare",
 ]
 
 _CLASSES: dict[schema.Kind, dict[int, type[Message]]] = {
@@ -33,7 +36,21 @@ _CLASSES: dict[schema.Kind, dict[int, type[Message]]] = {
 _request_decoders: dict[tuple[int, int], Decoder] = {}
 _response_decoders: dict[tuple[int, int], Decoder] = {}
 _data_decoders: dict[tuple[int, int], Decoder] = {}
+_decoders: dict[schema.Kind, dict[tuple[int, int], Decoder]] = {
+    "request": _request_decoders,
+    "response": _response_decoders,
+    "data": _data_decoders,
+}
 _encoders: dict[tuple[schema.Kind, int, int], Encoder] = {}
+_data_keys = {cls: key for key, cls in DATAS.items()}
+
+
+def data_key(cls: type[Message]) -> int:
+    """The api key of a metadata record's class."""
+    key = _data_keys.get(cls)
+    if key is None:
+        raise UnsupportedVersion(f"{cls.__name__} is not one of the metadata records")
+    return key
 
 
 def _schema_of(kind: schema.Kind, api_key: int, version: int) -> schema.Message:
@@ -44,11 +61,11 @@ def _schema_of(kind: schema.Kind, api_key: int, version: int) -> schema.Message:
     return message
 
 
-def _new_decoder(
-    decoders: dict[tuple[int, int], Decoder], kind: schema.Kind, api_key: int, version: int
-) -> Decoder:
+def _new_decoder(kind: schema.Kind, api_key: int, version: int) -> Decoder:
     message = _schema_of(kind, api_key, version)
-    return decoders.setdefault((api_key, version), compile_decoder(message, version, _CLASSES[kind][api_key]))
+    decoder = compile_decoder(message, version, _CLASSES[kind][api_key])
+    _decoders[kind][api_key, version] = decoder
+    return decoder
 
 
 def encoder_for(kind: schema.Kind, api_key: int, version: int) -> Encoder:
@@ -68,23 +85,23 @@ def decode_request(api_key: int, api_version: int, buf: Buffer, pos: int = 0) ->
     """
     decode = _request_decoders.get((api_key, api_version))
     if decode is None:
-        decode = _new_decoder(_request_decoders, "request", api_key, api_version)
+        decode = _new_decoder("request", api_key, api_version)
     return decode(buf, pos)
 
 
 def decode_response(api_key: int, api_version: int, buf: Buffer, pos: int = 0) -> tuple[Any, int]:
     decode = _response_decoders.get((api_key, api_version))
     if decode is None:
-        decode = _new_decoder(_response_decoders, "response", api_key, api_version)
+        decode = _new_decoder("response", api_key, api_version)
     return decode(buf, pos)
 
 
 def decode_data(key: int | type[Message], version: int, buf: Buffer, pos: int = 0) -> tuple[Any, int]:
     """A metadata record, by its class or its api key."""
-    api_key = key if isinstance(key, int) else _data_key(key)
+    api_key = key if isinstance(key, int) else data_key(key)
     decode = _data_decoders.get((api_key, version))
     if decode is None:
-        decode = _new_decoder(_data_decoders, "data", api_key, version)
+        decode = _new_decoder("data", api_key, version)
     return decode(buf, pos)
 
 
@@ -98,7 +115,7 @@ def encode_response(api_key: int, api_version: int, obj: Message) -> list[Buffer
 
 
 def encode_data(obj: Message, version: int) -> list[Buffer]:
-    return encoder_for("data", _data_key(type(obj)), version)(obj, bytearray())
+    return encoder_for("data", data_key(type(obj)), version)(obj, bytearray())
 
 
 def encode_bytes(segments: list[Buffer]) -> bytes:
@@ -106,11 +123,11 @@ def encode_bytes(segments: list[Buffer]) -> bytes:
     return bytes(segments[0]) if len(segments) == 1 else b"".join(segments)
 
 
-_data_keys = {cls: key for key, cls in DATAS.items()}
-
-
-def _data_key(cls: type[Message]) -> int:
-    key = _data_keys.get(cls)
-    if key is None:
-        raise UnsupportedVersion(f"{cls.__name__} is not one of the metadata records")
-    return key
+def prepare(api_key: int) -> None:
+    """Compiles the latest version of an API ahead: before a fork once, instead of in every child."""
+    latest = valid_versions(api_key)[-1]
+    kinds: tuple[schema.Kind, ...] = ("request", "response")
+    for kind in kinds:
+        encoder_for(kind, api_key, latest)
+        if (api_key, latest) not in _decoders[kind]:
+            _new_decoder(kind, api_key, latest)

@@ -63,7 +63,8 @@ def _unpack_uuids(b: Buffer, p: int, n: int) -> list[bytes]:
 
 RUNTIME: dict[str, Any] = {
     "MalformedMessage": MalformedMessage,
-    "REFUSED": (IndexError, struct_error, UnicodeDecodeError),
+    "CUT_OFF": (IndexError, struct_error),
+    "REFUSED": (MalformedMessage, UnicodeDecodeError),
     "more": more,
     "more_string": more_string,
     "null": null,
@@ -224,6 +225,8 @@ def compile_decoder(message: Message, version: int, cls: type, view: bool = Fals
         result = writer.struct(message)
         writer.put(f"result = {result}")
     what = f"{message.name} v{version}"
+    with writer.block("except CUT_OFF as e:"):
+        writer.put(f"raise MalformedMessage('{what}: cut off') from e")
     with writer.block("except REFUSED as e:"):
         writer.put(f"raise MalformedMessage(f'{what}: {{e}}') from e")
     writer.put(f"if p > end: raise MalformedMessage('{what}: cut off')", "return result, p")

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from mpbroker.protocol.api_keys import FIRST_FLEXIBLE, ApiKey, is_flexible
+from mpbroker.protocol.api_keys import FIRST_FLEXIBLE, NEVER, ApiKey, is_flexible
 from mpbroker.protocol.codec import decode_response, encoder_for
 from mpbroker.protocol.messages import Message
 from mpbroker.protocol.wire import Buffer, MalformedMessage, skip_tags
@@ -36,6 +36,10 @@ _SIZE = Struct(">i")
 _RESPONSE_V0 = Struct(">4xi")
 # and no tagged fields
 _RESPONSE_V1 = Struct(">4xix")
+
+
+# key: the first version whose response has header v1
+_FIRST_V1 = FIRST_FLEXIBLE | {int(ApiKey.API_VERSIONS): NEVER}
 
 
 class RequestHeader(msgspec.Struct, frozen=True, gc=False):
@@ -85,14 +89,14 @@ def _sized(segments: list[Buffer]) -> list[Buffer]:
 
 
 def response_header_version(api_key: int, api_version: int) -> int:
-    return 1 if api_key != ApiKey.API_VERSIONS and is_flexible(api_key, api_version) else 0
+    return 1 if api_version >= _FIRST_V1[api_key] else 0
 
 
 def encode_response_frame(
     api_key: int, api_version: int, correlation_id: int, body: Message
 ) -> list[Buffer]:
     """Size, header and body as segments to be sent one after the other."""
-    header = _RESPONSE_V1 if response_header_version(api_key, api_version) else _RESPONSE_V0
+    header = _RESPONSE_V1 if api_version >= _FIRST_V1[api_key] else _RESPONSE_V0
     return _sized(encoder_for("response", api_key, api_version)(body, bytearray(header.pack(correlation_id))))
 
 
@@ -111,7 +115,17 @@ def decode_response_frame(api_key: int, api_version: int, frame: Buffer) -> tupl
             pos = skip_tags(frame, pos + 1, count) if count else pos + 1
     except (IndexError, struct_error) as e:
         raise MalformedMessage(f"response header: {e}") from e
+    try:
+        return correlation_id, _decode_whole(api_key, api_version, frame, pos)
+    except MalformedMessage:
+        # A broker that lacks this version of ApiVersions answers in version 0, whatever was asked (KIP-511).
+        if api_key != ApiKey.API_VERSIONS or api_version == 0:
+            raise
+        return correlation_id, _decode_whole(api_key, 0, frame, pos)
+
+
+def _decode_whole(api_key: int, api_version: int, frame: Buffer, pos: int) -> Any:
     body, end = decode_response(api_key, api_version, frame, pos)
     if end != len(frame):
         raise MalformedMessage(f"response {api_key} v{api_version}: {len(frame) - end} bytes too many")
-    return correlation_id, body
+    return body

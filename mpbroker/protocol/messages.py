@@ -400,7 +400,7 @@ class JoinGroupRequest(Message):
 
     class JoinGroupRequestProtocol(Message):
         name: str = ""
-        metadata: bytes = b''
+        metadata: bytes = b""
 
 
 class JoinGroupResponse(Message):
@@ -419,7 +419,7 @@ class JoinGroupResponse(Message):
     class JoinGroupResponseMember(Message):
         member_id: str = ""
         group_instance_id: str | None = None  # v5+
-        metadata: bytes = b''
+        metadata: bytes = b""
 
 
 class HeartbeatRequest(Message):
@@ -477,7 +477,7 @@ class SyncGroupRequest(Message):
 
     class SyncGroupRequestAssignment(Message):
         member_id: str = ""
-        assignment: bytes = b''
+        assignment: bytes = b""
 
 
 class SyncGroupResponse(Message):
@@ -487,7 +487,7 @@ class SyncGroupResponse(Message):
     error_code: int = 0
     protocol_type: str | None = None  # v5+
     protocol_name: str | None = None  # v5+
-    assignment: bytes = b''
+    assignment: bytes = b""
 
 
 class DescribeGroupsRequest(Message):
@@ -508,8 +508,8 @@ class DescribeGroupsResponse(Message):
         group_instance_id: str | None = None  # v4+
         client_id: str = ""
         client_host: str = ""
-        member_metadata: bytes = b''
-        member_assignment: bytes = b''
+        member_metadata: bytes = b""
+        member_assignment: bytes = b""
 
     class DescribedGroup(Message):
         error_code: int = 0
@@ -1156,7 +1156,7 @@ class DescribeLogDirsResponse(Message):
 class SaslAuthenticateRequest(Message):
     """Request 36, v0-2, flexible from v2."""
 
-    auth_bytes: bytes = b''
+    auth_bytes: bytes = b""
 
 
 class SaslAuthenticateResponse(Message):
@@ -1164,7 +1164,7 @@ class SaslAuthenticateResponse(Message):
 
     error_code: int = 0
     error_message: str | None = ""
-    auth_bytes: bytes = b''
+    auth_bytes: bytes = b""
     session_lifetime_ms: int = 0  # v1+
 
 
@@ -1223,14 +1223,14 @@ class CreateDelegationTokenResponse(Message):
     expiry_timestamp_ms: int = 0
     max_timestamp_ms: int = 0
     token_id: str = ""
-    hmac: bytes = b''
+    hmac: bytes = b""
     throttle_time_ms: int = 0
 
 
 class RenewDelegationTokenRequest(Message):
     """Request 39, v1-2, flexible from v2."""
 
-    hmac: bytes = b''
+    hmac: bytes = b""
     renew_period_ms: int = 0
 
 
@@ -1245,7 +1245,7 @@ class RenewDelegationTokenResponse(Message):
 class ExpireDelegationTokenRequest(Message):
     """Request 40, v1-2, flexible from v2."""
 
-    hmac: bytes = b''
+    hmac: bytes = b""
     expiry_time_period_ms: int = 0
 
 
@@ -1289,7 +1289,7 @@ class DescribeDelegationTokenResponse(Message):
         expiry_timestamp: int = 0
         max_timestamp: int = 0
         token_id: str = ""
-        hmac: bytes = b''
+        hmac: bytes = b""
         renewers: list[DescribeDelegationTokenResponse.DescribedDelegationTokenRenewer] = (
             field(default_factory=list)
         )
@@ -1591,8 +1591,8 @@ class AlterUserScramCredentialsRequest(Message):
         name: str = ""
         mechanism: int = 0
         iterations: int = 0
-        salt: bytes = b''
-        salted_password: bytes = b''
+        salt: bytes = b""
+        salted_password: bytes = b""
 
 
 class AlterUserScramCredentialsResponse(Message):
@@ -1881,9 +1881,9 @@ class UpdateFeaturesResponse(Message):
 class EnvelopeRequest(Message):
     """Request 58, v0, flexible from v0."""
 
-    request_data: bytes = b''
-    request_principal: bytes | None = b''
-    client_host_address: bytes = b''
+    request_data: bytes = b""
+    request_principal: bytes | None = b""
+    client_host_address: bytes = b""
 
 
 class EnvelopeResponse(Message):
@@ -1946,7 +1946,7 @@ class FetchSnapshotResponse(Message):
         )
         size: int = 0
         position: int = 0
-        unaligned_records: Buffer | None = None
+        unaligned_records: Buffer = b""
 
     class TopicSnapshot(Message):
         name: str = ""
@@ -2300,7 +2300,7 @@ class PushTelemetryRequest(Message):
     subscription_id: int = 0
     terminating: bool = False
     compression_type: int = 0
-    metrics: bytes = b''
+    metrics: bytes = b""
 
 
 class PushTelemetryResponse(Message):
@@ -2552,7 +2552,7 @@ class ShareFetchResponse(Message):
         current_leader: ShareFetchResponse.LeaderIdAndEpoch = (
             field(default_factory=lambda: ShareFetchResponse.LeaderIdAndEpoch())
         )
-        records: Buffer | None = None
+        records: Buffer = b""
         acquired_records: list[ShareFetchResponse.AcquiredRecords] = field(default_factory=list)
 
     class ShareFetchableTopicResponse(Message):

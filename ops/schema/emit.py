@@ -85,7 +85,7 @@ def default(message: Message, f: Field) -> str:
     value = f.default
     if value == ZERO_UUID:
         return "ZERO_UUID"
-    return '"' + value + '"' if isinstance(value, str) else repr(value)
+    return repr(value).replace("'", '"') if isinstance(value, (str, bytes)) else repr(value)
 
 
 def range_text(versions: range, all_versions: range) -> str:

@@ -68,9 +68,9 @@ class Field(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def default(self) -> object:
-        """The default as a value; a struct's default (its own defaults) is given as None of `struct`."""
+        """The default as a value; None for a struct, whose default is an instance of its own defaults."""
         text = self.default_text
-        if text == "null":
+        if self.is_null_default():
             return None
         if self.is_array:
             return []
@@ -80,14 +80,16 @@ class Field(msgspec.Struct, frozen=True, eq=False):
             return text == "true"
         if self.type == "float64":
             return float(text or 0)
-        if self.type in ("bytes", "uuid"):
-            return bytes(16) if self.type == "uuid" else b""
-        if self.struct is not None or self.type == "records":
+        if self.type == "uuid":
+            return bytes(16)
+        if self.type in ("bytes", "records"):
+            return b""
+        if self.struct is not None:
             return None
         return int(text or "0", 0)
 
     def is_null_default(self) -> bool:
-        return self.default_text == "null" or self.type == "records"
+        return self.default_text == "null" or (self.type == "records" and bool(self.nullable))
 
 
 class StructType(msgspec.Struct, frozen=True, eq=False):

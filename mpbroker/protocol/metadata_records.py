@@ -1,0 +1,42 @@
+"""The values of the records in `__cluster_metadata`: a frame that says which record it is, then the record.
+
+Source in Kafka: org.apache.kafka.server.common.serialization.AbstractApiMessageSerde.
+
+    frame version (uvarint, 1) | api key (uvarint) | version (uvarint) | fields
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpbroker.protocol.codec import data_key, decode_data, encode_bytes, encode_data
+from mpbroker.protocol.messages import Message
+from mpbroker.protocol.wire import Buffer, MalformedMessage, UnsupportedVersion, read_uvarint, uvarint
+
+__all__ = ["FRAME_VERSION", "decode_metadata_record", "encode_metadata_record"]
+
+FRAME_VERSION = 1
+
+
+def encode_metadata_record(record: Message, version: int) -> bytes:
+    frame = uvarint(FRAME_VERSION) + uvarint(data_key(type(record))) + uvarint(version)
+    return frame + encode_bytes(encode_data(record, version))
+
+
+def decode_metadata_record(value: Buffer) -> Any:
+    """MalformedMessage also for a record that this version of the broker does not know."""
+    try:
+        frame_version, pos = read_uvarint(value, 0)
+        api_key, pos = read_uvarint(value, pos)
+        version, pos = read_uvarint(value, pos)
+    except IndexError as e:
+        raise MalformedMessage("metadata record: cut off") from e
+    if frame_version != FRAME_VERSION:
+        raise MalformedMessage(f"metadata record: frame version {frame_version}, not {FRAME_VERSION}")
+    try:
+        record, end = decode_data(api_key, version, value, pos)
+    except UnsupportedVersion as e:
+        raise MalformedMessage(f"metadata record: {e}") from e
+    if end != len(value):
+        raise MalformedMessage(f"metadata record {api_key} v{version}: {len(value) - end} bytes too many")
+    return record
