@@ -55,6 +55,7 @@ class Tree:
         self._dead: deque[Child] = deque()
         self._stopping = False
         self._callbacks: dict[int, Callable[[], None]] = {}
+        self.on_wait: Callable[[], None] | None = None      # called after every sleep; may raise BrokerStops
 
     # ---- what the main loop waits for
 
@@ -87,6 +88,8 @@ class Tree:
         finally:
             self.bell.disarm()
         self.counters.beat()
+        if self.on_wait is not None:
+            self.on_wait()
         ready = []
         for fd, _ in events:
             if fd == self.bell.fd:
