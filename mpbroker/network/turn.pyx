@@ -765,6 +765,9 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
                     socket_event(t, c, events[i].events)
     dispatch(t)
     publish(t)
+    # Channels that waited for room in the FIFO go on; those that wait for memory do when an answer frees some.
+    if t.deferred_count and not t.memory_short and t.fifo_tail - t.fifo_head < t.queued_requests_max:
+        t.soon = True
     counter_set(t.counters, Counter.COUNT_ARENA_BYTES, t.arena.in_use_bytes)
     counter_set(t.counters, Counter.COUNT_QUEUED_REQUESTS, t.fifo_tail - t.fifo_head)
     if t.closed_count:
