@@ -22,7 +22,7 @@ TIMEOUT_SECONDS = 10.0
 
 
 class Pointer(msgspec.Struct):
-    """What `mpbroker.json` in a log directory holds: where the broker that has locked it can be reached."""
+    """What we need of `mpbroker.json` in a log directory: where the broker that has locked it can be reached."""
 
     runtime_dir: str
     pid: int
@@ -46,7 +46,7 @@ class ControlClient:
             pointer = msgspec.json.decode(path.read_bytes(), type=Pointer)
         except FileNotFoundError as error:
             raise CliError(
-                f"no broker has run on {directory.absolute()} ({POINTER_NAME} is missing); "
+                f"no broker is running on {directory.absolute()} (it has no {POINTER_NAME}); "
                 "name its data directory with --log-dirs, or set MPBROKER_RUNTIME_DIR"
             ) from error
         except OSError as error:

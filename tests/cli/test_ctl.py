@@ -129,5 +129,5 @@ def test_the_log_directory_says_where_the_broker_is(tmp_path: Path, monkeypatch:
     with pytest.raises(CliError, match="is damaged"):
         ControlClient.find(str(tmp_path))
     pointer.unlink()
-    with pytest.raises(CliError, match="no broker has run on"):
+    with pytest.raises(CliError, match="no broker is running on"):
         ControlClient.find(str(tmp_path))

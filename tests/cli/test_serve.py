@@ -1,6 +1,8 @@
 """`mpbroker serve` up to the moment the supervisor takes over: flags, settings, refusals."""
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,8 +99,7 @@ def test_the_supervisor_gets_the_settings_and_gives_the_exit_code(
         seen.append(config)
         return 3
 
-    supervisor = pytest.importorskip("mpbroker.supervisor.main")
-    monkeypatch.setattr(supervisor, "run", run)
+    monkeypatch.setitem(sys.modules, "mpbroker.supervisor.main", SimpleNamespace(run=run))
     code, _out, _err = typed("serve", "--handlers", "4")
     assert (code, seen[0].num_io_threads) == (3, 4)
 
