@@ -5,8 +5,13 @@ from shm.table cimport READ_TRIES, copy_stride, slot_version, table_read, table_
 from shm.atomics cimport load_acquire
 
 
+LARGEST_PAYLOAD_BYTES = 1 << 30
+
+
 def slot_bytes(payload_bytes: int) -> int:
     """Bytes of shared memory per slot."""
+    if not 0 < payload_bytes <= LARGEST_PAYLOAD_BYTES:
+        raise ValueError(f"a slot's payload has 1 to {LARGEST_PAYLOAD_BYTES} bytes, not {payload_bytes}")
     return 64 + 2 * copy_stride(payload_bytes)
 
 
