@@ -1,4 +1,5 @@
 """Descriptor ring between two processes; `ring.pxd` draws its layout and is the native interface."""
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.string cimport memcpy
 
 from shm.ring cimport (
@@ -22,7 +23,7 @@ cdef class Ring:
     def __init__(self, unsigned char[::1] block, uint64_t size):
         if size == 0 or size & (size - 1):
             raise ValueError(f"ring size must be a power of two, not {size}")
-        if <uint64_t>block.shape[0] < RING_HEADER_BYTES + SLOT_BYTES * size:
+        if block.shape[0] < RING_HEADER_BYTES or size > <uint64_t>(block.shape[0] - RING_HEADER_BYTES) // SLOT_BYTES:
             raise ValueError(f"a ring of {size} slots needs {ring_bytes(size)} bytes, the block has {block.shape[0]}")
         if <size_t>&block[0] % 64:
             raise ValueError("a ring must start on a cache line")
@@ -86,12 +87,12 @@ cdef class Ring:
             return b"", False
         if waiting > most:
             waiting = most
-        out = bytearray(waiting * SLOT_BYTES)
-        cdef unsigned char[::1] view = out
+        out = PyBytes_FromStringAndSize(NULL, waiting * SLOT_BYTES)
+        cdef char *to = out
         for i in range(waiting):
-            memcpy(&view[i * SLOT_BYTES], ring_peek(&self.ref, i), SLOT_BYTES)
+            memcpy(to + i * SLOT_BYTES, ring_peek(&self.ref, i), SLOT_BYTES)
         wants = ring_advance(&self.ref, waiting)
-        return bytes(out), wants
+        return out, wants
 
     def untaken(self) -> list[bytes]:
         """What is published and not taken, left in place: for the one who mends after the consumer's death."""

@@ -54,4 +54,5 @@ cdef inline uint64_t table_read(TableRef *table, uint64_t slot, void *payload) n
 
 cdef class SlotTable:
     cdef TableRef ref
+    cdef bint readonly
     cdef object keep

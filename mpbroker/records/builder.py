@@ -1,10 +1,10 @@
 """Building record batches: of data, and the markers that end a transaction (Kafka: MemoryRecordsBuilder)."""
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Iterable
-from typing import Final
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, Final
 
 from mpbroker.records.batch import (
     BATCH_HEADER_BYTES,
@@ -19,6 +19,9 @@ from mpbroker.records.batch import (
 from mpbroker.records.compression import Codec, compress
 from mpbroker.records.record import NewRecord
 from mpbroker.records.stream import RecordWriter, seal
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 ABORT: Final = 0
 COMMIT: Final = 1

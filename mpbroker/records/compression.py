@@ -11,18 +11,22 @@ Decompression writes into a private mapping no larger than the bound, so that a 
 error instead of more memory; only pages that were written exist.
 """
 
+from __future__ import annotations
+
 import mmap
 import struct
 import threading
 import zlib
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import cramjam
-from typing_extensions import Buffer
 
 from mpbroker.records.errors import CompressionError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 DEFAULT_LIMIT_BYTES: Final = 100 << 20
 KEPT_SCRATCH_BYTES: Final = 1 << 20

@@ -4,9 +4,10 @@ A batch that is cut off at the end of the buffer ends the iteration silently, as
 response ends where its byte limit was (Kafka: ByteBufferLogInputStream, DefaultRecordBatch).
 """
 
-from collections.abc import Iterator
+from __future__ import annotations
 
-from typing_extensions import Buffer
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from mpbroker.records.batch import (
     BATCH_HEADER_BYTES,
@@ -20,6 +21,9 @@ from mpbroker.records.compression import DEFAULT_LIMIT_BYTES, Codec, decompress
 from mpbroker.records.errors import CompressionError, CorruptBatch
 from mpbroker.records.record import Record
 from mpbroker.records.stream import read_records
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 class Batch:

@@ -4,10 +4,11 @@ The native check of batch.h comes first; what is added here depends on the topic
 records decompressed (Kafka: LogValidator, UnifiedLog.analyzeAndValidateRecords).
 """
 
-from typing import Final, NoReturn
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
-from typing_extensions import Buffer
 
 from mpbroker.records.batch import (
     BATCH_COMPRESSED,
@@ -39,6 +40,9 @@ from mpbroker.records.errors import (
 )
 from mpbroker.records.record import CREATE_TIME, LOG_APPEND_TIME, Record
 from mpbroker.records.stream import read_records, renumber_records, seal
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 MAX_LONG: Final = (1 << 63) - 1
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1048588
@@ -75,9 +79,9 @@ class ValidatedBatch(msgspec.Struct, frozen=True):
 def validate(data: Buffer, policy: TopicPolicy, *, now_ms: int, zstd_allowed: bool = True) -> ValidatedBatch:
     """The batch that is to be appended for the record data of one partition, or InvalidRecords.
 
-    It is a view of the data unless it had to be changed: a wrong maximum timestamp is corrected, in place if the
-    data is writable, and a batch whose codec or offsets are not the wanted ones is rebuilt. A piece of a further
-    batch is cut off.
+    It is a view of the data unless it had to be changed: a wrong maximum timestamp is corrected, in place if
+    the data is writable, and a batch whose codec or offsets are not the wanted ones is rebuilt. A piece of a
+    further batch is cut off.
     """
     view = memoryview(data).cast("B")
     scan = scan_batch(view, policy.max_message_bytes)
@@ -124,9 +128,7 @@ def _stream(view: memoryview, scan: BatchScan, policy: TopicPolicy) -> Buffer:
         raise InvalidRecords(INVALID_RECORD, f"the records cannot be decompressed: {error}") from error
 
 
-def _check_records(
-    stream: Buffer, scan: BatchScan, walk: WalkScan, policy: TopicPolicy, now_ms: int
-) -> None:
+def _check_records(stream: Buffer, scan: BatchScan, walk: WalkScan, policy: TopicPolicy, now_ms: int) -> None:
     """The rules about single records, which are looked at only if the walk says that one is broken."""
     stamped = bool(scan.attributes & LOG_APPEND_TIME_BIT)
     smallest = scan.header_max_timestamp if stamped else walk.min_timestamp
@@ -166,8 +168,9 @@ def _timestamp_problem(record: Record, stamped: bool, policy: TopicPolicy, now_m
         if _in_range(record.timestamp, policy, now_ms):
             return None
         return (
-            f"Timestamp {record.timestamp} is out of range: it may be at most {policy.timestamp_before_max_ms} ms "
-            f"before and {policy.timestamp_after_max_ms} ms after {now_ms}"
+            f"Timestamp {record.timestamp} is out of range: "
+            f"it may be at most {policy.timestamp_before_max_ms} ms before "
+            f"and {policy.timestamp_after_max_ms} ms after {now_ms}"
         )
     return "A client may not set LogAppendTime as the timestamp type of a batch." if stamped else None
 

@@ -1,0 +1,13 @@
+from typing import NamedTuple
+
+from mpbroker.log.state import PartitionState
+
+class Checked(NamedTuple):
+    valid_bytes: int
+    next_offset: int
+    reason: str
+
+def check_batches(
+    fd: int, position: int, end: int, next_offset: int, state: PartitionState, apply_index: bool, producers_from: int
+) -> Checked: ...
+def good_batch_behind(fd: int, position: int, end: int, next_offset: int, segment_base: int) -> bool: ...

@@ -1,0 +1,109 @@
+"""Checking a segment after an unclean stop, natively: every batch is looked at and replayed (Kafka: LogSegment.recover)."""
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+
+from mpbroker.log.producers cimport Producer, producer_put, producer_update
+from mpbroker.log.scan cimport CHUNK_BYTES, ChunkBuffer, batch_length, have
+from mpbroker.log.state cimport PartitionState
+from mpbroker.log.wire cimport load_u16, load_u32, load_u64
+from mpbroker.records.batch cimport (
+    ATTRIBUTES_AT, BASE_OFFSET_AT, BASE_SEQUENCE_AT, CONTROL_BIT, CRC_AT, CRC_COVERS_FROM, LAST_OFFSET_DELTA_AT,
+    BATCH_HEADER_BYTES, MAX_TIMESTAMP_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, crc32c,
+)
+from collections import namedtuple
+
+cdef enum:
+    CHECK_CHUNK_BYTES = 1 << 20
+
+# `reason` is empty if the file is good to its end.
+Checked = namedtuple("Checked", "valid_bytes next_offset reason")
+
+
+cdef const char *judge(const uint8_t *p, int64_t length, int64_t next_offset, int64_t segment_base) noexcept nogil:
+    cdef int64_t base = <int64_t>load_u64(p + BASE_OFFSET_AT)
+    cdef int64_t delta = <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT)
+    if crc32c(0, p + CRC_COVERS_FROM, length - CRC_COVERS_FROM) != load_u32(p + CRC_AT):
+        return "the CRC does not match"
+    if base < next_offset or delta < 0 or base + delta - segment_base > 0x7fffffff:
+        return "its offsets are out of order"
+    return NULL
+
+
+def check_batches(int fd, int64_t position, int64_t end, int64_t next_offset, PartitionState state, bint apply_index,
+                  int64_t producers_from):
+    """Checks every batch in [position, end) and replays it into the state: largest timestamp and indexes if told, producers from an
+    offset on.
+
+    Stops at the first that is not whole and valid (Checked). Raises MemoryError.
+    """
+    cdef ChunkBuffer buffer = ChunkBuffer(CHECK_CHUNK_BYTES)
+    cdef const uint8_t *p = NULL
+    cdef const char *bad = NULL
+    cdef int64_t length, last_offset
+    cdef int64_t base = state.core.segment_base
+    cdef bint no_memory = False
+    with nogil:
+        while position < end:
+            p = have(&buffer.chunk, fd, position, BATCH_HEADER_BYTES, end)
+            if p == NULL:
+                bad = "it is cut off"
+                break
+            length = batch_length(p)
+            if length == 0:
+                bad = "its length or magic is impossible"
+                break
+            p = have(&buffer.chunk, fd, position, length, end)
+            if p == NULL:
+                bad = "it is cut off"
+                break
+            bad = judge(p, length, next_offset, base)
+            if bad != NULL:
+                break
+            last_offset = <int64_t>load_u64(p + BASE_OFFSET_AT) + <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT)
+            if not replay(state, p, length, position, last_offset, apply_index, producers_from):
+                no_memory = True
+                break
+            next_offset = last_offset + 1
+            position += length
+    if no_memory:
+        raise MemoryError("no memory for producer state")
+    return Checked(position, next_offset, bad.decode() if bad != NULL else "")
+
+
+cdef bint replay(
+    PartitionState state, const uint8_t *p, int64_t length, int64_t position, int64_t last_offset, bint apply_index,
+    int64_t producers_from,
+) noexcept nogil:
+    cdef int64_t producer_id = <int64_t>load_u64(p + PRODUCER_ID_AT)
+    cdef int64_t base_offset = <int64_t>load_u64(p + BASE_OFFSET_AT)
+    cdef int64_t max_timestamp = <int64_t>load_u64(p + MAX_TIMESTAMP_AT)
+    cdef Producer *producer
+    if apply_index:
+        state.apply(last_offset, position, length, max_timestamp)
+    if producer_id >= 0 and base_offset >= producers_from:
+        producer = producer_put(&state.producers.ref, producer_id)
+        if producer == NULL:
+            return False
+        if not (load_u16(p + ATTRIBUTES_AT) & CONTROL_BIT):
+            producer_update(
+                producer, <int16_t>load_u16(p + PRODUCER_EPOCH_AT), <int32_t>load_u32(p + BASE_SEQUENCE_AT),
+                <int32_t>(last_offset - base_offset + 1), base_offset, max_timestamp)
+        else:
+            producer.epoch = <int16_t>load_u16(p + PRODUCER_EPOCH_AT)
+            producer.last_timestamp = max_timestamp
+    return True
+
+
+def good_batch_behind(int fd, int64_t position, int64_t end, int64_t next_offset, int64_t segment_base) -> bool:
+    """Whether the batch after the bad one at `position` is whole and valid, as far as the bad one's length can be believed."""
+    cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
+    cdef const uint8_t *p = have(&buffer.chunk, fd, position, BATCH_HEADER_BYTES, end)
+    cdef int64_t length = batch_length(p) if p != NULL else 0
+    if length == 0:
+        return False
+    position += length
+    p = have(&buffer.chunk, fd, position, BATCH_HEADER_BYTES, end)
+    length = batch_length(p) if p != NULL else 0
+    if length == 0:
+        return False
+    p = have(&buffer.chunk, fd, position, length, end)
+    return p != NULL and judge(p, length, next_offset, segment_base) == NULL

@@ -1,0 +1,123 @@
+"""Small text files that must be whole or old: offset checkpoints, leader epochs, `partition.metadata`.
+
+(Kafka: CheckpointFile, OffsetCheckpointFile, LeaderEpochCheckpointFile, PartitionMetadataFile.) A checkpoint is its version, the number
+of entries, then an entry per line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from mpbroker.log.names import LEADER_EPOCHS, PARTITION_METADATA, uuid_bytes, uuid_text
+
+TopicPartition = tuple[str, int]
+
+
+class CheckpointCorrupt(ValueError):
+    """The file does not say what it should; the text names it."""
+
+
+def fsync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Replaces the file in one step, durable when it returns."""
+    making = path.with_name(path.name + ".tmp")
+    fd = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        at = 0
+        while at < len(data):
+            at += os.write(fd, data[at:])
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    making.rename(path)
+    fsync_directory(path.parent)
+
+
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    body = list(lines)
+    write_whole(path, "".join(f"{line}\n" for line in ["0", str(len(body)), *body]).encode())
+
+
+def _read_lines(path: Path) -> list[list[str]]:
+    """The entries' fields; a file that is missing or empty has none. Raises CheckpointCorrupt, OSError."""
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return []
+    except UnicodeDecodeError as error:
+        raise CheckpointCorrupt(f"{path} is not text") from error
+    if not text:
+        return []
+    lines = text.split("\n")
+    if lines[0] != "0" or len(lines) < 2:
+        raise CheckpointCorrupt(f"{path} begins with version {lines[0]!r}, not 0")
+    entries = [line.split() for line in lines[2:] if line]
+    if lines[1] != str(len(entries)):
+        raise CheckpointCorrupt(f"{path} says it has {lines[1]} entries and has {len(entries)}")
+    return entries
+
+
+def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    _write_lines(path, (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()))
+
+
+def read_offsets(path: Path) -> dict[TopicPartition, int]:
+    """Raises CheckpointCorrupt, OSError."""
+    offsets = {}
+    for entry in _read_lines(path):
+        try:
+            topic, partition, offset = entry
+            offsets[topic, int(partition)] = int(offset)
+        except ValueError as error:
+            raise CheckpointCorrupt(f"{path} has the malformed line {' '.join(entry)!r}") from error
+    return offsets
+
+
+def write_epochs(directory: Path, epochs: Iterable[tuple[int, int]]) -> None:
+    """(epoch, start offset), ascending."""
+    _write_lines(directory / LEADER_EPOCHS, (f"{epoch} {start}" for epoch, start in epochs))
+
+
+def read_epochs(directory: Path) -> list[tuple[int, int]]:
+    """Raises CheckpointCorrupt, OSError."""
+    path = directory / LEADER_EPOCHS
+    epochs = []
+    for entry in _read_lines(path):
+        try:
+            epoch, start = map(int, entry)
+        except ValueError as error:
+            raise CheckpointCorrupt(f"{path} has the malformed line {' '.join(entry)!r}") from error
+        epochs.append((epoch, start))
+    return epochs
+
+
+def write_topic_id(directory: Path, topic_id: bytes) -> None:
+    write_whole(directory / PARTITION_METADATA, f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode())
+
+
+def read_topic_id(directory: Path) -> bytes | None:
+    """None if the file is missing. Raises CheckpointCorrupt, OSError."""
+    path = directory / PARTITION_METADATA
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return None
+    fields = dict(line.split(": ", 1) for line in lines if ": " in line)
+    if fields.get("version") != "0" or "topic_id" not in fields:
+        raise CheckpointCorrupt(f"{path} is not partition metadata of version 0")
+    try:
+        topic_id = uuid_bytes(fields["topic_id"])
+    except ValueError as error:
+        raise CheckpointCorrupt(f"{path} has the malformed topic id {fields['topic_id']!r}") from error
+    if topic_id == bytes(16):
+        raise CheckpointCorrupt(f"{path} has the zero topic id")
+    return topic_id

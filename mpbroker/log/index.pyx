@@ -1,0 +1,110 @@
+"""Reading `.index` and `.timeindex` files, also while they grow; `index.pxd` draws the entries and writes them."""
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from posix.fcntl cimport O_CLOEXEC, O_RDONLY
+from posix.unistd cimport pread
+
+import os
+
+from mpbroker.log.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from mpbroker.log.wire cimport load_u32, load_u64
+
+OFFSET_ENTRY = OFFSET_ENTRY_BYTES
+TIME_ENTRY = TIME_ENTRY_BYTES
+
+
+cdef inline bint unused(const uint8_t *entry, int size) noexcept nogil:
+    cdef int i
+    for i in range(size):
+        if entry[i]:
+            return False
+    return True
+
+
+cdef inline int64_t key_of(const uint8_t *entry, int size) noexcept nogil:
+    """What entries are sorted by: the relative offset, or the timestamp."""
+    return <int32_t>load_u32(entry) if size == OFFSET_ENTRY_BYTES else <int64_t>load_u64(entry)
+
+
+cdef int64_t floor_entry(int fd, int64_t count, int size, int64_t key, uint8_t *found) noexcept nogil:
+    """The greatest entry with a key of at most `key` goes to `found`; returns its place, -1 if there is none, -2 on a read error."""
+    cdef uint8_t entry[16]
+    cdef int64_t low = 0, high = count, middle, result = -1
+    while low < high:
+        middle = (low + high) // 2
+        if pread(fd, entry, size, middle * size) != size:
+            return -2
+        # Zeros behind the first entry are the unused tail, thus above every key.
+        if (middle > 0 and unused(entry, size)) or key_of(entry, size) > key:
+            high = middle
+        else:
+            result = middle
+            low = middle + 1
+            for i in range(size):
+                found[i] = entry[i]
+    return result
+
+
+def entry_count(int fd, int size) -> int:
+    """How many entries the file has, a tail of zeros left out."""
+    cdef int64_t low = 0, high = os.fstat(fd).st_size // size, middle
+    cdef uint8_t entry[16]
+    while low < high:
+        middle = (low + high) // 2
+        if pread(fd, entry, size, middle * size) != size:
+            raise OSError(f"entry {middle} of an index cannot be read")
+        if middle > 0 and unused(entry, size):
+            high = middle
+        else:
+            low = middle + 1
+    # One entry of zeros is an empty preallocated file; position 0 is never indexed.
+    if low == 1 and pread(fd, entry, size, 0) == size and unused(entry, size):
+        return 0
+    return low
+
+
+def offset_floor(int fd, int64_t base, int64_t target):
+    """(offset, position) of the last entry at or before `target`; (base, 0) if there is none."""
+    cdef uint8_t found[16]
+    cdef int64_t place
+    cdef int64_t count = os.fstat(fd).st_size // OFFSET_ENTRY_BYTES
+    with nogil:
+        place = floor_entry(fd, count, OFFSET_ENTRY_BYTES, target - base, found)
+    if place < 0:
+        return base, 0
+    return base + <int32_t>load_u32(found), <int32_t>load_u32(found + 4)
+
+
+def time_floor(int fd, int64_t base, int64_t target_ms):
+    """(timestamp, offset) of the last entry at or before the time; (-1, base) if there is none."""
+    cdef uint8_t found[16]
+    cdef int64_t place
+    cdef int64_t count = os.fstat(fd).st_size // TIME_ENTRY_BYTES
+    with nogil:
+        place = floor_entry(fd, count, TIME_ENTRY_BYTES, target_ms, found)
+    if place < 0:
+        return -1, base
+    return <int64_t>load_u64(found), base + <int32_t>load_u32(found + 8)
+
+
+def read_offset_entries(path, int64_t base) -> list:
+    """Every (offset, position), for tools and tests."""
+    return [
+        (base + int.from_bytes(e[:4], "big", signed=True), int.from_bytes(e[4:], "big"))
+        for e in _entries(path, OFFSET_ENTRY_BYTES)
+    ]
+
+
+def read_time_entries(path, int64_t base) -> list:
+    """Every (timestamp, offset)."""
+    return [
+        (int.from_bytes(e[:8], "big", signed=True), base + int.from_bytes(e[8:], "big", signed=True))
+        for e in _entries(path, TIME_ENTRY_BYTES)
+    ]
+
+
+def _entries(path, int size):
+    cdef int fd = os.open(path, O_RDONLY | O_CLOEXEC)
+    try:
+        return [os.pread(fd, size, i * size) for i in range(entry_count(fd, size))]
+    finally:
+        os.close(fd)

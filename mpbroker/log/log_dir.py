@@ -1,0 +1,161 @@
+"""What belongs to a log directory as a whole: its lock, its identity, and whether it was closed cleanly.
+
+(Kafka: LogManager, MetaProperties, CleanShutdownFileHandler.) The supervisor takes the locks before it forks; children inherit the open
+file description, so no second broker starts on a directory while any process of this one still lives.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.process import FatalError
+from mpbroker.log.checkpoints import fsync_directory, write_whole
+from mpbroker.log.names import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOCK,
+    LOG_STARTS,
+    META_PROPERTIES,
+    NOT_PARTITIONS,
+    RECOVERY_POINTS,
+    NotAPartition,
+    parse_partition,
+    uuid_bytes,
+    uuid_text,
+)
+
+_OUR_FILES = frozenset({LOCK, CLEAN_SHUTDOWN, META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANER_OFFSETS})
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which cluster and node the log directories belong to."""
+
+    cluster_id: str
+    node_id: int
+
+
+def lock_log_dirs(config: BrokerConfig) -> list[int]:
+    """Makes and locks every log directory; the locks last as long as any process has these fds. Raises FatalError."""
+    fds: list[int] = []
+    for name in config.log_dirs:
+        directory = Path(name)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise FatalError(
+                f"log.dirs: cannot use {directory}: {os.strerror(error.errno or 0)}. "
+                "Name a directory that this user may write"
+            ) from error
+        fds.append(fd)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise FatalError(f"log.dirs: cannot lock {directory}: {os.strerror(error.errno or 0)}") from error
+            raise FatalError(
+                f"log.dirs: {directory} is locked by another broker. Stop that broker, or give this one its own directory"
+            ) from error
+    return fds
+
+
+def prepare_log_dirs(config: BrokerConfig) -> Identity:
+    """Checks that every directory is ours and of one cluster and node, and gives new ones their identity. Raises FatalError."""
+    found = {name: _read_properties(Path(name)) for name in config.log_dirs}
+    clusters = {properties["cluster.id"] for properties in found.values() if properties}
+    if len(clusters) > 1:
+        listed = ", ".join(f"{name}: {p['cluster.id']}" for name, p in found.items() if p)
+        raise FatalError(f"log.dirs: the directories belong to different clusters ({listed}). Name those of one cluster")
+    cluster_id = clusters.pop() if clusters else uuid_text(uuid.uuid4().bytes)
+    for name, properties in found.items():
+        if properties is None:
+            _refuse_foreign(Path(name))
+            _write_properties(Path(name), cluster_id, config.node_id)
+        elif properties["node.id"] != str(config.node_id):
+            raise FatalError(
+                f"{Path(name) / META_PROPERTIES} belongs to node {properties['node.id']}, this broker is node "
+                f"{config.node_id}. Set node.id={properties['node.id']} or name another directory in log.dirs"
+            )
+        _refuse_unknown_directories(Path(name))
+    return Identity(cluster_id, config.node_id)
+
+
+def _read_properties(directory: Path) -> dict[str, str] | None:
+    path = directory / META_PROPERTIES
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise FatalError(f"cannot read {path}: {error}") from error
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    properties = {key.strip(): value.strip() for key, value in pairs}
+    if properties.get("version") != "1" or not {"cluster.id", "node.id"} <= properties.keys():
+        raise FatalError(
+            f"{path} is not a meta.properties file of version 1. Restore it, or name an empty directory in log.dirs"
+        )
+    return properties
+
+
+def _write_properties(directory: Path, cluster_id: str, node_id: int) -> None:
+    stamp = time.strftime("%a %b %d %H:%M:%S UTC %Y", time.gmtime())
+    lines = ["#", f"#{stamp}", f"cluster.id={cluster_id}", f"directory.id={uuid_text(uuid.uuid4().bytes)}"]
+    lines += [f"node.id={node_id}", "version=1", ""]
+    write_whole(directory / META_PROPERTIES, "\n".join(lines).encode())
+
+
+def _refuse_foreign(directory: Path) -> None:
+    """A directory without identity must be empty: it may belong to somebody else."""
+    # A start that was killed may have left the lock and a half-written file.
+    ours = _OUR_FILES | NOT_PARTITIONS | {META_PROPERTIES + ".tmp"}
+    others = sorted(entry.name for entry in directory.iterdir() if entry.name not in ours)
+    if others:
+        raise FatalError(
+            f"log.dirs: {directory} has no {META_PROPERTIES} but is not empty (it contains {others[0]}). "
+            "Name an empty directory, or restore the file"
+        )
+
+
+def _refuse_unknown_directories(directory: Path) -> None:
+    for entry in directory.iterdir():
+        if not entry.is_dir() or entry.name in NOT_PARTITIONS:
+            continue
+        try:
+            parse_partition(entry.name)
+        except NotAPartition as error:
+            raise FatalError(
+                f"log.dirs: {entry} is not the directory of a partition (<topic>-<number>). Move it out of {directory}"
+            ) from error
+
+
+def directory_id(directory: Path) -> bytes:
+    """The directory's own id."""
+    properties = _read_properties(directory)
+    if properties is None or "directory.id" not in properties:
+        raise FatalError(f"{directory / META_PROPERTIES} has no directory.id. Restore the file")
+    return uuid_bytes(properties["directory.id"])
+
+
+def take_clean_shutdown(directory: Path) -> bool:
+    """Whether the last stop was clean; the marker is gone afterwards, so that a crash from now on is seen."""
+    try:
+        (directory / CLEAN_SHUTDOWN).unlink()
+    except FileNotFoundError:
+        return False
+    fsync_directory(directory)
+    return True
+
+
+def write_clean_shutdown(directory: Path) -> None:
+    """The last thing that is written at a clean stop."""
+    write_whole(directory / CLEAN_SHUTDOWN, json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":")).encode())

@@ -1,0 +1,91 @@
+"""Names of directories and files below a log directory (Kafka: LogFileUtils, UnifiedLog.parseTopicPartitionName, Uuid)."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_FILE_SUFFIX = ".deleted"
+
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+FUTURE_SUFFIX = "-future"
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
+LOCK = ".lock"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+
+METADATA_TOPIC = "__cluster_metadata"
+METADATA_TOPIC_ID = bytes(15) + b"\x01"
+LONGEST_NAME = 255
+# Directories in a log directory that hold no partition.
+NOT_PARTITIONS = frozenset({"lost+found", "remote-log-index-cache"})
+
+
+class NotAPartition(ValueError):
+    """A directory whose name is not that of a partition."""
+
+
+@dataclass(frozen=True)
+class PartitionName:
+    """What a directory's name says. `suffix` is empty for a live partition."""
+
+    topic: str
+    partition: int
+    suffix: str = ""
+
+
+def segment_name(base: int, suffix: str = LOG_SUFFIX) -> str:
+    return f"{base:020d}{suffix}"
+
+
+def parse_segment(name: str, suffix: str = LOG_SUFFIX) -> int | None:
+    """The base offset in the name of a file of this kind; None if it is another file."""
+    stem = name.removesuffix(suffix)
+    return int(stem) if stem != name and len(stem) == 20 and stem.isdecimal() else None
+
+
+def partition_name(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
+
+
+def parse_partition(name: str) -> PartitionName:
+    """Splits at the last dash: topics may contain dashes, and dots. Raises NotAPartition."""
+    plain, suffix = name, ""
+    for known in (DELETE_SUFFIX, STRAY_SUFFIX, FUTURE_SUFFIX):
+        if name.endswith(known) and "." in name:
+            plain, suffix = name[: name.rindex(".")], known
+    topic, dash, number = plain.rpartition("-")
+    if not (dash and topic and number.isdecimal() and number.isascii()):
+        raise NotAPartition(name)
+    return PartitionName(topic, int(number), suffix)
+
+
+def renamed(topic: str, partition: int, unique: str, suffix: str) -> str:
+    """The name of a directory that waits for deletion or was found stray; the topic is cut to what a file system takes."""
+    tail = f"-{partition}.{unique}{suffix}"
+    return topic[: LONGEST_NAME - len(tail)] + tail
+
+
+def uuid_text(value: bytes) -> str:
+    """Kafka's text of an id: URL-safe Base64 without padding, 22 characters."""
+    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+
+
+def uuid_bytes(text: str) -> bytes:
+    """Raises ValueError."""
+    value = base64.urlsafe_b64decode(text + "==")
+    if len(value) != 16:
+        raise ValueError(f"an id has 16 bytes, {text!r} has {len(value)}")
+    return value

@@ -1,0 +1,195 @@
+"""One partition's directory, opened for appending by the log process: create, roll, rename, close (Kafka: UnifiedLog, LocalLog)."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mpbroker.config.topic_config import TopicConfig
+from mpbroker.log.checkpoints import fsync_directory, write_epochs, write_topic_id
+from mpbroker.log.names import (
+    DELETED_FILE_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    parse_segment,
+    segment_name,
+)
+from mpbroker.log.producers import Producers
+from mpbroker.log.state import PartitionState
+
+_WRITE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def segments_of(directory: Path) -> list[int]:
+    """The base offsets of all segments, ascending."""
+    return offsets_of(directory, LOG_SUFFIX)
+
+
+def offsets_of(directory: Path, suffix: str) -> list[int]:
+    found = (parse_segment(entry.name, suffix) for entry in directory.iterdir())
+    return sorted(offset for offset in found if offset is not None)
+
+
+def remove_segment(directory: Path, base: int) -> None:
+    """All files of a segment, and the snapshot of the state before it."""
+    for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX):
+        (directory / segment_name(base, suffix)).unlink(missing_ok=True)
+
+
+def open_files(directory: Path, base: int, *, fresh: bool) -> tuple[int, int, int]:
+    """Fds of .log, .index and .timeindex; emptied if `fresh`. Raises OSError with nothing left open."""
+    fds: list[int] = []
+    flags = _WRITE | (os.O_TRUNC if fresh else 0)
+    try:
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            fds.append(os.open(directory / segment_name(base, suffix), flags, 0o644))  # noqa: PERF401
+    except OSError:
+        for fd in fds:
+            os.close(fd)
+        raise
+    return fds[0], fds[1], fds[2]
+
+
+@dataclass
+class PartitionLog:
+    """The directory and what is open in it. `state` is what the turn appends to."""
+
+    directory: Path
+    topic: str
+    partition: int
+    topic_id: bytes
+    config: TopicConfig
+    state: PartitionState = field(default_factory=PartitionState)
+    log_start: int = 0
+    recovery_point: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @classmethod
+    def create(cls, directory: Path, topic: str, partition: int, topic_id: bytes, config: TopicConfig) -> PartitionLog:
+        """A new, empty partition, durable when this returns. Raises OSError."""
+        directory.mkdir(exist_ok=True)
+        write_topic_id(directory, topic_id)
+        write_epochs(directory, [(0, 0)])
+        log = cls(directory, topic, partition, topic_id, config)
+        log.apply_config(config)
+        log.open_fresh_segment(0)
+        fsync_directory(directory)
+        fsync_directory(directory.parent)
+        return log
+
+    def apply_config(self, config: TopicConfig) -> None:
+        self.config = config
+        jitter_ms = random.randint(0, min(config.segment_jitter_ms, config.segment_ms))
+        self.state.configure(
+            config.segment_bytes,
+            config.segment_ms - jitter_ms,
+            config.index_interval_bytes,
+            config.segment_index_bytes,
+            config.message_timestamp_type == "LogAppendTime",
+        )
+
+    def open_fresh_segment(self, base: int) -> None:
+        """What is left of an earlier segment of this base is emptied. Raises OSError."""
+        fds = open_files(self.directory, base, fresh=True)
+        self.state.open_segment(base, *fds, wall_ms())
+
+    def roll(self) -> list[int]:
+        """Begins a new segment at the log end. Returns fds to sync and close: the old files, the snapshot, the directory.
+
+        Raises OSError; the old segment is then still the active one.
+        """
+        state = self.state
+        base = state.log_end
+        snapshot_fd = self._write_snapshot(base)
+        to_sync = [snapshot_fd]
+        try:
+            to_sync.append(os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            fresh = open_files(self.directory, base, fresh=True)
+        except OSError:
+            for fd in to_sync:
+                os.close(fd)
+            raise
+        state.finish_segment()
+        old = [state.fd, *state.index_fds]
+        state.open_segment(base, *fresh, wall_ms())
+        self.apply_config(self.config)
+        return [*old, *to_sync]
+
+    def _write_snapshot(self, offset: int) -> int:
+        """The producers as they are before `offset`; the fd is to be synced. Raises OSError."""
+        path = self.directory / segment_name(offset, SNAPSHOT_SUFFIX)
+        fd = os.open(path, _WRITE | os.O_TRUNC, 0o644)
+        data = self.state.producers.snapshot()
+        try:
+            if os.write(fd, data) != len(data):
+                raise OSError(f"short write to {path}")
+        except OSError:
+            os.close(fd)
+            path.unlink()
+            raise
+        return fd
+
+    def drop_old_snapshots(self) -> None:
+        """Kept are those of segments that exist, and the newest."""
+        bases = set(segments_of(self.directory))
+        for offset in offsets_of(self.directory, SNAPSHOT_SUFFIX)[:-1]:
+            if offset not in bases:
+                (self.directory / segment_name(offset, SNAPSHOT_SUFFIX)).unlink()
+
+    def snapshot_and_sync(self) -> None:
+        """Everything on disk, with a snapshot at the log end. Raises OSError."""
+        os.fsync(self.state.fd)
+        for fd in self.state.index_fds:
+            os.fsync(fd)
+        fd = self._write_snapshot(self.state.log_end)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        fsync_directory(self.directory)
+        self.drop_old_snapshots()
+        self.recovery_point = self.state.log_end
+
+    def close_cleanly(self) -> None:
+        """What Kafka leaves behind at a clean stop. Raises OSError."""
+        self.state.finish_segment()
+        self.snapshot_and_sync()
+        self.close_files()
+
+    def close_files(self) -> None:
+        for fd in (self.state.fd, *self.state.index_fds):
+            if fd >= 0:
+                os.close(fd)
+        self.state.forget_files()
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Files that an interrupted deletion or cleaning left, and indexes without their segment (Kafka: LogLoader)."""
+    bases = set(segments_of(directory))
+    for entry in directory.iterdir():
+        if entry.name.endswith((DELETED_FILE_SUFFIX, ".cleaned", ".tmp")):
+            entry.unlink()
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+            base = parse_segment(entry.name, suffix)
+            if base is not None and base not in bases:
+                entry.unlink()
+
+
+def blank_producers(log: PartitionLog) -> Producers:
+    """Forgets all producers, for a replay."""
+    log.state.replace_producers(Producers())
+    return log.state.producers

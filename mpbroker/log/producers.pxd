@@ -1,0 +1,65 @@
+"""What a partition remembers of its idempotent producers (Kafka: ProducerStateManager, ProducerStateEntry, ProducerAppendInfo).
+
+An open-addressed table by producer id. It is a pure function of the batches in the log, so that recovery rebuilds it by replay.
+"""
+from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+
+cdef enum:
+    REMEMBERED_BATCHES = 5
+    NO_EPOCH = -1
+    LARGEST_SEQUENCE = 0x7fffffff
+
+cdef enum ProducerVerdict:
+    PRODUCER_OK = 0
+    PRODUCER_DUPLICATE = -1             # the rest are Kafka's error codes
+    PRODUCER_OUT_OF_ORDER = 45
+    PRODUCER_OLD_EPOCH = 47
+
+cdef struct ProducerBatch:
+    int64_t last_offset
+    int64_t timestamp
+    int32_t last_sequence
+    int32_t offset_delta
+
+cdef struct Producer:
+    int64_t id
+    int64_t txn_first_offset            # -1: no transaction is open
+    int64_t last_timestamp
+    int32_t coordinator_epoch
+    int16_t epoch                       # NO_EPOCH: nothing is known of it
+    int16_t count
+    ProducerBatch batches[5]            # oldest first
+
+cdef struct ProducersRef:
+    Producer *table
+    uint64_t room                       # a power of two, or 0
+    uint64_t used
+
+cdef inline int32_t sequence_after(int32_t sequence, int32_t steps) noexcept nogil:
+    """Sequence numbers wrap from the largest to 0 (Kafka: DefaultRecordBatch.incrementSequence)."""
+    return <int32_t>((<int64_t>sequence + steps) & LARGEST_SEQUENCE)
+
+cdef inline Producer *producer_find(ProducersRef *producers, int64_t producer_id) noexcept nogil:
+    """NULL if the table has never heard of it."""
+    cdef uint64_t mask = producers.room - 1
+    cdef uint64_t at
+    if producers.room == 0:
+        return NULL
+    at = (<uint64_t>producer_id * <uint64_t>0x9E3779B97F4A7C15ull >> 20) & mask
+    while producers.table[at].id != -1:
+        if producers.table[at].id == producer_id:
+            return &producers.table[at]
+        at = (at + 1) & mask
+    return NULL
+
+cdef Producer *producer_put(ProducersRef *producers, int64_t producer_id) noexcept nogil
+cdef int producer_check(
+    const Producer *producer, int16_t epoch, int32_t base_sequence, int32_t count, const ProducerBatch **original,
+) noexcept nogil
+cdef void producer_update(
+    Producer *producer, int16_t epoch, int32_t base_sequence, int32_t count, int64_t base_offset, int64_t timestamp,
+) noexcept nogil
+
+
+cdef class Producers:
+    cdef ProducersRef ref

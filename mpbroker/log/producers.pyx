@@ -1,0 +1,212 @@
+"""Producer state of one partition: check, update, snapshot files. `producers.pxd` says what is remembered.
+
+A snapshot (Kafka: ProducerSnapshot.json), big-endian:
+
+    0   version          i16  1
+    2   CRC-32C          u32  of all that follows it
+    6   entry count      i32
+    10  entries of 46 bytes: producer id i64, epoch i16, last sequence i32, last offset i64, offset delta i32, timestamp i64,
+        coordinator epoch i32, first offset of the open transaction i64 (-1: none); last offset and sequence are -1 without a batch
+
+Only the last batch of each producer is in it, so that after a restart from a snapshot alone one batch is known again.
+"""
+from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memmove, memset
+
+import struct
+
+from mpbroker.records.batch import checksum
+
+SNAPSHOT_VERSION = 1
+_HEAD = struct.Struct(">hIi")
+_ENTRY = struct.Struct(">qhiqiqiq")
+assert _HEAD.size == 10 and _ENTRY.size == 46
+
+
+class SnapshotCorrupt(ValueError):
+    """The snapshot cannot be used; an older one, or replay from the start, can."""
+
+
+cdef bint grow(ProducersRef *producers) noexcept nogil:
+    cdef ProducersRef larger
+    cdef uint64_t i
+    cdef Producer *copy
+    larger.room = producers.room * 2 if producers.room else 16
+    larger.used = 0
+    larger.table = <Producer *>calloc(larger.room, sizeof(Producer))
+    if larger.table == NULL:
+        return False
+    for i in range(larger.room):
+        larger.table[i].id = -1
+    for i in range(producers.room):
+        if producers.table[i].id != -1:
+            copy = producer_put(&larger, producers.table[i].id)
+            copy[0] = producers.table[i]
+    free(producers.table)
+    producers[0] = larger
+    return True
+
+
+cdef Producer *producer_put(ProducersRef *producers, int64_t producer_id) noexcept nogil:
+    """The producer's entry, a blank one if it is new; NULL without memory. Moves the table: other entries' pointers die."""
+    cdef Producer *found = producer_find(producers, producer_id)
+    cdef uint64_t at, mask
+    if found != NULL:
+        return found
+    if producers.used * 4 >= producers.room * 3 and not grow(producers):
+        return NULL
+    mask = producers.room - 1
+    at = (<uint64_t>producer_id * <uint64_t>0x9E3779B97F4A7C15ull >> 20) & mask
+    while producers.table[at].id != -1:
+        at = (at + 1) & mask
+    found = &producers.table[at]
+    memset(found, 0, sizeof(Producer))
+    found.id = producer_id
+    found.epoch = NO_EPOCH
+    found.txn_first_offset = found.last_timestamp = -1
+    found.coordinator_epoch = -1
+    producers.used += 1
+    return found
+
+
+cdef int producer_check(
+    const Producer *producer, int16_t epoch, int32_t base_sequence, int32_t count, const ProducerBatch **original,
+) noexcept nogil:
+    """Whether a client's batch may be appended; of a duplicate, `original` is the batch that it repeats."""
+    cdef int32_t last_sequence = sequence_after(base_sequence, count - 1)
+    cdef const ProducerBatch *batch
+    cdef int i
+    if producer == NULL or producer.epoch == NO_EPOCH:
+        return PRODUCER_OK
+    if epoch == producer.epoch:
+        for i in range(producer.count):
+            batch = &producer.batches[i]
+            if batch.last_sequence == last_sequence and batch.offset_delta == count - 1:
+                original[0] = batch
+                return PRODUCER_DUPLICATE
+    if epoch < producer.epoch:
+        return PRODUCER_OLD_EPOCH
+    if epoch > producer.epoch or producer.count == 0:
+        return PRODUCER_OK if base_sequence == 0 else PRODUCER_OUT_OF_ORDER
+    if base_sequence != sequence_after(producer.batches[producer.count - 1].last_sequence, 1):
+        return PRODUCER_OUT_OF_ORDER
+    return PRODUCER_OK
+
+
+cdef void producer_update(
+    Producer *producer, int16_t epoch, int32_t base_sequence, int32_t count, int64_t base_offset, int64_t timestamp,
+) noexcept nogil:
+    """Remembers an appended batch."""
+    cdef ProducerBatch *batch
+    if epoch != producer.epoch:
+        producer.epoch = epoch
+        producer.count = 0
+    if producer.count == REMEMBERED_BATCHES:
+        memmove(&producer.batches[0], &producer.batches[1], (REMEMBERED_BATCHES - 1) * sizeof(ProducerBatch))
+        producer.count -= 1
+    batch = &producer.batches[producer.count]
+    batch.last_offset = base_offset + count - 1
+    batch.timestamp = timestamp
+    batch.last_sequence = sequence_after(base_sequence, count - 1)
+    batch.offset_delta = count - 1
+    producer.count += 1
+    producer.last_timestamp = timestamp
+
+
+cdef class Producers:
+    """The same for Python."""
+
+    def __cinit__(self):
+        memset(&self.ref, 0, sizeof(self.ref))
+
+    def __dealloc__(self):
+        free(self.ref.table)
+
+    def __len__(self):
+        return self.ref.used
+
+    def check(self, int64_t producer_id, int epoch, int32_t base_sequence, int32_t count) -> tuple:
+        """(error code, or -1 for a duplicate; base offset and timestamp of the original)."""
+        cdef const ProducerBatch *original = NULL
+        cdef int verdict = producer_check(producer_find(&self.ref, producer_id), epoch, base_sequence, count, &original)
+        if verdict == PRODUCER_DUPLICATE:
+            return verdict, original.last_offset - original.offset_delta, original.timestamp
+        return verdict, -1, -1
+
+    def update(
+        self, int64_t producer_id, int epoch, int32_t base_sequence, int32_t count, int64_t base_offset, int64_t timestamp,
+    ) -> None:
+        cdef Producer *producer = producer_put(&self.ref, producer_id)
+        if producer == NULL:
+            raise MemoryError("no memory for producer state")
+        producer_update(producer, epoch, base_sequence, count, base_offset, timestamp)
+
+    def entries(self) -> list:
+        """(id, epoch, coordinator epoch, open transaction, [(last sequence, last offset, offset delta, timestamp)])."""
+        cdef uint64_t i
+        cdef Producer *p
+        out = []
+        for i in range(self.ref.room):
+            p = &self.ref.table[i]
+            if p.id != -1 and p.epoch != NO_EPOCH:
+                batches = [
+                    (p.batches[j].last_sequence, p.batches[j].last_offset, p.batches[j].offset_delta, p.batches[j].timestamp)
+                    for j in range(p.count)
+                ]
+                out.append((p.id, p.epoch, p.coordinator_epoch, p.txn_first_offset, batches))
+        return sorted(out)
+
+    def snapshot(self) -> bytes:
+        body = bytearray()
+        entries = self.entries()
+        for producer_id, epoch, coordinator_epoch, transaction, batches in entries:
+            sequence, offset, delta, timestamp = batches[len(batches) - 1] if batches else (-1, -1, 0, -1)
+            body += _ENTRY.pack(producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction)
+        counted = len(entries).to_bytes(4, "big") + bytes(body)
+        return _HEAD.pack(SNAPSHOT_VERSION, checksum(counted), len(entries)) + bytes(body)
+
+    def load(self, bytes data, int64_t expired_before_ms=-1) -> None:
+        """Takes over a snapshot but for producers whose last batch is older. Raises SnapshotCorrupt."""
+        cdef Producer *producer
+        if len(data) < _HEAD.size:
+            raise SnapshotCorrupt(f"it has {len(data)} bytes")
+        version, crc, count = _HEAD.unpack_from(data)
+        if version != SNAPSHOT_VERSION:
+            raise SnapshotCorrupt(f"its version is {version}, not {SNAPSHOT_VERSION}")
+        if checksum(data[6:]) != crc or count < 0 or len(data) != _HEAD.size + count * _ENTRY.size:
+            raise SnapshotCorrupt("its checksum or its length is wrong")
+        for i in range(count):
+            at = _HEAD.size + i * _ENTRY.size
+            producer_id, epoch, sequence, offset, delta, timestamp, coordinator, transaction = _ENTRY.unpack_from(data, at)
+            if transaction < 0 and timestamp < expired_before_ms:
+                continue
+            producer = producer_put(&self.ref, producer_id)
+            if producer == NULL:
+                raise MemoryError("no memory for producer state")
+            if offset >= 0:
+                producer_update(
+                    producer, epoch, sequence_after(sequence, -delta), delta + 1, offset - delta, timestamp)
+            producer.epoch = epoch
+            producer.last_timestamp = timestamp
+            producer.coordinator_epoch = coordinator
+            producer.txn_first_offset = transaction
+
+    def expire(self, int64_t before_ms) -> int:
+        """Forgets producers whose last batch is older and that have no open transaction; returns how many."""
+        cdef ProducersRef kept
+        cdef uint64_t i
+        cdef Producer *p
+        memset(&kept, 0, sizeof(kept))
+        before = self.ref.used
+        for i in range(self.ref.room):
+            p = &self.ref.table[i]
+            if p.id != -1 and p.epoch != NO_EPOCH and (p.txn_first_offset >= 0 or p.last_timestamp >= before_ms):
+                copy = producer_put(&kept, p.id)
+                if copy == NULL:
+                    free(kept.table)
+                    raise MemoryError("no memory for producer state")
+                copy[0] = p[0]
+        free(self.ref.table)
+        self.ref = kept
+        return before - self.ref.used

@@ -1,0 +1,280 @@
+"""Reading a partition's files from outside the log process: the broker's handlers, and Spark beside a running broker.
+
+A reader never sees a byte behind the bound it is given (from the partition table), and stays right while the log process appends and rolls:
+sealed segments are read to their end, the one that the bound names to its position. (Kafka: LocalLog.read, LogSegment.read,
+UnifiedLog.fetchOffsetByTimestamp.)
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from mpbroker.log import index, scan
+from mpbroker.log.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, parse_segment, segment_name
+
+NO_OFFSET = -1
+NO_TIMESTAMP = -1
+REMEMBERED_POSITIONS = 64
+OPEN_SEGMENTS = 4
+
+
+class OffsetOutOfRange(Exception):
+    """The offset is not in the log, or beyond what may be seen."""
+
+
+class SegmentGone(Exception):
+    """The segment was deleted between listing and opening: look again at the partition table."""
+
+
+class Bound(NamedTuple):
+    """The first byte and offset that may not be seen: high watermark or last stable offset of the partition table."""
+
+    offset: int
+    segment_base: int
+    position: int
+
+
+class Slice(NamedTuple):
+    """Whole bytes of one segment file, beginning with a batch; `inode` says which file was meant. The last batch may be cut."""
+
+    segment_base: int
+    position: int
+    length: int
+    inode: int
+
+
+class FoundOffset(NamedTuple):
+    """An answer of ListOffsets; both -1 if there is no such record."""
+
+    timestamp: int
+    offset: int
+
+
+NOTHING_FOUND = FoundOffset(NO_TIMESTAMP, NO_OFFSET)
+# (timestamp, offset) of each record in one batch's bytes, in order.
+RecordTimes = Callable[[bytes], list[tuple[int, int]]]
+
+
+@dataclass
+class _OpenSegment:
+    """Files of one segment, kept open for the next read."""
+
+    base: int
+    fd: int
+    index_fd: int
+    inode: int
+
+    @classmethod
+    def open(cls, directory: Path, base: int) -> _OpenSegment:
+        try:
+            fd = os.open(directory / segment_name(base), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise SegmentGone(f"{directory / segment_name(base)} is gone") from error
+        try:
+            index_fd = os.open(directory / segment_name(base, INDEX_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            # A missing index is legal for readers: the whole segment is scanned.
+            index_fd = -1
+        except OSError:
+            os.close(fd)
+            raise
+        return cls(base, fd, index_fd, os.fstat(fd).st_ino)
+
+    def close(self) -> None:
+        os.close(self.fd)
+        if self.index_fd >= 0:
+            os.close(self.index_fd)
+
+
+class PartitionReader:
+    """One partition directory. Not for two threads at once; holds a few files open until `close`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._bases: list[int] = []
+        self._open: OrderedDict[int, _OpenSegment] = OrderedDict()
+        self._positions: OrderedDict[int, tuple[int, int]] = OrderedDict()
+
+    def close(self) -> None:
+        for segment in self._open.values():
+            segment.close()
+        self._open.clear()
+
+    def segments(self) -> list[int]:
+        """Base offsets of all segments, read anew. Raises OSError."""
+        found = (parse_segment(name, LOG_SUFFIX) for name in os.listdir(self.directory))  # noqa: PTH208
+        self._bases = sorted(base for base in found if base is not None)
+        return self._bases
+
+    def locate(self, offset: int, bound: Bound) -> scan.BatchAt | None:
+        """The batch that holds the offset, or the next one where offsets have a gap; None at the bound.
+
+        `position` in it is meant within the segment that `segment_of` names. Raises OffsetOutOfRange, SegmentGone, OSError.
+        """
+        found = self._locate(offset, bound)
+        return found[1] if found else None
+
+    def fetch_slice(self, offset: int, max_bytes: int, bound: Bound, min_one_batch: bool = True) -> Slice | None:
+        """At most `max_bytes` from the batch that holds the offset on; its whole first batch if `min_one_batch`.
+
+        None when there is nothing to see: at the bound, or when not even the first batch fits. Raises OffsetOutOfRange, SegmentGone, OSError.
+        """
+        found = self._locate(offset, bound)
+        if found is None:
+            return None
+        segment, batch = found
+        limit = self._limit(segment, bound)
+        length = min(max_bytes, limit - batch.position)
+        if length < batch.length:
+            if not min_one_batch:
+                return None
+            length = batch.length
+        if batch.position + length == limit and segment.base == bound.segment_base:
+            self._remember(bound.offset, bound.segment_base, bound.position)
+        return Slice(segment.base, batch.position, length, segment.inode)
+
+    def read(self, piece: Slice) -> bytes:
+        """The bytes of a slice. Raises SegmentGone, OSError."""
+        segment = self._segment(piece.segment_base)
+        if segment.inode != piece.inode:
+            raise SegmentGone(f"{self.directory / segment_name(piece.segment_base)} is another file now")
+        return os.pread(segment.fd, piece.length, piece.position)
+
+    def find_timestamp(self, timestamp_ms: int, log_start: int, bound: Bound, times: RecordTimes | None = None) -> FoundOffset:
+        """The first record at this time or later. Raises SegmentGone, OSError."""
+        times = times or record_times
+        for base in self._visible(bound):
+            segment = self._segment(base)
+            limit = self._limit(segment, bound)
+            at = self._time_start(base, segment, timestamp_ms, log_start)
+            while (batch := scan.find_timestamp(segment.fd, at, limit, log_start, timestamp_ms)) is not None:
+                data = os.pread(segment.fd, batch.length, batch.position)
+                for timestamp, offset in times(data):
+                    if timestamp >= timestamp_ms and log_start <= offset:
+                        return FoundOffset(timestamp, offset) if offset < bound.offset else NOTHING_FOUND
+                at = batch.position + batch.length
+        return NOTHING_FOUND
+
+    def max_timestamp(self, bound: Bound, times: RecordTimes | None = None) -> FoundOffset:
+        """The largest timestamp and the first record that has it. Raises SegmentGone, OSError."""
+        times = times or record_times
+        best: scan.BatchAt | None = None
+        holder: _OpenSegment | None = None
+        for base in self._visible(bound):
+            segment = self._segment(base)
+            found = self._largest_in(segment, self._limit(segment, bound), base == bound.segment_base)
+            if found is not None and (best is None or found.max_timestamp > best.max_timestamp):
+                best, holder = found, self._segment(base)
+        if best is None or holder is None or best.max_timestamp < 0:
+            return NOTHING_FOUND
+        data = os.pread(self._segment(holder.base).fd, best.length, best.position)
+        for timestamp, offset in times(data):
+            if timestamp == best.max_timestamp:
+                return FoundOffset(timestamp, offset)
+        return NOTHING_FOUND
+
+    # ---- positions ----
+
+    def _locate(self, offset: int, bound: Bound) -> tuple[_OpenSegment, scan.BatchAt] | None:
+        if offset == bound.offset:
+            return None
+        if offset > bound.offset:
+            raise OffsetOutOfRange(f"offset {offset} is beyond {bound.offset}")
+        base, position = self._start_for(offset, bound)
+        while True:
+            segment = self._segment(base)
+            batch = scan.find_offset(segment.fd, position, self._limit(segment, bound), offset)
+            if batch is not None:
+                self._remember(batch.last_offset + 1, base, batch.position + batch.length)
+                return segment, batch
+            later = [b for b in self._visible(bound) if b > base]
+            if not later:
+                return None
+            base, position = later[0], 0
+
+    def _start_for(self, offset: int, bound: Bound) -> tuple[int, int]:
+        """Segment and position of a batch at or before the offset."""
+        remembered = self._positions.get(offset)
+        if remembered is not None and remembered[1] < self._limit(self._segment(remembered[0]), bound):
+            return remembered
+        bases = self._bases
+        place = bisect_right(bases, offset)
+        if place in (0, len(bases)):
+            # The log may have rolled, or lost its oldest segments, since it was listed.
+            bases = self.segments()
+            place = bisect_right(bases, offset)
+        if place == 0:
+            raise OffsetOutOfRange(f"offset {offset} is below the first segment of {self.directory}")
+        base = bases[place - 1]
+        segment = self._segment(base)
+        if segment.index_fd < 0:
+            return base, 0
+        return base, index.offset_floor(segment.index_fd, base, offset)[1]
+
+    def _visible(self, bound: Bound) -> list[int]:
+        if not self._bases or self._bases[-1] < bound.segment_base:
+            self.segments()
+        return [base for base in self._bases if base <= bound.segment_base]
+
+    def _limit(self, segment: _OpenSegment, bound: Bound) -> int:
+        if segment.base == bound.segment_base:
+            return bound.position
+        return os.fstat(segment.fd).st_size if segment.base < bound.segment_base else 0
+
+    def _segment(self, base: int) -> _OpenSegment:
+        segment = self._open.get(base)
+        if segment is None:
+            segment = self._open[base] = _OpenSegment.open(self.directory, base)
+            if len(self._open) > OPEN_SEGMENTS:
+                self._open.popitem(last=False)[1].close()
+        self._open.move_to_end(base)
+        return segment
+
+    def _remember(self, offset: int, base: int, position: int) -> None:
+        """Where the next fetch of a sequential consumer begins."""
+        self._positions[offset] = (base, position)
+        self._positions.move_to_end(offset)
+        if len(self._positions) > REMEMBERED_POSITIONS:
+            self._positions.popitem(last=False)
+
+    # ---- times ----
+
+    def _time_start(self, base: int, segment: _OpenSegment, timestamp_ms: int, log_start: int) -> int:
+        """The position from which on a record of this time may be: records before it are all earlier."""
+        offset = max(self._time_floor(base, timestamp_ms - 1)[1], log_start)
+        return 0 if segment.index_fd < 0 else index.offset_floor(segment.index_fd, base, offset)[1]
+
+    def _time_floor(self, base: int, timestamp_ms: int) -> tuple[int, int]:
+        try:
+            fd = os.open(self.directory / segment_name(base, TIME_INDEX_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return NO_TIMESTAMP, base
+        try:
+            return index.time_floor(fd, base, timestamp_ms)
+        finally:
+            os.close(fd)
+
+    def _largest_in(self, segment: _OpenSegment, limit: int, growing: bool) -> scan.BatchAt | None:
+        """The first batch with the segment's largest timestamp. The last entry of a sealed segment's time index tells it."""
+        timestamp, offset = self._time_floor(segment.base, (1 << 63) - 1)
+        start = 0 if segment.index_fd < 0 else index.offset_floor(segment.index_fd, segment.base, offset)[1]
+        if timestamp >= 0 and not growing:
+            return scan.find_timestamp(segment.fd, start, limit, segment.base, timestamp)
+        best = None
+        at = start
+        while (batch := scan.find_timestamp(segment.fd, at, limit, 0, best.max_timestamp + 1 if best else 0)) is not None:
+            best, at = batch, batch.position + batch.length
+        return best
+
+
+def record_times(batch: bytes) -> list[tuple[int, int]]:
+    """(timestamp, offset) of every record of a batch. Raises mpbroker.records.errors.CorruptBatch."""
+    from mpbroker.records.iterate import iterate_batches
+
+    return [(record.timestamp, record.offset) for found in iterate_batches(batch) for record in found.records()]

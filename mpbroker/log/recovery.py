@@ -1,0 +1,257 @@
+"""Opening a partition that exists: trusted after a clean stop, checked from the recovery point on after any other (Kafka: LogLoader).
+
+What is cut is a torn tail only, and before anything of it was published: bytes that no reader was ever shown. A bad batch below what is known
+to be durable is damage, and so is a log that ends before it; nothing is cut then, the partition stays offline.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpbroker.config.topic_config import TopicConfig
+from mpbroker.log import check, scan
+from mpbroker.log.checkpoints import fsync_directory
+from mpbroker.log.index import OFFSET_ENTRY, TIME_ENTRY, entry_count, offset_floor
+from mpbroker.log.names import INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, segment_name
+from mpbroker.log.partition_log import (
+    PartitionLog,
+    blank_producers,
+    offsets_of,
+    open_files,
+    remove_leftovers,
+    remove_segment,
+    segments_of,
+    wall_ms,
+)
+from mpbroker.log.producers import SnapshotCorrupt
+from mpbroker.log.state import PartitionState
+
+Say = Callable[[str], None]
+_log = logging.getLogger("mpbroker")
+
+
+class PartitionDamaged(Exception):
+    """The partition's files contradict what was durable; an operator has to decide."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What checkpoints, and the partition table after a crash of the log process alone, say of a partition."""
+
+    clean: bool
+    recovery_point: int = 0
+    durable: int = 0            # everything below this offset was acknowledged as being on disk
+    log_start: int = 0
+    producer_expiration_ms: int = 86_400_000
+
+
+def load(
+    directory: Path, topic: str, partition: int, topic_id: bytes, config: TopicConfig, known: Known, say: Say
+) -> PartitionLog:
+    """The partition, ready to be appended to; all of it is durable. Raises PartitionDamaged, OSError."""
+    log = PartitionLog(directory, topic, partition, topic_id, config)
+    log.apply_config(config)
+    remove_leftovers(directory)
+    bases = segments_of(directory)
+    if not bases:
+        _start_empty(log, known)
+        return log
+    log.log_start = max(known.log_start, bases[0])
+    loader = _Loader(log, bases, known, say)
+    try:
+        loader.run()
+    except (OSError, PartitionDamaged):
+        log.close_files()
+        raise
+    return log
+
+
+def _start_empty(log: PartitionLog, known: Known) -> None:
+    if known.durable > known.log_start:
+        raise PartitionDamaged(
+            f"{log.directory} has no segments, but offsets below {known.durable} were durable. Restore the directory, or delete the topic"
+        )
+    log.open_fresh_segment(known.log_start)
+    log.log_start = known.log_start
+    log.snapshot_and_sync()
+
+
+class _Loader:
+    def __init__(self, log: PartitionLog, bases: list[int], known: Known, say: Say) -> None:
+        self.log = log
+        self.directory = log.directory
+        self.bases = bases
+        self.known = known
+        self.say = say
+        # Segments from here on are checked.
+        self.suspect = len(bases)
+        self.replay_from = bases[0]
+        if not known.clean:
+            below = [i for i, base in enumerate(bases) if base <= known.recovery_point]
+            self.suspect = below[-1] if below else 0
+
+    def run(self) -> None:
+        replay_from = self.replay_from = self._load_snapshot()
+        next_offset = self.bases[0]
+        for i, base in enumerate(self.bases):
+            last = i == len(self.bases) - 1
+            end = self.bases[i + 1] if not last else None
+            if i >= self.suspect or self._lacks_index(base):
+                self.say(f"checking {self.directory / segment_name(base)}")
+                next_offset, was_cut = self._check(base, next_offset, keep_open=last, trusted=i < self.suspect)
+                if was_cut:
+                    self._drop_after(i)
+                    break
+            elif last:
+                next_offset = self._resume(base, replay_from)
+            else:
+                if end is not None and end > replay_from:
+                    self._replay(base, replay_from)
+                next_offset = end if end is not None else next_offset
+        if next_offset < self.known.durable:
+            raise PartitionDamaged(
+                f"{self.directory} ends at offset {next_offset}, but offsets below {self.known.durable} were durable. "
+                "Restore the directory, or delete the topic"
+            )
+        if not self.known.clean:
+            self.log.snapshot_and_sync()
+        self.log.recovery_point = self.log.state.log_end
+
+    # ---- producers ----
+
+    def _load_snapshot(self) -> int:
+        """The newest usable snapshot; returns the offset from which on batches have to be replayed.
+
+        After an unclean stop it is that of the segment before the first suspect one: producers may ask again for what they sent last, and
+        a snapshot knows but one batch of each.
+        """
+        limit = self.bases[max(self.suspect - 1, 0)] if not self.known.clean else 1 << 62
+        expired_before_ms = wall_ms() - self.known.producer_expiration_ms
+        for offset in reversed(offsets_of(self.directory, SNAPSHOT_SUFFIX)):
+            path = self.directory / segment_name(offset, SNAPSHOT_SUFFIX)
+            if offset > limit:
+                continue
+            try:
+                blank_producers(self.log).load(path.read_bytes(), expired_before_ms)
+            except SnapshotCorrupt as error:
+                _log.warning("%s is dropped: %s", path, error)
+                path.unlink()
+                continue
+            return offset
+        blank_producers(self.log)
+        return self.bases[0]
+
+    def _replay(self, base: int, offset: int) -> None:
+        """Producer state from a trusted segment."""
+        fds = open_files(self.directory, base, fresh=False)
+        try:
+            self._replay_open(fds, base, offset)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _replay_open(self, fds: tuple[int, int, int], base: int, offset: int) -> int:
+        size = os.fstat(fds[0]).st_size
+        first = scan.find_offset(fds[0], offset_floor(fds[1], base, offset)[1], size, offset)
+        if first is None:
+            return size
+        state = PartitionState()
+        state.open_segment(base, *fds, wall_ms())
+        state.replace_producers(self.log.state.producers)
+        checked = check.check_batches(fds[0], first.position, size, first.base_offset, state, False, offset)
+        if checked.reason:
+            raise self._damaged(base, checked.valid_bytes, checked.next_offset, checked.reason)
+        return size
+
+    # ---- segments ----
+
+    def _lacks_index(self, base: int) -> bool:
+        return not all((self.directory / segment_name(base, s)).exists() for s in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+
+    def _resume(self, base: int, replay_from: int) -> int:
+        """The last segment after a clean stop."""
+        fds = open_files(self.directory, base, fresh=False)
+        self.log.state.open_segment(base, *fds, wall_ms())
+        _trim(fds[1], OFFSET_ENTRY)
+        _trim(fds[2], TIME_ENTRY)
+        size = os.fstat(fds[0]).st_size
+        at = scan.batches(fds[0], offset_floor(fds[1], base, 1 << 62)[1], size)
+        if size and (not at or at[-1].position + at[-1].length != size):
+            end = at[-1].last_offset + 1 if at else base
+            raise self._damaged(base, at[-1].position + at[-1].length if at else 0, end, "it is cut off or malformed")
+        log_end = at[-1].last_offset + 1 if at else base
+        if replay_from < log_end:
+            self._replay_open(fds, base, max(replay_from, base))
+        first = scan.find_offset(fds[0], 0, size, base)
+        self.log.state.resume_segment(
+            size,
+            log_end,
+            first.max_timestamp if first else -1,
+            self.directory / segment_name(base, INDEX_SUFFIX),
+            self.directory / segment_name(base, TIME_INDEX_SUFFIX),
+        )
+        return log_end
+
+    def _check(self, base: int, next_offset: int, *, keep_open: bool, trusted: bool) -> tuple[int, bool]:
+        """Checks a segment and builds its indexes anew. Returns the next offset and whether a torn tail was cut off."""
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            (self.directory / segment_name(base, suffix)).unlink(missing_ok=True)
+        fds = open_files(self.directory, base, fresh=False)
+        state = self.log.state
+        state.open_segment(base, *fds, wall_ms())
+        size = os.fstat(fds[0]).st_size
+        checked = check.check_batches(fds[0], 0, size, max(next_offset, base), state, True, self.replay_from)
+        if checked.reason:
+            damaged = trusted or checked.next_offset < self.known.durable
+            if damaged:
+                raise self._damaged(base, checked.valid_bytes, checked.next_offset, checked.reason)
+            self._cut(fds[0], base, size, checked)
+        state.finish_rebuilt(checked.next_offset)
+        os.fsync(fds[0])
+        if not keep_open and not checked.reason:
+            state.finish_segment()
+            for fd in fds[1:]:
+                os.fsync(fd)
+            self.log.close_files()
+        return checked.next_offset, bool(checked.reason)
+
+    def _cut(self, fd: int, base: int, size: int, checked: check.Checked) -> None:
+        """Physically and synced before anything is appended: stale bytes must never come back to life behind a new end."""
+        path = self.directory / segment_name(base)
+        behind = check.good_batch_behind(fd, checked.valid_bytes, size, checked.next_offset, base)
+        _log.warning(
+            "%s: cut from %d to %d bytes, before offset %d: %s%s",
+            path, size, checked.valid_bytes, checked.next_offset, checked.reason,
+            " (a whole batch lies behind it; none of this was durable)" if behind else "",
+        )
+        os.ftruncate(fd, checked.valid_bytes)
+        os.fsync(fd)
+
+    def _drop_after(self, place: int) -> None:
+        """Segments behind the cut were never durable."""
+        for base in self.bases[place + 1 :]:
+            _log.warning("%s: removed, it lies behind a torn tail", self.directory / segment_name(base))
+            remove_segment(self.directory, base)
+        end = self.log.state.log_end
+        for offset in offsets_of(self.directory, SNAPSHOT_SUFFIX):
+            if offset > end:
+                (self.directory / segment_name(offset, SNAPSHOT_SUFFIX)).unlink()
+        fsync_directory(self.directory)
+
+    def _damaged(self, base: int, position: int, offset: int, reason: str) -> PartitionDamaged:
+        return PartitionDamaged(
+            f"{self.directory / segment_name(base)} is damaged at byte {position} (offset {offset}): {reason}. "
+            f"Offsets below {max(self.known.durable, self.known.recovery_point)} were durable, so nothing is cut. "
+            "Restore the file, or delete the topic"
+        )
+
+
+def _trim(fd: int, entry_bytes: int) -> None:
+    """An index that another broker left preallocated ends in zeros."""
+    used = entry_count(fd, entry_bytes) * entry_bytes
+    if os.fstat(fd).st_size != used:
+        os.ftruncate(fd, used)

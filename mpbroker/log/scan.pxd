@@ -1,0 +1,18 @@
+"""A part of a file in memory, and what it takes to walk from batch to batch."""
+from libc.stdint cimport int64_t, uint8_t
+
+cdef enum:
+    CHUNK_BYTES = 16384
+
+cdef struct Chunk:
+    uint8_t *bytes
+    int64_t room
+    int64_t start               # where in the file it begins
+    int64_t count
+
+cdef const uint8_t *have(Chunk *chunk, int fd, int64_t position, int64_t need, int64_t end) noexcept nogil
+cdef int64_t batch_length(const uint8_t *header) noexcept nogil
+
+
+cdef class ChunkBuffer:
+    cdef Chunk chunk

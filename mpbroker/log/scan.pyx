@@ -1,0 +1,119 @@
+"""Finding batches in a segment file with pread, natively.
+
+Files are read, never mapped: the active one can still shrink under a map. (Kafka: FileRecords.)
+"""
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc, realloc
+from posix.unistd cimport pread
+
+from mpbroker.log.scan cimport CHUNK_BYTES, Chunk, ChunkBuffer
+from mpbroker.log.wire cimport load_u32, load_u64
+from mpbroker.records.batch cimport (
+    BASE_OFFSET_AT, BATCH_HEADER_BYTES, BATCH_LENGTH_AT, CURRENT_MAGIC, LAST_OFFSET_DELTA_AT, LENGTH_COUNTS_FROM, MAGIC_AT, MAX_TIMESTAMP_AT,
+)
+from collections import namedtuple
+
+BatchAt = namedtuple("BatchAt", "base_offset last_offset position length max_timestamp")
+
+
+cdef const uint8_t *have(Chunk *chunk, int fd, int64_t position, int64_t need, int64_t end) noexcept nogil:
+    """`need` bytes at `position`; NULL if the file ends before or cannot be read."""
+    cdef ssize_t got
+    cdef int64_t want
+    cdef uint8_t *grown
+    if position >= chunk.start and position + need <= chunk.start + chunk.count:
+        return chunk.bytes + (position - chunk.start)
+    if position + need > end:
+        return NULL
+    if need > chunk.room:
+        grown = <uint8_t *>realloc(chunk.bytes, need)
+        if grown == NULL:
+            return NULL
+        chunk.bytes = grown
+        chunk.room = need
+    want = chunk.room if chunk.room < end - position else end - position
+    chunk.start = position
+    chunk.count = 0
+    while chunk.count < want:
+        got = pread(fd, chunk.bytes + chunk.count, want - chunk.count, position + chunk.count)
+        if got <= 0:
+            break
+        chunk.count += got
+    return chunk.bytes if chunk.count >= need else NULL
+
+
+cdef int64_t batch_length(const uint8_t *header) noexcept nogil:
+    """0 if this cannot be a batch of magic 2."""
+    cdef int64_t length = <int64_t><int32_t>load_u32(header + BATCH_LENGTH_AT) + LENGTH_COUNTS_FROM
+    if length < BATCH_HEADER_BYTES or header[MAGIC_AT] != CURRENT_MAGIC:
+        return 0
+    return length
+
+
+cdef class ChunkBuffer:
+    """Owns the memory of a chunk."""
+
+    def __cinit__(self, int64_t room):
+        self.chunk.bytes = <uint8_t *>malloc(room)
+        if self.chunk.bytes == NULL:
+            raise MemoryError()
+        self.chunk.room = room
+        self.chunk.start = self.chunk.count = 0
+
+    def __dealloc__(self):
+        free(self.chunk.bytes)
+
+
+cdef object found(const uint8_t *p, int64_t position, int64_t length):
+    base = <int64_t>load_u64(p + BASE_OFFSET_AT)
+    last = base + <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT)
+    return BatchAt(base, last, position, length, <int64_t>load_u64(p + MAX_TIMESTAMP_AT))
+
+
+cdef object search(int fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp):
+    """The first batch from `position` that reaches both `offset` and `timestamp`; it may reach beyond `end`, its header not."""
+    cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
+    cdef const uint8_t *p = NULL
+    cdef int64_t length = 0
+    cdef bint hit = False
+    with nogil:
+        while True:
+            p = have(&buffer.chunk, fd, position, BATCH_HEADER_BYTES, end)
+            if p == NULL:
+                break
+            length = batch_length(p)
+            if length == 0:
+                break
+            hit = (
+                <int64_t>load_u64(p + BASE_OFFSET_AT) + <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT) >= offset
+                and <int64_t>load_u64(p + MAX_TIMESTAMP_AT) >= timestamp
+            )
+            if hit:
+                break
+            position += length
+    return found(p, position, length) if hit else None
+
+
+def find_offset(int fd, int64_t position, int64_t end, int64_t offset):
+    """The first batch from `position` whose last offset is not below `offset`; None if there is none before `end`."""
+    return search(fd, position, end, offset, -0x7fffffffffffffff - 1)
+
+
+def find_timestamp(int fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp_ms):
+    """The first batch from `position` that reaches `offset` and has a record of this time or later."""
+    return search(fd, position, end, offset, timestamp_ms)
+
+
+def batches(int fd, int64_t position, int64_t end) -> list:
+    """All whole batches."""
+    cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
+    cdef const uint8_t *p
+    cdef int64_t length
+    out = []
+    while True:
+        p = have(&buffer.chunk, fd, position, BATCH_HEADER_BYTES, end)
+        length = batch_length(p) if p != NULL else 0
+        if length == 0 or position + length > end:
+            return out
+        out.append(found(p, position, length))
+        position += length

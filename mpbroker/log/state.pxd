@@ -1,0 +1,87 @@
+"""What the log process keeps of a partition that it appends to: the open segment, its indexes, and what is published or about to be."""
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+
+from mpbroker.ipc.table cimport Bound, PartitionSlot
+from mpbroker.log.index cimport IndexRef, index_add, index_full, time_index_add
+from mpbroker.log.producers cimport Producers, ProducersRef
+
+cdef enum:
+    LARGEST_OFFSET_DELTA = 0x7fffffff
+    NOTHING_PLANNED = -1
+
+cdef struct PartitionCore:
+    PartitionSlot slot              # as it is published, or will be with the next publication
+    uint64_t table_slot
+    ProducersRef *producers
+    # the active segment
+    int fd
+    int appendable                  # whether the turn may append by itself
+    int64_t segment_base
+    int64_t size
+    int64_t log_end
+    int64_t max_timestamp           # largest in the segment, and the last offset of the batch that has it
+    int64_t max_timestamp_offset
+    int64_t first_timestamp         # largest of the segment's first append; -1: unknown or none
+    int64_t created_ms
+    int64_t bytes_since_index
+    IndexRef index
+    IndexRef time_index
+    # settings of the topic
+    int64_t segment_bytes
+    int64_t segment_ms              # jitter taken off
+    int64_t index_interval_bytes
+    int append_time                 # LogAppendTime
+    # durability
+    int unsynced                    # appended to since the last commit round began
+    int in_flight                   # part of the commit round in flight, ...
+    Bound covered                   # ... which makes it durable up to here
+    uint64_t ticket                 # the commit round that covers its latest append
+    # the round that is being gathered
+    int32_t first_planned
+    int32_t last_planned
+    int64_t planned_end             # log end and size as if all that is planned were written
+    int64_t planned_size
+
+cdef inline bint roll_due(
+    const PartitionCore *core, int64_t size, int64_t last_offset, int64_t length, int64_t max_timestamp, int64_t now_ms,
+) noexcept nogil:
+    """Whether the batch must go to a new segment (Kafka: LogSegment.shouldRoll)."""
+    cdef int64_t waited_ms
+    if size > core.segment_bytes - length or last_offset - core.segment_base > LARGEST_OFFSET_DELTA:
+        return True
+    if index_full(&core.index) or core.time_index.entries >= core.time_index.room - 1:
+        return True
+    if size == 0:
+        return False
+    waited_ms = max_timestamp - core.first_timestamp if core.first_timestamp >= 0 else now_ms - core.created_ms
+    return waited_ms > core.segment_ms
+
+cdef inline void note_batch(
+    PartitionCore *core, int64_t last_offset, int64_t position, int64_t length, int64_t max_timestamp,
+) noexcept nogil:
+    """A batch is in the file: size, largest timestamp and indexes follow (Kafka: LogSegment.append)."""
+    if core.size == 0:
+        core.first_timestamp = max_timestamp
+    if max_timestamp > core.max_timestamp:
+        core.max_timestamp = max_timestamp
+        core.max_timestamp_offset = last_offset
+    if core.bytes_since_index > core.index_interval_bytes:
+        index_add(&core.index, last_offset, position)
+        time_index_add(&core.time_index, core.max_timestamp, core.max_timestamp_offset, False)
+        core.bytes_since_index = 0
+    core.bytes_since_index += length
+    core.size = position + length
+    core.log_end = last_offset + 1
+
+cdef inline Bound end_bound(const PartitionCore *core) noexcept nogil:
+    cdef Bound bound
+    bound.offset = core.log_end
+    bound.segment_base = core.segment_base
+    bound.position = core.size
+    return bound
+
+
+cdef class PartitionState:
+    cdef PartitionCore core
+    cdef readonly Producers producers
+    cdef bint apply(self, int64_t last_offset, int64_t position, int64_t length, int64_t max_timestamp) noexcept nogil

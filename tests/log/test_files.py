@@ -1,0 +1,163 @@
+"""Names, checkpoints, identity, index entries and snapshots, byte by byte as Kafka writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.process import FatalError
+from mpbroker.log import checkpoints, log_dir, names
+from mpbroker.log.index import read_offset_entries, read_time_entries
+from mpbroker.log.producers import Producers, SnapshotCorrupt
+
+A3 = bytes.fromhex(
+    "000191d5d7490000000100000000000003e80003000000040000000000000009000000040000018bcfe5680000000007ffffffffffffffff"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "parsed"),
+    [
+        ("a-0", ("a", 0, "")),
+        ("a-b-12", ("a-b", 12, "")),
+        ("a.b-3", ("a.b", 3, "")),
+        ("a.b-3.0123456789abcdef0123456789abcdef-delete", ("a.b", 3, "-delete")),
+        ("a-3.0123456789abcdef0123456789abcdef-stray", ("a", 3, "-stray")),
+    ],
+)
+def test_partition_names(name: str, parsed: tuple[str, int, str]) -> None:
+    found = names.parse_partition(name)
+    assert (found.topic, found.partition, found.suffix) == parsed
+
+
+@pytest.mark.parametrize("name", ["a", "-1", "a-", "a-x", "a--", "photos"])
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(names.NotAPartition):
+        names.parse_partition(name)
+
+
+def test_renamed_directories_fit_a_file_system() -> None:
+    name = names.renamed("t" * 249, 7, "0" * 32, names.DELETE_SUFFIX)
+    assert len(name) == 255
+    assert names.parse_partition(name).partition == 7
+
+
+def test_segment_names() -> None:
+    assert names.segment_name(1000, ".index") == "00000000000000001000.index"
+    assert names.parse_segment("00000000000000001000.index", ".index") == 1000
+    assert names.parse_segment("00000000000000001000.index", ".log") is None
+    assert names.parse_segment("1000.log") is None
+
+
+def test_text_files_are_kafkas(tmp_path: Path) -> None:
+    checkpoints.write_epochs(tmp_path, [(0, 0), (4, 1200)])
+    assert (tmp_path / "leader-epoch-checkpoint").read_bytes() == b"0\n2\n0 0\n4 1200\n"
+    assert checkpoints.read_epochs(tmp_path) == [(0, 0), (4, 1200)]
+    path = tmp_path / names.HIGH_WATERMARKS
+    checkpoints.write_offsets(path, {("t", 0): 1200})
+    assert path.read_bytes() == b"0\n1\nt 0 1200\n"
+    assert checkpoints.read_offsets(path) == {("t", 0): 1200}
+    checkpoints.write_topic_id(tmp_path, bytes(15) + b"\x2a")
+    assert (tmp_path / "partition.metadata").read_bytes() == b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAKg"
+    assert checkpoints.read_topic_id(tmp_path) == bytes(15) + b"\x2a"
+
+
+@pytest.mark.parametrize("text", ["1\n0\n", "0\n2\nt 0 1\n", "0\n1\nt 0\n", "0\n1\nt x 1\n", "0"])
+def test_malformed_checkpoints_are_said_to_be(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "c"
+    path.write_text(text)
+    with pytest.raises(checkpoints.CheckpointCorrupt, match="c "):
+        checkpoints.read_offsets(path)
+
+
+def test_empty_and_missing_checkpoints_have_no_entries(tmp_path: Path) -> None:
+    assert checkpoints.read_offsets(tmp_path / "none") == {}
+    (tmp_path / "empty").touch()
+    assert checkpoints.read_offsets(tmp_path / "empty") == {}
+
+
+def config_of(directory: Path, node_id: int = 1) -> BrokerConfig:
+    return msgspec.structs.replace(BrokerConfig(), log_dirs=(str(directory),), node_id=node_id)
+
+
+def test_identity_is_made_once_and_kept(tmp_path: Path) -> None:
+    first = log_dir.prepare_log_dirs(config_of(tmp_path))
+    assert len(names.uuid_bytes(first.cluster_id)) == 16
+    assert log_dir.prepare_log_dirs(config_of(tmp_path)) == first
+    assert len(log_dir.directory_id(tmp_path)) == 16
+    with pytest.raises(FatalError, match=r"belongs to node 1, this broker is node 2. Set node.id=1"):
+        log_dir.prepare_log_dirs(config_of(tmp_path, node_id=2))
+
+
+def test_foreign_directories_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "family.jpg").touch()
+    with pytest.raises(FatalError, match=r"not empty \(it contains family.jpg\)"):
+        log_dir.prepare_log_dirs(config_of(tmp_path))
+    (tmp_path / "family.jpg").unlink()
+    log_dir.prepare_log_dirs(config_of(tmp_path))
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(FatalError, match="photos is not the directory of a partition"):
+        log_dir.prepare_log_dirs(config_of(tmp_path))
+
+
+def test_directories_of_two_clusters_are_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        log_dir.prepare_log_dirs(config_of(tmp_path / name))
+    both = msgspec.structs.replace(BrokerConfig(), log_dirs=(str(tmp_path / "a"), str(tmp_path / "b")))
+    with pytest.raises(FatalError, match="different clusters"):
+        log_dir.prepare_log_dirs(both)
+
+
+def test_second_broker_is_refused_by_name(tmp_path: Path) -> None:
+    held = log_dir.lock_log_dirs(config_of(tmp_path))
+    assert len(held) == 1
+    with pytest.raises(FatalError, match=f"{tmp_path} is locked by another broker. Stop that broker"):
+        log_dir.lock_log_dirs(config_of(tmp_path))
+
+
+def test_clean_marker_is_taken_once(tmp_path: Path) -> None:
+    assert not log_dir.take_clean_shutdown(tmp_path)
+    log_dir.write_clean_shutdown(tmp_path)
+    assert (tmp_path / ".kafka_cleanshutdown").read_bytes() == b'{"version":0,"brokerEpoch":-1}'
+    assert log_dir.take_clean_shutdown(tmp_path)
+    assert not log_dir.take_clean_shutdown(tmp_path)
+
+
+def test_producer_snapshot_is_kafkas() -> None:
+    producers = Producers()
+    producers.load(A3)
+    assert producers.snapshot() == A3
+    assert producers.entries() == [(1000, 3, 7, -1, [(4, 9, 4, 1_700_000_000_000)])]
+
+
+def test_damaged_snapshots_are_refused() -> None:
+    for at in range(len(A3)):
+        broken = bytearray(A3)
+        broken[at] ^= 1
+        with pytest.raises(SnapshotCorrupt):
+            Producers().load(bytes(broken))
+        with pytest.raises(SnapshotCorrupt):
+            Producers().load(A3[:at])
+
+
+def test_index_entries_stand_where_kafka_puts_them(writer) -> None:  # type: ignore[no-untyped-def]
+    """Batches of 1024 bytes: numbers 6, 11 and 16 get an entry, since 4096 bytes are not more than the interval of 4096."""
+    w = writer()
+    value_bytes = next(size for size in range(900, 1024) if len_of(size) == 1024)
+    for i in range(16):
+        w.append(size=value_bytes, timestamp=1000 + i)
+    directory = w.log.directory
+    assert read_offset_entries(directory / names.segment_name(0, ".index"), 0) == [(5, 5120), (10, 10240), (15, 15360)]
+    assert read_time_entries(directory / names.segment_name(0, ".timeindex"), 0) == [(1005, 5), (1010, 10), (1015, 15)]
+    w.log.close_cleanly()
+
+
+def len_of(size: int) -> int:
+    from mpbroker.records.builder import build_batch
+    from mpbroker.records.record import NewRecord
+
+    return len(build_batch([NewRecord(value=bytes(size), timestamp=1)]))
