@@ -14,7 +14,9 @@ def extensions() -> list[Extension]:
     for package in PACKAGES:
         for source in sorted((ROOT / package).rglob("*.pyx")):
             path = source.relative_to(ROOT)
-            headers = sorted(str(h.relative_to(ROOT)) for h in ROOT.glob("*/**/*.h") if ".venv" not in h.parts)
+            headers = sorted(
+                str(h.relative_to(ROOT)) for h in ROOT.glob("*/**/*.h") if ".venv" not in h.parts
+            )
             found.append(
                 Extension(
                     ".".join(path.with_suffix("").parts),

@@ -102,7 +102,9 @@ class Region:
     def __init__(self, buffer: memoryview, magic: bytes) -> None:
         self._buffer = buffer
         self.magic = magic
-        _, self.layout_version, self.owner_pid, self.owner_start, count, self.size = _HEADER.unpack_from(buffer)
+        _, self.layout_version, self.owner_pid, self.owner_start, count, self.size = _HEADER.unpack_from(
+            buffer
+        )
         self._directory: dict[str, tuple[int, int]] = {}
         for i in range(count):
             name, offset, size = _ENTRY.unpack_from(buffer, _DIRECTORY_AT + i * _ENTRY.size)
@@ -134,7 +136,9 @@ class Region:
             making.unlink(missing_ok=True)
             fd = os.open(making, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         except OSError as error:
-            raise RegionUnavailable(error.errno, f"cannot create {making}: {os.strerror(error.errno or 0)}") from error
+            raise RegionUnavailable(
+                error.errno, f"cannot create {making}: {os.strerror(error.errno or 0)}"
+            ) from error
         try:
             os.fchmod(fd, 0o640)
             os.posix_fallocate(fd, 0, total)
@@ -156,19 +160,25 @@ class Region:
         try:
             fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
-            raise RegionUnavailable(error.errno, f"cannot open {path}: {os.strerror(error.errno or 0)}") from error
+            raise RegionUnavailable(
+                error.errno, f"cannot open {path}: {os.strerror(error.errno or 0)}"
+            ) from error
         try:
             status = os.fstat(fd)
             size = status.st_size
             if not stat.S_ISREG(status.st_mode) or size < PAGE_BYTES:
-                raise LayoutMismatch(f"{path} is no region: not a regular file of at least {PAGE_BYTES} bytes")
+                raise LayoutMismatch(
+                    f"{path} is no region: not a regular file of at least {PAGE_BYTES} bytes"
+                )
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             buffer = memoryview(mmap.mmap(fd, size, access=access))
         finally:
             os.close(fd)
         found, version, _, _, count, total = _HEADER.unpack_from(buffer)
         if found != magic:
-            raise LayoutMismatch(f"{path} is not a {magic.decode('ascii', 'replace')} region (it begins with {found!r})")
+            raise LayoutMismatch(
+                f"{path} is not a {magic.decode('ascii', 'replace')} region (it begins with {found!r})"
+            )
         if version != layout_version:
             raise LayoutMismatch(
                 f"{path} has layout version {version}, this program reads version {layout_version}: "
@@ -208,9 +218,13 @@ def _check_layout(magic: bytes, blocks: list[Block]) -> None:
         if not 0 < len(block.name.encode()) <= _NAME_BYTES:
             raise ValueError(f"block name {block.name!r} must have 1 to {_NAME_BYTES} bytes")
         if block.size <= 0 or block.align < CACHE_LINE_BYTES or block.align & (block.align - 1):
-            raise ValueError(f"{block}: the size must be positive, the alignment a power of two from {CACHE_LINE_BYTES} on")
+            raise ValueError(
+                f"{block}: the size must be positive, the alignment a power of two from {CACHE_LINE_BYTES} on"
+            )
         if block.align > PAGE_BYTES:
-            raise ValueError(f"{block}: a mapping starts on a page, more than {PAGE_BYTES} cannot be aligned to")
+            raise ValueError(
+                f"{block}: a mapping starts on a page, more than {PAGE_BYTES} cannot be aligned to"
+            )
 
 
 def _directory_is_sound(buffer: memoryview, count: int) -> bool:

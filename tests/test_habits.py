@@ -78,6 +78,8 @@ def module_of(path: Path) -> str:
 def room_of(module: str) -> str:
     """The part of a module's name that the import rule speaks of."""
     parts = module.split(".")
+    if parts == ["mpbroker", "__main__"]:
+        return "mpbroker.cli"
     return ".".join(parts[:2]) if parts[0] == "mpbroker" else parts[0]
 
 

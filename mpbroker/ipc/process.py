@@ -44,7 +44,7 @@ class ExitCode(IntEnum):
     """How a child ends. Everything but these restarts the role."""
 
     STOPPED = 0
-    FATAL = 3           # stops the broker: restarting cannot help (configuration, damaged or foreign data, no log directory left)
+    FATAL = 3  # stops the broker: restarting cannot help (configuration, damaged or foreign data, no log directory left)
 
 
 class FatalError(Exception):

@@ -72,7 +72,13 @@ def name_of(index: int) -> str:
         return f"processor {index - FIRST_PROCESSOR}"
     if is_handler(index):
         return f"handler {index - FIRST_HANDLER}"
-    names = {SUPERVISOR: "supervisor", ACCEPTOR: "acceptor", COORDINATOR: "coordinator", LOG: "log", EXPORTER: "exporter"}
+    names = {
+        SUPERVISOR: "supervisor",
+        ACCEPTOR: "acceptor",
+        COORDINATOR: "coordinator",
+        LOG: "log",
+        EXPORTER: "exporter",
+    }
     return names[index]
 
 
@@ -94,9 +100,9 @@ class Sizes:
     """What the operator decides about memory."""
 
     partition_slots: int = 16384
-    request_limit_bytes: int = 1 << 30     # per processor: queued.max.request.bytes, or a share of memory
-    reply_limit_bytes: int = 1 << 30       # per handler, and of the coordinator and the log process
-    arena_extent_bytes: int = 16 << 30     # virtual
+    request_limit_bytes: int = 1 << 30  # per processor: queued.max.request.bytes, or a share of memory
+    reply_limit_bytes: int = 1 << 30  # per handler, and of the coordinator and the log process
+    arena_extent_bytes: int = 16 << 30  # virtual
 
 
 class SharedMemory:
@@ -121,7 +127,9 @@ class SharedMemory:
         for producer, consumer, slots in ring_pairs():
             self._ring_at[producer, consumer] = (at, slots)
             at += ring.ring_bytes(slots)
-        self.public = Region.create_public(public_path, PUBLIC_MAGIC, LAYOUT_VERSION, public_blocks(sizes.partition_slots))
+        self.public = Region.create_public(
+            public_path, PUBLIC_MAGIC, LAYOUT_VERSION, public_blocks(sizes.partition_slots)
+        )
         words = 8 * PROCESSES
         self.private = Region.create_private(
             PRIVATE_MAGIC,
@@ -165,7 +173,9 @@ class SharedMemory:
         return counter_page(self.public, index)
 
     def table(self) -> SlotTable:
-        return SlotTable(self.public.block("table"), self.sizes.partition_slots, partition_table.PAYLOAD_BYTES)
+        return SlotTable(
+            self.public.block("table"), self.sizes.partition_slots, partition_table.PAYLOAD_BYTES
+        )
 
     def marks(self) -> WaitingMarks:
         return WaitingMarks(self.private.block("marks"), self.sizes.partition_slots)
@@ -196,10 +206,14 @@ def public_blocks(partition_slots: int) -> list[Block]:
 def counter_page(public: Region, index: int) -> CounterPage:
     """The counter page of a process, for itself or for a reader that attached the public region."""
     at = index * COUNTER_PAGE_BYTES
-    return CounterPage(public.block("counters")[at : at + COUNTER_PAGE_BYTES], Counter.COUNTERS, Histogram.HISTOGRAMS)
+    return CounterPage(
+        public.block("counters")[at : at + COUNTER_PAGE_BYTES], Counter.COUNTERS, Histogram.HISTOGRAMS
+    )
 
 
 def attach_table(public: Region) -> SlotTable:
     """The partition table of an attached public region, for a reader."""
     block = public.block("table")
-    return SlotTable(block, len(block) // table.slot_bytes(partition_table.PAYLOAD_BYTES), partition_table.PAYLOAD_BYTES)
+    return SlotTable(
+        block, len(block) // table.slot_bytes(partition_table.PAYLOAD_BYTES), partition_table.PAYLOAD_BYTES
+    )

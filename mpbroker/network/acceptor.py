@@ -23,7 +23,9 @@ ACCEPTS_PER_WAKEUP = 256
 class Acceptor:
     """`listeners`: bound, listening sockets in the order of the configuration; `handovers`: one socket per processor number."""
 
-    def __init__(self, context: ProcessContext, listeners: list[socket.socket], handovers: list[socket.socket]) -> None:
+    def __init__(
+        self, context: ProcessContext, listeners: list[socket.socket], handovers: list[socket.socket]
+    ) -> None:
         self.context = context
         self.log = context.log
         self.listeners = listeners
@@ -81,7 +83,9 @@ class Acceptor:
                     )
                     self._pause(fd)
                     return
-                self.log.warning("a connection on %s was lost before it was accepted: %s", number, error.strerror)
+                self.log.warning(
+                    "a connection on %s was lost before it was accepted: %s", number, error.strerror
+                )
                 continue
             with connection:
                 self._configure(connection)
@@ -94,7 +98,9 @@ class Acceptor:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self.context.config.socket_send_buffer_bytes != -1:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.context.config.socket_send_buffer_bytes)
+            connection.setsockopt(
+                socket.SOL_SOCKET, socket.SO_SNDBUF, self.context.config.socket_send_buffer_bytes
+            )
 
     def _hand_over(self, connection: socket.socket, listener: int) -> bool:
         """To the next live processor that has room; False when none has, and the connection is lost."""

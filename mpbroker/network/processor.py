@@ -114,7 +114,9 @@ class Processor:
     def _take_connections(self) -> None:
         for _ in range(NEW_CONNECTIONS_MAX):
             try:
-                message, fds, _, _ = socket.recv_fds(self.handover, HANDOVER.size, FDS_PER_MESSAGE, socket.MSG_DONTWAIT)
+                message, fds, _, _ = socket.recv_fds(
+                    self.handover, HANDOVER.size, FDS_PER_MESSAGE, socket.MSG_DONTWAIT
+                )
             except BlockingIOError:
                 return
             if not fds:
@@ -145,7 +147,9 @@ class Processor:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            self.log.info("segment %s is gone (%s): the fetch is answered anew", os.fsdecode(path), error.strerror)
+            self.log.info(
+                "segment %s is gone (%s): the fetch is answered anew", os.fsdecode(path), error.strerror
+            )
             return False
         if os.fstat(fd).st_ino != inode:
             os.close(fd)

@@ -19,7 +19,15 @@ from mpbroker.ipc.topology import name_of
 from mpbroker.supervisor import logs
 from mpbroker.supervisor.restarts import RestartPolicy
 
-_OUR_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCHLD, signal.SIGUSR1)
+_OUR_SIGNALS = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGTTIN,
+    signal.SIGTTOU,
+    signal.SIGCHLD,
+    signal.SIGUSR1,
+)
 
 
 @dataclass
@@ -28,11 +36,11 @@ class Child:
 
     role: int
     main: Callable[[ProcessContext], int]
-    fds: tuple[int, ...] = ()           # what it inherits besides stdio and the doorbells
+    fds: tuple[int, ...] = ()  # what it inherits besides stdio and the doorbells
     pid: int = 0
     pidfd: int = -1
     incarnation: int = 0
-    started: float = 0.0                # time.monotonic()
+    started: float = 0.0  # time.monotonic()
     stale_ticks: int = 0
     last_turns: int = -1
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
@@ -54,7 +62,9 @@ def fork_child(child: Child, context: ProcessContext, keep_fds: Iterable[int]) -
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _OUR_SIGNALS)
     pid = os.fork()
     if pid == 0:
-        _child_main(child, context, parent, {0, 1, 2, *context.memory.bell_fds, *child.fds, *keep_fds}, blocked)
+        _child_main(
+            child, context, parent, {0, 1, 2, *context.memory.bell_fds, *child.fds, *keep_fds}, blocked
+        )
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     child.pid = pid
     child.pidfd = os.pidfd_open(pid)
@@ -98,4 +108,4 @@ def _close_other_fds(keep: set[int]) -> None:
             try:
                 os.close(fd)
             except OSError:
-                continue        # the listing's own descriptor, closed already
+                continue  # the listing's own descriptor, closed already

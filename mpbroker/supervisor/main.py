@@ -38,7 +38,14 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 # Share of the machine's memory that all request buffers together may hold when queued.max.request.bytes is -1.
 REQUEST_MEMORY_SHARE = 0.25
-HOT_APIS = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.LIST_OFFSETS, ApiKey.INIT_PRODUCER_ID)
+HOT_APIS = (
+    ApiKey.PRODUCE,
+    ApiKey.FETCH,
+    ApiKey.METADATA,
+    ApiKey.API_VERSIONS,
+    ApiKey.LIST_OFFSETS,
+    ApiKey.INIT_PRODUCER_ID,
+)
 
 log = logging.getLogger("mpbroker")
 
@@ -47,7 +54,10 @@ def run(config: BrokerConfig) -> int:
     """Runs a broker until it is told to stop. Returns the process's exit status; every failure is one clear line in the log."""
     logs.configure(os.environ.get("MPBROKER_LOG_LEVEL", "INFO"))
     if sys.platform != "linux":
-        log.error("mpbroker runs on Linux only (it needs eventfd, epoll and memory shared by fork); this is %s", sys.platform)
+        log.error(
+            "mpbroker runs on Linux only (it needs eventfd, epoll and memory shared by fork); this is %s",
+            sys.platform,
+        )
         return EXIT_FAILED
     setproctitle.setproctitle("mpbroker: supervisor")
     try:
@@ -68,7 +78,9 @@ class Broker:
         self.listener_fds, self.config = sockets.bind_all(config)
         self.directory = runtime_dir.runtime_dir(config)
         self.memory = SharedMemory(self.directory / runtime_dir.PUBLIC_NAME, sizes(config))
-        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(topology.MAX_PROCESSORS)]
+        pairs = [
+            socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(topology.MAX_PROCESSORS)
+        ]
         self.handovers = [(a.detach(), b.detach()) for a, b in pairs]
         self.tree = Tree(self.memory, self.config)
         self.signals = 0
@@ -143,7 +155,9 @@ class Broker:
 
         def main(context: ProcessContext) -> int:
             return acceptor.run(
-                context, [socket.socket(fileno=fd) for fd in self.listener_fds], [socket.socket(fileno=fd) for fd in ends]
+                context,
+                [socket.socket(fileno=fd) for fd in self.listener_fds],
+                [socket.socket(fileno=fd) for fd in ends],
             )
 
         return Child(topology.ACCEPTOR, main, (*self.listener_fds, *ends))
@@ -151,7 +165,9 @@ class Broker:
     def _announce(self, took_s: float) -> None:
         listeners = ", ".join(str(listener) for listener in self.config.listeners)
         if self.config.log_flush_policy == "os":
-            log.warning("log.flush.policy=os: acknowledged records are in the page cache only; a power cut loses the latest")
+            log.warning(
+                "log.flush.policy=os: acknowledged records are in the page cache only; a power cut loses the latest"
+            )
         log.info(
             "serving on %s (cluster %s, node %d, %d processors, %d handlers, log.dirs %s) after %.0f ms",
             listeners,
@@ -213,7 +229,10 @@ class Broker:
 
         def hasten() -> None:
             if self.signals > asked:
-                raise BrokerStops(EXIT_FAILED, "told to stop a second time: stopping at once; the log recovers at the next start")
+                raise BrokerStops(
+                    EXIT_FAILED,
+                    "told to stop a second time: stopping at once; the log recovers at the next start",
+                )
 
         self.tree.on_wait = hasten
         self.tree.stop_all()
@@ -222,7 +241,9 @@ class Broker:
 
     def _serve(self, command: Command) -> dict[str, Any]:
         if command.command == "status":
-            return status(self.config, self.identity.cluster_id, self.memory, list(self.tree.children.values()))
+            return status(
+                self.config, self.identity.cluster_id, self.memory, list(self.tree.children.values())
+            )
         if command.command == "resize":
             return self._resize(command)
         raise ValueError(f"unknown command {command.command!r}; known are status and resize")
@@ -240,7 +261,9 @@ class Broker:
         for kind, make, is_kind, before, after in kinds:
             if before != after:
                 log.info("resizing %s from %d to %d", kind, before, after)
-                self.tree.resize([make(n) for n in range(after)], [r for r in self.tree.children if is_kind(r)])
+                self.tree.resize(
+                    [make(n) for n in range(after)], [r for r in self.tree.children if is_kind(r)]
+                )
         self.config = self.tree.config = resized(old, handlers, processors)
         return {"handlers": handlers, "processors": processors}
 
@@ -252,11 +275,15 @@ def resized(config: BrokerConfig, handlers: int, processors: int) -> BrokerConfi
 def check_counts(config: BrokerConfig) -> None:
     """Limits that the fixed topology sets. Raises FatalError."""
     if config.num_network_threads > topology.MAX_PROCESSORS:
-        raise FatalError(f"--processors {config.num_network_threads}: at most {topology.MAX_PROCESSORS} are possible")
+        raise FatalError(
+            f"--processors {config.num_network_threads}: at most {topology.MAX_PROCESSORS} are possible"
+        )
     if config.num_io_threads > topology.MAX_HANDLERS:
         raise FatalError(f"--handlers {config.num_io_threads}: at most {topology.MAX_HANDLERS} are possible")
     if config.log_workers != 1:
-        raise FatalError(f"--log-workers {config.log_workers}: this version has one log process; leave the flag out or say 1")
+        raise FatalError(
+            f"--log-workers {config.log_workers}: this version has one log process; leave the flag out or say 1"
+        )
 
 
 def sizes(config: BrokerConfig) -> Sizes:
@@ -266,4 +293,3 @@ def sizes(config: BrokerConfig) -> Sizes:
         total = int(psutil.virtual_memory().total * REQUEST_MEMORY_SHARE)
     per_processor = max(total // config.num_network_threads, 2 * config.socket_request_max_bytes)
     return Sizes(request_limit_bytes=per_processor, reply_limit_bytes=max(total, 256 << 20))
-

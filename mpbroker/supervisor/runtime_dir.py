@@ -28,9 +28,13 @@ def runtime_dir(config: BrokerConfig) -> Path:
 
     Raises FatalError.
     """
-    named = os.environ.get("MPBROKER_RUNTIME_DIR") or os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    named = (
+        os.environ.get("MPBROKER_RUNTIME_DIR") or os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    )
     mark = hashlib.sha256(str(Path(config.log_dirs[0]).resolve()).encode()).hexdigest()[:12]
-    directory = Path(named) if named else Path(f"/dev/shm/mpbroker-{os.getuid()}") / f"{config.node_id}-{mark}"
+    directory = (
+        Path(named) if named else Path(f"/dev/shm/mpbroker-{os.getuid()}") / f"{config.node_id}-{mark}"
+    )
     try:
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
     except OSError as error:
@@ -38,7 +42,9 @@ def runtime_dir(config: BrokerConfig) -> Path:
             f"cannot make the runtime directory {directory}: {error.strerror}. Name another in MPBROKER_RUNTIME_DIR"
         ) from error
     if directory.stat().st_uid != os.getuid():
-        raise FatalError(f"the runtime directory {directory} belongs to another user. Name another in MPBROKER_RUNTIME_DIR")
+        raise FatalError(
+            f"the runtime directory {directory} belongs to another user. Name another in MPBROKER_RUNTIME_DIR"
+        )
     return directory
 
 

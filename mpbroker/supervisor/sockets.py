@@ -40,7 +40,9 @@ def _bind(listener: Listener, config: BrokerConfig) -> socket.socket:
             host or None, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except socket.gaierror as error:
-        raise FatalError(f"cannot listen on {listener}: host {host!r} cannot be resolved ({error.strerror})") from error
+        raise FatalError(
+            f"cannot listen on {listener}: host {host!r} cannot be resolved ({error.strerror})"
+        ) from error
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -68,7 +70,12 @@ def _holder(port: int) -> str:
     """The process that listens on the port, as far as this user may know."""
     try:
         for connection in psutil.net_connections("tcp"):
-            if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN and connection.pid:
+            if (
+                connection.laddr
+                and connection.laddr.port == port
+                and connection.status == psutil.CONN_LISTEN
+                and connection.pid
+            ):
                 return f"process {connection.pid} ({psutil.Process(connection.pid).name()})"
     except psutil.Error:
         return ""

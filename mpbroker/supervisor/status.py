@@ -15,7 +15,9 @@ from mpbroker.ipc.topology import SharedMemory
 from mpbroker.supervisor.child import Child
 
 
-def status(config: BrokerConfig, cluster_id: str, memory: SharedMemory, children: list[Child]) -> dict[str, Any]:
+def status(
+    config: BrokerConfig, cluster_id: str, memory: SharedMemory, children: list[Child]
+) -> dict[str, Any]:
     """The broker and each of its processes; times in seconds, memory in bytes."""
     pages = {child.role: memory.counters(child.role) for child in children}
 
@@ -55,7 +57,9 @@ def _process(child: Child, memory: SharedMemory) -> dict[str, Any]:
         "status": page.status,
         "last_error": page.last_error,
         "turns": page.turns,
-        "heartbeat_age_ms": max(0, (time.monotonic_ns() - page.heartbeat_ns) // 1_000_000) if page.heartbeat_ns else None,
+        "heartbeat_age_ms": max(0, (time.monotonic_ns() - page.heartbeat_ns) // 1_000_000)
+        if page.heartbeat_ns
+        else None,
     }
     try:
         process = psutil.Process(child.pid) if child.pid else None

@@ -55,7 +55,7 @@ class Tree:
         self._dead: deque[Child] = deque()
         self._stopping = False
         self._callbacks: dict[int, Callable[[], None]] = {}
-        self.on_wait: Callable[[], None] | None = None      # called after every sleep; may raise BrokerStops
+        self.on_wait: Callable[[], None] | None = None  # called after every sleep; may raise BrokerStops
 
     # ---- what the main loop waits for
 
@@ -138,9 +138,11 @@ class Tree:
         deadline = time.monotonic() + READY_TIMEOUT_S
         while self._states.load(child.role) != State.READY:
             if not child.pid:
-                return              # it died; `step` mends it
+                return  # it died; `step` mends it
             if time.monotonic() > deadline and child.role != topology.LOG:
-                self.log.error("%s does not become ready within %d s: it is killed", child.name, READY_TIMEOUT_S)
+                self.log.error(
+                    "%s does not become ready within %d s: it is killed", child.name, READY_TIMEOUT_S
+                )
                 os.kill(child.pid, signal.SIGKILL)
                 deadline = float("inf")
             self._wait(100)
@@ -150,7 +152,11 @@ class Tree:
     # ---- orders and fences
 
     def _live(self, roles: tuple[int, ...]) -> list[Child]:
-        return [c for r in roles if (c := self.children.get(r)) is not None and c.pid and self._states.load(r) != State.STARTING]
+        return [
+            c
+            for r in roles
+            if (c := self.children.get(r)) is not None and c.pid and self._states.load(r) != State.STARTING
+        ]
 
     def _order_all(self, roles: tuple[int, ...], stage: int, about: int) -> None:
         """Orders the live ones among `roles` to look at a role, and waits until each has acknowledged or died."""
@@ -162,10 +168,14 @@ class Tree:
             waiting[child.role] = order
             self.memory.doorbell(child.role).ring()
         deadline = time.monotonic() + ACKNOWLEDGE_TIMEOUT_S
-        while waiting := {r: o for r, o in waiting.items() if self.children[r].pid and self._fence_acks.load(r) != o}:
+        while waiting := {
+            r: o for r, o in waiting.items() if self.children[r].pid and self._fence_acks.load(r) != o
+        }:
             if time.monotonic() > deadline:
                 for role in waiting:
-                    self.log.error("%s does not acknowledge that %s changed: it is killed", name_of(role), name_of(about))
+                    self.log.error(
+                        "%s does not acknowledge that %s changed: it is killed", name_of(role), name_of(about)
+                    )
                     os.kill(self.children[role].pid, signal.SIGKILL)
                 deadline = float("inf")
             self._wait(50)
@@ -196,11 +206,18 @@ class Tree:
             )
         self.counters.add(Counter.COUNT_RESTARTS)
         if delay_ms:
-            self.log.warning("%s starts again in %d ms (death %d in a row)", child.name, delay_ms, child.restarts.young_deaths)
+            self.log.warning(
+                "%s starts again in %d ms (death %d in a row)",
+                child.name,
+                delay_ms,
+                child.restarts.young_deaths,
+            )
             child.restart_at = time.monotonic() + delay_ms / 1000
             return
         self.start(child)
-        self.log.info("%s was replaced (pid %d) in %d ms", child.name, child.pid, (time.monotonic() - started) * 1000)
+        self.log.info(
+            "%s was replaced (pid %d) in %d ms", child.name, child.pid, (time.monotonic() - started) * 1000
+        )
 
     # ---- hangs
 
@@ -217,7 +234,12 @@ class Tree:
             child.stale_ticks = child.stale_ticks + 1 if turns == child.last_turns else 0
             child.last_turns = turns
             if child.stale_ticks >= limit:
-                self.log.error("%s (pid %d) has not moved for %d s: it is killed", child.name, child.pid, child.stale_ticks)
+                self.log.error(
+                    "%s (pid %d) has not moved for %d s: it is killed",
+                    child.name,
+                    child.pid,
+                    child.stale_ticks,
+                )
                 child.stale_ticks = 0
                 os.kill(child.pid, signal.SIGKILL)
 
@@ -288,4 +310,6 @@ def check_resize(kind: str, old: int, new: int, most: int) -> None:
     if new < 1 or new > most:
         raise FatalError(f"cannot resize {kind} to {new}: the number must lie in 1..{most}")
     if new < old // RESIZE_FACTOR or new > old * RESIZE_FACTOR:
-        raise FatalError(f"cannot resize {kind} from {old} to {new}: one step goes from half ({old // 2}) to double ({old * 2})")
+        raise FatalError(
+            f"cannot resize {kind} from {old} to {new}: one step goes from half ({old // 2}) to double ({old * 2})"
+        )

@@ -18,7 +18,14 @@ FRAME_BYTES_MAX = 4 << 20
 PROCESSOR = topology.processor(0)
 
 
-def frame(api_key: int, version: int, correlation: int, body: bytes = b"", client: bytes = b"test", tags: bytes = b"") -> bytes:
+def frame(
+    api_key: int,
+    version: int,
+    correlation: int,
+    body: bytes = b"",
+    client: bytes = b"test",
+    tags: bytes = b"",
+) -> bytes:
     header = struct.pack(">hhih", api_key, version, correlation, len(client)) + client + tags
     return struct.pack(">i", len(header) + len(body)) + header + body
 
@@ -33,7 +40,13 @@ class Rig:
         self.memory = SharedMemory(Path(self.directory.name) / "public", Sizes(partition_slots=16))
         self.handover, self._acceptor_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.turn = ProcessorTurn(
-            self.memory, PROCESSOR, self.handover.fileno(), first_flexible_versions(), places, FRAME_BYTES_MAX, queued_max,
+            self.memory,
+            PROCESSOR,
+            self.handover.fileno(),
+            first_flexible_versions(),
+            places,
+            FRAME_BYTES_MAX,
+            queued_max,
             connection_prefix(PROCESSOR, 1),
         )
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -94,7 +107,14 @@ class Rig:
         self.push(
             handler,
             pack_reply(
-                SlotKind.SEND, topology.handler(handler), request.channel, request.connection, block, generation, 0, len(payload),
+                SlotKind.SEND,
+                topology.handler(handler),
+                request.channel,
+                request.connection,
+                block,
+                generation,
+                0,
+                len(payload),
                 request=request.request,
             ),
         )
@@ -103,17 +123,26 @@ class Rig:
     def answer_kind(self, request: Request, kind: int, handler: int = 0) -> None:
         self.push(
             handler,
-            pack_reply(kind, topology.handler(handler), request.channel, request.connection, request=request.request),
+            pack_reply(
+                kind, topology.handler(handler), request.channel, request.connection, request=request.request
+            ),
         )
 
     def answer_in_place(self, request: Request, payload: bytes) -> None:
         """As the log process does for a common produce: in the request's own block."""
         at = (request.length + 7) // 8 * 8
-        self.request_arena.view(request.block + at, len(payload))[:] = payload
+        self.request_arena.view(request.block, at + len(payload))[at:] = payload
         assert self.from_log.push(
             pack_reply(
-                SlotKind.SEND, PROCESSOR, request.channel, request.connection, request.block, request.generation, at,
-                len(payload), request=request.request,
+                SlotKind.SEND,
+                PROCESSOR,
+                request.channel,
+                request.connection,
+                request.block,
+                request.generation,
+                at,
+                len(payload),
+                request=request.request,
             )
         )
 
@@ -151,4 +180,14 @@ def is_closed(client: socket.socket) -> bool:
         client.settimeout(5)
 
 
-__all__ = ["FRAME_BYTES_MAX", "PROCESSOR", "Rig", "answer_frame", "frame", "is_closed", "kind_of", "os", "receive"]
+__all__ = [
+    "FRAME_BYTES_MAX",
+    "PROCESSOR",
+    "Rig",
+    "answer_frame",
+    "frame",
+    "is_closed",
+    "kind_of",
+    "os",
+    "receive",
+]

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rig import FRAME_BYTES_MAX, PROCESSOR, Rig, answer_frame, frame, is_closed, receive
+
 from mpbroker.ipc import topology
 from mpbroker.ipc.slots import PART_BYTES_EACH, PartKind, SlotKind, pack_part, pack_reply, unpack_request
 from mpbroker.network import turn as native
 from mpbroker.network.channel import CloseReason
-from rig import FRAME_BYTES_MAX, PROCESSOR, Rig, answer_frame, frame, is_closed, receive
 
 METADATA, PRODUCE, FETCH, CREATE_TOPICS = 3, 0, 1, 19
 
@@ -78,7 +79,9 @@ def test_frames_of_every_size_arrive_whole(rig: Rig, size: int) -> None:
             rig.step(1)
     (request,) = rig.await_requests()
     assert rig.bytes_of(request) == sent
-    assert rig.request_arena.capacity(request.block) - request.length >= 512, "no room for the produce job and its answer"
+    assert rig.request_arena.capacity(request.block) - request.length >= 512, (
+        "no room for the produce job and its answer"
+    )
     rig.answer_in_place(request, answer_frame(1))
     rig.step()
     assert receive(client, 8) == answer_frame(1)
@@ -197,7 +200,11 @@ def test_a_parked_request_is_cancelled_when_its_client_goes(rig: Rig) -> None:
     client.close()
     rig.step()
     (cancel,) = rig.taken()
-    assert (cancel.kind, cancel.connection, cancel.request) == (SlotKind.CANCEL, request.connection, request.request)
+    assert (cancel.kind, cancel.connection, cancel.request) == (
+        SlotKind.CANCEL,
+        request.connection,
+        request.request,
+    )
     rig.answer_kind(request, SlotKind.NOOP)
     assert rig.in_use_bytes() == 0
 
@@ -230,7 +237,14 @@ def test_a_handler_with_a_heavy_request_gets_nothing_while_another_is_free() -> 
     rig.close()
 
 
-def parts_answer(rig: Rig, request: object, header: bytes, path: Path, slices: list[tuple[int, int]], inode: int | None = None) -> None:
+def parts_answer(
+    rig: Rig,
+    request: object,
+    header: bytes,
+    path: Path,
+    slices: list[tuple[int, int]],
+    inode: int | None = None,
+) -> None:
     arena = rig.arenas[0]
     name = os.fsencode(path)
     count = 1 + len(slices)
@@ -246,7 +260,14 @@ def parts_answer(rig: Rig, request: object, header: bytes, path: Path, slices: l
     rig.push(
         0,
         pack_reply(
-            SlotKind.SEND_PARTS, topology.handler(0), request.channel, request.connection, block, generation, 0, count,  # type: ignore[attr-defined]
+            SlotKind.SEND_PARTS,
+            topology.handler(0),
+            request.channel,
+            request.connection,
+            block,
+            generation,
+            0,
+            count,  # type: ignore[attr-defined]
             request=request.request,  # type: ignore[attr-defined]
         ),
     )
@@ -271,7 +292,9 @@ def test_slices_of_segments_are_sent_from_the_files(rig: Rig, tmp_path: Path) ->
         rig.step()
         if round_ == 0:
             open_all(rig)
-        assert receive(client, 1516) == b"HEAD" + segment.read_bytes()[10:1010] + segment.read_bytes()[256:768]
+        assert (
+            receive(client, 1516) == b"HEAD" + segment.read_bytes()[10:1010] + segment.read_bytes()[256:768]
+        )
     assert rig.turn.opening() == [], "the file was opened more than once"
     assert rig.in_use_bytes() == 0
 
@@ -294,7 +317,9 @@ def test_an_answer_larger_than_all_buffers_reaches_a_slow_reader(rig: Rig, tmp_p
     assert bytes(got) == b"HEAD" + content
 
 
-def test_a_replaced_segment_sends_the_request_to_a_handler_again_and_then_closes(rig: Rig, tmp_path: Path) -> None:
+def test_a_replaced_segment_sends_the_request_to_a_handler_again_and_then_closes(
+    rig: Rig, tmp_path: Path
+) -> None:
     segment = tmp_path / "s.log"
     segment.write_bytes(b"x" * 100)
     client = rig.connect()
@@ -344,7 +369,7 @@ def test_a_full_ring_and_queue_stop_reading_and_lose_nothing() -> None:
 
 def test_a_dead_handlers_untaken_and_harmless_requests_go_to_another() -> None:
     rig = Rig(handlers=2)
-    rig.memory.words("heavy").store(1, 1)          # so that all goes to handler 0
+    rig.memory.words("heavy").store(1, 1)  # so that all goes to handler 0
     clients = {i: rig.connect() for i in range(1, 5)}
     clients[1].sendall(frame(PRODUCE, 3, 1))
     clients[2].sendall(frame(FETCH, 4, 2))
@@ -427,7 +452,9 @@ def test_any_order_of_events_leaves_nothing_behind() -> None:
         elif action < 0.5 and live:
             number += 1
             client, _ = rng.choice(live)
-            sent = frame(rng.choice([PRODUCE, FETCH, METADATA]), 3, number, rng.randbytes(rng.choice([0, 10, 3000])))
+            sent = frame(
+                rng.choice([PRODUCE, FETCH, METADATA]), 3, number, rng.randbytes(rng.choice([0, 10, 3000]))
+            )
             try:
                 client.sendall(sent)
             except OSError:
