@@ -1,6 +1,6 @@
 """`python -m mpbroker` is the `mpbroker` command."""
 
-from mpbroker.cli.main import app
+from mpbroker.cli.main import main
 
 if __name__ == "__main__":
-    app(prog_name="mpbroker")
+    main()

@@ -88,6 +88,8 @@ cdef class Lockstep:
         cdef Slot slot
         with nogil:
             for round in range(base // 2 + 1, base // 2 + rounds + 1):
+                # What will be looked at is brought near first: the look must be faster than one's own store is seen.
+                saw = ring_waiting(&ring.ref) if self.side == 0 else load_relaxed(bell.ref.armed)
                 meet(&self.pace, 2 * round - 1)
                 if self.side == 0:
                     bell_arm(&bell.ref)
@@ -167,6 +169,24 @@ def ring_drain(Ring ring, uint64_t count) -> int:
                 number += 1
             ring_advance(&ring.ref, waiting)
     return wrong
+
+
+def ring_rounds(Ring ring, uint64_t rounds, uint64_t batch) -> int:
+    """Both sides in one process: pushes and takes `batch` slots, `rounds` times; returns a sum, so that nothing is left out."""
+    cdef uint64_t number, i, total = 0
+    cdef Slot slot
+    if batch > ring.ref.size:
+        raise ValueError(f"a batch of {batch} does not fit into a ring of {ring.ref.size}")
+    slot.word[0] = 1
+    with nogil:
+        for number in range(rounds):
+            for i in range(batch):
+                ring_stage(&ring.ref, &slot)
+            ring_publish(&ring.ref)
+            for i in range(ring_waiting(&ring.ref)):
+                total += ring_peek(&ring.ref, i).word[0]
+            ring_advance(&ring.ref, batch)
+    return total
 
 
 def table_storm(SlotTable table, uint64_t slot, uint64_t writes) -> int:

@@ -22,7 +22,7 @@ TIMEOUT_SECONDS = 10.0
 
 
 class Pointer(msgspec.Struct):
-    """What we need of `mpbroker.json` in a log directory: where the broker that has locked it can be reached."""
+    """What we need of `mpbroker.json` in a log directory: where its broker can be reached."""
 
     runtime_dir: str
     pid: int

@@ -24,7 +24,7 @@ def run(
     """The command in a process of its own; it must end with this code, and never with a traceback."""
     environment = {**os.environ, "MPBROKER_BOOTSTRAP_SERVER": broker.address, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-m", "mpbroker.cli", *arguments],
+        [sys.executable, "-m", "mpbroker", *arguments],
         input=lines,
         capture_output=True,
         timeout=60,

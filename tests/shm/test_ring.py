@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shm._bench import ring_drain, ring_stream
+from shm._bench import ring_drain, ring_rounds, ring_stream
 from shm.doorbell import BYTES as BELL_BYTES
 from shm.doorbell import Doorbell
 from shm.region import sparse
@@ -104,6 +104,14 @@ def test_full_ring_asks_for_space_and_neither_loses_nor_deadlocks(fork: Fork) ->
             assert arrived.wait(20_000, lambda: ring.waiting() > 0), f"not woken for {seen}"
     assert child.wait() == 0
     assert asked, "the ring was never full: the test tests nothing"
+
+
+def test_native_rounds_carry_every_slot() -> None:
+    ring = Ring(sparse(ring_bytes(64)), 64)
+    assert ring_rounds(ring, 1000, 64) == 64_000
+    assert (ring.tail, ring.head) == (64_000, 64_000)
+    with pytest.raises(ValueError, match="does not fit"):
+        ring_rounds(ring, 1, 65)
 
 
 def test_a_slot_that_was_staged_by_a_batch_too_large_is_not_published() -> None:

@@ -39,8 +39,8 @@ def bell() -> Iterator[Doorbell]:
 
 def test_lockstep_doorbell_never_misses(fork: Fork, bell: Doorbell, effort: int) -> None:
     memory, pace = sparse(ring_bytes(8)), sparse(256)
-    child = fork(lambda: None if Lockstep(pace, 1).bell_misses(bell, Ring(memory, 8), 4 * ROUNDS * effort) == 0 else os._exit(9))
-    assert Lockstep(pace, 0).bell_misses(bell, Ring(memory, 8), 4 * ROUNDS * effort) == 0
+    child = fork(lambda: None if Lockstep(pace, 1).bell_misses(bell, Ring(memory, 8), 2 * ROUNDS * effort) == 0 else os._exit(9))
+    assert Lockstep(pace, 0).bell_misses(bell, Ring(memory, 8), 2 * ROUNDS * effort) == 0
     assert child.wait() == 0
 
 

@@ -1,1 +1,79 @@
+"""Kafka's APIs, one module each; what is registered here is the only source of ApiVersions.
 
+A module `kNN_name.py` registers its function with `@api(key, oldest, latest, …)`. The function gets an Exchange; it returns the
+response, or None when it has ended the exchange itself or will do so later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import NamedTuple, TypeAlias
+
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import Message
+
+Handle: TypeAlias = Callable[[Exchange], Message | None]
+Failed: TypeAlias = Callable[[Exchange, ErrorCode], Message | None]
+
+
+@dataclass(frozen=True)
+class Api:
+    """`advertised_from` is below `oldest` where clients want to see versions that are refused when they are used."""
+
+    key: ApiKey
+    name: str
+    oldest: int
+    latest: int
+    advertised_from: int
+    summary: str
+    handle: Handle
+    failed: Failed
+
+    def serves(self, version: int) -> bool:
+        return self.oldest <= version <= self.latest
+
+
+class Row(NamedTuple):
+    """A line of the compatibility page."""
+
+    key: int
+    name: str
+    oldest: int
+    latest: int
+    summary: str
+
+
+_registered: dict[int, Api] = {}
+
+
+def api(
+    key: ApiKey, oldest: int, latest: int, *, name: str, failed: Failed, advertised_from: int | None = None
+) -> Callable[[Handle], Handle]:
+    """Registers a function for a range of versions. `failed` builds the response that says that all of it failed."""
+
+    def register(handle: Handle) -> Handle:
+        if key in _registered:
+            raise ValueError(f"{name} and {_registered[key].name} both claim API key {key}")
+        first = oldest if advertised_from is None else advertised_from
+        summary = " ".join((handle.__doc__ or "").split("\n\n")[0].split())
+        _registered[key] = Api(key, name, oldest, latest, first, summary, handle, failed)
+        return handle
+
+    return register
+
+
+def all_apis() -> dict[int, Api]:
+    """Every API by key; imports the modules when first asked."""
+    for module in iter_modules(__path__):
+        import_module(f"{__name__}.{module.name}")
+    return dict(sorted(_registered.items()))
+
+
+def table() -> list[Row]:
+    """What the compatibility page says: one row per API."""
+    return [Row(a.key, a.name, a.oldest, a.latest, a.summary) for a in all_apis().values()]

@@ -1,5 +1,0 @@
-"""`python -m mpbroker.cli` is the same as `mpbroker`."""
-
-from mpbroker.cli.main import main
-
-main()

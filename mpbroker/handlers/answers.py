@@ -1,0 +1,136 @@
+"""Answers to requests: response frames in blocks of this handler's arena, lent to a processor until it has sent them.
+
+    block of a SEND         | frame |
+    block of a SEND_PARTS   | bytes of all PART_BYTES | pad to 8 | Part × n |
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from mpbroker.handlers.outbox import Outbox
+from mpbroker.ipc.slots import PartKind, Produce, Request, SlotKind, pack_part, pack_reply
+from mpbroker.protocol.wire import Buffer, RecordsSlice
+from shm.arena import Arena
+
+
+class FileSlice(RecordsSlice):
+    """Records that the processor sends from a segment file; see Part in slots.pxd."""
+
+    __slots__ = ("file_generation", "generation", "position", "segment_base", "slot")
+
+    def __init__(
+        self, length: int, *, slot: int, generation: int, segment_base: int, file_generation: int, position: int
+    ) -> None:
+        super().__init__(length)
+        self.slot, self.generation = slot, generation
+        self.segment_base, self.file_generation, self.position = segment_base, file_generation, position
+
+    def part(self) -> bytes:
+        return pack_part(
+            PartKind.PART_FILE, self.length, self.position, self.slot, self.generation, self.segment_base, self.file_generation
+        )
+
+
+class Answers:
+    """`outbox(processor)` is the way to a processor; `index` is this handler's, the owner of the arena."""
+
+    def __init__(self, index: int, arena: Arena, outbox: Callable[[int], Outbox]) -> None:
+        self._index = index
+        self._arena = arena
+        self._outbox = outbox
+        self._sizes: dict[int, int] = {}
+
+    @property
+    def lent_blocks(self) -> int:
+        return len(self._sizes)
+
+    def send(self, request: Request, segments: Sequence[Buffer | RecordsSlice], throttle_ms: int = 0) -> None:
+        """Raises shm.arena.ArenaFull, having sent nothing."""
+        if any(isinstance(segment, RecordsSlice) for segment in segments):
+            self._send_parts(request, segments, throttle_ms)
+            return
+        size = sum(len(segment) for segment in segments)
+        block, view = self._allocate(size)
+        at = 0
+        for segment in segments:
+            view[at : at + len(segment)] = segment  # type: ignore[assignment]
+            at += len(segment)
+        self._push(request, SlotKind.SEND, block, size, 0, size, throttle_ms)
+
+    def _send_parts(
+        self, request: Request, segments: Sequence[Buffer | RecordsSlice], throttle_ms: int
+    ) -> None:
+        held = sum(len(segment) for segment in segments if not isinstance(segment, RecordsSlice))
+        parts_at = (held + 7) // 8 * 8
+        parts: list[bytes] = []
+        pieces: list[Buffer] = []
+        at = 0
+        for segment in segments:
+            if isinstance(segment, FileSlice):
+                parts.append(segment.part())
+            elif isinstance(segment, RecordsSlice):
+                raise TypeError(f"{type(segment).__name__} does not say which bytes it means")
+            elif len(segment):
+                parts.append(pack_part(PartKind.PART_BYTES, len(segment), at))
+                pieces.append(segment)
+                at += len(segment)
+        table = b"".join(parts)
+        size = parts_at + len(table)
+        block, view = self._allocate(size)
+        view[:held] = b"".join(pieces)
+        view[parts_at:] = table
+        self._push(request, SlotKind.SEND_PARTS, block, size, parts_at, len(parts), throttle_ms)
+
+    def _allocate(self, size: int) -> tuple[int, memoryview]:
+        block = self._arena.allocate(size)
+        return block, self._arena.view(block, size)
+
+    def _push(
+        self, request: Request, kind: int, block: int, size: int, position: int, length: int, throttle_ms: int
+    ) -> None:
+        generation = self._arena.lend(block, request.processor)
+        self._sizes[block] = size
+        self._outbox(request.processor).push(
+            pack_reply(
+                kind, self._index, request.channel, request.connection, block, generation, position, length, throttle_ms,
+                request.request, time.monotonic_ns(),
+            )
+        )
+
+    def nothing(self, request: Request, throttle_ms: int = 0) -> None:
+        self._push_empty(request, SlotKind.NOOP, throttle_ms)
+
+    def close(self, request: Request) -> None:
+        self._push_empty(request, SlotKind.CLOSE, 0)
+
+    def parked(self, request: Request) -> None:
+        """The request stays here without being work: the processor no longer counts it as load."""
+        self._push_empty(request, SlotKind.PARKED, 0)
+
+    def _push_empty(self, request: Request, kind: int, throttle_ms: int) -> None:
+        self._outbox(request.processor).push(
+            pack_reply(
+                kind, self._index, request.channel, request.connection, throttle_ms=throttle_ms, request=request.request,
+                done_ns=time.monotonic_ns(),
+            )
+        )
+
+    def returned(self, block: int, generation: int) -> None:
+        """The processor has sent it, or dropped it with its connection."""
+        if self._arena.take_back(block, generation):
+            self._arena.free(block, self._sizes.pop(block))
+
+    def reclaim(self, processor: int) -> None:
+        """Behind the fence of a processor: its leases end."""
+        for block in self._arena.lent_to(processor):
+            if block in self._sizes:
+                self._arena.take_back(block, self._arena.generation(block))
+                self._arena.free(block, self._sizes.pop(block))
+
+    def close_produce(self, job: Produce) -> None:
+        """Closes the connection of a produce whose fate nobody knows."""
+        self._outbox(job.processor).push(
+            pack_reply(SlotKind.CLOSE, self._index, job.channel, job.connection, request=job.request)
+        )

@@ -1,0 +1,132 @@
+"""Metadata (key 3), versions 0-13: brokers, topics and their partitions; creates a topic that is asked for by name, if allowed.
+
+The one broker is leader, replica and in-sync replica of every partition. A partition whose log directory is offline has no leader.
+Versions 0-3 always allow creation; v10 and v11 accept ids only together with names; v12 and later ask by either. (Kafka:
+KafkaApis.handleTopicMetadataRequest, DefaultAutoTopicCreationManager.)
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.metadata import Topic
+from mpbroker.ipc import calls
+from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics
+from mpbroker.ipc.table import PartitionFlag, read_partition
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import ZERO_UUID, MetadataRequest, MetadataResponse
+
+FIRST_VERSION_WITH_AUTO_CREATION_FLAG = 4
+FIRST_VERSION_WITH_EMPTY_FOR_NONE = 1
+FIRST_VERSION_WITH_IDS = 12
+NO_LEADER = -1
+
+TopicAnswer: TypeAlias = MetadataResponse.MetadataResponseTopic
+PartitionAnswer: TypeAlias = MetadataResponse.MetadataResponsePartition
+
+
+def failed(exchange: Exchange, code: ErrorCode) -> MetadataResponse:
+    asked = exchange.body.topics or []
+    nullable = exchange.version >= FIRST_VERSION_WITH_IDS
+    return MetadataResponse(
+        topics=[TopicAnswer(error_code=code, name=t.name if nullable else t.name or "", topic_id=t.topic_id) for t in asked],
+        error_code=code,
+    )
+
+
+def describe(exchange: Exchange, topic: Topic) -> TopicAnswer:
+    return TopicAnswer(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[describe_partition(exchange, topic, number) for number in sorted(topic.partitions)],
+    )
+
+
+def describe_partition(exchange: Exchange, topic: Topic, number: int) -> PartitionAnswer:
+    node = exchange.broker.metadata.node_id
+    image = topic.partitions[number]
+    now = read_partition(exchange.broker.table, image.slot)
+    offline = now.generation == image.slot_generation and bool(now.flags & PartitionFlag.PARTITION_OFFLINE)
+    return PartitionAnswer(
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if offline else ErrorCode.NONE,
+        partition_index=number,
+        leader_id=NO_LEADER if offline else node,
+        leader_epoch=image.leader_epoch,
+        replica_nodes=[node],
+        isr_nodes=[node],
+        offline_replicas=[node] if offline else [],
+    )
+
+
+def find(exchange: Exchange, asked: MetadataRequest.MetadataRequestTopic) -> TopicAnswer:
+    metadata = exchange.broker.metadata
+    if asked.topic_id != ZERO_UUID:
+        topic = metadata.by_id.get(asked.topic_id)
+        if topic is None:
+            return TopicAnswer(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id)
+        return describe(exchange, topic)
+    name = asked.name or ""
+    topic = metadata.by_name.get(name)
+    if topic is None:
+        return TopicAnswer(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+    return describe(exchange, topic)
+
+
+def missing(exchange: Exchange) -> list[str]:
+    """Names to create: asked for, not there, and creation is allowed by client and broker."""
+    request = exchange.body
+    allowed = exchange.version < FIRST_VERSION_WITH_AUTO_CREATION_FLAG or request.allow_auto_topic_creation
+    if not allowed or not exchange.broker.config.auto_create_topics_enable:
+        return []
+    names = (t.name for t in request.topics or () if t.topic_id == ZERO_UUID and t.name is not None)
+    return [name for name in dict.fromkeys(names) if name not in exchange.broker.metadata.by_name]
+
+
+def answer(exchange: Exchange, errors: dict[str, int] | None = None) -> MetadataResponse:
+    """`errors`: why topics that are not there could not be created."""
+    broker, request = exchange.broker, exchange.body
+    address = broker.advertised(exchange.slot.listener)
+    if request.topics is None or (not request.topics and exchange.version < FIRST_VERSION_WITH_EMPTY_FOR_NONE):
+        topics = [describe(exchange, broker.metadata.by_name[name]) for name in sorted(broker.metadata.by_name)]
+    else:
+        topics = [find(exchange, asked) for asked in request.topics]
+    for topic in topics:
+        if topic.error_code and errors and topic.name in errors:
+            topic.error_code = errors[topic.name]
+    node = broker.metadata.node_id
+    return MetadataResponse(
+        brokers=[MetadataResponse.MetadataResponseBroker(node, address.host, address.port)],
+        cluster_id=broker.metadata.cluster_id,
+        controller_id=node,
+        topics=topics,
+    )
+
+
+def created(exchange: Exchange, names: list[str], message: calls.Message) -> None:
+    if isinstance(message, CreatedTopics):
+        errors = {t.name: t.error for t in message.topics if t.error}
+    else:
+        # The coordinator could not be asked: an error that makes the client ask again.
+        errors = dict.fromkeys(names, int(ErrorCode.LEADER_NOT_AVAILABLE))
+    exchange.reply(answer(exchange, errors))
+
+
+@api(ApiKey.METADATA, 0, 13, name="Metadata", failed=failed)
+def handle(exchange: Exchange) -> MetadataResponse | None:
+    """Brokers, topics and partitions; creates topics that are asked for by name, where that is allowed."""
+    asked = exchange.body.topics or ()
+    if exchange.version < FIRST_VERSION_WITH_IDS and any(t.name is None or t.topic_id != ZERO_UUID for t in asked):
+        return failed(exchange, ErrorCode.INVALID_REQUEST)
+    names = missing(exchange)
+    if not names:
+        return answer(exchange)
+    exchange.broker.coordinator.call(
+        CreateTopics([CreateTopic(name) for name in names], automatic=True),
+        exchange.later(lambda message: created(exchange, names, message)),
+        exchange.slot.connection,
+    )
+    return None

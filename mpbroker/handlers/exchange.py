@@ -1,0 +1,116 @@
+"""One request and the one answer that it gets: now, later, or a closed connection, but never twice and never nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.slots import Request
+from mpbroker.protocol.errors import ApiError, ErrorCode
+from mpbroker.protocol.headers import encode_response_frame
+from mpbroker.protocol.messages import Message
+from shm.arena import ArenaFull
+
+if TYPE_CHECKING:
+    from mpbroker.handlers.apis import Api
+    from mpbroker.handlers.broker import Broker
+
+log = logging.getLogger("mpbroker")
+
+T = TypeVar("T")
+
+
+class Exchange:
+    """What an API gets: the decoded request, the broker around it, and the ways to end it."""
+
+    __slots__ = ("api", "body", "broker", "client_id", "done", "on_end", "slot")
+
+    def __init__(self, slot: Request, client_id: str, body: Any, api: Api, broker: Broker) -> None:
+        self.slot = slot
+        self.client_id = client_id
+        self.body = body
+        self.api = api
+        self.broker = broker
+        self.done = False
+        self.on_end: Callable[[], None] | None = None
+
+    @property
+    def version(self) -> int:
+        return self.slot.api_version
+
+    def __str__(self) -> str:
+        return f"{self.api.name} v{self.version} of client '{self.client_id}' (connection {self.slot.connection:#x})"
+
+    def run(self) -> None:
+        """Calls the API. Whatever goes wrong in it, the exchange ends or will end."""
+        self.guard(self._run)
+
+    def _run(self) -> None:
+        response = self.api.handle(self)
+        if response is not None:
+            self.reply(response)
+
+    def later(self, then: Callable[[T], None]) -> Callable[[T], None]:
+        """`then`, for a callback: what it raises ends this exchange as if it had been raised in the API."""
+
+        def guarded(value: T) -> None:
+            self.guard(lambda: then(value))
+
+        return guarded
+
+    def guard(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except ApiError as error:
+            self.fail(error.code)
+        except ArenaFull as error:
+            log.error("%s: no memory to serve it, the connection is closed: %s", self, error)
+            self.close()
+        except Exception as error:
+            log.exception("%s failed", self)
+            self.broker.counters.add(Counter.COUNT_ERRORS)
+            self.broker.counters.set_last_error(f"{self}: {type(error).__name__}: {error}")
+            self.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def reply(self, response: Message, throttle_ms: int = 0) -> None:
+        if self.done:
+            return
+        # Not ended before it is sent: if the response cannot be encoded there is still an error to answer with.
+        frame = encode_response_frame(self.slot.api_key, self.version, self.slot.correlation, response)
+        self.broker.answers.send(self.slot, frame, throttle_ms)
+        self._end()
+
+    def reply_nothing(self) -> None:
+        """For acks=0: the client expects no bytes."""
+        if self._end():
+            self.broker.answers.nothing(self.slot)
+
+    def close(self) -> None:
+        if self._end():
+            self.broker.answers.close(self.slot)
+
+    def drop(self) -> None:
+        """The connection or its processor is gone: there is nobody to answer."""
+        self._end()
+
+    def fail(self, code: ErrorCode) -> None:
+        """Answers with an error in the form that this API has for it; closes the connection if it has none."""
+        if self.done:
+            return
+        try:
+            response = self.api.failed(self, code)
+            if response is not None:
+                self.reply(response)
+        except Exception:
+            log.exception("%s: its error response cannot be sent, the connection is closed", self)
+        self.close()
+
+    def _end(self) -> bool:
+        if self.done:
+            return False
+        self.done = True
+        if self.on_end is not None:
+            self.on_end()
+        return True

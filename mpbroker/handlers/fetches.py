@@ -1,0 +1,111 @@
+"""Fetches that wait for bytes: parked under the partition table slots they read, marked there so that the log process tells us.
+
+A mark is set before the fetch looks once more and cleared with the last fetch of its slot. The log process publishes, then reads the
+marks, then moves our dirty word: either the second look sees the new bytes or the dirty word moves. (Kafka: DelayedFetch.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from mpbroker.handlers.purgatory import Purgatory, Watch
+from mpbroker.ipc.slots import Request
+from shm.marks import WaitingMarks
+from shm.table import SlotTable
+
+# Fetches that have ended are forgotten together, when there are more of them than this and than of those that wait.
+MOST_ENDED = 64
+
+
+class ParkedFetch(Protocol):
+    """A fetch as it waits."""
+
+    @property
+    def slot(self) -> Request: ...
+
+    def try_complete(self) -> bool: ...
+
+    def expire(self) -> None: ...
+
+    def drop(self) -> None:
+        """There is nobody to answer."""
+
+
+class Fetches:
+    """`waiter` is this handler's number, its column in the marks."""
+
+    def __init__(self, table: SlotTable, marks: WaitingMarks, waiter: int) -> None:
+        self._table = table
+        self._marks = marks
+        self._waiter = waiter
+        self._purgatory: Purgatory[int] = Purgatory(self._mark, self._unmark)
+        self._seen: dict[int, int] = {}
+        self._by_connection: dict[int, tuple[ParkedFetch, Watch[int]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._purgatory)
+
+    def park(self, fetch: ParkedFetch, slots: Iterable[int], deadline_ms: int, parked: Callable[[], None]) -> None:
+        """Completes the fetch as soon as it can be; calls `parked` if that is not at once."""
+        watch = self._purgatory.watch(fetch, slots, deadline_ms)
+        if watch is None:
+            return
+        # A connection has one request under way: one with its id already here belongs to the past.
+        self._by_connection[fetch.slot.connection] = fetch, watch
+        parked()
+
+    def look(self) -> None:
+        """The dirty word moved: tries the fetches of slots that changed since they were last looked at."""
+        for slot in self._purgatory.keys():
+            version = self._table.version(slot)
+            if version != self._seen.get(slot):
+                self._seen[slot] = version
+                self._purgatory.check(slot)
+        self._sweep()
+
+    def look_at_all(self) -> None:
+        """The metadata changed: a fetch may have become an error."""
+        for slot in self._purgatory.keys():
+            self._purgatory.check(slot)
+        self._sweep()
+
+    def expire(self, now_ms: int) -> None:
+        if self._purgatory.expire(now_ms):
+            self._sweep()
+
+    def expire_all(self) -> None:
+        """The process stops: whoever waits is answered with what there is."""
+        for fetch, watch in list(self._by_connection.values()):
+            if self._purgatory.cancel(watch):
+                fetch.expire()
+        self._by_connection.clear()
+
+    def next_deadline_ms(self) -> int | None:
+        return self._purgatory.next_deadline_ms()
+
+    def cancel(self, connection: int) -> None:
+        """The connection is closed."""
+        found = self._by_connection.pop(connection, None)
+        if found is not None and self._purgatory.cancel(found[1]):
+            found[0].drop()
+
+    def forget_processor(self, processor: int) -> None:
+        for connection, (fetch, _) in list(self._by_connection.items()):
+            if fetch.slot.processor == processor:
+                self.cancel(connection)
+
+    def _sweep(self) -> None:
+        if len(self._by_connection) <= 2 * len(self._purgatory) + MOST_ENDED:
+            return
+        ended = [connection for connection, (_, watch) in self._by_connection.items() if watch.ended]
+        for connection in ended:
+            del self._by_connection[connection]
+
+    def _mark(self, slot: int) -> None:
+        self._marks.mark(slot, self._waiter)
+        self._seen[slot] = self._table.version(slot)
+
+    def _unmark(self, slot: int) -> None:
+        self._marks.clear(slot, self._waiter)
+        self._seen.pop(slot, None)

@@ -1,0 +1,151 @@
+"""The topics as this handler knows them: the coordinator's base and deltas applied, looked up by name and id.
+
+`__cluster_metadata` is left out: clients never see it, and a name that is not here cannot be written or read. (Kafka:
+KRaftMetadataCache.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.topic_config import TopicConfig, resolve
+from mpbroker.handlers.topics import TopicTable
+from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, MetadataNews, PartitionImage, TopicImage
+from mpbroker.records.compression import Codec
+from mpbroker.records.record import CREATE_TIME, LOG_APPEND_TIME
+from mpbroker.records.validation import TopicPolicy
+
+CLUSTER_METADATA = "__cluster_metadata"
+_STORED_AS_SENT = ("producer", "uncompressed")
+_CODECS = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE, "producer": None}
+
+_decoder: msgspec.msgpack.Decoder[MetadataNews] = msgspec.msgpack.Decoder(MetadataNews)
+
+
+class Topic(msgspec.Struct, frozen=True, gc=False):
+    """A topic with what follows from its configuration."""
+
+    name: str
+    topic_id: bytes
+    internal: bool
+    config_version: int
+    overrides: dict[str, str]
+    config: TopicConfig
+    policy: TopicPolicy
+    partitions: dict[int, PartitionImage]
+
+    # What the produce turn wants to know (mpbroker.handlers.topics.Policy).
+    @property
+    def fast(self) -> bool:
+        return not self.internal and self.config.compression_type in _STORED_AS_SENT
+
+    @property
+    def append_time(self) -> bool:
+        return self.policy.timestamp_type == LOG_APPEND_TIME
+
+    @property
+    def keyed(self) -> bool:
+        return self.policy.compact
+
+    @property
+    def max_message_bytes(self) -> int:
+        return self.policy.max_message_bytes
+
+    @property
+    def before_max_ms(self) -> int:
+        return self.policy.timestamp_before_max_ms
+
+    @property
+    def after_max_ms(self) -> int:
+        return self.policy.timestamp_after_max_ms
+
+
+def policy_of(config: TopicConfig) -> TopicPolicy:
+    """What record validation has to know of a topic's configuration."""
+    codec = _CODECS[config.compression_type]
+    levels = {
+        Codec.GZIP: config.compression_gzip_level,
+        Codec.LZ4: config.compression_lz4_level,
+        Codec.ZSTD: config.compression_zstd_level,
+    }
+    return TopicPolicy(
+        compact="compact" in config.cleanup_policy,
+        timestamp_type=LOG_APPEND_TIME if config.message_timestamp_type == "LogAppendTime" else CREATE_TIME,
+        timestamp_before_max_ms=config.message_timestamp_before_max_ms,
+        timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+        max_message_bytes=config.max_message_bytes,
+        compression=codec,
+        compression_level=None if codec is None else levels.get(codec),
+    )
+
+
+class Metadata:
+    """`version` is -1 until a first base has come."""
+
+    def __init__(self, config: BrokerConfig, table: TopicTable) -> None:
+        self.version = -1
+        self.cluster_id = ""
+        self.node_id = config.node_id
+        self.by_name: dict[str, Topic] = {}
+        self.by_id: dict[bytes, Topic] = {}
+        self._config = config
+        self._table = table
+        self._resolved: dict[tuple[tuple[str, str], ...], tuple[TopicConfig, TopicPolicy]] = {}
+
+    def apply(self, messages: Iterable[bytes]) -> None:
+        """News in the order of the bulletin. A base replaces everything that was known."""
+        for message in messages:
+            news = _decoder.decode(message)
+            if isinstance(news, MetadataBase):
+                self._apply_base(news)
+            else:
+                self._apply_delta(news)
+            self.version = news.version
+
+    def _apply_base(self, base: MetadataBase) -> None:
+        self.cluster_id, self.node_id = base.cluster_id, base.node_id
+        self.by_name, self.by_id = {}, {}
+        self._table.clear()
+        self._put(base.topics)
+
+    def _apply_delta(self, delta: MetadataDelta) -> None:
+        for topic_id in delta.removed:
+            self._remove(topic_id)
+        self._table.update((), delta.removed)
+        self._put(delta.changed)
+
+    def _remove(self, topic_id: bytes) -> None:
+        topic = self.by_id.pop(topic_id, None)
+        # A name may belong to a younger topic already.
+        if topic is not None and self.by_name.get(topic.name) is topic:
+            del self.by_name[topic.name]
+
+    def _put(self, images: list[TopicImage]) -> None:
+        topics = [self._topic(image) for image in images if image.name != CLUSTER_METADATA]
+        replaced = [
+            old.topic_id
+            for topic in topics
+            if (old := self.by_name.get(topic.name)) is not None and old.topic_id != topic.topic_id
+        ]
+        for topic_id in replaced:
+            self._remove(topic_id)
+        for topic in topics:
+            self._remove(topic.topic_id)
+            self.by_name[topic.name] = self.by_id[topic.topic_id] = topic
+        self._table.update(
+            [(t, {n: (p.slot, p.slot_generation) for n, p in t.partitions.items()}) for t in topics], replaced
+        )
+
+    def _topic(self, image: TopicImage) -> Topic:
+        key = tuple(sorted(image.configs.items()))
+        resolved = self._resolved.get(key)
+        if resolved is None:
+            config = resolve(self._config, image.configs)
+            resolved = self._resolved[key] = config, policy_of(config)
+        return Topic(
+            image.name, image.topic_id, image.internal, image.config_version, image.configs, *resolved,
+            partitions={p.partition: p for p in image.partitions},
+        )

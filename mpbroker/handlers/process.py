@@ -1,0 +1,322 @@
+"""The handler process: the loop around the native turn, and what the turn hands back.
+
+Each round: obey the supervisor's fences, take a turn, read the coordinator's news, serve the slow requests, look after the parked
+ones, publish all answers. (Kafka: KafkaRequestHandler.run, RequestHandlerHelper.)
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+
+from mpbroker.handlers.answers import Answers
+from mpbroker.handlers.apis import all_apis
+from mpbroker.handlers.apis.k18_api_versions import unsupported
+from mpbroker.handlers.broker import Broker, monotonic_ms
+from mpbroker.handlers.calls import Caller
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.fetches import Fetches
+from mpbroker.handlers.jobs import Jobs
+from mpbroker.handlers.metadata import Metadata
+from mpbroker.handlers.outbox import Outbox
+from mpbroker.handlers.producer_ids import ProducerIds
+from mpbroker.handlers.topics import TopicTable
+from mpbroker.handlers.turn import Turn
+from mpbroker.ipc.bulletin import BulletinReader
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, Fence, ProcessContext
+from mpbroker.ipc.slots import (
+    Request,
+    SlotFlag,
+    SlotKind,
+    kind_of,
+    unpack_call,
+    unpack_produce,
+    unpack_request,
+)
+from mpbroker.ipc.topology import (
+    COORDINATOR,
+    FIRST_HANDLER,
+    FIRST_PROCESSOR,
+    LOG,
+    MAX_PROCESSORS,
+    is_processor,
+    name_of,
+    processor,
+)
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.codec import decode_request
+from mpbroker.protocol.headers import encode_response_frame
+from mpbroker.protocol.wire import MalformedMessage
+
+log = logging.getLogger("mpbroker")
+
+# A ring that was full is looked at again after this time at the latest: its consumer rings, but maybe just before we sleep.
+RETRY_FULL_RING_MS = 2
+# How long a stopping handler waits for log process and coordinator to answer what it took.
+STOP_PATIENCE_MS = 5_000
+LOG_FENCE_CLOSE, LOG_FENCE_RESUME = 1, 3
+
+_CLIENT_ID_AT = 12
+_LENGTH = struct.Struct(">h")
+
+
+class Handler:
+    """One handler process. `run` is all that its parent calls."""
+
+    def __init__(self, context: ProcessContext) -> None:
+        memory = context.memory
+        self.context = context
+        self.number = context.index - FIRST_HANDLER
+        self.arena = memory.arena(context.index)
+        self.outboxes = {
+            p: Outbox(memory.ring(context.index, p), lambda p=p: context.ring(p))
+            for p in (COORDINATOR, *map(processor, range(MAX_PROCESSORS)))
+        }
+        self.request_arenas = {p: memory.arena(p) for p in map(processor, range(MAX_PROCESSORS))}
+        self.turn = Turn(context.index, memory, context.counters, TopicTable())
+        self.open: dict[Exchange, None] = {}
+        self.heavy = memory.words("heavy")
+        self.is_ready = False
+        self.log_was_fenced = False
+        self._watch_words()
+        self._make_broker()
+
+    def _watch_words(self) -> None:
+        private, index = self.context.memory.private, self.context.index
+        self.news = BulletinReader(private.block("bulletin"), self.context.memory.words("bulletin_acks"), index)
+        self.bulletin_word = self.turn.watch(private.block("bulletin"), 0)
+        self.dirty_word = self.turn.watch(private.block("dirty"), 8 * self.number)
+        self.order_words = [self.turn.watch(private.block(name), 8 * index) for name in ("fence_orders", "orders")]
+
+    def _make_broker(self) -> None:
+        context, memory = self.context, self.context.memory
+        coordinator = Caller(
+            context.index, COORDINATOR, self.arena, memory.arena(COORDINATOR), self.outboxes[COORDINATOR]
+        )
+        coordinator.peer_is_up = context.is_alive(COORDINATOR)
+        table, marks = memory.table(), memory.marks()
+        # What a predecessor marked is nobody's wait any more.
+        marks.clear_waiter(self.number)
+        self.broker = Broker(
+            config=context.config,
+            metadata=Metadata(context.config, self.turn.topics),
+            table=table,
+            answers=Answers(context.index, self.arena, lambda p: self.outboxes[p]),
+            coordinator=coordinator,
+            log=Jobs(context.index, self.arena, self.turn.push_job),
+            apis=all_apis(),
+            fetches=Fetches(table, marks, self.number),
+            producer_ids=ProducerIds(coordinator),
+            counters=context.counters,
+        )
+        self.set_log_up(context.is_alive(LOG))
+
+    def set_log_up(self, up: bool) -> None:
+        self.turn.log_is_up = self.broker.log.log_is_up = up
+
+    # ---- the loop ----
+
+    def run(self) -> int:
+        while not self.context.must_stop():
+            self.round(self.sleep_ms())
+        self.finish()
+        self.context.stopped()
+        return ExitCode.STOPPED
+
+    def round(self, timeout_ms: int) -> None:
+        self.obey_fences()
+        slots = self.turn.run(timeout_ms)
+        for word in self.order_words:
+            self.turn.changed(word)
+        if self.turn.changed(self.bulletin_word) or not self.is_ready:
+            self.read_news()
+        if slots:
+            self.serve(slots)
+        if self.turn.changed(self.dirty_word) or not slots:
+            self.broker.fetches.look()
+        self.broker.fetches.expire(monotonic_ms())
+        self.flush()
+
+    def sleep_ms(self) -> int:
+        if any(map(len, self.outboxes.values())):
+            return RETRY_FULL_RING_MS
+        deadline_ms = self.broker.fetches.next_deadline_ms()
+        if deadline_ms is None:
+            return MAX_SLEEP_MS
+        return max(0, min(MAX_SLEEP_MS, deadline_ms - monotonic_ms()))
+
+    def flush(self) -> None:
+        self.turn.flush()
+        for outbox in self.outboxes.values():
+            if len(outbox) and not outbox.flush():
+                self.context.counters.set(Counter.COUNT_RING_FULL, sum(o.times_full for o in self.outboxes.values()))
+
+    def read_news(self) -> None:
+        news = self.news.poll()
+        if news:
+            self.broker.metadata.apply(news)
+            self.context.counters.set(Counter.COUNT_TOPICS, len(self.broker.metadata.by_id))
+            # A topic that is gone, or has come: whoever waits for it has to look.
+            self.broker.fetches.look_at_all()
+        if not self.is_ready and self.broker.metadata.version >= 0:
+            self.is_ready = True
+            self.context.ready()
+        if not self.log_was_fenced and not self.turn.log_is_up and self.context.is_alive(LOG):
+            self.set_log_up(True)
+        if not self.broker.coordinator.peer_is_up and self.context.is_alive(COORDINATOR):
+            self.broker.coordinator.peer_is_up = True
+
+    # ---- what the turn hands back ----
+
+    def serve(self, slots: list[bytes]) -> None:
+        heavy = []
+        for slot in slots:
+            kind = kind_of(slot)
+            if kind == SlotKind.REQUEST:
+                request = unpack_request(slot)
+                if request.flags & SlotFlag.HEAVY:
+                    heavy.append(request)
+                else:
+                    self.request(request)
+            elif kind == SlotKind.RETURN:
+                request = unpack_request(slot)
+                self.broker.answers.returned(request.block, request.generation)
+            elif kind == SlotKind.CANCEL:
+                self.broker.fetches.cancel(unpack_request(slot).connection)
+            elif kind == SlotKind.PRODUCED:
+                self.broker.log.produced(unpack_produce(slot))
+            elif kind == SlotKind.ANSWER:
+                # What the coordinator did is published before it answers.
+                self.read_news()
+                self.broker.coordinator.answered(unpack_call(slot))
+            else:
+                log.error("slot of kind %d is not for a handler; it is dropped", kind)
+                self.context.counters.add(Counter.COUNT_ERRORS)
+        for request in heavy:
+            self.heavy_request(request)
+        self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.arena.in_use_bytes)
+
+    def heavy_request(self, request: Request) -> None:
+        """Says so first, and has published everything else: nothing waits behind it."""
+        self.flush()
+        self.heavy.store(self.number, time.monotonic_ns())
+        try:
+            self.request(request)
+        finally:
+            self.heavy.store(self.number, 0)
+
+    def request(self, slot: Request) -> None:
+        arena = self.request_arenas[slot.processor]
+        if not arena.check(slot.block, slot.generation):
+            log.error("request %d of %s names a stale block; dropped", slot.request, name_of(slot.processor))
+            self.context.counters.add(Counter.COUNT_ERRORS)
+            return
+        api = self.broker.apis.get(slot.api_key)
+        if api is None or not api.serves(slot.api_version):
+            self.refuse(slot)
+            return
+        frame = arena.view(slot.block, slot.length)
+        try:
+            client_id = _client_id(frame)
+            body, _ = decode_request(slot.api_key, slot.api_version, frame, slot.body)
+        except (MalformedMessage, UnicodeDecodeError) as error:
+            log.warning(
+                "closing connection %#x: malformed %s v%d: %s", slot.connection, api.name, slot.api_version, error
+            )
+            self.broker.answers.close(slot)
+            return
+        exchange = Exchange(slot, client_id, body, api, self.broker)
+        exchange.run()
+        if not exchange.done:
+            self.open[exchange] = None
+            exchange.on_end = lambda: self.open.pop(exchange, None) and None
+
+    def refuse(self, slot: Request) -> None:
+        """An API or version that is not served. Only ApiVersions has an answer for that."""
+        if slot.api_key == ApiKey.API_VERSIONS:
+            frame = encode_response_frame(slot.api_key, 0, slot.correlation, unsupported())
+            self.broker.answers.send(slot, frame)
+            return
+        log.warning(
+            "closing connection %#x: API key %d version %d is not served", slot.connection, slot.api_key, slot.api_version
+        )
+        self.broker.answers.close(slot)
+
+    # ---- orders ----
+
+    def obey_fences(self) -> None:
+        fence = self.context.pending_fence()
+        if fence is None:
+            return
+        if is_processor(fence.role):
+            self.fence_processor(fence)
+        elif fence.role == LOG:
+            self.fence_log(fence)
+        elif fence.role == COORDINATOR:
+            self.fence_coordinator(fence)
+        self.context.counters.add(Counter.COUNT_FENCES)
+        self.flush()
+        self.context.acknowledge_fence()
+
+    def fence_processor(self, fence: Fence) -> None:
+        if fence.alive:
+            self.turn.rebind(fence.role)
+            self.outboxes[fence.role].rebind()
+            return
+        self.turn.drop_inbox(fence.role)
+        for exchange in [e for e in self.open if e.slot.processor == fence.role]:
+            exchange.drop()
+        self.broker.fetches.forget_processor(fence.role)
+        self.outboxes[fence.role].clear()
+        self.broker.answers.reclaim(fence.role)
+        for job in self.turn.drop_jobs():
+            # Those of the dead processor lie in its arena, which is about to be emptied.
+            if unpack_produce(job).owner != fence.role:
+                self.turn.push_job(job)
+
+    def fence_log(self, fence: Fence) -> None:
+        if fence.alive:
+            self.turn.rebind_log()
+            self.log_was_fenced = self.turn.paused = False
+            self.set_log_up(True)
+        elif fence.stage == LOG_FENCE_CLOSE:
+            self.log_was_fenced = self.turn.paused = True
+            self.set_log_up(False)
+            self.turn.drop_inbox(LOG)
+            for job in map(unpack_produce, self.turn.drop_jobs()):
+                if job.kind == SlotKind.PRODUCE:
+                    self.broker.answers.close_produce(job)
+            self.broker.log.fenced()
+        elif fence.stage == LOG_FENCE_RESUME:
+            self.turn.paused = False
+
+    def fence_coordinator(self, fence: Fence) -> None:
+        if fence.alive:
+            self.turn.rebind(COORDINATOR)
+            self.broker.coordinator.welcomed()
+        else:
+            self.turn.drop_inbox(COORDINATOR)
+            self.broker.coordinator.fenced()
+
+    def finish(self) -> None:
+        """Takes nothing new; waits for what it asked of others, as long as that makes sense."""
+        self.turn.paused = True
+        self.broker.fetches.expire_all()
+        until_ms = monotonic_ms() + STOP_PATIENCE_MS
+        while (self.open or any(map(len, self.outboxes.values()))) and monotonic_ms() < until_ms:
+            self.round(RETRY_FULL_RING_MS)
+        for exchange in list(self.open):
+            exchange.close()
+        self.flush()
+
+
+def _client_id(frame: memoryview) -> str:
+    (length,) = _LENGTH.unpack_from(frame, _CLIENT_ID_AT)
+    return str(frame[_CLIENT_ID_AT + 2 : _CLIENT_ID_AT + 2 + length], "utf-8") if length > 0 else ""
+
+
+def run(context: ProcessContext) -> int:
+    """The whole life of a handler process; returns its exit code."""
+    return Handler(context).run()

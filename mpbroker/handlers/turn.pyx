@@ -1,0 +1,321 @@
+"""A handler's turn: sleep until there is work, take all of it, do the common produce requests without Python, hand back the rest.
+
+    1. sleep      arm the bell, look at every ring and watched word, sleep for at most the time given
+    2. take       copy each ring's slots and advance its head before acting on them
+    3. act        common Produce requests become jobs (produce.pyx); all else is kept for Python
+    4. publish    the log ring once, its bell once
+
+The ring to the log process has one producer, this object: Python's own jobs go through `push_job`.
+(Kafka: KafkaRequestHandler.run and the quick half of KafkaApis.handleProduceRequest.)
+"""
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memmove
+
+from mpbroker.handlers.produce cimport PRODUCE_KEY, try_produce
+from mpbroker.handlers.topics cimport TopicTable
+from mpbroker.ipc.counters cimport (
+    COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS, COUNT_RING_FULL, COUNT_WAKEUPS, REQUESTS_PER_TURN,
+    TIME_LOCAL_NS, TIME_REQUEST_QUEUE_NS,
+)
+from mpbroker.ipc.slots cimport REQUEST, ProduceSlot, RequestSlot
+from shm.arena cimport Arena
+from shm.atomics cimport load_acquire, load_relaxed, store_relaxed
+from shm.counters cimport (
+    HISTOGRAM_BUCKETS, CounterPage, CountersRef, counter_add, heartbeat, histogram_bucket, histogram_record, monotonic_ns,
+)
+from shm.doorbell cimport BellRef, Doorbell, bell_arm, bell_disarm, bell_drain, bell_ring
+from shm.ring cimport (
+    Ring, RingRef, Slot, ring_advance, ring_peek, ring_publish, ring_room, ring_stage, ring_waiting, ring_want_space,
+)
+
+from mpbroker.ipc.topology import COORDINATOR, FIRST_PROCESSOR, LOG, MAX_PROCESSORS, processor
+
+cdef extern from "<poll.h>" nogil:
+    cdef struct pollfd:
+        int fd
+        short events
+        short revents
+    int poll(pollfd *fds, unsigned long count, int timeout_ms)
+    short POLLIN
+
+cdef extern from *:
+    """
+    #include <time.h>
+    static inline long long wall_clock_ms(void) {
+        struct timespec t; clock_gettime(CLOCK_REALTIME, &t); return t.tv_sec * 1000LL + t.tv_nsec / 1000000; }
+    """
+    int64_t wall_clock_ms() nogil
+
+cdef enum:
+    MOST_PEERS = 18             # processors, log, coordinator
+    MOST_WATCHED = 8
+    TAKEN_AT_ONCE = 1024
+
+cdef struct Peer:
+    RingRef *inbox              # NULL: not there
+    BellRef *bell
+    uint8_t *arena
+    uint16_t index
+    bint requests               # a processor
+
+cdef struct SlotList:
+    Slot *slots
+    uint64_t count
+    uint64_t room
+
+cdef struct Watched:
+    uint64_t *word
+    uint64_t seen
+
+
+cdef int append(SlotList *list, const Slot *slot) noexcept nogil:
+    cdef Slot *grown
+    if list.count == list.room:
+        grown = <Slot *>realloc(list.slots, (list.room * 2 + 256) * sizeof(Slot))
+        if grown == NULL:
+            return -1
+        list.slots = grown
+        list.room = list.room * 2 + 256
+    list.slots[list.count] = slot[0]
+    list.count += 1
+    return 0
+
+
+cdef class Turn:
+    """`memory` is the tree's SharedMemory; `topics` is filled by the caller between turns."""
+
+    cdef Peer peers[MOST_PEERS]
+    cdef int peer_count
+    cdef Watched watched[MOST_WATCHED]
+    cdef int watched_count
+    cdef RingRef *log
+    cdef BellRef *log_bell
+    cdef BellRef *bell
+    cdef CountersRef *counters
+    cdef SlotList to_log        # what found the log ring full, oldest first
+    cdef SlotList slow          # for Python
+    cdef bint asked_for_space
+    cdef bint staged
+    cdef uint16_t index
+    cdef public bint paused     # requests stay in their rings
+    cdef public bint log_is_up  # False: every Produce goes to Python
+    cdef readonly TopicTable topics
+    cdef list keep
+
+    def __init__(self, int index, memory, CounterPage counters, TopicTable topics):
+        cdef Ring to_log = memory.ring(index, LOG)
+        cdef Doorbell bell = memory.doorbell(index), log_bell = memory.doorbell(LOG)
+        self.index, self.topics = index, topics
+        self.keep = [to_log, bell, log_bell, counters]
+        self.log, self.log_bell, self.bell, self.counters = &to_log.ref, &log_bell.ref, &bell.ref, &counters.ref
+        self.paused, self.log_is_up = False, True
+        for peer in (*range(FIRST_PROCESSOR, FIRST_PROCESSOR + MAX_PROCESSORS), LOG, COORDINATOR):
+            self._add_peer(memory, peer)
+
+    def __dealloc__(self):
+        free(self.to_log.slots)
+        free(self.slow.slots)
+
+    cdef _add_peer(self, memory, int index):
+        cdef Ring inbox = memory.ring(index, self.index)
+        cdef Doorbell bell = memory.doorbell(index)
+        cdef Arena arena = memory.arena(index)
+        cdef Peer *peer = &self.peers[self.peer_count]
+        self.keep += [inbox, bell, arena]
+        peer.inbox, peer.bell, peer.arena, peer.index = &inbox.ref, &bell.ref, arena.ref.base, index
+        peer.requests = index != LOG and index != COORDINATOR
+        self.peer_count += 1
+
+    def watch(self, unsigned char[::1] block, Py_ssize_t at) -> int:
+        """A 64-bit word whose change ends the sleep; `seen` tells how far the caller knows it."""
+        if self.watched_count == MOST_WATCHED or at + 8 > block.shape[0] or <size_t>&block[at] % 8:
+            raise ValueError(f"cannot watch a word at {at} of {block.shape[0]} bytes, besides {self.watched_count} others")
+        self.keep.append(block)
+        self.watched[self.watched_count].word = <uint64_t *>&block[at]
+        self.watched_count += 1
+        return self.watched_count - 1
+
+    def changed(self, int number) -> bool:
+        """Whether the word moved since this was last asked."""
+        cdef Watched *watched = &self.watched[number]
+        cdef uint64_t now = load_acquire(watched.word)
+        if now == watched.seen:
+            return False
+        watched.seen = now
+        return True
+
+    def push_job(self, const unsigned char[::1] slot) -> None:
+        """Sends a PRODUCE or PRODUCE_BACK to the log process, behind all that were sent before."""
+        if slot.shape[0] != sizeof(Slot):
+            raise ValueError(f"a slot has {sizeof(Slot)} bytes, not {slot.shape[0]}")
+        if self._to_log(<const Slot *>&slot[0]):
+            raise MemoryError("no memory for a job that waits for room in the log ring")
+
+    def flush(self) -> None:
+        """Publishes what was pushed and rings the log process."""
+        self._publish()
+
+    def drop_jobs(self) -> list[bytes]:
+        """Behind the log process's fence: forgets and returns the jobs that it never saw."""
+        jobs = [(<char *>&self.to_log.slots[i])[:sizeof(Slot)] for i in range(self.to_log.count)]
+        self.to_log.count = 0
+        self.asked_for_space = self.staged = False
+        return jobs
+
+    def rebind_log(self) -> None:
+        """The log process has a successor and its rings are new."""
+        for ring in (self.keep[0], *self._inboxes(LOG)):
+            ring.rebind()
+
+    def rebind(self, int index) -> None:
+        for ring in self._inboxes(index):
+            ring.rebind()
+
+    def _inboxes(self, int index):
+        cdef int i
+        for i in range(self.peer_count):
+            if self.peers[i].index == index:
+                # Behind the four of __init__ each peer keeps its ring, bell and arena.
+                yield self.keep[4 + 3 * i]
+
+    def drop_inbox(self, int index) -> list[bytes]:
+        """Behind a fence: takes and returns all that is left in the ring of a dead peer."""
+        left = []
+        for ring in self._inboxes(index):
+            taken, _ = ring.take(1 << 20)
+            left += [taken[at : at + sizeof(Slot)] for at in range(0, len(taken), sizeof(Slot))]
+        return left
+
+    def run(self, int timeout_ms) -> list[bytes]:
+        """One turn; returns the slots that are for Python, in the order of each ring."""
+        cdef uint64_t i
+        cdef int failed
+        self.slow.count = 0
+        with nogil:
+            failed = self._run(timeout_ms)
+        if failed:
+            raise MemoryError("no memory for the slots of a turn")
+        return [(<char *>&self.slow.slots[i])[:sizeof(Slot)] for i in range(self.slow.count)]
+
+    cdef int _run(self, int timeout_ms) noexcept nogil:
+        cdef int i, failed = 0
+        cdef uint64_t requests = 0
+        self._drain_to_log()
+        self._publish()
+        if timeout_ms > 0:
+            self._sleep(timeout_ms)
+        heartbeat(self.counters, monotonic_ns())
+        for i in range(self.peer_count):
+            if self.paused and self.peers[i].requests:
+                continue
+            while failed == 0 and ring_waiting(self.peers[i].inbox):
+                failed = self._take(&self.peers[i], &requests)
+        self._publish()
+        if requests:
+            histogram_record(self.counters, REQUESTS_PER_TURN, requests)
+        return failed
+
+    cdef bint _something_waits(self) noexcept nogil:
+        cdef int i
+        for i in range(self.peer_count):
+            if not (self.paused and self.peers[i].requests) and ring_waiting(self.peers[i].inbox):
+                return True
+        for i in range(self.watched_count):
+            if load_acquire(self.watched[i].word) != self.watched[i].seen:
+                return True
+        return self.to_log.count != 0 and ring_room(self.log) != 0
+
+    cdef void _sleep(self, int timeout_ms) noexcept nogil:
+        cdef pollfd fd
+        cdef uint64_t before
+        bell_arm(self.bell)
+        if not self._something_waits():
+            fd.fd, fd.events, fd.revents = self.bell.fd, POLLIN, 0
+            before = monotonic_ns()
+            if poll(&fd, 1, timeout_ms) > 0:
+                bell_drain(self.bell)
+            counter_add(self.counters, COUNT_IDLE_NS, monotonic_ns() - before)
+            counter_add(self.counters, COUNT_WAKEUPS, 1)
+        bell_disarm(self.bell)
+
+    cdef int _take(self, Peer *peer, uint64_t *requests) noexcept nogil:
+        """Up to TAKEN_AT_ONCE slots of one ring."""
+        # Copied, not cast: the compiler may assume that a Slot and a RequestSlot are never the same bytes.
+        cdef RequestSlot taken[TAKEN_AT_ONCE]
+        cdef uint64_t count = ring_waiting(peer.inbox), i, own = 0, fast = 0, slow = 0, now_ns
+        cdef int64_t now_ms
+        cdef int failed = 0
+        cdef Slot slot
+        cdef ProduceSlot job
+        cdef RequestSlot *request
+        if count > TAKEN_AT_ONCE:
+            count = TAKEN_AT_ONCE
+        for i in range(count):
+            memcpy(&taken[i], ring_peek(peer.inbox, i), sizeof(Slot))
+        if ring_advance(peer.inbox, count):
+            bell_ring(peer.bell)
+        now_ns, now_ms = monotonic_ns(), wall_clock_ms()
+        for i in range(count):
+            request = &taken[i]
+            memcpy(&slot, request, sizeof(Slot))
+            if not peer.requests or request.kind != REQUEST:
+                failed |= append(&self.slow, &slot)
+                continue
+            own += 1
+            histogram_record(self.counters, TIME_REQUEST_QUEUE_NS, elapsed(request.received_ns, now_ns))
+            if request.api_key == PRODUCE_KEY:
+                if self.log_is_up and try_produce(
+                    request, peer.arena, &self.topics.ref, now_ms, self.index, &job
+                ):
+                    job.sent_ns = now_ns
+                    memcpy(&slot, &job, sizeof(Slot))
+                    failed |= self._to_log(&slot)
+                    fast += 1
+                    continue
+                slow += 1
+            failed |= append(&self.slow, &slot)
+        requests[0] += own
+        self._count(own, fast, slow, elapsed(now_ns, monotonic_ns()))
+        return failed
+
+    cdef void _count(self, uint64_t requests, uint64_t fast, uint64_t slow, uint64_t local_ns) noexcept nogil:
+        cdef uint64_t *bucket = self.counters.histograms + TIME_LOCAL_NS * HISTOGRAM_BUCKETS + histogram_bucket(local_ns)
+        counter_add(self.counters, COUNT_REQUESTS, requests)
+        counter_add(self.counters, COUNT_PRODUCE_FAST, fast)
+        counter_add(self.counters, COUNT_PRODUCE_SLOW, slow)
+        # All of them were handed on at the end of their batch.
+        store_relaxed(bucket, load_relaxed(bucket) + fast)
+
+    cdef int _to_log(self, const Slot *job) noexcept nogil:
+        if self.to_log.count == 0 and ring_stage(self.log, job):
+            self.staged = True
+            return 0
+        if self.to_log.count == 0:
+            counter_add(self.counters, COUNT_RING_FULL, 1)
+        return append(&self.to_log, job)
+
+    cdef void _drain_to_log(self) noexcept nogil:
+        """Stages what had to wait, as far as there is room now; asks to be rung for the rest."""
+        cdef uint64_t i = 0
+        if self.to_log.count == 0:
+            return
+        while i < self.to_log.count and ring_stage(self.log, &self.to_log.slots[i]):
+            i += 1
+        if i:
+            self.staged = True
+            self.to_log.count -= i
+            memmove(self.to_log.slots, self.to_log.slots + i, self.to_log.count * sizeof(Slot))
+        if (self.to_log.count != 0) != self.asked_for_space:
+            self.asked_for_space = self.to_log.count != 0
+            ring_want_space(self.log, self.asked_for_space)
+
+    cdef void _publish(self) noexcept nogil:
+        if self.staged:
+            self.staged = False
+            ring_publish(self.log)
+            bell_ring(self.log_bell)
+
+
+cdef inline uint64_t elapsed(uint64_t since_ns, uint64_t now_ns) noexcept nogil:
+    return now_ns - since_ns if now_ns > since_ns else 0

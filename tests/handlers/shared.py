@@ -1,0 +1,250 @@
+"""A broker's memory with the test in the place of processors, log process and coordinator."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.handlers.metadata import Metadata
+from mpbroker.handlers.process import Handler
+from mpbroker.ipc import slots, topology
+from mpbroker.ipc.bulletin import BulletinPublisher
+from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, TopicImage
+from mpbroker.ipc.process import ProcessContext
+from mpbroker.ipc.slots import SlotKind
+from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
+from mpbroker.ipc.topology import COORDINATOR, LOG, SharedMemory, Sizes
+from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
+from mpbroker.protocol.messages import Message
+from mpbroker.records.batch import assign_offset_and_epoch
+
+PROCESSOR = topology.processor(0)
+HANDLER = topology.handler(0)
+ROOM_FOR_ANSWER = 2048
+CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
+
+
+@contextmanager
+def shared_memory() -> Iterator[SharedMemory]:
+    sizes = Sizes(
+        partition_slots=64,
+        request_limit_bytes=64 << 20,
+        reply_limit_bytes=64 << 20,
+        arena_extent_bytes=256 << 20,
+    )
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        memory = SharedMemory(Path(directory) / "public", sizes)
+        try:
+            yield memory
+        finally:
+            memory.close()
+
+
+def topic_id(number: int) -> bytes:
+    return bytes(14) + number.to_bytes(2, "big")
+
+
+def topic_image(
+    name: str, number: int, partitions: int = 1, first_slot: int = 0, internal: bool = False, version: int = 1, **configs: str
+) -> TopicImage:
+    return TopicImage(
+        name,
+        topic_id(number),
+        [PartitionImage(i, first_slot + i, 5, 0) for i in range(partitions)],
+        {key.replace("_", "."): value for key, value in configs.items()},
+        version,
+        internal,
+    )
+
+
+def base(*topics: TopicImage, version: int = 1) -> bytes:
+    return msgspec.msgpack.encode(MetadataBase(version, CLUSTER, 1, list(topics)))
+
+
+def delta(*topics: TopicImage, version: int = 2, removed: tuple[bytes, ...] = ()) -> bytes:
+    return msgspec.msgpack.encode(MetadataDelta(version, list(topics), list(removed)))
+
+
+def partition_payload(topic: TopicImage, number: int = 0, **changes: Any) -> bytes:
+    partition = Partition(
+        topic.topic_id, number, 5, PartitionFlag.PARTITION_LIVE, topic.config_version, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+    )
+    return pack_partition(partition._replace(**changes))
+
+
+def request_frame(api_key: int, version: int, body: Message, *, correlation: int = 77, client: str = "test") -> bytes:
+    return b"".join(encode_request_frame(RequestHeader(api_key, version, correlation, client), body))
+
+
+class ProcessorEnd:
+    """What a processor does for its connections, without sockets."""
+
+    def __init__(self, memory: SharedMemory, index: int = PROCESSOR, handler: int = HANDLER) -> None:
+        self.memory = memory
+        self.index = index
+        self.arena = memory.arena(index)
+        self.to_handler = memory.ring(index, handler)
+        self.from_handler = memory.ring(handler, index)
+        self.handler_bell = memory.doorbell(handler)
+        self._request = itertools.count(1)
+
+    def place(self, frame: bytes, room: int = ROOM_FOR_ANSWER) -> tuple[int, int]:
+        """(block, generation) of a frame in this processor's arena."""
+        block = self.arena.allocate(len(frame) + room)
+        self.arena.view(block, len(frame))[:] = frame
+        return block, self.arena.lend(block, HANDLER)
+
+    def slot(self, frame: bytes, *, connection: int = 7, room: int = ROOM_FOR_ANSWER, flags: int = 0) -> bytes:
+        api_key, version, correlation, client = struct.unpack_from(">hhih", frame, 4)
+        body = 14 + max(client, 0) + is_flexible_header(api_key, version)
+        block, generation = self.place(frame, room)
+        return slots.pack_request(
+            SlotKind.REQUEST, self.index, 3, connection, block, generation, len(frame), body, api_key, version,
+            correlation, time.monotonic_ns(), 0, next(self._request), flags,
+        )
+
+    def send(self, frame: bytes, *, connection: int = 7, room: int = ROOM_FOR_ANSWER, flags: int = 0) -> bytes:
+        slot = self.slot(frame, connection=connection, room=room, flags=flags)
+        assert self.to_handler.push(slot)
+        self.handler_bell.ring()
+        return slot
+
+    def cancel(self, connection: int) -> None:
+        assert self.to_handler.push(slots.pack_request(SlotKind.CANCEL, self.index, 3, connection))
+        self.handler_bell.ring()
+
+    def replies(self) -> list[Any]:
+        taken, _ = self.from_handler.take(1 << 16)
+        return [slots.unpack_reply(taken, i) for i in range(len(taken) // 64)]
+
+    def frame_of(self, reply: Any) -> bytes:
+        """The bytes of a SEND; hands the block back."""
+        assert reply.kind == SlotKind.SEND
+        frame = bytes(self.memory.arena(reply.owner).view(reply.block + reply.position, reply.length))
+        self.give_back(reply)
+        return frame
+
+    def give_back(self, reply: Any) -> None:
+        assert self.to_handler.push(
+            slots.pack_request(SlotKind.RETURN, self.index, reply.channel, reply.connection, reply.block, reply.generation)
+        )
+
+
+_FIRST_FLEXIBLE = {0: 9, 1: 12, 2: 6, 3: 9, 10: 3, 18: 3, 19: 5, 20: 4, 22: 2, 32: 4, 60: 0}
+
+
+def is_flexible_header(api_key: int, version: int) -> bool:
+    return version >= _FIRST_FLEXIBLE.get(api_key, 1 << 15)
+
+
+class LogEnd:
+    """What the log process does with jobs: gives offsets, fills holes and answers."""
+
+    def __init__(self, memory: SharedMemory, handler: int = HANDLER) -> None:
+        self.memory = memory
+        self.jobs = memory.ring(handler, LOG)
+        self.back = memory.ring(LOG, handler)
+        self.handler_bell = memory.doorbell(handler)
+        self.next_offset = 1000
+
+    def take(self) -> list[Any]:
+        taken, wants = self.jobs.take(1 << 16)
+        if wants:
+            self.handler_bell.ring()
+        return [slots.unpack_produce(taken, i) for i in range(len(taken) // 64)]
+
+    def batches(self, job: Any) -> list[Any]:
+        arena = self.memory.arena(job.owner)
+        head = arena.view(job.block + job.job, 16)
+        count, _, _ = slots.read_job_header(head)
+        view = arena.view(job.block + job.job, slots.job_bytes(count))
+        return [slots.read_job_batch(view, i) for i in range(count)]
+
+    def bytes_of(self, batch: Any) -> bytes:
+        return bytes(self.memory.arena(batch.data_owner).view(batch.data, batch.length))
+
+    def append(self, job: Any, error: int = 0) -> bytes | None:
+        """Serves a job; the frame of the answer for PRODUCE, None for PRODUCE_BACK, which goes back."""
+        arena = self.memory.arena(job.owner)
+        count, reply, reply_length = slots.read_job_header(arena.view(job.block + job.job, 16))
+        view = arena.view(job.block + job.job, slots.job_bytes(count))
+        for i, batch in enumerate(self.batches(job)):
+            offset, log_start = (-1, -1) if error else (self.next_offset, 11)
+            self.next_offset += 0 if error else batch.count
+            data = self.memory.arena(batch.data_owner).view(batch.data, batch.length)
+            if not error:
+                assign_offset_and_epoch(data, offset, 0)
+            slots.fill_job_batch(view, i, error, offset, -1, log_start)
+            if batch.hole:
+                filled = struct.pack(">hqq", error, offset, -1)
+                filled += struct.pack(">q", log_start) if batch.has_log_start else b""
+                arena.view(job.block + batch.hole, len(filled))[:] = filled
+        if job.kind == SlotKind.PRODUCE:
+            return bytes(arena.view(job.block + reply, reply_length))
+        assert self.back.push(
+            slots.pack_produce(
+                SlotKind.PRODUCED, job.acks, job.processor, job.channel, job.connection, job.block, job.generation, job.job,
+                job.owner, LOG, request=job.request,
+            )
+        )
+        self.handler_bell.ring()
+        return None
+
+
+class Rig:
+    """A handler in this very process, with all its peers played by the test."""
+
+    def __init__(self, memory: SharedMemory, config: BrokerConfig | None = None) -> None:
+        self.memory = memory
+        roles = memory.words("roles")
+        for role in (LOG, COORDINATOR, PROCESSOR, HANDLER):
+            roles.store(role, 1)
+        acks = memory.words("bulletin_acks")
+        self.bulletin = BulletinPublisher(memory.private.block("bulletin"), acks, lambda: [HANDLER])
+        self.context = ProcessContext(HANDLER, memory, config or BrokerConfig())
+        self.handler = Handler(self.context)
+        self.processor = ProcessorEnd(memory)
+        self.log = LogEnd(memory)
+        self.table = memory.table()
+
+    @property
+    def metadata(self) -> Metadata:
+        return self.handler.broker.metadata
+
+    def publish(self, *topics: TopicImage) -> None:
+        """A first base; each partition is live and empty."""
+        for topic in topics:
+            for partition in topic.partitions:
+                self.table.write(partition.slot, partition_payload(topic, partition.partition))
+        self.bulletin.publish_base(base(*topics))
+        self.turn()
+
+    def turn(self) -> None:
+        self.handler.round(0)
+
+    def ask(self, api_key: int, version: int, body: Message) -> Any:
+        """The decoded response to a request that is answered at once."""
+        self.processor.send(request_frame(api_key, version, body))
+        self.turn()
+        return self.answer(api_key, version)
+
+    def answer(self, api_key: int, version: int) -> Any:
+        (reply,) = self.processor.replies()
+        correlation, response = decode_response_frame(api_key, version, self.processor.frame_of(reply)[4:])
+        assert correlation == 77
+        return response
+
+
+@contextmanager
+def rig(config: BrokerConfig | None = None) -> Iterator[Rig]:
+    with shared_memory() as memory:
+        yield Rig(memory, config)
