@@ -23,7 +23,8 @@ def extensions() -> list[Extension]:
                     [str(path)],
                     include_dirs=[str(ROOT)],
                     depends=headers,
-                    extra_compile_args=["-O2", "-Wall", "-Wno-unused-function"],
+                    # Descriptors are filled as one struct and copied as another: the compiler must not assume they are apart.
+                    extra_compile_args=["-O2", "-fno-strict-aliasing", "-Wall", "-Wno-unused-function"],
                 )
             )
     return found
