@@ -1,7 +1,8 @@
 """Which processes there are, who talks to whom, and the memory that it takes.
 
-Every ring and doorbell for the fixed maximum of processes exists before the first fork; what is not used is never touched and costs
-nothing. A process is named by its index for its whole role's life; a successor takes over the index behind a fence.
+Every ring and doorbell for the fixed maximum of processes exists before the first fork; what is not used is
+never touched and costs nothing. A process is named by its index for its whole role's life; a successor takes
+over the index behind a fence.
 """
 
 from __future__ import annotations
@@ -108,13 +109,14 @@ class Sizes:
 class SharedMemory:
     """All memory of one broker, made by the supervisor before the first fork and inherited by every child.
 
-    Blocks of the public region: `counters` (a page per process), `table` (partition slots).
-    Blocks of the private region: `rings`, `doorbells`, `marks` (a row per partition slot, the waiter is handler number h),
-    `dirty` (a word per handler number; non-zero: a slot that the handler marked has moved; written by the log process),
-    `heavy` (a word per handler number: since when, in ns, it runs a heavy request, 0 if none; written by the handler),
-    `fence_orders` (a word per process, written by the supervisor), `fence_acks` (a word per process, written by it),
-    `roles` (a word per process: its incarnation, 0 while there is none; written by the supervisor), `orders` (run or stop; written by
-    the supervisor), `states` (written by the process), `bulletin` (metadata) and `bulletin_acks` (a word per reader).
+    Blocks of the public region: `counters` (a page per process), `table` (partition slots). Blocks of the
+    private region: `rings`, `doorbells`, `marks` (a row per partition slot, the waiter is handler number h),
+    `dirty` (a word per handler number; non-zero: a slot that the handler marked has moved; written by the log
+    process), `heavy` (a word per handler number: since when, in ns, it runs a heavy request, 0 if none;
+    written by the handler), `fence_orders` (a word per process, written by the supervisor), `fence_acks` (a
+    word per process, written by it), `roles` (a word per process: its incarnation, 0 while there is none;
+    written by the supervisor), `orders` (run or stop; written by the supervisor), `states` (written by the
+    process), `bulletin` (metadata) and `bulletin_acks` (a word per reader).
     """
 
     BULLETIN_BYTES = 256 << 20

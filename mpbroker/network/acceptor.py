@@ -1,6 +1,8 @@
-"""The acceptor process: accepts on all listeners and hands the sockets to the processors, round robin (Kafka: Acceptor).
+"""The acceptor process: accepts on all listeners and hands the sockets to the processors, round robin (Kafka:
+Acceptor).
 
-A socket travels as SCM_RIGHTS over a SOCK_SEQPACKET pair with the listener's number; the acceptor keeps nothing of it.
+A socket travels as SCM_RIGHTS over a SOCK_SEQPACKET pair with the listener's number; the acceptor keeps
+nothing of it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ ACCEPTS_PER_WAKEUP = 256
 
 
 class Acceptor:
-    """`listeners`: bound, listening sockets in the order of the configuration; `handovers`: one socket per processor number."""
+    """`listeners`: bound, listening sockets in the order of the configuration; `handovers`: one socket per
+    processor number.
+    """
 
     def __init__(
         self, context: ProcessContext, listeners: list[socket.socket], handovers: list[socket.socket]
@@ -76,7 +80,8 @@ class Acceptor:
             except OSError as error:
                 if error.errno in OUT_OF_RESOURCES:
                     self.log.error(
-                        "cannot accept on %s: %s; trying again in %d ms. Raise the limit of open files (LimitNOFILE)",
+                        "cannot accept on %s: %s; trying again in %d ms. "
+                        "Raise the limit of open files (LimitNOFILE)",
                         self.context.config.listeners[number],
                         error.strerror,
                         ACCEPT_BACKOFF_MS,

@@ -1,7 +1,7 @@
 """The processor process: Python around the native turn (Kafka: SocketServer.Processor).
 
-Python takes new sockets from the acceptor, opens segment files that an answer needs, says why connections closed, and does what the
-supervisor orders. The rest happens in `turn.pyx` without it.
+Python takes new sockets from the acceptor, opens segment files that an answer needs, says why connections
+closed, and does what the supervisor orders. The rest happens in `turn.pyx` without it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ _QUIET = {CloseReason.CLOSED_BY_PEER, CloseReason.CLOSED_RESET, CloseReason.CLOS
 
 
 def first_flexible_versions() -> list[int]:
-    """Per API key: the first version whose request header has tagged fields; -1 for keys that Kafka does not have."""
+    """Per API key: the first version whose request header has tagged fields; -1 for keys that Kafka does not
+    have.
+    """
     table = [UNKNOWN_KEY] * 128
     for key in ApiKey:
         flexible = [v for v in valid_versions(key) if is_flexible(key, v)]
@@ -44,7 +46,9 @@ def first_flexible_versions() -> list[int]:
 
 
 def connection_prefix(index: int, incarnation: int) -> int:
-    """Connection ids are never reused: processor index (8 bits), its incarnation (16), a running number (40)."""
+    """Connection ids are never reused: processor index (8 bits), its incarnation (16), a running number
+    (40).
+    """
     return index << 56 | (incarnation & 0xFFFF) << 40
 
 
@@ -131,7 +135,8 @@ class Processor:
             if not connection:
                 os.close(fds[0])
                 self.log.error(
-                    "a connection was refused: this processor serves %d already. Start more processors (--processors)",
+                    "a connection was refused: this processor serves %d already. "
+                    "Start more processors (--processors)",
                     CHANNEL_PLACES,
                 )
 
@@ -197,7 +202,7 @@ def describe_close(reason: int, detail: int) -> str:
         CloseReason.CLOSED_BY_PEER: "by the client",
         CloseReason.CLOSED_HEADER: f"a frame of {detail} bytes has no valid request header",
         CloseReason.CLOSED_UNKNOWN_API: f"unknown API key {detail}",
-        CloseReason.CLOSED_BY_HANDLER: f"its request (API key {detail}) could not be answered; the handler's log says why",
+        CloseReason.CLOSED_BY_HANDLER: f"its request (API key {detail}) was not answered; the handler says why",
         CloseReason.CLOSED_IDLE: "idle for longer than connections.max.idle.ms",
         CloseReason.CLOSED_STOPPING: "the broker stops",
         CloseReason.CLOSED_NO_FILE: "the segment of its fetch changed three times in a row",

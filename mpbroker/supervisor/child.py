@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import setproctitle
 
@@ -52,8 +53,10 @@ class Child:
 
 
 def fork_child(child: Child, context: ProcessContext, keep_fds: Iterable[int]) -> None:
-    """Starts the role's process. The supervisor must have no threads: a fork would leave their locks held for ever."""
-    tasks = len(os.listdir("/proc/self/task"))
+    """Starts the role's process. The supervisor must have no threads: a fork would leave their locks held for
+    ever.
+    """
+    tasks = sum(1 for _ in Path("/proc/self/task").iterdir())
     if tasks != 1 or threading.active_count() != 1:
         raise RuntimeError(f"the supervisor has {tasks} threads; it may not fork")
     sys.stdout.flush()
@@ -102,8 +105,8 @@ def _child_main(
 
 
 def _close_other_fds(keep: set[int]) -> None:
-    for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        fd = int(entry.name)
         if fd not in keep:
             try:
                 os.close(fd)

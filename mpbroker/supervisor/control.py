@@ -1,7 +1,8 @@
 """The supervisor's Unix socket: status and resize, answered even when the data plane is jammed.
 
-SOCK_SEQPACKET, one JSON message each way: {"command": "status"} or {"command": "resize", "handlers": N, "processors": N}; the answer is
-the command's result, or {"error": text}. Mode 0600: only the broker's user may steer it.
+SOCK_SEQPACKET, one JSON message each way: {"command": "status"} or {"command": "resize", "handlers": N,
+"processors": N}; the answer is the command's result, or {"error": text}. Mode 0600: only the broker's user
+may steer it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""One log line format for all processes: time, level, who, what. Written to stderr, where systemd and terminals read it."""
+"""One log line format for all processes: time, level, who, what. Written to stderr, where systemd and
+terminals read it.
+"""
 
 from __future__ import annotations
 

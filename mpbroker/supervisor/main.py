@@ -36,7 +36,8 @@ from shm.region import RegionUnavailable
 
 EXIT_OK = 0
 EXIT_FAILED = 1
-# Share of the machine's memory that all request buffers together may hold when queued.max.request.bytes is -1.
+# Share of the machine's memory that all request buffers together may hold when queued.max.request.bytes is
+# -1.
 REQUEST_MEMORY_SHARE = 0.25
 HOT_APIS = (
     ApiKey.PRODUCE,
@@ -51,7 +52,9 @@ log = logging.getLogger("mpbroker")
 
 
 def run(config: BrokerConfig) -> int:
-    """Runs a broker until it is told to stop. Returns the process's exit status; every failure is one clear line in the log."""
+    """Runs a broker until it is told to stop. Returns the process's exit status; every failure is one clear
+    line in the log.
+    """
     logs.configure(os.environ.get("MPBROKER_LOG_LEVEL", "INFO"))
     if sys.platform != "linux":
         log.error(
@@ -120,7 +123,9 @@ class Broker:
     # ---- start
 
     def _start_tree(self) -> None:
-        """Log, coordinator, handlers, processors, and last the acceptor: clients wait in the backlog until all others serve."""
+        """Log, coordinator, handlers, processors, and last the acceptor: clients wait in the backlog until
+        all others serve.
+        """
         tree = self.tree
         tree.start(self._started(Child(topology.LOG, log_process.run, tuple(self.locks))))
         self.notifier.status("Log recovered; starting")
@@ -166,7 +171,8 @@ class Broker:
         listeners = ", ".join(str(listener) for listener in self.config.listeners)
         if self.config.log_flush_policy == "os":
             log.warning(
-                "log.flush.policy=os: acknowledged records are in the page cache only; a power cut loses the latest"
+                "log.flush.policy=os: acknowledged records are in the page cache only; "
+                "a power cut loses the latest"
             )
         log.info(
             "serving on %s (cluster %s, node %d, %d processors, %d handlers, log.dirs %s) after %.0f ms",
@@ -282,7 +288,7 @@ def check_counts(config: BrokerConfig) -> None:
         raise FatalError(f"--handlers {config.num_io_threads}: at most {topology.MAX_HANDLERS} are possible")
     if config.log_workers != 1:
         raise FatalError(
-            f"--log-workers {config.log_workers}: this version has one log process; leave the flag out or say 1"
+            f"--log-workers {config.log_workers}: this version has one log process; leave the flag out"
         )
 
 

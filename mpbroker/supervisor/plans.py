@@ -1,13 +1,19 @@
 """Who has to let go of a dead role, and in which order (sans-I/O).
 
-Each stage is ordered to all its live members at once; the next begins when all have acknowledged. The order is what makes it safe:
+Each stage is ordered to all its live members at once; the next begins when all have acknowledged. The order
+is what makes it safe:
 
-handler      First the log process appends and answers whatever the handler had published, and the coordinator forgets its calls. Then
-             the processors can tell: what is still unanswered and was taken is lost, what was not taken can go to another.
-processor    First the handlers forget its connections, so that no new job names its arena. Then the log process finishes the jobs
+handler      First the log process appends and answers whatever the handler had published, and the coordinator
+forgets its calls. Then
+             the processors can tell: what is still unanswered and was taken is lost, what was not taken can
+             go to another.
+processor    First the handlers forget its connections, so that no new job names its arena. Then the log
+process finishes the jobs
              that do. After that nobody touches the arena.
-log          First the handlers drop what was under way with it, and pause. Then the processors close the connections whose produce was
-             taken and not answered: with the handlers pausing, nothing else can look like that. Then the handlers go on.
+log          First the handlers drop what was under way with it, and pause. Then the processors close the
+connections whose produce was
+             taken and not answered: with the handlers pausing, nothing else can look like that. Then the
+             handlers go on.
 coordinator  The log process finishes what it had published; handlers answer the calls that were under way.
 """
 

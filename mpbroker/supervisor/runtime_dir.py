@@ -1,4 +1,6 @@
-"""Where a broker keeps what lives only while it runs: the public region and the control socket; always on a tmpfs."""
+"""Where a broker keeps what lives only while it runs: the public region and the control socket; always on a
+tmpfs.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class Pointer(msgspec.Struct):
 
 
 def runtime_dir(config: BrokerConfig) -> Path:
-    """A directory of this broker's own, made if need be: below MPBROKER_RUNTIME_DIR, systemd's RUNTIME_DIRECTORY, or /dev/shm.
+    """A directory of this broker's own, made if need be: below MPBROKER_RUNTIME_DIR, systemd's
+    RUNTIME_DIRECTORY, or /dev/shm.
 
     Raises FatalError.
     """
@@ -39,7 +42,8 @@ def runtime_dir(config: BrokerConfig) -> Path:
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
     except OSError as error:
         raise FatalError(
-            f"cannot make the runtime directory {directory}: {error.strerror}. Name another in MPBROKER_RUNTIME_DIR"
+            f"cannot make the runtime directory {directory}: {error.strerror}. "
+            "Name another in MPBROKER_RUNTIME_DIR"
         ) from error
     if directory.stat().st_uid != os.getuid():
         raise FatalError(

@@ -1,4 +1,6 @@
-"""The process tree: starting roles, mending deaths through the fence, resizing, stopping. Single-threaded, driven by its own wake-ups."""
+"""The process tree: starting roles, mending deaths through the fence, resizing, stopping. Single-threaded,
+driven by its own wake-ups.
+"""
 
 from __future__ import annotations
 
@@ -159,7 +161,9 @@ class Tree:
         ]
 
     def _order_all(self, roles: tuple[int, ...], stage: int, about: int) -> None:
-        """Orders the live ones among `roles` to look at a role, and waits until each has acknowledged or died."""
+        """Orders the live ones among `roles` to look at a role, and waits until each has acknowledged or
+        died.
+        """
         waiting: dict[int, int] = {}
         for child in self._live(roles):
             self._fence_sequence += 1
@@ -201,7 +205,8 @@ class Tree:
         if delay_ms is None:
             raise BrokerStops(
                 1,
-                f"the {child.name} process died {child.restarts.young_deaths} times in a row right after its start; "
+                f"the {child.name} process died {child.restarts.young_deaths} times in a row "
+                "right after its start; "
                 "its messages above say why. The broker stops",
             )
         self.counters.add(Counter.COUNT_RESTARTS)
@@ -222,7 +227,8 @@ class Tree:
     # ---- hangs
 
     def judge_heartbeats(self) -> None:
-        """Once per tick: a child whose turn counter has not moved for handler.hang.timeout.ms is killed, and mended like any death.
+        """Once per tick: a child whose turn counter has not moved for handler.hang.timeout.ms is killed, and
+        mended like any death.
 
         Counted in our own ticks, so that a suspended machine or supervisor does not make everybody look hung.
         """
@@ -246,7 +252,9 @@ class Tree:
     # ---- stopping
 
     def retire(self, roles: list[int]) -> None:
-        """Stops these children gracefully, all at once, and fences what they leave; used for resizing and for the end."""
+        """Stops these children gracefully, all at once, and fences what they leave; used for resizing and for
+        the end.
+        """
         for role in roles:
             self._orders.store(role, Order.STOP)
             self.memory.doorbell(role).ring()
@@ -297,7 +305,9 @@ class Tree:
     # ---- resizing
 
     def resize(self, wanted: list[Child], present: list[int]) -> None:
-        """Makes `wanted` the children of a kind, whose process indices now are `present`: starts what is new, retires the highest."""
+        """Makes `wanted` the children of a kind, whose process indices now are `present`: starts what is new,
+        retires the highest.
+        """
         keep = {child.role for child in wanted}
         for child in wanted:
             if child.role not in self.children:
@@ -306,10 +316,13 @@ class Tree:
 
 
 def check_resize(kind: str, old: int, new: int, most: int) -> None:
-    """Kafka's rule for dynamic thread counts: at least one, at least half, at most double. Raises FatalError with the reason."""
+    """Kafka's rule for dynamic thread counts: at least one, at least half, at most double. Raises FatalError
+    with the reason.
+    """
     if new < 1 or new > most:
         raise FatalError(f"cannot resize {kind} to {new}: the number must lie in 1..{most}")
     if new < old // RESIZE_FACTOR or new > old * RESIZE_FACTOR:
         raise FatalError(
-            f"cannot resize {kind} from {old} to {new}: one step goes from half ({old // 2}) to double ({old * 2})"
+            f"cannot resize {kind} from {old} to {new}: one step goes from half ({old // 2}) "
+            f"to double ({old * 2})"
         )

@@ -1,4 +1,6 @@
-"""A processor's native turn in the test's own process, with the test playing handlers, log process and clients. No forks, no waiting."""
+"""A processor's native turn in the test's own process, with the test playing handlers, log process and
+clients. No forks, no waiting.
+"""
 
 from __future__ import annotations
 

@@ -479,9 +479,11 @@ def test_any_order_of_events_leaves_nothing_behind() -> None:
             if kind == "send":
                 rig.answer(slot, answer_frame(slot.correlation), h)  # type: ignore[arg-type,attr-defined]
             elif kind == "in place":
-                rig.answer_in_place(slot, answer_frame(slot.correlation))  # type: ignore[arg-type,attr-defined]
+                # type: ignore[arg-type,attr-defined]
+                rig.answer_in_place(slot, answer_frame(slot.correlation))
             else:
-                rig.answer_kind(slot, SlotKind.NOOP if kind == "noop" else SlotKind.CLOSE, h)  # type: ignore[arg-type]
+                # type: ignore[arg-type]
+                rig.answer_kind(slot, SlotKind.NOOP if kind == "noop" else SlotKind.CLOSE, h)
         rig.turn.turn(0)
         rig.turn.closed()
     for client, _ in live:
