@@ -153,6 +153,14 @@ class LogLink:
     def forget(self) -> None:
         """The log process died, with everything that was asked of it."""
         self.peer.drop()
+        self._forget_questions()
+
+    def welcome(self) -> None:
+        """A successor is there, behind empty rings."""
+        self.peer.rebind()
+        self._forget_questions()
+
+    def _forget_questions(self) -> None:
         self._questions.clear()
         self._unasked.clear()
         self._opening.clear()
