@@ -6,6 +6,7 @@ of them, and what still has to be is asked again of the successor. Opening and r
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -28,12 +29,14 @@ from mpbroker.ipc.slots import (
     write_job_header,
 )
 from mpbroker.ipc.table import Partition
-from mpbroker.ipc.topology import COORDINATOR, LOG
+from mpbroker.ipc.topology import CALL_RING_SLOTS, COORDINATOR, LOG
 
 METADATA_SLOT = 0
 ACKS_ALL = -1
 # A decision has no client's deadline: what became of it is known or will be read from the log.
 NO_TIMEOUT_MS = (1 << 31) - 1
+# Credits: with a round on top there is always room for the answers, and for returning them.
+QUESTIONS_UNDER_WAY = CALL_RING_SLOTS // 2 - 1
 
 
 class LogEvents(Protocol):
@@ -71,12 +74,13 @@ class LogLink:
         self._events = events
         self._request = 0
         self._questions: dict[int, _Question] = {}
+        self._unasked: deque[tuple[Message, Kind, bytes]] = deque()
         self._opening: set[bytes] = set()
         self._removing: dict[bytes, str] = {}
 
     @property
     def idle(self) -> bool:
-        return not (self._questions or self._removing or self.peer.has_unsent)
+        return not (self._questions or self._unasked or self._removing or self.peer.has_unsent)
 
     def greet(self) -> None:
         """A question about our own log: the answer says that its owner has opened it and serves us."""
@@ -149,7 +153,16 @@ class LogLink:
     def forget(self) -> None:
         """The log process died, with everything that was asked of it."""
         self.peer.drop()
+        self._forget_questions()
+
+    def welcome(self) -> None:
+        """A successor is there, behind empty rings."""
+        self.peer.rebind()
+        self._forget_questions()
+
+    def _forget_questions(self) -> None:
         self._questions.clear()
+        self._unasked.clear()
         self._opening.clear()
         self._lender.reclaim(LOG)
 
@@ -159,10 +172,17 @@ class LogLink:
             self.remove(name, topic_id)
 
     def _ask(self, message: Message, kind: Kind, topic_id: bytes = b"") -> None:
-        self._request += 1
-        slot = self._lender.message(SlotKind.CALL, message, LOG, self._request)
-        self._questions[self._request] = _Question(kind, topic_id, unpack_call(slot))
-        self.peer.send(slot)
+        self._unasked.append((message, kind, topic_id))
+        self._ask_on()
+
+    def _ask_on(self) -> None:
+        """In the order in which it was wanted, as far as the credits go."""
+        while self._unasked and len(self._questions) < QUESTIONS_UNDER_WAY:
+            message, kind, topic_id = self._unasked.popleft()
+            self._request += 1
+            slot = self._lender.message(SlotKind.CALL, message, LOG, self._request)
+            self._questions[self._request] = _Question(kind, topic_id, unpack_call(slot))
+            self.peer.send(slot)
 
     def _produced(self, slot: bytes) -> None:
         produce = unpack_produce(slot)
@@ -175,6 +195,7 @@ class LogLink:
         self._lender.end(question.call.block, question.call.generation)
         answer = self.peer.read(call)
         self.peer.send(returned(call))
+        self._ask_on()
         match question.kind:
             case Kind.GREETING:
                 self._events.log_answers()

@@ -56,10 +56,19 @@ class Phase(Enum):
     """How far the coordinator is with the log process of the moment."""
 
     LOG_AWAY = 0
-    GREETING = 1  # it was asked a first question
-    READING = 2  # our log is open; what is in it is not all durable yet
-    OPENING = 3  # the topics are being opened
+    GREETING = 1
+    READING = 2
+    OPENING = 3
     SERVING = 4
+
+
+STATUS = {
+    Phase.LOG_AWAY: "waiting for a log process",
+    Phase.GREETING: "waiting for the log process to answer",
+    Phase.READING: "waiting for all of the metadata log to be durable",
+    Phase.OPENING: "waiting for the topics to be opened",
+    Phase.SERVING: "serving",
+}
 
 
 @dataclass(frozen=True)
@@ -102,6 +111,8 @@ class Coordinator:
         self._log = LogLink(context, self._lender, self)
         self._handlers: dict[int, Peer] = {}
         self._lives = dict.fromkeys(HANDLERS, 0)
+        # Dead and not welcomed anew: `roles` may name the successor before we have bound its rings.
+        self._fenced: set[int] = set()
         # Slot 0 is the metadata log's own.
         self._decider = Decider(config, self._table.slots - 1, new_id)
         publisher = BulletinPublisher(
@@ -130,8 +141,8 @@ class Coordinator:
             self._context.acknowledge_fence()
         if self.phase is not Phase.LOG_AWAY:
             self._log.receive()
-        for index in self._live_handlers():
-            self._receive(self._peer(index))
+        for peer in self._bound_handlers():
+            self._receive(peer)
         if self.phase is Phase.READING:
             self._read_log()
         if self.phase is Phase.SERVING:
@@ -147,7 +158,7 @@ class Coordinator:
             return True
         if self.phase is not Phase.LOG_AWAY and self._log.peer.waiting():
             return True
-        return any(self._peer(index).waiting() for index in self._live_handlers())
+        return any(peer.waiting() for peer in self._bound_handlers())
 
     @property
     def sleep_ms(self) -> int:
@@ -164,6 +175,9 @@ class Coordinator:
 
     def _live_handlers(self) -> list[int]:
         return [index for index in HANDLERS if self._context.is_alive(index)]
+
+    def _bound_handlers(self) -> list[Peer]:
+        return [self._peer(index) for index in self._live_handlers() if index not in self._fenced]
 
     def _peer(self, index: int) -> Peer:
         if index not in self._handlers:
@@ -192,27 +206,33 @@ class Coordinator:
     def _mend(self, fence: Fence) -> None:
         if fence.role == LOG:
             if fence.alive:
-                self._log.peer.rebind()
+                self._log.welcome()
                 self._greet()
             else:
-                self.phase = Phase.LOG_AWAY
+                self._enter(Phase.LOG_AWAY)
                 self._log.forget()
         elif is_handler(fence.role):
             peer = self._peer(fence.role)
             if fence.alive:
                 peer.rebind()
+                self._fenced.discard(fence.role)
                 return
+            self._fenced.add(fence.role)
             self._lives[fence.role] += 1
             self._calls = deque(entry for entry in self._calls if entry[0].handler != fence.role)
             peer.drop()
             self._lender.reclaim(fence.role)
 
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self._context.counters.set_status(STATUS[phase])
+
     def _greet(self) -> None:
-        self.phase = Phase.GREETING
+        self._enter(Phase.GREETING)
         self._log.greet()
 
     def log_answers(self) -> None:
-        self.phase = Phase.READING
+        self._enter(Phase.READING)
 
     def _read_log(self) -> None:
         """Reads our log once all of it is durable: what lies behind that end may yet become so."""
@@ -231,7 +251,7 @@ class Coordinator:
             return
         state, removed = replay(log_dirs, end)
         self._slot = end
-        self.phase = Phase.OPENING
+        self._enter(Phase.OPENING)
         self._log.resume()
         self._resolve_round(state)
         self._remove_leftovers(removed)
@@ -383,7 +403,7 @@ class Coordinator:
         if self.phase is not Phase.OPENING or self._to_open:
             return
         self._log.recovered()
-        self.phase = Phase.SERVING
+        self._enter(Phase.SERVING)
         if not self._is_ready:
             self._is_ready = True
             self._announcer.then(self._context.ready)

@@ -344,8 +344,10 @@ class Decider:
     def _allocate_producer_ids(self, state: MetadataState) -> Decision:
         first = state.next_producer_id
         if first > PRODUCER_ID_MAX - PRODUCER_IDS_PER_BLOCK:
-            text = "Exhausted all producerIds as the next block's end producerId has exceeded the int64 type "
+            text = (
+                "Exhausted all producerIds as the next block's end producerId has exceeded the int64 type "
                 "limit"
+            )
             return Decision(Failed(ErrorCode.UNKNOWN_SERVER_ERROR, text))
         record = ProducerIdsRecord(
             broker_id=self._config.node_id, next_producer_id=first + PRODUCER_IDS_PER_BLOCK
