@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from mpbroker.handlers.apis import Api
     from mpbroker.handlers.fetches import Fetches
     from mpbroker.handlers.producer_ids import ProducerIds
+    from mpbroker.handlers.readers import Readers
 
 WILDCARDS = ("", "0.0.0.0", "::")
+ANY_EPOCH = -1
 
 
 def wall_clock_ms() -> int:
@@ -46,6 +48,7 @@ class Broker:
     log: Jobs
     apis: dict[int, Api]
     fetches: Fetches
+    readers: Readers
     producer_ids: ProducerIds
     counters: CounterPage
     wall_clock_ms: Callable[[], int] = wall_clock_ms
@@ -75,3 +78,10 @@ class Broker:
         if not now.flags & PartitionFlag.PARTITION_LIVE:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return image, now
+
+
+def check_leader_epoch(wanted: int, now: Partition) -> ErrorCode | None:
+    """What KIP-320 wants to know: -1 is a client that does not care."""
+    if wanted == ANY_EPOCH or wanted == now.leader_epoch:
+        return None
+    return ErrorCode.FENCED_LEADER_EPOCH if wanted < now.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -21,6 +21,7 @@ from mpbroker.handlers.jobs import Jobs
 from mpbroker.handlers.metadata import Metadata
 from mpbroker.handlers.outbox import Outbox
 from mpbroker.handlers.producer_ids import ProducerIds
+from mpbroker.handlers.readers import Readers
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.handlers.turn import Turn
 from mpbroker.ipc.bulletin import BulletinReader
@@ -108,6 +109,7 @@ class Handler:
             log=Jobs(context.index, self.arena, self.turn.push_job),
             apis=all_apis(),
             fetches=Fetches(table, marks, self.number),
+            readers=Readers(context.config.log_dirs),
             producer_ids=ProducerIds(coordinator),
             counters=context.counters,
         )
@@ -279,6 +281,8 @@ class Handler:
     def fence_log(self, fence: Fence) -> None:
         if fence.alive:
             self.turn.rebind_log()
+            # Its successor may have cut files, or recovered them into others.
+            self.broker.readers.forget_all()
             self.log_was_fenced = self.turn.paused = False
             self.set_log_up(True)
         elif fence.stage == LOG_FENCE_CLOSE:

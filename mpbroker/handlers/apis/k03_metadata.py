@@ -11,7 +11,9 @@ from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
-from mpbroker.handlers.metadata import Topic
+from mpbroker.handlers.metadata import CLUSTER_METADATA, Topic
+from mpbroker.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from mpbroker.handlers.topic_names import collision, problem_with
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics
 from mpbroker.ipc.table import PartitionFlag, read_partition
@@ -43,6 +45,9 @@ def describe(exchange: Exchange, topic: Topic) -> TopicAnswer:
         topic_id=topic.topic_id,
         is_internal=topic.internal,
         partitions=[describe_partition(exchange, topic, number) for number in sorted(topic.partitions)],
+        topic_authorized_operations=(
+            TOPIC_OPERATIONS if exchange.body.include_topic_authorized_operations else NOT_ASKED
+        ),
     )
 
 
@@ -72,7 +77,9 @@ def find(exchange: Exchange, asked: MetadataRequest.MetadataRequestTopic) -> Top
     name = asked.name or ""
     topic = metadata.by_name.get(name)
     if topic is None:
-        return TopicAnswer(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+        bad = problem_with(name) is not None or collision(name, metadata.by_name) is not None
+        code = ErrorCode.INVALID_TOPIC_EXCEPTION if bad else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return TopicAnswer(error_code=code, name=name)
     return describe(exchange, topic)
 
 
@@ -83,7 +90,15 @@ def missing(exchange: Exchange) -> list[str]:
     if not allowed or not exchange.broker.config.auto_create_topics_enable:
         return []
     names = (t.name for t in request.topics or () if t.topic_id == ZERO_UUID and t.name is not None)
-    return [name for name in dict.fromkeys(names) if name not in exchange.broker.metadata.by_name]
+    known = exchange.broker.metadata.by_name
+    return [
+        name
+        for name in dict.fromkeys(names)
+        if name not in known
+        and name != CLUSTER_METADATA
+        and problem_with(name) is None
+        and collision(name, known) is None
+    ]
 
 
 def answer(exchange: Exchange, errors: dict[str, int] | None = None) -> MetadataResponse:
@@ -103,6 +118,9 @@ def answer(exchange: Exchange, errors: dict[str, int] | None = None) -> Metadata
         cluster_id=broker.metadata.cluster_id,
         controller_id=node,
         topics=topics,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
     )
 
 

@@ -1,0 +1,210 @@
+"""Fetch (key 1), versions 4-18: records as slices of segment files, waiting for `min_bytes` up to `max_wait_ms`.
+
+Topics by name up to v12, by id from v13. There are no fetch sessions: a full fetch (epoch 0 or -1) is answered with session id 0,
+an incremental one with FETCH_SESSION_ID_NOT_FOUND, which makes every client send full ones (KIP-227). Followers do not exist. A
+slice is whole batches but maybe for its end, which clients ignore. (Kafka: KafkaApis.handleFetchRequest, ReplicaManager.fetchMessages,
+DelayedFetch.)
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple, TypeAlias
+
+from mpbroker.handlers.answers import FileSlice
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.broker import check_leader_epoch
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.metadata import Topic
+from mpbroker.handlers.readers import READ_COMMITTED, bound_of
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.metadata import PartitionImage
+from mpbroker.ipc.slots import Request
+from mpbroker.ipc.table import Partition
+from mpbroker.log.reader import Bound, OffsetOutOfRange, SegmentGone, Slice
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import FetchRequest, FetchResponse
+from mpbroker.records.errors import CorruptBatch
+
+log = logging.getLogger("mpbroker")
+
+FIRST_TOPIC_ID_VERSION = 13
+FULL_FETCH_EPOCHS = (0, -1)
+# A segment that vanished under us was replaced: the table knows more by now, or does so on the next try.
+TRIES = 3
+
+Answer: TypeAlias = FetchResponse.PartitionData
+Wanted: TypeAlias = FetchRequest.FetchPartition
+
+
+class Read(NamedTuple):
+    """What one partition has for one fetch. `more`: the log goes on in a newer segment, so that waiting gains nothing."""
+
+    answer: Answer
+    length: int = 0
+    more: bool = False
+
+
+def refused(index: int, code: ErrorCode) -> Answer:
+    return Answer(partition_index=index, error_code=code, high_watermark=-1, aborted_transactions=None, records=b"")
+
+
+def all_refused(request: FetchRequest, code: ErrorCode) -> FetchResponse:
+    return FetchResponse(
+        error_code=code,
+        responses=[
+            FetchResponse.FetchableTopicResponse(
+                t.topic, t.topic_id, [refused(p.partition, code) for p in t.partitions]
+            )
+            for t in request.topics
+        ],
+    )
+
+
+def failed(exchange: Exchange, code: ErrorCode) -> FetchResponse:
+    return all_refused(exchange.body, code)
+
+
+class Fetch:
+    """A fetch, from its first look to its answer; parked in between if there is too little to send."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.request: FetchRequest = exchange.body
+        self.slot: Request = exchange.slot
+        self.limit = min(self.request.max_bytes, exchange.broker.config.fetch_max_bytes)
+        self.deadline_ms = exchange.broker.monotonic_ms() + max(0, self.request.max_wait_ms)
+
+    # ---- what the purgatory calls ----
+
+    def try_complete(self) -> bool:
+        if not self.exchange.done:
+            self.exchange.guard(lambda: self._answer(at_once=self.request.max_wait_ms <= 0))
+        return self.exchange.done
+
+    def expire(self) -> None:
+        self.exchange.guard(lambda: self._answer(at_once=True))
+
+    def drop(self) -> None:
+        self.exchange.drop()
+
+    # ----
+
+    def start(self) -> None:
+        broker = self.exchange.broker
+        broker.counters.add(Counter.COUNT_FETCHES)
+        broker.fetches.park(self, self._slots(), self.deadline_ms, self._parked)
+
+    def _parked(self) -> None:
+        self.exchange.broker.counters.add(Counter.COUNT_FETCHES_PARKED)
+        self.exchange.broker.answers.parked(self.slot)
+
+    def _slots(self) -> list[int]:
+        """The table slots of all partitions that exist."""
+        found = []
+        for asked in self.request.topics:
+            topic = self._topic(asked)
+            if isinstance(topic, Topic):
+                found += [topic.partitions[p.partition].slot for p in asked.partitions if p.partition in topic.partitions]
+        return found
+
+    def _topic(self, asked: FetchRequest.FetchTopic) -> Topic | ErrorCode:
+        metadata = self.exchange.broker.metadata
+        if self.exchange.version >= FIRST_TOPIC_ID_VERSION:
+            return metadata.by_id.get(asked.topic_id) or ErrorCode.UNKNOWN_TOPIC_ID
+        return metadata.by_name.get(asked.topic) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def _answer(self, at_once: bool) -> None:
+        """Reads what there is; answers if that is enough, or an error, or if there is no time left."""
+        total, settled = 0, at_once
+        response = FetchResponse()
+        for asked in self.request.topics:
+            topic = self._topic(asked)
+            answers = []
+            for wanted in asked.partitions:
+                read = self._read(topic, wanted, self.limit - total, total == 0)
+                total += read.length
+                settled = settled or read.more or read.answer.error_code != 0
+                answers.append(read.answer)
+            response.responses.append(FetchResponse.FetchableTopicResponse(asked.topic, asked.topic_id, answers))
+        if settled or not self.request.topics or total >= self.request.min_bytes:
+            self.exchange.reply(response)
+
+    def _read(self, topic: Topic | ErrorCode, wanted: Wanted, budget: int, first: bool) -> Read:
+        if isinstance(topic, ErrorCode):
+            return Read(refused(wanted.partition, topic))
+        for _ in range(TRIES):
+            try:
+                return self._read_once(topic, wanted, budget, first)
+            except SegmentGone:
+                continue
+            except OffsetOutOfRange:
+                return Read(refused(wanted.partition, ErrorCode.OFFSET_OUT_OF_RANGE))
+            except CorruptBatch as error:
+                log.error("%s-%d: %s", topic.name, wanted.partition, error)
+                return Read(refused(wanted.partition, ErrorCode.CORRUPT_MESSAGE))
+            except OSError as error:
+                log.error("%s-%d cannot be read: %s", topic.name, wanted.partition, error)
+                return Read(refused(wanted.partition, ErrorCode.KAFKA_STORAGE_ERROR))
+        return Read(refused(wanted.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+
+    def _read_once(self, topic: Topic, wanted: Wanted, budget: int, first: bool) -> Read:
+        broker, index = self.exchange.broker, wanted.partition
+        found = broker.partition(topic, index)
+        if isinstance(found, ErrorCode):
+            return Read(refused(index, found))
+        image, now = found
+        problem = self._refusal(wanted, now)
+        if problem is not None:
+            return Read(refused(index, problem))
+        bound = bound_of(now, self.request.isolation_level)
+        piece: Slice | None = None
+        if wanted.fetch_offset < bound.offset and (budget > 0 or first):
+            most = min(wanted.partition_max_bytes, budget)
+            reader = broker.readers.get(topic.name, now)
+            piece = reader.fetch_slice(wanted.fetch_offset, max(most, 0), bound, min_one_batch=first)
+        return self._found(index, image, now, bound, piece)
+
+    def _refusal(self, wanted: Wanted, now: Partition) -> ErrorCode | None:
+        replica = max(self.request.replica_id, self.request.replica_state.replica_id)
+        if replica >= 0:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        problem = check_leader_epoch(wanted.current_leader_epoch, now)
+        if problem is not None:
+            return problem
+        in_log = now.log_start_offset <= wanted.fetch_offset <= now.log_end_offset
+        # An epoch that this log never had: the consumer has seen another log.
+        return None if in_log and wanted.last_fetched_epoch <= now.leader_epoch else ErrorCode.OFFSET_OUT_OF_RANGE
+
+    def _found(
+        self, index: int, image: PartitionImage, now: Partition, bound: Bound, piece: Slice | None
+    ) -> Read:
+        answer = Answer(
+            partition_index=index,
+            high_watermark=now.high_watermark,
+            last_stable_offset=now.last_stable_offset,
+            log_start_offset=now.log_start_offset,
+            aborted_transactions=[] if self.request.isolation_level == READ_COMMITTED else None,
+            records=b"",
+        )
+        if piece is None:
+            return Read(answer)
+        answer.records = FileSlice(  # type: ignore[assignment]
+            piece.length,
+            slot=image.slot,
+            generation=image.slot_generation,
+            segment_base=piece.segment_base,
+            file_generation=piece.inode,
+            position=piece.position,
+        )
+        return Read(answer, piece.length, piece.segment_base < bound.segment_base)
+
+
+@api(ApiKey.FETCH, 4, 18, name="Fetch", failed=failed)
+def handle(exchange: Exchange) -> FetchResponse | None:
+    """Reads records from partitions, waiting for a minimum of bytes; without fetch sessions."""
+    if exchange.body.session_epoch not in FULL_FETCH_EPOCHS:
+        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    Fetch(exchange).start()
+    return None

@@ -1,0 +1,119 @@
+"""ListOffsets (key 2), versions 1-11: the offset of a time, or of the beginning or end of a partition.
+
+Special times: -1 latest (high watermark, or last stable offset if read_committed), -2 earliest, -3 the record with the largest
+timestamp (v7), -4 earliest local (v8, the same as -2), -5 latest tiered (v9) and -6 earliest pending upload (v11), of which there
+are none. (Kafka: KafkaApis.handleListOffsetRequest, UnifiedLog.fetchOffsetByTimestamp; KIP-79, KIP-734, KIP-405, KIP-1005.)
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TypeAlias
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.broker import check_leader_epoch
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.metadata import Topic
+from mpbroker.handlers.readers import bound_of
+from mpbroker.ipc.table import Partition
+from mpbroker.log.reader import NOTHING_FOUND, FoundOffset, SegmentGone
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ApiError, ErrorCode
+from mpbroker.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
+
+log = logging.getLogger("mpbroker")
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+TRIES = 3
+
+Answer: TypeAlias = ListOffsetsResponse.ListOffsetsPartitionResponse
+Wanted: TypeAlias = ListOffsetsRequest.ListOffsetsPartition
+
+
+def failed(exchange: Exchange, code: ErrorCode) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsResponse.ListOffsetsTopicResponse(
+                t.name, [Answer(partition_index=p.partition_index, error_code=code) for p in t.partitions]
+            )
+            for t in exchange.body.topics
+        ]
+    )
+
+
+def search(exchange: Exchange, topic: Topic, now: Partition, timestamp_ms: int) -> FoundOffset:
+    """The record for a time, or the one with the largest. The answer says -1 when there is none."""
+    bound = bound_of(now, exchange.body.isolation_level)
+    reader = exchange.broker.readers.get(topic.name, now)
+    for _ in range(TRIES):
+        try:
+            if timestamp_ms == MAX_TIMESTAMP:
+                return reader.max_timestamp(bound)
+            return reader.find_timestamp(timestamp_ms, now.log_start_offset, bound)
+        except SegmentGone:
+            continue
+        except OSError as error:
+            log.error("%s-%d cannot be read: %s", topic.name, now.partition, error)
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error
+    raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def offset_at(exchange: Exchange, topic: Topic, now: Partition, timestamp_ms: int) -> FoundOffset:
+    if timestamp_ms < EARLIEST and exchange.version < FIRST_VERSION_OF.get(timestamp_ms, exchange.version + 1):
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    if timestamp_ms == LATEST:
+        return FoundOffset(-1, bound_of(now, exchange.body.isolation_level).offset)
+    if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
+        return FoundOffset(-1, now.log_start_offset)
+    if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return NOTHING_FOUND
+    return search(exchange, topic, now, timestamp_ms)
+
+
+def look_up(exchange: Exchange, topic: Topic | None, wanted: Wanted) -> Answer:
+    """Raises ApiError."""
+    if topic is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    found = exchange.broker.partition(topic, wanted.partition_index)
+    if isinstance(found, ErrorCode):
+        raise ApiError(found)
+    now = found[1]
+    problem = check_leader_epoch(wanted.current_leader_epoch, now)
+    if problem is not None:
+        raise ApiError(problem)
+    timestamp_ms, offset = offset_at(exchange, topic, now, wanted.timestamp)
+    return Answer(
+        partition_index=wanted.partition_index,
+        timestamp=timestamp_ms,
+        offset=offset,
+        leader_epoch=now.leader_epoch if offset >= 0 else -1,
+    )
+
+
+def answer(exchange: Exchange, topic: Topic | None, wanted: Wanted, twice: bool) -> Answer:
+    try:
+        if twice:
+            raise ApiError(ErrorCode.INVALID_REQUEST)
+        return look_up(exchange, topic, wanted)
+    except ApiError as error:
+        return Answer(partition_index=wanted.partition_index, error_code=error.code)
+
+
+@api(ApiKey.LIST_OFFSETS, 1, 11, name="ListOffsets", failed=failed)
+def handle(exchange: Exchange) -> ListOffsetsResponse:
+    """The offset of a time, or of the beginning or end of a partition."""
+    seen: dict[tuple[str, int], int] = {}
+    for asked in exchange.body.topics:
+        for wanted in asked.partitions:
+            key = asked.name, wanted.partition_index
+            seen[key] = seen.get(key, 0) + 1
+    response = ListOffsetsResponse()
+    for asked in exchange.body.topics:
+        topic = exchange.broker.metadata.by_name.get(asked.name)
+        answers = [
+            answer(exchange, topic, wanted, seen[asked.name, wanted.partition_index] > 1)
+            for wanted in asked.partitions
+        ]
+        response.topics.append(ListOffsetsResponse.ListOffsetsTopicResponse(asked.name, answers))
+    return response

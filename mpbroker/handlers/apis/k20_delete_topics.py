@@ -1,0 +1,97 @@
+"""DeleteTopics (key 20), versions 1-6: deletes topics, by name or (v6) by id.
+
+Answered when the deletion is durable and the partitions can no longer be reached; their files go later. (Kafka:
+ControllerApis.deleteTopics.)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TypeAlias
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.ipc import calls
+from mpbroker.ipc.calls import DeletedTopics, DeleteTopics
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import ZERO_UUID, DeleteTopicsRequest, DeleteTopicsResponse
+
+FIRST_VERSION_WITH_IDS = 6
+FIRST_VERSION_WITH_DISABLED_ERROR = 3
+
+Wanted: TypeAlias = DeleteTopicsRequest.DeleteTopicState
+Result: TypeAlias = DeleteTopicsResponse.DeletableTopicResult
+
+
+def wanted_topics(exchange: Exchange) -> list[Wanted]:
+    if exchange.version >= FIRST_VERSION_WITH_IDS:
+        topics: list[Wanted] = exchange.body.topics
+        return topics
+    return [Wanted(name=name) for name in exchange.body.topic_names]
+
+
+def refused(wanted: Wanted, code: int, message: str | None = None) -> Result:
+    text = ErrorCode(code).message if message is None else message
+    return Result(name=wanted.name, topic_id=wanted.topic_id, error_code=code, error_message=text)
+
+
+def failed(exchange: Exchange, code: ErrorCode) -> DeleteTopicsResponse:
+    return DeleteTopicsResponse(responses=[refused(w, code) for w in wanted_topics(exchange)])
+
+
+def problem_with(exchange: Exchange, wanted: Wanted, times: int) -> Result | None:
+    metadata = exchange.broker.metadata
+    by_id = wanted.topic_id != ZERO_UUID
+    if by_id == (wanted.name is not None):
+        return refused(wanted, ErrorCode.INVALID_REQUEST, "Name a topic either by its name or by its id.")
+    if times > 1:
+        return refused(wanted, ErrorCode.INVALID_REQUEST, "Duplicate topic.")
+    if not exchange.broker.config.delete_topic_enable:
+        old = exchange.version < FIRST_VERSION_WITH_DISABLED_ERROR
+        return refused(wanted, ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED)
+    if by_id and wanted.topic_id not in metadata.by_id:
+        return refused(wanted, ErrorCode.UNKNOWN_TOPIC_ID)
+    if not by_id and wanted.name not in metadata.by_name:
+        return refused(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return None
+
+
+def deleted(exchange: Exchange, results: list[Result], asked: list[Wanted], message: calls.Message) -> None:
+    found: dict[str | bytes | None, Result] = {}
+    if isinstance(message, DeletedTopics):
+        for topic in message.topics:
+            one = Result(topic.name, topic.topic_id, topic.error, topic.message)
+            found[topic.name] = found[topic.topic_id] = one
+    for wanted in asked:
+        # NOT_CONTROLLER makes every admin client ask again.
+        missing = refused(wanted, ErrorCode.NOT_CONTROLLER)
+        key = wanted.name if wanted.topic_id == ZERO_UUID else wanted.topic_id
+        results.append(found.get(key, missing))
+    exchange.reply(DeleteTopicsResponse(responses=results))
+
+
+@api(ApiKey.DELETE_TOPICS, 1, 6, name="DeleteTopics", failed=failed)
+def handle(exchange: Exchange) -> DeleteTopicsResponse | None:
+    """Deletes topics, by name or by id."""
+    wanted = wanted_topics(exchange)
+    times = Counter((w.name, w.topic_id) for w in wanted)
+    results: list[Result] = []
+    good: list[Wanted] = []
+    for topic in wanted:
+        problem = problem_with(exchange, topic, times[topic.name, topic.topic_id])
+        if problem is None:
+            good.append(topic)
+        else:
+            results.append(problem)
+    if not good:
+        return DeleteTopicsResponse(responses=results)
+    exchange.broker.coordinator.call(
+        DeleteTopics(
+            names=[w.name for w in good if w.name is not None],
+            ids=[w.topic_id for w in good if w.topic_id != ZERO_UUID],
+        ),
+        exchange.later(lambda message: deleted(exchange, results, good, message)),
+        exchange.slot.connection,
+    )
+    return None

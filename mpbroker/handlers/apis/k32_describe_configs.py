@@ -1,0 +1,93 @@
+"""DescribeConfigs (key 32), versions 1-4: every setting of a topic or of the broker, with where its value comes from.
+
+The broker named "" has the cluster-wide dynamic settings, of which there are none. Other kinds of resources do not exist here. (Kafka:
+ConfigHelper.describeConfigs; KIP-226, KIP-569 for types and documentation in v3.)
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from mpbroker.config.describe import Entry, describe_broker, describe_topic
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.topic_names import problem_with
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ApiError, ErrorCode
+from mpbroker.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse
+
+TOPIC, BROKER = 2, 4
+
+Resource: TypeAlias = DescribeConfigsRequest.DescribeConfigsResource
+Result: TypeAlias = DescribeConfigsResponse.DescribeConfigsResult
+
+
+def refused(resource: Resource, code: int, message: str) -> Result:
+    return Result(code, message, resource.resource_type, resource.resource_name, [])
+
+
+def failed(exchange: Exchange, code: ErrorCode) -> DescribeConfigsResponse:
+    return DescribeConfigsResponse(results=[refused(r, code, code.message) for r in exchange.body.resources])
+
+
+def topic_entries(exchange: Exchange, name: str, keys: list[str] | None) -> list[Entry]:
+    problem = problem_with(name)
+    if problem is not None:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    topic = exchange.broker.metadata.by_name.get(name)
+    if topic is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return describe_topic(exchange.broker.config, topic.overrides, keys)
+
+
+def broker_entries(exchange: Exchange, name: str, keys: list[str] | None) -> list[Entry]:
+    node = exchange.broker.metadata.node_id
+    if not name:
+        return []
+    if name != str(node):
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node} or empty string, but received {name}"
+        )
+    return describe_broker(exchange.broker.config, keys)
+
+
+def entries(exchange: Exchange, resource: Resource) -> list[Entry]:
+    """Raises ApiError."""
+    # No names at all mean every setting, as for Kafka.
+    keys = resource.configuration_keys or None
+    if resource.resource_type == TOPIC:
+        return topic_entries(exchange, resource.resource_name, keys)
+    if resource.resource_type == BROKER:
+        return broker_entries(exchange, resource.resource_name, keys)
+    raise ApiError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource.resource_type} have no settings here.")
+
+
+def on_the_wire(exchange: Exchange, entry: Entry) -> DescribeConfigsResponse.DescribeConfigsResourceResult:
+    request = exchange.body
+    return DescribeConfigsResponse.DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
+        synonyms=[
+            DescribeConfigsResponse.DescribeConfigsSynonym(s.name, s.value, s.source)
+            for s in (entry.synonyms if request.include_synonyms else ())
+        ],
+        config_type=entry.type,
+        documentation=entry.documentation if request.include_documentation else None,
+    )
+
+
+def describe(exchange: Exchange, resource: Resource) -> Result:
+    try:
+        found = [on_the_wire(exchange, entry) for entry in entries(exchange, resource)]
+    except ApiError as error:
+        return refused(resource, error.code, error.message)
+    return Result(ErrorCode.NONE, None, resource.resource_type, resource.resource_name, found)
+
+
+@api(ApiKey.DESCRIBE_CONFIGS, 1, 4, name="DescribeConfigs", failed=failed)
+def handle(exchange: Exchange) -> DescribeConfigsResponse:
+    """Every setting of a topic or of the broker, with default, synonyms and documentation."""
+    return DescribeConfigsResponse(results=[describe(exchange, resource) for resource in exchange.body.resources])

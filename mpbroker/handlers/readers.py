@@ -1,0 +1,52 @@
+"""Readers of partition files, kept open for the partitions that were read last."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mpbroker.ipc.table import Partition
+from mpbroker.log.names import partition_name
+from mpbroker.log.reader import Bound, PartitionReader
+
+# Each may hold eight files open.
+OPEN_PARTITIONS = 256
+
+READ_COMMITTED = 1
+
+
+def bound_of(partition: Partition, isolation_level: int) -> Bound:
+    """The end of what a consumer may see: high watermark, or last stable offset if it wants committed records only."""
+    if isolation_level == READ_COMMITTED:
+        return Bound(partition.last_stable_offset, partition.last_stable_segment, partition.last_stable_position)
+    return Bound(partition.high_watermark, partition.high_watermark_segment, partition.high_watermark_position)
+
+
+class Readers:
+    """`log_dirs` in the order of the configuration, which is how the partition table counts them."""
+
+    def __init__(
+        self, log_dirs: Sequence[str], make: Callable[[Path], PartitionReader] = PartitionReader
+    ) -> None:
+        self._log_dirs = [Path(directory) for directory in log_dirs]
+        self._make = make
+        self._open: OrderedDict[tuple[bytes, int, int], PartitionReader] = OrderedDict()
+
+    def get(self, name: str, partition: Partition) -> PartitionReader:
+        """The reader of a partition of the topic with this name."""
+        key = partition.topic_id, partition.partition, partition.generation
+        reader = self._open.get(key)
+        if reader is None:
+            directory = self._log_dirs[partition.log_dir] / partition_name(name, partition.partition)
+            reader = self._open[key] = self._make(directory)
+            if len(self._open) > OPEN_PARTITIONS:
+                self._open.popitem(last=False)[1].close()
+        self._open.move_to_end(key)
+        return reader
+
+    def forget_all(self) -> None:
+        """The log process has a successor, which may have cut or replaced files."""
+        for reader in self._open.values():
+            reader.close()
+        self._open.clear()
