@@ -1,9 +1,10 @@
-"""Nobody sleeps through what was meant for it: doorbells, waiting marks and requests for space, between two processes.
+"""Nobody sleeps through what was meant for it: doorbells, waiting marks and requests for space, between two
+processes.
 
-The lockstep tests race the two halves of each protocol natively, a few cycles apart. That they can fail was tried on two cores by
-taking things out of the headers: without the full fence in `bell_arm`, `mark_set` or `ring_want_space` (or in their counterparts)
-each of them counts misses within 100 000 rounds, and a consumer that does not look again after arming fails
-`test_every_burst_wakes_the_consumer` within a second.
+The lockstep tests race the two halves of each protocol natively, a few cycles apart. That they can fail was
+tried on two cores by taking things out of the headers: without the full fence in `bell_arm`, `mark_set` or
+`ring_want_space` (or in their counterparts) each of them counts misses within 100 000 rounds, and a consumer
+that does not look again after arming fails `test_every_burst_wakes_the_consumer` within a second.
 """
 
 from __future__ import annotations
@@ -30,37 +31,45 @@ Fork = Callable[[Callable[[], None]], Any]
 ROUNDS = 100_000
 
 
-@pytest.fixture()
+@pytest.fixture
 def bell() -> Iterator[Doorbell]:
     fd = Doorbell.new_fd()
     yield Doorbell(sparse(BELL_BYTES), fd)
     os.close(fd)
 
 
-def test_lockstep_doorbell_never_misses(fork: Fork, bell: Doorbell, effort: int) -> None:
-    memory, pace = sparse(ring_bytes(8)), sparse(256)
-    child = fork(lambda: None if Lockstep(pace, 1).bell_misses(bell, Ring(memory, 8), 2 * ROUNDS * effort) == 0 else os._exit(9))
-    assert Lockstep(pace, 0).bell_misses(bell, Ring(memory, 8), 2 * ROUNDS * effort) == 0
+def race(fork: Fork, misses: Callable[[Lockstep], int]) -> None:
+    """Both sides of one protocol, in two processes, at the same time."""
+    pace = sparse(256)
+
+    def other_side() -> None:
+        assert misses(Lockstep(pace, 1)) == 0
+
+    child = fork(other_side)
+    assert misses(Lockstep(pace, 0)) == 0
     assert child.wait() == 0
+
+
+def test_lockstep_doorbell_never_misses(fork: Fork, bell: Doorbell, effort: int) -> None:
+    memory = sparse(ring_bytes(8))
+    race(fork, lambda lockstep: lockstep.bell_misses(bell, Ring(memory, 8), 2 * ROUNDS * effort))
 
 
 def test_lockstep_marks_never_miss(fork: Fork, effort: int) -> None:
-    rows, memory, pace = sparse(ROW_BYTES), sparse(slot_bytes(64)), sparse(256)
+    rows, memory = sparse(ROW_BYTES), sparse(slot_bytes(64))
     marks, table = WaitingMarks(rows, 1), SlotTable(memory, 1, 64)
-    child = fork(lambda: None if Lockstep(pace, 1).mark_misses(marks, table, ROUNDS * effort) == 0 else os._exit(9))
-    assert Lockstep(pace, 0).mark_misses(marks, table, ROUNDS * effort) == 0
-    assert child.wait() == 0
+    race(fork, lambda lockstep: lockstep.mark_misses(marks, table, ROUNDS * effort))
 
 
 def test_lockstep_request_for_space_is_never_missed(fork: Fork, effort: int) -> None:
-    memory, pace = sparse(ring_bytes(4)), sparse(256)
-    child = fork(lambda: None if Lockstep(pace, 1).space_misses(Ring(memory, 4), ROUNDS * effort) == 0 else os._exit(9))
-    assert Lockstep(pace, 0).space_misses(Ring(memory, 4), ROUNDS * effort) == 0
-    assert child.wait() == 0
+    memory = sparse(ring_bytes(4))
+    race(fork, lambda lockstep: lockstep.space_misses(Ring(memory, 4), ROUNDS * effort))
 
 
 def test_every_burst_wakes_the_consumer(fork: Fork, bell: Doorbell, dice: random.Random, effort: int) -> None:
-    """The producer waits until a burst is taken, so no later ring can make up for a lost one; the bound is the watchdog."""
+    """The producer waits until a burst is taken, so no later ring can make up for a lost one; the bound is
+    the watchdog.
+    """
     bursts = [(dice.randrange(1, 6), dice.choice((0, 1, 5, 20, 60))) for _ in range(10_000 * effort)]
     memory = sparse(ring_bytes(8))
 
@@ -80,7 +89,9 @@ def test_every_burst_wakes_the_consumer(fork: Fork, bell: Doorbell, dice: random
         taken, _ = ring.take()
         left -= len(taken) // 64
         if not taken:
-            assert bell.wait(10_000, lambda: ring.waiting() > 0), f"slept through a burst, {left} slots to come"
+            assert bell.wait(10_000, lambda: ring.waiting() > 0), (
+                f"slept through a burst, {left} slots to come"
+            )
     assert child.wait() == 0
 
 
