@@ -2,8 +2,9 @@
 processes.
 
 The lockstep tests race the two halves of each protocol natively, a few cycles apart. That they can fail was
-tried with changed headers on two x86-64 cores. Without any full fence, of three runs the marks and the requests
-for space failed in all (35 to 453 misses in 100 000 rounds), the doorbell in two (4 and 7). Without the fence
+tried with changed headers on two x86-64 cores. Without any full fence, of three runs (of an earlier pacing)
+the marks and the requests for space failed in all (35 to 453 misses in 100 000 rounds), the doorbell in two
+(4 and 7). Without the fence
 of one side only, each fails in some runs and not in others, the less often the busier the machine is: both
 sides must really run at once. A green run on a busy machine is therefore no proof;
 `--full` has 20 times the rounds.
