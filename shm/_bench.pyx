@@ -1,7 +1,9 @@
-"""Tight native loops over the primitives, for their benchmark and their stress tests: Python is too slow to meet the bad moments.
+"""Tight native loops over the primitives, for their benchmark and their stress tests: Python is too slow to
+meet the bad moments.
 
-`Lockstep` lets two processes do the two halves of a "store mine, fence, look at yours" protocol at the same time, over and over.
-In each round at least one of them must see the other; a round in which neither does is a lost wake-up. Its block:
+`Lockstep` lets two processes do the two halves of a "store mine, fence, look at yours" protocol at the same
+time, over and over. In each round at least one of them must see the other; a round in which neither does is a
+lost wake-up. Its block:
 
     0     round of side 0       written by side 0
     64    round of side 1       written by side 1
@@ -14,7 +16,8 @@ from shm.atomics cimport fence_full, load_acquire, load_relaxed, store_relaxed, 
 from shm.doorbell cimport Doorbell, bell_arm, bell_disarm, bell_ring
 from shm.marks cimport WaitingMarks, mark_clear, mark_set, marks_waiting
 from shm.ring cimport (
-    Ring, Slot, ring_advance, ring_peek, ring_publish, ring_push, ring_room, ring_stage, ring_waiting, ring_want_space,
+    Ring, Slot, ring_advance, ring_peek, ring_publish, ring_push, ring_room, ring_stage, ring_waiting,
+    ring_want_space,
 )
 from shm.table cimport SlotTable, slot_version, table_read, table_write
 
@@ -30,15 +33,15 @@ cdef struct Pace:
 
 
 cdef inline void meet(Pace *pace, uint64_t round) noexcept nogil:
-    """Both sides leave at nearly the same time; a few random cycles apart."""
+    """Both sides leave at nearly the same time; up to a cache miss apart, at random."""
     cdef uint64_t spins = 0, i
     store_release(pace.mine, round)
     while load_acquire(pace.theirs) < round:
         spins += 1
-        if spins % 2048 == 0:
+        if spins % 512 == 0:
             sched_yield()
     pace.seed = pace.seed * <uint64_t>6364136223846793005u + <uint64_t>1442695040888963407u
-    for i in range((pace.seed >> 33) % 32):
+    for i in range((pace.seed >> 33) % 512):
         load_relaxed(pace.mine)
 
 
@@ -88,7 +91,8 @@ cdef class Lockstep:
         cdef Slot slot
         with nogil:
             for round in range(base // 2 + 1, base // 2 + rounds + 1):
-                # What will be looked at is brought near first: the look must be faster than one's own store is seen.
+                # What will be looked at is brought near first: the look must be faster than one's own store
+                # is seen.
                 saw = ring_waiting(&ring.ref) if self.side == 0 else load_relaxed(bell.ref.armed)
                 meet(&self.pace, 2 * round - 1)
                 if self.side == 0:
@@ -105,7 +109,9 @@ cdef class Lockstep:
         return misses
 
     def space_misses(self, Ring ring, uint64_t rounds) -> int:
-        """Side 0, before a full ring, asks for space and looks once more; side 1 takes a slot and looks whether to ring."""
+        """Side 0, before a full ring, asks for space and looks once more; side 1 takes a slot and looks
+        whether to ring.
+        """
         cdef uint64_t round, base = load_relaxed(self.pace.mine), misses = 0, saw
         cdef Slot slot
         with nogil:
@@ -131,7 +137,9 @@ cdef inline uint64_t check_word(uint64_t number, uint64_t place) noexcept nogil:
 
 
 def ring_stream(Ring ring, uint64_t count, uint64_t batch) -> None:
-    """Producer: pushes `count` numbered, self-checking slots, publishing once per `batch`; yields the CPU when the ring is full."""
+    """Producer: pushes `count` numbered, self-checking slots, publishing once per `batch`; yields the CPU
+    when the ring is full.
+    """
     cdef uint64_t number, place, staged = 0
     cdef Slot slot
     with nogil:
@@ -150,7 +158,9 @@ def ring_stream(Ring ring, uint64_t count, uint64_t batch) -> None:
 
 
 def ring_drain(Ring ring, uint64_t count) -> int:
-    """Consumer: takes `count` slots of a `ring_stream`; returns how many were not what was due at their place."""
+    """Consumer: takes `count` slots of a `ring_stream`; returns how many were not what was due at their
+    place.
+    """
     cdef uint64_t number = 0, waiting, i, place, wrong = 0
     cdef Slot *slot
     cdef bint good
@@ -172,7 +182,9 @@ def ring_drain(Ring ring, uint64_t count) -> int:
 
 
 def ring_rounds(Ring ring, uint64_t rounds, uint64_t batch) -> int:
-    """Both sides in one process: pushes and takes `batch` slots, `rounds` times; returns a sum, so that nothing is left out."""
+    """Both sides in one process: pushes and takes `batch` slots, `rounds` times; returns a sum, so that
+    nothing is left out.
+    """
     cdef uint64_t number, i, total = 0
     cdef Slot slot
     if batch > ring.ref.size:
@@ -190,14 +202,16 @@ def ring_rounds(Ring ring, uint64_t rounds, uint64_t batch) -> int:
 
 
 def table_storm(SlotTable table, uint64_t slot, uint64_t writes) -> int:
-    """Writer: publishes payloads that are one number over and over, growing from the slot's version; returns the last number.
+    """Writer: publishes payloads that are one number over and over, growing from the slot's version; returns
+    the last number.
 
     The payload must be a multiple of 8 bytes, up to 4096.
     """
     cdef uint64_t payload[512]
-    cdef uint64_t i, n, number = load_relaxed(slot_version(&table.ref, slot)), words = table.ref.payload_bytes // 8
+    cdef uint64_t i, n, number, words = table.ref.payload_bytes // 8
     if table.readonly or slot >= table.ref.slots or table.ref.payload_bytes % 8 or words > 512:
         raise ValueError("a storm needs a writable table with a payload of whole words, up to 4096 bytes")
+    number = load_relaxed(slot_version(&table.ref, slot))
     with nogil:
         for n in range(writes):
             number += 1

@@ -4,8 +4,9 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
 from shm.arena cimport (
-    ARENA_PAGE_BYTES, BLOCK_FREE, BLOCK_HEADER_BYTES, BLOCK_HELD, BLOCK_LENT, LARGE_CLASS, LARGEST_CLASS, SMALLEST_CLASS, ArenaRef,
-    BlockHeader, BlockStack, block_generation, block_header, block_lend, block_take_back,
+    ARENA_PAGE_BYTES, BLOCK_FREE, BLOCK_HEADER_BYTES, BLOCK_HELD, BLOCK_LENT, LARGE_CLASS, LARGEST_CLASS,
+    SMALLEST_CLASS, ArenaRef, BlockHeader, BlockStack, block_generation, block_header, block_lend,
+    block_take_back,
 )
 from shm.counters cimport monotonic_ns
 
@@ -51,7 +52,8 @@ cdef inline int class_of(uint64_t size) noexcept nogil:
 cdef uint64_t carve(ArenaRef *arena, int order) noexcept nogil:
     """Cuts a new block of a class; 0 when the extent (or private memory) is used up.
 
-    Blocks of a page and more lie on page bounds, so that whole pages can be given back: half pages are cut in pairs.
+    Blocks of a page and more lie on page bounds, so that whole pages can be given back: half pages are cut in
+    pairs.
     """
     cdef uint64_t whole = (<uint64_t>1) << order
     cdef uint64_t pieces = ARENA_PAGE_BYTES // whole if whole < ARENA_PAGE_BYTES else 1
@@ -97,7 +99,8 @@ cdef void forget_blocks(ArenaRef *arena) noexcept nogil:
 
 
 cdef uint64_t find_block(ArenaRef *arena, int order) noexcept nogil:
-    """A block of the class, new or used. Once the extent is cut up: of a larger class, or the extent is cut anew when all is free.
+    """A block of the class, new or used. Once the extent is cut up: of a larger class, or the extent is cut
+    anew when all is free.
 
     Without the last step an arena whose extent went into small blocks could never again hold a large one.
     """
@@ -120,11 +123,14 @@ cdef uint64_t find_block(ArenaRef *arena, int order) noexcept nogil:
 cdef uint64_t arena_allocate(ArenaRef *arena, uint64_t size) noexcept nogil:
     """A block of at least `size` bytes; 0 when the limit or the extent is used up.
 
-    One block of any size is granted below the limit, so in-use bytes may exceed it by one block: as Kafka's memory pool has it.
+    One block of any size is granted below the limit, so in-use bytes may exceed it by one block: as Kafka's
+    memory pool has it.
     """
     cdef uint64_t block
     cdef BlockHeader *header
-    if size > ((<uint64_t>1) << LARGEST_CLASS) - BLOCK_HEADER_BYTES or arena.in_use_bytes >= arena.limit_bytes:
+    if arena.in_use_bytes >= arena.limit_bytes:
+        return 0
+    if size > ((<uint64_t>1) << LARGEST_CLASS) - BLOCK_HEADER_BYTES:
         return 0
     block = find_block(arena, class_of(size))
     if block == 0:
@@ -139,7 +145,8 @@ cdef uint64_t arena_allocate(ArenaRef *arena, uint64_t size) noexcept nogil:
 
 
 cdef void arena_free(ArenaRef *arena, uint64_t block, uint64_t size) noexcept nogil:
-    """Owner: `size` is what was asked for. The generation has grown before the block can be handed out again."""
+    """Owner: `size` is what was asked for. The generation has grown before the block can be handed out again.
+    """
     cdef BlockHeader *header = block_header(arena, block)
     cdef uint64_t whole = header.capacity + BLOCK_HEADER_BYTES
     cdef int order = class_of(header.capacity)
@@ -151,8 +158,8 @@ cdef void arena_free(ArenaRef *arena, uint64_t block, uint64_t size) noexcept no
     if order < LARGE_CLASS:
         stack_push(&arena.free[order], block)
         return
-    # The header's page stays, so that a stale descriptor still finds a newer generation. Pages that the kernel will not take
-    # back (locked memory) still count as warm.
+    # The header's page stays, so that a stale descriptor still finds a newer generation. Pages that the
+    # kernel will not take back (locked memory) still count as warm.
     if arena.warm_bytes + whole > arena.warm_limit_bytes and madvise(
         arena.base + block - BLOCK_HEADER_BYTES + ARENA_PAGE_BYTES, whole - ARENA_PAGE_BYTES, MADV_REMOVE
     ) == 0:
@@ -165,7 +172,8 @@ cdef void arena_free(ArenaRef *arena, uint64_t block, uint64_t size) noexcept no
 cdef class Arena:
     """Owner's view (allocate, free, lend, reclaim) or a borrower's (view, check) of one arena.
 
-    `block` is page-aligned shared memory, usually mapped without reserving; `limit_bytes` bounds what is in use.
+    `block` is page-aligned shared memory, usually mapped without reserving; `limit_bytes` bounds what is in
+    use.
     """
 
     def __init__(self, unsigned char[::1] block, uint64_t limit_bytes, uint64_t warm_limit_bytes=64 << 20):
@@ -177,7 +185,8 @@ cdef class Arena:
         self.ref.extent = block.shape[0]
         self.ref.limit_bytes = limit_bytes
         self.ref.warm_limit_bytes = warm_limit_bytes
-        # Above whatever an earlier owner of this memory can have reached, so that its descriptors are stale for good.
+        # Above whatever an earlier owner of this memory can have reached, so that its descriptors are stale
+        # for good.
         self.ref.generation = monotonic_ns()
 
     def __dealloc__(self):
@@ -214,7 +223,7 @@ cdef class Arena:
         cdef uint64_t block = arena_allocate(&self.ref, size)
         if block == 0:
             raise ArenaFull(
-                f"no room for {size} bytes: {self.ref.in_use_bytes} of {self.ref.limit_bytes} bytes are in use, "
+                f"no room for {size} bytes: {self.ref.in_use_bytes} of {self.ref.limit_bytes} are in use, "
                 f"{self.ref.extent - self.ref.top} of the extent's {self.ref.extent} were never cut"
             )
         return block
@@ -227,7 +236,7 @@ cdef class Arena:
         if header.state == BLOCK_LENT:
             raise ValueError(f"block {block} is lent to {header.borrower}: take it back first")
         if size > header.capacity or size > self.ref.in_use_bytes:
-            raise ValueError(f"block {block} of {header.capacity} bytes cannot have been allocated for {size}")
+            raise ValueError(f"block {block} has {header.capacity} bytes and was not allocated for {size}")
         arena_free(&self.ref, block, size)
 
     def lend(self, uint64_t block, uint64_t borrower) -> int:

@@ -7,8 +7,8 @@
     1024  counters        u64 each
     ...   histograms      HISTOGRAM_BUCKETS u64 each, on a cache line
 
-Histogram buckets: four of equal width per power of two, so the middle of a bucket is within 12.5 % of what it counts. Texts may be
-seen half-written; numbers never.
+Histogram buckets: four of equal width per power of two, so the middle of a bucket is within 12.5 % of what it
+counts. Texts may be seen half-written; numbers never.
 """
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 

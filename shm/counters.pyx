@@ -2,8 +2,8 @@
 import math
 
 from shm.counters cimport (
-    COUNTERS_AT, ERROR_AT, ERROR_BYTES, HISTOGRAM_BUCKETS, STATUS_AT, STATUS_BYTES, counter_add, counter_set, heartbeat,
-    histogram_bucket, histogram_record, monotonic_ns,
+    COUNTERS_AT, ERROR_AT, ERROR_BYTES, HISTOGRAM_BUCKETS, STATUS_AT, STATUS_BYTES, counter_add, counter_set,
+    heartbeat, histogram_bucket, histogram_record, monotonic_ns,
 )
 from shm.atomics cimport load_relaxed, store_relaxed
 from libc.string cimport memcpy
@@ -32,7 +32,9 @@ def bucket_bounds(bucket: int) -> tuple[int, int]:
 
 
 def quantile(counts: list[int], fraction: float) -> float:
-    """The value below which a fraction of what a histogram counted lies, within 12.5 %; 0 when it counted nothing."""
+    """The value below which a fraction of what a histogram counted lies, within 12.5 %; 0 when it counted
+    nothing.
+    """
     if not 0 <= fraction <= 1:
         raise ValueError(f"a quantile is a fraction between 0 and 1, not {fraction}")
     total = sum(counts)
@@ -53,8 +55,9 @@ cdef class CounterPage:
     def __init__(self, const unsigned char[::1] block, int counters, int histograms):
         if counters < 0 or histograms < 0:
             raise ValueError(f"a page cannot have {counters} counters and {histograms} histograms")
-        if block.shape[0] < page_bytes(counters, histograms):
-            raise ValueError(f"the page needs {page_bytes(counters, histograms)} bytes, the block has {block.shape[0]}")
+        needed = page_bytes(counters, histograms)
+        if block.shape[0] < needed:
+            raise ValueError(f"the page needs {needed} bytes, the block has {block.shape[0]}")
         if <size_t>&block[0] % 64:
             raise ValueError("a counter page must start on a cache line")
         cdef char *base = <char *>&block[0]
@@ -102,7 +105,8 @@ cdef class CounterPage:
         """The counts of all buckets; see `bucket_bounds`."""
         self._check_histogram(histogram)
         cdef int i
-        return [load_relaxed(self.ref.histograms + histogram * HISTOGRAM_BUCKETS + i) for i in range(HISTOGRAM_BUCKETS)]
+        cdef uint64_t *first = self.ref.histograms + histogram * HISTOGRAM_BUCKETS
+        return [load_relaxed(first + i) for i in range(HISTOGRAM_BUCKETS)]
 
     def beat(self) -> None:
         self._check_writable()

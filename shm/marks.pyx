@@ -9,7 +9,7 @@ MAX_WAITERS = MARK_ROW_BYTES
 cdef class WaitingMarks:
     def __init__(self, unsigned char[::1] block, uint64_t slots):
         if slots > <uint64_t>block.shape[0] // MARK_ROW_BYTES:
-            raise ValueError(f"{slots} rows of {MARK_ROW_BYTES} bytes do not fit into a block of {block.shape[0]}")
+            raise ValueError(f"{slots} rows of {MARK_ROW_BYTES} bytes do not fit into {block.shape[0]}")
         if <size_t>&block[0] % 64:
             raise ValueError("waiting marks must start on a cache line")
         self.keep = block

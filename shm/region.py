@@ -10,9 +10,10 @@ A region begins with a header page that every process and program reads first:
     40    total bytes      u64
     64    directory        per block 64 bytes: name (48, zero-padded), offset u64, size u64
 
-A *public* region is a file on a tmpfs that other programs map read-only; its space is reserved at creation, so a full tmpfs is an
-error here and not a SIGBUS later. A *private* region is anonymous memory that only forked children see. Big sparse extents
-(`sparse`) are mapped without reserving: what was never touched costs nothing.
+A *public* region is a file on a tmpfs that other programs map read-only; its space is reserved at creation,
+so a full tmpfs is an error here and not a SIGBUS later. A *private* region is anonymous memory that only
+forked children see. Big sparse extents (`sparse`) are mapped without reserving: what was never touched costs
+nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Block:
 
 
 def _stat_fields(pid: int) -> list[bytes]:
-    """Of /proc/<pid>/stat, from the state on. The name before it may hold anything, also spaces and parentheses."""
+    """Of /proc/<pid>/stat, from the state on. The name before it may hold spaces and parentheses."""
     line = Path(f"/proc/{pid}/stat").read_bytes()
     return line[line.rindex(b")") + 2 :].split()
 
@@ -102,9 +103,8 @@ class Region:
     def __init__(self, buffer: memoryview, magic: bytes) -> None:
         self._buffer = buffer
         self.magic = magic
-        _, self.layout_version, self.owner_pid, self.owner_start, count, self.size = _HEADER.unpack_from(
-            buffer
-        )
+        header = _HEADER.unpack_from(buffer)
+        _, self.layout_version, self.owner_pid, self.owner_start, count, self.size = header
         self._directory: dict[str, tuple[int, int]] = {}
         for i in range(count):
             name, offset, size = _ENTRY.unpack_from(buffer, _DIRECTORY_AT + i * _ENTRY.size)
@@ -120,7 +120,7 @@ class Region:
 
     @classmethod
     def create_public(cls, path: Path, magic: bytes, layout_version: int, blocks: list[Block]) -> Region:
-        """Makes the file (0640, group-readable) whole before it appears under its name. Raises RegionUnavailable."""
+        """Makes the file (0640) whole before it appears under its name. Raises RegionUnavailable."""
         kind = file_system_of(path.parent)
         if kind not in ("tmpfs", "ramfs"):
             raise RegionUnavailable(
@@ -132,7 +132,8 @@ class Region:
         total = _total_bytes(blocks)
         making = path.with_name(path.name + f".{os.getpid()}.new")
         try:
-            # Left by a process that was killed right here and had the pid that is ours now (a container gives the same ones again).
+            # Left by a process that was killed right here and had the pid that is ours now (a container gives
+            # the same ones again).
             making.unlink(missing_ok=True)
             fd = os.open(making, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         except OSError as error:
@@ -167,18 +168,15 @@ class Region:
             status = os.fstat(fd)
             size = status.st_size
             if not stat.S_ISREG(status.st_mode) or size < PAGE_BYTES:
-                raise LayoutMismatch(
-                    f"{path} is no region: not a regular file of at least {PAGE_BYTES} bytes"
-                )
+                raise LayoutMismatch(f"{path} is no region, which is a file of at least {PAGE_BYTES} bytes")
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             buffer = memoryview(mmap.mmap(fd, size, access=access))
         finally:
             os.close(fd)
         found, version, _, _, count, total = _HEADER.unpack_from(buffer)
         if found != magic:
-            raise LayoutMismatch(
-                f"{path} is not a {magic.decode('ascii', 'replace')} region (it begins with {found!r})"
-            )
+            kind = magic.decode("ascii", "replace")
+            raise LayoutMismatch(f"{path} is not a {kind} region (it begins with {found!r})")
         if version != layout_version:
             raise LayoutMismatch(
                 f"{path} has layout version {version}, this program reads version {layout_version}: "
@@ -199,7 +197,7 @@ class Region:
         return list(self._directory)
 
     def owner_is_alive(self) -> bool:
-        """Whether the process that made the region still runs: not merely one with its pid, nor its unreaped remains."""
+        """Whether the process that made the region runs: not one with its pid, nor its unreaped remains."""
         try:
             fields = _stat_fields(self.owner_pid)
         except (FileNotFoundError, ProcessLookupError):
@@ -218,13 +216,9 @@ def _check_layout(magic: bytes, blocks: list[Block]) -> None:
         if not 0 < len(block.name.encode()) <= _NAME_BYTES:
             raise ValueError(f"block name {block.name!r} must have 1 to {_NAME_BYTES} bytes")
         if block.size <= 0 or block.align < CACHE_LINE_BYTES or block.align & (block.align - 1):
-            raise ValueError(
-                f"{block}: the size must be positive, the alignment a power of two from {CACHE_LINE_BYTES} on"
-            )
+            raise ValueError(f"{block}: the size must be positive, the alignment a power of two")
         if block.align > PAGE_BYTES:
-            raise ValueError(
-                f"{block}: a mapping starts on a page, more than {PAGE_BYTES} cannot be aligned to"
-            )
+            raise ValueError(f"{block}: a mapping starts on a page, so no block is aligned to more than that")
 
 
 def _directory_is_sound(buffer: memoryview, count: int) -> bool:

@@ -23,8 +23,9 @@ cdef class SlotTable:
     """`slots` slots of `payload_bytes` each in `block`; one process writes, any number read."""
 
     def __init__(self, const unsigned char[::1] block, uint64_t slots, uint64_t payload_bytes):
-        if <uint64_t>block.shape[0] < slots * slot_bytes(payload_bytes):
-            raise ValueError(f"{slots} slots need {slots * slot_bytes(payload_bytes)} bytes, the block has {block.shape[0]}")
+        needed = slots * slot_bytes(payload_bytes)
+        if block.shape[0] < needed:
+            raise ValueError(f"{slots} slots need {needed} bytes, the block has {block.shape[0]}")
         if <size_t>&block[0] % 64:
             raise ValueError("a slot table must start on a cache line")
         self.keep = block
@@ -47,7 +48,10 @@ cdef class SlotTable:
         if self.readonly:
             raise TypeError("this table is attached read-only: its owner alone writes it")
         if slot >= self.ref.slots or <uint64_t>payload.shape[0] != self.ref.payload_bytes:
-            raise ValueError(f"slot {slot} of {self.ref.slots}, payload of {payload.shape[0]} bytes, not {self.ref.payload_bytes}")
+            raise ValueError(
+                f"slot {slot} of {self.ref.slots}, "
+                f"payload of {payload.shape[0]} bytes, not {self.ref.payload_bytes}"
+            )
         table_write(&self.ref, slot, &payload[0])
 
     def read(self, uint64_t slot) -> bytes:

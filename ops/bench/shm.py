@@ -1,9 +1,10 @@
-"""What the shared-memory primitives cost on this machine: ns per push and pop, µs per wake-up, GB/s through the arena.
+"""What the shared-memory primitives cost on this machine: ns per push and pop, µs per wake-up, GB/s through
+the arena.
 
     python ops/bench/shm.py [--json] [--scale N]
 
-Every line is the best of several runs, because a shared machine only ever adds time. Two-process lines need two free cores to
-mean anything.
+Every line is the best of several runs, because a shared machine only ever adds time. Two-process lines need
+two free cores to mean anything.
 """
 
 from __future__ import annotations
@@ -151,7 +152,9 @@ def unheard_ring(rounds: int) -> float:
 
 
 def arena_transfer(size: int, blocks: int) -> float:
-    """GB/s of copying into a block, lending it by a descriptor, and the borrower copying it out and returning it."""
+    """GB/s of copying into a block, lending it by a descriptor, and the borrower copying it out and returning
+    it.
+    """
     memory, rings, bells = sparse(ARENA_BYTES), sparse(2 * 8192), sparse(2 * BELL_BYTES)
     fds = [Doorbell.new_fd(), Doorbell.new_fd()]
     bell = [Doorbell(bells[BELL_BYTES * i :], fds[i]) for i in (0, 1)]
@@ -229,16 +232,32 @@ def lines(scale: float) -> list[Line]:
         return max(64, int(count * scale) // 64 * 64)
 
     found = [
-        Line("ring, native, one process, batches of 1", best(lambda: native_ring(1, n(4_000_000))), "ns per push+pop"),
-        Line("ring, native, one process, batches of 64", best(lambda: native_ring(64, n(4_000_000))), "ns per push+pop"),
-        Line("ring, native, two processes, batches of 64, checked", best(lambda: streamed_ring(64, n(2_000_000))), "ns per slot"),
+        Line(
+            "ring, native, one process, batches of 1",
+            best(lambda: native_ring(1, n(4_000_000))),
+            "ns per push+pop",
+        ),
+        Line(
+            "ring, native, one process, batches of 64",
+            best(lambda: native_ring(64, n(4_000_000))),
+            "ns per push+pop",
+        ),
+        Line(
+            "ring, native, two processes, batches of 64, checked",
+            best(lambda: streamed_ring(64, n(2_000_000))),
+            "ns per slot",
+        ),
         Line("ring, Python, batches of 1", best(lambda: python_ring(1, n(200_000))), "ns per push+pop"),
         Line("ring, Python, batches of 64", best(lambda: python_ring(64, n(2_000_000))), "ns per push+pop"),
         Line("doorbell, to a sleeper in another process", best(lambda: wake_up(n(10_000))), "us per wake-up"),
         Line("doorbell, to who is awake", best(lambda: unheard_ring(n(500_000))), "ns per ring"),
     ]
     found += [
-        Line(f"arena, copied in, lent, copied out, {size >> 10} KiB", -best(lambda s=size, b=blocks: arena_transfer(s, n(b))), "GB/s")  # type: ignore[misc]
+        Line(
+            f"arena, copied in, lent, copied out, {size >> 10} KiB",
+            -best(lambda s=size, b=blocks: arena_transfer(s, n(b))),
+            "GB/s",
+        )  # type: ignore[misc]
         for size, blocks in ((16 << 10, 20_000), (128 << 10, 6_000), (1 << 20, 1_000))
     ]
     return [
@@ -251,9 +270,13 @@ def lines(scale: float) -> list[Line]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true", help="one JSON array instead of a table")
-    parser.add_argument("--scale", type=float, default=1.0, help="how much of the work to do; 1 takes about ten seconds")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="how much of the work to do; 1 takes about ten seconds"
+    )
     asked = parser.parse_args()
     measured = lines(asked.scale)
     if asked.json:

@@ -1,4 +1,6 @@
-"""What the tests of shared memory need: children that are always reaped, a directory on a tmpfs, and seeds that are told."""
+"""What the tests of shared memory need: children that are always reaped, a directory on a tmpfs, and seeds
+that are told.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,6 @@ import pytest
 from hypothesis import settings
 
 from shm.region import file_system_of
-
 
 # A loaded machine is slow, not wrong; the same examples in each run.
 settings.register_profile("shm", deadline=None, derandomize=True, print_blob=True)
@@ -53,7 +54,9 @@ class Child:
         self.code: int | None = None
 
     def wait(self, timeout_s: float = 60.0) -> int:
-        """The exit code, negative for a signal. A child that does not end in time is killed and fails the test."""
+        """The exit code, negative for a signal. A child that does not end in time is killed and fails the
+        test.
+        """
         if self.code is None:
             pidfd = os.pidfd_open(self.pid)
             ended = select.select([pidfd], [], [], timeout_s)[0]
@@ -74,7 +77,7 @@ class Child:
 Fork = Callable[[Callable[[], None]], Child]
 
 
-@pytest.fixture()
+@pytest.fixture
 def fork() -> Iterator[Fork]:
     """Starts children; whatever still runs when the test ends is killed and reaped."""
     children: list[Child] = []
@@ -89,7 +92,7 @@ def fork() -> Iterator[Fork]:
         child.kill()
 
 
-@pytest.fixture()
+@pytest.fixture
 def dice(request: pytest.FixtureRequest) -> random.Random:
     """Random numbers that are the same in each run; pytest prints the seed of a test that failed."""
     seed = int(os.environ.get("SHM_TEST_SEED", "20240607"))
@@ -97,7 +100,7 @@ def dice(request: pytest.FixtureRequest) -> random.Random:
     return random.Random(seed)
 
 
-@pytest.fixture()
+@pytest.fixture
 def tmpfs() -> Iterator[Path]:
     """An empty directory on a tmpfs, gone afterwards."""
     path = Path(tempfile.mkdtemp(prefix="shm-test-", dir="/dev/shm"))

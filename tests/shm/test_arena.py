@@ -1,4 +1,6 @@
-"""The arena: blocks never overlap, leases and generations hold, the books are right, and big blocks give their memory back."""
+"""The arena: blocks never overlap, leases and generations hold, the books are right, and big blocks give
+their memory back.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import os
 import random
 import struct
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,11 @@ from shm.ring import Ring, ring_bytes
 
 Fork = Callable[[Callable[[], None]], Any]
 MIB = 1 << 20
-SIZES = st.one_of(st.integers(0, 5000), st.integers(5000, 200_000), st.sampled_from([1984, 1985, 4032, 4033, 65_472, 65_473]))
+SIZES = st.one_of(
+    st.integers(0, 5000),
+    st.integers(5000, 200_000),
+    st.sampled_from([1984, 1985, 4032, 4033, 65_472, 65_473]),
+)
 
 
 def resident_bytes(memory: memoryview) -> int:
@@ -31,7 +38,9 @@ def resident_bytes(memory: memoryview) -> int:
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     pages = (len(memory) + mmap.PAGESIZE - 1) // mmap.PAGESIZE
     vector = (ctypes.c_ubyte * pages)()
-    assert libc.mincore(ctypes.c_void_p(start), ctypes.c_size_t(len(memory)), vector) == 0, os.strerror(ctypes.get_errno())
+    assert libc.mincore(ctypes.c_void_p(start), ctypes.c_size_t(len(memory)), vector) == 0, os.strerror(
+        ctypes.get_errno()
+    )
     return sum(page & 1 for page in vector) * mmap.PAGESIZE
 
 
@@ -103,7 +112,7 @@ class ArenaMachine(RuleBasedStateMachine):
     def books_are_right(self) -> None:
         assert self.arena.in_use_bytes == sum(size for size, _, _, _ in self.blocks.values())
         ends = sorted((block - HEADER_BYTES, block + self.arena.capacity(block)) for block in self.blocks)
-        assert all(end <= start for (_, end), (start, _) in zip(ends, ends[1:], strict=False))
+        assert all(end <= start for (_, end), (start, _) in pairwise(ends))
         for block, (_, _, _, generation) in self.blocks.items():
             assert self.arena.check(block, generation)
         assert self.arena.warm_bytes <= 256 << 10
@@ -119,7 +128,9 @@ TestArenaMachine.settings = settings(max_examples=60, stateful_step_count=40, de
 
 
 def test_a_buffer_is_never_reused_while_lent(fork: Fork, dice: random.Random) -> None:
-    """The borrower, another process, reads each lent block while the owner churns; what it reads never changes under it."""
+    """The borrower, another process, reads each lent block while the owner churns; what it reads never
+    changes under it.
+    """
     memory, there, back = sparse(64 * MIB), sparse(ring_bytes(16)), sparse(ring_bytes(16))
 
     def borrow() -> None:
@@ -276,7 +287,7 @@ def test_views_stay_in_their_block() -> None:
     for length in (1985, MIB, 2**64 - block, 2**64 - 1):
         with pytest.raises(ValueError, match="outside the block"):
             arena.view(block, length)
-    with pytest.raises(ValueError, match="cannot have been allocated"):
+    with pytest.raises(ValueError, match="was not allocated for"):
         arena.free(block, 2000)
     with pytest.raises(ValueError, match="is free"):
         arena.lend(arena.extent_bytes // 2, 1)

@@ -16,7 +16,11 @@ from shm.counters import BUCKETS, CounterPage, bucket_bounds, bucket_of, page_by
 from shm.region import Block, Region, sparse
 
 Fork = Callable[[Callable[[], None]], Any]
-U64 = st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 63).map(lambda order: 2**order), st.integers(1, 64).map(lambda o: 2**o - 1))
+U64 = st.one_of(
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 63).map(lambda order: 2**order),
+    st.integers(1, 64).map(lambda o: 2**o - 1),
+)
 
 
 def page(counters: int = 3, histograms: int = 2) -> CounterPage:
@@ -78,7 +82,11 @@ def test_counters_are_64_bits_that_wrap(steps: list[tuple[str, int, int]]) -> No
 def test_places_outside_are_refused() -> None:
     one = page()
     for counter in (-1, 3):
-        for use in (lambda c=counter: one.add(c), lambda c=counter: one.set(c, 1), lambda c=counter: one.get(c)):  # type: ignore[misc]
+        for use in (
+            lambda c=counter: one.add(c),
+            lambda c=counter: one.set(c, 1),
+            lambda c=counter: one.get(c),
+        ):  # type: ignore[misc]
             with pytest.raises(IndexError):
                 use()
     for histogram in (-1, 2):
@@ -97,7 +105,9 @@ def test_places_outside_are_refused() -> None:
 
 @given(st.text(st.characters(), max_size=400))
 def test_any_text_can_be_said(text: str) -> None:
-    """Also lone surrogates (an undecodable file name in an error), zeros, and what is cut in the middle of a character."""
+    """Also lone surrogates (an undecodable file name in an error), zeros, and what is cut in the middle of a
+    character.
+    """
     one = page()
     one.set_last_error(text)
     one.set_status(text)
@@ -118,7 +128,12 @@ def test_an_attached_reader_sees_all_and_can_write_nothing(tmpfs: Path) -> None:
     before = time.monotonic_ns()
     one.beat()
     reader = CounterPage(Region.attach(tmpfs / "r", b"TESTCNTR", 1).block("c"), 3, 2)
-    assert (reader.get(2), reader.histogram(1)[bucket_of(1000)], reader.status, reader.turns) == (5, 1, "ready", 1)
+    assert (reader.get(2), reader.histogram(1)[bucket_of(1000)], reader.status, reader.turns) == (
+        5,
+        1,
+        "ready",
+        1,
+    )
     assert before <= reader.heartbeat_ns <= time.monotonic_ns()
     for use in (
         lambda: reader.add(0),
@@ -132,7 +147,13 @@ def test_an_attached_reader_sees_all_and_can_write_nothing(tmpfs: Path) -> None:
         with pytest.raises(TypeError, match="read-only"):
             use()
     one.clear()
-    assert (reader.get(2), sum(reader.histogram(1)), reader.status, reader.turns, reader.heartbeat_ns) == (0, 0, "", 0, 0)
+    assert (reader.get(2), sum(reader.histogram(1)), reader.status, reader.turns, reader.heartbeat_ns) == (
+        0,
+        0,
+        "",
+        0,
+        0,
+    )
 
 
 def test_a_reader_never_sees_a_counter_go_back(fork: Fork, dice: random.Random) -> None:

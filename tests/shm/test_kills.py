@@ -1,4 +1,5 @@
-"""SIGKILL at random moments: nothing is lost that was published, nothing half-done is seen, a successor just goes on.
+"""SIGKILL at random moments: nothing is lost that was published, nothing half-done is seen, a successor just
+goes on.
 
 Each round forks a process, lets it run into the middle of its work, kills it, and looks at what it left.
 """
@@ -33,7 +34,9 @@ def check_word(number: int, place: int) -> int:
 
 
 def test_a_killed_producer_leaves_whole_slots(fork: Fork, dice: random.Random, effort: int) -> None:
-    """Each producer numbers from 0; what can be taken is 0..n without a gap, each slot whole, and its successor follows."""
+    """Each producer numbers from 0; what can be taken is 0..n without a gap, each slot whole, and its
+    successor follows.
+    """
     memory = sparse(ring_bytes(64))
     Ring(memory, 64).reset(2**64 - 5000)
     consumer, in_the_middle = Ring(memory, 64), 0
@@ -57,8 +60,12 @@ def test_a_killed_producer_leaves_whole_slots(fork: Fork, dice: random.Random, e
     assert in_the_middle, "every kill came at rest: the test tests nothing"
 
 
-def test_a_killed_consumer_leaves_taken_and_untaken_apart(fork: Fork, dice: random.Random, effort: int) -> None:
-    """A slot's number is its position: the successor begins with the first that its predecessor had not taken."""
+def test_a_killed_consumer_leaves_taken_and_untaken_apart(
+    fork: Fork, dice: random.Random, effort: int
+) -> None:
+    """A slot's number is its position: the successor begins with the first that its predecessor had not
+    taken.
+    """
     memory, word = sparse(ring_bytes(32)), sparse(4096)
     start = 2**32 - 10_000
     Ring(memory, 32).reset(start)
@@ -101,7 +108,9 @@ def test_a_killed_table_writer_leaves_a_whole_payload(fork: Fork, dice: random.R
     assert torn_copies, "no kill hit the middle of a copy: the test tests nothing"
 
 
-def test_a_killed_arena_owner_leaves_memory_that_its_successor_can_use(fork: Fork, dice: random.Random, effort: int) -> None:
+def test_a_killed_arena_owner_leaves_memory_that_its_successor_can_use(
+    fork: Fork, dice: random.Random, effort: int
+) -> None:
     """Whatever headers the dead left, its descriptors are stale and the successor's blocks are good."""
     memory, word = sparse(8 << 20), sparse(4096)
     published = Words(word)

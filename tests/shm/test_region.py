@@ -58,7 +58,7 @@ def test_the_file_is_for_owner_and_group_whatever_the_umask(tmpfs: Path) -> None
     status = (tmpfs / "r").stat()
     assert status.st_mode & 0o7777 == 0o640
     assert status.st_blocks * 512 >= status.st_size, "the space must be reserved, not promised"
-    assert os.listdir(tmpfs) == ["r"]
+    assert [entry.name for entry in tmpfs.iterdir()] == ["r"]
 
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)
@@ -92,7 +92,8 @@ def test_another_layout_version_is_refused_in_so_many_words(tmpfs: Path, fork: F
         with pytest.raises(LayoutMismatch) as refusal:
             Region.attach(tmpfs / "r", MAGIC, 3)
         assert str(refusal.value) == (
-            f"{tmpfs / 'r'} has layout version 2, this program reads version 3: use the version of the program that made it"
+            f"{tmpfs / 'r'} has layout version 2, this program reads version 3: "
+            "use the version of the program that made it"
         )
 
     def same_program() -> None:
@@ -120,13 +121,21 @@ def test_wrong_magic_and_files_that_are_no_region(tmpfs: Path) -> None:
     os.mkfifo(tmpfs / "fifo")
     with pytest.raises(LayoutMismatch, match="is no region"):
         Region.attach(tmpfs / "fifo", MAGIC, 1)
-    with pytest.raises(RegionUnavailable, match="cannot open .*nothing: No such file"):
+    with pytest.raises(RegionUnavailable, match=r"cannot open .*nothing: No such file"):
         Region.attach(tmpfs / "nothing", MAGIC, 1)
 
 
 @pytest.mark.parametrize(
     ("at", "word"),
-    [(32, 2**63), (32, 127), (64 + 48, 0), (64 + 48, 2**64 - 64), (64 + 48, PAGE_BYTES + 8), (64 + 56, 2**63), (64 + 56, 2**64 - 1)],
+    [
+        (32, 2**63),
+        (32, 127),
+        (64 + 48, 0),
+        (64 + 48, 2**64 - 64),
+        (64 + 48, PAGE_BYTES + 8),
+        (64 + 56, 2**63),
+        (64 + 56, 2**64 - 1),
+    ],
 )
 def test_a_damaged_directory_is_refused(tmpfs: Path, at: int, word: int) -> None:
     path = tmpfs / "r"
@@ -138,19 +147,26 @@ def test_a_damaged_directory_is_refused(tmpfs: Path, at: int, word: int) -> None
         Region.attach(path, MAGIC, 1)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount; the size limit below is tried by everybody")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root may mount; the size limit below is tried by everybody"
+)
 def test_a_full_tmpfs_is_an_error_and_not_a_sigbus(tmp_path: Path) -> None:
     mount = tmp_path / "a small one"
     mount.mkdir()
     try:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", mount], check=True, capture_output=True, text=True)
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", mount],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
     except subprocess.CalledProcessError as refused:
         pytest.skip(f"root, but not allowed to mount: {refused.stderr.strip()}")
     try:
         assert file_system_of(mount) == "tmpfs", "a mount point with spaces"
-        with pytest.raises(RegionUnavailable, match="cannot reserve .* bytes for .*No space left on device"):
+        with pytest.raises(RegionUnavailable, match=r"cannot reserve .* bytes for .*No space left on device"):
             Region.create_public(mount / "r", MAGIC, 1, [Block("much", 1 << 20)])
-        assert os.listdir(mount) == []
+        assert [entry.name for entry in mount.iterdir()] == []
         Region.create_public(mount / "r", MAGIC, 1, [Block("little", 4096)])
     finally:
         subprocess.run(["umount", mount], check=True)
@@ -159,11 +175,11 @@ def test_a_full_tmpfs_is_an_error_and_not_a_sigbus(tmp_path: Path) -> None:
 def test_a_refused_size_is_an_error_and_leaves_nothing(tmpfs: Path, fork: Fork) -> None:
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-        with pytest.raises(RegionUnavailable, match="cannot reserve .*File too large"):
+        with pytest.raises(RegionUnavailable, match=r"cannot reserve .*File too large"):
             Region.create_public(tmpfs / "r", MAGIC, 1, [Block("much", 1 << 20)])
 
     assert fork(limited).wait() == 0
-    assert os.listdir(tmpfs) == []
+    assert [entry.name for entry in tmpfs.iterdir()] == []
 
 
 def test_address_space_that_is_refused_is_named(fork: Fork) -> None:
@@ -176,12 +192,15 @@ def test_address_space_that_is_refused_is_named(fork: Fork) -> None:
 
 
 def test_what_is_no_tmpfs_is_refused() -> None:
-    with pytest.raises(RegionUnavailable, match=r"/proc is on proc, not on a tmpfs: .*Name a directory below /run or /dev/shm"):
+    with pytest.raises(
+        RegionUnavailable,
+        match=r"/proc is on proc, not on a tmpfs: .*Name a directory below /run or /dev/shm",
+    ):
         Region.create_public(Path("/proc/r"), MAGIC, 1, BLOCKS)
 
 
 def test_a_missing_directory_is_named(tmpfs: Path) -> None:
-    with pytest.raises(RegionUnavailable, match="cannot create .*missing/r.*No such file"):
+    with pytest.raises(RegionUnavailable, match=r"cannot create .*missing/r.*No such file"):
         Region.create_public(tmpfs / "missing" / "r", MAGIC, 1, BLOCKS)
 
 
@@ -194,7 +213,12 @@ def test_mounts_are_read_as_the_kernel_writes_them(monkeypatch: pytest.MonkeyPat
 """
     monkeypatch.setattr(region_module.Path, "read_text", lambda _: info)
     for path, kind in (
-        ("/", "ext4"), ("/mnt/a b/c", "tmpfs"), ("/mnt/a", "xfs"), ("/mnt/a bc", "xfs"), ("/mnt/twice/x", "ramfs"), ("/mntx", "ext4"),
+        ("/", "ext4"),
+        ("/mnt/a b/c", "tmpfs"),
+        ("/mnt/a", "xfs"),
+        ("/mnt/a bc", "xfs"),
+        ("/mnt/twice/x", "ramfs"),
+        ("/mntx", "ext4"),
     ):
         assert file_system_of(Path(path)) == kind, path
 
@@ -202,7 +226,7 @@ def test_mounts_are_read_as_the_kernel_writes_them(monkeypatch: pytest.MonkeyPat
 def test_leftovers_of_an_earlier_process_with_our_pid_do_not_matter(tmpfs: Path) -> None:
     (tmpfs / f"r.{os.getpid()}.new").write_bytes(b"killed while making this")
     Region.create_public(tmpfs / "r", MAGIC, 1, BLOCKS)
-    assert os.listdir(tmpfs) == ["r"]
+    assert [entry.name for entry in tmpfs.iterdir()] == ["r"]
 
 
 def test_a_region_appears_whole(tmpfs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +236,7 @@ def test_a_region_appears_whole(tmpfs: Path, monkeypatch: pytest.MonkeyPatch) ->
     def rename(making: Path, target: Path) -> None:
         assert not target.exists()
         seen.append(Region.attach(making, MAGIC, 1).names())
-        os.rename(making, target)
+        making.replace(target)
 
     monkeypatch.setattr(region_module.Path, "rename", rename)
     Region.create_public(tmpfs / "r", MAGIC, 1, BLOCKS)
@@ -238,7 +262,7 @@ def test_layouts_that_cannot_be(tmpfs: Path, magic: bytes, blocks: list[Block], 
         Region.create_public(tmpfs / "r", magic, 1, blocks)
     with pytest.raises(ValueError, match=words):
         Region.create_private(magic, 1, blocks)
-    assert os.listdir(tmpfs) == []
+    assert [entry.name for entry in tmpfs.iterdir()] == []
 
 
 def test_owner_lives_while_it_lives(tmpfs: Path, fork: Fork) -> None:

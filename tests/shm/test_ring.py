@@ -32,9 +32,13 @@ def slots(taken: bytes) -> list[bytes]:
 @given(
     size=st.sampled_from([1, 2, 4, 16]),
     start=st.sampled_from(POSITIONS),
-    steps=st.lists(st.tuples(st.sampled_from(["push", "batch", "take", "untaken"]), st.integers(0, 20)), max_size=60),
+    steps=st.lists(
+        st.tuples(st.sampled_from(["push", "batch", "take", "untaken"]), st.integers(0, 20)), max_size=60
+    ),
 )
-def test_behaves_like_a_bounded_queue_at_every_position(size: int, start: int, steps: list[tuple[str, int]]) -> None:
+def test_behaves_like_a_bounded_queue_at_every_position(
+    size: int, start: int, steps: list[tuple[str, int]]
+) -> None:
     memory = sparse(ring_bytes(size))
     Ring(memory, size).reset(start)
     producer, consumer = Ring(memory, size), Ring(memory, size)
@@ -147,7 +151,7 @@ def test_after_a_reset_the_other_side_rebinds() -> None:
 @pytest.mark.parametrize("size", [0, 3, 6, 2**58, 2**63])
 def test_impossible_sizes_are_refused(size: int) -> None:
     """2**58 slots are 2**64 bytes, which is 0 to a careless sum."""
-    with pytest.raises(ValueError, match="power of two|needs"):
+    with pytest.raises(ValueError, match=r"power of two|needs"):
         Ring(sparse(4096), size)
 
 

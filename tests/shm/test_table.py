@@ -21,7 +21,9 @@ Fork = Callable[[Callable[[], None]], Any]
 
 @pytest.mark.parametrize("payload_bytes", [8, 64, 72, 1024, 4096])
 def test_no_torn_read_against_a_writer(fork: Fork, payload_bytes: int, effort: int) -> None:
-    """Every payload is one number over and over, and it is the version: a mixture, an old one or a wrong one shows."""
+    """Every payload is one number over and over, and it is the version: a mixture, an old one or a wrong one
+    shows.
+    """
     memory, stop = sparse(slot_bytes(payload_bytes) * 3), Words(sparse(4096))
 
     def write() -> None:
@@ -67,7 +69,9 @@ def test_holds_what_was_written_last(writes: list[tuple[int, bytes]]) -> None:
         table.write(slot, payload)
         model[slot] = payload
     assert [table.read(slot) for slot in range(5)] == model
-    assert [table.version(slot) for slot in range(5)] == [sum(s == slot for s, _ in writes) for slot in range(5)]
+    assert [table.version(slot) for slot in range(5)] == [
+        sum(s == slot for s, _ in writes) for slot in range(5)
+    ]
 
 
 @pytest.mark.parametrize("start", [2**32 - 2, 2**63 - 2, 2**64 - 2])
