@@ -18,12 +18,10 @@ def extensions() -> list[Extension]:
     found: list[Extension] = []
     if os.environ.get("MPBROKER_NATIVE") == "0":
         return found
+    headers = sorted(str(h.relative_to(ROOT)) for package in PACKAGES for h in (ROOT / package).rglob("*.h"))
     for package in PACKAGES:
         for source in sorted((ROOT / package).rglob("*.pyx")):
             path = source.relative_to(ROOT)
-            headers = sorted(
-                str(h.relative_to(ROOT)) for h in ROOT.glob("*/**/*.h") if ".venv" not in h.parts
-            )
             found.append(
                 Extension(
                     ".".join(path.with_suffix("").parts),
