@@ -1,4 +1,4 @@
-"""The demo's Spark job: what is in the topic `orders`, read from the log directory given on the command line."""
+"""The demo's Spark job: shows the topic `orders`, read from the log directory on the command line."""
 
 import sys
 
