@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -171,9 +172,18 @@ class Mpbroker(Broker):
         filled = self.template.format(port=self.port, log_dir=shlex.quote(str(self.log_dir)))
         return [*shlex.split(filled), *self.flags]
 
+    @property
+    def runtime_dir(self) -> Path:
+        """Of this broker alone, so that what it leaves there can be told from what others have."""
+        return Path(f"/dev/shm/mpbroker-{os.getuid()}-port-{self.port}")
+
+    def kill(self) -> None:
+        super().kill()
+        shutil.rmtree(self.runtime_dir, ignore_errors=True)
+
     def environment(self) -> Mapping[str, str]:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        return {**os.environ, "PYTHONPATH": path}
+        return {**os.environ, "PYTHONPATH": path, "MPBROKER_RUNTIME_DIR": str(self.runtime_dir)}
 
 
 @dataclass
