@@ -43,7 +43,7 @@ def run(command: Sequence[str], stdin: bytes = b"", cwd: Path | None = None) -> 
 
 
 def eventually(holds: Callable[[], bool], what: str) -> None:
-    """For what Kafka does not promise at once: a change is answered before every reader of metadata knows it."""
+    """For what Kafka does not promise at once: changes are answered before all metadata knows them."""
     deadline = time.monotonic() + METADATA_TIMEOUT_S
     while not holds():
         assert time.monotonic() < deadline, f"{what}: not within {METADATA_TIMEOUT_S} s"
