@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -31,7 +32,6 @@ MPBROKER_COMMAND = (
 
 KAFKA_CLUSTER_ID = "AAAAAAAAQACAAAAAAAAAAQ"
 
-# A broker that stands still while the other one is measured must not be thrown out of its own cluster of one.
 KAFKA_PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -46,13 +46,6 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 log.segment.delete.delay.ms=1000
-broker.session.timeout.ms=3600000
-"""
-
-KAFKA_LOG4J = """\
-Configuration:
-  Appenders: {Console: {name: C, target: SYSTEM_OUT, PatternLayout: {pattern: "%d %p %m (%c)%n"}}}
-  Loggers: {Root: {level: WARN, AppenderRef: {ref: C}}}
 """
 
 # The flags of Kafka's own start script.
@@ -179,9 +172,18 @@ class Mpbroker(Broker):
         filled = self.template.format(port=self.port, log_dir=shlex.quote(str(self.log_dir)))
         return [*shlex.split(filled), *self.flags]
 
+    @property
+    def runtime_dir(self) -> Path:
+        """Of this broker alone, so that what it leaves there can be told from what others have."""
+        return Path(f"/dev/shm/mpbroker-{os.getuid()}-port-{self.port}")
+
+    def kill(self) -> None:
+        super().kill()
+        shutil.rmtree(self.runtime_dir, ignore_errors=True)
+
     def environment(self) -> Mapping[str, str]:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        return {**os.environ, "PYTHONPATH": path}
+        return {**os.environ, "PYTHONPATH": path, "MPBROKER_RUNTIME_DIR": str(self.runtime_dir)}
 
 
 @dataclass
@@ -200,12 +202,9 @@ class Kafka(Broker):
             host=HOST, port=self.port, controller_port=self.controller_port, log_dir=self.log_dir
         )
         properties.write_text(text + "\n".join(self.properties) + "\n")
-        log4j = self.directory / "log4j2.yaml"
-        log4j.write_text(KAFKA_LOG4J)
         if not (self.log_dir / "meta.properties").exists():
             self._format(java, libs, properties)
-        logging = f"-Dlog4j2.configurationFile={log4j}"
-        return [java, *KAFKA_JVM, logging, "-cp", libs, "kafka.Kafka", str(properties)]
+        return [java, *KAFKA_JVM, "-cp", libs, "kafka.Kafka", str(properties)]
 
     def _format(self, java: str, libs: str, properties: Path) -> None:
         tool = ["-cp", libs, "kafka.tools.StorageTool", "format"]

@@ -56,7 +56,7 @@ def table(columns: Sequence[Column], scenarios: Sequence[Scenario]) -> Table:
     """One section per scenario, one row per broker."""
     out = Table(title=f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}")
     out.add_column("load")
-    out.add_column("broker")
+    out.add_column("broker", no_wrap=True)
     for heading in (
         "requests/s",
         "p50 µs",
@@ -91,7 +91,8 @@ def _size_rows(columns: Sequence[Column]) -> list[tuple[str, str, str]]:
 
 def footnote(seconds: float, rounds: int) -> str:
     return f"""\
-Each load ran {rounds} x {seconds:g} s per broker, taking turns, the others stopped, the load beside.
+Each load ran {rounds} x {seconds:g} s per broker, taking turns, the others stopped.
+The load generator shares the machine.
 produce-SIZE-CONNECTIONS: one record per request, acks=all, one request in flight per connection.
 Rates, bytes and CPU are means of the rounds, percentiles medians. CPU is that of the whole process tree.
 The last two columns are ratios to Kafka, which does not sync."""

@@ -246,14 +246,11 @@ def _kcat_records(output: bytes) -> Iterator[Stored]:
 
 
 def kcat_read(bootstrap: str, topic: str, partitions: int, count: int) -> list[Stored]:
+    """All partitions of the topic, whatever `partitions` is."""
+    del partitions
     kcat = [tools.program("kcat"), "-q", "-C", "-b", bootstrap, "-t", topic, "-X", "check.crcs=true"]
-    output = b"".join(
-        tools.run([*kcat, "-p", str(number), "-o", "beginning", "-e", "-D", "", "-f", KCAT_FORMAT])
-        for number in range(partitions)
-    )
-    stored = list(_kcat_records(output))
-    assert len(stored) == count, f"{len(stored)} of {count} records came"
-    return stored
+    output = tools.run([*kcat, "-o", "beginning", "-c", str(count), "-D", "", "-f", KCAT_FORMAT])
+    return list(_kcat_records(output))
 
 
 # -- franz-go

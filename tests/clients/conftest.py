@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from ops.bench import frames
 from ops.bench.brokers import Broker, Kafka, Mpbroker
 from tests.clients.adapters import READERS, WRITERS, Franz, Reader, Writer
+from tests.clients.tools import eventually
 
 SHARED_MEMORY = ("/dev/shm/", "/run/")
 ADMIN_TIMEOUT_S = 15
@@ -33,12 +34,14 @@ def make_broker(directory: Path) -> Broker:
 
 
 def shared_files(broker: Broker) -> set[Path]:
-    """Named shared memory that the broker's processes have mapped."""
-    mapped: set[Path] = set()
+    """Named shared memory that the broker's processes have mapped, and what lies in its runtime directory."""
+    files: set[Path] = set()
     for member in broker.tree().members():
         paths = (region.path for region in member.memory_maps(grouped=True))
-        mapped |= {Path(path) for path in paths if path.startswith(SHARED_MEMORY)}
-    return {path for path in mapped if path.exists()}
+        files |= {Path(path) for path in paths if path.startswith(SHARED_MEMORY)}
+    if isinstance(broker, Mpbroker):
+        files |= {path for path in broker.runtime_dir.rglob("*") if not path.is_dir()}
+    return {path for path in files if path.exists()}
 
 
 def stop_cleanly(broker: Broker) -> None:
@@ -80,6 +83,7 @@ def create_topic(bootstrap: str, name: str, partitions: int, config: dict[str, s
     admin = AdminClient({"bootstrap.servers": bootstrap})
     asked = admin.create_topics([NewTopic(name, partitions, 1, config=config or {})])
     asked[name].result(ADMIN_TIMEOUT_S)
+    eventually(lambda: name in admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics, f"{name} is listed")
 
 
 def has_groups(broker: Broker) -> bool:

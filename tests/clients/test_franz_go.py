@@ -2,6 +2,7 @@
 
 from ops.bench.brokers import Broker
 from tests.clients.adapters import Franz
+from tests.clients.tools import eventually
 
 
 def topics(franz: Franz, broker: Broker) -> dict[str, int]:
@@ -11,6 +12,6 @@ def topics(franz: Franz, broker: Broker) -> dict[str, int]:
 
 def test_a_topic_is_created_listed_and_deleted(broker: Broker, franz: Franz) -> None:
     franz.run("create", broker.bootstrap, "by-franz-go", "5")
-    assert topics(franz, broker)["by-franz-go"] == 5
+    eventually(lambda: topics(franz, broker).get("by-franz-go") == 5, "a new topic is listed")
     franz.run("delete", broker.bootstrap, "by-franz-go")
-    assert "by-franz-go" not in topics(franz, broker)
+    eventually(lambda: "by-franz-go" not in topics(franz, broker), "a deleted topic is not listed")

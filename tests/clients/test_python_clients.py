@@ -12,6 +12,7 @@ from ops.bench.brokers import Broker
 from tests.clients.adapters import READ_TIMEOUT_S, confluent_write
 from tests.clients.conftest import TopicMaker
 from tests.clients.samples import CREATE_TIME_MS, Record
+from tests.clients.tools import eventually
 
 RECORDS = [Record(0, None, b"%d" % number, (), CREATE_TIME_MS + number) for number in range(30)]
 
@@ -47,11 +48,11 @@ def test_kafka_python_creates_and_deletes_topics(broker: Broker) -> None:
     try:
         wanted = NewTopic("by-kafka-python", num_partitions=2, replication_factor=1)
         admin.create_topics([wanted])
-        assert "by-kafka-python" in admin.list_topics()
+        eventually(lambda: "by-kafka-python" in admin.list_topics(), "a new topic is listed")
         with pytest.raises(TopicAlreadyExistsError):
             admin.create_topics([wanted])
         admin.delete_topics(["by-kafka-python"])
-        assert "by-kafka-python" not in admin.list_topics()
+        eventually(lambda: "by-kafka-python" not in admin.list_topics(), "a deleted topic is not listed")
     finally:
         admin.close()
 

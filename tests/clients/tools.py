@@ -2,7 +2,8 @@
 
 import shutil
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,7 @@ INSTALL = {
     "go": "Go 1.21 or newer from https://go.dev/dl (it fetches the release that go.mod asks for)",
 }
 RUN_TIMEOUT_S = 90
+METADATA_TIMEOUT_S = 10
 FRANZ_SOURCE = Path(__file__).parent / "franz"
 
 
@@ -38,6 +40,14 @@ def run(command: Sequence[str], stdin: bytes = b"", cwd: Path | None = None) -> 
         said = (done.stdout + done.stderr).decode(errors="replace")[-4000:]
         raise ToolError(f"{' '.join(command[:8])} ended with {done.returncode}:\n{said}")
     return done.stdout
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    """For what Kafka does not promise at once: changes are answered before all metadata knows them."""
+    deadline = time.monotonic() + METADATA_TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < deadline, f"{what}: not within {METADATA_TIMEOUT_S} s"
+        time.sleep(0.02)
 
 
 @cache
