@@ -59,6 +59,8 @@ class Processor:
         self.context = context
         self.log = context.log
         self.handover = handover
+        # recv_fds() does not pass its flags on, so the socket itself must not block.
+        handover.setblocking(False)
         config = context.config
         self.idle_ns = config.connections_max_idle_ms * 1_000_000
         self.turn = ProcessorTurn(
@@ -118,9 +120,7 @@ class Processor:
     def _take_connections(self) -> None:
         for _ in range(NEW_CONNECTIONS_MAX):
             try:
-                message, fds, _, _ = socket.recv_fds(
-                    self.handover, HANDOVER.size, FDS_PER_MESSAGE, socket.MSG_DONTWAIT
-                )
+                message, fds, _, _ = socket.recv_fds(self.handover, HANDOVER.size, FDS_PER_MESSAGE)
             except BlockingIOError:
                 return
             if not fds:
