@@ -23,9 +23,9 @@ $(SYNCED): pyproject.toml uv.lock setup.py ops/setup/setup.sh
 	PYTHON="$(PYTHON)" ops/setup/setup.sh
 	@touch $@
 
-# The first build is uv's; this one follows changes. Headers count as a change of every module.
+# Compiles what has changed; headers count as a change of every module.
 $(BUILT): $(SYNCED) $(NATIVE)
-	$(BIN)/python setup.py --quiet build_ext --inplace
+	$(BIN)/python setup.py --quiet build_ext --inplace --parallel "$$(nproc)"
 	@touch $@
 
 run: setup ## a broker on 127.0.0.1:9092 with its data in ./data

@@ -1,5 +1,6 @@
-"""Shared memory for processes that must not wait for each other: one writer per word, nobody waits for the dead.
+"""Shared memory for processes that never wait for each other: one writer per word, no waiting for the dead.
 
-`region` named blocks · `ring` descriptors · `doorbell` wake-ups · `arena` buffers and leases · `table` two-copy slots ·
-`marks` who waits for what · `counters` numbers and histograms · `word` single words. Usable alone; knows nothing of Kafka.
+`region` named blocks; `ring` descriptors; `doorbell` wake-ups; `arena` buffers and leases; `table` two-copy
+slots; `marks` who waits for what; `counters` numbers and histograms; `word` single words. Usable alone; knows
+nothing of Kafka.
 """

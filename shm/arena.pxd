@@ -1,9 +1,11 @@
 """Blocks of shared memory that are written by one process, lent to others and freed by their owner alone.
 
-The arena is a large sparse extent. Its owner cuts it into blocks of power-of-two size classes; what the allocator knows lives in
-the owner's private memory, so a killed owner leaves nothing half-linked. Each block begins with a header that only the owner writes:
+The arena is a large sparse extent. Its owner cuts it into blocks of power-of-two size classes; what the
+allocator knows lives in the owner's private memory, so a killed owner leaves nothing half-linked. That memory
+does not survive a fork as one allocator: who owns the arena makes its `Arena` after the fork. Each block
+begins with a header that only the owner writes:
 
-    0    generation   grows with each allocation; a descriptor that carries an older one is stale
+    0    generation   grows with each allocation and each release; a descriptor with an older one is stale
     8    capacity     bytes usable after the header
     16   state        0 free, 1 held by the owner, 2 lent
     24   borrower     to whom, while lent
@@ -17,8 +19,10 @@ cdef enum:
     BLOCK_HEADER_BYTES = 64
     SMALLEST_CLASS = 11          # 2 KiB, header included
     LARGEST_CLASS = 30           # 1 GiB
-    # Blocks from here on give their pages back when freed, except for a warm reserve: faulting in fresh pages costs more than a copy.
+    # Blocks from here on give their pages back when freed, except for a warm reserve: faulting in fresh pages
+    # costs more than a copy.
     LARGE_CLASS = 16             # 64 KiB
+    ARENA_PAGE_BYTES = 4096
 
 cdef enum BlockState:
     BLOCK_FREE = 0
@@ -41,12 +45,16 @@ cdef struct ArenaRef:
     uint8_t *base
     uint64_t extent
     uint64_t top                 # everything from here on was never used
+    uint64_t generation          # the last one given to any block; a successor goes on above it
+    uint64_t blocks_out          # held or lent
     uint64_t in_use_bytes        # as asked for, not as rounded up
     uint64_t limit_bytes
     uint64_t warm_bytes          # large free blocks that still have their pages
     uint64_t warm_limit_bytes
-    BlockStack free[31]
-    BlockStack carved            # every block ever cut, for reclaiming
+    uint64_t cut[31]             # blocks of each class that exist; the free lists have room for all of them
+    BlockStack free[31]          # small blocks, and large ones that still have their pages
+    BlockStack cold[31]          # large blocks that gave their pages back
+    BlockStack carved            # every block that exists, for reclaiming
 
 cdef uint64_t arena_allocate(ArenaRef *arena, uint64_t size) noexcept nogil
 cdef void arena_free(ArenaRef *arena, uint64_t block, uint64_t size) noexcept nogil
@@ -73,3 +81,4 @@ cdef inline void block_take_back(ArenaRef *arena, uint64_t block) noexcept nogil
 cdef class Arena:
     cdef ArenaRef ref
     cdef object keep
+    cdef BlockHeader *_header(self, uint64_t block) except NULL

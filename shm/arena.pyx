@@ -1,11 +1,14 @@
 """Sparse arena with a local allocator, leases and generations; `arena.pxd` draws the block header."""
+from libc.errno cimport errno
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
 from shm.arena cimport (
-    BLOCK_FREE, BLOCK_HEADER_BYTES, BLOCK_HELD, BLOCK_LENT, LARGE_CLASS, LARGEST_CLASS, SMALLEST_CLASS, ArenaRef, BlockHeader, BlockStack,
-    block_generation, block_header, block_lend, block_take_back,
+    ARENA_PAGE_BYTES, BLOCK_FREE, BLOCK_HEADER_BYTES, BLOCK_HELD, BLOCK_LENT, LARGE_CLASS, LARGEST_CLASS,
+    SMALLEST_CLASS, ArenaRef, BlockHeader, BlockStack, block_generation, block_header, block_lend,
+    block_take_back,
 )
+from shm.counters cimport monotonic_ns
 
 HEADER_BYTES = BLOCK_HEADER_BYTES
 
@@ -18,17 +21,25 @@ class ArenaFull(MemoryError):
     """The limit of bytes in use, or the extent itself, leaves no room for the block."""
 
 
-cdef int stack_push(BlockStack *stack, uint64_t offset) noexcept nogil:
+cdef int stack_reserve(BlockStack *stack, uint64_t room) noexcept nogil:
     cdef uint64_t *grown
-    if stack.count == stack.room:
-        grown = <uint64_t *>realloc(stack.offsets, (stack.room * 2 + 64) * sizeof(uint64_t))
+    if stack.room < room:
+        grown = <uint64_t *>realloc(stack.offsets, (room * 2 + 64) * sizeof(uint64_t))
         if grown == NULL:
             return -1
         stack.offsets = grown
-        stack.room = stack.room * 2 + 64
+        stack.room = room * 2 + 64
+    return 0
+
+
+cdef inline void stack_push(BlockStack *stack, uint64_t offset) noexcept nogil:
     stack.offsets[stack.count] = offset
     stack.count += 1
-    return 0
+
+
+cdef inline uint64_t stack_pop(BlockStack *stack) noexcept nogil:
+    stack.count -= 1
+    return stack.offsets[stack.count]
 
 
 cdef inline int class_of(uint64_t size) noexcept nogil:
@@ -38,73 +49,150 @@ cdef inline int class_of(uint64_t size) noexcept nogil:
     return order
 
 
-cdef uint64_t arena_allocate(ArenaRef *arena, uint64_t size) noexcept nogil:
-    """A block of at least `size` bytes; 0 when the limit or the extent is used up. One block is always granted below the limit."""
-    cdef uint64_t block, whole
-    cdef int order
-    cdef BlockHeader *header
-    cdef BlockStack *stack
-    if size > ((<uint64_t>1) << LARGEST_CLASS) - BLOCK_HEADER_BYTES or arena.in_use_bytes >= arena.limit_bytes:
+cdef uint64_t carve(ArenaRef *arena, int order) noexcept nogil:
+    """Cuts a new block of a class; 0 when the extent (or private memory) is used up.
+
+    Blocks of a page and more lie on page bounds, so that whole pages can be given back: half pages are cut in
+    pairs.
+    """
+    cdef uint64_t whole = (<uint64_t>1) << order
+    cdef uint64_t pieces = ARENA_PAGE_BYTES // whole if whole < ARENA_PAGE_BYTES else 1
+    cdef uint64_t i, block
+    if arena.top + whole * pieces > arena.extent:
         return 0
-    order = class_of(size)
-    whole = (<uint64_t>1) << order
-    stack = &arena.free[order]
-    if stack.count:
-        stack.count -= 1
-        block = stack.offsets[stack.count]
-        if order >= LARGE_CLASS and arena.warm_bytes >= whole:
-            arena.warm_bytes -= whole
-    else:
-        if arena.top + whole > arena.extent:
-            return 0
-        block = arena.top + BLOCK_HEADER_BYTES
-        if stack_push(&arena.carved, block):
-            return 0
-        arena.top += whole
+    if (
+        stack_reserve(&arena.carved, arena.carved.count + pieces)
+        or stack_reserve(&arena.free[order], arena.cut[order] + pieces)
+        or stack_reserve(&arena.cold[order], arena.cut[order] + pieces)
+    ):
+        return 0
+    for i in range(pieces):
+        block = arena.top + i * whole + BLOCK_HEADER_BYTES
+        block_header(arena, block).capacity = whole - BLOCK_HEADER_BYTES
+        stack_push(&arena.carved, block)
+        if i:
+            store_relaxed(&block_header(arena, block).state, BLOCK_FREE)
+            stack_push(&arena.free[order], block)
+    block = arena.top + BLOCK_HEADER_BYTES
+    arena.cut[order] += pieces
+    arena.top += whole * pieces
+    return block
+
+
+cdef uint64_t take_free(ArenaRef *arena, int order) noexcept nogil:
+    """A free block of a class, rather one that still has its pages; 0 when there is none."""
+    if arena.free[order].count:
+        if order >= LARGE_CLASS:
+            arena.warm_bytes -= (<uint64_t>1) << order
+        return stack_pop(&arena.free[order])
+    if arena.cold[order].count:
+        return stack_pop(&arena.cold[order])
+    return 0
+
+
+cdef void forget_blocks(ArenaRef *arena) noexcept nogil:
+    cdef int order
+    for order in range(LARGEST_CLASS + 1):
+        arena.free[order].count = arena.cold[order].count = arena.cut[order] = 0
+    arena.carved.count = 0
+    arena.top = arena.warm_bytes = arena.in_use_bytes = arena.blocks_out = 0
+
+
+cdef uint64_t find_block(ArenaRef *arena, int order) noexcept nogil:
+    """A block of the class, new or used. Once the extent is cut up: of a larger class, or the extent is cut
+    anew when all is free.
+
+    Without the last step an arena whose extent went into small blocks could never again hold a large one.
+    """
+    cdef uint64_t block = take_free(arena, order)
+    cdef int larger
+    if block == 0:
+        block = carve(arena, order)
+    if block == 0:
+        for larger in range(order + 1, LARGEST_CLASS + 1):
+            block = take_free(arena, larger)
+            if block:
+                return block
+        if arena.blocks_out == 0 and arena.top:
+            madvise(arena.base, arena.top, MADV_REMOVE)
+            forget_blocks(arena)
+            block = carve(arena, order)
+    return block
+
+
+cdef uint64_t arena_allocate(ArenaRef *arena, uint64_t size) noexcept nogil:
+    """A block of at least `size` bytes; 0 when the limit or the extent is used up.
+
+    One block of any size is granted below the limit, so in-use bytes may exceed it by one block: as Kafka's
+    memory pool has it.
+    """
+    cdef uint64_t block
+    cdef BlockHeader *header
+    if arena.in_use_bytes >= arena.limit_bytes:
+        return 0
+    if size > ((<uint64_t>1) << LARGEST_CLASS) - BLOCK_HEADER_BYTES:
+        return 0
+    block = find_block(arena, class_of(size))
+    if block == 0:
+        return 0
     header = block_header(arena, block)
-    header.capacity = whole - BLOCK_HEADER_BYTES
+    arena.generation += 1
     store_relaxed(&header.state, BLOCK_HELD)
-    store_release(&header.generation, header.generation + 1)
+    store_release(&header.generation, arena.generation)
     arena.in_use_bytes += size
+    arena.blocks_out += 1
     return block
 
 
 cdef void arena_free(ArenaRef *arena, uint64_t block, uint64_t size) noexcept nogil:
-    """Owner: `size` is what was asked for. The generation has grown before the block can be handed out again."""
+    """Owner: `size` is what was asked for. The generation has grown before the block can be handed out again.
+    """
     cdef BlockHeader *header = block_header(arena, block)
     cdef uint64_t whole = header.capacity + BLOCK_HEADER_BYTES
     cdef int order = class_of(header.capacity)
     arena.in_use_bytes -= size if size <= arena.in_use_bytes else arena.in_use_bytes
-    store_release(&header.generation, header.generation + 1)
+    arena.blocks_out -= 1
+    arena.generation += 1
+    store_release(&header.generation, arena.generation)
     store_release(&header.state, BLOCK_FREE)
-    if order >= LARGE_CLASS:
-        if arena.warm_bytes + whole > arena.warm_limit_bytes:
-            # The header's page stays, so that generations keep growing.
-            madvise(arena.base + block - BLOCK_HEADER_BYTES + 4096, whole - 4096, MADV_REMOVE)
-        else:
-            arena.warm_bytes += whole
+    if order < LARGE_CLASS:
+        stack_push(&arena.free[order], block)
+        return
+    # The header's page stays, so that a stale descriptor still finds a newer generation. Pages that the
+    # kernel will not take back (locked memory) still count as warm.
+    if arena.warm_bytes + whole > arena.warm_limit_bytes and madvise(
+        arena.base + block - BLOCK_HEADER_BYTES + ARENA_PAGE_BYTES, whole - ARENA_PAGE_BYTES, MADV_REMOVE
+    ) == 0:
+        stack_push(&arena.cold[order], block)
+        return
+    arena.warm_bytes += whole
     stack_push(&arena.free[order], block)
 
 
 cdef class Arena:
     """Owner's view (allocate, free, lend, reclaim) or a borrower's (view, check) of one arena.
 
-    `block` is page-aligned shared memory, usually mapped without reserving; `limit_bytes` bounds what is in use.
+    `block` is page-aligned shared memory, usually mapped without reserving; `limit_bytes` bounds what is in
+    use.
     """
 
     def __init__(self, unsigned char[::1] block, uint64_t limit_bytes, uint64_t warm_limit_bytes=64 << 20):
-        if <size_t>&block[0] % 4096:
-            raise ValueError("an arena must start on a page")
+        if block.shape[0] < ARENA_PAGE_BYTES or <size_t>&block[0] % ARENA_PAGE_BYTES:
+            raise ValueError("an arena must start on a page and hold at least one")
         memset(&self.ref, 0, sizeof(ArenaRef))
         self.keep = block
         self.ref.base = &block[0]
         self.ref.extent = block.shape[0]
         self.ref.limit_bytes = limit_bytes
         self.ref.warm_limit_bytes = warm_limit_bytes
+        # Above whatever an earlier owner of this memory can have reached, so that its descriptors are stale
+        # for good.
+        self.ref.generation = monotonic_ns()
 
     def __dealloc__(self):
         for order in range(LARGEST_CLASS + 1):
             free(self.ref.free[order].offsets)
+            free(self.ref.cold[order].offsets)
         free(self.ref.carved.offsets)
 
     @property
@@ -116,32 +204,52 @@ cdef class Arena:
         return self.ref.limit_bytes
 
     @property
+    def warm_bytes(self):
+        """Free large blocks that still have their pages."""
+        return self.ref.warm_bytes
+
+    @property
     def extent_bytes(self):
         return self.ref.extent
+
+    cdef BlockHeader *_header(self, uint64_t block) except NULL:
+        """Of a block that a descriptor names, which may be anything."""
+        if block < BLOCK_HEADER_BYTES or block >= self.ref.extent or block % BLOCK_HEADER_BYTES:
+            raise ValueError(f"{block} is no block of an arena of {self.ref.extent} bytes")
+        return block_header(&self.ref, block)
 
     def allocate(self, uint64_t size) -> int:
         """The offset of a fresh block of at least `size` bytes, held by the owner. Raises ArenaFull."""
         cdef uint64_t block = arena_allocate(&self.ref, size)
         if block == 0:
             raise ArenaFull(
-                f"no room for {size} bytes: {self.ref.in_use_bytes} of {self.ref.limit_bytes} bytes are in use"
+                f"no room for {size} bytes: {self.ref.in_use_bytes} of {self.ref.limit_bytes} are in use, "
+                f"{self.ref.extent - self.ref.top} of the extent's {self.ref.extent} were never cut"
             )
         return block
 
     def free(self, uint64_t block, uint64_t size) -> None:
-        if block_header(&self.ref, block).state == BLOCK_FREE:
+        """Owner: `size` is what was asked for. What is still lent must be taken back first."""
+        cdef BlockHeader *header = self._header(block)
+        if block >= self.ref.top or header.state == BLOCK_FREE:
             raise ValueError(f"block {block} is free already")
+        if header.state == BLOCK_LENT:
+            raise ValueError(f"block {block} is lent to {header.borrower}: take it back first")
+        if size > header.capacity or size > self.ref.in_use_bytes:
+            raise ValueError(f"block {block} has {header.capacity} bytes and was not allocated for {size}")
         arena_free(&self.ref, block, size)
 
     def lend(self, uint64_t block, uint64_t borrower) -> int:
         """Marks the block as lent and returns the generation that its descriptor must carry."""
+        if self._header(block).state == BLOCK_FREE or block >= self.ref.top:
+            raise ValueError(f"block {block} is free: nobody can borrow it")
         block_lend(&self.ref, block, borrower)
         return block_generation(self.ref.base, block)
 
     def take_back(self, uint64_t block, uint64_t generation) -> bool:
         """The borrower returned it. False when the descriptor is stale: the lease had ended before."""
-        cdef BlockHeader *header = block_header(&self.ref, block)
-        if header.generation != generation or header.state != BLOCK_LENT:
+        cdef BlockHeader *header = self._header(block)
+        if block >= self.ref.top or header.generation != generation or header.state != BLOCK_LENT:
             return False
         block_take_back(&self.ref, block)
         return True
@@ -159,28 +267,26 @@ cdef class Arena:
 
     def check(self, uint64_t block, uint64_t generation) -> bool:
         """Borrower: whether the descriptor still names what the block holds."""
-        return (
-            BLOCK_HEADER_BYTES <= block < self.ref.extent and block_generation(self.ref.base, block) == generation
-        )
+        if block < BLOCK_HEADER_BYTES or block >= self.ref.extent or block % BLOCK_HEADER_BYTES:
+            return False
+        return block_generation(self.ref.base, block) == generation
 
     def generation(self, uint64_t block) -> int:
+        self._header(block)
         return block_generation(self.ref.base, block)
 
     def capacity(self, uint64_t block) -> int:
-        return block_header(&self.ref, block).capacity
+        return self._header(block).capacity
 
     def view(self, uint64_t block, uint64_t length) -> memoryview:
         """The bytes of a block, uncopied."""
-        if block < BLOCK_HEADER_BYTES or block + length > self.ref.extent:
-            raise ValueError(f"{length} bytes at {block} lie outside the arena of {self.ref.extent} bytes")
+        cdef uint64_t capacity = self._header(block).capacity
+        if length > capacity or length > self.ref.extent - block:
+            raise ValueError(f"{length} bytes at {block} lie outside the block, which has {capacity}")
         return memoryview(self.keep)[block : block + length]
 
     def reset(self) -> None:
         """A successor's fresh start: forgets every block and gives all pages back. Only behind a fence."""
-        cdef int order
-        for order in range(LARGEST_CLASS + 1):
-            self.ref.free[order].count = 0
-        self.ref.carved.count = 0
-        self.ref.top = self.ref.in_use_bytes = self.ref.warm_bytes = 0
+        forget_blocks(&self.ref)
         if madvise(self.ref.base, self.ref.extent, MADV_REMOVE):
-            raise OSError("the arena's pages could not be given back")
+            raise OSError(errno, "the arena's pages could not be given back")

@@ -7,7 +7,8 @@
     1024  counters        u64 each
     ...   histograms      HISTOGRAM_BUCKETS u64 each, on a cache line
 
-Histogram buckets: four per power of two, so a quantile is known within 19 %. Texts may be seen half-written; numbers never.
+Histogram buckets: four of equal width per power of two, so the middle of a bucket is within 12.5 % of what it
+counts. Texts may be seen half-written; numbers never.
 """
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
@@ -63,6 +64,9 @@ cdef class CounterPage:
     cdef CountersRef ref
     cdef readonly int counter_count
     cdef readonly int histogram_count
+    cdef bint readonly
     cdef object keep
     cdef _check(self, int counter)
+    cdef _check_histogram(self, int histogram)
+    cdef _check_writable(self)
     cdef _text(self, int at)

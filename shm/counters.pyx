@@ -1,10 +1,12 @@
 """Counter page with histograms; `counters.pxd` draws it and is the native interface."""
+import math
+
 from shm.counters cimport (
-    COUNTERS_AT, ERROR_AT, ERROR_BYTES, HISTOGRAM_BUCKETS, STATUS_AT, STATUS_BYTES, counter_add, counter_set, heartbeat,
-    histogram_bucket, histogram_record, monotonic_ns,
+    COUNTERS_AT, ERROR_AT, ERROR_BYTES, HISTOGRAM_BUCKETS, STATUS_AT, STATUS_BYTES, counter_add, counter_set,
+    heartbeat, histogram_bucket, histogram_record, monotonic_ns,
 )
-from shm.atomics cimport load_relaxed
-from libc.string cimport memcpy, memset
+from shm.atomics cimport load_relaxed, store_relaxed
+from libc.string cimport memcpy
 
 BUCKETS = HISTOGRAM_BUCKETS
 
@@ -20,6 +22,8 @@ def bucket_of(value: int) -> int:
 
 def bucket_bounds(bucket: int) -> tuple[int, int]:
     """The values [low, high) that a bucket counts."""
+    if not 0 <= bucket < HISTOGRAM_BUCKETS:
+        raise IndexError(f"bucket {bucket} of {HISTOGRAM_BUCKETS}")
     if bucket < 4:
         return bucket, bucket + 1
     order, quarter = bucket // 4 + 1, bucket % 4
@@ -27,14 +31,38 @@ def bucket_bounds(bucket: int) -> tuple[int, int]:
     return (4 + quarter) * width, (5 + quarter) * width
 
 
+def quantile(counts: list[int], fraction: float) -> float:
+    """The value below which a fraction of what a histogram counted lies, within 12.5 %; 0 when it counted
+    nothing.
+    """
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"a quantile is a fraction between 0 and 1, not {fraction}")
+    total = sum(counts)
+    if total == 0:
+        return 0.0
+    rank, seen, bucket = max(1, math.ceil(fraction * total)), 0, 0
+    for bucket, count in enumerate(counts):
+        seen += count
+        if seen >= rank:
+            break
+    low, high = bucket_bounds(bucket)
+    return float(low) if high - low == 1 else (low + high) / 2
+
+
 cdef class CounterPage:
+    """The page of one process in `block`, for its owner or (read-only) for anybody."""
+
     def __init__(self, const unsigned char[::1] block, int counters, int histograms):
-        if block.shape[0] < page_bytes(counters, histograms):
-            raise ValueError(f"the page needs {page_bytes(counters, histograms)} bytes, the block has {block.shape[0]}")
+        if counters < 0 or histograms < 0:
+            raise ValueError(f"a page cannot have {counters} counters and {histograms} histograms")
+        needed = page_bytes(counters, histograms)
+        if block.shape[0] < needed:
+            raise ValueError(f"the page needs {needed} bytes, the block has {block.shape[0]}")
         if <size_t>&block[0] % 64:
             raise ValueError("a counter page must start on a cache line")
         cdef char *base = <char *>&block[0]
         self.keep = block
+        self.readonly = memoryview(block).readonly
         self.counter_count = counters
         self.histogram_count = histograms
         self.ref.heartbeat_ns = <uint64_t *>base
@@ -46,11 +74,21 @@ cdef class CounterPage:
         if not 0 <= counter < self.counter_count:
             raise IndexError(f"counter {counter} of {self.counter_count}")
 
+    cdef _check_histogram(self, int histogram):
+        if not 0 <= histogram < self.histogram_count:
+            raise IndexError(f"histogram {histogram} of {self.histogram_count}")
+
+    cdef _check_writable(self):
+        if self.readonly:
+            raise TypeError("this counter page is attached read-only: its owner alone writes it")
+
     def add(self, int counter, uint64_t amount=1) -> None:
+        self._check_writable()
         self._check(counter)
         counter_add(&self.ref, counter, amount)
 
     def set(self, int counter, uint64_t value) -> None:
+        self._check_writable()
         self._check(counter)
         counter_set(&self.ref, counter, value)
 
@@ -59,18 +97,19 @@ cdef class CounterPage:
         return load_relaxed(&self.ref.counters[counter])
 
     def record(self, int histogram, uint64_t value) -> None:
-        if not 0 <= histogram < self.histogram_count:
-            raise IndexError(f"histogram {histogram} of {self.histogram_count}")
+        self._check_writable()
+        self._check_histogram(histogram)
         histogram_record(&self.ref, histogram, value)
 
     def histogram(self, int histogram) -> list[int]:
         """The counts of all buckets; see `bucket_bounds`."""
-        if not 0 <= histogram < self.histogram_count:
-            raise IndexError(f"histogram {histogram} of {self.histogram_count}")
+        self._check_histogram(histogram)
         cdef int i
-        return [load_relaxed(self.ref.histograms + histogram * HISTOGRAM_BUCKETS + i) for i in range(HISTOGRAM_BUCKETS)]
+        cdef uint64_t *first = self.ref.histograms + histogram * HISTOGRAM_BUCKETS
+        return [load_relaxed(first + i) for i in range(HISTOGRAM_BUCKETS)]
 
     def beat(self) -> None:
+        self._check_writable()
         heartbeat(&self.ref, monotonic_ns())
 
     @property
@@ -83,8 +122,10 @@ cdef class CounterPage:
 
     def clear(self) -> None:
         """A successor starts from zero."""
-        cdef size_t size = page_bytes(self.counter_count, self.histogram_count)
-        memset(self.ref.heartbeat_ns, 0, size)
+        cdef size_t i, words = page_bytes(self.counter_count, self.histogram_count) // 8
+        self._check_writable()
+        for i in range(words):
+            store_relaxed(self.ref.heartbeat_ns + i, 0)
 
     cdef _text(self, int at):
         return (<char *>self.ref.heartbeat_ns + at).decode("utf-8", "replace")
@@ -96,7 +137,10 @@ cdef class CounterPage:
         self._put(ERROR_AT, ERROR_BYTES, text)
 
     def _put(self, int at, int room, text: str) -> None:
-        raw = text.encode("utf-8")[: room - 1]
+        self._check_writable()
+        # A text that is an error message may hold anything; it is cut between two characters.
+        raw = text.encode("utf-8", "backslashreplace").replace(b"\0", b" ")[: room - 1]
+        raw = raw.decode("utf-8", "ignore").encode("utf-8")
         raw += bytes(room - len(raw))
         memcpy(<char *>self.ref.heartbeat_ns + at, <const char *>raw, room)
 

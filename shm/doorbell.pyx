@@ -1,4 +1,6 @@
-"""An eventfd with an `armed` word, so that nobody pays a system call to wake who is awake; see `doorbell.pxd`."""
+"""An eventfd with an `armed` word, so that nobody pays a system call to wake who is awake; see
+`doorbell.pxd`.
+"""
 import os
 import select
 
@@ -43,7 +45,9 @@ cdef class Doorbell:
         bell_drain(&self.ref)
 
     def wait(self, timeout_ms: int, something_waits) -> bool:
-        """Consumer: arms, looks again through `something_waits()`, sleeps at most `timeout_ms`. True when rung or found."""
+        """Consumer: arms, looks again through `something_waits()`, sleeps at most `timeout_ms`. True when
+        rung or found.
+        """
         bell_arm(&self.ref)
         try:
             if something_waits():

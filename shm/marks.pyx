@@ -8,8 +8,8 @@ MAX_WAITERS = MARK_ROW_BYTES
 
 cdef class WaitingMarks:
     def __init__(self, unsigned char[::1] block, uint64_t slots):
-        if <uint64_t>block.shape[0] < slots * MARK_ROW_BYTES:
-            raise ValueError(f"{slots} rows need {slots * MARK_ROW_BYTES} bytes, the block has {block.shape[0]}")
+        if slots > <uint64_t>block.shape[0] // MARK_ROW_BYTES:
+            raise ValueError(f"{slots} rows of {MARK_ROW_BYTES} bytes do not fit into {block.shape[0]}")
         if <size_t>&block[0] % 64:
             raise ValueError("waiting marks must start on a cache line")
         self.keep = block
@@ -34,7 +34,8 @@ cdef class WaitingMarks:
     def clear_waiter(self, uint64_t waiter) -> None:
         """A successor clears the whole column of the waiter that it replaces."""
         cdef uint64_t slot
-        self._check(0, waiter)
+        if waiter >= MARK_ROW_BYTES:
+            raise IndexError(f"waiter {waiter} of {MARK_ROW_BYTES}")
         for slot in range(self.ref.slots):
             mark_clear(&self.ref, slot, waiter)
 

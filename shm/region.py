@@ -10,9 +10,10 @@ A region begins with a header page that every process and program reads first:
     40    total bytes      u64
     64    directory        per block 64 bytes: name (48, zero-padded), offset u64, size u64
 
-A *public* region is a file on a tmpfs that other programs map read-only; its space is reserved at creation, so a full tmpfs is an
-error here and not a SIGBUS later. A *private* region is anonymous memory that only forked children see. Big sparse extents
-(`sparse`) are mapped without reserving: what was never touched costs nothing.
+A *public* region is a file on a tmpfs that other programs map read-only; its space is reserved at creation,
+so a full tmpfs is an error here and not a SIGBUS later. A *private* region is anonymous memory that only
+forked children see. Big sparse extents (`sparse`) are mapped without reserving: what was never touched costs
+nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import re
+import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +32,7 @@ CACHE_LINE_BYTES = 64
 
 _HEADER = struct.Struct("<8sQQQQQ")
 _ENTRY = struct.Struct("<48sQQ")
+_NAME_BYTES = 48
 _DIRECTORY_AT = 64
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 assert _ENTRY.size == 64
@@ -51,10 +55,20 @@ class Block:
     align: int = CACHE_LINE_BYTES
 
 
+def _stat_fields(pid: int) -> list[bytes]:
+    """Of /proc/<pid>/stat, from the state on. The name before it may hold spaces and parentheses."""
+    line = Path(f"/proc/{pid}/stat").read_bytes()
+    return line[line.rindex(b")") + 2 :].split()
+
+
 def process_start_ticks(pid: int) -> int:
     """When the process started, in clock ticks since boot; with the pid it names a process for good."""
-    stat = Path(f"/proc/{pid}/stat").read_bytes()
-    return int(stat[stat.rindex(b")") + 2 :].split()[19])
+    return int(_stat_fields(pid)[19])
+
+
+def _unescaped(mount: str) -> str:
+    """The kernel writes spaces, tabs, newlines and backslashes of a mount point as octal numbers."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), mount)
 
 
 def file_system_of(path: Path) -> str:
@@ -63,7 +77,7 @@ def file_system_of(path: Path) -> str:
     best, kind = "", "unknown"
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         left, _, right = line.partition(" - ")
-        mount = left.split()[4]
+        mount = _unescaped(left.split()[4])
         inside = mount == "/" or str(target) == mount or str(target).startswith(mount + "/")
         if inside and len(mount) >= len(best):
             best, kind = mount, right.split()[0]
@@ -73,7 +87,14 @@ def file_system_of(path: Path) -> str:
 def sparse(size: int) -> memoryview:
     """Anonymous shared memory of `size` bytes for forked children, without reserving it."""
     flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    return memoryview(mmap.mmap(-1, size, flags=flags))
+    try:
+        return memoryview(mmap.mmap(-1, size, flags=flags))
+    except OSError as error:
+        raise RegionUnavailable(
+            error.errno,
+            f"cannot map {size} bytes of address space: {os.strerror(error.errno or 0)}. "
+            "Raise `ulimit -v`, or set vm.overcommit_memory to 0 or 1",
+        ) from error
 
 
 class Region:
@@ -82,7 +103,8 @@ class Region:
     def __init__(self, buffer: memoryview, magic: bytes) -> None:
         self._buffer = buffer
         self.magic = magic
-        _, self.layout_version, self.owner_pid, self.owner_start, count, self.size = _HEADER.unpack_from(buffer)
+        header = _HEADER.unpack_from(buffer)
+        _, self.layout_version, self.owner_pid, self.owner_start, count, self.size = header
         self._directory: dict[str, tuple[int, int]] = {}
         for i in range(count):
             name, offset, size = _ENTRY.unpack_from(buffer, _DIRECTORY_AT + i * _ENTRY.size)
@@ -90,6 +112,7 @@ class Region:
 
     @classmethod
     def create_private(cls, magic: bytes, layout_version: int, blocks: list[Block]) -> Region:
+        _check_layout(magic, blocks)
         total = _total_bytes(blocks)
         buffer = sparse(total)
         _write_header(buffer, magic, layout_version, blocks, total)
@@ -97,7 +120,7 @@ class Region:
 
     @classmethod
     def create_public(cls, path: Path, magic: bytes, layout_version: int, blocks: list[Block]) -> Region:
-        """Makes the file (0640, group-readable) whole before it appears under its name. Raises RegionUnavailable."""
+        """Makes the file (0640) whole before it appears under its name. Raises RegionUnavailable."""
         kind = file_system_of(path.parent)
         if kind not in ("tmpfs", "ramfs"):
             raise RegionUnavailable(
@@ -105,12 +128,18 @@ class Region:
                 f"{path.parent} is on {kind}, not on a tmpfs: shared counters would be written to disk. "
                 "Name a directory below /run or /dev/shm",
             )
+        _check_layout(magic, blocks)
         total = _total_bytes(blocks)
         making = path.with_name(path.name + f".{os.getpid()}.new")
         try:
+            # Left by a process that was killed right here and had the pid that is ours now (a container gives
+            # the same ones again).
+            making.unlink(missing_ok=True)
             fd = os.open(making, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         except OSError as error:
-            raise RegionUnavailable(error.errno, f"cannot create {making}: {os.strerror(error.errno or 0)}") from error
+            raise RegionUnavailable(
+                error.errno, f"cannot create {making}: {os.strerror(error.errno or 0)}"
+            ) from error
         try:
             os.fchmod(fd, 0o640)
             os.posix_fallocate(fd, 0, total)
@@ -130,20 +159,24 @@ class Region:
     def attach(cls, path: Path, magic: bytes, layout_version: int, *, writable: bool = False) -> Region:
         """Maps a public region, read-only unless asked. Raises LayoutMismatch, RegionUnavailable."""
         try:
-            fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+            fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
-            raise RegionUnavailable(error.errno, f"cannot open {path}: {os.strerror(error.errno or 0)}") from error
+            raise RegionUnavailable(
+                error.errno, f"cannot open {path}: {os.strerror(error.errno or 0)}"
+            ) from error
         try:
-            size = os.fstat(fd).st_size
-            if size < PAGE_BYTES:
-                raise LayoutMismatch(f"{path} has {size} bytes: too small for a region")
+            status = os.fstat(fd)
+            size = status.st_size
+            if not stat.S_ISREG(status.st_mode) or size < PAGE_BYTES:
+                raise LayoutMismatch(f"{path} is no region, which is a file of at least {PAGE_BYTES} bytes")
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             buffer = memoryview(mmap.mmap(fd, size, access=access))
         finally:
             os.close(fd)
-        found, version, _, _, _, total = _HEADER.unpack_from(buffer)
+        found, version, _, _, count, total = _HEADER.unpack_from(buffer)
         if found != magic:
-            raise LayoutMismatch(f"{path} is not a {magic.decode()} region (it begins with {found!r})")
+            kind = magic.decode("ascii", "replace")
+            raise LayoutMismatch(f"{path} is not a {kind} region (it begins with {found!r})")
         if version != layout_version:
             raise LayoutMismatch(
                 f"{path} has layout version {version}, this program reads version {layout_version}: "
@@ -151,6 +184,8 @@ class Region:
             )
         if total != size:
             raise LayoutMismatch(f"{path} has {size} bytes, its header says {total}")
+        if not _directory_is_sound(buffer, count):
+            raise LayoutMismatch(f"{path} is damaged: its directory names blocks outside of its {size} bytes")
         return cls(buffer, magic)
 
     def block(self, name: str) -> memoryview:
@@ -162,11 +197,40 @@ class Region:
         return list(self._directory)
 
     def owner_is_alive(self) -> bool:
-        """Whether the process that made the region still runs (not merely one with its pid)."""
+        """Whether the process that made the region runs: not one with its pid, nor its unreaped remains."""
         try:
-            return process_start_ticks(self.owner_pid) == self.owner_start
-        except OSError:
+            fields = _stat_fields(self.owner_pid)
+        except (FileNotFoundError, ProcessLookupError):
             return False
+        return int(fields[19]) == self.owner_start and fields[0] not in (b"Z", b"X")
+
+
+def _check_layout(magic: bytes, blocks: list[Block]) -> None:
+    """What a caller can get wrong, before anything exists."""
+    if len(magic) != 8:
+        raise ValueError(f"a magic has 8 bytes, not {len(magic)}")
+    names = [block.name for block in blocks]
+    if not blocks or len(set(names)) != len(names):
+        raise ValueError(f"a region has at least one block, and each its own name: {names}")
+    for block in blocks:
+        if not 0 < len(block.name.encode()) <= _NAME_BYTES:
+            raise ValueError(f"block name {block.name!r} must have 1 to {_NAME_BYTES} bytes")
+        if block.size <= 0 or block.align < CACHE_LINE_BYTES or block.align & (block.align - 1):
+            raise ValueError(f"{block}: the size must be positive, the alignment a power of two")
+        if block.align > PAGE_BYTES:
+            raise ValueError(f"{block}: a mapping starts on a page, so no block is aligned to more than that")
+
+
+def _directory_is_sound(buffer: memoryview, count: int) -> bool:
+    """Whether every entry lies in the region and names bytes behind the directory."""
+    if count > (len(buffer) - _DIRECTORY_AT) // _ENTRY.size:
+        return False
+    end = _DIRECTORY_AT + count * _ENTRY.size
+    for i in range(count):
+        _, offset, size = _ENTRY.unpack_from(buffer, _DIRECTORY_AT + i * _ENTRY.size)
+        if offset < end or offset % CACHE_LINE_BYTES or offset + size > len(buffer):
+            return False
+    return True
 
 
 def _placed(blocks: list[Block]) -> list[tuple[Block, int]]:
@@ -186,12 +250,8 @@ def _total_bytes(blocks: list[Block]) -> int:
 
 def _write_header(buffer: memoryview, magic: bytes, version: int, blocks: list[Block], total: int) -> None:
     """Plain stores are enough: nobody else sees the region yet."""
-    if len(magic) != 8:
-        raise ValueError(f"a magic has 8 bytes, not {len(magic)}")
     for i, (block, at) in enumerate(_placed(blocks)):
         name = block.name.encode()
-        if len(name) > 48:
-            raise ValueError(f"block name {block.name!r} is longer than 48 bytes")
         start = _DIRECTORY_AT + i * _ENTRY.size
         buffer[start : start + _ENTRY.size] = _ENTRY.pack(name, at, block.size)
     pid = os.getpid()

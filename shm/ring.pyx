@@ -1,9 +1,10 @@
 """Descriptor ring between two processes; `ring.pxd` draws its layout and is the native interface."""
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.string cimport memcpy
 
 from shm.ring cimport (
-    RING_HEADER_BYTES, SLOT_BYTES, Slot, ring_advance, ring_bind, ring_peek, ring_publish, ring_push, ring_room, ring_stage,
-    ring_waiting, ring_want_space,
+    RING_HEADER_BYTES, SLOT_BYTES, Slot, ring_advance, ring_bind, ring_peek, ring_publish, ring_push,
+    ring_room, ring_stage, ring_waiting, ring_want_space,
 )
 from shm.atomics cimport load_acquire, store_release
 
@@ -22,8 +23,10 @@ cdef class Ring:
     def __init__(self, unsigned char[::1] block, uint64_t size):
         if size == 0 or size & (size - 1):
             raise ValueError(f"ring size must be a power of two, not {size}")
-        if <uint64_t>block.shape[0] < RING_HEADER_BYTES + SLOT_BYTES * size:
-            raise ValueError(f"a ring of {size} slots needs {ring_bytes(size)} bytes, the block has {block.shape[0]}")
+        if block.shape[0] < ring_bytes(size):
+            raise ValueError(
+                f"a ring of {size} slots needs {ring_bytes(size)} bytes, the block has {block.shape[0]}"
+            )
         if <size_t>&block[0] % 64:
             raise ValueError("a ring must start on a cache line")
         self.keep = block
@@ -79,22 +82,24 @@ cdef class Ring:
     def take(self, uint64_t most=1024):
         """Takes up to `most` slots. Returns (bytes of the slots, whether the producer waits to be rung).
 
-        The head moves before the caller acts on what it took: whoever fences this consumer can tell taken from untaken.
+        The head moves before the caller acts on what it took: whoever fences this consumer can tell taken
+        from untaken.
         """
         cdef uint64_t waiting = ring_waiting(&self.ref), i
         if waiting == 0:
             return b"", False
         if waiting > most:
             waiting = most
-        out = bytearray(waiting * SLOT_BYTES)
-        cdef unsigned char[::1] view = out
+        out = PyBytes_FromStringAndSize(NULL, waiting * SLOT_BYTES)
+        cdef char *to = out
         for i in range(waiting):
-            memcpy(&view[i * SLOT_BYTES], ring_peek(&self.ref, i), SLOT_BYTES)
+            memcpy(to + i * SLOT_BYTES, ring_peek(&self.ref, i), SLOT_BYTES)
         wants = ring_advance(&self.ref, waiting)
-        return bytes(out), wants
+        return out, wants
 
     def untaken(self) -> list[bytes]:
-        """What is published and not taken, left in place: for the one who mends after the consumer's death."""
+        """What is published and not taken, left in place: for the one who mends after the consumer's death.
+        """
         cdef uint64_t waiting = ring_waiting(&self.ref), i
         return [(<char *>ring_peek(&self.ref, i))[:SLOT_BYTES] for i in range(waiting)]
 

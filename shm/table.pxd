@@ -4,8 +4,9 @@
     64    copy 0     payload_bytes
     ...   copy 1     payload_bytes, starting on a cache line
 
-The writer fills the copy that is not valid and then does one release store; readers copy, look at the version again and try
-again, with a bound. A writer killed at any instruction leaves the last consistent payload: there is nothing to wait for.
+The writer fills the copy that is not valid and then does one release store; readers copy, look at the version
+again and try again, with a bound. A writer killed at any instruction leaves the last consistent payload:
+there is nothing to wait for.
 """
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy
@@ -39,7 +40,8 @@ cdef inline void table_write(TableRef *table, uint64_t slot, const void *payload
     store_release(version, now + 1)
 
 cdef inline uint64_t table_read(TableRef *table, uint64_t slot, void *payload) noexcept nogil:
-    """Copies the payload and returns its version + 1; 0 when the writer was faster READ_TRIES times in a row."""
+    """Copies the payload and returns its version + 1; 0 when the writer was faster READ_TRIES times in a row.
+    """
     cdef uint64_t *version = slot_version(table, slot)
     cdef uint64_t before
     cdef int tries
@@ -54,4 +56,5 @@ cdef inline uint64_t table_read(TableRef *table, uint64_t slot, void *payload) n
 
 cdef class SlotTable:
     cdef TableRef ref
+    cdef bint readonly
     cdef object keep

@@ -1,10 +1,17 @@
 """Two-copy slot table; `table.pxd` draws a slot and is the native interface."""
-from shm.table cimport copy_stride, slot_version, table_read, table_write
+from cpython.bytes cimport PyBytes_FromStringAndSize
+
+from shm.table cimport READ_TRIES, copy_stride, slot_version, table_read, table_write
 from shm.atomics cimport load_acquire
+
+
+LARGEST_PAYLOAD_BYTES = 1 << 30
 
 
 def slot_bytes(payload_bytes: int) -> int:
     """Bytes of shared memory per slot."""
+    if not 0 < payload_bytes <= LARGEST_PAYLOAD_BYTES:
+        raise ValueError(f"a slot's payload has 1 to {LARGEST_PAYLOAD_BYTES} bytes, not {payload_bytes}")
     return 64 + 2 * copy_stride(payload_bytes)
 
 
@@ -16,11 +23,13 @@ cdef class SlotTable:
     """`slots` slots of `payload_bytes` each in `block`; one process writes, any number read."""
 
     def __init__(self, const unsigned char[::1] block, uint64_t slots, uint64_t payload_bytes):
-        if <uint64_t>block.shape[0] < slots * slot_bytes(payload_bytes):
-            raise ValueError(f"{slots} slots need {slots * slot_bytes(payload_bytes)} bytes, the block has {block.shape[0]}")
+        needed = slots * slot_bytes(payload_bytes)
+        if block.shape[0] < needed:
+            raise ValueError(f"{slots} slots need {needed} bytes, the block has {block.shape[0]}")
         if <size_t>&block[0] % 64:
             raise ValueError("a slot table must start on a cache line")
         self.keep = block
+        self.readonly = memoryview(block).readonly
         self.ref.base = <uint8_t *>&block[0]
         self.ref.slots = slots
         self.ref.payload_bytes = payload_bytes
@@ -35,20 +44,24 @@ cdef class SlotTable:
         return self.ref.payload_bytes
 
     def write(self, uint64_t slot, const unsigned char[::1] payload) -> None:
-        """Owner: publishes a new payload. The memory must be writable: an attached reader must not call this."""
+        """Owner: publishes a new payload."""
+        if self.readonly:
+            raise TypeError("this table is attached read-only: its owner alone writes it")
         if slot >= self.ref.slots or <uint64_t>payload.shape[0] != self.ref.payload_bytes:
-            raise ValueError(f"slot {slot} of {self.ref.slots}, payload of {payload.shape[0]} bytes, not {self.ref.payload_bytes}")
+            raise ValueError(
+                f"slot {slot} of {self.ref.slots}, "
+                f"payload of {payload.shape[0]} bytes, not {self.ref.payload_bytes}"
+            )
         table_write(&self.ref, slot, &payload[0])
 
     def read(self, uint64_t slot) -> bytes:
         """A consistent copy of the payload. Raises SlotBusy."""
         if slot >= self.ref.slots:
             raise IndexError(f"slot {slot} of {self.ref.slots}")
-        out = bytearray(self.ref.payload_bytes)
-        cdef unsigned char[::1] view = out
-        if table_read(&self.ref, slot, &view[0]) == 0:
-            raise SlotBusy(f"slot {slot} changed during every one of the tries")
-        return bytes(out)
+        out = PyBytes_FromStringAndSize(NULL, self.ref.payload_bytes)
+        if table_read(&self.ref, slot, <char *>out) == 0:
+            raise SlotBusy(f"slot {slot} changed during every one of the {READ_TRIES} tries")
+        return out
 
     def version(self, uint64_t slot) -> int:
         """0 means never written."""

@@ -12,7 +12,7 @@ import msgspec
 
 from mpbroker.config.keys import INT_MAX, LONG_MAX, ConfigType, Key, table_of
 from mpbroker.config.listeners import DEFAULT_PROTOCOL_MAP, Listener
-from mpbroker.config.workers import default_workers
+from mpbroker.config.workers import MAX_HANDLERS, MAX_PROCESSORS, default_workers
 
 BOOLEAN, DOUBLE, INT, LIST = ConfigType.BOOLEAN, ConfigType.DOUBLE, ConfigType.INT, ConfigType.LIST
 LONG, STRING = ConfigType.LONG, ConfigType.STRING
@@ -94,11 +94,17 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     # processes
     num_network_threads: Annotated[
-        int, Key(INT, "Processor processes, shared by all listeners (--processors).", at_least=1)
+        int,
+        Key(
+            INT,
+            "Processor processes, shared by all listeners (--processors).",
+            at_least=1,
+            at_most=MAX_PROCESSORS,
+        ),
     ] = msgspec.field(default_factory=lambda: default_workers().processors)
-    num_io_threads: Annotated[int, Key(INT, "Handler processes (--handlers).", at_least=1)] = msgspec.field(
-        default_factory=lambda: default_workers().handlers
-    )
+    num_io_threads: Annotated[
+        int, Key(INT, "Handler processes (--handlers).", at_least=1, at_most=MAX_HANDLERS)
+    ] = msgspec.field(default_factory=lambda: default_workers().handlers)
     log_workers: Annotated[int, Key(INT, "Log processes (--log-workers).", at_least=1)] = 1
     handler_hang_timeout_ms: Annotated[
         int,

@@ -6,6 +6,7 @@ first, and the source of the value is that of its first synonym.
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from itertools import dropwhile
 
 import msgspec
 
@@ -73,7 +74,7 @@ def describe_broker(broker: BrokerConfig, names: Iterable[str] | None = None) ->
     for name in _wanted(BROKER_KEYS, names):
         key = BROKER_KEYS[name]
         value = format_value(getattr(broker, field_name(name)))
-        synonyms = _broker_synonyms(broker, key.synonyms or (name,))
+        synonyms = _broker_synonyms(broker, dict.fromkeys((name, *key.synonyms)))
         entries.append(_entry(key, value, synonyms, read_only=True))
     return entries
 
@@ -84,18 +85,21 @@ def _wanted(table: Mapping[str, Key], names: Iterable[str] | None) -> list[str]:
 
 
 def _broker_synonyms(broker: BrokerConfig, names: Iterable[str]) -> list[Synonym]:
-    """The broker's own value of each name (if it was set), then its default (if it has one)."""
+    """Broker keys that say the same, first those that were set, then the defaults.
+
+    What stands before the first name itself is left out, as in Kafka: a topic whose broker sets only
+    log.retention.hours shows no synonym for retention.ms, whose own is log.retention.ms.
+    """
+    keys = [BROKER_KEYS[name] for name in names if name in BROKER_KEYS]
     found = []
-    for name in names:
-        key = BROKER_KEYS.get(name)
-        if key is None:
-            continue
-        if name in broker.origins:
-            value = format_value(getattr(broker, field_name(name)))
-            found.append(Synonym(name, value, ConfigSource.STATIC_BROKER_CONFIG))
+    for key in keys:
+        if key.name in broker.origins:
+            value = format_value(getattr(broker, field_name(key.name)))
+            found.append(Synonym(key.name, value, ConfigSource.STATIC_BROKER_CONFIG))
+    for key in keys:
         if (default := format_value(key.default)) is not None:
-            found.append(Synonym(name, default, ConfigSource.DEFAULT_CONFIG))
-    return found
+            found.append(Synonym(key.name, default, ConfigSource.DEFAULT_CONFIG))
+    return list(dropwhile(lambda synonym: synonym.name != keys[0].name, found))
 
 
 def _entry(key: Key, value: str | None, synonyms: list[Synonym], *, read_only: bool) -> Entry:

@@ -12,6 +12,9 @@ import msgspec
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 SELF_CGROUP = Path("/proc/self/cgroup")
+# Room for so many of each is set aside in shared memory before the first of them starts.
+MAX_PROCESSORS = 16
+MAX_HANDLERS = 32
 
 
 class Workers(msgspec.Struct, frozen=True):
@@ -22,9 +25,11 @@ class Workers(msgspec.Struct, frozen=True):
 
 
 def default_workers(cpus: int | None = None) -> Workers:
-    """One processor per two CPUs and one handler per CPU, but at least one and two."""
+    """One processor per two CPUs and one handler per CPU, but at least one and two, at most what fits."""
     count = usable_cpus() if cpus is None else cpus
-    return Workers(processors=max(1, count // 2), handlers=max(2, count))
+    return Workers(
+        processors=min(max(1, count // 2), MAX_PROCESSORS), handlers=min(max(2, count), MAX_HANDLERS)
+    )
 
 
 def usable_cpus(root: Path = CGROUP_ROOT, self_cgroup: Path = SELF_CGROUP) -> int:

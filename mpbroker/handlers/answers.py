@@ -19,7 +19,7 @@ from shm.arena import Arena
 class FileSlice(RecordsSlice):
     """Records that the processor sends from a segment file; see Part in slots.pxd."""
 
-    __slots__ = ("file_generation", "generation", "position", "segment_base", "slot")
+    __slots__ = ("file_generation", "generation", "path", "position", "segment_base", "slot")
 
     def __init__(
         self,
@@ -30,12 +30,14 @@ class FileSlice(RecordsSlice):
         segment_base: int,
         file_generation: int,
         position: int,
+        path: bytes,
     ) -> None:
         super().__init__(length)
-        self.slot, self.generation = slot, generation
+        self.slot, self.generation, self.path = slot, generation, path
         self.segment_base, self.file_generation, self.position = segment_base, file_generation, position
 
-    def part(self) -> bytes:
+    def part(self, path_at: int) -> bytes:
+        """`path_at`: where in the block the path stands."""
         return pack_part(
             PartKind.PART_FILE,
             self.length,
@@ -44,6 +46,8 @@ class FileSlice(RecordsSlice):
             self.generation,
             self.segment_base,
             self.file_generation,
+            path_at,
+            len(self.path),
         )
 
 
@@ -76,14 +80,21 @@ class Answers:
     def _send_parts(
         self, request: Request, segments: Sequence[Buffer | RecordsSlice], throttle_ms: int
     ) -> None:
-        held = sum(len(segment) for segment in segments if not isinstance(segment, RecordsSlice))
-        parts_at = (held + 7) // 8 * 8
+        """The block: bytes of the frame, paths of the segments, table of the parts."""
         parts: list[bytes] = []
         pieces: list[Buffer] = []
+        at = sum(len(segment) for segment in segments if not isinstance(segment, RecordsSlice))
+        paths: dict[bytes, int] = {}
+        for path in (segment.path for segment in segments if isinstance(segment, FileSlice)):
+            if path not in paths:
+                paths[path] = at
+                at += len(path)
+        held = at
+        parts_at = (held + 7) // 8 * 8
         at = 0
         for segment in segments:
             if isinstance(segment, FileSlice):
-                parts.append(segment.part())
+                parts.append(segment.part(paths[segment.path]))
             elif isinstance(segment, RecordsSlice):
                 raise TypeError(f"{type(segment).__name__} does not say which bytes it means")
             elif len(segment):
@@ -93,7 +104,7 @@ class Answers:
         table = b"".join(parts)
         size = parts_at + len(table)
         block, view = self._allocate(size)
-        view[:held] = b"".join(pieces)
+        view[:held] = b"".join((*pieces, *paths))
         view[parts_at:] = table
         self._push(request, SlotKind.SEND_PARTS, block, size, parts_at, len(parts), throttle_ms)
 

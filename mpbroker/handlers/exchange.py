@@ -95,6 +95,11 @@ class Exchange:
         if self._end():
             self.broker.answers.close(self.slot)
 
+    def cancel(self) -> None:
+        """The connection is closed: nothing is sent, but the processor gets its request's block back."""
+        if self._end():
+            self.broker.answers.nothing(self.slot)
+
     def drop(self) -> None:
         """The connection or its processor is gone: there is nobody to answer."""
         self._end()

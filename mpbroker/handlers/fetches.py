@@ -31,6 +31,9 @@ class ParkedFetch(Protocol):
 
     def expire(self) -> None: ...
 
+    def cancel(self) -> None:
+        """The connection is closed; its processor still waits for the end of the lease."""
+
     def drop(self) -> None:
         """There is nobody to answer."""
 
@@ -90,15 +93,17 @@ class Fetches:
         return self._purgatory.next_deadline_ms()
 
     def cancel(self, connection: int) -> None:
-        """The connection is closed."""
+        """The connection is closed: the lease of its request ends here."""
         found = self._by_connection.pop(connection, None)
         if found is not None and self._purgatory.cancel(found[1]):
-            found[0].drop()
+            found[0].cancel()
 
     def forget_processor(self, processor: int) -> None:
         for connection, (fetch, _) in list(self._by_connection.items()):
             if fetch.slot.processor == processor:
-                self.cancel(connection)
+                _, watch = self._by_connection.pop(connection)
+                if self._purgatory.cancel(watch):
+                    fetch.drop()
 
     def _sweep(self) -> None:
         if len(self._by_connection) <= 2 * len(self._purgatory) + MOST_ENDED:

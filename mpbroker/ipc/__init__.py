@@ -1,1 +1,3 @@
-"""The layouts that processes share: who talks to whom (`topology`), descriptors (`slots`), partition slots (`table`), counters."""
+"""The layouts that processes share: who talks to whom (`topology`), descriptors (`slots`), partition slots
+(`table`), counters.
+"""

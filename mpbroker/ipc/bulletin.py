@@ -1,12 +1,14 @@
-"""A one-to-many log of small messages in shared memory: immutable bases, deltas between them, readers at their own pace.
+"""A one-to-many log of small messages in shared memory: immutable bases, deltas, readers at their own pace.
 
-    0     position    generation << 32 | bytes valid in its half; written by the publisher, one release store per message
+    0     position    generation << 32 | bytes valid in its half; one release store per message
     4096  half 0      messages: length u32, bytes; the first is a base
     ...   half 1
 
-Generation g lives in half g & 1. A new base opens the next generation in the other half, which is free as soon as every live
-reader has said (in its word of `acks`) that it follows the current one. A publisher killed while writing has published nothing;
-its successor begins with a base of its own.
+Generation g lives in half g & 1. A new base opens the next generation in the other half, which is free as
+soon as every live reader has said (in its word of `acks`) that it follows the current one. A reader must
+count as live before its first look: if it comes later than the publisher's check it is behind by one
+generation, never by two. A publisher killed while writing has published nothing; its successor begins with a
+base of its own.
 """
 
 from __future__ import annotations
@@ -40,13 +42,18 @@ class BulletinPublisher:
         return all(self._acks.load(reader) >= self._generation for reader in self._live_readers())
 
     def publish_base(self, payload: bytes) -> None:
-        """Call only when `can_publish_base`."""
+        """Call only when `can_publish_base`. Raises ValueError for a base that no half can hold."""
+        if _LENGTH.size + len(payload) > len(self._halves[0]):
+            # Before the generation moves: the next try must not land in the half that is being read.
+            raise ValueError(f"a base of {len(payload)} bytes does not fit into {len(self._halves[0])}")
         self._generation += 1
         self._tail = 0
         self._append(payload)
 
     def publish_delta(self, payload: bytes) -> None:
-        """Raises BulletinFull."""
+        """Raises BulletinFull, also before the first base: a predecessor's messages are still being read."""
+        if self._tail == 0:
+            raise BulletinFull("no base has been published yet")
         if self._tail + _LENGTH.size + len(payload) > len(self._halves[0]):
             raise BulletinFull(f"{len(payload)} bytes do not fit behind {self._tail}")
         self._append(payload)
@@ -71,7 +78,7 @@ class BulletinReader:
         self._read = 0
 
     def poll(self) -> list[bytes]:
-        """The messages published since the last call, oldest first; empty when there is no news. A base comes first in its list."""
+        """The messages published since the last call, oldest first; a base is the first of its list."""
         position = self._position.load(0)
         generation, tail = position >> 32, position & 0xFFFFFFFF
         if generation != self._generation:
@@ -85,7 +92,8 @@ class BulletinReader:
             start = self._read + _LENGTH.size
             news.append(bytes(half[start : start + length]))
             self._read = start + length
-        # Only now may the publisher reuse the other half; a base that came meanwhile is in this very half or the next poll's.
+        # Only now may the publisher reuse the other half. A base that came meanwhile lies there, for the next
+        # poll.
         self._acks.store(self._index, generation)
         return news
 

@@ -1,9 +1,10 @@
 """What every process of the tree has: its place, its memory, and the supervisor's orders.
 
-Orders are state in shared words, never queued messages: each process looks at its own on every wake-up and does what is new.
-`orders` says run or stop. `fence_orders` says that a role died (`roles` is 0 for it: drop what is left of it, then acknowledge) or
-that its successor is there (`roles` is its incarnation: bind its rings anew, then acknowledge). Some deaths are mended in stages,
-so that what depends on what is done in order; the stage is in the order.
+Orders are state in shared words, never queued messages: each process looks at its own on every wake-up and
+does what is new. `orders` says run or stop. `fence_orders` says that a role died (`roles` is 0 for it: drop
+what is left of it, then acknowledge) or that its successor is there (`roles` is its incarnation: bind its
+rings anew, then acknowledge). Some deaths are mended in stages, so that what depends on what is done in
+order; the stage is in the order.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class ExitCode(IntEnum):
     """How a child ends. Everything but these restarts the role."""
 
     STOPPED = 0
-    FATAL = 3           # stops the broker: restarting cannot help (configuration, damaged or foreign data, no log directory left)
+    # stops the broker: restarting cannot help (configuration, damaged or foreign data, no log directory left)
+    FATAL = 3
 
 
 class FatalError(Exception):
@@ -83,6 +85,11 @@ class ProcessContext:
         self._fence_acks = memory.words("fence_acks")
         self._roles = memory.words("roles")
         self._fence_seen = self._fence_orders.load(index)
+        self._terminated = False
+
+    def terminate(self) -> None:
+        """Stop as if ordered: the supervisor is gone, or somebody sent this process a SIGTERM."""
+        self._terminated = True
 
     def ready(self) -> None:
         """Tells the supervisor that this process serves."""
@@ -94,7 +101,7 @@ class ProcessContext:
         self.ring(SUPERVISOR)
 
     def must_stop(self) -> bool:
-        return self._orders.load(self.index) == Order.STOP
+        return self._terminated or self._orders.load(self.index) == Order.STOP
 
     def is_alive(self, role: int) -> bool:
         """Whether the role has a process now, as far as the supervisor declared."""
@@ -124,7 +131,9 @@ class ProcessContext:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """The kernel sends SIGTERM when the supervisor dies; closes the race with a parent that is dead already."""
+    """The kernel sends SIGTERM when the supervisor dies; closes the race with a parent that is dead
+    already.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")

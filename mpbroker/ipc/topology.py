@@ -1,7 +1,8 @@
 """Which processes there are, who talks to whom, and the memory that it takes.
 
-Every ring and doorbell for the fixed maximum of processes exists before the first fork; what is not used is never touched and costs
-nothing. A process is named by its index for its whole role's life; a successor takes over the index behind a fence.
+Every ring and doorbell for the fixed maximum of processes exists before the first fork; what is not used is
+never touched and costs nothing. A process is named by its index for its whole role's life; a successor takes
+over the index behind a fence.
 """
 
 from __future__ import annotations
@@ -72,7 +73,13 @@ def name_of(index: int) -> str:
         return f"processor {index - FIRST_PROCESSOR}"
     if is_handler(index):
         return f"handler {index - FIRST_HANDLER}"
-    names = {SUPERVISOR: "supervisor", ACCEPTOR: "acceptor", COORDINATOR: "coordinator", LOG: "log", EXPORTER: "exporter"}
+    names = {
+        SUPERVISOR: "supervisor",
+        ACCEPTOR: "acceptor",
+        COORDINATOR: "coordinator",
+        LOG: "log",
+        EXPORTER: "exporter",
+    }
     return names[index]
 
 
@@ -94,21 +101,22 @@ class Sizes:
     """What the operator decides about memory."""
 
     partition_slots: int = 16384
-    request_limit_bytes: int = 1 << 30     # per processor: queued.max.request.bytes, or a share of memory
-    reply_limit_bytes: int = 1 << 30       # per handler, and of the coordinator and the log process
-    arena_extent_bytes: int = 16 << 30     # virtual
+    request_limit_bytes: int = 1 << 30  # per processor: queued.max.request.bytes, or a share of memory
+    reply_limit_bytes: int = 1 << 30  # per handler, and of the coordinator and the log process
+    arena_extent_bytes: int = 16 << 30  # virtual
 
 
 class SharedMemory:
     """All memory of one broker, made by the supervisor before the first fork and inherited by every child.
 
-    Blocks of the public region: `counters` (a page per process), `table` (partition slots).
-    Blocks of the private region: `rings`, `doorbells`, `marks` (a row per partition slot, the waiter is handler number h),
-    `dirty` (a word per handler number; non-zero: a slot that the handler marked has moved; written by the log process),
-    `heavy` (a word per handler number: since when, in ns, it runs a heavy request, 0 if none; written by the handler),
-    `fence_orders` (a word per process, written by the supervisor), `fence_acks` (a word per process, written by it),
-    `roles` (a word per process: its incarnation, 0 while there is none; written by the supervisor), `orders` (run or stop; written by
-    the supervisor), `states` (written by the process), `bulletin` (metadata) and `bulletin_acks` (a word per reader).
+    Blocks of the public region: `counters` (a page per process), `table` (partition slots). Blocks of the
+    private region: `rings`, `doorbells`, `marks` (a row per partition slot, the waiter is handler number h),
+    `dirty` (a word per handler number; non-zero: a slot that the handler marked has moved; written by the log
+    process), `heavy` (a word per handler number: since when, in ns, it runs a heavy request, 0 if none;
+    written by the handler), `fence_orders` (a word per process, written by the supervisor), `fence_acks` (a
+    word per process, written by it), `roles` (a word per process: its incarnation, 0 while there is none;
+    written by the supervisor), `orders` (run or stop; written by the supervisor), `states` (written by the
+    process), `bulletin` (metadata) and `bulletin_acks` (a word per reader).
     """
 
     BULLETIN_BYTES = 256 << 20
@@ -121,7 +129,9 @@ class SharedMemory:
         for producer, consumer, slots in ring_pairs():
             self._ring_at[producer, consumer] = (at, slots)
             at += ring.ring_bytes(slots)
-        self.public = Region.create_public(public_path, PUBLIC_MAGIC, LAYOUT_VERSION, public_blocks(sizes.partition_slots))
+        self.public = Region.create_public(
+            public_path, PUBLIC_MAGIC, LAYOUT_VERSION, public_blocks(sizes.partition_slots)
+        )
         words = 8 * PROCESSES
         self.private = Region.create_private(
             PRIVATE_MAGIC,
@@ -165,7 +175,9 @@ class SharedMemory:
         return counter_page(self.public, index)
 
     def table(self) -> SlotTable:
-        return SlotTable(self.public.block("table"), self.sizes.partition_slots, partition_table.PAYLOAD_BYTES)
+        return SlotTable(
+            self.public.block("table"), self.sizes.partition_slots, partition_table.PAYLOAD_BYTES
+        )
 
     def marks(self) -> WaitingMarks:
         return WaitingMarks(self.private.block("marks"), self.sizes.partition_slots)
@@ -196,10 +208,14 @@ def public_blocks(partition_slots: int) -> list[Block]:
 def counter_page(public: Region, index: int) -> CounterPage:
     """The counter page of a process, for itself or for a reader that attached the public region."""
     at = index * COUNTER_PAGE_BYTES
-    return CounterPage(public.block("counters")[at : at + COUNTER_PAGE_BYTES], Counter.COUNTERS, Histogram.HISTOGRAMS)
+    return CounterPage(
+        public.block("counters")[at : at + COUNTER_PAGE_BYTES], Counter.COUNTERS, Histogram.HISTOGRAMS
+    )
 
 
 def attach_table(public: Region) -> SlotTable:
     """The partition table of an attached public region, for a reader."""
     block = public.block("table")
-    return SlotTable(block, len(block) // table.slot_bytes(partition_table.PAYLOAD_BYTES), partition_table.PAYLOAD_BYTES)
+    return SlotTable(
+        block, len(block) // table.slot_bytes(partition_table.PAYLOAD_BYTES), partition_table.PAYLOAD_BYTES
+    )

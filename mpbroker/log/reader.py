@@ -41,12 +41,13 @@ class Bound(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Whole bytes of one segment file, beginning with a batch; `inode` says which file was meant. The last batch may be cut."""
+    """Whole bytes of one segment file, beginning with a batch; `path` and `inode` say which file is meant. The last batch may be cut."""
 
     segment_base: int
     position: int
     length: int
     inode: int
+    path: bytes
 
 
 class FoundOffset(NamedTuple):
@@ -69,6 +70,7 @@ class _OpenSegment:
     fd: int
     index_fd: int
     inode: int
+    path: bytes
 
     @classmethod
     def open(cls, directory: Path, base: int) -> _OpenSegment:
@@ -84,7 +86,7 @@ class _OpenSegment:
         except OSError:
             os.close(fd)
             raise
-        return cls(base, fd, index_fd, os.fstat(fd).st_ino)
+        return cls(base, fd, index_fd, os.fstat(fd).st_ino, os.fsencode((directory / segment_name(base)).absolute()))
 
     def close(self) -> None:
         os.close(self.fd)
@@ -137,7 +139,7 @@ class PartitionReader:
             length = batch.length
         if batch.position + length == limit and segment.base == bound.segment_base:
             self._remember(bound.offset, bound.segment_base, bound.position)
-        return Slice(segment.base, batch.position, length, segment.inode)
+        return Slice(segment.base, batch.position, length, segment.inode, segment.path)
 
     def read(self, piece: Slice) -> bytes:
         """The bytes of a slice. Raises SegmentGone, OSError."""

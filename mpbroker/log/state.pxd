@@ -32,6 +32,7 @@ cdef struct PartitionCore:
     int64_t index_interval_bytes
     int append_time                 # LogAppendTime
     # durability
+    int moved                       # to be published at the end of this round
     int unsynced                    # appended to since the last commit round began
     int in_flight                   # part of the commit round in flight, ...
     Bound covered                   # ... which makes it durable up to here
@@ -39,6 +40,7 @@ cdef struct PartitionCore:
     # the round that is being gathered
     int32_t first_planned
     int32_t last_planned
+    int32_t planned_count
     int64_t planned_end             # log end and size as if all that is planned were written
     int64_t planned_size
 

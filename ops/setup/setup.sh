@@ -93,8 +93,8 @@ fill_venv() {
     export UV_SYSTEM_CERTS=1
     [ -z "${PIP_CERT:-}" ] || export SSL_CERT_FILE=${SSL_CERT_FILE:-$PIP_CERT}
     .venv/bin/python -c 'import uv' 2>/dev/null || .venv/bin/python -m pip install --quiet uv
-    # --inexact leaves uv itself alone, which the lock file does not know.
-    UV_PROJECT_ENVIRONMENT=.venv .venv/bin/uv sync --quiet --locked --inexact --all-extras --all-groups
+    # --inexact leaves uv itself alone, which the lock file does not know. The native modules are make's.
+    MPBROKER_NATIVE=0 UV_PROJECT_ENVIRONMENT=.venv .venv/bin/uv sync --quiet --locked --inexact --all-extras --all-groups
 }
 
 install_missing

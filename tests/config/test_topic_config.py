@@ -79,6 +79,16 @@ def test_describe_topic_names_every_place_a_value_could_come_from() -> None:
     )
 
 
+def test_describe_shows_synonyms_from_the_wanted_name_on() -> None:
+    """Kafka 4.3 answers so: the hours are known to it, and dropped because the milliseconds are not set."""
+    broker = load(None, ["log.retention.hours=1"]).config
+    (entry,) = describe_topic(broker, {}, ["retention.ms"])
+    assert (entry.value, entry.source, entry.synonyms) == ("3600000", ConfigSource.DEFAULT_CONFIG, ())
+    hours, milliseconds = describe_broker(broker, ["log.retention.hours", "log.retention.ms"])
+    assert [synonym.value for synonym in hours.synonyms] == ["1", "168"]
+    assert (milliseconds.value, milliseconds.synonyms) == (None, ())
+
+
 def test_describe_topic_has_all_settings_as_kafka_prints_them() -> None:
     entries = {entry.name: entry for entry in describe_topic(BROKER, {})}
     assert list(entries) == sorted(TOPIC_KEYS)

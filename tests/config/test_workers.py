@@ -7,7 +7,9 @@ import pytest
 from mpbroker.config import workers
 
 
-@pytest.mark.parametrize(("cpus", "expected"), [(1, (1, 2)), (2, (1, 2)), (3, (1, 3)), (8, (4, 8))])
+@pytest.mark.parametrize(
+    ("cpus", "expected"), [(1, (1, 2)), (2, (1, 2)), (3, (1, 3)), (8, (4, 8)), (200, (16, 32))]
+)
 def test_defaults(cpus: int, expected: tuple[int, int]) -> None:
     found = workers.default_workers(cpus)
     assert (found.processors, found.handlers) == expected
@@ -53,3 +55,9 @@ def test_usable_cpus_are_bounded_by_affinity_and_never_zero(
     (root / "a/cpu.max").write_text("900000 100000")
     assert workers.usable_cpus(root, own) == 4
     assert workers.usable_cpus(root, tmp_path / "missing") == 4
+
+
+def test_shared_memory_has_room_for_as_many() -> None:
+    from mpbroker.ipc import topology
+
+    assert (workers.MAX_PROCESSORS, workers.MAX_HANDLERS) == (topology.MAX_PROCESSORS, topology.MAX_HANDLERS)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,10 @@ from mpbroker.log.partition_log import PartitionLog
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from rig import Rig  # noqa: E402
 
 # In the future, so that no producer has expired.
 T0 = 4_000_000_000_000
@@ -76,3 +82,19 @@ def writer(tmp_path: Path, topic_config: Callable[..., TopicConfig]) -> Callable
         return Writer(PartitionLog.create(tmp_path / "t-0", "t", 0, TOPIC_ID, topic_config(**overrides)))
 
     return build
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
+    made: list[Rig] = []
+    public = Path(tempfile.mkdtemp(dir="/dev/shm"))
+
+    def build(name: str = "data", **options: object) -> Rig:
+        (tmp_path / name).mkdir(exist_ok=True)
+        made.append(Rig(tmp_path / name, public / f"region{len(made)}", options))
+        return made[-1]
+
+    yield build
+    for one in made:
+        one.close()
+    public.rmdir()

@@ -92,6 +92,9 @@ class Fetch:
     def expire(self) -> None:
         self.exchange.guard(lambda: self._answer(at_once=True))
 
+    def cancel(self) -> None:
+        self.exchange.cancel()
+
     def drop(self) -> None:
         self.exchange.drop()
 
@@ -212,6 +215,7 @@ class Fetch:
             generation=image.slot_generation,
             segment_base=piece.segment_base,
             file_generation=piece.inode,
+            path=piece.path,
             position=piece.position,
         )
         return Read(answer, piece.length, piece.segment_base < bound.segment_base)

@@ -1,0 +1,161 @@
+"""`mpbroker consume`: prints records as they come, without a group and without committing anything."""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+import msgspec
+
+from mpbroker.cli.client import EARLIEST, LATEST, Client, Fetched, KafkaError, Topic
+from mpbroker.cli.connection import ConnectionLost
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.retry import Retry
+from mpbroker.cli.template import Part, compile_template
+from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.iterate import iterate_batches
+from mpbroker.records.record import LOG_APPEND_TIME, Record
+
+MAX_WAIT_MS = 500
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What the flags of the command say; a count of 0 has no end."""
+
+    topic: str
+    partition: int
+    offset: str
+    count: int
+    exit_at_end: bool
+    template: str
+    as_json: bool
+
+
+def consume(bootstrap: str, settings: Settings) -> None:
+    """Prints until it has enough, the end is reached if that was asked for, or it is interrupted."""
+    render = _render_json if settings.as_json else compile_template(settings.template)
+    where = parse_offset(settings.offset)
+    with Client(bootstrap) as client:
+        consumer = Consumer(client, settings, where)
+        try:
+            _print_all(consumer, render, sys.stdout.buffer)
+        except KeyboardInterrupt:
+            sys.stdout.flush()
+
+
+def parse_offset(text: str) -> Callable[[int, int], int]:
+    """`beginning`, `end`, an offset, or -N for the last N: from a partition's ends to a position."""
+    match text:
+        case "beginning" | "earliest":
+            return lambda start, _end: start
+        case "end" | "latest":
+            return lambda _start, end: end
+        case _ if text.isdecimal():
+            return lambda _start, _end: int(text)
+        case _ if text.startswith("-") and text[1:].isdecimal():
+            return lambda start, end: max(start, end + int(text))
+    raise CliError(f"-o is beginning, end, an offset or -N for the last N records, not '{text}'", USAGE_ERROR)
+
+
+class Consumer:
+    """Positions in the partitions of one topic, and the loop that moves them."""
+
+    def __init__(self, client: Client, settings: Settings, where: Callable[[int, int], int]) -> None:
+        self._client = client
+        self._settings = settings
+        self._topic = client.topic(settings.topic)
+        self._positions = self._first_positions(where)
+        self._retry = Retry()
+
+    def groups(self) -> Iterator[list[tuple[int, Record]]]:
+        """Records with their partitions, in groups as fetches bring them, some of them empty."""
+        left = self._settings.count or None
+        at_end: set[int] = set()
+        while len(at_end) < len(self._positions):
+            group = []
+            for fetched in self._fetch():
+                group += [(fetched.partition, record) for record in self._take(fetched)]
+                if (
+                    self._settings.exit_at_end
+                    and self._positions[fetched.partition] >= fetched.high_watermark
+                ):
+                    at_end.add(fetched.partition)
+            yield group[:left]
+            if left is not None:
+                left -= len(group)
+                if left <= 0:
+                    return
+
+    @property
+    def topic(self) -> Topic:
+        return self._topic
+
+    def _first_positions(self, where: Callable[[int, int], int]) -> dict[int, int]:
+        indexes = [partition.index for partition in self._topic.partitions]
+        if self._settings.partition >= 0:
+            indexes = [self._settings.partition]
+        starts = self._client.offsets(self._topic, EARLIEST, indexes)
+        ends = self._client.offsets(self._topic, LATEST, indexes)
+        return {index: where(starts[index], ends[index]) for index in indexes}
+
+    def _fetch(self) -> list[Fetched]:
+        """One fetch. Reading twice is harmless, so a lost connection is simply made anew."""
+        while True:
+            try:
+                fetched = self._client.fetch(self._topic, self._positions, MAX_WAIT_MS)
+                for part in fetched:
+                    if part.error_code:
+                        raise KafkaError(self._where(part.partition), part.error_code)
+            except (ConnectionLost, KafkaError) as error:
+                self._recover(error)
+                continue
+            self._retry.succeeded()
+            return fetched
+
+    def _recover(self, error: CliError) -> None:
+        """Waits, connects anew and asks who leads now; raises when it is no use."""
+        while True:
+            self._retry.pause_or_raise(error)
+            self._client.disconnect()
+            try:
+                self._topic = self._client.topic(self._settings.topic)
+            except (ConnectionLost, KafkaError) as again:
+                error = again
+            else:
+                return
+
+    def _take(self, fetched: Fetched) -> Iterator[Record]:
+        """Records from the position on; a batch may begin before it, and may have none left."""
+        try:
+            for batch in iterate_batches(fetched.records):
+                if not batch.is_control:
+                    position = self._positions[fetched.partition]
+                    yield from (record for record in batch.records() if record.offset >= position)
+                self._positions[fetched.partition] = batch.last_offset + 1
+        except CorruptBatch as error:
+            raise CliError(f"{self._where(fetched.partition)}: a damaged batch came back: {error}") from error
+
+    def _where(self, partition: int) -> str:
+        return f"{self._topic.name}-{partition} at offset {self._positions[partition]}"
+
+
+def _print_all(consumer: Consumer, render: Part, out: BinaryIO) -> None:
+    for group in consumer.groups():
+        out.writelines(render(consumer.topic.name, partition, record) for partition, record in group)
+        out.flush()
+
+
+def _render_json(topic: str, partition: int, record: Record) -> bytes:
+    def text(data: bytes | None) -> str | None:
+        return None if data is None else data.decode("utf-8", "replace")
+
+    document = {
+        "topic": topic,
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "timestamp_type": "LogAppendTime" if record.timestamp_type == LOG_APPEND_TIME else "CreateTime",
+        "headers": [[name, text(value)] for name, value in record.headers],
+        "key": text(record.key),
+        "value": text(record.value),
+    }
+    return msgspec.json.encode(document) + b"\n"

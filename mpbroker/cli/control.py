@@ -1,0 +1,100 @@
+"""Talking to a running broker's supervisor: one JSON message there, one back, over its own Unix socket.
+
+The socket is `control.sock` in the runtime directory, of type SOCK_SEQPACKET, so that a message is a
+message. The runtime directory is `$MPBROKER_RUNTIME_DIR` or what `mpbroker.json` in a log directory says.
+The supervisor answers also when every other process is jammed.
+"""
+
+import errno
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mpbroker.cli.errors import CliError
+
+SOCKET_NAME = "control.sock"
+POINTER_NAME = "mpbroker.json"
+REPLY_BYTES_MAX = 1 << 20
+TIMEOUT_SECONDS = 10.0
+
+
+class Pointer(msgspec.Struct):
+    """What we need of `mpbroker.json` in a log directory: where its broker can be reached."""
+
+    runtime_dir: str
+    pid: int
+
+
+class ControlClient:
+    """Asks one broker. Each request is a connection of its own: nothing to keep, nothing to go stale."""
+
+    def __init__(self, runtime_dir: Path, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        self.path = runtime_dir / SOCKET_NAME
+        self._timeout_seconds = timeout_seconds
+
+    @classmethod
+    def find(cls, log_dirs: str | None) -> "ControlClient":
+        """The broker named by the environment, else the one that runs on the first of the log directories."""
+        if runtime_dir := os.environ.get("MPBROKER_RUNTIME_DIR"):
+            return cls(Path(runtime_dir))
+        directory = Path((log_dirs or "data").split(",")[0].strip())
+        path = directory / POINTER_NAME
+        try:
+            pointer = msgspec.json.decode(path.read_bytes(), type=Pointer)
+        except FileNotFoundError as error:
+            raise CliError(
+                f"no broker is running on {directory.absolute()} (it has no {POINTER_NAME}); "
+                "name its data directory with --log-dirs, or set MPBROKER_RUNTIME_DIR"
+            ) from error
+        except OSError as error:
+            raise CliError(f"{path} cannot be read: {error.strerror}") from error
+        except msgspec.DecodeError as error:
+            raise CliError(f"{path} is damaged ({error}); set MPBROKER_RUNTIME_DIR instead") from error
+        return cls(Path(pointer.runtime_dir))
+
+    def call(self, command: str, **arguments: Any) -> dict[str, Any]:
+        """The supervisor's reply to one command."""
+        request = msgspec.json.encode({"command": command, **arguments})
+        try:
+            packet = self._exchange(request)
+        except TimeoutError as error:
+            raise CliError(
+                f"the supervisor at {self.path} has not answered within {self._timeout_seconds:g} s"
+            ) from error
+        except OSError as error:
+            raise self._explain(error) from error
+        if not packet:
+            raise CliError(f"the supervisor at {self.path} closed the connection without an answer")
+        try:
+            reply: dict[str, Any] = msgspec.json.decode(packet, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise CliError(
+                f"the supervisor at {self.path} answered something else than JSON: {error}"
+            ) from error
+        if "error" in reply:
+            raise CliError(str(reply["error"]))
+        return reply
+
+    def _exchange(self, request: bytes) -> bytes:
+        # An address has room for 107 bytes of path; through the directory's descriptor any path will do.
+        directory = os.open(self.path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+                connection.settimeout(self._timeout_seconds)
+                connection.connect(f"/proc/self/fd/{directory}/{self.path.name}")
+                connection.send(request)
+                return connection.recv(REPLY_BYTES_MAX)
+        finally:
+            os.close(directory)
+
+    def _explain(self, error: OSError) -> CliError:
+        if error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR):
+            return CliError(
+                f"no broker is running: nobody listens on {self.path}; start one with mpbroker serve"
+            )
+        if error.errno == errno.EACCES:
+            return CliError(f"{self.path} is not yours to use; run this as the broker's user")
+        return CliError(f"{self.path}: {error.strerror}")

@@ -1,0 +1,12 @@
+"""How commands fail: one line that says what is wrong and what to do, an exit code, no traceback."""
+
+RUNTIME_ERROR = 1
+USAGE_ERROR = 2
+
+
+class CliError(Exception):
+    """A command cannot do its work. `exit_code` is 1 if trying again may help and 2 if the call is wrong."""
+
+    def __init__(self, message: str, exit_code: int = RUNTIME_ERROR) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code

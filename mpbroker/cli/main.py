@@ -1,0 +1,241 @@
+"""Commands and their flags; what a command does stands in a module of its own, imported when it is called."""
+
+import os
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mpbroker.cli.errors import CliError
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+app = typer.Typer(
+    name="mpbroker",
+    help="A Kafka-compatible message broker, and the commands to use and steer it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+topic_app = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics.")
+ctl_app = typer.Typer(no_args_is_help=True, help="Look at a running broker on this host, and steer it.")
+app.add_typer(topic_app, name="topic")
+app.add_typer(ctl_app, name="ctl")
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-server",
+        "-b",
+        metavar="HOST:PORT",
+        envvar="MPBROKER_BOOTSTRAP_SERVER",
+        help="Where the broker is.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+LogDirs = Annotated[
+    str | None,
+    typer.Option("--log-dirs", metavar="DIR,…", help="Data directories of the broker (default: ./data)."),
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("-o", metavar="KEY=VALUE", help="Set any key; repeatable.")
+]
+
+
+def _version(wanted: bool) -> None:
+    if not wanted:
+        return
+    try:
+        typer.echo(f"mpbroker {version('mpbroker')}")
+    except PackageNotFoundError:
+        typer.echo("mpbroker, running from its source directory")
+    raise typer.Exit
+
+
+@app.callback()
+def _root(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    del show_version
+
+
+@app.command()
+def serve(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="A server.properties file.")
+    ] = None,
+    options: Overrides = None,
+    listeners: Annotated[
+        str | None, typer.Option(metavar="NAME://HOST:PORT,…", help="Addresses to listen on.")
+    ] = None,
+    log_dirs: LogDirs = None,
+    processors: Annotated[
+        str | None, typer.Option(metavar="N", help="Processor processes (network).")
+    ] = None,
+    handlers: Annotated[str | None, typer.Option(metavar="N", help="Handler processes (requests).")] = None,
+    log_workers: Annotated[str | None, typer.Option(metavar="N", help="Log processes (disk).")] = None,
+    check_config: Annotated[
+        bool, typer.Option("--check-config", help="Check the settings and exit.")
+    ] = False,
+) -> None:
+    """Run a broker until it is told to stop."""
+    from mpbroker.cli import serve as command
+
+    flags = {
+        "--listeners": listeners,
+        "--log-dirs": log_dirs,
+        "--processors": processors,
+        "--handlers": handlers,
+        "--log-workers": log_workers,
+    }
+    raise typer.Exit(command.serve(config, options or [], flags, check_only=check_config))
+
+
+@topic_app.command("create")
+def topic_create(
+    name: str,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", help="-1: as the broker is set.")] = -1,
+    replication_factor: Annotated[
+        int, typer.Option("--replication-factor", "-r", help="-1: as the broker is set.")
+    ] = -1,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", metavar="KEY=VALUE", help="Topic setting; repeatable."),
+    ] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="An existing topic is fine.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Create a topic."""
+    from mpbroker.cli import topics
+
+    topics.create(bootstrap, name, partitions, replication_factor, config or [], if_not_exists=if_not_exists)
+
+
+@topic_app.command("list")
+def topic_list(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+    """List all topics."""
+    from mpbroker.cli import topics
+
+    topics.show_list(bootstrap, as_json=json)
+
+
+@topic_app.command("describe")
+def topic_describe(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]…", help="Default: all.")] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Partitions, offsets and changed settings of topics."""
+    from mpbroker.cli import topics
+
+    topics.describe(bootstrap, names or [], as_json=json)
+
+
+@topic_app.command("delete")
+def topic_delete(
+    names: Annotated[list[str], typer.Argument(metavar="NAME…")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete topics and all their records."""
+    from mpbroker.cli import topics
+
+    topics.delete(bootstrap, names, dry_run=dry_run)
+
+
+@app.command()
+def produce(
+    topic: str,
+    partition: Annotated[int, typer.Option("--partition", "-p", help="-1: by key, else in turn.")] = -1,
+    key_separator: Annotated[
+        str | None,
+        typer.Option("--key-separator", "-K", metavar="SEP", help="What stands between key and value."),
+    ] = None,
+    acks: Annotated[str, typer.Option(metavar="all|1|0", help="When a record counts as written.")] = "all",
+    compression: Annotated[
+        str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4 or zstd.")
+    ] = "none",
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("-X", metavar="KEY=VALUE", help="acks or compression by their names in other clients."),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Send each line of standard input as one record."""
+    from mpbroker.cli import produce as command
+
+    settings = command.Settings(topic, partition, key_separator, acks, compression)
+    command.produce(bootstrap, settings, properties or [])
+
+
+@app.command()
+def consume(
+    topic: str,
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="The same as -o beginning.")
+    ] = False,
+    offset: Annotated[
+        str,
+        typer.Option(
+            "--offset", "-o", metavar="beginning|end|N|-N", help="-N: the last N of each partition."
+        ),
+    ] = "end",
+    partition: Annotated[int, typer.Option("--partition", "-p", help="-1: all.")] = -1,
+    count: Annotated[int, typer.Option("-n", metavar="N", help="Stop after N records.")] = 0,
+    exit_at_end: Annotated[bool, typer.Option("-e", help="Stop at the end of all partitions.")] = False,
+    template: Annotated[
+        str,
+        typer.Option("-f", metavar="FORMAT", help="%t topic, %p partition, %o offset, %k key, %v value, …"),
+    ] = "%v\\n",
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Print records of a topic as they come."""
+    from mpbroker.cli import consume as command
+
+    start = "beginning" if from_beginning else offset
+    settings = command.Settings(topic, partition, start, count, exit_at_end, template, json)
+    command.consume(bootstrap, settings)
+
+
+@ctl_app.command("status")
+def ctl_status(log_dirs: LogDirs = None, json: Json = False) -> None:
+    """Processes, listeners and counters of the broker."""
+    from mpbroker.cli import ctl
+
+    ctl.status(log_dirs, as_json=json)
+
+
+@ctl_app.command("resize")
+def ctl_resize(
+    handlers: Annotated[int | None, typer.Option(min=1, help="New number of handlers.")] = None,
+    processors: Annotated[int | None, typer.Option(min=1, help="New number of processors.")] = None,
+    log_dirs: LogDirs = None,
+    json: Json = False,
+) -> None:
+    """Change the number of worker processes while the broker runs."""
+    from mpbroker.cli import ctl
+
+    ctl.resize(log_dirs, handlers, processors, as_json=json)
+
+
+def main() -> None:
+    """Entry point of the `mpbroker` executable."""
+    try:
+        app(prog_name="mpbroker")
+    except CliError as error:
+        for line in str(error).splitlines():
+            print(f"mpbroker: {line}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # Whoever read our output has gone (`| head`); Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

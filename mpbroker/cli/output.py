@@ -1,0 +1,60 @@
+"""Tables for people and JSON for programs. Colours appear on a terminal only; Rich sees to that."""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+
+def print_json(value: Any) -> None:
+    """One document, indented; keys are as stable as the command."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
+    """Numbers to the right. Piped output is never cut at a terminal's width."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=10_000)
+    texts = [list(row) for row in rows]
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
+    for index, column in enumerate(columns):
+        numeric = bool(texts) and all(isinstance(row[index], (int, float)) for row in texts)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in texts:
+        table.add_row(*(_text(cell) for cell in row))
+    console.print(table)
+
+
+def print_document(document: Mapping[str, Any]) -> None:
+    """Any JSON object: plain members as a list, lists of objects as one table each."""
+    plain = [(name, value) for name, value in document.items() if not _is_table(value)]
+    if plain:
+        print_table(["", ""], plain)
+    for name, rows in document.items():
+        if _is_table(rows):
+            columns = list(dict.fromkeys(column for row in rows for column in row))
+            print_table(columns, [[row.get(column) for column in columns] for row in rows], title=name)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
+
+
+def _text(cell: Any) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, float):
+        return f"{cell:.1f}"
+    if isinstance(cell, (list, tuple)):
+        return ", ".join(_text(part) for part in cell)
+    if isinstance(cell, dict):
+        return ", ".join(f"{name}={_text(part)}" for name, part in cell.items())
+    return str(cell)

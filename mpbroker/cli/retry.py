@@ -1,0 +1,30 @@
+"""Trying again when the broker says that it may help, for a while and not too often."""
+
+import time
+
+from mpbroker.cli.client import KafkaError
+from mpbroker.cli.connection import ConnectionLost
+from mpbroker.cli.errors import CliError
+
+GIVE_UP_AFTER_SECONDS = 30.0
+PAUSE_SECONDS = 0.1
+
+
+class Retry:
+    """The patience of one operation, counted from its start or its last success."""
+
+    def __init__(self, give_up_after_seconds: float = GIVE_UP_AFTER_SECONDS) -> None:
+        self._give_up_after_seconds = give_up_after_seconds
+        self.succeeded()
+
+    def succeeded(self) -> None:
+        self._deadline = time.monotonic() + self._give_up_after_seconds
+
+    def pause_or_raise(self, error: CliError) -> None:
+        """Waits a little, or raises the error if it is final or has lasted too long."""
+        passing = isinstance(error, ConnectionLost) or (
+            isinstance(error, KafkaError) and error.code.retriable
+        )
+        if not passing or time.monotonic() >= self._deadline:
+            raise error
+        time.sleep(PAUSE_SECONDS)

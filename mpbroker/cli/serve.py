@@ -1,0 +1,53 @@
+"""`mpbroker serve`: settings are read, checked and complained about here; then the supervisor takes over."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.config import BrokerConfig, ConfigError, Flag, load
+
+# Flags are texts here, so that a wrong number gets the same message wherever it was written.
+FLAG_KEYS = {
+    "--listeners": "listeners",
+    "--log-dirs": "log.dirs",
+    "--processors": "num.network.threads",
+    "--handlers": "num.io.threads",
+    "--log-workers": "log.workers",
+}
+
+
+def serve(
+    config_file: Path | None, overrides: Sequence[str], flags: Mapping[str, str | None], *, check_only: bool
+) -> int:
+    """Runs the broker; its exit code is ours."""
+    config = read_config(config_file, overrides, flags)
+    if check_only:
+        print("mpbroker: the settings are good", file=sys.stderr)
+        return 0
+    refuse_other_platforms(sys.platform)
+    from mpbroker.supervisor.main import run
+
+    return run(config)
+
+
+def read_config(
+    config_file: Path | None, overrides: Sequence[str], flags: Mapping[str, str | None]
+) -> BrokerConfig:
+    """The configuration; warnings go to standard error, problems end the command."""
+    given = [Flag(name, FLAG_KEYS[name], text) for name, text in flags.items() if text is not None]
+    try:
+        loaded = load(config_file, overrides, given)
+    except ConfigError as error:
+        raise CliError(str(error), USAGE_ERROR) from error
+    for warning in loaded.warnings:
+        print(f"mpbroker: warning: {warning}", file=sys.stderr)
+    return loaded.config
+
+
+def refuse_other_platforms(platform: str) -> None:
+    if platform != "linux":
+        raise CliError(
+            f"the broker runs on Linux only, this is {platform}: it needs eventfd, epoll and pidfd; "
+            "run it in a Linux container or virtual machine"
+        )

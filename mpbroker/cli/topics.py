@@ -1,0 +1,120 @@
+"""`mpbroker topic`: create, list, describe, delete."""
+
+from typing import Any
+
+from mpbroker.cli.client import EARLIEST, LATEST, Client, KafkaError, Topic
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.output import print_json, print_table
+from mpbroker.protocol.errors import ErrorCode
+
+DYNAMIC_TOPIC_CONFIG = 1
+
+
+def create(
+    bootstrap: str,
+    name: str,
+    partitions: int,
+    replication_factor: int,
+    settings: list[str],
+    *,
+    if_not_exists: bool,
+) -> None:
+    """Creates one topic and says what it got."""
+    configs = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise CliError(f"'{setting}' is not KEY=VALUE", USAGE_ERROR)
+        configs[key.strip()] = value
+    with Client(bootstrap) as client:
+        try:
+            got, replicas = client.create_topic(name, partitions, replication_factor, configs)
+        except KafkaError as error:
+            if if_not_exists and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+                print(f"topic {name} exists already")
+                return
+            raise
+    print(f"created topic {name} with {got} partition(s), {replicas} replica(s)")
+
+
+def show_list(bootstrap: str, *, as_json: bool) -> None:
+    """All topics the broker shows, internal ones marked."""
+    with Client(bootstrap) as client:
+        topics = client.topics()
+    rows = [
+        {
+            "name": topic.name,
+            "partitions": len(topic.partitions),
+            "replicas": max((len(partition.replicas) for partition in topic.partitions), default=0),
+            "internal": topic.internal,
+        }
+        for topic in topics
+    ]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
+    else:
+        print("no topics")
+
+
+def describe(bootstrap: str, names: list[str], *, as_json: bool) -> None:
+    """Partitions with their offsets, and the settings a topic has of its own."""
+    with Client(bootstrap) as client:
+        found = [client.topic(name) for name in names] if names else client.topics()
+        documents = [_describe(client, topic) for topic in found]
+    if as_json:
+        print_json(documents)
+        return
+    for document in documents:
+        settings = ", ".join(f"{key}={value}" for key, value in document["configs"].items())
+        rows = document["partitions"]
+        title = f"{document['name']}{'  ' + settings if settings else ''}"
+        print_table(list(rows[0]), [list(row.values()) for row in rows], title=title)
+
+
+def delete(bootstrap: str, names: list[str], *, dry_run: bool) -> None:
+    """Deletes topics; one that cannot be deleted does not save the others."""
+    with Client(bootstrap) as client:
+        if dry_run:
+            for topic in [client.topic(name) for name in names]:
+                records = sum(row["end_offset"] - row["start_offset"] for row in _partitions(client, topic))
+                count = len(topic.partitions)
+                print(f"would delete topic {topic.name}: {count} partition(s), {records} offset(s)")
+            return
+        results = client.delete_topics(names)
+    for name, error in results.items():
+        if error is None:
+            print(f"deleted topic {name}")
+    failed = [str(error) for error in results.values() if error is not None]
+    if failed:
+        raise CliError("\n".join(failed))
+
+
+def _describe(client: Client, topic: Topic) -> dict[str, Any]:
+    configs = client.topic_configs(topic.name)
+    return {
+        "name": topic.name,
+        "internal": topic.internal,
+        "configs": {
+            entry.name: entry.value for entry in configs if entry.config_source == DYNAMIC_TOPIC_CONFIG
+        },
+        "partitions": _partitions(client, topic),
+    }
+
+
+def _partitions(client: Client, topic: Topic) -> list[dict[str, Any]]:
+    indexes = [partition.index for partition in topic.partitions]
+    starts = client.offsets(topic, EARLIEST, indexes)
+    ends = client.offsets(topic, LATEST, indexes)
+    return [
+        {
+            "partition": partition.index,
+            "leader": partition.leader,
+            "replicas": partition.replicas,
+            "isr": partition.isr,
+            "start_offset": starts[partition.index],
+            "end_offset": ends[partition.index],
+        }
+        for partition in topic.partitions
+    ]

@@ -1,0 +1,104 @@
+"""Telling the handlers: which topics can be used, in which slots, by the bulletin.
+
+A change is announced when it is durable and the log process serves it. What may only happen after all
+handlers can see a change is queued with `then` and runs after the message is out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from mpbroker.coordinator.state import MetadataState, Topic
+from mpbroker.coordinator.topic_rules import INTERNAL_TOPICS
+from mpbroker.ipc.bulletin import BulletinFull, BulletinPublisher
+from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, TopicImage
+
+
+class Announcer:
+    """`slots` has the partitions of every topic that the log process has opened."""
+
+    def __init__(self, publisher: BulletinPublisher, cluster_id: str, node_id: int) -> None:
+        self.slots: dict[bytes, list[PartitionImage]] = {}
+        self.announced: set[bytes] = set()
+        self._publisher = publisher
+        self._cluster_id = cluster_id
+        self._node_id = node_id
+        self._changed: set[bytes] = set()
+        self._removed: list[bytes] = []
+        self._then: list[Callable[[], None]] = []
+        self._needs_base = True
+        self._encoder = msgspec.msgpack.Encoder()
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._needs_base or self._changed or self._removed)
+
+    def opened(self, topic_id: bytes, partitions: list[PartitionImage]) -> bool:
+        """Notes where the log process has a topic; whether that is news."""
+        if self.slots.get(topic_id) == partitions and topic_id in self.announced:
+            return False
+        self.slots[topic_id] = partitions
+        self._changed.add(topic_id)
+        return True
+
+    def gone(self, topic_id: bytes, then: Callable[[], None]) -> None:
+        self.slots.pop(topic_id, None)
+        self._changed.discard(topic_id)
+        self.announced.discard(topic_id)
+        self._removed.append(topic_id)
+        self.then(then)
+
+    def then(self, action: Callable[[], None]) -> None:
+        """Runs the action when everything noted so far is announced."""
+        self._then.append(action)
+
+    def publish(self, state: MetadataState) -> bool:
+        """Announces what is new. False: nothing, or a base waits until all follow the last one."""
+        if not self.has_news:
+            return False
+        if not self._needs_base and not self._publish_delta(state):
+            self._needs_base = True
+        if self._needs_base and not self._publish_base(state):
+            return False
+        self._changed.clear()
+        self._removed.clear()
+        return True
+
+    def run_actions(self) -> None:
+        """What waited for the announcement; call after the handlers were rung."""
+        actions, self._then = self._then, []
+        for action in actions:
+            action()
+
+    def _publish_delta(self, state: MetadataState) -> bool:
+        changed = [self._image(state.topics[topic_id]) for topic_id in sorted(self._changed)]
+        try:
+            self._publisher.publish_delta(
+                self._encoder.encode(MetadataDelta(state.next_offset, changed, self._removed))
+            )
+        except BulletinFull:
+            return False
+        self.announced |= self._changed
+        return True
+
+    def _publish_base(self, state: MetadataState) -> bool:
+        if not self._publisher.can_publish_base():
+            return False
+        topics = [self._image(topic) for topic in state.topics.values() if topic.topic_id in self.slots]
+        base = MetadataBase(state.next_offset, self._cluster_id, self._node_id, topics)
+        self._publisher.publish_base(self._encoder.encode(base))
+        self.announced = {topic.topic_id for topic in topics}
+        self._needs_base = False
+        return True
+
+    def _image(self, topic: Topic) -> TopicImage:
+        return TopicImage(
+            topic.name,
+            topic.topic_id,
+            self.slots[topic.topic_id],
+            topic.configs,
+            topic.config_version,
+            topic.name in INTERNAL_TOPICS,
+        )

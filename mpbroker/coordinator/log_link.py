@@ -1,0 +1,212 @@
+"""What the coordinator asks of the log process: append to its log, open a topic, remove one.
+
+Every question is answered once by the process it was asked of, or never if that died: then `forget` drops all
+of them, and what still has to be is asked again of the successor. Opening and removing are idempotent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from mpbroker.coordinator.mailbox import Lender, Peer, returned
+from mpbroker.coordinator.metadata_records import METADATA_TOPIC, METADATA_TOPIC_ID
+from mpbroker.coordinator.state import Topic
+from mpbroker.ipc.calls import EnsureTopic, Failed, Message, Recovered, RemoveTopic
+from mpbroker.ipc.process import ProcessContext
+from mpbroker.ipc.slots import (
+    Call,
+    SlotKind,
+    job_bytes,
+    kind_of,
+    pack_produce,
+    read_job_batch,
+    unpack_call,
+    unpack_produce,
+    write_job_batch,
+    write_job_header,
+)
+from mpbroker.ipc.table import Partition
+from mpbroker.ipc.topology import CALL_RING_SLOTS, COORDINATOR, LOG
+
+METADATA_SLOT = 0
+ACKS_ALL = -1
+# A decision has no client's deadline: what became of it is known or will be read from the log.
+NO_TIMEOUT_MS = (1 << 31) - 1
+# Credits: with a round on top there is always room for the answers, and for returning them.
+QUESTIONS_UNDER_WAY = CALL_RING_SLOTS // 2 - 1
+
+
+class LogEvents(Protocol):
+    """What the log process has to say."""
+
+    def appended(self, error: int, base_offset: int) -> None: ...
+    def opened(self, topic_id: bytes, answer: Message) -> None: ...
+    def removed(self, topic_id: bytes, answer: Message) -> None: ...
+    def log_answers(self) -> None: ...
+
+
+class Kind(Enum):
+    GREETING = 0
+    OPENING = 1
+    REMOVAL = 2
+    RECOVERED = 3
+
+
+@dataclass(frozen=True)
+class _Question:
+    """`call` is the descriptor; its block is lent until the answer comes."""
+
+    kind: Kind
+    topic_id: bytes
+    call: Call
+
+
+class LogLink:
+    """The conversation with the log process of the moment."""
+
+    def __init__(self, context: ProcessContext, lender: Lender, events: LogEvents) -> None:
+        self.peer = Peer(context, LOG)
+        self._context = context
+        self._lender = lender
+        self._events = events
+        self._request = 0
+        self._questions: dict[int, _Question] = {}
+        self._unasked: deque[tuple[Message, Kind, bytes]] = deque()
+        self._opening: set[bytes] = set()
+        self._removing: dict[bytes, str] = {}
+
+    @property
+    def idle(self) -> bool:
+        return not (self._questions or self._unasked or self._removing or self.peer.has_unsent)
+
+    def greet(self) -> None:
+        """A question about our own log: the answer says that its owner has opened it and serves us."""
+        self._ask(EnsureTopic(METADATA_TOPIC, METADATA_TOPIC_ID, [0]), Kind.GREETING)
+
+    def open(self, topic: Topic) -> None:
+        if topic.topic_id not in self._opening:
+            self._opening.add(topic.topic_id)
+            partitions = list(range(topic.partitions))
+            message = EnsureTopic(topic.name, topic.topic_id, partitions, topic.configs, topic.config_version)
+            self._ask(message, Kind.OPENING, topic.topic_id)
+
+    def remove(self, name: str, topic_id: bytes) -> None:
+        """After the topic's opening, if that is under way: the two must not cross."""
+        self._removing[topic_id] = name
+        if topic_id not in self._opening:
+            self._ask(RemoveTopic(name, topic_id), Kind.REMOVAL, topic_id)
+
+    def recovered(self) -> None:
+        self._ask(Recovered(), Kind.RECOVERED)
+
+    def append(self, batch: bytes, count: int, slot: Partition) -> None:
+        """One batch to our own log; `appended` follows when it is durable or refused."""
+        head = job_bytes(1)
+        block, generation = self._lender.lend(bytes(head) + batch, LOG)
+        job = self._lender.view(block)
+        write_job_header(job, 1)
+        write_job_batch(
+            job,
+            0,
+            METADATA_SLOT,
+            slot.generation,
+            block + head,
+            COORDINATOR,
+            len(batch),
+            count,
+            config_version=slot.config_version,
+        )
+        self._request += 1
+        self.peer.send(
+            pack_produce(
+                SlotKind.PRODUCE_BACK,
+                ACKS_ALL,
+                COORDINATOR,
+                0,
+                0,
+                block,
+                generation,
+                0,
+                COORDINATOR,
+                COORDINATOR,
+                NO_TIMEOUT_MS,
+                self._request,
+            )
+        )
+
+    def receive(self) -> None:
+        for slot in self.peer.take():
+            match kind_of(slot):
+                case SlotKind.PRODUCED:
+                    self._produced(slot)
+                case SlotKind.ANSWER:
+                    self._answered(unpack_call(slot))
+                case SlotKind.RETURN:
+                    call = unpack_call(slot)
+                    self._lender.end(call.block, call.generation)
+                case kind:
+                    raise ValueError(f"the log process sent a descriptor of kind {kind}")
+
+    def forget(self) -> None:
+        """The log process died, with everything that was asked of it."""
+        self.peer.drop()
+        self._forget_questions()
+
+    def welcome(self) -> None:
+        """A successor is there, behind empty rings."""
+        self.peer.rebind()
+        self._forget_questions()
+
+    def _forget_questions(self) -> None:
+        self._questions.clear()
+        self._unasked.clear()
+        self._opening.clear()
+        self._lender.reclaim(LOG)
+
+    def resume(self) -> None:
+        """A successor serves: asks again for what was to be removed."""
+        for topic_id, name in list(self._removing.items()):
+            self.remove(name, topic_id)
+
+    def _ask(self, message: Message, kind: Kind, topic_id: bytes = b"") -> None:
+        self._unasked.append((message, kind, topic_id))
+        self._ask_on()
+
+    def _ask_on(self) -> None:
+        """In the order in which it was wanted, as far as the credits go."""
+        while self._unasked and len(self._questions) < QUESTIONS_UNDER_WAY:
+            message, kind, topic_id = self._unasked.popleft()
+            self._request += 1
+            slot = self._lender.message(SlotKind.CALL, message, LOG, self._request)
+            self._questions[self._request] = _Question(kind, topic_id, unpack_call(slot))
+            self.peer.send(slot)
+
+    def _produced(self, slot: bytes) -> None:
+        produce = unpack_produce(slot)
+        batch = read_job_batch(self._lender.view(produce.block)[produce.job :], 0)
+        self._lender.end(produce.block, produce.generation)
+        self._events.appended(batch.error, batch.base_offset)
+
+    def _answered(self, call: Call) -> None:
+        question = self._questions.pop(call.request)
+        self._lender.end(question.call.block, question.call.generation)
+        answer = self.peer.read(call)
+        self.peer.send(returned(call))
+        self._ask_on()
+        match question.kind:
+            case Kind.GREETING:
+                self._events.log_answers()
+            case Kind.OPENING:
+                self._opening.discard(question.topic_id)
+                self._events.opened(question.topic_id, answer)
+                if (name := self._removing.get(question.topic_id)) is not None:
+                    self.remove(name, question.topic_id)
+            case Kind.REMOVAL:
+                self._removing.pop(question.topic_id, None)
+                self._events.removed(question.topic_id, answer)
+            case Kind.RECOVERED:
+                if isinstance(answer, Failed):
+                    self._context.log.error("stray directories were not sorted out: %s", answer.message)

@@ -1,0 +1,117 @@
+"""The coordinator's side of its rings: descriptors that wait for room, and the blocks that it has lent.
+
+Nothing here blocks: what does not fit into a ring waits in a queue of its own, and the consumer is asked to
+ring when it has taken some. `mpbroker/ipc/slots.pxd` says what the descriptors mean; a RETURN on these rings
+has the shape of a CALL.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mpbroker.ipc.calls import Message, decode, encode
+from mpbroker.ipc.process import ProcessContext
+from mpbroker.ipc.slots import Call, SlotKind, pack_call
+from mpbroker.ipc.topology import COORDINATOR, name_of
+from shm.arena import Arena
+from shm.ring import BYTES_PER_SLOT, Ring
+
+
+class Peer:
+    """Both rings between the coordinator and another process."""
+
+    def __init__(self, context: ProcessContext, index: int) -> None:
+        self.index = index
+        self.arena: Arena = context.memory.arena(index)
+        self._inbox: Ring = context.memory.ring(index, COORDINATOR)
+        self._outbox: Ring = context.memory.ring(COORDINATOR, index)
+        self._unsent: deque[bytes] = deque()
+        self._context = context
+
+    def waiting(self) -> bool:
+        """Whether there is something to take, or room for what waits to be sent."""
+        return bool(self._inbox.waiting() or (self._unsent and self._outbox.room()))
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def take(self) -> list[bytes]:
+        """The descriptors that came, oldest first."""
+        slots, producer_waits = self._inbox.take()
+        if producer_waits:
+            self._context.ring(self.index)
+        return [slots[at : at + BYTES_PER_SLOT] for at in range(0, len(slots), BYTES_PER_SLOT)]
+
+    def send(self, slot: bytes) -> None:
+        self._unsent.append(slot)
+
+    def flush(self) -> None:
+        """Sends what there is room for and rings once."""
+        if not self._unsent:
+            return
+        sent = self._outbox.push_batch(b"".join(self._unsent))
+        for _ in range(sent):
+            self._unsent.popleft()
+        if sent:
+            self._context.ring(self.index)
+        # Before the look that precedes sleeping: room that comes meanwhile is seen there or rung for.
+        self._outbox.want_space(bool(self._unsent))
+
+    def drop(self) -> None:
+        """The peer is dead: what came from it and what was meant for it is void."""
+        self._inbox.take(self._inbox.size)
+        self._unsent.clear()
+
+    def rebind(self) -> None:
+        """Its successor is there, with empty rings."""
+        self._inbox.rebind()
+        self._outbox.rebind()
+        self._unsent.clear()
+
+    def read(self, call: Call) -> Message:
+        """The message in the peer's block, copied. Raises ValueError if the block is another by now."""
+        if not self.arena.check(call.block, call.generation):
+            raise ValueError(
+                f"block {call.block} of {name_of(self.index)} is not of generation {call.generation}"
+            )
+        return decode(bytes(self.arena.view(call.block, call.length)))
+
+
+class Lender:
+    """Our arena: blocks that are lent until their borrower returns them or is fenced."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._sizes: dict[int, int] = {}
+
+    def lend(self, data: bytes, borrower: int) -> tuple[int, int]:
+        """A block with these bytes; -> (block, generation)."""
+        block = self._arena.allocate(len(data))
+        self._sizes[block] = len(data)
+        self._arena.view(block, len(data))[:] = data
+        return block, self._arena.lend(block, borrower)
+
+    def end(self, block: int, generation: int) -> None:
+        """The lease has ended. Stale descriptors are ignored: the block was reclaimed before."""
+        if self._arena.take_back(block, generation):
+            self._arena.free(block, self._sizes.pop(block))
+
+    def reclaim(self, borrower: int) -> None:
+        """Behind a fence: whatever the dead had not returned."""
+        for block in self._arena.lent_to(borrower):
+            self.end(block, self._arena.generation(block))
+
+    def view(self, block: int) -> memoryview:
+        return self._arena.view(block, self._sizes[block])
+
+    def message(self, kind: SlotKind, message: Message, borrower: int, request: int) -> bytes:
+        """A CALL or ANSWER descriptor whose block holds the message."""
+        data = encode(message)
+        block, generation = self.lend(data, borrower)
+        return pack_call(kind, COORDINATOR, request, block, generation, len(data))
+
+
+def returned(call: Call) -> bytes:
+    """The descriptor that gives the block of an ANSWER back to its owner."""
+    return pack_call(SlotKind.RETURN, call.owner, call.request, call.block, call.generation)

@@ -1,0 +1,450 @@
+"""The coordinator process: the metadata state machine between handlers, log process and bulletin.
+
+Calls that came while a round was under way are decided together on a draft of the state and appended as one
+batch: a round is in the log as a whole or not at all. When it is durable the draft becomes the state, the
+topics are opened or removed, the bulletin says so, and only then is answered. One round is under way at most,
+so what became of it can always be read from the end of the log: after a death of the log process the log is
+read again, and a round that is not in it is decided anew. Nothing here waits but the one sleep of the loop.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from mpbroker.coordinator.announcer import Announcer
+from mpbroker.coordinator.log_link import METADATA_SLOT, LogLink
+from mpbroker.coordinator.mailbox import Lender, Peer
+from mpbroker.coordinator.metadata_records import METADATA_TOPIC_ID, build_metadata_batch, encode_record
+from mpbroker.coordinator.replay import cluster_id, replay
+from mpbroker.coordinator.state import Decider, Decision, InconsistentMetadata, MetadataState
+from mpbroker.ipc.bulletin import BulletinPublisher
+from mpbroker.ipc.calls import EnsuredTopic, Failed, Message
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.metadata import PartitionImage
+from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, FatalError, Fence, ProcessContext
+from mpbroker.ipc.slots import SlotKind, kind_of, unpack_call
+from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
+from mpbroker.ipc.topology import (
+    COORDINATOR,
+    FIRST_HANDLER,
+    LOG,
+    MAX_HANDLERS,
+    handler,
+    is_handler,
+)
+from mpbroker.protocol.errors import ErrorCode
+from shm.table import SlotBusy
+
+# A round takes no more calls from here on, so that its batch stays small enough for every reader.
+ROUND_BYTES = 512 << 10
+# How soon to look again at what nobody rings for: another process's word.
+POLL_MS = 5
+RETRY_OPEN_SECONDS = 1.0
+STOP_SECONDS = 5.0
+HANDLERS = tuple(handler(number) for number in range(MAX_HANDLERS))
+ERROR_CODES = {code.value: code for code in ErrorCode}
+# The log process does not know what became of the batch, or that it is ours: its log will tell.
+UNKNOWN_OUTCOME = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+class Phase(Enum):
+    """How far the coordinator is with the log process of the moment."""
+
+    LOG_AWAY = 0
+    GREETING = 1
+    READING = 2
+    OPENING = 3
+    SERVING = 4
+
+
+STATUS = {
+    Phase.LOG_AWAY: "waiting for a log process",
+    Phase.GREETING: "waiting for the log process to answer",
+    Phase.READING: "waiting for all of the metadata log to be durable",
+    Phase.OPENING: "waiting for the topics to be opened",
+    Phase.SERVING: "serving",
+}
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who waits for an answer; `life` counts the deaths of that handler."""
+
+    handler: int
+    life: int
+    request: int
+
+
+@dataclass
+class Round:
+    """Decisions that are appended together."""
+
+    draft: MetadataState
+    decided: list[tuple[Caller, Message, Decision]] = field(default_factory=list)
+
+
+@dataclass
+class Pending:
+    """A durable decision that is answered when nothing is missing any more."""
+
+    caller: Caller
+    answer: Message
+    missing: set[tuple[str, bytes]]
+
+
+class Coordinator:
+    """Everything but the loop. `now_ms` stamps records, `new_id` makes topic ids."""
+
+    def __init__(
+        self, context: ProcessContext, now_ms: Callable[[], int], new_id: Callable[[], bytes]
+    ) -> None:
+        memory, config = context.memory, context.config
+        self._context = context
+        self._now_ms = now_ms
+        self._table = memory.table()
+        self._lender = Lender(memory.arena(COORDINATOR))
+        self._log = LogLink(context, self._lender, self)
+        self._handlers: dict[int, Peer] = {}
+        self._lives = dict.fromkeys(HANDLERS, 0)
+        # Dead and not welcomed anew: `roles` may name the successor before we have bound its rings.
+        self._fenced: set[int] = set()
+        # Slot 0 is the metadata log's own.
+        self._decider = Decider(config, self._table.slots - 1, new_id)
+        publisher = BulletinPublisher(
+            memory.private.block("bulletin"), memory.words("bulletin_acks"), self._live_handlers
+        )
+        self._announcer = Announcer(publisher, cluster_id(config.log_dirs), config.node_id)
+        self._state = MetadataState()
+        self._slot: Partition | None = None
+        self._calls: deque[tuple[Caller, Message]] = deque()
+        self._round: Round | None = None
+        self._pending: list[Pending] = []
+        self._to_open: set[bytes] = set()
+        self._failed: set[bytes] = set()
+        self._retry_at = 0.0
+        self._is_ready = False
+        self.phase = Phase.LOG_AWAY
+        if context.is_alive(LOG):
+            self._greet()
+
+    # --- the loop's view
+
+    def step(self) -> None:
+        """All that can be done now."""
+        while (fence := self._context.pending_fence()) is not None:
+            self._mend(fence)
+            self._context.acknowledge_fence()
+        if self.phase is not Phase.LOG_AWAY:
+            self._log.receive()
+        for peer in self._bound_handlers():
+            self._receive(peer)
+        if self.phase is Phase.READING:
+            self._read_log()
+        if self.phase is Phase.SERVING:
+            self._serve()
+        if self.phase is not Phase.LOG_AWAY:
+            self._log.peer.flush()
+        for peer in self._handlers.values():
+            peer.flush()
+
+    def something_waits(self) -> bool:
+        """The look before sleeping."""
+        if self._context.pending_fence() is not None:
+            return True
+        if self.phase is not Phase.LOG_AWAY and self._log.peer.waiting():
+            return True
+        return any(peer.waiting() for peer in self._bound_handlers())
+
+    @property
+    def sleep_ms(self) -> int:
+        blocked_base = self.phase is Phase.SERVING and self._announcer.has_news
+        return POLL_MS if blocked_base or self.phase is Phase.READING else MAX_SLEEP_MS
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for anything: the moment to stop."""
+        busy = self._calls or self._round or self._pending or not self._log.idle
+        return not busy and not any(peer.has_unsent for peer in self._handlers.values())
+
+    # --- handlers
+
+    def _live_handlers(self) -> list[int]:
+        return [index for index in HANDLERS if self._context.is_alive(index)]
+
+    def _bound_handlers(self) -> list[Peer]:
+        return [self._peer(index) for index in self._live_handlers() if index not in self._fenced]
+
+    def _peer(self, index: int) -> Peer:
+        if index not in self._handlers:
+            self._handlers[index] = Peer(self._context, index)
+        return self._handlers[index]
+
+    def _receive(self, peer: Peer) -> None:
+        for slot in peer.take():
+            call = unpack_call(slot)
+            match kind_of(slot):
+                case SlotKind.CALL:
+                    caller = Caller(peer.index, self._lives[peer.index], call.request)
+                    self._calls.append((caller, peer.read(call)))
+                case SlotKind.RETURN:
+                    self._lender.end(call.block, call.generation)
+                case kind:
+                    raise ValueError(f"handler {peer.index - FIRST_HANDLER} sent a descriptor of kind {kind}")
+
+    def _answer(self, caller: Caller, answer: Message) -> None:
+        if caller.life == self._lives[caller.handler]:
+            slot = self._lender.message(SlotKind.ANSWER, answer, caller.handler, caller.request)
+            self._peer(caller.handler).send(slot)
+
+    # --- deaths and successors
+
+    def _mend(self, fence: Fence) -> None:
+        if fence.role == LOG:
+            if fence.alive:
+                self._log.welcome()
+                self._greet()
+            else:
+                self._enter(Phase.LOG_AWAY)
+                self._log.forget()
+        elif is_handler(fence.role):
+            peer = self._peer(fence.role)
+            if fence.alive:
+                peer.rebind()
+                self._fenced.discard(fence.role)
+                return
+            self._fenced.add(fence.role)
+            self._lives[fence.role] += 1
+            self._calls = deque(entry for entry in self._calls if entry[0].handler != fence.role)
+            peer.drop()
+            self._lender.reclaim(fence.role)
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self._context.counters.set_status(STATUS[phase])
+
+    def _greet(self) -> None:
+        self._enter(Phase.GREETING)
+        self._log.greet()
+
+    def log_answers(self) -> None:
+        self._enter(Phase.READING)
+
+    def _read_log(self) -> None:
+        """Reads our log once all of it is durable: what lies behind that end may yet become so."""
+        try:
+            end = read_partition(self._table, METADATA_SLOT)
+        except SlotBusy:
+            return
+        log_dirs = self._context.config.log_dirs
+        if end.topic_id == METADATA_TOPIC_ID and end.flags & PartitionFlag.PARTITION_OFFLINE:
+            raise FatalError(
+                f"log directory {log_dirs[end.log_dir]} is offline and holds the metadata of all topics; "
+                "repair the disk or restore the directory"
+            )
+        is_open = end.topic_id == METADATA_TOPIC_ID and end.flags & PartitionFlag.PARTITION_LIVE
+        if not is_open or end.high_watermark != end.log_end_offset:
+            return
+        state, removed = replay(log_dirs, end)
+        self._slot = end
+        self._enter(Phase.OPENING)
+        self._log.resume()
+        self._resolve_round(state)
+        self._remove_leftovers(removed)
+        self._to_open = set(state.topics)
+        for topic in state.topics.values():
+            self._log.open(topic)
+        self._opened_all_if_so()
+
+    def _resolve_round(self, state: MetadataState) -> None:
+        """What became of a round whose append was interrupted: only we write, so the log's end tells."""
+        unknown, self._round = self._round, None
+        if unknown is None:
+            self._state = state
+        elif state.next_offset == self._state.next_offset:
+            self._state = state
+            self._calls.extendleft((caller, call) for caller, call, _ in reversed(unknown.decided))
+        elif state.next_offset == unknown.draft.next_offset:
+            self._complete(unknown, state)
+        else:
+            raise InconsistentMetadata(f"the log ends at {state.next_offset}, where no round of ours ends")
+
+    def _remove_leftovers(self, removed: dict[bytes, str]) -> None:
+        """Topics removed in our log and still served by the log process: a predecessor died in between."""
+        for slot in range(1, self._table.slots):
+            if self._table.version(slot) == 0:
+                return
+            partition = read_partition(self._table, slot)
+            if partition.flags & PartitionFlag.PARTITION_LIVE and partition.topic_id in removed:
+                self._log.remove(removed[partition.topic_id], partition.topic_id)
+
+    # --- rounds
+
+    def _serve(self) -> None:
+        if self._failed and time.monotonic() >= self._retry_at:
+            for topic_id in self._failed & self._state.topics.keys():
+                self._log.open(self._state.topics[topic_id])
+            self._failed.clear()
+        if self._round is None and self._calls:
+            self._start_round()
+        if self._announcer.publish(self._state):
+            for index in self._live_handlers():
+                self._context.ring(index)
+            self._settle_announced()
+            self._context.counters.set(Counter.COUNT_TOPICS, len(self._state.topics))
+            self._context.counters.set(Counter.COUNT_PARTITIONS, self._state.partitions)
+        if not self._announcer.has_news:
+            self._announcer.run_actions()
+
+    def _start_round(self) -> None:
+        """Decides what waits, each call on top of those before it."""
+        current = Round(self._state.draft())
+        values: list[bytes] = []
+        size = 0
+        while self._calls and size < ROUND_BYTES:
+            caller, call = self._calls.popleft()
+            try:
+                decision = self._decider.decide(current.draft, call)
+                encoded = [encode_record(record) for record in decision.records]
+            except Exception as error:
+                self._context.log.exception("%s from %s failed", type(call).__name__, caller)
+                text = f"the coordinator failed: {error}"
+                decision = Decision(Failed(ErrorCode.UNKNOWN_SERVER_ERROR, text))
+                encoded = []
+            current.draft.apply_all(decision.records)
+            current.decided.append((caller, call, decision))
+            values += encoded
+            size += sum(map(len, encoded))
+        if not values:
+            self._complete(current, self._state)
+            return
+        assert self._slot is not None
+        self._round = current
+        batch = build_metadata_batch(values, self._now_ms())
+        self._log.append(bytes(batch), len(values), self._slot)
+
+    def appended(self, error: int, base_offset: int) -> None:
+        """The log process has made the round durable, or refused it."""
+        done = self._round
+        assert done is not None
+        code = ERROR_CODES.get(error, ErrorCode.UNKNOWN_SERVER_ERROR)
+        if code in UNKNOWN_OUTCOME:
+            self._context.log.warning("append to the metadata log: %s; reading it again", code.name)
+            self._greet()
+            return
+        self._round = None
+        if error:
+            self._context.log.error("append to the metadata log was refused: %s", code.name)
+            for caller, _, _ in done.decided:
+                self._answer(caller, Failed(code, code.message))
+            return
+        if base_offset != self._state.next_offset:
+            raise InconsistentMetadata(f"a round got offset {base_offset}, not {self._state.next_offset}")
+        self._complete(done, done.draft)
+
+    def _complete(self, done: Round, state: MetadataState) -> None:
+        """The round's records are durable: makes them true, and notes whose answer waits for what."""
+        self._state = state
+        for caller, _, decision in done.decided:
+            missing = set()
+            for topic in decision.removes:
+                missing.add(("gone", topic.topic_id))
+                remove = self._removal(topic.name, topic.topic_id)
+                self._announcer.gone(topic.topic_id, remove)
+                self._failed.discard(topic.topic_id)
+            for topic_id in decision.awaits:
+                if topic_id not in self._announcer.announced and topic_id in state.topics:
+                    missing.add(("usable", topic_id))
+                    if topic_id not in self._announcer.slots:
+                        self._log.open(state.topics[topic_id])
+            if missing:
+                self._pending.append(Pending(caller, decision.answer, missing))
+            else:
+                self._answer(caller, decision.answer)
+        self._settle_announced()
+
+    def _removal(self, name: str, topic_id: bytes) -> Callable[[], None]:
+        return lambda: self._log.remove(name, topic_id)
+
+    # --- what the log process did, and what handlers can see
+
+    def opened(self, topic_id: bytes, answer: Message) -> None:
+        topic = self._state.topics.get(topic_id)
+        if topic is not None:
+            self._note_partitions(topic_id, topic.name, topic.partitions, answer)
+        self._to_open.discard(topic_id)
+        self._opened_all_if_so()
+        self._settle_announced()
+
+    def _note_partitions(self, topic_id: bytes, name: str, partitions: int, answer: Message) -> None:
+        """A partition that could not be opened is announced with generation 0, which no slot ever has."""
+        images = {number: PartitionImage(number, 0, 0) for number in range(partitions)}
+        log = self._context.log
+        if isinstance(answer, EnsuredTopic):
+            for ensured in answer.partitions:
+                if ensured.error:
+                    log.error("%s-%d cannot be opened: %s", name, ensured.partition, ensured.message)
+                else:
+                    images[ensured.partition] = PartitionImage(
+                        ensured.partition, ensured.slot, ensured.slot_generation
+                    )
+        else:
+            log.error("topic %s cannot be opened: %s", name, answer)
+        if not all(image.slot_generation for image in images.values()):
+            self._failed.add(topic_id)
+            self._retry_at = time.monotonic() + RETRY_OPEN_SECONDS
+        self._announcer.opened(topic_id, list(images.values()))
+
+    def _opened_all_if_so(self) -> None:
+        if self.phase is not Phase.OPENING or self._to_open:
+            return
+        self._log.recovered()
+        self._enter(Phase.SERVING)
+        if not self._is_ready:
+            self._is_ready = True
+            self._announcer.then(self._context.ready)
+
+    def removed(self, topic_id: bytes, answer: Message) -> None:
+        if isinstance(answer, Failed):
+            self._context.log.error("files of topic id %s stay behind: %s", topic_id.hex(), answer.message)
+        self._settle({("gone", topic_id)})
+
+    def _settle_announced(self) -> None:
+        """Topics that handlers can see now, and those that were deleted before anybody saw them."""
+        usable = {
+            token
+            for pending in self._pending
+            for token in pending.missing
+            if token[0] == "usable"
+            and (token[1] in self._announcer.announced or token[1] not in self._state.topics)
+        }
+        if usable:
+            self._settle(usable)
+
+    def _settle(self, tokens: set[tuple[str, bytes]]) -> None:
+        waiting = []
+        for pending in self._pending:
+            pending.missing -= tokens
+            if pending.missing:
+                waiting.append(pending)
+            else:
+                self._answer(pending.caller, pending.answer)
+        self._pending = waiting
+
+
+def run(context: ProcessContext) -> int:
+    """The coordinator's life, from replay to stop; -> exit code."""
+    coordinator = Coordinator(context, lambda: time.time_ns() // 1_000_000, lambda: uuid.uuid4().bytes)
+    stop_by: float | None = None
+    while True:
+        coordinator.step()
+        if context.must_stop():
+            stop_by = stop_by or time.monotonic() + STOP_SECONDS
+            if coordinator.idle or coordinator.phase is Phase.LOG_AWAY or time.monotonic() > stop_by:
+                context.stopped()
+                return ExitCode.STOPPED
+        context.wait(coordinator.something_waits, coordinator.sleep_ms if stop_by is None else POLL_MS)

@@ -1,0 +1,80 @@
+"""Reading `__cluster_metadata-0` in place at start, up to the durable end that the partition table names.
+
+The log process alone writes the files; what lies behind the high watermark is not there for us. Read-only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from mpbroker.coordinator.metadata_records import METADATA_TOPIC, UnreadableMetadata, decode_record
+from mpbroker.coordinator.state import InconsistentMetadata, MetadataState
+from mpbroker.ipc.process import FatalError
+from mpbroker.ipc.table import Partition
+from mpbroker.protocol.messages import RemoveTopicRecord
+from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.iterate import Batch, iterate_batches
+
+META_PROPERTIES = "meta.properties"
+
+
+def replay(log_dirs: tuple[str, ...], end: Partition) -> tuple[MetadataState, dict[bytes, str]]:
+    """The state as of the durable end, and the names of all topics that were ever removed, by id.
+
+    Raises FatalError: metadata that cannot be read is never guessed at.
+    """
+    directory = Path(log_dirs[end.log_dir]) / f"{METADATA_TOPIC}-0"
+    state = MetadataState()
+    removed: dict[bytes, str] = {}
+    try:
+        for batch in _batches(directory, end):
+            if batch.header.base_offset != state.next_offset:
+                raise InconsistentMetadata(
+                    f"offset {batch.header.base_offset} follows offset {state.next_offset - 1}"
+                )
+            if batch.is_control:
+                state.next_offset = batch.last_offset + 1
+                continue
+            records = [decode_record(record.value or b"") for record in batch.records()]
+            for record in records:
+                if isinstance(record, RemoveTopicRecord) and record.topic_id in state.topics:
+                    removed[record.topic_id] = state.topics[record.topic_id].name
+            state.apply_all(records)
+        if state.next_offset != end.high_watermark:
+            raise InconsistentMetadata(f"it ends at offset {state.next_offset}, not at {end.high_watermark}")
+    except (CorruptBatch, UnreadableMetadata, InconsistentMetadata, OSError) as error:
+        raise FatalError(
+            f"{directory} cannot be read: {error}. It holds the names, ids and settings of all topics; "
+            "restore it from a copy of the log directory"
+        ) from error
+    return state, removed
+
+
+def _batches(directory: Path, end: Partition) -> Iterator[Batch]:
+    """The batches below the high watermark, in order."""
+    if end.high_watermark == 0:
+        return
+    for path in sorted(directory.glob("*.log")):
+        base = int(path.stem)
+        if base > end.high_watermark_segment:
+            return
+        data = path.read_bytes()
+        if base == end.high_watermark_segment:
+            data = data[: end.high_watermark_position]
+        yield from iterate_batches(data)
+
+
+def cluster_id(log_dirs: tuple[str, ...]) -> str:
+    """The id in meta.properties, the same in every log directory. Raises FatalError."""
+    for directory in log_dirs:
+        path = Path(directory) / META_PROPERTIES
+        if not path.exists():
+            continue
+        for line in path.read_text().splitlines():
+            key, _, value = line.partition("=")
+            if key.strip() == "cluster.id" and value.strip():
+                return value.strip()
+    raise FatalError(
+        f"no {META_PROPERTIES} with a cluster.id in {', '.join(log_dirs)}: is this a directory of the broker?"
+    )

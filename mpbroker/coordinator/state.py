@@ -1,0 +1,370 @@
+"""The metadata state machine: what the log says, and the decisions that add to it. No I/O, no clock.
+
+`MetadataState` is the outcome of applying every record of `__cluster_metadata` in order, nothing else.
+`decide` looks at a state and answers a call with the records that would make it so; it changes nothing.
+Decisions that are not durable yet live in a `draft`, a copy that either becomes the state or is forgotten, so
+that what is refused by the disk was never believed.
+
+Kafka: ReplicationControlManager, ProducerIdControlManager, ControllerApis.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final, NoReturn
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator import topic_rules
+from mpbroker.coordinator.metadata_records import METADATA_TOPIC, TOPIC_RESOURCE, MetadataRecord
+from mpbroker.coordinator.topic_rules import Refused
+from mpbroker.ipc.calls import (
+    AllocateProducerIds,
+    CreatedTopic,
+    CreatedTopics,
+    CreateTopic,
+    CreateTopics,
+    DeletedTopic,
+    DeletedTopics,
+    DeleteTopics,
+    Failed,
+    Message,
+    ProducerIds,
+)
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import (
+    ConfigRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+
+PRODUCER_IDS_PER_BLOCK: Final = 1000
+ZERO_ID: Final = bytes(16)
+UNASSIGNED_DIRECTORY: Final = bytes(16)
+"""Kafka's DirectoryId.UNASSIGNED: which log directory holds the replica is the log process's affair."""
+RESERVED_IDS: Final = 100
+"""Ids whose number is smaller have a meaning of their own in Kafka (Uuid.RESERVED, DirectoryId)."""
+PRODUCER_ID_MAX: Final = (1 << 63) - 1
+
+
+class InconsistentMetadata(Exception):
+    """A record contradicts those before it: the log is damaged, or this program has a fault."""
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic that exists. `config_version` grows with each record that changes its settings."""
+
+    name: str
+    topic_id: bytes
+    leader_epochs: tuple[int, ...] = ()
+    configs: dict[str, str] = field(default_factory=dict)
+    config_version: int = 0
+
+    @property
+    def partitions(self) -> int:
+        return len(self.leader_epochs)
+
+
+@dataclass
+class MetadataState:
+    """What the log says. `next_offset`: behind the last record that was applied."""
+
+    topics: dict[bytes, Topic] = field(default_factory=dict)
+    ids: dict[str, bytes] = field(default_factory=dict)
+    next_producer_id: int = 0
+    next_offset: int = 0
+    partitions: int = 0
+    _colliding: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def draft(self) -> MetadataState:
+        """A copy to try decisions on; topics are immutable and shared."""
+        return replace(
+            self, topics=self.topics.copy(), ids=self.ids.copy(), _colliding=self._colliding.copy()
+        )
+
+    def colliding_with(self, name: str) -> str | None:
+        """An existing topic whose name differs only in dots and underscores."""
+        key = topic_rules.collision_key(name)
+        names = self._colliding.get(key, ()) if key is not None else ()
+        return names[0] if names else None
+
+    def apply_all(self, records: list[MetadataRecord]) -> None:
+        """Applies records at the offsets that follow. Raises InconsistentMetadata."""
+        new_partitions: dict[bytes, list[int]] = {}
+        for record in records:
+            if isinstance(record, PartitionRecord):
+                self._add_partition(record, new_partitions)
+            else:
+                # Partitions of one step are gathered: a tuple that grows one by one is quadratic.
+                self._close_partitions(new_partitions)
+                self._apply(record)
+            self.next_offset += 1
+        self._close_partitions(new_partitions)
+
+    def _apply(self, record: MetadataRecord) -> None:
+        match record:
+            case TopicRecord():
+                if record.name in self.ids or record.topic_id in self.topics:
+                    self._inconsistent(f"topic {record.name} is there already")
+                self.ids[record.name] = record.topic_id
+                self.topics[record.topic_id] = Topic(record.name, record.topic_id)
+                if key := topic_rules.collision_key(record.name):
+                    self._colliding[key] = (*self._colliding.get(key, ()), record.name)
+            case ConfigRecord():
+                self._set_config(record)
+            case RemoveTopicRecord():
+                self._remove(record.topic_id)
+            case ProducerIdsRecord():
+                if record.next_producer_id < self.next_producer_id:
+                    self._inconsistent(f"producer ids go back to {record.next_producer_id}")
+                self.next_producer_id = record.next_producer_id
+
+    def _add_partition(self, record: PartitionRecord, new: dict[bytes, list[int]]) -> None:
+        topic = self.topics.get(record.topic_id)
+        if topic is None:
+            self._inconsistent(f"a partition of topic id {record.topic_id.hex()}, which does not exist")
+        epochs = new.setdefault(record.topic_id, [])
+        if record.partition_id != topic.partitions + len(epochs):
+            self._inconsistent(f"partition {record.partition_id} of {topic.name} is not its next one")
+        epochs.append(record.leader_epoch)
+        self.partitions += 1
+
+    def _close_partitions(self, new: dict[bytes, list[int]]) -> None:
+        for topic_id, epochs in new.items():
+            topic = self.topics[topic_id]
+            self.topics[topic_id] = replace(topic, leader_epochs=(*topic.leader_epochs, *epochs))
+        new.clear()
+
+    def _set_config(self, record: ConfigRecord) -> None:
+        topic_id = self.ids.get(record.resource_name)
+        if record.resource_type != TOPIC_RESOURCE or topic_id is None:
+            self._inconsistent(f"a setting of resource {record.resource_type} {record.resource_name!r}")
+        topic = self.topics[topic_id]
+        configs = {name: value for name, value in topic.configs.items() if name != record.name}
+        if record.value is not None:
+            configs[record.name] = record.value
+        self.topics[topic_id] = replace(topic, configs=configs, config_version=topic.config_version + 1)
+
+    def _remove(self, topic_id: bytes) -> None:
+        topic = self.topics.pop(topic_id, None)
+        if topic is None:
+            self._inconsistent(f"topic id {topic_id.hex()} is to be removed and does not exist")
+        del self.ids[topic.name]
+        self.partitions -= topic.partitions
+        if key := topic_rules.collision_key(topic.name):
+            left = tuple(name for name in self._colliding[key] if name != topic.name)
+            if left:
+                self._colliding[key] = left
+            else:
+                del self._colliding[key]
+
+    def _inconsistent(self, what: str) -> NoReturn:
+        raise InconsistentMetadata(f"{METADATA_TOPIC} offset {self.next_offset}: {what}")
+
+
+@dataclass
+class Decision:
+    """What a call comes to. The answer is true once `records` are durable, the topics of `awaits` can be used
+    and those of `removes` are gone."""
+
+    answer: Message
+    records: list[MetadataRecord] = field(default_factory=list)
+    awaits: list[bytes] = field(default_factory=list)
+    removes: list[Topic] = field(default_factory=list)
+
+
+class Decider:
+    """Answers calls from a state. `new_id` makes 16 random bytes; `partition_limit`: how many fit."""
+
+    def __init__(self, config: BrokerConfig, partition_limit: int, new_id: Callable[[], bytes]) -> None:
+        self._config = config
+        self._partition_limit = partition_limit
+        self._new_id = new_id
+
+    def decide(self, state: MetadataState, call: Message) -> Decision:
+        """Does not change the state."""
+        match call:
+            case CreateTopics():
+                return self._create_topics(state.draft(), call)
+            case DeleteTopics():
+                return self._delete_topics(state, call)
+            case AllocateProducerIds():
+                return self._allocate_producer_ids(state)
+            case _:
+                text = f"{type(call).__name__} is no call to the coordinator"
+                return Decision(Failed(ErrorCode.UNKNOWN_SERVER_ERROR, text))
+
+    def _create_topics(self, draft: MetadataState, call: CreateTopics) -> Decision:
+        """`draft` collects the topics of this very call, so that they are checked against each other."""
+        decision = Decision(answers := CreatedTopics([]))
+        asked = sum(topic_rules.partitions_asked(topic, self._config) for topic in call.topics)
+        if asked > topic_rules.PARTITIONS_PER_REQUEST_MAX:
+            text = "Excessively large number of partitions per request."
+            answers.topics = [CreatedTopic(t.name, ErrorCode.POLICY_VIOLATION, text) for t in call.topics]
+            return decision
+        times = Counter(topic.name for topic in call.topics)
+        duplicates = [name for name, count in times.items() if count > 1]
+        answers.topics = [
+            CreatedTopic(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.") for name in duplicates
+        ]
+        for topic in call.topics:
+            if times[topic.name] > 1:
+                continue
+            existing = draft.ids.get(topic.name)
+            if call.automatic and existing is not None:
+                decision.awaits.append(existing)
+                answers.topics.append(_created(draft.topics[existing]))
+                continue
+            try:
+                records = self._create_topic(draft, topic)
+            except Refused as refused:
+                answers.topics.append(CreatedTopic(topic.name, refused.error, refused.message))
+                continue
+            draft.apply_all(records)
+            made = draft.topics[draft.ids[topic.name]]
+            answer = _created(made)
+            if call.validate_only:
+                answer.topic_id = ZERO_ID
+            else:
+                decision.records += records
+                decision.awaits.append(made.topic_id)
+            answers.topics.append(answer)
+        return decision
+
+    def _create_topic(self, state: MetadataState, topic: CreateTopic) -> list[MetadataRecord]:
+        """Raises Refused, with what Kafka would find first."""
+        if topic.name == METADATA_TOPIC:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited."
+            )
+        if topic.name in state.ids:
+            raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+        topic_rules.check_name(topic.name)
+        if other := state.colliding_with(topic.name):
+            raise Refused(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"Topic '{topic.name}' collides with existing topic: {other}",
+            )
+        configs = topic_rules.check_configs(topic.configs, self._config)
+        partitions = topic_rules.check_placement(topic, self._config)
+        if state.partitions + partitions > self._partition_limit:
+            raise Refused(
+                ErrorCode.INVALID_PARTITIONS,
+                f"The broker has room for {self._partition_limit} partitions and has {state.partitions}.",
+            )
+        topic_id = self._fresh_id(state)
+        node = self._config.node_id
+        return [
+            TopicRecord(topic.name, topic_id),
+            *(ConfigRecord(TOPIC_RESOURCE, topic.name, name, value) for name, value in configs.items()),
+            *(
+                PartitionRecord(
+                    partition_id=number,
+                    topic_id=topic_id,
+                    replicas=[node],
+                    isr=[node],
+                    leader=node,
+                    leader_epoch=0,
+                    partition_epoch=0,
+                    directories=[UNASSIGNED_DIRECTORY],
+                )
+                for number in range(partitions)
+            ),
+        ]
+
+    def _fresh_id(self, state: MetadataState) -> bytes:
+        """None that Kafka reserves, nor one whose text looks like a command line option (Uuid.randomUuid)."""
+        while True:
+            topic_id = self._new_id()
+            reserved = int.from_bytes(topic_id) < RESERVED_IDS
+            if not (reserved or id_text(topic_id).startswith("-") or topic_id in state.topics):
+                return topic_id
+
+    def _delete_topics(self, state: MetadataState, call: DeleteTopics) -> Decision:
+        """By the rules of Kafka's ControllerApis.deleteTopics, which looks at the whole request first."""
+        decision = Decision(answers := DeletedTopics([]))
+        names, ids = Counter(call.names), Counter(call.ids)
+        wanted: dict[bytes, str | None] = {}
+        for topic_id, times in ids.items():
+            if times > 1:
+                refusal = DeletedTopic(None, topic_id, ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
+                answers.topics.append(refusal)
+            else:
+                wanted[topic_id] = None
+        for name, times in names.items():
+            found = state.ids.get(name, ZERO_ID)
+            if times > 1:
+                wrong = (ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            elif found == ZERO_ID:
+                wrong = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.message)
+            elif found in ids:
+                text = "The provided topic name maps to an ID that was already supplied."
+                wrong = (ErrorCode.INVALID_REQUEST, text)
+                wanted.pop(found, None)
+                answers.topics.append(DeletedTopic(name, found, *wrong))
+                continue
+            else:
+                wanted[found] = name
+                continue
+            answers.topics.append(DeletedTopic(name, ZERO_ID, *wrong))
+        for topic_id, asked_name in wanted.items():
+            self._delete_topic(state, topic_id, asked_name, decision, answers)
+        return decision
+
+    def _delete_topic(
+        self,
+        state: MetadataState,
+        topic_id: bytes,
+        asked_name: str | None,
+        decision: Decision,
+        answers: DeletedTopics,
+    ) -> None:
+        answer = DeletedTopic(asked_name, topic_id)
+        answers.topics.append(answer)
+        topic = state.topics.get(topic_id)
+        if not self._config.delete_topic_enable:
+            answer.error = ErrorCode.TOPIC_DELETION_DISABLED
+            answer.message = ErrorCode.TOPIC_DELETION_DISABLED.message
+        elif topic_id == ZERO_ID:
+            answer.error = ErrorCode.INVALID_REQUEST
+            answer.message = f"Attempt to find topic with invalid topicId {id_text(topic_id)}"
+        elif topic is None:
+            answer.error = ErrorCode.UNKNOWN_TOPIC_ID
+            answer.message = ErrorCode.UNKNOWN_TOPIC_ID.message
+        else:
+            answer.name = topic.name
+            decision.records.append(RemoveTopicRecord(topic_id))
+            decision.removes.append(topic)
+
+    def _allocate_producer_ids(self, state: MetadataState) -> Decision:
+        first = state.next_producer_id
+        if first > PRODUCER_ID_MAX - PRODUCER_IDS_PER_BLOCK:
+            text = (
+                "Exhausted all producerIds as the next block's end producerId has exceeded the int64 type "
+                "limit"
+            )
+            return Decision(Failed(ErrorCode.UNKNOWN_SERVER_ERROR, text))
+        record = ProducerIdsRecord(
+            broker_id=self._config.node_id, next_producer_id=first + PRODUCER_IDS_PER_BLOCK
+        )
+        return Decision(ProducerIds(first, PRODUCER_IDS_PER_BLOCK), [record])
+
+
+def id_text(topic_id: bytes) -> str:
+    """As Kafka writes ids: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
+
+
+def _created(topic: Topic) -> CreatedTopic:
+    return CreatedTopic(
+        topic.name,
+        topic_id=topic.topic_id,
+        partitions=topic.partitions,
+        replication_factor=1,
+        configs=topic.configs,
+    )

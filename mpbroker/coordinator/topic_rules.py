@@ -1,0 +1,130 @@
+"""What a new topic must satisfy, with Kafka's error codes and texts.
+
+From Kafka's Topic (names), ReplicationControlManager (partitions, replicas, assignments) and
+ConfigurationControlManager (settings), as of 4.3.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.topic_config import TopicConfigError, validate
+from mpbroker.ipc.calls import CreateTopic
+from mpbroker.protocol.errors import ErrorCode
+
+NAME_LENGTH_MAX: Final = 249
+CONFIG_VALUE_LENGTH_MAX: Final = 32767
+PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class Refused(Exception):
+    """The topic cannot be created like this; the text is for the client."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+        self.message = message
+
+
+def check_name(name: str) -> None:
+    """Raises Refused."""
+    if not name:
+        wrong = "the empty string is not allowed"
+    elif name in (".", ".."):
+        wrong = f"'{name}' is not allowed"
+    elif len(name) > NAME_LENGTH_MAX:
+        wrong = f"the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
+    elif not _LEGAL_NAME.fullmatch(name):
+        wrong = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    else:
+        return
+    raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {wrong}")
+
+
+def collision_key(name: str) -> str | None:
+    """What names that would collide in Kafka's metrics have in common; None if the name cannot collide."""
+    return name.replace(".", "_") if "." in name or "_" in name else None
+
+
+def check_configs(configs: dict[str, str | None], broker: BrokerConfig) -> dict[str, str]:
+    """The topic's own settings. Raises Refused."""
+    if nulls := [name for name, value in configs.items() if value is None]:
+        raise Refused(
+            ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}"
+        )
+    own = {name: value for name, value in configs.items() if value is not None}
+    if any(len(value.encode()) > CONFIG_VALUE_LENGTH_MAX for value in own.values()):
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            "The configuration value cannot be added because it exceeds the maximum value size of "
+            f"{CONFIG_VALUE_LENGTH_MAX} bytes.",
+        )
+    try:
+        validate(broker, own)
+    except TopicConfigError as error:
+        raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+    return own
+
+
+def partitions_asked(topic: CreateTopic, broker: BrokerConfig) -> int:
+    """How many partitions the topic would take, before anything is checked."""
+    if topic.assignments:
+        return len(topic.assignments)
+    return broker.num_partitions if topic.partitions == -1 else topic.partitions
+
+
+def check_placement(topic: CreateTopic, broker: BrokerConfig) -> int:
+    """The number of partitions, each with this broker as its only replica. Raises Refused."""
+    if topic.assignments:
+        return _check_assignments(topic, broker.node_id)
+    if topic.replication_factor < -1 or topic.replication_factor == 0:
+        raise Refused(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if topic.partitions < -1 or topic.partitions == 0:
+        raise Refused(
+            ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
+        )
+    replicas = (
+        broker.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
+    )
+    if replicas > 1 and not broker.mpbroker_replication_factor_clamp:
+        raise Refused(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {replicas} time(s): The target replication factor of "
+            f"{replicas} cannot be reached because only 1 broker(s) are registered.",
+        )
+    return partitions_asked(topic, broker)
+
+
+def _check_assignments(topic: CreateTopic, node_id: int) -> int:
+    """Kafka's checks of a manual assignment, for a cluster of one broker."""
+    if topic.replication_factor != -1 or topic.partitions != -1:
+        what = "replication factor" if topic.replication_factor != -1 else "numPartitions"
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"A manual partition assignment was specified, but {what} was not set to -1.",
+        )
+    prefix = "The manual partition assignment includes"
+    for replicas in topic.assignments.values():
+        if not replicas:
+            wrong = f"{prefix} an empty replica list."
+        elif strangers := sorted(set(replicas) - {node_id}):
+            wrong = f"{prefix} broker {strangers[0]}, but no such broker is registered."
+        elif len(replicas) > 1:
+            wrong = f"{prefix} the broker {node_id} more than once."
+        else:
+            continue
+        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, wrong)
+    if set(topic.assignments) != set(range(len(topic.assignments))):
+        raise Refused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "partitions should be a consecutive 0-based integer sequence",
+        )
+    return len(topic.assignments)

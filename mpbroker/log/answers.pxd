@@ -1,0 +1,72 @@
+"""Answers to produce jobs: filled in, pushed to whom they belong, or kept until the commit round that covers them.
+
+A full ring never blocks and nothing is dropped: what does not fit waits in a list of its own and goes first when there is room. Answers to
+a process that is dead are not sent; what it lent is its successor's to forget.
+"""
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
+
+from mpbroker.ipc.slots cimport JobBatch, JobHeader, ProduceSlot, ReplySlot
+from mpbroker.log.state cimport PartitionCore
+from shm.counters cimport CountersRef
+from shm.doorbell cimport BellRef
+from shm.ring cimport RingRef, Slot
+
+cdef enum:
+    PROCESS_COUNT = 64
+    NEVER_NS = -1
+
+cdef enum KafkaError:
+    NO_ERROR = 0
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    RECORD_LIST_TOO_LARGE = 18
+    INVALID_TXN_STATE = 48
+    KAFKA_STORAGE_ERROR = 56
+
+cdef struct Kept:
+    Slot *slots                 # a list of what did not fit, oldest first
+    uint64_t first
+    uint64_t count
+    uint64_t room
+
+cdef struct Waiting:
+    ProduceSlot slot
+    uint64_t ticket             # the commit round it waits for
+    uint64_t deadline_ns
+    int answered                # it has timed out
+
+cdef struct AnswersRef:
+    RingRef *rings[PROCESS_COUNT]       # NULL: nobody there to answer
+    BellRef *bells[PROCESS_COUNT]
+    uint64_t staged                     # processes with slots staged and not published, as a bit set
+    Kept kept[PROCESS_COUNT]
+    uint8_t *arenas[PROCESS_COUNT]
+    uint64_t extents[PROCESS_COUNT]
+    PartitionCore **cores               # by partition table slot
+    uint64_t core_count
+    Waiting *waiting                    # a circle
+    uint64_t first
+    uint64_t count
+    uint64_t room                       # a power of two
+    uint64_t next_deadline_ns
+    uint32_t waiting_of[PROCESS_COUNT]  # how many wait by sender, and by processor
+    uint64_t now_ns
+    CountersRef *counters
+
+cdef JobHeader *job_of(AnswersRef *answers, const ProduceSlot *slot) noexcept nogil
+cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) noexcept nogil
+cdef bint answer_later(AnswersRef *answers, const ProduceSlot *slot, uint64_t ticket) noexcept nogil
+cdef void answer_durable(AnswersRef *answers, uint64_t done) noexcept nogil
+cdef void answer_overdue(AnswersRef *answers) noexcept nogil
+cdef void push(AnswersRef *answers, int process, const Slot *slot) noexcept nogil
+cdef void send_kept(AnswersRef *answers) noexcept nogil
+cdef void publish_answers(AnswersRef *answers) noexcept nogil
+cdef void forget_process(AnswersRef *answers, int process) noexcept nogil
+cdef bint owes(AnswersRef *answers, int process) noexcept nogil
+
+cdef inline JobBatch *batches_of(JobHeader *job) noexcept nogil:
+    return <JobBatch *>(<uint8_t *>job + sizeof(JobHeader))
+
+cdef inline void fill(JobBatch *batch, int error, int64_t base_offset, int64_t append_time_ms, int64_t log_start) noexcept nogil:
+    batch.error, batch.base_offset, batch.append_time_ms, batch.log_start_offset = error, base_offset, append_time_ms, log_start

@@ -1,0 +1,115 @@
+"""Appending one batch in plain Python: what the native turn hands back, and the reference that it is tested against.
+
+(Kafka: UnifiedLog.append, LocalLog.append, LogSegment.append.)
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+from mpbroker.ipc.slots import Batch
+from mpbroker.ipc.table import PartitionFlag
+from mpbroker.log.partition_log import PartitionLog
+from mpbroker.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, assign_offset_and_epoch, stamp_append_time
+
+NONE = 0
+UNKNOWN_TOPIC_OR_PARTITION = 3
+NOT_LEADER_OR_FOLLOWER = 6
+RECORD_LIST_TOO_LARGE = 18
+INVALID_TXN_STATE = 48
+KAFKA_STORAGE_ERROR = 56
+
+DUPLICATE = -1
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class Appended(NamedTuple):
+    """What becomes of a batch. `failure`: an errno after which its log directory cannot be used any more."""
+
+    error: int
+    base_offset: int = -1
+    append_time_ms: int = -1
+    log_start_offset: int = -1
+    was_appended: bool = False
+    failure: int = 0
+
+
+def refusal(log: PartitionLog | None, batch: Batch) -> int:
+    """Why the batch cannot be appended to the partition it names, 0 if it can."""
+    if log is None or log.state.generation != batch.slot_generation:
+        return NOT_LEADER_OR_FOLLOWER
+    flags = log.state.flags
+    if flags & PartitionFlag.PARTITION_OFFLINE:
+        return KAFKA_STORAGE_ERROR
+    if flags & PartitionFlag.PARTITION_DELETED:
+        return UNKNOWN_TOPIC_OR_PARTITION
+    if log.state.config_version != batch.config_version or not flags & PartitionFlag.PARTITION_LIVE:
+        return NOT_LEADER_OR_FOLLOWER
+    return NOT_LEADER_OR_FOLLOWER if batch.count < 1 else NONE
+
+
+def append_batch(
+    log: PartitionLog | None, batch: Batch, data: memoryview | None, now_ms: int, retire: Callable[[int], object]
+) -> Appended:
+    """Appends it, or says why not. `retire` takes fds of rolled files, to be synced and closed."""
+    refused = refusal(log, batch)
+    if refused or log is None or data is None:
+        return Appended(refused or NOT_LEADER_OR_FOLLOWER)
+    state = log.state
+    if batch.length > state.segment_bytes:
+        return Appended(RECORD_LIST_TOO_LARGE)
+    if batch.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT):
+        return Appended(INVALID_TXN_STATE, log_start_offset=state.log_start)
+    max_timestamp = now_ms if state.append_time else batch.max_timestamp
+    if state.roll_due(state.log_end + batch.count - 1, batch.length, max_timestamp, now_ms):
+        try:
+            for fd in log.roll():
+                retire(fd)
+        except OSError as error:
+            return _storage_error(error)
+    if batch.producer_id >= 0:
+        verdict, original, timestamp = state.producers.check(
+            batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.count
+        )
+        if verdict == DUPLICATE:
+            return Appended(NONE, original, timestamp, state.log_start)
+        if verdict != NONE:
+            return Appended(verdict, log_start_offset=state.log_start)
+    return _write(log, batch, data, now_ms, max_timestamp)
+
+
+def _write(log: PartitionLog, batch: Batch, data: memoryview, now_ms: int, max_timestamp: int) -> Appended:
+    state = log.state
+    base, position = state.log_end, state.size
+    last = base + batch.count - 1
+    assign_offset_and_epoch(data, base, state.leader_epoch)
+    if state.append_time:
+        stamp_append_time(data, now_ms)
+    try:
+        at = 0
+        while at < batch.length:
+            at += os.pwrite(state.fd, data[at:], position + at)
+    except OSError as error:
+        os.ftruncate(state.fd, position)
+        return _storage_error(error)
+    if max_timestamp > state.max_timestamp:
+        state.raise_max_timestamp(max_timestamp, last)
+    indexed = state.bytes_since_index > state.index_interval_bytes
+    if indexed:
+        state.add_index_entry(last, position)
+        state.add_time_entry(state.max_timestamp, state.max_timestamp_offset)
+    state.advance(last, batch.length, max_timestamp, indexed)
+    if batch.producer_id >= 0:
+        state.producers.update(
+            batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.count, base, max_timestamp
+        )
+    return Appended(NONE, base, now_ms if state.append_time else -1, state.log_start, was_appended=True)
+
+
+def _storage_error(error: OSError) -> Appended:
+    """A full disk refuses this produce only; anything else ends the use of the directory."""
+    failure = 0 if error.errno in NO_ROOM else error.errno or errno.EIO
+    return Appended(KAFKA_STORAGE_ERROR, failure=failure)

@@ -1,0 +1,63 @@
+"""Commit rounds: which partitions have unsynced bytes, what the flusher has been asked for, and publication of what is visible.
+
+One round is in flight at a time; what is appended meanwhile is the next round. The high watermark (offset and position together) moves
+only when a round is done. A file descriptor with unsynced bytes is closed by nobody else: rolled files go through `retired`.
+"""
+from libc.stdint cimport int64_t, uint64_t
+
+from mpbroker.log.answers cimport AnswersRef
+from mpbroker.log.state cimport PartitionCore
+from shm.counters cimport CountersRef
+from shm.marks cimport MarksRef
+from shm.table cimport TableRef
+
+cdef extern from "mpbroker/log/flusher.h" nogil:
+    ctypedef struct Flusher:
+        uint64_t asked
+        uint64_t done
+        int *fds
+        int *errors
+        int count
+        int started
+    int flusher_start(Flusher *f, uint64_t *bell_armed, int bell_fd)
+    int flusher_reserve(Flusher *f, int count)
+    void flusher_ask(Flusher *f)
+    void flusher_stop(Flusher *f)
+
+cdef struct RetiredFile:
+    int fd
+    int log_dir
+
+cdef struct CommitRef:
+    Flusher flusher
+    int group                       # log.flush.policy: group (HW = durable), or os (HW = log end)
+    uint64_t finished               # the last round whose result was taken in
+    uint64_t asked_ns
+    PartitionCore **unsynced
+    int64_t unsynced_count
+    PartitionCore **in_flight
+    int64_t in_flight_count
+    PartitionCore **moved           # to be published at the end of the round
+    int64_t moved_count
+    RetiredFile *retired            # to be synced with the next round, then closed
+    int retired_count
+    int retired_room
+    int retiring                    # the first so many of them are in flight
+    uint64_t failed_dirs            # log directories that failed, as a bit set
+    uint64_t news                   # of these, what Python has not been told
+    int last_errno
+    TableRef *table
+    MarksRef *marks
+    uint64_t *dirty                 # a word per handler
+    uint64_t dirty_number
+    CountersRef *counters
+
+cdef bint commit_open(CommitRef *commit, int64_t slots) noexcept nogil
+cdef void commit_close(CommitRef *commit) noexcept nogil
+cdef bint retire_file(CommitRef *commit, int fd, int log_dir) noexcept nogil
+cdef void appended(CommitRef *commit, PartitionCore *core) noexcept nogil
+cdef void take_in(CommitRef *commit, AnswersRef *answers) noexcept nogil
+cdef void ask_next(CommitRef *commit, uint64_t now_ns) noexcept nogil
+cdef void publish_moved(CommitRef *commit, AnswersRef *answers) noexcept nogil
+cdef void drop_core(CommitRef *commit, PartitionCore *core) noexcept nogil
+cdef void fail_dir(CommitRef *commit, AnswersRef *answers, int log_dir, int error) noexcept nogil

@@ -1,0 +1,43 @@
+"""A thread for what must not hold up the log process's loop: checkpoints with their fsync, and removal of directories.
+
+One after the other, in the order given; the loop's turn runs without the GIL, so that a thread gets its share. What fails is told to the
+loop, which decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+_log = logging.getLogger("mpbroker")
+
+
+class Helper:
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], None], int] | None] = queue.SimpleQueue()
+        self._failed: queue.SimpleQueue[tuple[int, OSError]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="log helper", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], None], log_dir: int) -> None:
+        """`log_dir`: where it works, should it fail with an OSError."""
+        self._jobs.put((job, log_dir))
+
+    def failures(self) -> list[tuple[int, OSError]]:
+        """(log directory, error) since the last call."""
+        return [self._failed.get() for _ in range(self._failed.qsize())]
+
+    def close(self) -> None:
+        """Waits for all that was submitted."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (entry := self._jobs.get()) is not None:
+            job, log_dir = entry
+            try:
+                job()
+            except OSError as error:
+                self._failed.put((log_dir, error))

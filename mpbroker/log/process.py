@@ -1,0 +1,232 @@
+"""The log process: the only one that writes below log.dirs. A Python program around its native turn.
+
+It appends jobs of handlers and of the coordinator, serves the coordinator's calls, obeys the supervisor's orders, and keeps house. The locks
+on the log directories are the supervisor's and inherited.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from mpbroker.ipc import calls
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.process import MAX_SLEEP_MS, Fence, ProcessContext
+from mpbroker.ipc.slots import Call, SlotKind, kind_of, pack_call, unpack_call, unpack_reply
+from mpbroker.ipc.topology import COORDINATOR, LOG, PROCESSES, is_handler, is_processor
+from mpbroker.log.append import append_batch
+from mpbroker.log.helper import Helper
+from mpbroker.log.manager import LogManager
+from mpbroker.log.turn import Pause, Turn
+from shm.arena import ArenaFull
+from shm.ring import Ring
+
+HIGH_WATERMARK_CHECKPOINT_MS = 5_000
+PRODUCER_EXPIRATION_CHECK_MS = 600_000
+UNKNOWN_SERVER_ERROR = -1
+
+
+def run(context: ProcessContext) -> int:
+    """Serves until ordered to stop. Raises FatalError."""
+    process = LogProcess(context)
+    process.start()
+    return process.serve()
+
+
+class LogProcess:
+    def __init__(self, context: ProcessContext) -> None:
+        self.context = context
+        memory = context.memory
+        self.arena = memory.arena(LOG)
+        self.arena.reset()
+        # A handler's word of `dirty`, by its number.
+        dirty = memory.private.block("dirty")
+        group = context.config.log_flush_policy == "group"
+        self.turn = Turn(
+            memory.sizes.partition_slots, memory.table(), memory.marks(), dirty, context.counters, context.bell, group
+        )
+        self.helper = Helper()
+        self.manager = LogManager(context.config, memory.table(), self.turn, self.helper, self.say)
+        self.rings: dict[int, list[Ring]] = {}
+        self._answer_bytes: dict[int, int] = {}
+        self._fence_tails: list[int] | None = None
+        now = time.monotonic()
+        self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
+        self._next_points = now + context.config.log_flush_offset_checkpoint_interval_ms / 1000
+        self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
+
+    def say(self, text: str) -> None:
+        """What a look at the process shows while it is at something long."""
+        self.context.counters.set_status(text)
+        self.context.counters.beat()
+
+    def start(self) -> None:
+        for role in range(PROCESSES):
+            if role == COORDINATOR or is_handler(role) or is_processor(role):
+                self._bind(role)
+        self.manager.open_metadata()
+        if self.context.config.log_flush_policy == "os":
+            self.context.log.info("log.flush.policy=os: acknowledged records survive a crash of the broker, not one of the machine")
+        self.say("running")
+        self.context.ready()
+
+    def _bind(self, role: int) -> None:
+        memory = self.context.memory
+        outbox = memory.ring(LOG, role)
+        inbox = None if is_processor(role) else memory.ring(role, LOG)
+        self.turn.bind(role, inbox, outbox, memory.doorbell(role), memory.arena(role))
+
+    # ---- the loop ----
+
+    def serve(self) -> int:
+        while True:
+            self._obey_fence()
+            if self.context.must_stop() and self._fence_tails is None:
+                return self._stop()
+            self.work(MAX_SLEEP_MS)
+            self._keep_house()
+
+    def work(self, timeout_ms: int) -> None:
+        """One round, with what Python has to do in it."""
+        turn = self.turn
+        pause = turn.run(timeout_ms)
+        while pause != Pause.ROUND_DONE:
+            if pause == Pause.BATCH_FOR_PYTHON:
+                self._append()
+            else:
+                self._serve_slot(turn.current_slot())
+                turn.skip_slot()
+            pause = turn.run(0)
+        self._take_failures()
+
+    def _append(self) -> None:
+        batch, data = self.turn.current_batch()
+        log = self.manager.logs.get(batch.slot)
+        number = log.state.log_dir if log is not None else 0
+        before = log.state.segment_base if log is not None else 0
+        done = append_batch(log, batch, data, self.turn.clock_ms(), lambda fd: self.turn.retire(fd, number))
+        self.turn.finish_batch(
+            done.error, done.base_offset, done.append_time_ms, done.log_start_offset, done.was_appended
+        )
+        if done.failure:
+            self.turn.storage_failed(number, done.failure)
+        if log is not None and log.state.segment_base != before:
+            self.context.counters.add(Counter.COUNT_SEGMENTS_ROLLED)
+            self.manager.note_roll(log, self.turn.commit_rounds + 2)
+
+    def _take_failures(self) -> None:
+        for number, problem in self.helper.failures():
+            self.turn.storage_failed(number, problem.errno or 0)
+        failed, error = self.turn.failures()
+        for number in failed:
+            self.context.counters.set_last_error(f"{self.manager.dirs[number].path}: {os.strerror(error)}")
+            self.manager.dir_failed(number, error)
+
+    def _keep_house(self) -> None:
+        now = time.monotonic()
+        if now >= self._next_marks:
+            self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
+            self.manager.checkpoint_high_watermarks()
+            self.manager.delete_due(now)
+            self.context.counters.set(Counter.COUNT_PARTITIONS, len(self.manager.logs))
+        if now >= self._next_points:
+            self._next_points = now + self.context.config.log_flush_offset_checkpoint_interval_ms / 1000
+            self.manager.checkpoint_recovery_points()
+        if now >= self._next_expiration:
+            self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
+            before_ms = self.turn.clock_ms() - self.context.config.producer_id_expiration_ms
+            for log in self.manager.logs.values():
+                log.state.producers.expire(before_ms)
+
+    # ---- the coordinator's calls ----
+
+    def _serve_slot(self, slot: bytes) -> None:
+        kind = kind_of(slot)
+        if kind == SlotKind.RETURN:
+            reply = unpack_reply(slot)
+            self._free_answer(reply.block, reply.generation)
+        elif kind == SlotKind.CALL:
+            self._serve_call(unpack_call(slot))
+        else:
+            self.context.counters.add(Counter.COUNT_ERRORS)
+            self.context.log.error("a descriptor of kind %d reached the log process; it is dropped", kind)
+
+    def _serve_call(self, call: Call) -> None:
+        arena = self.context.memory.arena(call.owner)
+        if not arena.check(call.block, call.generation):
+            return
+        message = calls.decode(arena.view(call.block, call.length))
+        try:
+            answer = self._answer_to(message)
+        except OSError as error:
+            self.context.log.error("%s failed: %s", type(message).__name__, error)
+            answer = calls.Failed(UNKNOWN_SERVER_ERROR, str(error))
+        self._send_answer(call, calls.encode(answer))
+
+    def _answer_to(self, message: calls.Message) -> calls.Message:
+        if isinstance(message, calls.EnsureTopic):
+            ensured = self.manager.ensure(message)
+            self.say("running")
+            return ensured
+        if isinstance(message, calls.RemoveTopic):
+            self.manager.remove(message.name, message.topic_id)
+            return calls.RemovedTopic(message.topic_id)
+        if isinstance(message, calls.Recovered):
+            self.manager.set_strays_aside()
+            return calls.Acknowledged()
+        return calls.Failed(UNKNOWN_SERVER_ERROR, f"the log process does not serve {type(message).__name__}")
+
+    def _send_answer(self, call: Call, data: bytes) -> None:
+        try:
+            block = self.arena.allocate(len(data))
+        except ArenaFull as error:
+            self.context.log.error("no memory for an answer: %s", error)
+            self.turn.send(call.owner, pack_call(SlotKind.ANSWER, LOG, call.request))
+            return
+        self.arena.view(block, len(data))[:] = data
+        self._answer_bytes[block] = len(data)
+        generation = self.arena.lend(block, call.owner)
+        slot = pack_call(SlotKind.ANSWER, LOG, call.request, block, generation, len(data), call.connection)
+        self.turn.send(call.owner, slot)
+
+    def _free_answer(self, block: int, generation: int) -> None:
+        if block in self._answer_bytes and self.arena.take_back(block, generation):
+            self.arena.free(block, self._answer_bytes.pop(block))
+
+    # ---- orders ----
+
+    def _obey_fence(self) -> None:
+        """A dead role's published jobs are appended whole and answered before its fence is acknowledged."""
+        fence = self.context.pending_fence()
+        if fence is None:
+            return
+        if fence.alive:
+            self._bind(fence.role) if self._takes_part(fence.role) else None
+            self.context.acknowledge_fence()
+            return
+        if self._fence_tails is None:
+            self._fence_tails = self.turn.tails()
+            self.turn.forget(fence.role)
+        if self.turn.consumed(self._fence_tails) and not self.turn.owes(fence.role):
+            self._finish_fence(fence)
+
+    def _takes_part(self, role: int) -> bool:
+        return role == COORDINATOR or is_handler(role) or is_processor(role)
+
+    def _finish_fence(self, fence: Fence) -> None:
+        self._fence_tails = None
+        self.turn.stop_listening(fence.role)
+        for block in self.arena.lent_to(fence.role):
+            self._free_answer(block, self.arena.generation(block))
+        self.context.counters.add(Counter.COUNT_FENCES)
+        self.context.acknowledge_fence()
+
+    def _stop(self) -> int:
+        """What was published is still appended and answered; then all is flushed, closed and marked as clean."""
+        while not self.turn.is_settled:
+            self.work(10)
+        self.manager.close_cleanly()
+        self.turn.close()
+        self.say("stopped")
+        self.context.stopped()
+        return 0

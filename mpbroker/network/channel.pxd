@@ -1,0 +1,59 @@
+"""A connection as the processor's native turn keeps it. Private memory of one processor; nothing of this is shared."""
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from mpbroker.ipc.slots cimport ReplySlot
+
+cpdef enum ChannelState:
+    CHANNEL_FREE = 0        # no connection
+    CHANNEL_READING = 1     # between answers: a frame may be partly here
+    CHANNEL_WAITING = 2     # one request is with a handler or in the FIFO; nothing is read (Kafka: muted)
+    CHANNEL_SENDING = 3     # the answer is partly written
+    CHANNEL_OPENING = 4     # the answer needs a segment file that is not open yet
+    CHANNEL_CLOSED = 5      # the socket is closed, but a handler or the log process still has the request's block
+
+cpdef enum CloseReason:
+    CLOSED_BY_PEER = 1
+    CLOSED_RESET = 2            # a system call on the socket failed
+    CLOSED_FRAME_SIZE = 3       # negative or larger than socket.request.max.bytes
+    CLOSED_HEADER = 4           # the request header cannot be parsed
+    CLOSED_UNKNOWN_API = 5
+    CLOSED_BY_HANDLER = 6       # the handler answered CLOSE
+    CLOSED_IDLE = 7
+    CLOSED_ROLE_DIED = 8        # what it waited for was lost with a process
+    CLOSED_STOPPING = 9
+    CLOSED_NO_FILE = 10         # a segment could not be opened, three times in a row
+    CLOSED_NO_MEMORY = 11       # pipelined bytes found no room
+
+cdef struct Channel:
+    int fd
+    uint8_t state
+    uint8_t readable            # more may be in the socket's buffer (edge-triggered: we must remember)
+    uint8_t parked
+    uint8_t deferred            # is in the list of channels to look at again
+    uint16_t listener
+    uint16_t handler            # handler number that has the request
+    uint32_t index
+    uint32_t request
+    uint64_t connection
+    uint64_t last_active_ns
+    # the frame being received, or the request that is outstanding
+    uint64_t block
+    uint64_t asked_bytes        # what the block was allocated for
+    uint32_t received           # bytes in the block
+    uint32_t needed             # whole frame with its size field; 0: not known yet
+    uint32_t body
+    int16_t api_key
+    int16_t api_version
+    int32_t correlation
+    uint32_t expected           # guess for the next frame: the last one's size
+    uint64_t received_ns
+    uint64_t ring_position      # of the request in the handler's ring
+    # bytes behind that frame: the beginning of the next
+    uint64_t stash
+    uint64_t stash_asked_bytes
+    uint32_t stash_received
+    # the answer being written
+    uint32_t part               # index of the part being written
+    uint64_t part_sent          # bytes of it that are written
+    uint32_t open_tries
+    ReplySlot answer

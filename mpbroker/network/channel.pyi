@@ -1,0 +1,22 @@
+from enum import IntEnum
+
+class ChannelState(IntEnum):
+    CHANNEL_FREE = 0
+    CHANNEL_READING = 1
+    CHANNEL_WAITING = 2
+    CHANNEL_SENDING = 3
+    CHANNEL_OPENING = 4
+    CHANNEL_CLOSED = 5
+
+class CloseReason(IntEnum):
+    CLOSED_BY_PEER = 1
+    CLOSED_RESET = 2
+    CLOSED_FRAME_SIZE = 3
+    CLOSED_HEADER = 4
+    CLOSED_UNKNOWN_API = 5
+    CLOSED_BY_HANDLER = 6
+    CLOSED_IDLE = 7
+    CLOSED_ROLE_DIED = 8
+    CLOSED_STOPPING = 9
+    CLOSED_NO_FILE = 10
+    CLOSED_NO_MEMORY = 11

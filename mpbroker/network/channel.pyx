@@ -1,0 +1,1 @@
+"""Exports the enumerations of `channel.pxd` to Python."""

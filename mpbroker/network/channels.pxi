@@ -1,0 +1,123 @@
+# Channels: lists, leases, closing. Part of turn.pyx.
+
+cdef inline void defer(Turn *t, Channel *c, bint soon) noexcept nogil:
+    """The channel is looked at again in the next turn; `soon`: it can go on then, so that turn does not sleep."""
+    t.soon = t.soon or soon
+    if not c.deferred:
+        c.deferred = 1
+        t.deferred[t.deferred_count] = c.index
+        t.deferred_count += 1
+
+cdef inline void enqueue(Turn *t, Channel *c) noexcept nogil:
+    t.fifo[t.fifo_tail & (FIFO_PLACES - 1)] = c.index
+    t.fifo_tail += 1
+
+cdef inline void free_place(Turn *t, Channel *c) noexcept nogil:
+    """While the channel is in the deferred list its place is not given out; whoever walks the list does it then."""
+    c.state = ChannelState.CHANNEL_FREE
+    c.connection = 0
+    if not c.deferred:
+        t.free_channels[t.free_count] = c.index
+        t.free_count += 1
+
+
+# ---- leases
+
+cdef inline void free_request(Turn *t, Channel *c) noexcept nogil:
+    if c.block:
+        arena_free(t.arena, c.block, c.asked_bytes)
+        c.block = 0
+
+cdef void give_back(Turn *t, ReplySlot *a) noexcept nogil:
+    """Ends the lease of a handler's reply block. Our own blocks are freed with their request."""
+    cdef Slot slot
+    cdef RequestSlot *r = <RequestSlot *>&slot
+    cdef Peer *peer
+    if a.block == 0 or a.owner < FIRST_HANDLER:
+        return
+    peer = &t.handlers[a.owner - FIRST_HANDLER]
+    if not peer.alive:
+        return                      # its arena is reset as a whole
+    memset(&slot, 0, sizeof(slot))
+    r.kind = SlotKind.RETURN
+    r.processor = t.process
+    r.block = a.block
+    r.generation = a.generation
+    if not ring_stage(&peer.requests, &slot):
+        counter_add(t.counters, Counter.COUNT_RING_FULL, 1)
+        owe(t, peer, &slot)
+
+cdef void owe(Turn *t, Peer *peer, Slot *slot) noexcept nogil:
+    """Keeps what did not fit into a handler's ring; it goes first as soon as there is room."""
+    cdef Slot *grown
+    if peer.owed_count == peer.owed_places:
+        grown = <Slot *>realloc(peer.owed, (peer.owed_places * 2 + 64) * sizeof(Slot))
+        if grown == NULL:
+            return                  # out of memory: the handler gets the block back when it fences us
+        peer.owed = grown
+        peer.owed_places = peer.owed_places * 2 + 64
+    peer.owed[peer.owed_count] = slot[0]
+    peer.owed_count += 1
+
+cdef void pay(Turn *t, Peer *peer) noexcept nogil:
+    cdef uint32_t paid = 0
+    while paid < peer.owed_count and ring_stage(&peer.requests, &peer.owed[paid]):
+        paid += 1
+    if paid:
+        memmove(peer.owed, peer.owed + paid, (peer.owed_count - paid) * sizeof(Slot))
+        peer.owed_count -= paid
+
+cdef void cancel(Turn *t, Channel *c) noexcept nogil:
+    """Tells the handler that a parked request has nobody to answer to; it ends the lease with a NOOP."""
+    cdef Slot slot
+    cdef RequestSlot *r = <RequestSlot *>&slot
+    cdef Peer *peer = &t.handlers[c.handler]
+    memset(&slot, 0, sizeof(slot))
+    r.kind = SlotKind.CANCEL
+    r.processor = t.process
+    r.channel = c.index
+    r.connection = c.connection
+    r.request = c.request
+    if ring_stage(&peer.requests, &slot):
+        peer.touched = True
+    else:
+        owe(t, peer, &slot)
+
+cdef inline void answered(Turn *t, Channel *c) noexcept nogil:
+    """The handler no longer has the channel's request."""
+    if c.handler != NO_HANDLER:
+        if not c.parked and t.handlers[c.handler].load:
+            t.handlers[c.handler].load -= 1
+        c.handler = NO_HANDLER
+    c.parked = 0
+
+
+# ---- closing
+
+cdef void close_channel(Turn *t, Channel *c, uint32_t reason, int64_t detail) noexcept nogil:
+    """Closes the socket. While the request is with others the place stays CLOSED, until its answer ends the lease of the block."""
+    cdef Event *event
+    if c.state == ChannelState.CHANNEL_FREE or c.state == ChannelState.CHANNEL_CLOSED:
+        return
+    if c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_OPENING:
+        release_answer(t, c)
+    if c.stash:
+        arena_free(t.arena, c.stash, c.stash_asked_bytes)
+        c.stash = 0
+    close(c.fd)
+    c.fd = -1
+    if t.closed_count < MOST_CLOSED:
+        event = &t.closed[t.closed_count]
+        event.channel = c.index
+        event.reason = reason
+        event.connection = c.connection
+        event.detail = detail
+        t.closed_count += 1
+    counter_add(t.counters, Counter.COUNT_CONNECTIONS_CLOSED, 1)
+    if c.state == ChannelState.CHANNEL_WAITING:
+        c.state = ChannelState.CHANNEL_CLOSED
+        if c.parked:
+            cancel(t, c)
+    else:
+        free_request(t, c)
+        free_place(t, c)

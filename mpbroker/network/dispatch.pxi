@@ -1,0 +1,156 @@
+# Taking answers from the rings, handing requests to handlers. Part of turn.pyx.
+
+cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
+    cdef Channel *c
+    if a.channel >= t.channel_places:
+        return
+    c = &t.channels[a.channel]
+    if c.connection != a.connection or c.request != a.request:
+        if a.kind != SlotKind.PARKED:
+            give_back(t, a)         # answered or fenced long ago
+        return
+    if a.kind == SlotKind.PARKED:
+        if c.handler != NO_HANDLER and not c.parked:
+            if t.handlers[c.handler].load:
+                t.handlers[c.handler].load -= 1
+            c.parked = 1
+            if c.state == ChannelState.CHANNEL_CLOSED:
+                cancel(t, c)
+        return
+    answered(t, c)
+    if c.state == ChannelState.CHANNEL_CLOSED:
+        give_back(t, a)
+        free_request(t, c)
+        free_place(t, c)
+        return
+    if c.state != ChannelState.CHANNEL_WAITING:
+        give_back(t, a)
+        return
+    histogram_record(t.counters, Histogram.TIME_RESPONSE_QUEUE_NS, t.now_ns - a.done_ns if t.now_ns > a.done_ns else 0)
+    c.answer = a[0]
+    if a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS:
+        start_sending(t, c)
+    elif a.kind == SlotKind.NOOP:
+        give_back(t, a)
+        finish_request(t, c)
+    else:
+        give_back(t, a)
+        c.state = ChannelState.CHANNEL_READING      # nobody else has its block now
+        close_channel(t, c, CloseReason.CLOSED_BY_HANDLER, c.api_key)
+
+cdef bint take_answers(Turn *t, RingRef *ring) noexcept nogil:
+    """Takes all that waits; True when the producer waits for room."""
+    cdef uint64_t waiting = ring_waiting(ring), i
+    cdef Slot slot
+    for i in range(waiting):
+        slot = ring_peek(ring, i)[0]
+        take_answer(t, <ReplySlot *>&slot)
+    return ring_advance(ring, waiting) if waiting else False
+
+cdef void take_all_answers(Turn *t) noexcept nogil:
+    cdef uint32_t h
+    cdef Peer *peer
+    if take_answers(t, &t.log_answers):
+        bell_ring(&t.log_bell)
+    for h in range(t.handler_count):
+        peer = &t.handlers[h]
+        if peer.known and take_answers(t, &peer.answers):
+            bell_ring(&peer.bell)
+
+
+# ---- dispatch
+
+cdef Peer *least_loaded(Turn *t) noexcept nogil:
+    """The live handler with the least waiting and running, none that runs a heavy request if another is free; ties rotate."""
+    cdef Peer *best = NULL
+    cdef Peer *peer
+    cdef uint64_t cost, least = <uint64_t>-1
+    cdef uint32_t i, h
+    for i in range(t.handler_count):
+        h = (t.turn_of_handlers + i) % t.handler_count
+        peer = &t.handlers[h]
+        if not peer.alive or peer.owed_count or ring_room(&peer.requests) == 0:
+            continue
+        cost = peer.load + (1000000 if load_relaxed(peer.heavy) else 0)
+        if cost < least:
+            least = cost
+            best = peer
+    return best
+
+cdef bint hand_over(Turn *t, Peer *peer, Channel *c) noexcept nogil:
+    cdef Slot slot
+    cdef RequestSlot *r = <RequestSlot *>&slot
+    r.kind = SlotKind.REQUEST
+    r.flags = 0
+    r.processor = t.process
+    r.channel = c.index
+    r.connection = c.connection
+    r.block = c.block
+    r.generation = block_generation(t.arena.base, c.block)
+    r.length = c.needed
+    r.body = c.body
+    r.api_key = c.api_key
+    r.api_version = c.api_version
+    r.correlation = c.correlation
+    r.received_ns = c.received_ns
+    r.listener = c.listener
+    r.reserved = 0
+    r.request = c.request
+    c.ring_position = peer.requests.staged
+    if not ring_stage(&peer.requests, &slot):
+        return False
+    block_lend(t.arena, c.block, peer.process)
+    c.handler = peer.number
+    peer.load += 1
+    peer.touched = True
+    return True
+
+cdef void dispatch(Turn *t) noexcept nogil:
+    """What a wake-up brought goes as one batch to one handler: a wake-up costs more than the work of many requests."""
+    cdef Peer *peer
+    cdef Channel *c
+    cdef uint32_t given
+    while t.fifo_head != t.fifo_tail:
+        peer = least_loaded(t)
+        if peer == NULL:
+            counter_add(t.counters, Counter.COUNT_RING_FULL, 1)
+            want_room(t)
+            return
+        given = 0
+        while t.fifo_head != t.fifo_tail and given < BATCH_REQUESTS_MAX:
+            c = &t.channels[t.fifo[t.fifo_head & (FIFO_PLACES - 1)]]
+            if c.state == ChannelState.CHANNEL_CLOSED:
+                free_request(t, c)
+                free_place(t, c)
+            elif c.state == ChannelState.CHANNEL_WAITING and not hand_over(t, peer, c):
+                break
+            t.fifo_head += 1
+            given += 1
+        t.turn_of_handlers = peer.number + 1
+
+cdef void want_room(Turn *t) noexcept nogil:
+    cdef uint32_t h
+    for h in range(t.handler_count):
+        if t.handlers[h].alive:
+            ring_want_space(&t.handlers[h].requests, True)
+            t.handlers[h].wants_room = True
+            if ring_room(&t.handlers[h].requests):
+                t.soon = True
+
+cdef void publish(Turn *t) noexcept nogil:
+    cdef uint32_t h
+    cdef Peer *peer
+    for h in range(t.handler_count):
+        peer = &t.handlers[h]
+        if not peer.alive:
+            continue
+        if peer.owed_count:
+            pay(t, peer)
+        if peer.wants_room and t.fifo_head == t.fifo_tail and not peer.owed_count:
+            peer.wants_room = False
+            ring_want_space(&peer.requests, False)
+        if peer.requests.staged != load_relaxed(peer.requests.tail):
+            ring_publish(&peer.requests)
+            if peer.touched:
+                bell_ring(&peer.bell)
+        peer.touched = False

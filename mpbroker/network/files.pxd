@@ -1,0 +1,43 @@
+"""Open segment files by what a descriptor says of them: (slot, generation, segment base, inode) -> fd."""
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+cdef enum:
+    FILE_PLACES = 2048          # a power of two; at most half are used
+    FILE_LIMIT = 1024
+
+cdef struct OpenFile:
+    int fd                      # -1: the place is empty
+    uint32_t slot
+    uint32_t slot_generation
+    uint32_t users              # channels that are sending from it
+    int64_t segment_base
+    uint64_t inode
+    uint64_t used               # running number of the last use
+
+cdef struct FileTable:
+    OpenFile places[2048]
+    uint32_t count
+    uint64_t clock
+
+cdef inline uint32_t file_hash(uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode) noexcept nogil:
+    cdef uint64_t h = (<uint64_t>slot << 32 | slot_generation) * <uint64_t>0x9E3779B97F4A7C15
+    h ^= (<uint64_t>segment_base + inode) * <uint64_t>0xC2B2AE3D27D4EB4F
+    return <uint32_t>((h ^ (h >> 29)) & (FILE_PLACES - 1))
+
+cdef inline OpenFile *file_find(
+    FileTable *table, uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode
+) noexcept nogil:
+    cdef uint32_t place = file_hash(slot, slot_generation, segment_base, inode)
+    cdef OpenFile *entry
+    while True:
+        entry = &table.places[place]
+        if entry.fd < 0:
+            return NULL
+        if (
+            entry.slot == slot and entry.slot_generation == slot_generation
+            and entry.segment_base == segment_base and entry.inode == inode
+        ):
+            table.clock += 1
+            entry.used = table.clock
+            return entry
+        place = (place + 1) & (FILE_PLACES - 1)

@@ -1,0 +1,66 @@
+# What is mended when a handler or the log process has died. Part of turn.pyx.
+
+cdef bint changes_nothing(int16_t api_key) noexcept nogil:
+    """Whether a request that a dead handler may have begun can be given to another: Fetch, ListOffsets, Metadata, FindCoordinator,
+    ApiVersions, DescribeConfigs, DescribeCluster."""
+    return (
+        api_key == 1 or api_key == 2 or api_key == 3 or api_key == 10 or api_key == 18 or api_key == 32 or api_key == 60
+    )
+
+cdef void lose_answer_of(Turn *t, Channel *c, uint32_t owner) noexcept nogil:
+    """What is being sent out of a dead handler's arena cannot be finished: the arena is about to be reset."""
+    if c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_OPENING:
+        if c.answer.owner == owner and c.answer.block:
+            close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, owner)
+
+cdef void mend_handler(Turn *t, uint32_t number) noexcept nogil:
+    """After the log process's fence: untaken requests and those that change nothing go to another handler, the rest closes."""
+    cdef Peer *peer = &t.handlers[number]
+    cdef uint64_t taken = load_acquire(peer.requests.head)
+    cdef uint32_t i
+    cdef Channel *c
+    take_all_answers(t)
+    for i in range(t.channel_places):
+        c = &t.channels[i]
+        if c.state == ChannelState.CHANNEL_FREE:
+            continue
+        lose_answer_of(t, c, peer.process)
+        if c.handler != number or (c.state != ChannelState.CHANNEL_WAITING and c.state != ChannelState.CHANNEL_CLOSED):
+            continue
+        answered(t, c)
+        if c.state == ChannelState.CHANNEL_CLOSED:
+            free_request(t, c)
+            free_place(t, c)
+        elif c.ring_position >= taken or changes_nothing(c.api_key):
+            t.next_request += 1
+            c.request = t.next_request          # an answer of the dead can no longer be mistaken for the new one
+            enqueue(t, c)
+        else:
+            c.state = ChannelState.CHANNEL_READING
+            close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, peer.process)
+    peer.alive = False
+    peer.known = False
+    peer.load = 0
+    peer.owed_count = 0
+    peer.touched = False
+
+cdef void mend_log(Turn *t) noexcept nogil:
+    """The handlers have acknowledged and pause: whatever produce they had taken and not answered died with the log process."""
+    cdef uint32_t i
+    cdef Channel *c
+    take_all_answers(t)
+    for i in range(t.channel_places):
+        c = &t.channels[i]
+        if c.state != ChannelState.CHANNEL_WAITING and c.state != ChannelState.CHANNEL_CLOSED:
+            continue
+        if c.api_key != API_PRODUCE or c.handler == NO_HANDLER:
+            continue
+        if c.ring_position >= load_acquire(t.handlers[c.handler].requests.head):
+            continue
+        answered(t, c)
+        if c.state == ChannelState.CHANNEL_CLOSED:
+            free_request(t, c)
+            free_place(t, c)
+        else:
+            c.state = ChannelState.CHANNEL_READING
+            close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, LOG_PROCESS)

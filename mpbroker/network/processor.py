@@ -1,0 +1,220 @@
+"""The processor process: Python around the native turn (Kafka: SocketServer.Processor).
+
+Python takes new sockets from the acceptor, opens segment files that an answer needs, says why connections
+closed, and does what the supervisor orders. The rest happens in `turn.pyx` without it.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import struct
+import time
+
+from mpbroker.ipc import topology
+from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
+from mpbroker.network import turn
+from mpbroker.network.channel import CloseReason
+from mpbroker.network.turn import ProcessorTurn
+from mpbroker.protocol.api_keys import ApiKey, is_flexible, valid_versions
+
+# What the acceptor sends with each socket: the listener's number.
+HANDOVER = struct.Struct("<H")
+FDS_PER_MESSAGE = 1
+# As Kafka's Processor: at most this many new sockets per wake-up, so that the others are not kept waiting.
+NEW_CONNECTIONS_MAX = 20
+CHANNEL_PLACES = 32768
+NO_FLEXIBLE_VERSION = 32767
+UNKNOWN_KEY = -1
+IDLE_CHECK_MS = 1000
+DRAIN_TIMEOUT_MS = 5000
+TLS_HANDSHAKE_RECORD = 0x16
+
+_QUIET = {CloseReason.CLOSED_BY_PEER, CloseReason.CLOSED_RESET, CloseReason.CLOSED_STOPPING}
+
+
+def first_flexible_versions() -> list[int]:
+    """Per API key: the first version whose request header has tagged fields; -1 for keys that Kafka does not
+    have.
+    """
+    table = [UNKNOWN_KEY] * 128
+    for key in ApiKey:
+        flexible = [v for v in valid_versions(key) if is_flexible(key, v)]
+        table[key] = flexible[0] if flexible else NO_FLEXIBLE_VERSION
+    return table
+
+
+def connection_prefix(index: int, incarnation: int) -> int:
+    """Connection ids are never reused: processor index (8 bits), its incarnation (16), a running number
+    (40).
+    """
+    return index << 56 | (incarnation & 0xFFFF) << 40
+
+
+class Processor:
+    """One processor process; `handover` is its end of the acceptor's socket pair."""
+
+    def __init__(self, context: ProcessContext, handover: socket.socket) -> None:
+        self.context = context
+        self.log = context.log
+        self.handover = handover
+        # recv_fds() does not pass its flags on, so the socket itself must not block.
+        handover.setblocking(False)
+        config = context.config
+        self.idle_ns = config.connections_max_idle_ms * 1_000_000
+        self.turn = ProcessorTurn(
+            context.memory,
+            context.index,
+            handover.fileno(),
+            first_flexible_versions(),
+            CHANNEL_PLACES,
+            config.socket_request_max_bytes,
+            config.queued_max_requests,
+            connection_prefix(context.index, context.incarnation),
+        )
+        self.next_idle_check_ns = 0
+        for number in range(topology.MAX_HANDLERS):
+            if context.is_alive(topology.handler(number)):
+                self.turn.welcome_handler(number)
+
+    def run(self) -> int:
+        self.context.ready()
+        while not self.context.must_stop():
+            if self.turn.look_at_orders():
+                self._obey()
+                self.turn.saw_orders()
+            self._work(MAX_SLEEP_MS)
+            self._close_idle()
+        self._drain()
+        self.context.stopped()
+        return ExitCode.STOPPED
+
+    def _work(self, timeout_ms: int) -> None:
+        flags = self.turn.turn(timeout_ms)
+        if flags & turn.OPENING:
+            self._open_files()
+        if flags & turn.CONNECTIONS:
+            self._take_connections()
+        if flags & turn.CLOSED:
+            self._report_closed()
+
+    def _obey(self) -> None:
+        fence = self.context.pending_fence()
+        if fence is None:
+            return
+        if topology.is_handler(fence.role):
+            number = fence.role - topology.FIRST_HANDLER
+            if fence.alive:
+                self.turn.welcome_handler(number)
+            else:
+                self.turn.fence_handler(number)
+        elif fence.role == topology.LOG:
+            if fence.alive:
+                self.turn.welcome_log()
+            else:
+                self.turn.fence_log()
+        self._report_closed()
+        self.context.acknowledge_fence()
+
+    def _take_connections(self) -> None:
+        for _ in range(NEW_CONNECTIONS_MAX):
+            try:
+                message, fds, _, _ = socket.recv_fds(self.handover, HANDOVER.size, FDS_PER_MESSAGE)
+            except BlockingIOError:
+                return
+            if not fds:
+                return
+            (listener,) = HANDOVER.unpack(message)
+            try:
+                connection = self.turn.add_connection(fds[0], listener)
+            except OSError as error:
+                os.close(fds[0])
+                self.log.warning("a new connection could not be registered: %s", error)
+                continue
+            if not connection:
+                os.close(fds[0])
+                self.log.error(
+                    "a connection was refused: this processor serves %d already. "
+                    "Start more processors (--processors)",
+                    CHANNEL_PLACES,
+                )
+
+    def _open_files(self) -> None:
+        """Opens the segments that answers wait for; what is not there any more goes back to a handler."""
+        for channel, missing in self.turn.opening():
+            if all(self._open(*wanted) for wanted in missing):
+                self.turn.resume(channel)
+            else:
+                self.turn.ask_again(channel)
+
+    def _open(self, slot: int, slot_generation: int, segment_base: int, inode: int, path: bytes) -> bool:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            self.log.info(
+                "segment %s is gone (%s): the fetch is answered anew", os.fsdecode(path), error.strerror
+            )
+            return False
+        if os.fstat(fd).st_ino != inode:
+            os.close(fd)
+            self.log.info("segment %s was replaced: the fetch is answered anew", os.fsdecode(path))
+            return False
+        self.turn.file_opened(slot, slot_generation, segment_base, inode, fd)
+        return True
+
+    def _report_closed(self) -> None:
+        for connection, reason, detail, _ in self.turn.closed():
+            why = describe_close(reason, detail)
+            level = self.log.debug if reason in _QUIET else self.log.warning
+            level("connection %x closed: %s", connection, why)
+
+    def _close_idle(self) -> None:
+        if self.idle_ns < 0:
+            return
+        now_ns = time.monotonic_ns()
+        if now_ns >= self.next_idle_check_ns:
+            self.next_idle_check_ns = now_ns + IDLE_CHECK_MS * 1_000_000
+            self.turn.close_idle(max(0, now_ns - self.idle_ns))
+
+    def _drain(self) -> None:
+        """Answers what is under way, takes nothing new; then the rest is closed with the process."""
+        self.turn.saw_orders()
+        self.turn.stop_reading()
+        deadline_ns = time.monotonic_ns() + DRAIN_TIMEOUT_MS * 1_000_000
+        while self.turn.open_connections() and time.monotonic_ns() < deadline_ns:
+            self.turn.close_parked()
+            self._work(50)
+            if self.turn.look_at_orders():
+                self._obey()
+                self.turn.saw_orders()
+            self.turn.stop_reading()
+        self._report_closed()
+
+
+def describe_close(reason: int, detail: int) -> str:
+    """What an operator reads."""
+    if reason == CloseReason.CLOSED_FRAME_SIZE:
+        first = array.array("i", [detail]).tobytes()[::-1][0]
+        hint = ": a TLS client on a plaintext listener?" if first == TLS_HANDSHAKE_RECORD else ""
+        return f"its frame claims {detail} bytes, outside 0..socket.request.max.bytes{hint}"
+    texts = {
+        CloseReason.CLOSED_BY_PEER: "by the client",
+        CloseReason.CLOSED_HEADER: f"a frame of {detail} bytes has no valid request header",
+        CloseReason.CLOSED_UNKNOWN_API: f"unknown API key {detail}",
+        CloseReason.CLOSED_BY_HANDLER: f"its request (API key {detail}) was not answered; see the handler's log",
+        CloseReason.CLOSED_IDLE: "idle for longer than connections.max.idle.ms",
+        CloseReason.CLOSED_STOPPING: "the broker stops",
+        CloseReason.CLOSED_NO_FILE: "the segment of its fetch changed three times in a row",
+        CloseReason.CLOSED_NO_MEMORY: f"no memory for {detail} pipelined bytes",
+    }
+    if reason == CloseReason.CLOSED_RESET:
+        return f"{os.strerror(detail)}"
+    if reason == CloseReason.CLOSED_ROLE_DIED:
+        return f"its request was with the {topology.name_of(detail)} process when that died"
+    return texts[CloseReason(reason)]
+
+
+def run(context: ProcessContext, handover: socket.socket) -> int:
+    """The processor's main; returns its exit code."""
+    return Processor(context, handover).run()

@@ -1,0 +1,161 @@
+# Receiving frames into arena blocks, parsing request headers. Part of turn.pyx.
+
+cdef bint parse_header(Turn *t, Channel *c) noexcept nogil:
+    """Request header v1 or v2 (RequestHeader.json); fills api_key, api_version, correlation, body. False: malformed."""
+    cdef uint8_t *frame = t.arena.base + c.block
+    cdef uint64_t at = 12, end = c.needed
+    cdef int32_t client_bytes
+    cdef uint64_t tags, size, i
+    if end < 14:
+        return False
+    c.api_key = <int16_t>be16(frame + 4)
+    c.api_version = <int16_t>be16(frame + 6)
+    c.correlation = <int32_t>be32(frame + 8)
+    client_bytes = <int16_t>be16(frame + 12)
+    at = 14
+    if client_bytes > 0:
+        at += client_bytes
+    if at > end:
+        return False
+    if 0 <= c.api_key < API_KEYS and t.first_flexible[c.api_key] >= 0 and c.api_version >= t.first_flexible[c.api_key]:
+        if not read_uvarint(frame, &at, end, &tags):
+            return False
+        for i in range(tags):
+            if not read_uvarint(frame, &at, end, &size) or not read_uvarint(frame, &at, end, &size):
+                return False
+            if size > end - at:
+                return False
+            at += size
+    c.body = <uint32_t>at
+    return True
+
+cdef bint read_uvarint(const uint8_t *bytes, uint64_t *at, uint64_t end, uint64_t *value) noexcept nogil:
+    cdef int shift = 0
+    value[0] = 0
+    while at[0] < end and shift < 35:
+        value[0] |= (<uint64_t>(bytes[at[0]] & 127)) << shift
+        at[0] += 1
+        if not bytes[at[0] - 1] & 128:
+            return True
+        shift += 7
+    return False
+
+cdef void frame_whole(Turn *t, Channel *c) noexcept nogil:
+    """Mutes the channel and puts its request into the FIFO; bytes behind the frame are kept for later."""
+    cdef uint32_t extra = c.received - c.needed
+    cdef uint64_t asked
+    if extra:
+        asked = extra if extra > SMALL_BLOCK else SMALL_BLOCK
+        c.stash = arena_allocate(t.arena, asked)
+        if c.stash == 0:
+            close_channel(t, c, CloseReason.CLOSED_NO_MEMORY, extra)
+            return
+        memcpy(t.arena.base + c.stash, t.arena.base + c.block + c.needed, extra)
+        c.stash_asked_bytes = asked
+        c.stash_received = extra
+        c.received = c.needed
+    if not parse_header(t, c):
+        close_channel(t, c, CloseReason.CLOSED_HEADER, c.needed)
+        return
+    if c.api_key < 0 or c.api_key >= API_KEYS or t.first_flexible[c.api_key] < 0:
+        close_channel(t, c, CloseReason.CLOSED_UNKNOWN_API, c.api_key)
+        return
+    c.expected = c.needed
+    c.received_ns = t.now_ns
+    c.state = ChannelState.CHANNEL_WAITING
+    c.handler = NO_HANDLER
+    c.parked = 0
+    c.open_tries = 0
+    t.next_request += 1
+    c.request = t.next_request
+    counter_add(t.counters, Counter.COUNT_REQUESTS, 1)
+    enqueue(t, c)
+
+cdef bint make_room(Turn *t, Channel *c) noexcept nogil:
+    """Moves the beginning of a frame into a block that holds all of it and its answer. False: no memory now."""
+    cdef uint64_t asked = c.needed + answer_room(c.needed)
+    cdef uint64_t block
+    if c.needed + answer_room(c.needed) <= block_capacity(t.arena.base, c.block):
+        return True
+    block = arena_allocate(t.arena, asked)
+    if block == 0:
+        return False
+    memcpy(t.arena.base + block, t.arena.base + c.block, c.received)
+    arena_free(t.arena, c.block, c.asked_bytes)
+    c.block = block
+    c.asked_bytes = asked
+    return True
+
+cdef int frame_received(Turn *t, Channel *c) noexcept nogil:
+    """Looks at what is in the block. 1: a request went to the FIFO; 0: more bytes are needed; -1: closed; -2: no memory."""
+    cdef int32_t size
+    if c.received < 4:
+        return 0
+    if c.needed == 0:
+        size = <int32_t>be32(t.arena.base + c.block)
+        if size < 0 or <uint32_t>size > t.frame_bytes_max:
+            close_channel(t, c, CloseReason.CLOSED_FRAME_SIZE, size)
+            return -1
+        c.needed = <uint32_t>size + 4
+    if c.received < c.needed or c.needed + ANSWER_ROOM // 2 > block_capacity(t.arena.base, c.block):
+        if not make_room(t, c):
+            return -2
+        if c.received < c.needed:
+            return 0
+    frame_whole(t, c)
+    return 1 if c.state == ChannelState.CHANNEL_WAITING else -1
+
+cdef void read_channel(Turn *t, Channel *c) noexcept nogil:
+    """Receives until a request is whole, the socket is empty, or something is wrong."""
+    cdef uint64_t room, asked
+    cdef ssize_t n
+    cdef int framed
+    while c.state == ChannelState.CHANNEL_READING and c.readable:
+        if t.stopping:
+            return
+        if t.fifo_tail - t.fifo_head >= t.queued_requests_max:
+            defer(t, c, False)
+            return
+        if c.block == 0:
+            asked = c.expected + answer_room(c.expected) if c.expected > SMALL_BLOCK - ANSWER_ROOM else SMALL_BLOCK
+            c.block = arena_allocate(t.arena, asked)
+            if c.block == 0:
+                memory_full(t, c)
+                return
+            c.asked_bytes = asked
+            c.received = 0
+            c.needed = 0
+        if c.needed:
+            if not make_room(t, c):
+                memory_full(t, c)
+                return
+            room = c.needed - c.received
+        else:
+            room = block_capacity(t.arena.base, c.block) - c.received
+        n = recv(c.fd, t.arena.base + c.block + c.received, room, MSG_DONTWAIT)
+        if n <= 0:
+            if n < 0 and errno == EINTR:
+                continue
+            if n < 0 and errno == EAGAIN:
+                c.readable = 0
+                if c.received == 0:
+                    free_request(t, c)
+                return
+            close_channel(t, c, CloseReason.CLOSED_BY_PEER if n == 0 else CloseReason.CLOSED_RESET, c.received if n == 0 else errno)
+            return
+        c.received += n
+        c.last_active_ns = t.now_ns
+        # A short read has emptied the socket's buffer: the next byte brings a new edge.
+        c.readable = 1 if <uint64_t>n == room else 0
+        counter_add(t.counters, Counter.COUNT_BYTES_IN, n)
+        framed = frame_received(t, c)
+        if framed == -2:
+            memory_full(t, c)
+            return
+        if framed < 0:
+            return
+
+cdef void memory_full(Turn *t, Channel *c) noexcept nogil:
+    t.memory_short = True
+    counter_add(t.counters, Counter.COUNT_MEMORY_FULL, 1)
+    defer(t, c, False)

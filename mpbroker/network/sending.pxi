@@ -1,0 +1,146 @@
+# Writing answers: bytes of an arena block, slices of segment files. Part of turn.pyx.
+
+cdef inline Part *parts_of(Turn *t, ReplySlot *a) noexcept nogil:
+    cdef uint8_t *base = t.arena.base if a.owner == t.process else t.handlers[a.owner - FIRST_HANDLER].arena
+    return <Part *>(base + a.block + a.position)
+
+cdef void release_answer(Turn *t, Channel *c) noexcept nogil:
+    """Ends the use of files and of the lease of the answer that the channel was sending."""
+    cdef ReplySlot *a = &c.answer
+    cdef Part *part
+    cdef OpenFile *entry
+    cdef uint32_t i
+    if a.kind == SlotKind.SEND_PARTS and c.state == ChannelState.CHANNEL_SENDING:
+        for i in range(a.length):
+            part = parts_of(t, a) + i
+            if part.kind == PartKind.PART_FILE:
+                entry = file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation)
+                if entry != NULL and entry.users:
+                    entry.users -= 1
+    give_back(t, a)
+
+cdef int send_bytes(Turn *t, Channel *c, const uint8_t *bytes, uint64_t length, int flags) noexcept nogil:
+    """Writes from `part_sent` on. 1: all written; 0: the socket is full; -1: error."""
+    cdef ssize_t n
+    while c.part_sent < length:
+        n = send(c.fd, bytes + c.part_sent, length - c.part_sent, MSG_NOSIGNAL | MSG_DONTWAIT | flags)
+        if n < 0:
+            if errno == EINTR:
+                continue
+            return 0 if errno == EAGAIN else -1
+        c.part_sent += n
+        counter_add(t.counters, Counter.COUNT_BYTES_OUT, n)
+    return 1
+
+cdef int send_file(Turn *t, Channel *c, Part *part, uint64_t *budget) noexcept nogil:
+    """As `send_bytes`, from the page cache; 2: the budget of this turn is used up."""
+    cdef OpenFile *entry = file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation)
+    cdef ssize_t n
+    cdef long offset
+    cdef uint64_t want
+    if entry == NULL:
+        return -1
+    while c.part_sent < part.length:
+        if budget[0] == 0:
+            return 2
+        want = part.length - c.part_sent
+        if want > budget[0]:
+            want = budget[0]
+        offset = <long>(part.position + c.part_sent)
+        n = sendfile(c.fd, entry.fd, &offset, want)
+        if n < 0:
+            if errno == EINTR:
+                continue
+            return 0 if errno == EAGAIN else -1
+        if n == 0:
+            return -1               # the file is shorter than the handler said
+        c.part_sent += n
+        budget[0] -= n
+        counter_add(t.counters, Counter.COUNT_BYTES_OUT, n)
+    return 1
+
+cdef int send_answer(Turn *t, Channel *c) noexcept nogil:
+    """1: the whole answer is written; 0: wait for the socket; 2: go on next turn; -1: the connection failed."""
+    cdef ReplySlot *a = &c.answer
+    cdef Part *part
+    cdef uint8_t *base = t.arena.base if a.owner == t.process else t.handlers[a.owner - FIRST_HANDLER].arena
+    cdef uint64_t budget = SENT_PER_TURN_MAX
+    cdef int done
+    if a.kind == SlotKind.SEND:
+        return send_bytes(t, c, base + a.block + a.position, a.length, 0)
+    while c.part < a.length:
+        part = parts_of(t, a) + c.part
+        if part.kind == PartKind.PART_FILE:
+            done = send_file(t, c, part, &budget)
+        else:
+            done = send_bytes(t, c, base + a.block + part.position, part.length, MSG_MORE if c.part + 1 < a.length else 0)
+        if done != 1:
+            return done
+        c.part += 1
+        c.part_sent = 0
+    return 1
+
+cdef bint files_are_open(Turn *t, Channel *c) noexcept nogil:
+    """Whether every slice of the answer can be sent; all are checked before the first byte is written."""
+    cdef Part *part
+    cdef uint32_t i
+    for i in range(c.answer.length):
+        part = parts_of(t, &c.answer) + i
+        if part.kind == PartKind.PART_FILE:
+            if file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation) == NULL:
+                return False
+    return True
+
+cdef void use_files(Turn *t, Channel *c) noexcept nogil:
+    cdef Part *part
+    cdef uint32_t i
+    for i in range(c.answer.length):
+        part = parts_of(t, &c.answer) + i
+        if part.kind == PartKind.PART_FILE:
+            file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation).users += 1
+
+cdef void start_sending(Turn *t, Channel *c) noexcept nogil:
+    """The channel's answer is in `c.answer`."""
+    c.part = 0
+    c.part_sent = 0
+    if c.answer.kind == SlotKind.SEND_PARTS:
+        if not files_are_open(t, c):
+            c.state = ChannelState.CHANNEL_OPENING
+            if t.opening_count < 1024:
+                t.opening[t.opening_count] = c.index
+                t.opening_count += 1
+            else:
+                close_channel(t, c, CloseReason.CLOSED_NO_FILE, 0)
+            return
+        use_files(t, c)
+    c.state = ChannelState.CHANNEL_SENDING
+    go_on_sending(t, c)
+
+cdef void go_on_sending(Turn *t, Channel *c) noexcept nogil:
+    cdef int done = send_answer(t, c)
+    c.last_active_ns = t.now_ns
+    if done == 1:
+        release_answer(t, c)
+        finish_request(t, c)
+    elif done == 2:
+        defer(t, c, True)
+    elif done < 0:
+        close_channel(t, c, CloseReason.CLOSED_RESET, errno)
+
+cdef void finish_request(Turn *t, Channel *c) noexcept nogil:
+    """The request is answered: unmute. What was pipelined behind it comes next, without another wake-up."""
+    histogram_record(t.counters, Histogram.TIME_TOTAL_NS, t.now_ns - c.received_ns if t.now_ns > c.received_ns else 0)
+    counter_add(t.counters, Counter.COUNT_RESPONSES, 1)
+    free_request(t, c)
+    c.state = ChannelState.CHANNEL_READING
+    c.received = 0
+    c.needed = 0
+    if c.stash:
+        c.block = c.stash
+        c.asked_bytes = c.stash_asked_bytes
+        c.received = c.stash_received
+        c.stash = 0
+        if frame_received(t, c) == -2:
+            memory_full(t, c)
+    if c.state == ChannelState.CHANNEL_READING and c.readable:
+        defer(t, c, True)

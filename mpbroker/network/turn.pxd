@@ -1,0 +1,89 @@
+"""The state of the processor's native turn; turn.pyx has its phases."""
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from mpbroker.network.channel cimport Channel
+from mpbroker.network.files cimport FileTable
+from shm.arena cimport ArenaRef
+from shm.counters cimport CountersRef
+from shm.doorbell cimport BellRef
+from shm.ring cimport RingRef, Slot
+
+cdef enum:
+    MOST_HANDLERS = 32
+    MOST_EVENTS = 512
+    FIFO_PLACES = 65536         # a power of two; at least as many as there can be channels with a request each
+    API_KEYS = 128
+    MOST_CLOSED = 4096
+
+cdef struct Peer:
+    uint32_t number             # handler number
+    uint32_t process            # process index
+    bint known                  # its rings are bound
+    bint alive                  # requests may go to it
+    bint wants_room             # we asked for room in `requests`
+    RingRef requests            # to the handler
+    RingRef answers             # from the handler
+    BellRef bell
+    uint8_t *arena              # its reply arena
+    uint64_t *heavy             # its word: since when it runs a heavy request
+    uint32_t load               # requests with it that are not parked
+    bint touched                # something was staged for it in this turn that it must wake up for
+    Slot *owed                  # what did not fit into `requests`
+    uint32_t owed_count
+    uint32_t owed_places
+
+cdef struct Event:
+    uint32_t channel
+    uint32_t reason
+    uint64_t connection
+    int64_t detail
+
+cdef struct Turn:
+    uint32_t process            # process index of this processor
+    int epoll_fd
+    int handover_fd
+    ArenaRef *arena
+    CountersRef *counters
+    BellRef bell
+    Peer handlers[32]
+    uint32_t handler_count      # places in use in `handlers`
+    uint32_t turn_of_handlers   # where a tie begins
+    RingRef log_answers
+    BellRef log_bell
+    Channel *channels
+    uint32_t channel_places
+    uint32_t *free_channels
+    uint32_t free_count
+    uint32_t *fifo              # channels whose request waits for a handler
+    uint64_t fifo_head
+    uint64_t fifo_tail
+    uint32_t *deferred          # channels to look at again in the next turn
+    uint32_t deferred_count
+    uint32_t *deferred_now
+    bint soon                   # a deferred channel can go on at once: do not sleep
+    uint32_t next_request
+    uint64_t next_connection
+    uint32_t frame_bytes_max
+    uint32_t queued_requests_max
+    bint stopping
+    uint64_t *order             # the supervisor's words for us, and what Python has seen of them
+    uint64_t *fence_order
+    uint64_t order_seen
+    uint64_t fence_order_seen
+    bint memory_short
+    int16_t first_flexible[128] # per API key: first version with request header 2; 32767: none; -1: unknown key
+    uint64_t now_ns
+    FileTable files
+    Event closed[MOST_CLOSED]          # connections closed since Python looked
+    uint32_t closed_count
+    uint32_t opening[1024]      # channels in CHANNEL_OPENING since Python looked
+    uint32_t opening_count
+
+
+cdef class ProcessorTurn:
+    cdef Turn *t
+    cdef object memory
+    cdef list keep
+    cdef dict rings
+    cdef uint64_t order_now
+    cdef uint64_t fence_order_now

@@ -1,0 +1,471 @@
+"""One wake-up of a processor: receive, frame, parse headers, hand to handlers, send answers; without the GIL.
+
+The phases of a turn, in Kafka's order (SocketServer.Processor.run), for all that a wake-up brought:
+
+    sleep      arm the doorbell, look at the rings, epoll_wait
+    answers    every reply in every ring: start writing it; when it is written go on reading that connection
+    sockets    readable: receive into an arena block until a frame is whole; writable: go on writing
+    dispatch   the FIFO goes as one batch to the handler with the least load
+    publish    one store per ring, one doorbell per handler
+
+Sockets are edge-triggered and registered once, so muting a channel costs no system call: it is just not read. Whatever needs a
+decision is returned to Python: new connections, closed ones, segment files to open, orders of the supervisor.
+"""
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcpy, memmove, memset
+from posix.unistd cimport close
+
+from mpbroker.ipc.counters cimport Counter, Histogram
+from mpbroker.ipc.slots cimport Part, PartKind, ReplySlot, RequestSlot, SlotKind
+from mpbroker.network.channel cimport Channel, ChannelState, CloseReason
+from mpbroker.network.files cimport FILE_LIMIT, FILE_PLACES, OpenFile, file_find, file_hash
+from shm.arena cimport (
+    Arena, arena_allocate, arena_free, block_capacity, block_generation, block_lend,
+)
+from shm.counters cimport CounterPage, counter_add, counter_set, heartbeat, histogram_record, monotonic_ns
+from shm.doorbell cimport Doorbell, bell_arm, bell_disarm, bell_drain, bell_ring
+from shm.ring cimport (
+    Ring, Slot, ring_advance, ring_bind, ring_peek, ring_publish, ring_room, ring_stage, ring_waiting, ring_want_space,
+)
+from shm.atomics cimport load_acquire, load_relaxed
+
+from mpbroker.ipc import topology
+
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data_t:
+        uint32_t u32
+        uint64_t u64
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epfd, int op, int fd, epoll_event *event)
+    int epoll_wait(int epfd, epoll_event *events, int maxevents, int timeout)
+    int EPOLL_CTL_ADD, EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP, EPOLL_CLOEXEC
+    uint32_t EPOLLET
+
+cdef extern from "<sys/socket.h>" nogil:
+    ssize_t recv(int fd, void *buffer, size_t length, int flags)
+    ssize_t send(int fd, const void *buffer, size_t length, int flags)
+    int MSG_DONTWAIT, MSG_NOSIGNAL, MSG_MORE
+
+cdef extern from "<sys/sendfile.h>" nogil:
+    ssize_t sendfile(int out_fd, int in_fd, long *offset, size_t count)
+
+cdef enum:
+    NO_HANDLER = 0xFFFF
+    FIRST_HANDLER = 24              # mpbroker.ipc.topology.FIRST_HANDLER, checked at import
+    LOG_PROCESS = 3                 # mpbroker.ipc.topology.LOG, checked at import
+    SMALL_BLOCK = 1984              # bytes of the smallest size class: most requests fit
+    ANSWER_ROOM = 1024              # a block keeps at least this free behind the frame for the produce job and its answer
+    ANSWER_ROOM_MAX = 65536
+    SENT_PER_TURN_MAX = 1 << 20     # bytes per channel and turn, so that no channel starves another
+    BATCH_REQUESTS_MAX = 256        # about a millisecond of a handler's work
+    TURN_CONNECTIONS = 1
+    TURN_CLOSED = 2
+    TURN_OPENING = 4
+    API_PRODUCE = 0
+
+assert FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG and MOST_HANDLERS == topology.MAX_HANDLERS
+# What epoll says of the two descriptors that are no channels.
+cdef uint32_t BELL_TAG = <uint32_t>0xFFFFFFFFu
+cdef uint32_t HANDOVER_TAG = <uint32_t>0xFFFFFFFEu
+CONNECTIONS, CLOSED, OPENING = TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING
+
+
+cdef inline uint32_t be32(const uint8_t *p) noexcept nogil:
+    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
+
+cdef inline uint16_t be16(const uint8_t *p) noexcept nogil:
+    return (<uint16_t>p[0] << 8) | p[1]
+
+cdef inline uint64_t answer_room(uint64_t frame_bytes) noexcept nogil:
+    cdef uint64_t room = ANSWER_ROOM + frame_bytes // 2
+    return room if room < ANSWER_ROOM_MAX else ANSWER_ROOM_MAX
+
+
+include "channels.pxi"
+include "sending.pxi"
+include "receiving.pxi"
+include "dispatch.pxi"
+# ---- the turn
+
+cdef bint must_stay_awake(Turn *t) noexcept nogil:
+    cdef uint32_t h
+    if t.soon or ring_waiting(&t.log_answers):
+        return True
+    if load_acquire(t.order) != t.order_seen or load_acquire(t.fence_order) != t.fence_order_seen:
+        return True
+    for h in range(t.handler_count):
+        if t.handlers[h].known and ring_waiting(&t.handlers[h].answers):
+            return True
+    return False
+
+cdef void walk_deferred(Turn *t) noexcept nogil:
+    cdef uint32_t *list_now = t.deferred
+    cdef uint32_t count = t.deferred_count, i
+    cdef Channel *c
+    t.deferred = t.deferred_now
+    t.deferred_now = list_now
+    t.deferred_count = 0
+    t.memory_short = False
+    for i in range(count):
+        c = &t.channels[list_now[i]]
+        c.deferred = 0
+        if c.state == ChannelState.CHANNEL_FREE:
+            free_place(t, c)
+        elif c.state == ChannelState.CHANNEL_SENDING:
+            go_on_sending(t, c)
+        elif c.state == ChannelState.CHANNEL_READING:
+            if c.received >= 4 and (c.needed == 0 or c.received >= c.needed):
+                if frame_received(t, c) == -2:      # a pipelined frame that waited for memory
+                    memory_full(t, c)
+                    continue
+            read_channel(t, c)
+
+cdef void socket_event(Turn *t, Channel *c, uint32_t events) noexcept nogil:
+    if events & (EPOLLERR | EPOLLHUP):
+        close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
+        return
+    if events & (EPOLLIN | EPOLLRDHUP):
+        c.readable = 1
+    if events & EPOLLRDHUP and c.state == ChannelState.CHANNEL_WAITING and c.parked:
+        close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
+        return
+    if c.state == ChannelState.CHANNEL_SENDING:
+        if events & EPOLLOUT:
+            go_on_sending(t, c)
+    elif c.state == ChannelState.CHANNEL_READING and c.readable:
+        read_channel(t, c)
+
+cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
+    cdef epoll_event events[MOST_EVENTS]
+    cdef int count, i
+    cdef uint32_t tag
+    cdef uint64_t before, h
+    cdef int flags = 0
+    cdef Channel *c
+    bell_arm(&t.bell)
+    before = monotonic_ns()
+    if must_stay_awake(t):
+        timeout_ms = 0
+    count = epoll_wait(t.epoll_fd, events, MOST_EVENTS, timeout_ms)
+    bell_disarm(&t.bell)
+    t.now_ns = monotonic_ns()
+    t.soon = False
+    if timeout_ms:
+        counter_add(t.counters, Counter.COUNT_IDLE_NS, t.now_ns - before)
+    counter_add(t.counters, Counter.COUNT_WAKEUPS, 1)
+    heartbeat(t.counters, t.now_ns)
+    take_all_answers(t)
+    if t.deferred_count:
+        walk_deferred(t)
+    for i in range(count):
+        tag = <uint32_t>events[i].data.u64
+        if tag == BELL_TAG:
+            bell_drain(&t.bell)
+        elif tag == HANDOVER_TAG:
+            flags |= TURN_CONNECTIONS
+        else:
+            c = &t.channels[tag]
+            # An event of an earlier connection in this place carries the low bits of another id.
+            if <uint32_t>c.connection == <uint32_t>(events[i].data.u64 >> 32):
+                if c.state != ChannelState.CHANNEL_FREE and c.state != ChannelState.CHANNEL_CLOSED:
+                    socket_event(t, c, events[i].events)
+    dispatch(t)
+    publish(t)
+    # Channels that waited for room in the FIFO go on; those that wait for memory do when an answer frees some.
+    if t.deferred_count and not t.memory_short and t.fifo_tail - t.fifo_head < t.queued_requests_max:
+        t.soon = True
+    counter_set(t.counters, Counter.COUNT_ARENA_BYTES, t.arena.in_use_bytes)
+    counter_set(t.counters, Counter.COUNT_QUEUED_REQUESTS, t.fifo_tail - t.fifo_head)
+    if t.closed_count:
+        flags |= TURN_CLOSED
+    if t.opening_count:
+        flags |= TURN_OPENING
+    return flags
+
+
+include "mending.pxi"
+
+
+cdef class ProcessorTurn:
+    """The processor's connections and their way through the broker. `memory` is the broker's `SharedMemory`."""
+
+    def __init__(
+        self, memory, int process, int handover_fd, list first_flexible, uint32_t channel_places, uint32_t frame_bytes_max,
+        uint32_t queued_requests_max, uint64_t connection_prefix,
+    ):
+        cdef Turn *t = <Turn *>calloc(1, sizeof(Turn))
+        cdef Arena arena = memory.arena(process)
+        cdef CounterPage counters = memory.counters(process)
+        cdef Doorbell bell = memory.doorbell(process)
+        cdef Ring log_answers = memory.ring(LOG_PROCESS, process)
+        cdef Doorbell log_bell = memory.doorbell(LOG_PROCESS)
+        cdef unsigned char[::1] orders = memory.private.block("orders")
+        cdef unsigned char[::1] fence_orders = memory.private.block("fence_orders")
+        cdef uint32_t i
+        self.t = t
+        self.memory = memory
+        self.rings = {}
+        self.keep = [arena, counters, bell, log_answers, log_bell, orders, fence_orders]
+        t.process = process
+        t.arena = &arena.ref
+        t.counters = &counters.ref
+        t.bell = bell.ref
+        t.log_answers = log_answers.ref
+        t.log_bell = log_bell.ref
+        t.handover_fd = handover_fd
+        t.order = <uint64_t *>(<size_t>&orders[process * 8])
+        t.fence_order = <uint64_t *>(<size_t>&fence_orders[process * 8])
+        t.order_seen = load_acquire(t.order)
+        t.fence_order_seen = load_acquire(t.fence_order)
+        t.channel_places = channel_places
+        t.channels = <Channel *>calloc(channel_places, sizeof(Channel))
+        t.free_channels = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
+        t.deferred = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
+        t.deferred_now = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
+        t.fifo = <uint32_t *>calloc(FIFO_PLACES, sizeof(uint32_t))
+        for i in range(channel_places):
+            t.channels[i].index = i
+            t.channels[i].fd = -1
+            t.channels[i].handler = NO_HANDLER
+            t.free_channels[i] = channel_places - 1 - i
+        t.free_count = channel_places
+        t.next_connection = connection_prefix
+        t.frame_bytes_max = frame_bytes_max
+        t.queued_requests_max = queued_requests_max
+        for i in range(API_KEYS):
+            t.first_flexible[i] = first_flexible[i]
+        for i in range(FILE_PLACES):
+            t.files.places[i].fd = -1
+        t.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
+        if t.epoll_fd < 0:
+            raise OSError(errno, "epoll_create1")
+        self._watch(t.bell.fd, EPOLLIN | EPOLLET, BELL_TAG)
+        self._watch(handover_fd, EPOLLIN, HANDOVER_TAG)
+
+    def _watch(self, int fd, uint32_t events, uint64_t tag):
+        cdef epoll_event event
+        event.events = events
+        event.data.u64 = tag
+        if epoll_ctl(self.t.epoll_fd, EPOLL_CTL_ADD, fd, &event):
+            raise OSError(errno, "epoll_ctl")
+
+    def saw_orders(self) -> None:
+        """Python has done what the supervisor ordered up to now; a later order ends the next sleep."""
+        self.t.order_seen = self.order_now
+        self.t.fence_order_seen = self.fence_order_now
+
+    def look_at_orders(self) -> bool:
+        """Whether there is an order that `saw_orders` has not confirmed. Call before doing what it says."""
+        self.order_now = load_acquire(self.t.order)
+        self.fence_order_now = load_acquire(self.t.fence_order)
+        return self.order_now != self.t.order_seen or self.fence_order_now != self.t.fence_order_seen
+
+    def turn(self, int timeout_ms) -> int:
+        """One wake-up. Returns a set of TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING."""
+        cdef int flags
+        with nogil:
+            flags = run_turn(self.t, timeout_ms)
+        return flags
+
+    def add_connection(self, int fd, int listener) -> int:
+        """Takes over a connected non-blocking socket; returns the connection id, or 0 when all places are taken."""
+        cdef Turn *t = self.t
+        cdef Channel *c
+        cdef uint32_t index
+        if t.free_count == 0:
+            return 0
+        t.free_count -= 1
+        index = t.free_channels[t.free_count]
+        c = &t.channels[index]
+        memset(c, 0, sizeof(Channel))
+        c.index = index
+        c.fd = fd
+        c.state = ChannelState.CHANNEL_READING
+        c.handler = NO_HANDLER
+        c.listener = listener
+        t.next_connection += 1
+        c.connection = t.next_connection
+        c.last_active_ns = monotonic_ns()
+        self._watch(fd, <uint32_t>(EPOLLIN | EPOLLOUT | EPOLLRDHUP) | EPOLLET, <uint64_t><uint32_t>c.connection << 32 | index)
+        counter_add(t.counters, Counter.COUNT_CONNECTIONS_CREATED, 1)
+        return c.connection
+
+    def closed(self) -> list[tuple[int, int, int, int]]:
+        """(connection, reason, detail, channel) of what was closed since the last call."""
+        cdef uint32_t i
+        cdef Turn *t = self.t
+        out = [(t.closed[i].connection, t.closed[i].reason, t.closed[i].detail, t.closed[i].channel) for i in range(t.closed_count)]
+        t.closed_count = 0
+        return out
+
+    # ---- segment files
+
+    def opening(self) -> list[tuple[int, list[tuple[int, int, int, int, bytes]]]]:
+        """(channel, [(slot, slot_generation, segment_base, inode, path)]) of answers that wait for files to be opened."""
+        cdef Turn *t = self.t
+        cdef Channel *c
+        cdef Part *part
+        cdef uint8_t *base
+        cdef uint32_t i, k
+        out = []
+        for i in range(t.opening_count):
+            c = &t.channels[t.opening[i]]
+            if c.state != ChannelState.CHANNEL_OPENING:
+                continue
+            base = t.handlers[c.answer.owner - FIRST_HANDLER].arena
+            missing = []
+            for k in range(c.answer.length):
+                part = parts_of(t, &c.answer) + k
+                if part.kind == PartKind.PART_FILE and (
+                    file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation) == NULL
+                ):
+                    path = (<char *>base)[c.answer.block + part.path : c.answer.block + part.path + part.path_length]
+                    missing.append((part.slot, part.slot_generation, part.segment_base, part.file_generation, path))
+            out.append((c.index, missing))
+        t.opening_count = 0
+        return out
+
+    def file_opened(self, uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode, int fd) -> None:
+        """Hands an open segment file to the table, which closes it when it was not used for long."""
+        cdef FileTable *files = &self.t.files
+        if file_find(files, slot, slot_generation, segment_base, inode) != NULL:
+            close(fd)
+            return
+        if files.count >= FILE_LIMIT:
+            self._forget_files()
+        self._place_file(slot, slot_generation, segment_base, inode, fd, 0, files.clock)
+
+    def _place_file(self, uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode, int fd, uint32_t users, uint64_t used):
+        cdef FileTable *files = &self.t.files
+        cdef uint32_t place = file_hash(slot, slot_generation, segment_base, inode)
+        cdef OpenFile *entry
+        while files.places[place].fd >= 0:
+            place = (place + 1) & (FILE_PLACES - 1)
+        entry = &files.places[place]
+        entry.slot, entry.slot_generation, entry.segment_base, entry.inode = slot, slot_generation, segment_base, inode
+        entry.fd, entry.users, entry.used = fd, users, used
+        files.count += 1
+
+    def _forget_files(self):
+        """Closes the older half of the files that nobody is sending from."""
+        cdef FileTable *files = &self.t.files
+        cdef uint32_t i
+        kept = []
+        idle = []
+        for i in range(FILE_PLACES):
+            if files.places[i].fd >= 0:
+                e = files.places[i]
+                entry = (e.used, e.slot, e.slot_generation, e.segment_base, e.inode, e.fd, e.users)
+                (kept if e.users else idle).append(entry)
+                files.places[i].fd = -1
+        files.count = 0
+        idle.sort()
+        for entry in idle[: len(idle) // 2]:
+            close(entry[5])
+        for used, slot, generation, base, inode, fd, users in kept + idle[len(idle) // 2 :]:
+            self._place_file(slot, generation, base, inode, fd, users, used)
+
+    def resume(self, uint32_t channel) -> None:
+        """The files that a channel waited for are open."""
+        cdef Channel *c = &self.t.channels[channel]
+        if c.state == ChannelState.CHANNEL_OPENING:
+            start_sending(self.t, c)
+            publish(self.t)
+
+    def ask_again(self, uint32_t channel) -> None:
+        """A slice was no longer there (the file was replaced): the request goes to a handler once more, three times at most."""
+        cdef Channel *c = &self.t.channels[channel]
+        if c.state != ChannelState.CHANNEL_OPENING:
+            return
+        c.open_tries += 1
+        if c.open_tries == 3:
+            close_channel(self.t, c, CloseReason.CLOSED_NO_FILE, 0)
+            return
+        give_back(self.t, &c.answer)
+        c.state = ChannelState.CHANNEL_WAITING
+        self.t.next_request += 1
+        c.request = self.t.next_request
+        enqueue(self.t, c)
+        self.t.soon = True
+
+    # ---- orders
+
+    def welcome_handler(self, uint32_t number) -> None:
+        """A handler (or a dead one's successor) is there: bind its rings anew."""
+        cdef Turn *t = self.t
+        cdef int process = FIRST_HANDLER + number
+        cdef Ring requests = self.memory.ring(t.process, process)
+        cdef Ring answers = self.memory.ring(process, t.process)
+        cdef Doorbell bell = self.memory.doorbell(process)
+        cdef Arena arena = self.memory.arena(process)
+        cdef Peer *peer = &t.handlers[number]
+        heavy = self.memory.private.block("heavy")
+        cdef unsigned char[::1] heavy_view = heavy
+        self.rings[number] = (requests, answers, bell, arena, heavy)
+        peer.requests = requests.ref
+        peer.answers = answers.ref
+        peer.bell = bell.ref
+        peer.arena = arena.ref.base
+        peer.heavy = <uint64_t *>&heavy_view[number * 8]
+        peer.number = number
+        peer.process = process
+        peer.load = 0
+        peer.owed_count = 0
+        peer.touched = False
+        peer.wants_room = False
+        peer.known = True
+        peer.alive = True
+        if number >= t.handler_count:
+            t.handler_count = number + 1
+        t.soon = True
+
+    def fence_handler(self, uint32_t number) -> None:
+        if self.t.handlers[number].known:
+            mend_handler(self.t, number)
+            self.t.soon = True
+
+    def fence_log(self) -> None:
+        mend_log(self.t)
+        publish(self.t)
+
+    def welcome_log(self) -> None:
+        cdef Ring log_answers = self.memory.ring(LOG_PROCESS, self.t.process)
+        self.keep[3] = log_answers
+        self.t.log_answers = log_answers.ref
+
+    def stop_reading(self) -> None:
+        """From here on no request begins; connections that have none are closed."""
+        cdef uint32_t i
+        self.t.stopping = True
+        for i in range(self.t.channel_places):
+            if self.t.channels[i].state == ChannelState.CHANNEL_READING:
+                close_channel(self.t, &self.t.channels[i], CloseReason.CLOSED_STOPPING, 0)
+
+    def close_idle(self, uint64_t before_ns) -> None:
+        """Closes all connections without readiness since `before_ns` (CLOCK_MONOTONIC), whatever they wait for, as Kafka does."""
+        cdef uint32_t i
+        cdef Channel *c
+        for i in range(self.t.channel_places):
+            c = &self.t.channels[i]
+            if c.connection and c.state != ChannelState.CHANNEL_CLOSED and c.last_active_ns < before_ns:
+                close_channel(self.t, c, CloseReason.CLOSED_IDLE, 0)
+        publish(self.t)
+
+    def close_parked(self) -> None:
+        """Stopping: nobody waits for a long poll."""
+        cdef uint32_t i
+        for i in range(self.t.channel_places):
+            if self.t.channels[i].state == ChannelState.CHANNEL_WAITING and self.t.channels[i].parked:
+                close_channel(self.t, &self.t.channels[i], CloseReason.CLOSED_STOPPING, 0)
+        publish(self.t)
+
+    def open_connections(self) -> int:
+        cdef uint32_t i, n = 0
+        for i in range(self.t.channel_places):
+            if self.t.channels[i].state not in (ChannelState.CHANNEL_FREE, ChannelState.CHANNEL_CLOSED):
+                n += 1
+        return n

@@ -1,0 +1,114 @@
+"""Forking a role: what is inherited, what is closed, how it ends."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import setproctitle
+
+from mpbroker.ipc.process import ExitCode, FatalError, ProcessContext, die_with_parent
+from mpbroker.ipc.topology import name_of
+from mpbroker.supervisor import logs
+from mpbroker.supervisor.restarts import RestartPolicy
+
+_OUR_SIGNALS = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGTTIN,
+    signal.SIGTTOU,
+    signal.SIGCHLD,
+    signal.SIGUSR1,
+)
+
+
+@dataclass
+class Child:
+    """A role that should run. `pid` 0: it does not at the moment."""
+
+    role: int
+    main: Callable[[ProcessContext], int]
+    fds: tuple[int, ...] = ()  # what it inherits besides stdio and the doorbells
+    pid: int = 0
+    pidfd: int = -1
+    incarnation: int = 0
+    started: float = 0.0  # time.monotonic()
+    stale_ticks: int = 0
+    last_turns: int = -1
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
+    restart_at: float | None = None
+
+    @property
+    def name(self) -> str:
+        return name_of(self.role)
+
+
+def fork_child(child: Child, context: ProcessContext, keep_fds: Iterable[int]) -> None:
+    """Starts the role's process. The supervisor must have no threads: a fork would leave their locks held for
+    ever.
+    """
+    tasks = sum(1 for _ in Path("/proc/self/task").iterdir())
+    if tasks != 1 or threading.active_count() != 1:
+        raise RuntimeError(f"the supervisor has {tasks} threads; it may not fork")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _OUR_SIGNALS)
+    pid = os.fork()
+    if pid == 0:
+        _child_main(
+            child, context, parent, {0, 1, 2, *context.memory.bell_fds, *child.fds, *keep_fds}, blocked
+        )
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    child.pid = pid
+    child.pidfd = os.pidfd_open(pid)
+    child.started = time.monotonic()
+    child.stale_ticks = 0
+    child.last_turns = -1
+
+
+def _child_main(
+    child: Child, context: ProcessContext, parent: int, keep: set[int], mask: set[signal.Signals] | set[int]
+) -> None:
+    code: int = 1
+    try:
+        gc.enable()
+        signal.set_wakeup_fd(-1)
+        for number in _OUR_SIGNALS:
+            signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, lambda *_: context.terminate())
+        _close_other_fds(keep)
+        logs.set_process_name(child.name)
+        setproctitle.setproctitle(f"mpbroker: {child.name}")
+        die_with_parent(parent)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        code = child.main(context)
+    except FatalError as error:
+        context.log.error("%s", error)
+        context.counters.set_last_error(str(error))
+        code = ExitCode.FATAL
+    except BaseException:
+        context.log.critical("the %s process fails:\n%s", child.name, traceback.format_exc())
+        context.counters.set_last_error(traceback.format_exc(limit=-2))
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _close_other_fds(keep: set[int]) -> None:
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        fd = int(entry.name)
+        if fd not in keep:
+            try:
+                os.close(fd)
+            except OSError:
+                continue  # the listing's own descriptor, closed already

@@ -1,0 +1,69 @@
+"""The supervisor's Unix socket: status and resize, answered even when the data plane is jammed.
+
+SOCK_SEQPACKET, one JSON message each way: {"command": "status"} or {"command": "resize", "handlers": N,
+"processors": N}; the answer is the command's result, or {"error": text}. Mode 0600: only the broker's user
+may steer it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mpbroker.ipc.process import FatalError
+
+MESSAGE_BYTES_MAX = 1 << 20
+SOCKET_NAME = "control.sock"
+
+
+class Command(msgspec.Struct):
+    command: str
+    handlers: int | None = None
+    processors: int | None = None
+
+
+class ControlSocket:
+    """`serve(command)` returns what is answered; FatalError and ValueError become error answers."""
+
+    def __init__(self, directory: Path, serve: Callable[[Command], dict[str, Any]]) -> None:
+        self.path = directory / SOCKET_NAME
+        self.serve = serve
+        self.path.unlink(missing_ok=True)
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        mask = os.umask(0o177)
+        try:
+            self.sock.bind(str(self.path))
+        finally:
+            os.umask(mask)
+        self.sock.listen(16)
+        self.sock.setblocking(False)
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def accept(self) -> None:
+        """Answers one client, who gets a moment and no more: the supervisor has other things to do."""
+        try:
+            connection, _ = self.sock.accept()
+        except BlockingIOError:
+            return
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(1.0)
+            connection.sendall(self._answer(connection.recv(MESSAGE_BYTES_MAX)))
+
+    def _answer(self, message: bytes) -> bytes:
+        try:
+            answer = self.serve(msgspec.json.decode(message, type=Command))
+        except (FatalError, ValueError, msgspec.MsgspecError) as error:
+            answer = {"error": str(error)}
+        return msgspec.json.encode(answer)
+
+    def close(self) -> None:
+        self.sock.close()
+        self.path.unlink(missing_ok=True)

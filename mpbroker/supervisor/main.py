@@ -1,0 +1,301 @@
+"""`mpbroker serve`: one broker from its configuration to its last exit code."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+import psutil
+import setproctitle
+from msgspec import structs
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator import process as coordinator_process
+from mpbroker.handlers import process as handler_process
+from mpbroker.ipc import topology
+from mpbroker.ipc.process import FatalError, ProcessContext
+from mpbroker.ipc.topology import SharedMemory, Sizes
+from mpbroker.log import process as log_process
+from mpbroker.log.log_dir import lock_log_dirs, prepare_log_dirs
+from mpbroker.network import acceptor, processor
+from mpbroker.protocol import codec
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.supervisor import logs, runtime_dir, sockets
+from mpbroker.supervisor.child import Child
+from mpbroker.supervisor.control import Command, ControlSocket
+from mpbroker.supervisor.notify import Notifier
+from mpbroker.supervisor.status import status
+from mpbroker.supervisor.tree import BrokerStops, Tree, check_resize
+from shm.region import RegionUnavailable
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+# Share of the machine's memory that all request buffers together may hold when queued.max.request.bytes is
+# -1.
+REQUEST_MEMORY_SHARE = 0.25
+HOT_APIS = (
+    ApiKey.PRODUCE,
+    ApiKey.FETCH,
+    ApiKey.METADATA,
+    ApiKey.API_VERSIONS,
+    ApiKey.LIST_OFFSETS,
+    ApiKey.INIT_PRODUCER_ID,
+)
+
+log = logging.getLogger("mpbroker")
+
+
+def run(config: BrokerConfig) -> int:
+    """Runs a broker until it is told to stop. Returns the process's exit status; every failure is one clear
+    line in the log.
+    """
+    logs.configure(os.environ.get("MPBROKER_LOG_LEVEL", "INFO"))
+    if sys.platform != "linux":
+        log.error(
+            "mpbroker runs on Linux only (it needs eventfd, epoll and memory shared by fork); this is %s",
+            sys.platform,
+        )
+        return EXIT_FAILED
+    setproctitle.setproctitle("mpbroker: supervisor")
+    try:
+        return Broker(config).run()
+    except (FatalError, RegionUnavailable) as error:
+        log.error("%s", error)
+        return EXIT_FAILED
+
+
+class Broker:
+    """The supervisor's state: sockets, memory, tree. Single-threaded."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        check_counts(config)
+        self.notifier = Notifier()
+        self.locks = lock_log_dirs(config)
+        self.identity = prepare_log_dirs(config)
+        self.listener_fds, self.config = sockets.bind_all(config)
+        self.directory = runtime_dir.runtime_dir(config)
+        self.memory = SharedMemory(self.directory / runtime_dir.PUBLIC_NAME, sizes(config))
+        pairs = [
+            socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(topology.MAX_PROCESSORS)
+        ]
+        self.handovers = [(a.detach(), b.detach()) for a, b in pairs]
+        self.tree = Tree(self.memory, self.config)
+        self.signals = 0
+        self.stop_signal = 0
+
+    def run(self) -> int:
+        started = time.monotonic()
+        wakeup = self._install_signals()
+        control = ControlSocket(self.directory, self._serve)
+        for key in HOT_APIS:
+            codec.prepare(key)
+        gc.collect()
+        gc.freeze()
+        code = EXIT_OK
+        try:
+            self._start_tree()
+            runtime_dir.write_pointers(self.config, self.directory)
+            self.tree.watch(control.fileno(), control.accept)
+            self._announce(time.monotonic() - started)
+            self._watch()
+            self.notifier.stopping()
+            self._stop()
+        except BrokerStops as stop:
+            code = stop.code
+            if str(stop):
+                log.error("%s", stop)
+            self.tree.kill_all()
+        finally:
+            control.close()
+            runtime_dir.remove_pointers(self.config)
+            self.memory.close()
+            for fd in (*self.listener_fds, wakeup, *self.locks):
+                os.close(fd)
+        log.info("stopped with status %d", code)
+        return code
+
+    # ---- start
+
+    def _start_tree(self) -> None:
+        """Log, coordinator, handlers, processors, and last the acceptor: clients wait in the backlog until
+        all others serve.
+        """
+        tree = self.tree
+        tree.start(self._started(Child(topology.LOG, log_process.run, tuple(self.locks))))
+        self.notifier.status("Log recovered; starting")
+        tree.start(self._started(Child(topology.COORDINATOR, coordinator_process.run)))
+        workers = [self._handler(n) for n in range(self.config.num_io_threads)]
+        workers += [self._processor(n) for n in range(self.config.num_network_threads)]
+        for child in workers:
+            tree.launch(child)
+        for child in workers:
+            tree.await_ready(self._started(child))
+        tree.start(self._started(self._acceptor()))
+
+    def _started(self, child: Child) -> Child:
+        """A first start is not mended: what keeps a role from starting once would do so again."""
+        if self.signals:
+            raise BrokerStops(EXIT_OK, "told to stop while starting")
+        return child
+
+    def _handler(self, number: int) -> Child:
+        return Child(topology.handler(number), handler_process.run)
+
+    def _processor(self, number: int) -> Child:
+        fd = self.handovers[number][1]
+
+        def main(context: ProcessContext) -> int:
+            return processor.run(context, socket.socket(fileno=fd))
+
+        return Child(topology.processor(number), main, (fd,))
+
+    def _acceptor(self) -> Child:
+        ends = [a for a, _ in self.handovers]
+
+        def main(context: ProcessContext) -> int:
+            return acceptor.run(
+                context,
+                [socket.socket(fileno=fd) for fd in self.listener_fds],
+                [socket.socket(fileno=fd) for fd in ends],
+            )
+
+        return Child(topology.ACCEPTOR, main, (*self.listener_fds, *ends))
+
+    def _announce(self, took_s: float) -> None:
+        listeners = ", ".join(str(listener) for listener in self.config.listeners)
+        if self.config.log_flush_policy == "os":
+            log.warning(
+                "log.flush.policy=os: acknowledged records are in the page cache only; "
+                "a power cut loses the latest"
+            )
+        log.info(
+            "serving on %s (cluster %s, node %d, %d processors, %d handlers, log.dirs %s) after %.0f ms",
+            listeners,
+            self.identity.cluster_id,
+            self.config.node_id,
+            self.config.num_network_threads,
+            self.config.num_io_threads,
+            ",".join(self.config.log_dirs),
+            took_s * 1000,
+        )
+        self.notifier.ready(f"Serving on {listeners}")
+
+    # ---- while it runs
+
+    def _install_signals(self) -> int:
+        """Signals only count; the main loop acts. Returns the wake-up descriptor."""
+        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+        def stop(number: int, _: object) -> None:
+            self.signals += 1
+            self.stop_signal = number
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTTIN, lambda *_: self._step_handlers(1))
+        signal.signal(signal.SIGTTOU, lambda *_: self._step_handlers(-1))
+        self._asked_handlers = 0
+
+        def drain() -> None:
+            os.read(reader, 4096)
+
+        self.tree.watch(reader, drain)
+        return reader
+
+    def _step_handlers(self, by: int) -> None:
+        self._asked_handlers += by
+
+    def _watch(self) -> None:
+        next_tick = time.monotonic() + 1
+        while not self.signals:
+            self.tree.step()
+            if time.monotonic() >= next_tick:
+                next_tick = time.monotonic() + 1
+                self.tree.judge_heartbeats()
+            if self._asked_handlers:
+                wanted, self._asked_handlers = self.config.num_io_threads + self._asked_handlers, 0
+                try:
+                    self._resize(Command("resize", handlers=wanted))
+                except FatalError as error:
+                    log.error("%s", error)
+        log.info("stopping: %s", signal.Signals(self.stop_signal).name)
+
+    def _stop(self) -> None:
+        """Graceful; a second signal ends it at once."""
+        asked = self.signals
+
+        def hasten() -> None:
+            if self.signals > asked:
+                raise BrokerStops(
+                    EXIT_FAILED,
+                    "told to stop a second time: stopping at once; the log recovers at the next start",
+                )
+
+        self.tree.on_wait = hasten
+        self.tree.stop_all()
+
+    # ---- control socket
+
+    def _serve(self, command: Command) -> dict[str, Any]:
+        if command.command == "status":
+            return status(
+                self.config, self.identity.cluster_id, self.memory, list(self.tree.children.values())
+            )
+        if command.command == "resize":
+            return self._resize(command)
+        raise ValueError(f"unknown command {command.command!r}; known are status and resize")
+
+    def _resize(self, command: Command) -> dict[str, Any]:
+        old = self.config
+        handlers = command.handlers if command.handlers is not None else old.num_io_threads
+        processors = command.processors if command.processors is not None else old.num_network_threads
+        check_resize("handlers", old.num_io_threads, handlers, topology.MAX_HANDLERS)
+        check_resize("processors", old.num_network_threads, processors, topology.MAX_PROCESSORS)
+        kinds = (
+            ("handlers", self._handler, topology.is_handler, old.num_io_threads, handlers),
+            ("processors", self._processor, topology.is_processor, old.num_network_threads, processors),
+        )
+        for kind, make, is_kind, before, after in kinds:
+            if before != after:
+                log.info("resizing %s from %d to %d", kind, before, after)
+                self.tree.resize(
+                    [make(n) for n in range(after)], [r for r in self.tree.children if is_kind(r)]
+                )
+        self.config = self.tree.config = resized(old, handlers, processors)
+        return {"handlers": handlers, "processors": processors}
+
+
+def resized(config: BrokerConfig, handlers: int, processors: int) -> BrokerConfig:
+    return structs.replace(config, num_io_threads=handlers, num_network_threads=processors)
+
+
+def check_counts(config: BrokerConfig) -> None:
+    """Limits that the fixed topology sets. Raises FatalError."""
+    if config.num_network_threads > topology.MAX_PROCESSORS:
+        raise FatalError(
+            f"--processors {config.num_network_threads}: at most {topology.MAX_PROCESSORS} are possible"
+        )
+    if config.num_io_threads > topology.MAX_HANDLERS:
+        raise FatalError(f"--handlers {config.num_io_threads}: at most {topology.MAX_HANDLERS} are possible")
+    if config.log_workers != 1:
+        raise FatalError(
+            f"--log-workers {config.log_workers}: this version has one log process; leave the flag out"
+        )
+
+
+def sizes(config: BrokerConfig) -> Sizes:
+    """How much memory buffers may take: what the configuration says, or a share of the machine's."""
+    total = config.queued_max_request_bytes
+    if total <= 0:
+        total = int(psutil.virtual_memory().total * REQUEST_MEMORY_SHARE)
+    per_processor = max(total // config.num_network_threads, 2 * config.socket_request_max_bytes)
+    return Sizes(request_limit_bytes=per_processor, reply_limit_bytes=max(total, 256 << 20))

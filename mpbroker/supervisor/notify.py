@@ -1,0 +1,31 @@
+"""sd_notify: what systemd is told, over the datagram socket that it names in NOTIFY_SOCKET (sd_notify(3))."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+
+class Notifier:
+    """Silent when the broker was not started by systemd. Takes the variable away, so that no child speaks for
+    us.
+    """
+
+    def __init__(self) -> None:
+        self.address = os.environ.pop("NOTIFY_SOCKET", "")
+
+    def send(self, *assignments: str) -> None:
+        if not self.address:
+            return
+        address = "\0" + self.address[1:] if self.address.startswith("@") else self.address
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.sendto("\n".join(assignments).encode(), address)
+
+    def ready(self, status: str) -> None:
+        self.send("READY=1", f"STATUS={status}")
+
+    def status(self, status: str) -> None:
+        self.send(f"STATUS={status}")
+
+    def stopping(self) -> None:
+        self.send("STOPPING=1", "STATUS=Stopping")

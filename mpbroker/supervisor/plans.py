@@ -1,0 +1,54 @@
+"""Who has to let go of a dead role, and in which order (sans-I/O).
+
+Each stage is ordered to all its live members at once; the next begins when all have acknowledged. The order
+is what makes it safe:
+
+handler      First the log process appends and answers whatever the handler had published, and the coordinator
+forgets its calls. Then
+             the processors can tell: what is still unanswered and was taken is lost, what was not taken can
+             go to another.
+processor    First the handlers forget its connections, so that no new job names its arena. Then the log
+process finishes the jobs
+             that do. After that nobody touches the arena.
+log          First the handlers drop what was under way with it, and pause. Then the processors close the
+connections whose produce was
+             taken and not answered: with the handlers pausing, nothing else can look like that. Then the
+             handlers go on.
+coordinator  The log process finishes what it had published; handlers answer the calls that were under way.
+"""
+
+from __future__ import annotations
+
+from mpbroker.ipc import topology
+
+HANDLERS = tuple(range(topology.FIRST_HANDLER, topology.PROCESSES))
+PROCESSORS = tuple(range(topology.FIRST_PROCESSOR, topology.FIRST_HANDLER))
+
+# Where the handlers go on after a log process's death; see `mpbroker.handlers`.
+RESUME_STAGE = 3
+
+
+def stages_of(role: int) -> list[tuple[int, ...]]:
+    """The stages of a death, each the process indices that must acknowledge; stage numbers begin with 1."""
+    if topology.is_handler(role):
+        return [(topology.LOG, topology.COORDINATOR), PROCESSORS]
+    if topology.is_processor(role):
+        return [HANDLERS, (topology.LOG,)]
+    if role == topology.LOG:
+        return [(*HANDLERS, topology.COORDINATOR), PROCESSORS, HANDLERS]
+    if role == topology.COORDINATOR:
+        return [(topology.LOG,), HANDLERS]
+    return []
+
+
+def peers_of(role: int) -> tuple[int, ...]:
+    """Who must bind its rings anew when the role's successor is there."""
+    if topology.is_handler(role):
+        return (topology.LOG, topology.COORDINATOR, *PROCESSORS)
+    if topology.is_processor(role):
+        return (*HANDLERS, topology.LOG)
+    if role == topology.LOG:
+        return (*HANDLERS, topology.COORDINATOR, *PROCESSORS)
+    if role == topology.COORDINATOR:
+        return (topology.LOG, *HANDLERS)
+    return ()

@@ -1,0 +1,67 @@
+"""Where a broker keeps what lives only while it runs: the public region and the control socket; always on a
+tmpfs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.process import FatalError
+
+POINTER_NAME = "mpbroker.json"
+PUBLIC_NAME = "public"
+
+
+class Pointer(msgspec.Struct):
+    """`mpbroker.json` in each log directory: where the broker that uses it can be found."""
+
+    runtime_dir: str
+    pid: int
+    node_id: int
+
+
+def runtime_dir(config: BrokerConfig) -> Path:
+    """A directory of this broker's own, made if need be: below MPBROKER_RUNTIME_DIR, systemd's
+    RUNTIME_DIRECTORY, or /dev/shm.
+
+    Raises FatalError.
+    """
+    named = (
+        os.environ.get("MPBROKER_RUNTIME_DIR") or os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    )
+    mark = hashlib.sha256(str(Path(config.log_dirs[0]).resolve()).encode()).hexdigest()[:12]
+    directory = (
+        Path(named) if named else Path(f"/dev/shm/mpbroker-{os.getuid()}") / f"{config.node_id}-{mark}"
+    )
+    try:
+        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+    except OSError as error:
+        raise FatalError(
+            f"cannot make the runtime directory {directory}: {error.strerror}. "
+            "Name another in MPBROKER_RUNTIME_DIR"
+        ) from error
+    if directory.stat().st_uid != os.getuid():
+        raise FatalError(
+            f"the runtime directory {directory} belongs to another user. Name another in MPBROKER_RUNTIME_DIR"
+        )
+    return directory
+
+
+def write_pointers(config: BrokerConfig, directory: Path) -> None:
+    """Tells tools and Spark, who know the log directory, where the public region is."""
+    content = msgspec.json.encode(Pointer(str(directory), os.getpid(), config.node_id))
+    for log_dir in config.log_dirs:
+        path = Path(log_dir) / POINTER_NAME
+        making = path.with_suffix(".json.tmp")
+        making.write_bytes(content + b"\n")
+        making.rename(path)
+
+
+def remove_pointers(config: BrokerConfig) -> None:
+    for log_dir in config.log_dirs:
+        (Path(log_dir) / POINTER_NAME).unlink(missing_ok=True)

@@ -1,0 +1,71 @@
+"""What `mpbroker ctl status` shows, read from shared counters: asking costs the broker nothing."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import psutil
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.listeners import Listener
+from mpbroker.ipc import topology
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.topology import SharedMemory
+from mpbroker.supervisor.child import Child
+
+
+def status(
+    config: BrokerConfig, cluster_id: str, memory: SharedMemory, children: list[Child]
+) -> dict[str, Any]:
+    """The broker and each of its processes; times in seconds, memory in bytes."""
+    pages = {child.role: memory.counters(child.role) for child in children}
+
+    def total(counter: Counter) -> int:
+        return sum(page.get(counter) for page in pages.values())
+
+    return {
+        "cluster_id": cluster_id,
+        "node_id": config.node_id,
+        "listeners": [str(listener) for listener in config.listeners],
+        "advertised": [str(listener) for listener in advertised(config)],
+        "log_dirs": list(config.log_dirs),
+        "flush_policy": config.log_flush_policy,
+        "runtime_dir": str(memory.public_path.parent),
+        "connections": total(Counter.COUNT_CONNECTIONS_CREATED) - total(Counter.COUNT_CONNECTIONS_CLOSED),
+        "requests": sum(pages[r].get(Counter.COUNT_REQUESTS) for r in pages if topology.is_processor(r)),
+        "records_appended": total(Counter.COUNT_RECORDS_APPENDED),
+        "bytes_appended": total(Counter.COUNT_BYTES_APPENDED),
+        "restarts": memory.counters(topology.SUPERVISOR).get(Counter.COUNT_RESTARTS),
+        "processes": [_process(child, memory) for child in children],
+    }
+
+
+def advertised(config: BrokerConfig) -> tuple[Listener, ...]:
+    """What clients are told to connect to, as far as it does not depend on how they came."""
+    return config.advertised_listeners or config.listeners
+
+
+def _process(child: Child, memory: SharedMemory) -> dict[str, Any]:
+    page = memory.counters(child.role)
+    shown: dict[str, Any] = {
+        "name": child.name,
+        "pid": child.pid,
+        "incarnation": child.incarnation,
+        "up_s": round(time.monotonic() - child.started, 1) if child.pid else 0,
+        "state": "running" if child.pid else "down",
+        "status": page.status,
+        "last_error": page.last_error,
+        "turns": page.turns,
+        "heartbeat_age_ms": max(0, (time.monotonic_ns() - page.heartbeat_ns) // 1_000_000)
+        if page.heartbeat_ns
+        else None,
+    }
+    try:
+        process = psutil.Process(child.pid) if child.pid else None
+        if process is not None:
+            shown["cpu_s"] = round(sum(process.cpu_times()[:2]), 2)
+            shown["rss_bytes"] = process.memory_info().rss
+    except psutil.Error:
+        shown["state"] = "down"
+    return shown

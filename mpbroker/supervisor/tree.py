@@ -1,0 +1,328 @@
+"""The process tree: starting roles, mending deaths through the fence, resizing, stopping. Single-threaded,
+driven by its own wake-ups.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc import topology
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.process import ExitCode, FatalError, Order, ProcessContext, State, pack_fence
+from mpbroker.ipc.topology import SharedMemory, name_of
+from mpbroker.supervisor import plans
+from mpbroker.supervisor.child import Child, fork_child
+
+# A child gets this long to answer an order or to stop before it is killed; recovery of the log has no limit.
+ACKNOWLEDGE_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 20.0
+READY_TIMEOUT_S = 60.0
+TICK_MS = 1000
+RESIZE_FACTOR = 2
+
+
+class BrokerStops(Exception):
+    """The broker must end; `code` is the exit status, the message says why."""
+
+    def __init__(self, code: int, message: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Tree:
+    """All children of one broker. `shared_fds`: what every child keeps open besides its own."""
+
+    def __init__(self, memory: SharedMemory, config: BrokerConfig) -> None:
+        self.memory = memory
+        self.config = config
+        self.log = logging.getLogger("mpbroker")
+        self.children: dict[int, Child] = {}
+        self.bell = memory.doorbell(topology.SUPERVISOR)
+        self.counters = memory.counters(topology.SUPERVISOR)
+        self.poll = select.epoll()
+        self.poll.register(self.bell.fd, select.EPOLLIN)
+        self._roles = memory.words("roles")
+        self._orders = memory.words("orders")
+        self._states = memory.words("states")
+        self._fence_orders = memory.words("fence_orders")
+        self._fence_acks = memory.words("fence_acks")
+        self._fence_sequence = 0
+        self._dead: deque[Child] = deque()
+        self._stopping = False
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self.on_wait: Callable[[], None] | None = None  # called after every sleep; may raise BrokerStops
+
+    # ---- what the main loop waits for
+
+    def watch(self, fd: int, callback: Callable[[], None]) -> None:
+        """Calls back when `fd` is readable, from `step` only."""
+        self._callbacks[fd] = callback
+        self.poll.register(fd, select.EPOLLIN)
+
+    def unwatch(self, fd: int) -> None:
+        del self._callbacks[fd]
+        self.poll.unregister(fd)
+
+    def step(self, timeout_ms: int = TICK_MS) -> None:
+        """Waits for something to happen and mends what died. Raises BrokerStops."""
+        for callback in self._wait(timeout_ms):
+            callback()
+        while self._dead:
+            self._mend(self._dead.popleft())
+        now = time.monotonic()
+        for child in list(self.children.values()):
+            if child.restart_at is not None and child.restart_at <= now:
+                child.restart_at = None
+                self.start(child)
+
+    def _wait(self, timeout_ms: int) -> list[Callable[[], None]]:
+        """Sleeps; notices deaths at once; returns the callbacks of other descriptors that are readable."""
+        self.bell.arm()
+        try:
+            events = self.poll.poll(timeout_ms / 1000)
+        finally:
+            self.bell.disarm()
+        self.counters.beat()
+        if self.on_wait is not None:
+            self.on_wait()
+        ready = []
+        for fd, _ in events:
+            if fd == self.bell.fd:
+                self.bell.drain()
+            elif fd in self._callbacks:
+                ready.append(self._callbacks[fd])
+            else:
+                self._reap(fd)
+        return ready
+
+    def _reap(self, pidfd: int) -> None:
+        child = next(c for c in self.children.values() if c.pidfd == pidfd)
+        _, status = os.waitpid(child.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        self.poll.unregister(pidfd)
+        os.close(pidfd)
+        pid, child.pid, child.pidfd = child.pid, 0, -1
+        self._roles.store(child.role, 0)
+        if code == ExitCode.FATAL:
+            raise BrokerStops(1, f"the {child.name} process cannot go on; its message above says why")
+        if self._states.load(child.role) == State.STOPPED and code == ExitCode.STOPPED:
+            self.log.debug("%s (pid %d) has stopped", child.name, pid)
+        else:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+            self.log.warning("%s (pid %d) %s", child.name, pid, how)
+        self._dead.append(child)
+
+    # ---- starting
+
+    def start(self, child: Child) -> None:
+        """Forks the role, waits until it serves, and lets its peers bind its rings."""
+        self.launch(child)
+        self.await_ready(child)
+
+    def launch(self, child: Child) -> None:
+        self.children[child.role] = child
+        child.incarnation += 1
+        self._states.store(child.role, State.STARTING)
+        self._orders.store(child.role, Order.RUN)
+        context = ProcessContext(child.role, self.memory, self.config, child.incarnation)
+        context.counters.clear()
+        fork_child(child, context, ())
+        self.poll.register(child.pidfd, select.EPOLLIN)
+
+    def await_ready(self, child: Child) -> None:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while self._states.load(child.role) != State.READY:
+            if not child.pid:
+                return  # it died; `step` mends it
+            if time.monotonic() > deadline and child.role != topology.LOG:
+                self.log.error(
+                    "%s does not become ready within %d s: it is killed", child.name, READY_TIMEOUT_S
+                )
+                os.kill(child.pid, signal.SIGKILL)
+                deadline = float("inf")
+            self._wait(100)
+        self._roles.store(child.role, child.incarnation)
+        self._order_all(plans.peers_of(child.role), 0, child.role)
+
+    # ---- orders and fences
+
+    def _live(self, roles: tuple[int, ...]) -> list[Child]:
+        return [
+            c
+            for r in roles
+            if (c := self.children.get(r)) is not None and c.pid and self._states.load(r) != State.STARTING
+        ]
+
+    def _order_all(self, roles: tuple[int, ...], stage: int, about: int) -> None:
+        """Orders the live ones among `roles` to look at a role, and waits until each has acknowledged or
+        died.
+        """
+        waiting: dict[int, int] = {}
+        for child in self._live(roles):
+            self._fence_sequence += 1
+            order = pack_fence(self._fence_sequence, stage, about)
+            self._fence_orders.store(child.role, order)
+            waiting[child.role] = order
+            self.memory.doorbell(child.role).ring()
+        deadline = time.monotonic() + ACKNOWLEDGE_TIMEOUT_S
+        while waiting := {
+            r: o for r, o in waiting.items() if self.children[r].pid and self._fence_acks.load(r) != o
+        }:
+            if time.monotonic() > deadline:
+                for role in waiting:
+                    self.log.error(
+                        "%s does not acknowledge that %s changed: it is killed", name_of(role), name_of(about)
+                    )
+                    os.kill(self.children[role].pid, signal.SIGKILL)
+                deadline = float("inf")
+            self._wait(50)
+
+    def _fence(self, role: int) -> None:
+        """Every peer drops what is left of the role; then its rings, words and arena are as new."""
+        for stage, members in enumerate(plans.stages_of(role), start=1):
+            self._order_all(members, stage, role)
+        if role == topology.ACCEPTOR:
+            return
+        self.memory.reset_rings_of(role)
+        self.memory.arena(role).reset()
+        if topology.is_handler(role):
+            self.memory.words("heavy").store(role - topology.FIRST_HANDLER, 0)
+
+    def _mend(self, child: Child) -> None:
+        if self._stopping or child.role not in self.children:
+            return
+        started = time.monotonic()
+        self._fence(child.role)
+        self.counters.add(Counter.COUNT_FENCES)
+        delay_ms = child.restarts.died((started - child.started) * 1000)
+        if delay_ms is None:
+            raise BrokerStops(
+                1,
+                f"the {child.name} process died {child.restarts.young_deaths} times in a row "
+                "right after its start; "
+                "its messages above say why. The broker stops",
+            )
+        self.counters.add(Counter.COUNT_RESTARTS)
+        if delay_ms:
+            self.log.warning(
+                "%s starts again in %d ms (death %d in a row)",
+                child.name,
+                delay_ms,
+                child.restarts.young_deaths,
+            )
+            child.restart_at = time.monotonic() + delay_ms / 1000
+            return
+        self.start(child)
+        self.log.info(
+            "%s was replaced (pid %d) in %d ms", child.name, child.pid, (time.monotonic() - started) * 1000
+        )
+
+    # ---- hangs
+
+    def judge_heartbeats(self) -> None:
+        """Once per tick: a child whose turn counter has not moved for handler.hang.timeout.ms is killed, and
+        mended like any death.
+
+        Counted in our own ticks, so that a suspended machine or supervisor does not make everybody look hung.
+        """
+        limit = max(1, self.config.handler_hang_timeout_ms // TICK_MS)
+        for child in self.children.values():
+            if not child.pid or self._states.load(child.role) == State.STARTING:
+                continue
+            turns = self.memory.counters(child.role).turns
+            child.stale_ticks = child.stale_ticks + 1 if turns == child.last_turns else 0
+            child.last_turns = turns
+            if child.stale_ticks >= limit:
+                self.log.error(
+                    "%s (pid %d) has not moved for %d s: it is killed",
+                    child.name,
+                    child.pid,
+                    child.stale_ticks,
+                )
+                child.stale_ticks = 0
+                os.kill(child.pid, signal.SIGKILL)
+
+    # ---- stopping
+
+    def retire(self, roles: list[int]) -> None:
+        """Stops these children gracefully, all at once, and fences what they leave; used for resizing and for
+        the end.
+        """
+        for role in roles:
+            self._orders.store(role, Order.STOP)
+            self.memory.doorbell(role).ring()
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        leaving = [self.children[r] for r in roles if self.children[r].pid]
+        while leaving := [c for c in leaving if c.pid]:
+            if time.monotonic() > deadline:
+                for child in leaving:
+                    self.log.error("%s does not stop within %d s: it is killed", child.name, STOP_TIMEOUT_S)
+                    os.kill(child.pid, signal.SIGKILL)
+                deadline = float("inf")
+            self._wait(50)
+        for role in roles:
+            child = self.children[role]
+            if child in self._dead:
+                self._dead.remove(child)
+            self._fence(role)
+            del self.children[role]
+
+    def stop_all(self) -> None:
+        """Graceful: what is under way is answered, then everything is flushed. Deaths meanwhile are final."""
+        self._stopping = True
+        present = sorted(self.children)
+        for group in (
+            [r for r in present if r == topology.ACCEPTOR],
+            [r for r in present if topology.is_processor(r)],
+            [r for r in present if topology.is_handler(r)],
+            [r for r in present if r == topology.COORDINATOR],
+        ):
+            self.retire(group)
+        if topology.LOG in self.children:
+            self._orders.store(topology.LOG, Order.STOP)
+            self.memory.doorbell(topology.LOG).ring()
+            while self.children[topology.LOG].pid:
+                self._wait(50)
+
+    def kill_all(self) -> None:
+        """At once, by pid; the log recovers at the next start."""
+        self._stopping = True
+        for child in self.children.values():
+            if child.pid:
+                os.kill(child.pid, signal.SIGKILL)
+        for child in self.children.values():
+            if child.pid:
+                os.waitpid(child.pid, 0)
+                child.pid = 0
+
+    # ---- resizing
+
+    def resize(self, wanted: list[Child], present: list[int]) -> None:
+        """Makes `wanted` the children of a kind, whose process indices now are `present`: starts what is new,
+        retires the highest.
+        """
+        keep = {child.role for child in wanted}
+        for child in wanted:
+            if child.role not in self.children:
+                self.start(child)
+        self.retire([role for role in sorted(present, reverse=True) if role not in keep])
+
+
+def check_resize(kind: str, old: int, new: int, most: int) -> None:
+    """Kafka's rule for dynamic thread counts: at least one, at least half, at most double. Raises FatalError
+    with the reason.
+    """
+    if new < 1 or new > most:
+        raise FatalError(f"cannot resize {kind} to {new}: the number must lie in 1..{most}")
+    if new < old // RESIZE_FACTOR or new > old * RESIZE_FACTOR:
+        raise FatalError(
+            f"cannot resize {kind} from {old} to {new}: one step goes from half ({old // 2}) "
+            f"to double ({old * 2})"
+        )

@@ -1,0 +1,225 @@
+"""Brokers under test: mpbroker from this tree and Apache Kafka from Maven, started and stopped alike."""
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from ops.bench import frames, maven
+from ops.bench.processes import Tree
+
+ROOT = Path(__file__).resolve().parents[2]
+HOST = "127.0.0.1"
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
+POLL_S = 0.002
+
+MPBROKER_COMMAND = (
+    f"{shlex.quote(sys.executable)} -m mpbroker serve --listeners PLAINTEXT://{HOST}:{{port}}"
+    " --log-dirs {log_dir} --processors 1 --handlers 2"
+)
+
+KAFKA_CLUSTER_ID = "AAAAAAAAQACAAAAAAAAAAQ"
+
+KAFKA_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{host}:{controller_port}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+controller.listener.names=CONTROLLER
+log.dirs={log_dir}
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+log.segment.delete.delay.ms=1000
+"""
+
+# The flags of Kafka's own start script.
+KAFKA_JVM = (
+    *("-Xms1G", "-Xmx1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+    *(
+        "-XX:InitiatingHeapOccupancyPercent=35",
+        "-XX:+ExplicitGCInvokesConcurrent",
+        "-Djava.awt.headless=true",
+    ),
+)
+
+
+class BrokerError(Exception):
+    """The broker did not start, died, or did not stop; the message ends with what it printed."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass
+class Broker:
+    """A running broker in a directory of its own. Subclasses say how to start it."""
+
+    directory: Path
+    port: int = field(default_factory=free_port)
+    ready_s: float = 0.0
+    process: subprocess.Popen[bytes] | None = None
+
+    name = "broker"
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def address(self) -> frames.Address:
+        return HOST, self.port
+
+    @property
+    def log_dir(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def output_path(self) -> Path:
+        return self.directory / "output.log"
+
+    def command(self) -> Sequence[str]:
+        raise NotImplementedError
+
+    def environment(self) -> Mapping[str, str]:
+        return os.environ
+
+    def tree(self) -> Tree:
+        assert self.process is not None, "the broker was not started"
+        return Tree(psutil.Process(self.process.pid))
+
+    def output(self) -> str:
+        return self.output_path.read_text(errors="replace") if self.output_path.exists() else ""
+
+    def start(self) -> None:
+        """Starts the broker and waits until ApiVersions is answered."""
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        command = self.command()
+        with open(self.output_path, "ab") as output:
+            start = time.monotonic()
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self.environment(),
+                start_new_session=True,
+            )
+        self._wait_ready(start + START_TIMEOUT_S)
+        self.ready_s = time.monotonic() - start
+
+    def _wait_ready(self, deadline: float) -> None:
+        assert self.process is not None
+        while self.process.poll() is None:
+            with contextlib.suppress(OSError):
+                frames.advertised_apis(self.address, timeout_s=5)
+                return
+            if time.monotonic() > deadline:
+                self.kill()
+                raise BrokerError(f"{self.name} is not ready in {START_TIMEOUT_S:.0f} s:\n{self.output()}")
+            time.sleep(POLL_S)
+        raise BrokerError(f"{self.name} exited with {self.process.returncode} at start:\n{self.output()}")
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            self.kill()
+            raise BrokerError(f"{self.name} still runs {STOP_TIMEOUT_S:.0f} s after SIGTERM") from error
+
+    def kill(self) -> None:
+        """SIGKILL to every process of the tree."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        for member in self.tree().members():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+        self.process.wait()
+
+
+@dataclass
+class Mpbroker(Broker):
+    """mpbroker from this tree, or whatever `template` starts; it may name {port} and {log_dir}."""
+
+    template: str = MPBROKER_COMMAND
+    flags: Sequence[str] = ()
+
+    name = "mpbroker"
+
+    def command(self) -> Sequence[str]:
+        filled = self.template.format(port=self.port, log_dir=shlex.quote(str(self.log_dir)))
+        return [*shlex.split(filled), *self.flags]
+
+    @property
+    def runtime_dir(self) -> Path:
+        """Of this broker alone, so that what it leaves there can be told from what others have."""
+        return Path(f"/dev/shm/mpbroker-{os.getuid()}-port-{self.port}")
+
+    def kill(self) -> None:
+        super().kill()
+        shutil.rmtree(self.runtime_dir, ignore_errors=True)
+
+    def environment(self) -> Mapping[str, str]:
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        return {**os.environ, "PYTHONPATH": path, "MPBROKER_RUNTIME_DIR": str(self.runtime_dir)}
+
+
+@dataclass
+class Kafka(Broker):
+    """Apache Kafka, one node, KRaft, with the heap and collector of its own start script."""
+
+    properties: Sequence[str] = ()
+    controller_port: int = field(default_factory=free_port)
+
+    name = "Apache Kafka"
+
+    def command(self) -> Sequence[str]:
+        java, libs = maven.java(), maven.kafka_classpath()
+        properties = self.directory / "server.properties"
+        text = KAFKA_PROPERTIES.format(
+            host=HOST, port=self.port, controller_port=self.controller_port, log_dir=self.log_dir
+        )
+        properties.write_text(text + "\n".join(self.properties) + "\n")
+        if not (self.log_dir / "meta.properties").exists():
+            self._format(java, libs, properties)
+        return [java, *KAFKA_JVM, "-cp", libs, "kafka.Kafka", str(properties)]
+
+    def _format(self, java: str, libs: str, properties: Path) -> None:
+        tool = ["-cp", libs, "kafka.tools.StorageTool", "format"]
+        command = [java, *tool, "-t", KAFKA_CLUSTER_ID, "-c", str(properties)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BrokerError(f"Kafka's storage directory cannot be formatted:\n{done.stdout}{done.stderr}")
+
+
+@contextlib.contextmanager
+def running(broker: Broker) -> Iterator[Broker]:
+    """A started broker that is certainly gone afterwards."""
+    try:
+        broker.start()
+        yield broker
+        broker.stop()
+    finally:
+        broker.kill()

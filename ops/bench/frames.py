@@ -1,0 +1,141 @@
+"""Raw Kafka requests for the load generator, written with nothing but `struct`.
+
+It measures whatever stands behind a port, so it must not depend on the broker's own codec: a mistake there
+would then be made twice and cancel out. Only old, non-flexible versions are used, which Kafka 4.3 still
+serves: ApiVersions 0, CreateTopics 2, DeleteTopics 1, Produce 3, Fetch 4 (Kafka's message definitions of
+those names).
+"""
+
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import crc32c
+
+Address = tuple[str, int]
+
+PRODUCE: Final = 0
+FETCH: Final = 1
+API_VERSIONS: Final = 18
+CREATE_TOPICS: Final = 19
+DELETE_TOPICS: Final = 20
+
+CORRELATION_ID: Final = 7
+CLIENT_ID: Final = "bench"
+TIMEOUT_MS: Final = 30_000
+CREATE_TIME_MS: Final = 1_700_000_000_000
+
+
+@dataclass(frozen=True)
+class Request:
+    """A whole frame, size first, and where the error code stands in the frame that answers it."""
+
+    frame: bytes
+    error_at: int
+    response_bytes_min: int = 0
+
+
+def _string(text: str) -> bytes:
+    return struct.pack(">h", len(text)) + text.encode()
+
+
+def _frame(api_key: int, version: int, body: bytes) -> bytes:
+    payload = struct.pack(">hhi", api_key, version, CORRELATION_ID) + _string(CLIENT_ID) + body
+    return struct.pack(">i", len(payload)) + payload
+
+
+def _varint(value: int) -> bytes:
+    zigzag = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while zigzag > 127:
+        out.append(zigzag & 127 | 128)
+        zigzag >>= 7
+    out.append(zigzag)
+    return bytes(out)
+
+
+def record_batch(records: int, value_bytes: int) -> bytes:
+    """One uncompressed batch, magic 2, of records without key and headers."""
+    body = b""
+    for offset_delta in range(records):
+        value = _varint(-1) + _varint(value_bytes) + b"x" * value_bytes + _varint(0)
+        record = b"\0" + _varint(0) + _varint(offset_delta) + value
+        body += _varint(len(record)) + record
+    times = (CREATE_TIME_MS, CREATE_TIME_MS)
+    checked = struct.pack(">hiqqqhii", 0, records - 1, *times, -1, -1, -1, records) + body
+    return struct.pack(">qiibI", 0, len(checked) + 9, -1, 2, crc32c.crc32c(checked)) + checked
+
+
+def produce(topic: str, records: int, value_bytes: int) -> Request:
+    """Produce version 3, acks=all, one batch for partition 0."""
+    batch = record_batch(records, value_bytes)
+    body = struct.pack(">hhii", -1, -1, TIMEOUT_MS, 1) + _string(topic)
+    body += struct.pack(">iii", 1, 0, len(batch)) + batch
+    error_at = 4 + 4 + 4 + len(_string(topic)) + 4 + 4
+    return Request(_frame(PRODUCE, 3, body), error_at)
+
+
+def fetch(topic: str, offset: int, bytes_max: int) -> Request:
+    """Fetch version 4 of partition 0; a response may be short of what was asked for by one batch."""
+    body = struct.pack(">iiiibi", -1, 500, 1, 50 << 20, 0, 1) + _string(topic)
+    body += struct.pack(">iiqi", 1, 0, offset, bytes_max)
+    error_at = 4 + 4 + 4 + 4 + len(_string(topic)) + 4 + 4
+    return Request(_frame(FETCH, 4, body), error_at, response_bytes_min=bytes_max - bytes_max // 32)
+
+
+def create_topic(topic: str, partitions: int) -> Request:
+    body = struct.pack(">i", 1) + _string(topic) + struct.pack(">ihii", partitions, 1, 0, 0)
+    body += struct.pack(">ib", TIMEOUT_MS, 0)
+    return Request(_frame(CREATE_TOPICS, 2, body), 4 + 4 + 4 + 4 + len(_string(topic)))
+
+
+def delete_topic(topic: str) -> Request:
+    body = struct.pack(">i", 1) + _string(topic) + struct.pack(">i", TIMEOUT_MS)
+    return Request(_frame(DELETE_TOPICS, 1, body), 4 + 4 + 4 + 4 + len(_string(topic)))
+
+
+def api_versions() -> Request:
+    return Request(_frame(API_VERSIONS, 0, b""), 4 + 4)
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        part = connection.recv(size - len(received))
+        if not part:
+            raise ConnectionError("the broker closed the connection")
+        received += part
+    return bytes(received)
+
+
+@contextmanager
+def connected(address: Address, timeout_s: float = 30) -> Iterator[socket.socket]:
+    with socket.create_connection(address, timeout=timeout_s) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield connection
+
+
+def exchange(connection: socket.socket, request: Request) -> tuple[int, bytes]:
+    """Sends one request; its error code and the whole response frame."""
+    connection.sendall(request.frame)
+    size = _receive(connection, 4)
+    response = size + _receive(connection, int.from_bytes(size, "big"))
+    (correlation_id,) = struct.unpack_from(">i", response, 4)
+    if correlation_id != CORRELATION_ID:
+        raise ConnectionError(f"a response has correlation id {correlation_id}, expected {CORRELATION_ID}")
+    (error_code,) = struct.unpack_from(">h", response, request.error_at)
+    return error_code, response
+
+
+def advertised_apis(address: Address, timeout_s: float = 30) -> dict[int, tuple[int, int]]:
+    """What ApiVersions answers: lowest and highest version of each API key."""
+    with connected(address, timeout_s) as connection:
+        error_code, response = exchange(connection, api_versions())
+    if error_code:
+        raise ConnectionError(f"ApiVersions was answered with error code {error_code}")
+    (count,) = struct.unpack_from(">i", response, 10)
+    rows = struct.iter_unpack(">hhh", response[14 : 14 + 6 * count])
+    return {key: (lowest, highest) for key, lowest, highest in rows}

@@ -1,0 +1,57 @@
+"""Apache Kafka's jars, fetched once from Maven Central into `ops/bench/kafka/libs`.
+
+The versions stand in `ops/bench/kafka/pom.xml`. Once the directory is there nothing asks the network again; a
+changed pom.xml is newer than it and makes Maven run anew.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+POM = Path(__file__).parent / "kafka" / "pom.xml"
+LIBS = POM.parent / "libs"
+
+MAVEN_TIMEOUT_S = 600
+
+
+class MissingToolError(Exception):
+    """A program that has to be installed first; the message says which and how."""
+
+
+def java() -> str:
+    found = shutil.which("java")
+    if found is None:
+        raise MissingToolError("Apache Kafka needs Java 17 or newer: apt-get install openjdk-17-jre-headless")
+    return found
+
+
+def _copy_dependencies(target: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise MissingToolError("Apache Kafka's jars come from Maven: apt-get install maven")
+    command = [
+        maven,
+        "-q",
+        "-B",
+        "-f",
+        str(POM),
+        "dependency:copy-dependencies",
+        f"-DoutputDirectory={target}",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=MAVEN_TIMEOUT_S, check=False)
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip()[-2000:]
+        raise MissingToolError(f"Maven could not fetch Apache Kafka's jars (is the network there?):\n{said}")
+
+
+def kafka_classpath() -> str:
+    """The class path with Kafka's broker and tools; fetches the jars on the first call."""
+    if not LIBS.is_dir() or LIBS.stat().st_mtime < POM.stat().st_mtime:
+        fresh = LIBS.with_name(f"libs.{os.getpid()}")
+        shutil.rmtree(fresh, ignore_errors=True)
+        _copy_dependencies(fresh)
+        shutil.rmtree(LIBS, ignore_errors=True)
+        fresh.rename(LIBS)
+        os.utime(LIBS)
+    return f"{LIBS}/*"

@@ -1,0 +1,378 @@
+/* Load generator: one prepared Kafka request, sent again and again on N connections, one in flight on each.
+ *
+ *   load --port 9092 --connections 8 --seconds 4 --request produce.bin --error-at 25 --json
+ *
+ * Every response is checked: its correlation id is the request's own, the 16-bit error code at --error-at (counted
+ * from the first byte of the frame's size) is zero, and it is at least --min-response bytes long. Only the first
+ * HEAD_BYTES of a response are looked at; the rest is received into one scratch buffer that all connections share,
+ * or, with --discard, dropped inside the kernel, so that a megabyte costs the generator as little as it can.
+ *
+ * Output: "measuring" on a line of its own when the warm-up is over (who samples the broker's CPU time starts
+ * there), then one line with the figures. Latencies go into a log-linear histogram (128 steps per power of two: less
+ * than 1 % off), so that a run of any length takes the same memory.
+ *
+ * Exit: 0 all well, 1 could not run or a connection broke, 2 some response was an error.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    HEAD_BYTES = 256,
+    SCRATCH_BYTES = 1 << 18,
+    EVENTS = 512,
+    STEP_BITS = 7,                     /* 2^7 histogram steps per power of two */
+    STEPS = 1 << STEP_BITS,
+    BUCKETS = (64 - STEP_BITS) * STEPS,
+    CORRELATION_ID_AT_REQUEST = 8,     /* size 4, api key 2, api version 2 */
+    CORRELATION_ID_AT_RESPONSE = 4,
+};
+
+struct options {
+    const char *host, *request_path;
+    int port, connections, error_at;
+    double seconds, warmup;
+    size_t min_response;
+    bool json, discard;
+};
+
+struct request {
+    unsigned char *bytes;
+    size_t size;
+};
+
+struct connection {
+    int fd;
+    bool wants_write;
+    size_t sent, received;
+    uint64_t started_ns;
+    unsigned char head[HEAD_BYTES];
+};
+
+struct totals {
+    uint64_t responses, errors, bytes_in, bytes_out;
+    int first_error_code;
+    uint64_t longest_ns;
+    uint64_t histogram[BUCKETS];
+};
+
+static struct options options = {.host = "127.0.0.1", .connections = 1, .error_at = -1, .seconds = 4};
+static struct request request;
+static struct totals totals;
+static unsigned char scratch[SCRATCH_BYTES];
+static int poller;
+
+static void __attribute__((noreturn, format(printf, 1, 2))) fail(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("load: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    exit(1);
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static uint32_t big_endian_32(const unsigned char *at)
+{
+    uint32_t value;
+    memcpy(&value, at, sizeof value);
+    return ntohl(value);
+}
+
+/* ---- latencies ---------------------------------------------------------------------------------------------- */
+
+static size_t bucket_of(uint64_t ns)
+{
+    if (ns < STEPS)
+        return ns;
+    int power = 63 - __builtin_clzll(ns);
+    return (size_t)(power - STEP_BITS + 1) * STEPS + ((ns >> (power - STEP_BITS)) & (STEPS - 1));
+}
+
+static uint64_t lowest_ns_of(size_t bucket)
+{
+    if (bucket < STEPS)
+        return bucket;
+    int power = (int)(bucket / STEPS) + STEP_BITS - 1;
+    return (1ull << power) | ((uint64_t)(bucket % STEPS) << (power - STEP_BITS));
+}
+
+static double percentile_us(double share)
+{
+    uint64_t wanted = (uint64_t)((double)totals.responses * share), seen = 0;
+    for (size_t bucket = 0; bucket < BUCKETS; bucket++) {
+        seen += totals.histogram[bucket];
+        if (seen > wanted)
+            return (double)lowest_ns_of(bucket) / 1e3;
+    }
+    return (double)totals.longest_ns / 1e3;
+}
+
+/* ---- one connection ------------------------------------------------------------------------------------------ */
+
+static void watch(struct connection *c, uint32_t events, int operation)
+{
+    struct epoll_event event = {.events = events, .data.ptr = c};
+    if (epoll_ctl(poller, operation, c->fd, &event) < 0)
+        fail("epoll_ctl: %s", strerror(errno));
+}
+
+/* Sends what the socket takes; asks to be told when it takes more. */
+static void send_rest(struct connection *c)
+{
+    while (c->sent < request.size) {
+        ssize_t n = send(c->fd, request.bytes + c->sent, request.size - c->sent, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            break;
+        if (n < 0)
+            fail("send: %s", strerror(errno));
+        c->sent += (size_t)n;
+        totals.bytes_out += (uint64_t)n;
+    }
+    bool wants_write = c->sent < request.size;
+    if (wants_write != c->wants_write) {
+        c->wants_write = wants_write;
+        watch(c, wants_write ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD);
+    }
+}
+
+static void send_anew(struct connection *c, uint64_t now)
+{
+    c->sent = c->received = 0;
+    c->started_ns = now;
+    send_rest(c);
+}
+
+static void count_error(int code)
+{
+    if (!totals.errors++)
+        totals.first_error_code = code;
+}
+
+static void check(const struct connection *c)
+{
+    uint32_t expected = big_endian_32(request.bytes + CORRELATION_ID_AT_REQUEST);
+    uint32_t id = big_endian_32(c->head + CORRELATION_ID_AT_RESPONSE);
+    if (id != expected)
+        fail("a response has correlation id %u, expected %u", id, expected);
+    if (options.error_at >= 0) {
+        if (c->received < (size_t)options.error_at + 2)
+            fail("a response of %zu bytes has no error code at %d", c->received, options.error_at);
+        int code = (int16_t)(c->head[options.error_at] << 8 | c->head[options.error_at + 1]);
+        if (code) {
+            count_error(code);
+            return;
+        }
+    }
+    if (c->received < options.min_response) {
+        if (!totals.errors)
+            fprintf(stderr, "load: a response is %zu bytes, expected at least %zu\n", c->received,
+                    options.min_response);
+        count_error(0);
+    }
+}
+
+static void finish(struct connection *c)
+{
+    uint64_t now = now_ns(), ns = now - c->started_ns;
+    check(c);
+    totals.responses++;
+    totals.histogram[bucket_of(ns)]++;
+    if (ns > totals.longest_ns)
+        totals.longest_ns = ns;
+    send_anew(c, now);
+}
+
+/* The first bytes of a response are kept, what follows is not. */
+static ssize_t receive_some(struct connection *c)
+{
+    if (c->received < HEAD_BYTES) {
+        ssize_t n = recv(c->fd, scratch, SCRATCH_BYTES, 0);
+        if (n > 0) {
+            size_t room = HEAD_BYTES - c->received;
+            memcpy(c->head + c->received, scratch, (size_t)n < room ? (size_t)n : room);
+        }
+        return n;
+    }
+    return recv(c->fd, scratch, options.discard ? 1 << 30 : SCRATCH_BYTES, options.discard ? MSG_TRUNC : 0);
+}
+
+static void receive(struct connection *c)
+{
+    ssize_t n = receive_some(c);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN))
+        return;
+    if (n < 0)
+        fail("recv: %s", strerror(errno));
+    if (n == 0)
+        fail("the broker closed a connection");
+    c->received += (size_t)n;
+    totals.bytes_in += (uint64_t)n;
+    if (c->received < CORRELATION_ID_AT_RESPONSE + 4)
+        return;
+    size_t whole = (size_t)big_endian_32(c->head) + 4;
+    if (c->received > whole)
+        fail("%zu bytes came where the response has %zu", c->received, whole);
+    if (c->received == whole) {
+        if (c->sent < request.size)
+            fail("a response came before its request was sent");
+        finish(c);
+    }
+}
+
+static void open_connection(struct connection *c)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)options.port)};
+    if (inet_pton(AF_INET, options.host, &address.sin_addr) != 1)
+        fail("%s is not an IPv4 address", options.host);
+    c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (c->fd < 0 || connect(c->fd, (struct sockaddr *)&address, sizeof address) < 0)
+        fail("cannot connect to %s:%d: %s", options.host, options.port, strerror(errno));
+    int on = 1;
+    setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    fcntl(c->fd, F_SETFL, O_NONBLOCK);
+    watch(c, EPOLLIN, EPOLL_CTL_ADD);
+}
+
+/* ---- the run ------------------------------------------------------------------------------------------------- */
+
+static uint64_t run_for(double seconds)
+{
+    struct epoll_event events[EVENTS];
+    uint64_t start = now_ns(), end = start + (uint64_t)(seconds * 1e9), now = start;
+    while (now < end) {
+        int timeout_ms = (int)((end - now) / 1000000u) + 1;
+        int ready = epoll_wait(poller, events, EVENTS, timeout_ms);
+        if (ready < 0 && errno != EINTR)
+            fail("epoll_wait: %s", strerror(errno));
+        for (int i = 0; i < ready; i++) {
+            struct connection *c = events[i].data.ptr;
+            if (events[i].events & EPOLLOUT)
+                send_rest(c);
+            if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR))
+                receive(c);
+        }
+        now = now_ns();
+    }
+    return now - start;
+}
+
+static void report(uint64_t elapsed_ns)
+{
+    double seconds = (double)elapsed_ns / 1e9, rate = (double)totals.responses / seconds;
+    double in = (double)totals.bytes_in / seconds / 1e6, out = (double)totals.bytes_out / seconds / 1e6;
+    double longest = (double)totals.longest_ns / 1e3;
+    const char *format =
+        options.json
+            ? "{\"connections\": %d, \"requests\": %lu, \"seconds\": %.6f, \"rate\": %.1f, \"p50_us\": %.1f, "
+              "\"p99_us\": %.1f, \"p999_us\": %.1f, \"max_us\": %.1f, \"errors\": %lu, \"error_code\": %d, "
+              "\"in_mb_s\": %.2f, \"out_mb_s\": %.2f}\n"
+            : "%4d connections: %lu requests in %.1f s, %.0f req/s, p50 %.0f p99 %.0f p99.9 %.0f max %.0f us, "
+              "%lu errors (first %d), in %.1f out %.1f MB/s\n";
+    printf(format, options.connections, totals.responses, seconds, rate, percentile_us(.5), percentile_us(.99),
+           percentile_us(.999), longest, totals.errors, totals.first_error_code, in, out);
+    fflush(stdout);
+}
+
+static void read_request(void)
+{
+    FILE *file = fopen(options.request_path, "rb");
+    struct stat status;
+    if (!file || fstat(fileno(file), &status) < 0)
+        fail("cannot read %s: %s", options.request_path, strerror(errno));
+    request.size = (size_t)status.st_size;
+    request.bytes = malloc(request.size);
+    if (!request.bytes || fread(request.bytes, 1, request.size, file) != request.size)
+        fail("cannot read %s", options.request_path);
+    fclose(file);
+    if (request.size < CORRELATION_ID_AT_REQUEST + 4 || big_endian_32(request.bytes) + 4 != request.size)
+        fail("%s is not one Kafka request with its size in front", options.request_path);
+}
+
+static void __attribute__((noreturn)) usage(void)
+{
+    fputs("usage: load --port PORT --request FILE [--host ADDRESS] [--connections N] [--seconds S] [--warmup S]\n"
+          "            [--error-at OFFSET] [--min-response BYTES] [--discard] [--json]\n", stderr);
+    exit(1);
+}
+
+static void read_options(int count, char **values)
+{
+    static const struct option known[] = {
+        {"host", 1, 0, 'h'},     {"port", 1, 0, 'p'},     {"connections", 1, 0, 'c'},  {"seconds", 1, 0, 's'},
+        {"warmup", 1, 0, 'w'},   {"request", 1, 0, 'r'},  {"error-at", 1, 0, 'e'},     {"min-response", 1, 0, 'm'},
+        {"discard", 0, 0, 'd'},  {"json", 0, 0, 'j'},     {0},
+    };
+    for (int option; (option = getopt_long(count, values, "", known, NULL)) != -1;)
+        switch (option) {
+        case 'h': options.host = optarg; break;
+        case 'p': options.port = atoi(optarg); break;
+        case 'c': options.connections = atoi(optarg); break;
+        case 's': options.seconds = atof(optarg); break;
+        case 'w': options.warmup = atof(optarg); break;
+        case 'r': options.request_path = optarg; break;
+        case 'e': options.error_at = atoi(optarg); break;
+        case 'm': options.min_response = strtoull(optarg, NULL, 10); break;
+        case 'd': options.discard = true; break;
+        case 'j': options.json = true; break;
+        default: usage();
+        }
+    if (!options.request_path || options.port < 1 || options.port > 65535 || options.connections < 1 ||
+        options.seconds <= 0 || optind != count)
+        usage();
+    if (options.error_at > HEAD_BYTES - 2)
+        fail("--error-at %d lies behind the %d bytes that are looked at", options.error_at, HEAD_BYTES);
+}
+
+int main(int count, char **values)
+{
+    read_options(count, values);
+    read_request();
+    poller = epoll_create1(EPOLL_CLOEXEC);
+    struct connection *connections = calloc((size_t)options.connections, sizeof *connections);
+    if (poller < 0 || !connections)
+        fail("cannot set up: %s", strerror(errno));
+    for (int i = 0; i < options.connections; i++)
+        open_connection(&connections[i]);
+    for (int i = 0; i < options.connections; i++)
+        send_anew(&connections[i], now_ns());
+    if (options.warmup > 0) {
+        run_for(options.warmup);
+        if (totals.errors) {
+            report((uint64_t)(options.warmup * 1e9));
+            return 2;
+        }
+        memset(&totals, 0, sizeof totals);
+    }
+    puts("measuring");
+    fflush(stdout);
+    report(run_for(options.seconds));
+    if (!totals.responses)
+        fail("no response within %.1f s", options.seconds);
+    return totals.errors ? 2 : 0;
+}

@@ -1,0 +1,187 @@
+"""`make bench` and `make bench-kafka`: mpbroker's speed and size as one table, beside Apache Kafka's.
+
+    python -m ops.bench.run               # mpbroker, durable (the default) and with log.flush.policy=os
+    python -m ops.bench.run --kafka       # and Apache Kafka, un-synced as it comes
+    python -m ops.bench.run --only 'produce-100B' --seconds 2 --rounds 1 --json figures.json
+
+All brokers are up from the start, but only the one that is measured runs: the others are stopped by a
+signal. Within a scenario the brokers take turns, round after round, so that a machine that slows down does
+so for all.
+"""
+
+import argparse
+import contextlib
+import json
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+
+from ops.bench import frames, report, scenarios
+from ops.bench.brokers import MPBROKER_COMMAND, Broker, BrokerError, Kafka, Mpbroker
+from ops.bench.maven import MissingToolError
+from ops.bench.scenarios import SCENARIOS, LoadError, Result, Scenario
+
+KAFKA_WARMUP_S = 20.0
+# A broker that stands still while others are measured must not be thrown out of its own cluster of one.
+KAFKA_PATIENCE = ("broker.session.timeout.ms=3600000",)
+WARMUP_CONNECTIONS = (1, 8, 64)
+IDLE_SETTLE_S = 2.0
+IDLE_S = 8.0
+
+progress = Console(stderr=True)
+
+
+@dataclass
+class Contender:
+    """A broker in the run, with what is known about it so far."""
+
+    title: str
+    broker: Broker
+    warmup_s: float
+    pss_bytes: int = 0
+    idle_cpu_percent: float = 0.0
+    rounds: dict[str, list[Result]] = field(default_factory=dict)
+
+    def column(self) -> report.Column:
+        results = {name: scenarios.merged(rounds) for name, rounds in self.rounds.items()}
+        return report.Column(self.title, self.broker.ready_s, self.pss_bytes, self.idle_cpu_percent, results)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="ops.bench.run", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--kafka", action="store_true", help="measure Apache Kafka in the same run")
+    parser.add_argument("--without-mpbroker", action="store_true", help="measure Apache Kafka alone")
+    parser.add_argument("--only", default="", metavar="REGEX", help="only scenarios whose name matches")
+    parser.add_argument("--seconds", type=float, default=4.0, help="length of a measured run (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=2, help="turns per broker and scenario (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE as well")
+    parser.add_argument("--directory", type=Path, help="where to keep the brokers' data (TMPDIR)")
+    parser.add_argument(
+        "--mpbroker", default=MPBROKER_COMMAND, metavar="COMMAND", help="how to start mpbroker"
+    )
+    chosen = parser.parse_args()
+    if chosen.without_mpbroker:
+        chosen.kafka = True
+    if chosen.seconds <= 0 or chosen.rounds < 1:
+        parser.error("--seconds and --rounds must be positive")
+    return chosen
+
+
+def contenders(chosen: argparse.Namespace, directory: Path) -> list[Contender]:
+    found = []
+    if not chosen.without_mpbroker:
+        template, policy = chosen.mpbroker, ("-o", "log.flush.policy=os")
+        durable = Mpbroker(directory / "durable", template=template)
+        as_kafka = Mpbroker(directory / "os", template=template, flags=policy)
+        found += [Contender("mpbroker durable", durable, 1), Contender("mpbroker os", as_kafka, 1)]
+    if chosen.kafka:
+        found.append(
+            Contender("Kafka 4.3", Kafka(directory / "kafka", properties=KAFKA_PATIENCE), KAFKA_WARMUP_S)
+        )
+    return found
+
+
+def refuse_memory_directory(directory: Path) -> None:
+    """A write to tmpfs is never a write to disk, so durable figures from there would be worth nothing."""
+    mounts = [m for m in psutil.disk_partitions(all=True) if directory.is_relative_to(m.mountpoint)]
+    if max(mounts, key=lambda mount: len(mount.mountpoint)).fstype in ("tmpfs", "ramfs"):
+        raise BrokerError(f"{directory} is in memory: point --directory at a disk")
+
+
+@contextlib.contextmanager
+def data_directory(given: Path | None) -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="mpbroker-bench-", dir=given)).resolve()
+    try:
+        refuse_memory_directory(path)
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+def start(contender: Contender) -> None:
+    """Starts, measures what it takes when nobody calls, and warms it up."""
+    progress.print(f"[dim]{contender.title}: starting, idle, warm-up")
+    broker = contender.broker
+    broker.start()
+    time.sleep(IDLE_SETTLE_S)
+    contender.idle_cpu_percent = broker.tree().idle_cpu_percent(IDLE_S)
+    contender.pss_bytes = broker.tree().pss_bytes()
+    scenarios.create_topic(broker, "warm-up")
+    for connections in WARMUP_CONNECTIONS:
+        request = frames.produce("warm-up", records=1, value_bytes=100)
+        scenarios.run_load(broker, request, connections, contender.warmup_s / len(WARMUP_CONNECTIONS))
+    scenarios.delete_topic(broker, "warm-up")
+    broker.tree().pause()
+
+
+@contextlib.contextmanager
+def awake(contender: Contender) -> Iterator[Broker]:
+    contender.broker.tree().resume()
+    try:
+        yield contender.broker
+    finally:
+        contender.broker.tree().pause()
+
+
+def measure(scenario: Scenario, field_of: Sequence[Contender], seconds: float, rounds: int) -> None:
+    requests = {}
+    for contender in field_of:
+        with awake(contender) as broker:
+            requests[contender.title] = scenarios.prepare(scenario, broker, scenario.name)
+    for _ in range(rounds):
+        for contender in field_of:
+            with awake(contender) as broker:
+                result = scenarios.run_load(broker, requests[contender.title], scenario.connections, seconds)
+            contender.rounds.setdefault(scenario.name, []).append(result)
+            progress.print(
+                f"[dim]{scenario.name}  {contender.title}: {result.requests_per_s:,.0f} requests/s"
+            )
+    for contender in field_of:
+        with awake(contender) as broker:
+            scenarios.delete_topic(broker, scenario.name)
+
+
+def run(chosen: argparse.Namespace) -> list[report.Column]:
+    wanted = [s for s in SCENARIOS if re.search(chosen.only, s.name)]
+    if not wanted:
+        known = ", ".join(s.name for s in SCENARIOS)
+        raise LoadError(f"no scenario matches {chosen.only!r}; there are {known}")
+    scenarios.build_generator()
+    with data_directory(chosen.directory) as directory, contextlib.ExitStack() as stack:
+        field_of = contenders(chosen, directory)
+        for contender in field_of:
+            stack.callback(contender.broker.kill)
+            start(contender)
+        for scenario in wanted:
+            measure(scenario, field_of, chosen.seconds, chosen.rounds)
+        for contender in field_of:
+            contender.broker.tree().resume()
+            contender.broker.stop()
+        return [contender.column() for contender in field_of]
+
+
+def main() -> int:
+    chosen = arguments()
+    try:
+        columns = run(chosen)
+    except (BrokerError, LoadError, MissingToolError, OSError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    console = Console(width=max(Console().width, report.WIDTH))
+    console.print(report.table(columns, SCENARIOS))
+    console.print(report.footnote(chosen.seconds, chosen.rounds))
+    if chosen.json:
+        chosen.json.write_text(json.dumps([asdict(column) for column in columns], indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""What the bench measures: the loads, how each is prepared on a broker, and how one run is taken."""
+
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+
+from ops.bench import frames
+from ops.bench.brokers import ROOT, Broker, BrokerError
+
+SOURCE = Path(__file__).parent / "native" / "load.c"
+GENERATOR = Path(__file__).parent / "bin" / "load"
+
+TOPIC_TIMEOUT_S = 30
+LOAD_GRACE_S = 60
+WARMUP_S = 0.5
+
+FETCH_BYTES = 1 << 20
+FETCH_TOPIC_BYTES = 16 << 20
+
+
+class LoadError(Exception):
+    """The generator could not run or saw a wrong response."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One load: `kind` is produce (records of `value_bytes`, one per request) or fetch (of `value_bytes`)."""
+
+    name: str
+    kind: str
+    value_bytes: int
+    connections: int
+
+    @property
+    def bulk(self) -> bool:
+        """Measured in bytes rather than in requests."""
+        return self.value_bytes >= 16_384
+
+
+SCENARIOS: Sequence[Scenario] = (
+    Scenario("produce-100B-1", "produce", 100, 1),
+    Scenario("produce-100B-8", "produce", 100, 8),
+    Scenario("produce-100B-64", "produce", 100, 64),
+    Scenario("produce-100B-256", "produce", 100, 256),
+    Scenario("produce-16KiB-8", "produce", 16_384, 8),
+    Scenario("produce-900KB-1", "produce", 900_000, 1),
+    Scenario("produce-900KB-8", "produce", 900_000, 8),
+    Scenario("fetch-1MiB-1", "fetch", FETCH_BYTES, 1),
+    Scenario("fetch-1MiB-8", "fetch", FETCH_BYTES, 8),
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One scenario on one broker: rate, bytes and CPU are means over the rounds, percentiles are medians."""
+
+    requests_per_s: float
+    p50_us: float
+    p99_us: float
+    p999_us: float
+    broker_cpu_us: float
+    mb_per_s: float
+    errors: int
+
+
+def merged(rounds: Sequence[Result]) -> Result:
+    return Result(
+        requests_per_s=mean(r.requests_per_s for r in rounds),
+        p50_us=median(r.p50_us for r in rounds),
+        p99_us=median(r.p99_us for r in rounds),
+        p999_us=median(r.p999_us for r in rounds),
+        broker_cpu_us=mean(r.broker_cpu_us for r in rounds),
+        mb_per_s=mean(r.mb_per_s for r in rounds),
+        errors=sum(r.errors for r in rounds),
+    )
+
+
+def build_generator() -> None:
+    """Compiles load.c unless that was done since it last changed."""
+    if GENERATOR.exists() and GENERATOR.stat().st_mtime > SOURCE.stat().st_mtime:
+        return
+    GENERATOR.parent.mkdir(exist_ok=True)
+    command = ["cc", "-O2", "-Wall", "-o", str(GENERATOR), str(SOURCE)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise LoadError("the load generator needs a C compiler: apt-get install gcc libc6-dev") from error
+    if done.returncode:
+        raise LoadError(f"{SOURCE.relative_to(ROOT)} does not compile:\n{done.stderr}")
+
+
+def _until_accepted(broker: Broker, request: frames.Request) -> None:
+    """Sends until the error code is 0: a topic just made may not have a leader yet."""
+    deadline = time.monotonic() + TOPIC_TIMEOUT_S
+    while True:
+        with frames.connected(broker.address) as connection:
+            error_code, _ = frames.exchange(connection, request)
+        if not error_code:
+            return
+        if time.monotonic() > deadline:
+            said = broker.output()[-2000:]
+            raise BrokerError(f"{broker.name} still answers error code {error_code}\n{said}")
+        time.sleep(0.05)
+
+
+def create_topic(broker: Broker, topic: str) -> None:
+    with frames.connected(broker.address) as connection:
+        error_code, _ = frames.exchange(connection, frames.create_topic(topic, partitions=1))
+    if error_code:
+        raise BrokerError(f"{broker.name} answers CreateTopics with error code {error_code}")
+    _until_accepted(broker, frames.produce(topic, records=1, value_bytes=100))
+
+
+def delete_topic(broker: Broker, topic: str) -> None:
+    """A load leaves gigabytes behind."""
+    with frames.connected(broker.address) as connection:
+        error_code, _ = frames.exchange(connection, frames.delete_topic(topic))
+    if error_code:
+        raise BrokerError(f"{broker.name} answers DeleteTopics with error code {error_code}")
+
+
+def prepare(scenario: Scenario, broker: Broker, topic: str) -> frames.Request:
+    """Makes the topic, fills it where it will be read, and returns the request to send."""
+    create_topic(broker, topic)
+    if scenario.kind == "produce":
+        return frames.produce(topic, records=1, value_bytes=scenario.value_bytes)
+    fill = frames.produce(topic, records=1, value_bytes=16_000)
+    with frames.connected(broker.address) as connection:
+        for _ in range(FETCH_TOPIC_BYTES // 16_000):
+            error_code, _ = frames.exchange(connection, fill)
+            if error_code:
+                raise BrokerError(f"{broker.name} answers a produce with error code {error_code}")
+    request = frames.fetch(topic, offset=0, bytes_max=scenario.value_bytes)
+    _until_accepted(broker, request)
+    return request
+
+
+def _generator_command(
+    broker: Broker, request: frames.Request, connections: int, seconds: float
+) -> list[str]:
+    host, port = broker.address
+    return [
+        *(str(GENERATOR), "--json", "--host", host, "--port", str(port)),
+        *("--connections", str(connections), "--seconds", str(seconds), "--warmup", str(WARMUP_S)),
+        *("--error-at", str(request.error_at), "--min-response", str(request.response_bytes_min)),
+    ]
+
+
+def run_load(broker: Broker, request: frames.Request, connections: int, seconds: float) -> Result:
+    """One run of the generator, with the CPU time that the broker's tree took meanwhile."""
+    tree = broker.tree()
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(request.frame)
+        file.flush()
+        command = [*_generator_command(broker, request, connections, seconds), "--request", file.name]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as generator:
+            assert generator.stdout is not None
+            assert generator.stderr is not None
+            first = generator.stdout.readline()
+            cpu_before = tree.cpu_seconds()
+            second = generator.stdout.readline()
+            cpu_after = tree.cpu_seconds()
+            complaint = generator.stderr.read().strip()
+            generator.wait(LOAD_GRACE_S)
+    if first != "measuring\n" or not second or generator.returncode:
+        figures = (first + second).strip()
+        raise LoadError(f"{' '.join(command)}\n{complaint}\n{figures}\n{broker.output()[-2000:]}")
+    figures = json.loads(second)
+    return Result(
+        requests_per_s=figures["rate"],
+        p50_us=figures["p50_us"],
+        p99_us=figures["p99_us"],
+        p999_us=figures["p999_us"],
+        broker_cpu_us=1e6 * (cpu_after - cpu_before) / figures["requests"],
+        mb_per_s=max(figures["in_mb_s"], figures["out_mb_s"]),
+        errors=figures["errors"],
+    )

@@ -1,0 +1,190 @@
+"""The load generator notices everything that is wrong with a response, and sends and counts right."""
+
+import contextlib
+import json
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ops.bench import frames, scenarios
+from ops.bench.frames import CORRELATION_ID
+
+Answer = Callable[[bytes], bytes]
+
+OK, BROKEN, ERRORS = 0, 1, 2
+FIRST_PERCENTILE_US = 1.0
+
+
+def framed(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+def answer_with(error_code: int, correlation_id: int = CORRELATION_ID, padding: int = 0) -> Answer:
+    payload = struct.pack(">ih", correlation_id, error_code) + b"." * padding
+    return lambda _: framed(payload)
+
+
+class Server:
+    """Answers each request with what `answer` makes of it; an empty answer closes the connection."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.listener.getsockname()[1]
+        self.answer: Answer = answer_with(0)
+        self.requests: set[bytes] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Until the generator hangs up, which may be in the middle of a request."""
+        with contextlib.suppress(OSError), connection, connection.makefile("rb") as stream:
+            while header := stream.read(4):
+                size = int.from_bytes(header, "big")
+                payload = stream.read(size)
+                if len(payload) < size:
+                    return
+                self.requests.add(header + payload)
+                answer = self.answer(payload)
+                if not answer:
+                    return
+                connection.sendall(answer)
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def generator() -> None:
+    scenarios.build_generator()
+
+
+def load(
+    server: Server, directory: Path, *options: str, request: bytes = b""
+) -> subprocess.CompletedProcess[str]:
+    path = directory / "request"
+    path.write_bytes(request or frames.api_versions().frame)
+    command = [str(scenarios.GENERATOR), "--port", str(server.port), "--request", str(path), "--json"]
+    timing = ("--seconds", "0.2", "--error-at", "8")
+    return subprocess.run(
+        [*command, *timing, *options], capture_output=True, text=True, timeout=20, check=False
+    )
+
+
+def figures(done: subprocess.CompletedProcess[str]) -> dict[str, float]:
+    measuring, line = done.stdout.splitlines()
+    assert measuring == "measuring"
+    parsed: dict[str, float] = json.loads(line)
+    return parsed
+
+
+def test_good_responses_are_counted(server: Server, tmp_path: Path) -> None:
+    done = load(server, tmp_path, "--connections", "3", "--warmup", "0.05")
+    assert done.returncode == OK, done.stderr
+    result = figures(done)
+    assert result["connections"] == 3
+    assert result["requests"] > 0
+    assert result["errors"] == 0
+    assert result["rate"] == pytest.approx(result["requests"] / result["seconds"], rel=0.01)
+    assert FIRST_PERCENTILE_US < result["p50_us"] <= result["p99_us"] <= result["p999_us"] <= result["max_us"]
+
+
+def test_an_error_code_is_an_error(server: Server, tmp_path: Path) -> None:
+    server.answer = answer_with(87)
+    done = load(server, tmp_path)
+    assert done.returncode == ERRORS
+    result = figures(done)
+    assert result["error_code"] == 87
+    assert result["errors"] == result["requests"]
+
+
+def test_one_error_among_many_is_found(server: Server, tmp_path: Path) -> None:
+    seen = 0
+
+    def answer(_: bytes) -> bytes:
+        nonlocal seen
+        seen += 1
+        return answer_with(3 if seen == 5 else 0)(b"")
+
+    server.answer = answer
+    done = load(server, tmp_path)
+    assert done.returncode == ERRORS
+    assert figures(done)["errors"] == 1
+
+
+def test_an_error_during_the_warm_up_ends_the_run(server: Server, tmp_path: Path) -> None:
+    server.answer = answer_with(3)
+    done = load(server, tmp_path, "--warmup", "0.05")
+    assert done.returncode == ERRORS
+    assert "measuring" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (answer_with(0, correlation_id=CORRELATION_ID + 1), "correlation id 8, expected 7"),
+        (lambda _: b"", "closed a connection"),
+        (lambda _: framed(struct.pack(">i", CORRELATION_ID)), "no error code"),
+        (
+            lambda _: framed(struct.pack(">ih", CORRELATION_ID, 0)) + b"more",
+            "bytes came where the response has",
+        ),
+    ],
+    ids=["correlation id", "closed", "short", "long"],
+)
+def test_a_wrong_response_breaks_the_run_off(
+    server: Server, tmp_path: Path, answer: Answer, said: str
+) -> None:
+    server.answer = answer
+    done = load(server, tmp_path)
+    assert done.returncode == BROKEN
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--discard",)])
+def test_a_big_response_is_counted_whole(server: Server, tmp_path: Path, options: tuple[str, ...]) -> None:
+    padding = 3_000_000
+    server.answer = answer_with(0, padding=padding)
+    done = load(server, tmp_path, "--min-response", str(padding), *options)
+    assert done.returncode == OK, done.stderr
+    result = figures(done)
+    whole = result["requests"] * (padding + 10) / result["seconds"] / 1e6
+    assert result["in_mb_s"] == pytest.approx(whole, abs=(padding + 10) / result["seconds"] / 1e6)
+
+
+def test_a_response_that_is_too_small_is_an_error(server: Server, tmp_path: Path) -> None:
+    done = load(server, tmp_path, "--min-response", "1000")
+    assert done.returncode == ERRORS
+    assert "expected at least 1000" in done.stderr
+
+
+def test_a_request_larger_than_the_sockets_buffers_arrives_unharmed(server: Server, tmp_path: Path) -> None:
+    request = frames.produce("big", records=1, value_bytes=8_000_000).frame
+    done = load(server, tmp_path, "--connections", "2", "--seconds", "0.5", request=request)
+    assert done.returncode == OK, done.stderr
+    assert server.requests == {request}
+
+
+def test_a_file_that_is_no_request_is_refused(server: Server, tmp_path: Path) -> None:
+    done = load(server, tmp_path, request=b"this is not a frame")
+    assert done.returncode == BROKEN
+    assert "not one Kafka request" in done.stderr

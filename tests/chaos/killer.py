@@ -1,0 +1,105 @@
+"""kill -9 for one process of a broker at a time, and the wait until the broker is whole and at work again."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+
+import psutil
+
+from ops.bench.brokers import Broker, Kafka
+
+# Process titles begin with these; the supervisor is the process that was started.
+ROLES = ("handler", "processor", "log", "coordinator", "acceptor")
+SUPERVISOR = "supervisor"
+
+TITLE = "mpbroker: {role}"
+WHOLE_AGAIN_S = 30.0
+CHILDREN_GONE_S = 15.0
+POLL_S = 0.02
+
+# So many records must be acknowledged and read after each kill before the next one.
+PROGRESS_RECORDS = 200
+
+Progress = Callable[[], tuple[int, int]]
+
+
+class HangError(AssertionError):
+    """The broker did not come back."""
+
+
+def roles_of(broker: Broker) -> Sequence[str]:
+    """Apache Kafka is one process, which makes it a broker with a supervisor only."""
+    return (SUPERVISOR,) if isinstance(broker, Kafka) else (*ROLES, SUPERVISOR)
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def members(broker: Broker, role: str) -> list[psutil.Process]:
+    title = TITLE.format(role=role)
+    return [process for process in broker.tree().members() if _title(process).startswith(title)]
+
+
+def _wait(until: Callable[[], bool], limit_s: float, complaint: Callable[[], str]) -> None:
+    deadline = time.monotonic() + limit_s
+    while not until():
+        if time.monotonic() > deadline:
+            raise HangError(complaint())
+        time.sleep(POLL_S)
+
+
+def _kill_supervisor(broker: Broker) -> None:
+    """The children must notice and go; then an operator starts the broker again."""
+    assert broker.process is not None
+    children = broker.tree().members()[1:]
+    broker.process.kill()
+    broker.process.wait()
+    _, alive = psutil.wait_procs(children, timeout=CHILDREN_GONE_S)
+    if alive:
+        raise HangError(f"{CHILDREN_GONE_S:.0f} s after the supervisor's death there are still {alive}")
+    broker.start()
+
+
+def _kill_member(broker: Broker, role: str, chance: random.Random) -> None:
+    before = members(broker, role)
+    if not before:
+        raise HangError(f"no process has a title that begins with {TITLE.format(role=role)!r}")
+    victim = chance.choice(before)
+    title = _title(victim)
+    victim.kill()
+
+    def replaced() -> bool:
+        return any(_title(process) == title and process != victim for process in members(broker, role))
+
+    def complaint() -> str:
+        return f"{title} has no successor {WHOLE_AGAIN_S:.0f} s after its death:\n{broker.output()[-4000:]}"
+
+    _wait(replaced, WHOLE_AGAIN_S, complaint)
+
+
+def await_progress(broker: Broker, progress: Progress, after: str) -> None:
+    """Writers and reader must both get on."""
+    start = progress()
+
+    def moved() -> bool:
+        return all(now >= then + PROGRESS_RECORDS for now, then in zip(progress(), start, strict=True))
+
+    def complaint() -> str:
+        now = f"{start} records were acknowledged and read, now {progress()}"
+        return f"{after}: no progress within {WHOLE_AGAIN_S:.0f} s ({now}):\n{broker.output()[-4000:]}"
+
+    _wait(moved, WHOLE_AGAIN_S, complaint)
+
+
+def kill(broker: Broker, role: str, progress: Progress, chance: random.Random) -> None:
+    """Kills one process of the role at a random moment, and returns when all goes on."""
+    time.sleep(chance.uniform(0, 0.5))
+    if role == SUPERVISOR:
+        _kill_supervisor(broker)
+    else:
+        _kill_member(broker, role, chance)
+    await_progress(broker, progress, f"{role} killed")

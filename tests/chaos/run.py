@@ -1,0 +1,111 @@
+"""`make chaos`: kill -9 of every kind of process under load; what was acked stays, once, in order.
+
+    python -m tests.chaos.run                         # two kills of each kind
+    python -m tests.chaos.run --full                  # twenty
+    python -m tests.chaos.run --roles log,handler --kills 5 --seed 7
+    python -m tests.chaos.run --broker kafka          # the same against Apache Kafka, to prove the test
+
+On a violation the broker's directory and the history are kept.
+"""
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ops.bench.brokers import Broker, BrokerError, Kafka, Mpbroker
+from tests.chaos.history import History, Violation, violations
+from tests.chaos.killer import HangError, await_progress, kill, roles_of
+from tests.chaos.workload import Workload, create_topic
+
+QUICK_KILLS = 2
+FULL_KILLS = 20
+SHOWN = 20
+
+
+def torment(broker: Broker, roles: Sequence[str], kills: int, seed: int) -> History:
+    """The whole run: load, kills in random order, a clean restart, and the topic read back."""
+    chance = random.Random(seed)
+    broker.start()
+    create_topic(broker.bootstrap)
+    workload = Workload(broker.bootstrap)
+    workload.start()
+    try:
+        await_progress(broker, workload.progress, "at the start")
+        for role in chance.sample(list(roles) * kills, len(roles) * kills):
+            began = time.monotonic()
+            kill(broker, role, workload.progress, chance)
+            acked, read = workload.progress()
+            took_s = time.monotonic() - began
+            print(
+                f"{role} killed, at work again {took_s:.2f} s later; {acked} acked, {read} read", flush=True
+            )
+    except BaseException:
+        workload.abandon()
+        raise
+    workload.stop()
+    broker.stop()
+    broker.start()
+    workload.read_back()
+    broker.stop()
+    return workload.history
+
+
+def keep(history: History, directory: Path) -> Path:
+    """Writes the history down, one line per event, for whoever looks for the cause."""
+    path = directory / "history.txt"
+    with open(path, "w") as out:
+        out.writelines(f"acked {tuple(record)} {offset}\n" for record, offset in history.acked.items())
+        out.writelines(f"live {tuple(record)} {offset}\n" for offset, record in history.live)
+        out.writelines(f"final {tuple(record)} {offset}\n" for offset, record in history.final)
+    return path
+
+
+def report(found: Sequence[Violation], history: History) -> None:
+    counts = f"{len(history.sent)} sent, {len(history.acked)} acked, {len(history.live)} read meanwhile"
+    print(f"{counts}, {len(history.final)} read at the end: {len(found)} violations")
+    for violation in found[:SHOWN]:
+        print(f"  {violation}")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tests.chaos.run", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--full", action="store_true", help=f"{FULL_KILLS} kills of each kind")
+    parser.add_argument("--kills", type=int, help=f"kills of each kind ({QUICK_KILLS})")
+    parser.add_argument("--roles", help="comma-separated kinds of process (all)")
+    parser.add_argument(
+        "--seed", type=int, default=random.randrange(1 << 32), help="of the order and the moments"
+    )
+    parser.add_argument("--broker", choices=("mpbroker", "kafka"), default="mpbroker")
+    return parser.parse_args()
+
+
+def main() -> int:
+    chosen = arguments()
+    directory = Path(tempfile.mkdtemp(prefix="mpbroker-chaos-"))
+    broker = Kafka(directory) if chosen.broker == "kafka" else Mpbroker(directory)
+    roles = chosen.roles.split(",") if chosen.roles else roles_of(broker)
+    kills = chosen.kills or (FULL_KILLS if chosen.full else QUICK_KILLS)
+    print(f"seed {chosen.seed}: {kills} kills each of {', '.join(roles)}", flush=True)
+    try:
+        history = torment(broker, roles, kills, chosen.seed)
+    except (HangError, BrokerError) as error:
+        print(f"chaos: {error}\nkept: {directory}", file=sys.stderr)
+        return 1
+    finally:
+        broker.kill()
+    found = violations(history)
+    report(found, history)
+    if found:
+        print(f"kept: {directory}, {keep(history, directory)}")
+        return 1
+    shutil.rmtree(directory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""A broker in memory for the commands to talk to: one thread, our codec on the other side of the wire."""
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.api_keys import ApiKey, valid_versions
+from mpbroker.protocol.codec import decode_request
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.headers import decode_request_header, encode_response_frame
+from mpbroker.records.batch import assign_offset_and_epoch, frame_at
+
+NODE_ID = 7
+SPOKEN = (
+    ApiKey.PRODUCE,
+    ApiKey.FETCH,
+    ApiKey.LIST_OFFSETS,
+    ApiKey.METADATA,
+    ApiKey.API_VERSIONS,
+    ApiKey.CREATE_TOPICS,
+    ApiKey.DELETE_TOPICS,
+    ApiKey.DESCRIBE_CONFIGS,
+)
+
+
+class FakeBroker:
+    """Partitions are lists of batches. `refuse` and `hang_up` make the next requests of an API fail."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, list[bytearray]] = {}
+        self.configs: dict[str, dict[str, str]] = {}
+        self.refuse: dict[ApiKey, list[ErrorCode]] = {}
+        self.hang_up: list[ApiKey] = []
+        self.only_api_versions_v0 = False
+        self.requests: list[tuple[ApiKey, int]] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        self._handlers: dict[ApiKey, Callable[[Any], m.Message]] = {
+            ApiKey.PRODUCE: self._produce,
+            ApiKey.FETCH: self._fetch,
+            ApiKey.LIST_OFFSETS: self._list_offsets,
+            ApiKey.METADATA: self._metadata,
+            ApiKey.API_VERSIONS: self._api_versions,
+            ApiKey.CREATE_TOPICS: self._create_topics,
+            ApiKey.DELETE_TOPICS: self._delete_topics,
+            ApiKey.DESCRIBE_CONFIGS: self._describe_configs,
+        }
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def end_offset(self, topic: str, partition: int) -> int:
+        log = self.topics[topic][partition]
+        end = position = 0
+        while (header := frame_at(log, position)) is not None:
+            end = header.base_offset + header.last_offset_delta + 1
+            position += header.length
+        return end
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _address = self._listener.accept()
+            except OSError:  # closed: the test is over
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as stream:
+            while len(head := stream.read(4)) == 4:
+                frame = stream.read(struct.unpack(">i", head)[0])
+                header, position = decode_request_header(frame)
+                key = ApiKey(header.api_key)
+                self.requests.append((key, header.api_version))
+                if key in self.hang_up:
+                    self.hang_up.remove(key)
+                    return
+                version = header.api_version
+                if key is ApiKey.API_VERSIONS and version and self.only_api_versions_v0:
+                    response: m.Message = m.ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+                    version = 0
+                else:
+                    request, _end = decode_request(key, version, frame, position)
+                    response = self._handlers[key](request)
+                    if key is ApiKey.PRODUCE and request.acks == 0:
+                        continue
+                for segment in encode_response_frame(key, version, header.correlation_id, response):
+                    connection.sendall(segment)
+
+    def _refused(self, key: ApiKey) -> ErrorCode:
+        codes = self.refuse.get(key)
+        return codes.pop(0) if codes else ErrorCode.NONE
+
+    def _api_versions(self, _request: Any) -> m.Message:
+        api = m.ApiVersionsResponse.ApiVersion
+        return m.ApiVersionsResponse(
+            api_keys=[
+                api(api_key=key, min_version=valid_versions(key)[0], max_version=valid_versions(key)[-1])
+                for key in SPOKEN
+            ]
+        )
+
+    def _metadata(self, request: m.MetadataRequest) -> m.Message:
+        code = self._refused(ApiKey.METADATA)
+        names = (
+            list(self.topics) if request.topics is None else [topic.name or "" for topic in request.topics]
+        )
+        for name in names:
+            if name not in self.topics and request.allow_auto_topic_creation:
+                self.topics[name] = [bytearray()]
+        part = m.MetadataResponse.MetadataResponsePartition
+        return m.MetadataResponse(
+            brokers=[
+                m.MetadataResponse.MetadataResponseBroker(node_id=NODE_ID, host="127.0.0.1", port=self.port)
+            ],
+            topics=[
+                m.MetadataResponse.MetadataResponseTopic(
+                    name=name,
+                    error_code=code or (0 if name in self.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+                    partitions=[
+                        part(
+                            partition_index=i, leader_id=NODE_ID, replica_nodes=[NODE_ID], isr_nodes=[NODE_ID]
+                        )
+                        for i in range(len(self.topics.get(name, [])))
+                    ],
+                )
+                for name in names
+            ],
+        )
+
+    def _create_topics(self, request: m.CreateTopicsRequest) -> m.Message:
+        (topic,) = request.topics
+        result = m.CreateTopicsResponse.CreatableTopicResult(name=topic.name, error_message=None)
+        if topic.name in self.topics:
+            result.error_code = ErrorCode.TOPIC_ALREADY_EXISTS
+            result.error_message = f"Topic '{topic.name}' already exists."
+        else:
+            self.topics[topic.name] = [bytearray() for _ in range(max(topic.num_partitions, 1))]
+            self.configs[topic.name] = {config.name: config.value or "" for config in topic.configs}
+            result.num_partitions, result.replication_factor = len(self.topics[topic.name]), 1
+        return m.CreateTopicsResponse(topics=[result])
+
+    def _delete_topics(self, request: m.DeleteTopicsRequest) -> m.Message:
+        names = [topic.name or "" for topic in request.topics] or request.topic_names
+        results = [
+            m.DeleteTopicsResponse.DeletableTopicResult(
+                name=name,
+                error_code=0 if self.topics.pop(name, None) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            )
+            for name in names
+        ]
+        return m.DeleteTopicsResponse(responses=results)
+
+    def _describe_configs(self, request: m.DescribeConfigsRequest) -> m.Message:
+        (resource,) = request.resources
+        entry = m.DescribeConfigsResponse.DescribeConfigsResourceResult
+        own = self.configs.get(resource.resource_name, {})
+        configs = [entry(name=name, value=value, config_source=1) for name, value in own.items()]
+        configs.append(entry(name="preallocate", value="false", config_source=5))
+        result = m.DescribeConfigsResponse.DescribeConfigsResult(
+            error_message=None, resource_type=2, resource_name=resource.resource_name, configs=configs
+        )
+        return m.DescribeConfigsResponse(results=[result])
+
+    def _list_offsets(self, request: m.ListOffsetsRequest) -> m.Message:
+        (topic,) = request.topics
+        part = m.ListOffsetsResponse.ListOffsetsPartitionResponse
+        found = [
+            part(
+                partition_index=wanted.partition_index,
+                offset=0 if wanted.timestamp == -2 else self.end_offset(topic.name, wanted.partition_index),
+            )
+            for wanted in topic.partitions
+        ]
+        answer = m.ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=found)
+        return m.ListOffsetsResponse(topics=[answer])
+
+    def _produce(self, request: m.ProduceRequest) -> m.Message:
+        (topic,) = request.topic_data
+        results = []
+        for data in topic.partition_data:
+            code = self._refused(ApiKey.PRODUCE)
+            result = m.ProduceResponse.PartitionProduceResponse(index=data.index, error_code=code)
+            if not code:
+                assert data.records is not None
+                batch = bytearray(data.records)
+                assign_offset_and_epoch(batch, self.end_offset(topic.name, data.index), 0)
+                self.topics[topic.name][data.index] += batch
+            results.append(result)
+        answer = m.ProduceResponse.TopicProduceResponse(name=topic.name, partition_responses=results)
+        return m.ProduceResponse(responses=[answer])
+
+    def _fetch(self, request: m.FetchRequest) -> m.Message:
+        (topic,) = request.topics
+        results = []
+        for wanted in topic.partitions:
+            log = self.topics[topic.topic][wanted.partition]
+            end = self.end_offset(topic.topic, wanted.partition)
+            part = m.FetchResponse.PartitionData(
+                partition_index=wanted.partition,
+                error_code=self._refused(ApiKey.FETCH),
+                high_watermark=end,
+                records=bytes(_from_offset(log, wanted.fetch_offset)),
+            )
+            results.append(part)
+        answer = m.FetchResponse.FetchableTopicResponse(topic=topic.topic, partitions=results)
+        return m.FetchResponse(responses=[answer])
+
+
+def _from_offset(log: bytearray, offset: int) -> bytearray:
+    """The batch that holds the offset, and one more if there is one: fetches come in whole batches."""
+    position = 0
+    while (header := frame_at(log, position)) is not None:
+        if header.base_offset + header.last_offset_delta >= offset:
+            following = frame_at(log, position + header.length)
+            return log[position : position + header.length + (following.length if following else 0)]
+        position += header.length
+    return bytearray()
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    fake = FakeBroker()
+    yield fake
+    fake.close()

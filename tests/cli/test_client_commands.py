@@ -1,0 +1,150 @@
+"""topic, produce and consume against a broker in memory, as a user types them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import FakeBroker
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(
+    broker: "FakeBroker", *arguments: str, lines: bytes = b"", code: int = 0
+) -> subprocess.CompletedProcess[bytes]:
+    """The command in a process of its own; it must end with this code, and never with a traceback."""
+    environment = {**os.environ, "MPBROKER_BOOTSTRAP_SERVER": broker.address, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "mpbroker", *arguments],
+        input=lines,
+        capture_output=True,
+        timeout=60,
+        env=environment,
+        check=False,
+    )
+    assert b"Traceback" not in done.stderr, done.stderr.decode()
+    assert done.returncode == code, done.stderr.decode()
+    return done
+
+
+def test_topics_from_creation_to_deletion(broker: "FakeBroker") -> None:
+    created = run(broker, "topic", "create", "orders", "--partitions", "4", "-c", "retention.ms=5")
+    assert created.stdout == b"created topic orders with 4 partition(s), 1 replica(s)\n"
+    again = run(broker, "topic", "create", "orders", code=1)
+    assert again.stderr == b"mpbroker: topic orders: Topic 'orders' already exists. (TOPIC_ALREADY_EXISTS)\n"
+    run(broker, "topic", "create", "orders", "--if-not-exists")
+    assert json.loads(run(broker, "topic", "list", "--json").stdout) == [
+        {"name": "orders", "partitions": 4, "replicas": 1, "internal": False}
+    ]
+    run(broker, "produce", "orders", "-p", "2", lines=b"x\ny\n")
+    (topic,) = json.loads(run(broker, "topic", "describe", "--json").stdout)
+    assert topic["configs"] == {"retention.ms": "5"}
+    assert [row["end_offset"] for row in topic["partitions"]] == [0, 0, 2, 0]
+    table = run(broker, "topic", "describe", "orders").stdout.decode()
+    assert "retention.ms=5" in table
+    assert "end_offset" in table
+    dry = run(broker, "topic", "delete", "orders", "--dry-run").stdout
+    assert dry == b"would delete topic orders: 4 partition(s), 2 offset(s)\n"
+    deleted = run(broker, "topic", "delete", "orders", "nope", code=1)
+    assert (deleted.stdout, b"topic nope" in deleted.stderr) == (b"deleted topic orders\n", True)
+    assert run(broker, "topic", "list").stdout == b"no topics\n"
+
+
+def test_what_was_produced_is_consumed(broker: "FakeBroker") -> None:
+    broker.topics["t"] = [bytearray(), bytearray(), bytearray()]
+    run(broker, "produce", "t", "-K", ":", "-z", "gzip", lines=b"a:1\nb:2\na:3\nnokey\nlast:")
+    out = run(broker, "consume", "t", "--from-beginning", "-e", "-f", r"%t|%k|%K|%v|%S\n").stdout
+    # The last line had no end; its value is empty, not null.
+    expected = [b"t|a|1|1|1", b"t|a|1|3|1", b"t|b|1|2|1", b"t|last|4||0", b"t||-1|nokey|5"]
+    assert sorted(out.splitlines()) == sorted(expected)
+    parsed = [
+        json.loads(line)
+        for line in run(broker, "consume", "t", "-o", "0", "-e", "--json").stdout.splitlines()
+    ]
+    of_a = [record for record in parsed if record["key"] == "a"]
+    assert [record["value"] for record in of_a] == ["1", "3"]
+    assert len({record["partition"] for record in of_a}) == 1
+
+
+def test_many_lines_keep_their_order(broker: "FakeBroker") -> None:
+    lines = b"".join(b"%d\n" % number for number in range(100_000))
+    run(broker, "produce", "t", "-X", "compression.type=lz4", lines=lines)
+    assert run(broker, "consume", "t", "--from-beginning", "-e").stdout == lines
+    assert run(broker, "consume", "t", "--from-beginning", "-n", "3").stdout == b"0\n1\n2\n"
+    assert run(broker, "consume", "t", "-o", "-2", "-e").stdout == b"99998\n99999\n"
+    assert run(broker, "consume", "t", "-o", "99999", "-n", "1").stdout == b"99999\n"
+    assert run(broker, "consume", "t", "-e").stdout == b""
+
+
+def test_no_acks_means_no_answer(broker: "FakeBroker") -> None:
+    broker.topics["t"] = [bytearray()]
+    run(broker, "produce", "t", "--acks", "0", lines=b"x\n")
+    assert run(broker, "consume", "t", "--from-beginning", "-n", "1").stdout == b"x\n"
+
+
+def test_errors_that_pass_are_tried_again(broker: "FakeBroker") -> None:
+    broker.topics["t"] = [bytearray()]
+    broker.refuse[ApiKey.PRODUCE] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    broker.refuse[ApiKey.METADATA] = [ErrorCode.LEADER_NOT_AVAILABLE]
+    run(broker, "produce", "t", lines=b"x\n")
+    broker.refuse[ApiKey.FETCH] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    broker.hang_up = [ApiKey.FETCH]
+    assert run(broker, "consume", "t", "--from-beginning", "-e").stdout == b"x\n"
+    assert [key for key, _version in broker.requests].count(ApiKey.FETCH) == 3
+
+
+def test_errors_that_stay_end_the_command(broker: "FakeBroker") -> None:
+    broker.topics["t"] = [bytearray()]
+    broker.refuse[ApiKey.PRODUCE] = [ErrorCode.MESSAGE_TOO_LARGE]
+    assert b"(MESSAGE_TOO_LARGE)" in run(broker, "produce", "t", lines=b"x\n", code=1).stderr
+    broker.hang_up = [ApiKey.PRODUCE]
+    lost = run(broker, "produce", "t", lines=b"x\n", code=1)
+    assert b"was lost: closed by the broker" in lost.stderr
+    assert broker.end_offset("t", 0) == 0
+
+
+def test_an_old_broker_is_asked_again_in_version_0(broker: "FakeBroker") -> None:
+    broker.only_api_versions_v0 = True
+    run(broker, "topic", "list")
+    assert [version for key, version in broker.requests if key is ApiKey.API_VERSIONS] == [3, 0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["consume", "nope"], 1, "topic nope: does not exist"),
+        (["consume", "t", "-o", "middle"], 2, "-o is beginning, end"),
+        (["consume", "t", "-f", "%q"], 2, "-f knows no %q"),
+        (["consume", "t", "-p", "5"], 2, "topic t has no partition 5"),
+        (["produce", "t", "-X", "batch.size=1"], 2, "-X knows no batch.size"),
+        (["produce", "t", "--acks", "2"], 2, "acks is one of"),
+        (["produce", "t", "-z", "rar"], 2, "compression is one of"),
+        (["topic", "create", "u", "-c", "x"], 2, "is not KEY=VALUE"),
+        (["topic", "list", "-b", "host"], 1, "cannot connect to host:9092"),
+        (["topic", "list", "-b", "host:port"], 2, "is not HOST:PORT"),
+    ],
+)
+def test_wrong_calls_get_one_line(
+    broker: "FakeBroker", arguments: list[str], code: int, message: str
+) -> None:
+    broker.topics["t"] = [bytearray()]
+    stderr = run(broker, *arguments, code=code).stderr.decode()
+    assert message in stderr
+    assert stderr.count("\n") == 1
+
+
+def test_nobody_there() -> None:
+    class Nobody:
+        address = "127.0.0.1:1"
+
+    stderr = run(Nobody(), "topic", "list", code=1).stderr.decode()  # type: ignore[arg-type]
+    assert stderr.startswith("mpbroker: cannot connect to 127.0.0.1:1: Connection refused")

@@ -1,0 +1,133 @@
+"""ctl speaks with a supervisor's socket: one message there, one back, and every way that can fail."""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mpbroker.cli import ctl
+from mpbroker.cli.control import POINTER_NAME, SOCKET_NAME, ControlClient
+from mpbroker.cli.errors import CliError
+
+
+class FakeSupervisor:
+    """Answers every request with the next reply; b"" closes without an answer."""
+
+    def __init__(self, runtime_dir: Path) -> None:
+        self.requests: list[dict[str, object]] = []
+        self.replies: list[bytes] = []
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        directory = os.open(runtime_dir, os.O_PATH)
+        self._listener.bind(f"/proc/self/fd/{directory}/{SOCKET_NAME}")
+        os.close(directory)
+        self._listener.listen()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _address = self._listener.accept()
+            except OSError:  # closed: the test is over
+                return
+            with connection:
+                self.requests.append(json.loads(connection.recv(65536)))
+                if reply := self.replies.pop(0):
+                    connection.send(reply)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@pytest.fixture
+def runtime_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As long as a path may be: longer than a socket's address."""
+    path = tmp_path / ("d" * 100) / "run"
+    path.mkdir(parents=True)
+    monkeypatch.setenv("MPBROKER_RUNTIME_DIR", str(path))
+    return path
+
+
+@pytest.fixture
+def supervisor(runtime_dir: Path) -> Iterator[FakeSupervisor]:
+    fake = FakeSupervisor(runtime_dir)
+    yield fake
+    fake.close()
+
+
+def test_status_as_tables_and_as_json(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
+    status = {
+        "cluster_id": "abc",
+        "processes": [{"name": "handler 0", "pid": 12}, {"name": "log", "cpu": 0.5}],
+    }
+    supervisor.replies = [msgspec.json.encode(status)] * 2
+    ctl.status(None, as_json=True)
+    assert json.loads(capsys.readouterr().out) == status
+    ctl.status(None, as_json=False)
+    table = capsys.readouterr().out
+    assert all(word in table for word in ("cluster_id", "abc", "processes", "handler 0", "12", "0.5", "-"))
+    assert supervisor.requests == [{"command": "status"}] * 2
+
+
+def test_resize_sends_what_was_given(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
+    supervisor.replies = [b'{"handlers": 4}']
+    ctl.resize(None, 4, None, as_json=False)
+    assert supervisor.requests == [{"command": "resize", "handlers": 4}]
+    assert "handlers" in capsys.readouterr().out
+
+
+def test_resize_to_nothing_is_a_wrong_call() -> None:
+    with pytest.raises(CliError, match="nothing to resize") as raised:
+        ctl.resize(None, None, None, as_json=False)
+    assert raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (b'{"error": "33 handlers are too many; at most 32"}', "33 handlers are too many; at most 32"),
+        (b"", "closed the connection without an answer"),
+        (b"hello", "something else than JSON"),
+        (b"[1]", "something else than JSON"),
+    ],
+)
+def test_replies_that_are_none(supervisor: FakeSupervisor, reply: bytes, message: str) -> None:
+    supervisor.replies = [reply]
+    with pytest.raises(CliError, match=message):
+        ctl.status(None, as_json=False)
+
+
+def test_a_supervisor_that_does_not_answer(runtime_dir: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        directory = os.open(runtime_dir, os.O_PATH)
+        listener.bind(f"/proc/self/fd/{directory}/{SOCKET_NAME}")
+        os.close(directory)
+        listener.listen()
+        with pytest.raises(CliError, match=r"has not answered within 0\.05 s"):
+            ControlClient(runtime_dir, timeout_seconds=0.05).call("status")
+
+
+def test_nobody_is_there(runtime_dir: Path) -> None:
+    with pytest.raises(CliError, match="no broker is running"):
+        ctl.status(None, as_json=False)
+    FakeSupervisor(runtime_dir).close()
+    with pytest.raises(CliError, match="no broker is running"):
+        ctl.status(None, as_json=False)
+
+
+def test_the_log_directory_says_where_the_broker_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+    pointer = tmp_path / POINTER_NAME
+    pointer.write_text(json.dumps({"runtime_dir": str(tmp_path / "run"), "pid": 1}))
+    assert ControlClient.find(f"{tmp_path},/other").path == tmp_path / "run" / SOCKET_NAME
+    pointer.write_text("{")
+    with pytest.raises(CliError, match="is damaged"):
+        ControlClient.find(str(tmp_path))
+    pointer.unlink()
+    with pytest.raises(CliError, match="no broker is running on"):
+        ControlClient.find(str(tmp_path))

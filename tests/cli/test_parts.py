@@ -1,0 +1,77 @@
+"""The pieces of the client commands that need no broker."""
+
+import os
+
+import pytest
+
+from mpbroker.cli.client import parse_address
+from mpbroker.cli.consume import parse_offset
+from mpbroker.cli.errors import CliError
+from mpbroker.cli.partitioner import murmur2, partition_for
+from mpbroker.cli.produce import read_lines
+from mpbroker.cli.template import compile_template
+from mpbroker.records.record import Record
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_murmur2_is_kafkas(key: bytes, expected: int) -> None:
+    """Numbers from Kafka's own UtilsTest."""
+    assert murmur2(key) == expected & 0xFFFFFFFF
+    assert partition_for(key, 7) == (expected & 0x7FFFFFFF) % 7
+
+
+def test_lines_that_arrive_in_pieces() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"one\ntwo\nthr")
+    lines = read_lines(reader, 4)
+    assert next(lines) == [b"one"]
+    assert next(lines) == [b"two"]
+    os.write(writer, b"ee\n\nfive")
+    os.close(writer)
+    assert [line for group in lines for line in group] == [b"three", b"", b"five"]
+    os.close(reader)
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (r"%t %p %o %k %v\n", b"t 3 9 k v\n"),
+        (r"%T %K %S %h %%\x41\\\q", b"5 1 1 h=x,n= %A\\\\q"),
+        ("plain", b"plain"),
+        ("", b""),
+    ],
+)
+def test_template(template: str, expected: bytes) -> None:
+    record = Record(9, 5, 0, b"k", b"v", (("h", b"x"), ("n", None)))
+    assert compile_template(template)("t", 3, record) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "position"), [("beginning", 10), ("end", 50), ("30", 30), ("-5", 45), ("-500", 10)]
+)
+def test_offsets(text: str, position: int) -> None:
+    assert parse_offset(text)(10, 50) == position
+
+
+@pytest.mark.parametrize(
+    ("address", "parsed"),
+    [("h:1", ("h", 1)), ("h", ("h", 9092)), ("[::1]:5", ("::1", 5)), ("[::1]", ("::1", 9092))],
+)
+def test_addresses(address: str, parsed: tuple[str, int]) -> None:
+    assert parse_address(address) == parsed
+
+
+@pytest.mark.parametrize("address", ["", ":1", "h:0", "h:70000", "h:x"])
+def test_bad_addresses(address: str) -> None:
+    with pytest.raises(CliError, match="is not HOST:PORT"):
+        parse_address(address)

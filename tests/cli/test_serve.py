@@ -1,0 +1,112 @@
+"""`mpbroker serve` up to the moment the supervisor takes over: flags, settings, refusals."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from mpbroker.cli import serve
+from mpbroker.cli.errors import CliError
+from mpbroker.cli.main import app, main
+from mpbroker.config import BrokerConfig
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> "Typed":
+    return Typed(monkeypatch, capsys)
+
+
+class Typed:
+    """Runs the command line in this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        self._monkeypatch.setattr("sys.argv", ["mpbroker", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = self._capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+
+def test_flags_beat_overrides_beat_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("num.io.threads=3\nnum.partitions=2\nlog.dirs=/a\n")
+    flags = {
+        "--handlers": "5",
+        "--log-dirs": "/b,/c",
+        "--listeners": "PLAINTEXT://[::1]:0",
+        "--processors": None,
+    }
+    config = serve.read_config(path, ["num.partitions=4"], flags)
+    assert (config.num_io_threads, config.num_partitions, config.log_dirs) == (5, 4, ("/b", "/c"))
+    assert str(config.listeners[0]) == "PLAINTEXT://[::1]:0"
+
+
+def test_check_config(typed: Typed, tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("group.max.size=7\n")
+    code, _out, err = typed("serve", "--config", str(path), "--check-config")
+    assert (code, err.splitlines()) == (
+        0,
+        [
+            f"mpbroker: warning: {path}:1: group.max.size has no effect: consumer groups are not built yet",
+            "mpbroker: the settings are good",
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--handlers", "none"], "--handlers: Invalid value none for configuration num.io.threads"),
+        (["--processors", "0"], "--processors: Invalid value 0 for configuration num.network.threads"),
+        (["--listeners", "localhost"], "--listeners: listeners: 'localhost' is not a listener"),
+        (["-o", "num.partitons=4"], "-o: unknown setting num.partitons; did you mean num.partitions?"),
+        (["--config", "/no/such/file"], "/no/such/file: cannot be read: No such file or directory"),
+    ],
+)
+def test_wrong_settings_are_one_line_and_exit_code_2(
+    typed: Typed, arguments: list[str], message: str
+) -> None:
+    code, _out, err = typed("serve", *arguments)
+    assert code == 2
+    assert err.startswith(f"mpbroker: {message}")
+    assert err.count("\n") == 1
+
+
+def test_wrong_flags(typed: Typed) -> None:
+    code, _out, err = typed("serve", "--no-such-flag")
+    assert code == 2
+    assert "No such option: --no-such-flag" in err
+
+
+def test_other_platforms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    with pytest.raises(CliError, match="runs on Linux only, this is darwin"):
+        serve.serve(None, [], {}, check_only=False)
+
+
+def test_the_supervisor_gets_the_settings_and_gives_the_exit_code(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[BrokerConfig] = []
+
+    def run(config: BrokerConfig) -> int:
+        seen.append(config)
+        return 3
+
+    monkeypatch.setitem(sys.modules, "mpbroker.supervisor.main", SimpleNamespace(run=run))
+    code, _out, _err = typed("serve", "--handlers", "4")
+    assert (code, seen[0].num_io_threads) == (3, 4)
+
+
+def test_every_command_explains_itself(typed: Typed) -> None:
+    code, out, _err = typed("--help")
+    assert code == 0
+    assert all(command in out for command in ("serve", "topic", "produce", "consume", "ctl"))
+    assert typed("--version")[1].startswith("mpbroker")
+    assert app.info.name == "mpbroker"

@@ -1,0 +1,130 @@
+"""A broker in its own process, for clients that nobody here wrote.
+
+The tests state what Apache Kafka does. They can prove themselves: with MPBROKER_TEST_BROKER=kafka the same
+tests run against Apache Kafka from Maven.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from ops.bench import frames
+from ops.bench.brokers import Broker, Kafka, Mpbroker
+from tests.clients.adapters import READERS, WRITERS, Franz, Reader, Writer
+from tests.clients.tools import eventually
+
+SHARED_MEMORY = ("/dev/shm/", "/run/")
+ADMIN_TIMEOUT_S = 15
+
+JOIN_GROUP = 11
+GROUP_ERROR_WITHIN_S = 5.0
+
+TopicMaker = Callable[..., str]
+
+
+def make_broker(directory: Path) -> Broker:
+    directory.mkdir(exist_ok=True)
+    if os.environ.get("MPBROKER_TEST_BROKER") == "kafka":
+        return Kafka(directory)
+    return Mpbroker(directory)
+
+
+def shared_files(broker: Broker) -> set[Path]:
+    """Named shared memory that the broker's processes have mapped, and what lies in its runtime directory."""
+    files: set[Path] = set()
+    for member in broker.tree().members():
+        paths = (region.path for region in member.memory_maps(grouped=True))
+        files |= {Path(path) for path in paths if path.startswith(SHARED_MEMORY)}
+    if isinstance(broker, Mpbroker):
+        files |= {path for path in broker.runtime_dir.rglob("*") if not path.is_dir()}
+    return {path for path in files if path.exists()}
+
+
+def stop_cleanly(broker: Broker) -> None:
+    """SIGTERM must end every process of the broker, and leave nothing in memory."""
+    members, shared = broker.tree().members(), shared_files(broker)
+    code = broker.stop()
+    # A JVM that ends because of SIGTERM says so in its exit code.
+    assert code == (143 if isinstance(broker, Kafka) else 0), broker.output()
+    _, alive = psutil.wait_procs(members, timeout=5)
+    assert not alive, f"processes outlive the broker: {alive}"
+    left = {path for path in shared if path.exists()}
+    assert not left, f"shared memory outlives the broker: {left}"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that every test of a module shares, which must stop cleanly at its end."""
+    running = make_broker(tmp_path_factory.mktemp("broker"))
+    try:
+        running.start()
+        yield running
+        stop_cleanly(running)
+    finally:
+        running.kill()
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[Broker]:
+    """A broker for one test, which stops or restarts it itself."""
+    running = make_broker(tmp_path / "broker")
+    try:
+        running.start()
+        yield running
+    finally:
+        running.kill()
+
+
+def create_topic(bootstrap: str, name: str, partitions: int, config: dict[str, str] | None = None) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    asked = admin.create_topics([NewTopic(name, partitions, 1, config=config or {})])
+    asked[name].result(ADMIN_TIMEOUT_S)
+    eventually(lambda: name in admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics, f"{name} is listed")
+
+
+def has_groups(broker: Broker) -> bool:
+    """Group consumers must work where JoinGroup is advertised, and be told where it is not."""
+    return JOIN_GROUP in frames.advertised_apis(broker.address)
+
+
+@pytest.fixture
+def new_topic(broker: Broker, request: pytest.FixtureRequest) -> TopicMaker:
+    """Makes a topic named after the test."""
+    made = 0
+
+    def make(partitions: int = 1, config: dict[str, str] | None = None) -> str:
+        nonlocal made
+        made += 1
+        allowed = "".join(c if c.isalnum() else "-" for c in request.node.name)
+        name = f"{allowed}-{made}"
+        create_topic(broker.bootstrap, name, partitions, config)
+        return name
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def franz(tmp_path_factory: pytest.TempPathFactory) -> Franz:
+    return Franz(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture
+def writer(request: pytest.FixtureRequest) -> Writer:
+    """The writer that the test is parametrized with, by name."""
+    if request.param == "franz":
+        program: Franz = request.getfixturevalue("franz")
+        return program.write
+    return WRITERS[request.param]
+
+
+@pytest.fixture
+def reader(request: pytest.FixtureRequest) -> Reader:
+    """The reader that the test is parametrized with, by name."""
+    if request.param == "franz":
+        program: Franz = request.getfixturevalue("franz")
+        return program.read
+    return READERS[request.param]

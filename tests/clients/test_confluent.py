@@ -1,0 +1,225 @@
+"""librdkafka through confluent-kafka: administration, offsets, limits, waiting, groups."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import (
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+
+from ops.bench.brokers import Broker
+from tests.clients import adapters
+from tests.clients.adapters import confluent_write
+from tests.clients.conftest import GROUP_ERROR_WITHIN_S, TopicMaker, has_groups
+from tests.clients.samples import CREATE_TIME_MS, Record, by_partition, sample_records, stored_in
+from tests.clients.tools import eventually
+
+TIMEOUT_S = 15.0
+
+
+@pytest.fixture
+def admin(broker: Broker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+def error_of(raised: pytest.ExceptionInfo[KafkaException]) -> int:
+    error: KafkaError = raised.value.args[0]
+    return error.code()
+
+
+def is_listed(admin: AdminClient, topic: str) -> bool:
+    return topic in admin.list_topics(timeout=TIMEOUT_S).topics
+
+
+def delivery_error(broker: Broker, topic: str, value: bytes, **settings: object) -> KafkaError | None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", **settings})
+    seen: list[KafkaError | None] = []
+
+    def note(error: KafkaError | None, _: Message) -> None:
+        seen.append(error)
+
+    producer.produce(topic, value, partition=0, on_delivery=note)
+    assert producer.flush(TIMEOUT_S) == 0
+    return seen[0]
+
+
+def test_a_topic_is_created_listed_described_and_deleted(admin: AdminClient) -> None:
+    admin.create_topics([NewTopic("administered", 4, 1)])["administered"].result(TIMEOUT_S)
+    eventually(lambda: is_listed(admin, "administered"), "a new topic is listed")
+    listed = admin.list_topics(timeout=TIMEOUT_S).topics["administered"]
+    assert sorted(listed.partitions) == [0, 1, 2, 3]
+    with pytest.raises(KafkaException) as raised:
+        admin.create_topics([NewTopic("administered", 4, 1)])["administered"].result(TIMEOUT_S)
+    assert error_of(raised) == KafkaError.TOPIC_ALREADY_EXISTS
+
+    admin.delete_topics(["administered"])["administered"].result(TIMEOUT_S)
+    eventually(lambda: not is_listed(admin, "administered"), "a deleted topic is not listed")
+    with pytest.raises(KafkaException) as raised:
+        admin.delete_topics(["administered"])["administered"].result(TIMEOUT_S)
+    assert error_of(raised) == KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+def test_a_name_used_again_begins_anew(broker: Broker, admin: AdminClient, new_topic: TopicMaker) -> None:
+    topic = new_topic(1)
+    confluent_write(broker.bootstrap, topic, sample_records(1, 20, seed=1), "none")
+    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(TIMEOUT_S)
+    records = sample_records(1, 5, seed=2)
+    assert confluent_write(broker.bootstrap, topic, records, "none") == [0, 1, 2, 3, 4]
+    assert by_partition(adapters.confluent_read(broker.bootstrap, topic, 1, 5)) == stored_in(records)
+
+
+@pytest.mark.parametrize(
+    ("topic", "error"),
+    [
+        (NewTopic("bad/name", 1, 1), KafkaError.TOPIC_EXCEPTION),
+        (NewTopic("no-partitions", 0, 1), KafkaError.INVALID_PARTITIONS),
+        (NewTopic("three-replicas", 1, 3), KafkaError.INVALID_REPLICATION_FACTOR),
+        (NewTopic("bad-value", 1, 1, config={"retention.ms": "soon"}), KafkaError.INVALID_CONFIG),
+        (NewTopic("unknown-key", 1, 1, config={"no.such.key": "1"}), KafkaError.INVALID_CONFIG),
+    ],
+    ids=lambda value: value.topic if isinstance(value, NewTopic) else None,
+)
+def test_a_topic_that_cannot_be_is_refused(admin: AdminClient, topic: NewTopic, error: int) -> None:
+    with pytest.raises(KafkaException) as raised:
+        admin.create_topics([topic])[topic.topic].result(TIMEOUT_S)
+    assert error_of(raised) == error
+
+
+def test_topic_configs_are_described(admin: AdminClient, new_topic: TopicMaker) -> None:
+    topic = new_topic(1, config={"segment.bytes": "1048576", "cleanup.policy": "compact"})
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    configs = admin.describe_configs([resource])[resource].result(TIMEOUT_S)
+    assert configs["segment.bytes"].value == "1048576"
+    assert not configs["segment.bytes"].is_default
+    assert configs["cleanup.policy"].value == "compact"
+    assert configs["retention.ms"].value == "604800000"
+    assert configs["retention.ms"].is_default
+
+
+def test_the_cluster_is_described(admin: AdminClient, broker: Broker) -> None:
+    cluster = admin.describe_cluster().result(TIMEOUT_S)
+    assert cluster.cluster_id
+    assert [(node.host, node.port) for node in cluster.nodes] == [broker.address]
+    assert cluster.controller is not None
+    assert cluster.controller.id == cluster.nodes[0].id
+
+
+def test_offsets_by_time_and_at_both_ends(broker: Broker, admin: AdminClient, new_topic: TopicMaker) -> None:
+    topic = new_topic(1)
+    records = [Record(0, None, b"%d" % n, (), CREATE_TIME_MS + 10 * n) for n in range(50)]
+    for start in range(0, 50, 10):
+        confluent_write(broker.bootstrap, topic, records[start : start + 10], "none")
+    partition = TopicPartition(topic, 0)
+
+    def offset(spec: OffsetSpec) -> int:
+        return admin.list_offsets({partition: spec})[partition].result(TIMEOUT_S).offset
+
+    assert offset(OffsetSpec.earliest()) == 0
+    assert offset(OffsetSpec.latest()) == 50
+    assert offset(OffsetSpec.for_timestamp(CREATE_TIME_MS + 10 * 23)) == 23
+    assert offset(OffsetSpec.for_timestamp(CREATE_TIME_MS + 10 * 23 + 1)) == 24
+    assert offset(OffsetSpec.for_timestamp(CREATE_TIME_MS - 5)) == 0
+    assert offset(OffsetSpec.for_timestamp(CREATE_TIME_MS + 10_000)) == -1
+    assert offset(OffsetSpec.max_timestamp()) == 49
+
+
+def test_a_record_of_nothing(broker: Broker, new_topic: TopicMaker) -> None:
+    """Neither key nor value: a tombstone for nobody, which Kafka stores."""
+    topic, records = new_topic(1), [Record(0, None, None, (), CREATE_TIME_MS)]
+    confluent_write(broker.bootstrap, topic, records, "none")
+    assert by_partition(adapters.confluent_read(broker.bootstrap, topic, 1, 1)) == stored_in(records)
+
+
+def test_a_too_large_record_is_refused_and_the_next_one_is_taken(
+    broker: Broker, new_topic: TopicMaker
+) -> None:
+    topic = new_topic(1, config={"max.message.bytes": "10000"})
+    error = delivery_error(broker, topic, b"x" * 20_000)
+    assert error is not None
+    assert error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+    assert delivery_error(broker, topic, b"x" * 9_000) is None
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_every_kind_of_ack(broker: Broker, new_topic: TopicMaker, acks: str) -> None:
+    topic = new_topic(1)
+    assert delivery_error(broker, topic, b"value", acks=acks) is None
+    (stored,) = adapters.confluent_read(broker.bootstrap, topic, 1, 1)
+    assert stored.record.value == b"value"
+
+
+@pytest.fixture
+def waiting_consumer(broker: Broker, new_topic: TopicMaker) -> Iterator[tuple[Consumer, str]]:
+    """A consumer whose fetch waits at the end of an empty topic."""
+    topic = new_topic(1)
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": "unused", "fetch.wait.max.ms": 10_000}
+    consumer = Consumer({**settings, "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, OFFSET_END)])
+    assert consumer.poll(1.0) is None
+    yield consumer, topic
+    consumer.close()
+
+
+def test_a_waiting_fetch_is_answered_when_a_record_comes(
+    broker: Broker, waiting_consumer: tuple[Consumer, str]
+) -> None:
+    """Not when its ten seconds are over."""
+    consumer, topic = waiting_consumer
+    sent_at = 0.0
+
+    def send() -> None:
+        nonlocal sent_at
+        sent_at = time.monotonic()
+        confluent_write(broker.bootstrap, topic, [Record(0, None, b"now", (), CREATE_TIME_MS)], "none")
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    message = consumer.poll(8.0)
+    waited_s = time.monotonic() - sent_at
+    sender.join()
+    assert message is not None
+    assert message.value() == b"now"
+    assert waited_s < 3
+
+
+def first_answer(consumer: Consumer, within_s: float) -> Message | KafkaError | None:
+    """What the consumer is told first, a record or an error."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            message = consumer.poll(0.1)
+        except KafkaException as raised:
+            error: KafkaError = raised.args[0]
+            return error
+        if message is not None:
+            return message.error() or message
+    return None
+
+
+def test_a_group_consumer_works_or_is_told_soon(broker: Broker, new_topic: TopicMaker) -> None:
+    """Where JoinGroup is not advertised an error must come within five seconds, never silence."""
+    topic = new_topic(1)
+    assert delivery_error(broker, topic, b"value") is None
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": "members", "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings)
+    consumer.subscribe([topic])
+    try:
+        answer = first_answer(consumer, TIMEOUT_S if has_groups(broker) else GROUP_ERROR_WITHIN_S)
+    finally:
+        consumer.close()
+    if has_groups(broker):
+        assert isinstance(answer, Message), answer
+        assert answer.value() == b"value"
+    else:
+        assert isinstance(answer, KafkaError), f"no error within {GROUP_ERROR_WITHIN_S} s: {answer}"
+        assert answer.str()

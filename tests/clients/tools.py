@@ -1,0 +1,77 @@
+"""Programs that the client tests run: found or named, never skipped."""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from ops.bench import maven
+
+INSTALL = {
+    "kcat": "apt-get install kcat",
+    "go": "Go 1.21 or newer from https://go.dev/dl (it fetches the release that go.mod asks for)",
+}
+RUN_TIMEOUT_S = 90
+METADATA_TIMEOUT_S = 10
+FRANZ_SOURCE = Path(__file__).parent / "franz"
+
+
+class ToolError(AssertionError):
+    """A program ended with an error; the message is what it printed."""
+
+
+def program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.fail(f"{name} is not installed: {INSTALL[name]}", pytrace=False)
+    return found
+
+
+def run(command: Sequence[str], stdin: bytes = b"", cwd: Path | None = None) -> bytes:
+    """The program's standard output; it must end with 0 in time."""
+    done = subprocess.run(
+        command, input=stdin, capture_output=True, timeout=RUN_TIMEOUT_S, cwd=cwd, check=False
+    )
+    if done.returncode:
+        said = (done.stdout + done.stderr).decode(errors="replace")[-4000:]
+        raise ToolError(f"{' '.join(command[:8])} ended with {done.returncode}:\n{said}")
+    return done.stdout
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    """For what Kafka does not promise at once: changes are answered before all metadata knows them."""
+    deadline = time.monotonic() + METADATA_TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < deadline, f"{what}: not within {METADATA_TIMEOUT_S} s"
+        time.sleep(0.02)
+
+
+@cache
+def _java() -> tuple[str, str]:
+    try:
+        return maven.java(), maven.kafka_classpath()
+    except maven.MissingToolError as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+def java_command(main_class: str, *arguments: str) -> list[str]:
+    """One of Kafka's command line tools, in a JVM that hardly optimises: it lives for a second."""
+    java, classpath = _java()
+    small = ("-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+    return [java, *small, "-cp", classpath, main_class, *arguments]
+
+
+def kafka_tool(main_class: str, *arguments: str, stdin: bytes = b"") -> str:
+    return run(java_command(main_class, *arguments), stdin).decode()
+
+
+@cache
+def franz_program(directory: Path) -> str:
+    """The franz-go program, built once."""
+    built = directory / "franz"
+    run([program("go"), "build", "-o", str(built), "."], cwd=FRANZ_SOURCE)
+    return str(built)

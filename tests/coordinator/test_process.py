@@ -1,0 +1,278 @@
+"""The coordinator process over real rings: answers, order of things, full rings, fences and deaths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mpbroker.coordinator.log_link import QUESTIONS_UNDER_WAY
+from mpbroker.ipc.calls import (
+    AllocateProducerIds,
+    CreatedTopics,
+    CreateTopic,
+    CreateTopics,
+    DeletedTopics,
+    DeleteTopics,
+    Failed,
+    Message,
+    ProducerIds,
+)
+from mpbroker.ipc.topology import CALL_RING_SLOTS, SharedMemory
+
+Tree = Any  # the class lies in conftest.py
+
+
+def create(*names: str, partitions: int = 1) -> CreateTopics:
+    return CreateTopics([CreateTopic(name, partitions) for name in names])
+
+
+def errors(answer: Message) -> dict[str | None, int]:
+    assert isinstance(answer, CreatedTopics | DeletedTopics), answer
+    return {topic.name: topic.error for topic in answer.topics}
+
+
+def test_an_empty_broker_becomes_ready(tree: Tree) -> None:
+    tree.until(lambda: tree.handlers[0].bases == 1)
+    assert tree.handlers[0].topics == {}
+    tree.until(lambda: tree.log.recovered == 1)
+    assert tree.stop() == 0
+
+
+def test_create_is_seen_by_all_before_it_is_answered(tree: Tree) -> None:
+    answer = tree.ask(CreateTopics([CreateTopic("a", 2, configs={"retention.ms": "7"})]))
+    assert errors(answer) == {"a": 0}
+    tree.pump()
+    for fake in tree.handlers:
+        image = fake.topics["a"]
+        assert [(p.partition, p.slot, p.slot_generation) for p in image.partitions] == [(0, 1, 1), (1, 2, 1)]
+        assert (image.configs, image.config_version, image.internal) == ({"retention.ms": "7"}, 1, False)
+
+
+def test_delete_is_seen_by_all_before_the_log_process_removes(tree: Tree) -> None:
+    tree.ask(create("a", "b"))
+    topic_id = tree.handlers[0].topics["a"].topic_id
+    assert errors(tree.ask(DeleteTopics(["a"]))) == {"a": 0}
+    assert tree.log.removed == [topic_id]
+    tree.pump()
+    assert all(set(fake.topics) == {"b"} for fake in tree.handlers)
+    assert errors(tree.ask(create("a"))) == {"a": 0}
+    assert tree.handlers[0].topics["a"].topic_id != topic_id
+
+
+def test_calls_of_several_handlers_are_decided_one_after_the_other(tree: Tree) -> None:
+    """Both want the same name, in one round: one gets it."""
+    requests = [fake.call(create("a")) for fake in tree.handlers]
+    tree.until(lambda: all(r in fake.answers for r, fake in zip(requests, tree.handlers, strict=True)))
+    codes = [errors(fake.answers[r])["a"] for r, fake in zip(requests, tree.handlers, strict=True)]
+    assert sorted(codes) == [0, 36]
+
+
+def test_delete_and_create_again_in_one_go(tree: Tree) -> None:
+    fake = tree.handlers[0]
+    requests = [fake.call(message) for message in (create("a"), DeleteTopics(["a"]), create("a"))]
+    tree.until(lambda: requests[-1] in fake.answers and len(fake.answers) == 3)
+    assert [errors(fake.answers[r]) for r in requests] == [{"a": 0}] * 3
+    tree.pump()
+    assert list(fake.topics) == ["a"]
+
+
+def test_automatic_creation_by_two_at_once_gives_one_topic(tree: Tree) -> None:
+    call = CreateTopics([CreateTopic("a")], automatic=True)
+    requests = [fake.call(call) for fake in tree.handlers]
+    tree.until(lambda: all(r in fake.answers for r, fake in zip(requests, tree.handlers, strict=True)))
+    answers = [fake.answers[r] for r, fake in zip(requests, tree.handlers, strict=True)]
+    assert [errors(answer) for answer in answers] == [{"a": 0}] * 2
+    assert len({answer.topics[0].topic_id for answer in answers}) == 1
+
+
+def test_nothing_is_answered_before_it_is_durable(tree: Tree) -> None:
+    fake = tree.handlers[0]
+    request = fake.call(create("a"))
+    tree.until(tree.append_waits, pump_log=False)
+    fake.pump()
+    assert fake.answers == {}
+    tree.until(lambda: request in fake.answers)
+
+
+def test_a_refused_append_was_never_believed(tree: Tree) -> None:
+    tree.log.refuse = 56
+    answer = tree.ask(create("a"))
+    assert isinstance(answer, Failed)
+    assert answer.error == 56
+    assert errors(tree.ask(create("a"))) == {"a": 0}
+
+
+def test_an_append_of_unknown_outcome_is_looked_up(tree: Tree) -> None:
+    tree.log.refuse = 7
+    assert errors(tree.ask(create("a"))) == {"a": 0}
+
+
+def test_producer_ids(tree: Tree) -> None:
+    assert tree.ask(AllocateProducerIds(), 0) == ProducerIds(0, 1000)
+    assert tree.ask(AllocateProducerIds(), 1) == ProducerIds(1000, 1000)
+
+
+def test_more_to_open_than_a_ring_holds(tree: Tree) -> None:
+    """The log process need not queue answers: no more is asked than its ring back has room for."""
+    fake = tree.handlers[0]
+    request = fake.call(create(*(f"t{i}" for i in range(600))))
+    tree.until(tree.append_waits, pump_log=False)
+    tree.log.pump()
+    tree.until(lambda: tree.log.inbox.waiting() >= QUESTIONS_UNDER_WAY, pump_log=False)
+    assert tree.log.inbox.waiting() < CALL_RING_SLOTS
+    tree.until(lambda: request in fake.answers)
+    assert set(errors(fake.answers[request]).values()) == {0}
+    tree.pump()
+    assert len(fake.topics) == 600
+
+
+def test_more_answers_than_a_ring_holds(tree: Tree) -> None:
+    """A handler that takes nothing for a while: the others are served, and nothing is lost."""
+    slow = tree.handlers[0]
+    slow.sleeps = True
+    calls = 2 * CALL_RING_SLOTS - 50
+    for _ in range(calls):
+        tree.until(lambda: slow.outbox.waiting() < CALL_RING_SLOTS // 2)
+        slow.call(AllocateProducerIds())
+    tree.until(lambda: slow.inbox.waiting() == CALL_RING_SLOTS and slow.outbox.waiting() == 0)
+    assert errors(tree.ask(create("a"), 1)) == {"a": 0}
+    slow.sleeps = False
+    tree.until(lambda: len(slow.answers) == calls)
+    assert len({answer.first for answer in slow.answers.values()}) == calls
+
+
+def test_a_partition_that_cannot_be_opened_is_tried_again(tree: Tree) -> None:
+    tree.log.broken.add("a")
+    assert errors(tree.ask(create("a"))) == {"a": 0}
+    tree.pump()
+    assert tree.handlers[0].topics["a"].partitions[0].slot_generation == 0
+    tree.log.broken.clear()
+    tree.until(lambda: tree.handlers[0].topics["a"].partitions[0].slot_generation == 1)
+
+
+def test_a_full_bulletin_gets_a_new_base(
+    make_tree: Callable[..., Tree], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SharedMemory, "BULLETIN_BYTES", 4096 + 2 * 8192)
+    tree = make_tree()
+    tree.start()
+    tree.until(tree.is_ready)
+    for number in range(200):
+        assert errors(tree.ask(create(f"topic-{number:040}"))) == {f"topic-{number:040}": 0}
+        assert errors(tree.ask(DeleteTopics([f"topic-{number:040}"]))) == {f"topic-{number:040}": 0}
+    tree.ask(create("last"))
+    tree.pump()
+    assert all(fake.bases > 2 and set(fake.topics) == {"last"} for fake in tree.handlers)
+
+
+def test_a_base_waits_for_a_reader_that_is_behind(tree: Tree) -> None:
+    slow, other = tree.handlers
+    tree.ask(create("a"))
+    slow.follows = False
+    tree.kill()
+    tree.start()
+    tree.until(tree.is_ready)
+    tree.kill()
+    seen = tree.log.recovered
+    tree.start()
+    request = other.call(create("b"))
+    tree.until(lambda: tree.log.recovered > seen)
+    assert not tree.is_ready()
+    assert request not in other.answers
+    slow.follows = True
+    tree.until(lambda: request in other.answers)
+    tree.pump()
+    assert set(slow.topics) == set(other.topics) == {"a", "b"}
+
+
+def test_a_dead_handler_gets_no_answer_and_its_successor_does(tree: Tree) -> None:
+    dead = tree.handlers[0]
+    dead.call(create("a"))
+    tree.until(tree.append_waits, pump_log=False)
+    tree.fence(dead.index, 0, pump_log=False)
+    tree.memory.reset_rings_of(dead.index)
+    dead.rebind()
+    tree.fence(dead.index, 2, pump_log=False)
+    assert errors(tree.ask(create("b"), 0)) == {"b": 0}
+    assert len(dead.answers) == 1
+    # What was decided stays decided: nobody was told, a retry would find it.
+    assert errors(tree.ask(create("a"), 1)) == {"a": 36}
+
+
+@pytest.mark.parametrize("step", ["taken", "written", "published", "ensuring"])
+def test_the_log_process_dies_under_a_create(tree: Tree, step: str) -> None:
+    """Whatever was written: the answer is success, there is one topic, and it is in the successor's slots."""
+    tree.ask(create("before"))
+    tree.log.dies_at = step
+    assert errors(tree.ask(create("a"))) == {"a": 0}
+    assert tree.log_lives == 2
+    tree.until(lambda: tree.handlers[0].topics["before"].partitions[0].slot_generation == 2)
+    assert tree.handlers[0].topics["a"].partitions[0].slot_generation == 2
+    tree.until(lambda: tree.log.recovered == 1)
+    assert errors(tree.ask(create("a", "b"))) == {"a": 36, "b": 0}
+
+
+@pytest.mark.parametrize("step", ["taken", "written", "published", "removing"])
+def test_the_log_process_dies_under_a_delete(tree: Tree, step: str) -> None:
+    tree.ask(create("a"))
+    topic_id = tree.handlers[0].topics["a"].topic_id
+    tree.log.dies_at = step
+    assert errors(tree.ask(DeleteTopics(["a"]))) == {"a": 0}
+    assert tree.log_lives == 2
+    assert topic_id in tree.log.removed
+    assert errors(tree.ask(DeleteTopics(["a"]))) == {"a": 3}
+
+
+def test_a_successor_knows_everything(tree: Tree) -> None:
+    tree.ask(CreateTopics([CreateTopic("a", 3, configs={"segment.ms": "9"}), CreateTopic("b")]))
+    tree.ask(DeleteTopics(["b"]))
+    tree.ask(AllocateProducerIds())
+    before = dict(tree.handlers[0].topics)
+    tree.kill()
+    tree.start()
+    tree.until(tree.is_ready)
+    tree.until(lambda: tree.handlers[0].bases == 2)
+    assert tree.handlers[0].topics == before
+    assert tree.ask(AllocateProducerIds()) == ProducerIds(1000, 1000)
+
+
+def test_a_successor_removes_what_its_predecessor_could_not(tree: Tree) -> None:
+    """The removal is durable, the log process was never told."""
+    tree.ask(create("a"))
+    topic_id = tree.handlers[0].topics["a"].topic_id
+    tree.handlers[0].call(DeleteTopics(["a"]))
+    tree.until(tree.append_waits, pump_log=False)
+    tree.log.pump()
+    tree.kill()
+    tree.start()
+    tree.until(lambda: topic_id in tree.log.removed)
+    tree.until(tree.is_ready)
+
+
+def test_stop_finishes_what_is_under_way(tree: Tree) -> None:
+    fake = tree.handlers[0]
+    request = fake.call(create("a"))
+    tree.until(tree.append_waits, pump_log=False)
+    assert tree.stop() == 0
+    fake.pump()
+    assert errors(fake.answers[request]) == {"a": 0}
+
+
+def test_damaged_metadata_stops_the_broker(
+    make_tree: Callable[..., Tree], capfd: pytest.CaptureFixture[str]
+) -> None:
+    tree = make_tree()
+    tree.start()
+    tree.until(tree.is_ready)
+    tree.ask(create("a"))
+    tree.kill()
+    data = bytearray(tree.log.path.read_bytes())
+    data[-3] ^= 1
+    tree.log.path.write_bytes(data)
+    tree.start()
+    tree.until(lambda: tree.log.inbox.waiting() > 0, pump_log=False)
+    tree.log.pump()
+    assert tree.reap() == 99
+    assert "restore it from a copy" in capfd.readouterr().err

@@ -1,0 +1,208 @@
+"""A real log process: clean restart, kill -9 at any moment, fences, a full disk."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rig import TOPIC_ID, Rig, ensure
+
+from mpbroker.ipc import calls
+from mpbroker.ipc.process import pack_fence
+from mpbroker.ipc.table import PartitionFlag
+from mpbroker.ipc.topology import LOG
+from mpbroker.log.log_dir import lock_log_dirs
+from mpbroker.log.reader import Bound, PartitionReader
+from mpbroker.records.iterate import iterate_batches
+
+Target = tuple[int, int, int]
+
+
+def targets_of(rig: Rig, partitions: int = 1, **configs: str) -> list[Target]:
+    rig.call(ensure(partitions, **configs))
+    answer = rig.await_answer()
+    assert isinstance(answer, calls.EnsuredTopic)
+    assert [p.error for p in answer.partitions] == [0] * partitions, answer
+    return [(p.slot, p.slot_generation, 5) for p in answer.partitions]
+
+
+def sequences_in(rig: Rig, target: Target, name: str = "t-0") -> list[int]:
+    """The base sequences of all batches up to the high watermark, in order."""
+    found = rig.partition(target[0])
+    bound = Bound(found.high_watermark, found.high_watermark_segment, found.high_watermark_position)
+    reader = PartitionReader(rig.directory / name)
+    offset, sequences = 0, []
+    while (piece := reader.fetch_slice(offset, 1 << 20, bound)) is not None:
+        for one in iterate_batches(reader.read(piece)):
+            assert one.header.base_offset == offset
+            sequences.append(one.header.base_sequence)
+            offset = one.last_offset + 1
+    reader.close()
+    return sequences
+
+
+@pytest.mark.parametrize("policy", ["group", "os"])
+def test_clean_restart(rig: Callable[..., Rig], batch: Callable[..., bytearray], policy: str) -> None:
+    r = rig(log_flush_policy=policy)
+    r.fork()
+    (target,) = targets_of(r)
+    for i in range(10):
+        r.job([(target, batch(producer=(3, 0, i)))])
+    assert [reply.results[0].base_offset for reply in r.await_replies(10)] == list(range(10))
+    before = r.partition(target[0])
+    assert r.stop() == 0
+    assert (r.directory / ".kafka_cleanshutdown").exists()
+    assert (r.directory / "replication-offset-checkpoint").read_text() == "0\n2\n__cluster_metadata 0 0\nt 0 10\n"
+    assert (r.directory / "recovery-point-offset-checkpoint").read_text().endswith("t 0 10\n")
+    assert (r.directory / "t-0" / "00000000000000000010.snapshot").exists()
+    r.fork()
+    assert not (r.directory / ".kafka_cleanshutdown").exists()
+    (target,) = targets_of(r)
+    assert r.partition(target[0]) == before
+    r.job([(target, batch(producer=(3, 0, 9)))])
+    assert r.await_replies(1)[0].results[0].base_offset == 9
+    r.job([(target, batch(producer=(3, 0, 10)))])
+    assert r.await_replies(1)[0].results[0].base_offset == 10
+    assert r.stop() == 0
+
+
+def test_killed_at_any_moment_nothing_acked_is_lost_or_doubled(
+    rig: Callable[..., Rig], batch: Callable[..., bytearray]
+) -> None:
+    """An idempotent producer with five requests in flight that sends again what was not answered."""
+    r = rig()
+    chance = random.Random(7)
+    acked: dict[int, int] = {}
+    flying: list[int] = []
+    upcoming = 0
+    r.fork()
+    (target,) = targets_of(r, segment_bytes="1048576")
+    for _ in range(15):
+        deadline = time.monotonic() + chance.uniform(0.005, 0.12)
+        by_request: dict[int, int] = {}
+        for sequence in flying:
+            by_request[r.job([(target, batch(producer=(3, 0, sequence), size=9_000))])] = sequence
+        while time.monotonic() < deadline:
+            while len(flying) < 5:
+                flying.append(upcoming)
+                by_request[r.job([(target, batch(producer=(3, 0, upcoming), size=9_000))])] = upcoming
+                upcoming += 1
+            for reply in r.await_replies(1):
+                sequence = by_request.pop(reply.request)
+                assert reply.results[0].error == 0
+                acked[sequence] = reply.results[0].base_offset
+                flying.remove(sequence)
+        seen = r.partition(target[0]).high_watermark
+        r.kill()
+        r.fork()
+        assert r.partition(target[0]).high_watermark >= seen
+        (target,) = targets_of(r, segment_bytes="1048576")
+        assert r.partition(target[0]).high_watermark >= seen
+    found = sequences_in(r, target)
+    assert found == list(range(len(found)))
+    assert all(found[offset] == sequence for sequence, offset in acked.items())
+    assert len(acked) > 50
+    assert len(PartitionReader(r.directory / "t-0").segments()) > 1
+    assert r.stop() == 0
+
+
+def test_a_dead_handlers_jobs_are_appended_before_its_fence(
+    rig: Callable[..., Rig], batch: Callable[..., bytearray]
+) -> None:
+    r = rig()
+    r.fork()
+    (target,) = targets_of(r)
+    for i in range(500):
+        r.job([(target, batch(producer=(3, 0, i)))])
+    acks = r.memory.words("fence_acks")
+    order = pack_fence(1, 0, r.handler)
+    r.memory.words("fence_orders").store(LOG, order)
+    r.bell.ring()
+    assert r.memory.doorbell(0).wait(20_000, lambda: acks.load(LOG) == order) or acks.load(LOG) == order
+    assert len(r.replies()) == 500
+    assert r.partition(target[0]).high_watermark == 500
+    r.memory.reset_rings_of(r.handler)
+    r.memory.words("roles").store(r.handler, 2)
+    order = pack_fence(2, 1, r.handler)
+    r.memory.words("fence_orders").store(LOG, order)
+    r.bell.ring()
+    assert r.memory.doorbell(0).wait(20_000, lambda: acks.load(LOG) == order) or acks.load(LOG) == order
+    r.bind()
+    r.job([(target, batch(producer=(3, 0, 500)))])
+    assert r.await_replies(1)[0].results[0].base_offset == 500
+    assert r.stop() == 0
+
+
+def test_a_full_disk_refuses_and_recovers(rig: Callable[..., Rig], batch: Callable[..., bytearray]) -> None:
+    """The limit of a file's size plays the full disk: EFBIG where a file system says ENOSPC."""
+    r = rig()
+    r.fork()
+    (target,) = targets_of(r)
+    limit = 200_000
+    soft, hard = resource.prlimit(r.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(r.pid, resource.RLIMIT_FSIZE, (limit, hard))
+    acked = []
+    errors = 0
+    for i in range(60):
+        r.job([(target, batch(producer=(3, 0, len(acked)), size=9_000))])
+        (result,) = r.await_replies(1)[0].results
+        if result.error == 0:
+            assert result.base_offset == len(acked)
+            acked.append(i)
+        else:
+            assert (result.error, result.base_offset) == (56, -1)
+            errors += 1
+    assert errors > 10
+    assert (r.directory / "t-0" / "00000000000000000000.log").stat().st_size <= limit
+    assert r.partition(target[0]).flags == PartitionFlag.PARTITION_LIVE
+    assert sequences_in(r, target) == list(range(len(acked)))
+    resource.prlimit(r.pid, resource.RLIMIT_FSIZE, (soft, hard))
+    r.job([(target, batch(producer=(3, 0, len(acked)), size=9_000))])
+    assert r.await_replies(1)[0].results[0].error == 0
+    assert sequences_in(r, target) == list(range(len(acked) + 1))
+    assert r.stop() == 0
+
+
+def test_damage_keeps_one_partition_offline(rig: Callable[..., Rig], batch: Callable[..., bytearray]) -> None:
+    r = rig()
+    r.fork()
+    first, second = targets_of(r, 2)
+    for target in (first, second):
+        for _ in range(3):
+            r.job([(target, batch())])
+    r.await_replies(6)
+    r.kill()
+    path = r.directory / "t-0" / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    r.fork()
+    r.call(ensure(2))
+    answer = r.await_answer()
+    assert isinstance(answer, calls.EnsuredTopic)
+    assert [p.error for p in answer.partitions] == [56, 0]
+    assert "is damaged at byte" in (answer.partitions[0].message or "")
+    assert path.read_bytes() == data
+    r.job([(first, batch())])
+    r.job([(second, batch())])
+    assert sorted(reply.results[0].error for reply in r.await_replies(2)) == [0, 56]
+    assert r.stop() == 0
+
+
+def test_the_lock_outlives_the_log_process(rig: Callable[..., Rig], tmp_path: Path) -> None:
+    r = rig()
+    (held,) = lock_log_dirs(r.config)
+    r.fork()
+    os.close(held)
+    with pytest.raises(Exception, match="locked by another broker"):
+        lock_log_dirs(r.config)
+    r.kill()
+    for fd in lock_log_dirs(r.config):
+        os.close(fd)
+    assert tmp_path.is_dir()
+    assert len(TOPIC_ID) == 16

@@ -1,0 +1,195 @@
+"""A processor's native turn in the test's own process, with the test playing handlers, log process and
+clients. No forks, no waiting.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import tempfile
+from pathlib import Path
+
+from mpbroker.ipc import topology
+from mpbroker.ipc.slots import Request, SlotKind, kind_of, pack_reply, unpack_request
+from mpbroker.ipc.topology import SharedMemory, Sizes
+from mpbroker.network.processor import connection_prefix, first_flexible_versions
+from mpbroker.network.turn import ProcessorTurn
+
+FRAME_BYTES_MAX = 4 << 20
+PROCESSOR = topology.processor(0)
+
+
+def frame(
+    api_key: int,
+    version: int,
+    correlation: int,
+    body: bytes = b"",
+    client: bytes = b"test",
+    tags: bytes = b"",
+) -> bytes:
+    header = struct.pack(">hhih", api_key, version, correlation, len(client)) + client + tags
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def answer_frame(correlation: int, body: bytes = b"") -> bytes:
+    return struct.pack(">ii", 4 + len(body), correlation) + body
+
+
+class Rig:
+    def __init__(self, handlers: int = 1, queued_max: int = 500, places: int = 64) -> None:
+        self.directory = tempfile.TemporaryDirectory(dir="/dev/shm")
+        self.memory = SharedMemory(Path(self.directory.name) / "public", Sizes(partition_slots=16))
+        self.handover, self._acceptor_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.turn = ProcessorTurn(
+            self.memory,
+            PROCESSOR,
+            self.handover.fileno(),
+            first_flexible_versions(),
+            places,
+            FRAME_BYTES_MAX,
+            queued_max,
+            connection_prefix(PROCESSOR, 1),
+        )
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.requests = {h: self.memory.ring(PROCESSOR, topology.handler(h)) for h in range(handlers)}
+        self.answers = {h: self.memory.ring(topology.handler(h), PROCESSOR) for h in range(handlers)}
+        self.from_log = self.memory.ring(topology.LOG, PROCESSOR)
+        self.arenas = {h: self.memory.arena(topology.handler(h)) for h in range(handlers)}
+        self.request_arena = self.memory.arena(PROCESSOR)
+        self.clients: list[socket.socket] = []
+        for h in range(handlers):
+            self.turn.welcome_handler(h)
+
+    def close(self) -> None:
+        for sock in (*self.clients, self.listener, self.handover, self._acceptor_end):
+            sock.close()
+        self.memory.close()
+        self.directory.cleanup()
+
+    def connect(self) -> socket.socket:
+        client = socket.create_connection(self.listener.getsockname())
+        served, _ = self.listener.accept()
+        served.setblocking(False)
+        assert self.turn.add_connection(served.detach(), 0)
+        client.settimeout(5)
+        self.clients.append(client)
+        return client
+
+    def step(self, turns: int = 3) -> None:
+        """Loopback delivers at once; a few turns see everything that was sent."""
+        for _ in range(turns):
+            self.turn.turn(0)
+
+    def taken(self, handler: int = 0) -> list[Request]:
+        """The slots that the handler takes now, RETURNs included."""
+        slots, _ = self.requests[handler].take()
+        return [unpack_request(slots, i) for i in range(len(slots) // 64)]
+
+    def requests_taken(self, handler: int = 0) -> list[Request]:
+        return [r for r in self.taken(handler) if r.kind == SlotKind.REQUEST]
+
+    def await_requests(self, handler: int = 0) -> list[Request]:
+        """For frames larger than the socket buffers, which need several rounds between the two ends."""
+        for _ in range(5000):
+            self.turn.turn(1)
+            if found := self.requests_taken(handler):
+                return found
+        raise TimeoutError("no request came")
+
+    def bytes_of(self, request: Request) -> bytes:
+        return bytes(self.request_arena.view(request.block, request.length))
+
+    def answer(self, request: Request, payload: bytes, handler: int = 0) -> int:
+        """As a handler does for an uncommon request: out of its own arena. Returns the block."""
+        arena = self.arenas[handler]
+        block = arena.allocate(len(payload))
+        arena.view(block, len(payload))[:] = payload
+        generation = arena.lend(block, PROCESSOR)
+        self.push(
+            handler,
+            pack_reply(
+                SlotKind.SEND,
+                topology.handler(handler),
+                request.channel,
+                request.connection,
+                block,
+                generation,
+                0,
+                len(payload),
+                request=request.request,
+            ),
+        )
+        return block
+
+    def answer_kind(self, request: Request, kind: int, handler: int = 0) -> None:
+        self.push(
+            handler,
+            pack_reply(
+                kind, topology.handler(handler), request.channel, request.connection, request=request.request
+            ),
+        )
+
+    def answer_in_place(self, request: Request, payload: bytes) -> None:
+        """As the log process does for a common produce: in the request's own block."""
+        at = (request.length + 7) // 8 * 8
+        self.request_arena.view(request.block, at + len(payload))[at:] = payload
+        assert self.from_log.push(
+            pack_reply(
+                SlotKind.SEND,
+                PROCESSOR,
+                request.channel,
+                request.connection,
+                request.block,
+                request.generation,
+                at,
+                len(payload),
+                request=request.request,
+            )
+        )
+
+    def push(self, handler: int, slot: bytes) -> None:
+        assert self.answers[handler].push(slot)
+
+    def in_use_bytes(self) -> int:
+        """Of the processor's request arena, by its counter page."""
+        from mpbroker.ipc.counters import Counter
+
+        self.turn.turn(0)
+        return self.memory.counters(PROCESSOR).get(Counter.COUNT_ARENA_BYTES)
+
+
+def receive(client: socket.socket, count: int) -> bytes:
+    out = b""
+    while len(out) < count:
+        more = client.recv(count - len(out))
+        if not more:
+            raise EOFError(f"closed after {len(out)} of {count} bytes")
+        out += more
+    return out
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Whether the broker has closed, with nothing left to read."""
+    client.setblocking(False)
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+    finally:
+        client.settimeout(5)
+
+
+__all__ = [
+    "FRAME_BYTES_MAX",
+    "PROCESSOR",
+    "Rig",
+    "answer_frame",
+    "frame",
+    "is_closed",
+    "kind_of",
+    "os",
+    "receive",
+]

@@ -1,0 +1,506 @@
+"""The processor's turn, phase by phase, over real sockets."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rig import FRAME_BYTES_MAX, PROCESSOR, Rig, answer_frame, frame, is_closed, receive
+
+from mpbroker.ipc import topology
+from mpbroker.ipc.slots import PART_BYTES_EACH, PartKind, SlotKind, pack_part, pack_reply, unpack_request
+from mpbroker.network import turn as native
+from mpbroker.network.channel import CloseReason
+
+METADATA, PRODUCE, FETCH, CREATE_TOPICS = 3, 0, 1, 19
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    rig = Rig()
+    yield rig
+    rig.close()
+
+
+def test_a_request_arrives_with_its_header_parsed_and_its_answer_goes_back(rig: Rig) -> None:
+    client = rig.connect()
+    sent = frame(METADATA, 4, 77, b"body!")
+    client.sendall(sent)
+    rig.step()
+    (request,) = rig.requests_taken()
+    assert rig.bytes_of(request) == sent
+    assert (request.api_key, request.api_version, request.correlation) == (METADATA, 4, 77)
+    assert sent[request.body :] == b"body!"
+    block = rig.answer(request, answer_frame(77, b"yes"))
+    rig.step()
+    assert receive(client, 11) == answer_frame(77, b"yes")
+    (returned,) = rig.taken()
+    assert (returned.kind, returned.block) == (SlotKind.RETURN, block)
+    assert rig.arenas[0].take_back(block, returned.generation)
+    assert rig.in_use_bytes() == 0
+
+
+def test_a_flexible_header_is_skipped_with_its_tags(rig: Rig) -> None:
+    client = rig.connect()
+    sent = frame(METADATA, 12, 5, b"BODY", tags=b"\x02\x07\x03abc\x09\x00")
+    client.sendall(sent)
+    rig.step()
+    (request,) = rig.requests_taken()
+    assert sent[request.body :] == b"BODY"
+
+
+def test_a_frame_may_come_in_single_bytes(rig: Rig) -> None:
+    client = rig.connect()
+    sent = frame(METADATA, 1, 9, b"0123456789")
+    for i in range(len(sent)):
+        assert rig.requests_taken() == []
+        client.send(sent[i : i + 1])
+        rig.step(1)
+    rig.step()
+    (request,) = rig.requests_taken()
+    assert rig.bytes_of(request) == sent
+
+
+@pytest.mark.parametrize("size", [0, 1, 900, 1400, 1984, 2000, 5000, 65536, 1 << 20, FRAME_BYTES_MAX - 14])
+def test_frames_of_every_size_arrive_whole(rig: Rig, size: int) -> None:
+    client = rig.connect()
+    sent = frame(PRODUCE, 3, 1, random.Random(size).randbytes(size))
+    client.setblocking(False)
+    view = memoryview(sent)
+    while view:
+        try:
+            view = view[client.send(view) :]
+        except BlockingIOError:
+            rig.step(1)
+    (request,) = rig.await_requests()
+    assert rig.bytes_of(request) == sent
+    assert rig.request_arena.capacity(request.block) - request.length >= 512, (
+        "no room for the produce job and its answer"
+    )
+    rig.answer_in_place(request, answer_frame(1))
+    rig.step()
+    assert receive(client, 8) == answer_frame(1)
+    assert rig.in_use_bytes() == 0
+
+
+def test_pipelined_requests_are_served_in_order_one_at_a_time(rig: Rig) -> None:
+    client = rig.connect()
+    frames = [frame(METADATA, 1, i, b"x" * (i * 300)) for i in range(1, 8)]
+    client.sendall(b"".join(frames))
+    for i, sent in enumerate(frames, start=1):
+        rig.step()
+        (request,) = rig.requests_taken()
+        assert rig.bytes_of(request) == sent
+        rig.answer(request, answer_frame(i))
+        rig.turn.turn(0)
+        assert receive(client, 8) == answer_frame(i)
+    rig.step()
+    assert rig.requests_taken() == []
+    assert rig.in_use_bytes() == 0
+
+
+def test_a_pipelined_request_needs_no_further_wake_up(rig: Rig) -> None:
+    client = rig.connect()
+    client.sendall(frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
+    rig.step()
+    (request,) = rig.requests_taken()
+    rig.answer(request, answer_frame(1))
+    rig.turn.turn(0)
+    assert [r.correlation for r in rig.requests_taken()] == [2]
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (struct.pack(">i", -1) + b"xxxx", CloseReason.CLOSED_FRAME_SIZE),
+        (struct.pack(">i", FRAME_BYTES_MAX + 1), CloseReason.CLOSED_FRAME_SIZE),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", CloseReason.CLOSED_FRAME_SIZE),
+        (struct.pack(">i", 0) + b"", CloseReason.CLOSED_HEADER),
+        (struct.pack(">ihhih", 10, METADATA, 1, 1, 500), CloseReason.CLOSED_HEADER),
+        (frame(METADATA, 12, 1, tags=b"\xff\xff\xff\xff\xff\xff"), CloseReason.CLOSED_HEADER),
+        (frame(METADATA, 12, 1, tags=b"\x01\x00\x7f"), CloseReason.CLOSED_HEADER),
+        (frame(120, 0, 1), CloseReason.CLOSED_UNKNOWN_API),
+        (frame(-5, 0, 1), CloseReason.CLOSED_UNKNOWN_API),
+        (frame(9999, 0, 1), CloseReason.CLOSED_UNKNOWN_API),
+    ],
+)
+def test_what_is_no_kafka_request_closes_the_connection(rig: Rig, sent: bytes, reason: CloseReason) -> None:
+    client = rig.connect()
+    client.sendall(sent)
+    rig.step()
+    assert [r for _, r, _, _ in rig.turn.closed()] == [reason]
+    assert is_closed(client)
+    assert rig.requests_taken() == []
+    assert rig.in_use_bytes() == 0
+
+
+def test_noop_goes_on_reading_and_close_closes(rig: Rig) -> None:
+    client = rig.connect()
+    client.sendall(frame(PRODUCE, 3, 1) + frame(PRODUCE, 3, 2))
+    rig.step()
+    (first,) = rig.requests_taken()
+    rig.answer_kind(first, SlotKind.NOOP)
+    rig.step()
+    (second,) = rig.requests_taken()
+    assert second.correlation == 2
+    rig.answer_kind(second, SlotKind.CLOSE)
+    rig.step()
+    assert is_closed(client)
+    assert [r for _, r, _, _ in rig.turn.closed()] == [CloseReason.CLOSED_BY_HANDLER]
+    assert rig.in_use_bytes() == 0
+
+
+def test_the_block_of_a_gone_connection_is_kept_until_its_borrower_answers(rig: Rig) -> None:
+    client = rig.connect()
+    client.sendall(frame(PRODUCE, 3, 1, b"records"))
+    rig.step()
+    (request,) = rig.requests_taken()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    rig.step()
+    assert [c for c, _, _, _ in rig.turn.closed()] == [request.connection]
+    assert rig.in_use_bytes() > 0
+    assert rig.bytes_of(request).endswith(b"records")
+    rig.answer_in_place(request, answer_frame(1))
+    assert rig.in_use_bytes() == 0
+    assert rig.turn.open_connections() == 0
+
+
+def test_a_place_is_not_given_to_another_connection_while_a_request_is_out(rig: Rig) -> None:
+    first = rig.connect()
+    first.sendall(frame(PRODUCE, 3, 1))
+    rig.step()
+    (request,) = rig.requests_taken()
+    first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    first.close()
+    rig.step()
+    second = rig.connect()
+    second.sendall(frame(PRODUCE, 3, 2))
+    rig.step()
+    (other,) = rig.requests_taken()
+    assert other.channel != request.channel
+    rig.answer_in_place(request, answer_frame(1, b"not yours"))
+    rig.answer_in_place(other, answer_frame(2))
+    rig.step()
+    assert receive(second, 8) == answer_frame(2)
+
+
+def test_a_parked_request_is_cancelled_when_its_client_goes(rig: Rig) -> None:
+    client = rig.connect()
+    client.sendall(frame(FETCH, 4, 1))
+    rig.step()
+    (request,) = rig.requests_taken()
+    rig.answer_kind(request, SlotKind.PARKED)
+    rig.step()
+    client.close()
+    rig.step()
+    (cancel,) = rig.taken()
+    assert (cancel.kind, cancel.connection, cancel.request) == (
+        SlotKind.CANCEL,
+        request.connection,
+        request.request,
+    )
+    rig.answer_kind(request, SlotKind.NOOP)
+    assert rig.in_use_bytes() == 0
+
+
+def test_parked_requests_do_not_count_as_load() -> None:
+    rig = Rig(handlers=2)
+    clients = [rig.connect() for _ in range(3)]
+    clients[0].sendall(frame(FETCH, 4, 1))
+    rig.step()
+    where = 0 if rig.requests[0].waiting() else 1
+    (parked,) = rig.requests_taken(where)
+    rig.answer_kind(parked, SlotKind.PARKED, where)
+    rig.step()
+    clients[1].sendall(frame(METADATA, 1, 2))
+    rig.step()
+    clients[2].sendall(frame(METADATA, 1, 3))
+    rig.step()
+    assert [len(rig.requests_taken(h)) for h in (0, 1)] == [1, 1]
+    rig.close()
+
+
+def test_a_handler_with_a_heavy_request_gets_nothing_while_another_is_free() -> None:
+    rig = Rig(handlers=2)
+    rig.memory.words("heavy").store(0, 123)
+    for i in range(4):
+        rig.connect().sendall(frame(METADATA, 1, i))
+        rig.step()
+    assert len(rig.requests_taken(0)) == 0
+    assert len(rig.requests_taken(1)) == 4
+    rig.close()
+
+
+def parts_answer(
+    rig: Rig,
+    request: object,
+    header: bytes,
+    path: Path,
+    slices: list[tuple[int, int]],
+    inode: int | None = None,
+) -> None:
+    arena = rig.arenas[0]
+    name = os.fsencode(path)
+    count = 1 + len(slices)
+    at_header = count * PART_BYTES_EACH
+    at_path = at_header + len(header)
+    block = arena.allocate(at_path + len(name))
+    found = path.stat().st_ino if inode is None else inode
+    parts = pack_part(PartKind.PART_BYTES, len(header), at_header)
+    for position, length in slices:
+        parts += pack_part(PartKind.PART_FILE, length, position, 3, 1, 0, found, at_path, len(name))
+    arena.view(block, at_path + len(name))[:] = parts + header + name
+    generation = arena.lend(block, PROCESSOR)
+    rig.push(
+        0,
+        pack_reply(
+            SlotKind.SEND_PARTS,
+            topology.handler(0),
+            request.channel,
+            request.connection,
+            block,
+            generation,
+            0,
+            count,  # type: ignore[attr-defined]
+            request=request.request,  # type: ignore[attr-defined]
+        ),
+    )
+
+
+def open_all(rig: Rig) -> None:
+    for channel, missing in rig.turn.opening():
+        for slot, generation, base, inode, path in missing:
+            rig.turn.file_opened(slot, generation, base, inode, os.open(path, os.O_RDONLY))
+        rig.turn.resume(channel)
+
+
+def test_slices_of_segments_are_sent_from_the_files(rig: Rig, tmp_path: Path) -> None:
+    segment = tmp_path / "00000000000000000000.log"
+    segment.write_bytes(bytes(range(256)) * 20)
+    client = rig.connect()
+    for round_ in range(3):
+        client.sendall(frame(FETCH, 4, round_))
+        rig.step()
+        (request,) = rig.requests_taken()
+        parts_answer(rig, request, b"HEAD", segment, [(10, 1000), (256, 512)])
+        rig.step()
+        if round_ == 0:
+            open_all(rig)
+        assert (
+            receive(client, 1516) == b"HEAD" + segment.read_bytes()[10:1010] + segment.read_bytes()[256:768]
+        )
+    assert rig.turn.opening() == [], "the file was opened more than once"
+    assert rig.in_use_bytes() == 0
+
+
+def test_an_answer_larger_than_all_buffers_reaches_a_slow_reader(rig: Rig, tmp_path: Path) -> None:
+    segment = tmp_path / "s.log"
+    content = random.Random(1).randbytes(8 << 20)
+    segment.write_bytes(content)
+    client = rig.connect()
+    client.sendall(frame(FETCH, 4, 1))
+    rig.step()
+    (request,) = rig.requests_taken()
+    parts_answer(rig, request, b"HEAD", segment, [(0, len(content))])
+    rig.step()
+    open_all(rig)
+    got = bytearray()
+    while len(got) < len(content) + 4:
+        got += client.recv(100_000)
+        rig.step(1)
+    assert bytes(got) == b"HEAD" + content
+
+
+def test_a_replaced_segment_sends_the_request_to_a_handler_again_and_then_closes(
+    rig: Rig, tmp_path: Path
+) -> None:
+    segment = tmp_path / "s.log"
+    segment.write_bytes(b"x" * 100)
+    client = rig.connect()
+    client.sendall(frame(FETCH, 4, 1))
+    for attempt in range(3):
+        rig.step()
+        (request,) = rig.requests_taken()
+        parts_answer(rig, request, b"HEAD", segment, [(0, 10)], inode=1)
+        rig.step()
+        ((channel, _),) = rig.turn.opening()
+        rig.turn.ask_again(channel)
+        assert attempt < 3
+    rig.step()
+    assert [r for _, r, _, _ in rig.turn.closed()] == [CloseReason.CLOSED_NO_FILE]
+    assert is_closed(client)
+
+
+def test_a_full_ring_and_queue_stop_reading_and_lose_nothing() -> None:
+    count = topology.REQUEST_RING_SLOTS + 80
+    rig = Rig(queued_max=4, places=count)
+    clients = [rig.connect() for _ in range(count)]
+    for i, client in enumerate(clients):
+        client.sendall(frame(METADATA, 1, i))
+    rig.step(topology.REQUEST_RING_SLOTS // 4 + 10)
+    assert rig.requests[0].waiting() == topology.REQUEST_RING_SLOTS
+    seen: list[int] = []
+    for _ in range(10):
+        rig.step()
+        slots, producer_waits = rig.requests[0].take(100)
+        assert producer_waits or len(seen) + len(slots) // 64 == count
+        for i in range(len(slots) // 64):
+            request = unpack_request(slots, i)
+            if request.kind == SlotKind.REQUEST:
+                seen.append(request.correlation)
+                rig.answer(request, answer_frame(request.correlation))
+        rig.step()
+    for _ in range(20):
+        rig.step()
+        for request in rig.requests_taken():
+            seen.append(request.correlation)
+            rig.answer(request, answer_frame(request.correlation))
+    assert sorted(seen) == list(range(count))
+    for i, client in enumerate(clients):
+        assert receive(client, 8) == answer_frame(i)
+    rig.close()
+
+
+def test_a_dead_handlers_untaken_and_harmless_requests_go_to_another() -> None:
+    rig = Rig(handlers=2)
+    rig.memory.words("heavy").store(1, 1)  # so that all goes to handler 0
+    clients = {i: rig.connect() for i in range(1, 5)}
+    clients[1].sendall(frame(PRODUCE, 3, 1))
+    clients[2].sendall(frame(FETCH, 4, 2))
+    rig.step()
+    taken = {r.correlation: r for r in rig.requests_taken(0)}
+    assert set(taken) == {1, 2}
+    clients[3].sendall(frame(PRODUCE, 3, 3))
+    clients[4].sendall(frame(CREATE_TOPICS, 2, 4))
+    rig.step()
+    rig.turn.fence_handler(0)
+    rig.memory.words("heavy").store(1, 0)
+    rig.step()
+    assert sorted(r.correlation for r in rig.requests_taken(1)) == [2, 3, 4]
+    assert is_closed(clients[1])
+    rig.close()
+
+
+def test_a_dead_log_process_closes_what_was_taken_and_keeps_what_was_not(rig: Rig) -> None:
+    clients = {i: rig.connect() for i in range(1, 4)}
+    clients[1].sendall(frame(PRODUCE, 3, 1))
+    clients[2].sendall(frame(FETCH, 4, 2))
+    rig.step()
+    taken = {r.correlation: r for r in rig.requests_taken()}
+    clients[3].sendall(frame(PRODUCE, 3, 3))
+    rig.step()
+    rig.turn.fence_log()
+    assert is_closed(clients[1])
+    (still,) = rig.requests_taken()
+    assert still.correlation == 3
+    rig.answer(still, answer_frame(3))
+    rig.answer(taken[2], answer_frame(2))
+    rig.step()
+    assert receive(clients[3], 8) == answer_frame(3)
+    assert receive(clients[2], 8) == answer_frame(2)
+    assert rig.in_use_bytes() == 0
+
+
+def test_an_answer_that_the_log_process_gave_before_it_died_is_delivered(rig: Rig) -> None:
+    client = rig.connect()
+    client.sendall(frame(PRODUCE, 3, 1))
+    rig.step()
+    (request,) = rig.requests_taken()
+    rig.answer_in_place(request, answer_frame(1))
+    rig.turn.fence_log()
+    rig.step()
+    assert receive(client, 8) == answer_frame(1)
+
+
+def test_idle_connections_are_closed_and_all_at_once(rig: Rig) -> None:
+    clients = [rig.connect() for _ in range(5)]
+    rig.turn.close_idle(1 << 62)
+    assert all(is_closed(c) for c in clients)
+    assert rig.turn.open_connections() == 0
+
+
+def test_stopping_answers_what_is_out_and_begins_nothing(rig: Rig) -> None:
+    idle, busy = rig.connect(), rig.connect()
+    busy.sendall(frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
+    rig.step()
+    (request,) = rig.requests_taken()
+    rig.turn.stop_reading()
+    assert is_closed(idle)
+    rig.answer(request, answer_frame(1))
+    rig.step()
+    assert receive(busy, 8) == answer_frame(1)
+    assert native.CLOSED
+
+
+def test_any_order_of_events_leaves_nothing_behind() -> None:
+    seed = 20261121
+    rng = random.Random(seed)
+    rig = Rig(handlers=2, places=32, queued_max=8)
+    live: list[tuple[socket.socket, int]] = []
+    pending: list[tuple[int, object]] = []
+    number = 0
+    for _ in range(3000):
+        action = rng.random()
+        if action < 0.2 and len(live) < 20:
+            live.append((rig.connect(), 0))
+        elif action < 0.5 and live:
+            number += 1
+            client, _ = rng.choice(live)
+            sent = frame(
+                rng.choice([PRODUCE, FETCH, METADATA]), 3, number, rng.randbytes(rng.choice([0, 10, 3000]))
+            )
+            try:
+                client.sendall(sent)
+            except OSError:
+                continue
+        elif action < 0.55 and live:
+            client, _ = live.pop(rng.randrange(len(live)))
+            rig.clients.remove(client)
+            if rng.random() < 0.5:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+        elif action < 0.75:
+            for h in (0, 1):
+                for slot in rig.taken(h):
+                    if slot.kind == SlotKind.REQUEST:
+                        pending.append((h, slot))
+                    elif slot.kind == SlotKind.RETURN:
+                        assert rig.arenas[h].take_back(slot.block, slot.generation)
+                        rig.arenas[h].free(slot.block, 8)
+        elif pending:
+            h, slot = pending.pop(rng.randrange(len(pending)))
+            kind = rng.choice(["send", "send", "noop", "close", "in place"])
+            if kind == "send":
+                rig.answer(slot, answer_frame(slot.correlation), h)  # type: ignore[arg-type,attr-defined]
+            elif kind == "in place":
+                # type: ignore[arg-type,attr-defined]
+                rig.answer_in_place(slot, answer_frame(slot.correlation))
+            else:
+                # type: ignore[arg-type]
+                rig.answer_kind(slot, SlotKind.NOOP if kind == "noop" else SlotKind.CLOSE, h)
+        rig.turn.turn(0)
+        rig.turn.closed()
+    for client, _ in live:
+        rig.clients.remove(client)
+        client.close()
+    for _ in range(200):
+        rig.step()
+        for h in (0, 1):
+            for slot in rig.taken(h):
+                if slot.kind == SlotKind.REQUEST:
+                    rig.answer_kind(slot, SlotKind.NOOP, h)
+                elif slot.kind == SlotKind.RETURN and rig.arenas[h].take_back(slot.block, slot.generation):
+                    rig.arenas[h].free(slot.block, 8)
+        while pending:
+            h, slot = pending.pop()
+            rig.answer_kind(slot, SlotKind.NOOP, h)  # type: ignore[arg-type]
+    assert rig.turn.open_connections() == 0, seed
+    assert rig.in_use_bytes() == 0, seed
+    assert all(rig.arenas[h].in_use_bytes == 0 for h in (0, 1)), seed
+    rig.close()

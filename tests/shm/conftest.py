@@ -1,0 +1,109 @@
+"""What the tests of shared memory need: children that are always reaped, a directory on a tmpfs, and seeds
+that are told.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import shutil
+import signal
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from shm.region import file_system_of
+
+# A loaded machine is slow, not wrong; the same examples in each run.
+settings.register_profile("shm", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("shm")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    try:
+        parser.addoption("--full", action="store_true", help="the stress tests with many more rounds")
+    except ValueError:
+        return  # a conftest above has it already
+
+
+@pytest.fixture(scope="session")
+def effort(request: pytest.FixtureRequest) -> int:
+    """By how much a stress test multiplies its rounds."""
+    return 20 if request.config.getoption("--full", default=False) else 1
+
+
+class Child:
+    """A forked process that runs one function; its exit code is 0 if that returned."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                work()
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        self.code: int | None = None
+
+    def wait(self, timeout_s: float = 60.0) -> int:
+        """The exit code, negative for a signal. A child that does not end in time is killed and fails the
+        test.
+        """
+        if self.code is None:
+            pidfd = os.pidfd_open(self.pid)
+            ended = select.select([pidfd], [], [], timeout_s)[0]
+            os.close(pidfd)
+            if not ended:
+                self.kill()
+                pytest.fail(f"child {self.pid} hung for {timeout_s} s")
+            self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.code
+
+    def kill(self) -> None:
+        """SIGKILL, and the reaping."""
+        if self.code is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+Fork = Callable[[Callable[[], None]], Child]
+
+
+@pytest.fixture
+def fork() -> Iterator[Fork]:
+    """Starts children; whatever still runs when the test ends is killed and reaped."""
+    children: list[Child] = []
+
+    def start(work: Callable[[], None]) -> Child:
+        children[:] = [child for child in children if child.code is None]
+        children.append(Child(work))
+        return children[-1]
+
+    yield start
+    for child in children:
+        child.kill()
+
+
+@pytest.fixture
+def dice(request: pytest.FixtureRequest) -> random.Random:
+    """Random numbers that are the same in each run; pytest prints the seed of a test that failed."""
+    seed = int(os.environ.get("SHM_TEST_SEED", "20240607"))
+    print(f"{request.node.name}: SHM_TEST_SEED={seed}")
+    return random.Random(seed)
+
+
+@pytest.fixture
+def tmpfs() -> Iterator[Path]:
+    """An empty directory on a tmpfs, gone afterwards."""
+    path = Path(tempfile.mkdtemp(prefix="shm-test-", dir="/dev/shm"))
+    assert file_system_of(path) == "tmpfs"
+    yield path
+    shutil.rmtree(path)

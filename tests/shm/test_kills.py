@@ -1,0 +1,156 @@
+"""SIGKILL at random moments: nothing is lost that was published, nothing half-done is seen, a successor just
+goes on.
+
+Each round forks a process, lets it run into the middle of its work, kills it, and looks at what it left.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from shm._bench import ring_stream, table_storm, table_verify
+from shm.arena import Arena
+from shm.region import sparse
+from shm.ring import Ring, ring_bytes
+from shm.table import SlotTable, slot_bytes
+from shm.word import Words
+
+Fork = Callable[[Callable[[], None]], Any]
+ROUNDS = 800
+ENDLESS = 2**62
+
+
+def numbers(taken: bytes) -> list[int]:
+    return [words[0] for words in struct.iter_unpack("<Q56x", taken)]
+
+
+def check_word(number: int, place: int) -> int:
+    return (number ^ place << 56) * 0x9E3779B97F4A7C15 % 2**64
+
+
+def test_a_killed_producer_leaves_whole_slots(fork: Fork, dice: random.Random, effort: int) -> None:
+    """Each producer numbers from 0; what can be taken is 0..n without a gap, each slot whole, and its
+    successor follows.
+    """
+    memory = sparse(ring_bytes(64))
+    Ring(memory, 64).reset(2**64 - 5000)
+    consumer, in_the_middle = Ring(memory, 64), 0
+    for attempt in range(ROUNDS * effort):
+        batch, enough = dice.choice((1, 3, 16)), dice.randrange(400)
+        child = fork(lambda batch=batch: ring_stream(Ring(memory, 64), ENDLESS, batch))  # type: ignore[misc]
+        due = 0
+        while due < enough:
+            taken = numbers(consumer.take(dice.randrange(1, 40))[0])
+            assert taken == list(range(due, due + len(taken))), f"round {attempt}"
+            due += len(taken)
+        child.kill()
+        left = consumer.untaken()
+        in_the_middle += 0 < len(left) < 64
+        for one in left:
+            words = struct.unpack("<8Q", one)
+            assert words == (due, *[check_word(due, place) for place in range(1, 8)]), f"round {attempt}"
+            due += 1
+        assert len(consumer.take()[0]) == 64 * len(left)
+        assert consumer.waiting() == 0
+    assert in_the_middle, "every kill came at rest: the test tests nothing"
+
+
+def test_a_killed_consumer_leaves_taken_and_untaken_apart(
+    fork: Fork, dice: random.Random, effort: int
+) -> None:
+    """A slot's number is its position: the successor begins with the first that its predecessor had not
+    taken.
+    """
+    memory, word = sparse(ring_bytes(32)), sparse(4096)
+    start = 2**32 - 10_000
+    Ring(memory, 32).reset(start)
+    producer, wrong, number = Ring(memory, 32), Words(word), start
+
+    def consume(most: int) -> None:
+        ring = Ring(memory, 32)
+        at = ring.head
+        while True:
+            for found in numbers(ring.take(most)[0]):
+                wrong.store(0, wrong.load(0) + (found != at))
+                at += 1
+
+    for attempt in range(ROUNDS * effort):
+        most, enough = dice.choice((1, 5, 32)), dice.randrange(300)
+        child = fork(lambda most=most: consume(most))  # type: ignore[misc]
+        until = number + enough
+        while number < until:
+            number += producer.push(struct.pack("<Q56x", number))
+        child.kill()
+        assert numbers(b"".join(producer.untaken())) == list(range(producer.head, number)), f"round {attempt}"
+        assert producer.tail == number
+        assert wrong.load(0) == 0, f"round {attempt}"
+
+
+def test_a_killed_table_writer_leaves_a_whole_payload(fork: Fork, dice: random.Random, effort: int) -> None:
+    memory = sparse(slot_bytes(1024))
+    table, versions, torn_copies = SlotTable(memory, 1, 1024), set(), 0
+    for attempt in range(ROUNDS * effort):
+        child = fork(lambda: table_storm(SlotTable(memory, 1, 1024), 0, ENDLESS) and None)
+        until = table.version(0) + dice.randrange(200)
+        while table.version(0) < until:
+            assert table_verify(table, 0, 5)[0] == 0, f"round {attempt}"
+        child.kill()
+        version = table.version(0)
+        assert table.read(0) == version.to_bytes(8, "little") * 128, f"round {attempt}"
+        versions.add(version)
+        other = bytes(memory[64 + 1024 * ((version + 1) & 1) :][:1024])
+        torn_copies += len(set(struct.unpack("<128Q", other))) > 1
+    assert torn_copies, "no kill hit the middle of a copy: the test tests nothing"
+
+
+def test_a_killed_arena_owner_leaves_memory_that_its_successor_can_use(
+    fork: Fork, dice: random.Random, effort: int
+) -> None:
+    """Whatever headers the dead left, its descriptors are stale and the successor's blocks are good."""
+    memory, word = sparse(8 << 20), sparse(4096)
+    published = Words(word)
+
+    def churn(seed: int) -> None:
+        arena, rolls, held = Arena(memory, 4 << 20, 0), random.Random(seed), []
+        while True:
+            if len(held) < 20:
+                size = rolls.choice((10, 5000, 70_000))
+                block = arena.allocate(size)
+                arena.view(block, size)[:] = b"\xff" * size
+                published.store(1, arena.lend(block, 5))
+                published.store(0, block)
+                held.append((block, size, arena.generation(block)))
+            else:
+                block, size, generation = held.pop(rolls.randrange(20))
+                assert arena.take_back(block, generation)
+                arena.free(block, size)
+
+    for attempt in range(100 * effort):
+        published.store(0, 0)
+        child = fork(lambda: churn(dice.randrange(2**32)))
+        for _ in range(dice.randrange(1, 3000)):
+            published.load(0)
+        while published.load(0) == 0:
+            pass
+        child.kill()
+        newest = published.load(1)
+        successor = Arena(memory, 4 << 20, 0)
+        if attempt % 2:
+            successor.reset()
+        blocks = [successor.allocate(size) for size in (10, 5000, 70_000)]
+        assert min(successor.generation(block) for block in blocks) > newest, f"round {attempt}"
+        assert successor.lent_to(5) == []
+
+
+def test_nothing_is_left_to_reap(fork: Fork) -> None:
+    child = fork(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    assert child.wait() == -signal.SIGKILL
+    try:
+        assert os.waitpid(-1, os.WNOHANG) == (0, 0)
+    except ChildProcessError:
+        return

@@ -1,0 +1,77 @@
+"""The supervisor's sans-I/O parts: stages of a death, restarts, resize limits."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpbroker.ipc import topology
+from mpbroker.ipc.process import FatalError
+from mpbroker.supervisor.plans import peers_of, stages_of
+from mpbroker.supervisor.restarts import (
+    DEATHS_IN_A_ROW_MAX,
+    HEALTHY_AFTER_MS,
+    LONGEST_DELAY_MS,
+    RestartPolicy,
+)
+from mpbroker.supervisor.tree import check_resize
+
+ROLES = [topology.LOG, topology.COORDINATOR, topology.processor(0), topology.handler(3)]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_everybody_with_a_ring_to_the_dead_acknowledges_its_death(role: int) -> None:
+    asked = {member for stage in stages_of(role) for member in stage}
+    talks_to = {a if b == role else b for a, b, _ in topology.ring_pairs() if role in (a, b)}
+    assert talks_to <= asked
+    assert talks_to <= set(peers_of(role))
+
+
+def test_processors_mend_a_handlers_death_only_after_the_log_process_has_answered_for_it() -> None:
+    stages = stages_of(topology.handler(0))
+    assert topology.LOG in stages[0]
+    assert all(topology.is_processor(member) for member in stages[-1])
+
+
+def test_the_log_process_lets_go_of_an_arena_after_no_handler_can_name_it() -> None:
+    first, second = stages_of(topology.processor(0))
+    assert all(topology.is_handler(member) for member in first)
+    assert second == (topology.LOG,)
+
+
+def test_handlers_pause_while_processors_mend_the_log_processs_death() -> None:
+    first, second, third = stages_of(topology.LOG)
+    assert {m for m in first if topology.is_handler(m)} == set(third)
+    assert all(topology.is_processor(member) for member in second)
+
+
+def test_a_child_that_was_healthy_is_replaced_at_once_however_often() -> None:
+    policy = RestartPolicy()
+    assert [policy.died(HEALTHY_AFTER_MS) for _ in range(50)] == [0] * 50
+
+
+def test_a_restart_loop_backs_off_and_ends() -> None:
+    policy = RestartPolicy()
+    delays = [policy.died(10) for _ in range(DEATHS_IN_A_ROW_MAX)]
+    assert delays[-1] is None
+    waits = [d for d in delays if d is not None]
+    assert waits == sorted(waits)
+    assert waits[-1] == LONGEST_DELAY_MS
+
+
+def test_one_healthy_life_forgives_the_young_deaths() -> None:
+    policy = RestartPolicy()
+    first = policy.died(10)
+    policy.died(10)
+    policy.died(HEALTHY_AFTER_MS + 1)
+    assert policy.died(10) == first
+
+
+@pytest.mark.parametrize(("old", "new"), [(4, 1), (4, 9), (2, 0), (1, 3), (32, 33)])
+def test_a_resize_beyond_half_and_double_is_refused(old: int, new: int) -> None:
+    with pytest.raises(FatalError, match="cannot resize handlers"):
+        check_resize("handlers", old, new, 32)
+
+
+@pytest.mark.parametrize(("old", "new"), [(4, 2), (4, 8), (1, 1), (1, 2), (5, 2)])
+def test_a_resize_within_half_and_double_is_allowed(old: int, new: int) -> None:
+    check_resize("handlers", old, new, 32)
