@@ -48,6 +48,7 @@ from mpbroker.ipc.slots import (
     read_job_batch,
     unpack_call,
     unpack_produce,
+    unpack_reply,
 )
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
 from mpbroker.ipc.topology import COORDINATOR, LOG, PROCESSES, SharedMemory, Sizes, handler
@@ -72,6 +73,7 @@ class FakeLog:
         self.dies_at: str | None = None
         self.refuse = 0
         self.broken: set[str] = set()
+        self.offline: set[str] = set()
         self.removed: list[bytes] = []
         self.ensured: list[str] = []
         self.recovered = 0
@@ -86,28 +88,17 @@ class FakeLog:
         self.end = sum(b.header.record_count for b in iterate_batches(self.path.read_bytes()))
         self.publish_metadata_slot()
 
-    def publish_metadata_slot(self) -> None:
-        size = self.path.stat().st_size
-        self._publish(0, METADATA_TOPIC_ID, 0, self.end, size)
+    def publish_metadata_slot(self, durable: tuple[int, int] | None = None) -> None:
+        """`durable`: offset and position before which all is on disk, if that is not all."""
+        offset, position = durable or (self.end, self.path.stat().st_size)
+        self._publish(0, METADATA_TOPIC_ID, 0, offset, position)
 
-    def _publish(self, slot: int, topic_id: bytes, partition: int, end: int = 0, size: int = 0) -> None:
-        payload = Partition(
-            topic_id,
-            partition,
-            self.incarnation,
-            PartitionFlag.PARTITION_LIVE,
-            0,
-            0,
-            0,
-            0,
-            end,
-            0,
-            size,
-            end,
-            0,
-            size,
-            end,
-        )
+    def _publish(
+        self, slot: int, topic_id: bytes, partition: int, durable: int = 0, position: int = 0
+    ) -> None:
+        live, end = PartitionFlag.PARTITION_LIVE, self.end if slot == 0 else 0
+        bound = (durable, 0, position)
+        payload = Partition(topic_id, partition, self.incarnation, live, 0, 0, 0, 0, *bound, *bound, end)
         self.table.write(slot, pack_partition(payload))
 
     def _maybe_die(self, step: str) -> None:
@@ -125,9 +116,9 @@ class FakeLog:
                 case SlotKind.CALL:
                     self._answer(slot)
                 case SlotKind.RETURN:
-                    call = unpack_call(slot)
-                    assert self.arena.take_back(call.block, call.generation)
-                    self.arena.free(call.block, 1)
+                    reply = unpack_reply(slot)
+                    assert self.arena.take_back(reply.block, reply.generation)
+                    self.arena.free(reply.block, 1)
         if slots or wants:
             self.memory.doorbell(COORDINATOR).ring()
 
@@ -204,6 +195,7 @@ class FakeLog:
                 message.topic_id,
                 [EnsuredPartition(p, error=56, message="no disk") for p in message.partitions],
             )
+        error = 56 if message.name in self.offline else 0
         for partition in message.partitions:
             key = (message.topic_id, partition)
             if key not in self.slots:
@@ -212,7 +204,7 @@ class FakeLog:
         return EnsuredTopic(
             message.topic_id,
             [
-                EnsuredPartition(p, self.slots[message.topic_id, p], self.incarnation)
+                EnsuredPartition(p, self.slots[message.topic_id, p], self.incarnation, error)
                 for p in message.partitions
             ],
         )
