@@ -75,6 +75,7 @@ class FakeLog:
         self.broken: set[str] = set()
         self.offline: set[str] = set()
         self.removed: list[bytes] = []
+        self.on_remove: Callable[[], None] = lambda: None
         self.ensured: list[str] = []
         self.recovered = 0
         self.slots: dict[tuple[bytes, int], int] = {}
@@ -180,6 +181,7 @@ class FakeLog:
                 return self._ensure(message)
             case RemoveTopic():
                 self.removed.append(message.topic_id)
+                self.on_remove()
                 return RemovedTopic(message.topic_id)
             case Recovered():
                 self.recovered += 1

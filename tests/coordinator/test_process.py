@@ -53,10 +53,18 @@ def test_create_is_seen_by_all_before_it_is_answered(tree: Tree) -> None:
 def test_delete_is_seen_by_all_before_the_log_process_removes(tree: Tree) -> None:
     tree.ask(create("a", "b"))
     topic_id = tree.handlers[0].topics["a"].topic_id
+    seen = []
+
+    def look() -> None:
+        for fake in tree.handlers:
+            fake.pump()
+            seen.append((set(fake.topics), fake.index, len(fake.answers)))
+
+    tree.log.on_remove = look
     assert errors(tree.ask(DeleteTopics(["a"]))) == {"a": 0}
     assert tree.log.removed == [topic_id]
-    tree.pump()
-    assert all(set(fake.topics) == {"b"} for fake in tree.handlers)
+    first, second = (fake.index for fake in tree.handlers)
+    assert seen == [({"b"}, first, 1), ({"b"}, second, 0)]
     assert errors(tree.ask(create("a"))) == {"a": 0}
     assert tree.handlers[0].topics["a"].topic_id != topic_id
 
