@@ -107,7 +107,9 @@ class Coordinator:
         self._context = context
         self._now_ms = now_ms
         self._table = memory.table()
-        self._lender = Lender(memory.arena(COORDINATOR))
+        arena = memory.arena(COORDINATOR)
+        arena.reset()
+        self._lender = Lender(arena)
         self._log = LogLink(context, self._lender, self)
         self._handlers: dict[int, Peer] = {}
         self._lives = dict.fromkeys(HANDLERS, 0)

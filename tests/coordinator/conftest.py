@@ -80,6 +80,8 @@ class FakeLog:
         self.recovered = 0
         self.slots: dict[tuple[bytes, int], int] = {}
         self.arena = memory.arena(LOG)
+        self.arena.reset()
+        self.sizes: dict[int, int] = {}
         self.inbox = memory.ring(COORDINATOR, LOG)
         self.outbox = memory.ring(LOG, COORDINATOR)
         self.table = memory.table()
@@ -119,7 +121,7 @@ class FakeLog:
                 case SlotKind.RETURN:
                     reply = unpack_reply(slot)
                     assert self.arena.take_back(reply.block, reply.generation)
-                    self.arena.free(reply.block, 1)
+                    self.arena.free(reply.block, self.sizes.pop(reply.block))
         if slots or wants:
             self.memory.doorbell(COORDINATOR).ring()
 
@@ -127,14 +129,16 @@ class FakeLog:
         self._maybe_die("taken")
         lender = self.memory.arena(COORDINATOR)
         assert lender.check(produce.block, produce.generation)
-        job = lender.view(produce.block + produce.job, 200)
+        block = lender.view(produce.block, lender.capacity(produce.block))
+        job = block[produce.job :]
         asked = read_job_batch(job, 0)
+        at = asked.data - produce.block
         assert (asked.slot, asked.slot_generation) == (0, self.incarnation)
         if self.refuse:
             fill_job_batch(job, 0, self.refuse, -1, -1, -1)
             self.refuse = 0
         else:
-            batch = bytearray(lender.view(asked.data, asked.length))
+            batch = bytearray(block[at : at + asked.length])
             assign_offset_and_epoch(batch, self.end, 0)
             fill_job_batch(job, 0, 0, self.end, -1, 0)
             with self.path.open("ab") as file:
@@ -170,6 +174,7 @@ class FakeLog:
             self._maybe_die("ensuring")
         data = encode(self.serve(message))
         block = self.arena.allocate(len(data))
+        self.sizes[block] = len(data)
         self.arena.view(block, len(data))[:] = data
         generation = self.arena.lend(block, COORDINATOR)
         answer = pack_call(SlotKind.ANSWER, LOG, call.request, block, generation, len(data))
@@ -222,6 +227,8 @@ class FakeHandler:
         self.answers: dict[int, Message] = {}
         self.topics: dict[str, TopicImage] = {}
         self.bases = 0
+        self.cluster_id = ""
+        self.arena = memory.arena(index)
         self.follows = True
         self.sleeps = False
         self.rebind()
@@ -230,7 +237,6 @@ class FakeHandler:
         """After the coordinator died, or as the successor of a handler."""
         self.outbox = self.memory.ring(self.index, COORDINATOR)
         self.inbox = self.memory.ring(COORDINATOR, self.index)
-        self.arena = self.memory.arena(self.index)
         acks = self.memory.words("bulletin_acks")
         if not hasattr(self, "bulletin"):
             self.bulletin = BulletinReader(self.memory.private.block("bulletin"), acks, self.index)
@@ -253,7 +259,8 @@ class FakeHandler:
         if self.follows:
             for news in map(_news.decode, self.bulletin.poll()):
                 if isinstance(news, MetadataBase):
-                    assert (news.cluster_id, news.node_id) == (CLUSTER_ID, 1)
+                    assert news.node_id == 1
+                    self.cluster_id = news.cluster_id
                     self.bases += 1
                     self.topics = {topic.name: topic for topic in news.topics}
                     continue
@@ -277,9 +284,14 @@ class Tree:
     """Shared memory, a forked coordinator, the fakes, and what a supervisor does to them."""
 
     def __init__(
-        self, directory: Path, public: Path, handlers: int = 2, slots: int = 1024, **settings: object
+        self,
+        directory: Path,
+        public: Path,
+        handlers: int = 2,
+        slots: int = 1024,
+        real_log: bool = False,
+        **settings: object,
     ) -> None:
-        (directory / "meta.properties").write_text(f"version=1\ncluster.id={CLUSTER_ID}\nnode.id=1\n")
         self.directory = directory
         self.config = BrokerConfig(log_dirs=(str(directory),), **settings)  # type: ignore[arg-type]
         self.memory = SharedMemory(public, Sizes(partition_slots=slots, arena_extent_bytes=64 << 20))
@@ -292,7 +304,11 @@ class Tree:
         for fake in self.handlers:
             self.roles.store(fake.index, 1)
         self.log_lives = 1
-        self.log: FakeLog | None = FakeLog(self.memory, directory, 1)
+        self.log: FakeLog | None = None
+        if real_log:
+            return
+        (directory / "meta.properties").write_text(f"version=1\ncluster.id={CLUSTER_ID}\nnode.id=1\n")
+        self.log = FakeLog(self.memory, directory, 1)
         self.roles.store(LOG, 1)
 
     def start(self) -> None:
@@ -312,12 +328,15 @@ class Tree:
         finally:
             os._exit(99)
 
-    def kill(self) -> None:
-        """SIGKILL, and the fence: what the dead had in its rings is void."""
+    def kill(self, fence_log: Callable[[int], None] = lambda _: None) -> None:
+        """SIGKILL and the fence: what is in its rings is void. `fence_log` tells a real log process."""
         os.kill(self.pid, signal.SIGKILL)
         self.reap()
         self.roles.store(COORDINATOR, 0)
+        fence_log(0)
         self.memory.reset_rings_of(COORDINATOR)
+        self.roles.store(COORDINATOR, 1)
+        fence_log(1)
         for fake in self.handlers:
             fake.rebind()
         if self.log is not None:
@@ -377,7 +396,8 @@ class Tree:
     def until(self, condition: Callable[[], bool], pump_log: bool = True) -> None:
         """Pumps until it is so."""
         poll = select.poll()
-        for index in (0, LOG, *(fake.index for fake in self.handlers)):
+        ours = [0, *(fake.index for fake in self.handlers)] + ([LOG] if self.log is not None else [])
+        for index in ours:
             poll.register(self.memory.bell_fds[index], select.POLLIN)
         end = time.monotonic() + PATIENCE_SECONDS
         while not condition():

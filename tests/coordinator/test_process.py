@@ -36,6 +36,7 @@ def errors(answer: Message) -> dict[str | None, int]:
 def test_an_empty_broker_becomes_ready(tree: Tree) -> None:
     tree.until(lambda: tree.handlers[0].bases == 1)
     assert tree.handlers[0].topics == {}
+    assert tree.handlers[0].cluster_id == "MkU3OEVBNTcwNTJENDM2Qg"
     tree.until(lambda: tree.log.recovered == 1)
     assert tree.stop() == 0
 
