@@ -1,7 +1,8 @@
-"""Answers to requests: response frames in blocks of this handler's arena, lent to a processor until it has sent them.
+"""Answers to requests: response frames in blocks of this handler's arena, lent to a processor until it has
+sent them.
 
-    block of a SEND         | frame |
-    block of a SEND_PARTS   | bytes of all PART_BYTES | pad to 8 | Part × n |
+block of a SEND         | frame |
+block of a SEND_PARTS   | bytes of all PART_BYTES | pad to 8 | n times Part |
 """
 
 from __future__ import annotations
@@ -118,8 +119,17 @@ class Answers:
         self._sizes[block] = size
         self._outbox(request.processor).push(
             pack_reply(
-                kind, self._index, request.channel, request.connection, block, generation, position, length, throttle_ms,
-                request.request, time.monotonic_ns(),
+                kind,
+                self._index,
+                request.channel,
+                request.connection,
+                block,
+                generation,
+                position,
+                length,
+                throttle_ms,
+                request.request,
+                time.monotonic_ns(),
             )
         )
 
@@ -136,7 +146,12 @@ class Answers:
     def _push_empty(self, request: Request, kind: int, throttle_ms: int) -> None:
         self._outbox(request.processor).push(
             pack_reply(
-                kind, self._index, request.channel, request.connection, throttle_ms=throttle_ms, request=request.request,
+                kind,
+                self._index,
+                request.channel,
+                request.connection,
+                throttle_ms=throttle_ms,
+                request=request.request,
                 done_ns=time.monotonic_ns(),
             )
         )

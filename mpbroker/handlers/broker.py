@@ -1,4 +1,6 @@
-"""What the APIs see of the broker: configuration, metadata, partitions, and whom they can ask. Tests put their own in its place."""
+"""What the APIs see of the broker: configuration, metadata, partitions, and whom they can ask. Tests put
+their own in its place.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
 from mpbroker.config.broker import BrokerConfig
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from mpbroker.handlers.readers import Readers
 
 WILDCARDS = ("", "0.0.0.0", "::")
+LOOPBACK = "127.0.0.1"
 ANY_EPOCH = -1
 
 
@@ -36,6 +40,16 @@ def wall_clock_ms() -> int:
 
 def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
+
+
+@cache
+def reachable(host_name: str) -> str:
+    """The name of this machine if it resolves at all; a client that cannot look it up would find nobody."""
+    try:
+        socket.getaddrinfo(host_name, None)
+    except OSError:
+        return LOOPBACK
+    return host_name
 
 
 @dataclass
@@ -53,7 +67,7 @@ class Broker:
     counters: CounterPage
     wall_clock_ms: Callable[[], int] = wall_clock_ms
     monotonic_ms: Callable[[], int] = monotonic_ms
-    host_name: str = field(default_factory=socket.getfqdn)
+    host_name: str = field(default_factory=socket.gethostname)
 
     def advertised(self, listener: int) -> Listener:
         """The address that clients of the listener with this number are told to connect to."""
@@ -61,7 +75,7 @@ class Broker:
         for advertised in self.config.advertised_listeners or ():
             if advertised.name == bound.name:
                 bound = advertised
-        host = self.host_name if bound.host in WILDCARDS else bound.host
+        host = reachable(self.host_name) if bound.host in WILDCARDS else bound.host
         return Listener(bound.name, bound.protocol, host, bound.port)
 
     def partition(self, topic: Topic, number: int) -> tuple[PartitionImage, Partition] | ErrorCode:

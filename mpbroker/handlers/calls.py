@@ -1,4 +1,6 @@
-"""Questions to the coordinator: a message in a block of this handler's arena, an answer that ends its lease."""
+"""Questions to the coordinator: a message in a block of this handler's arena, an answer that ends its
+lease.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,14 @@ class Caller:
             if self._theirs.check(answer.block, answer.generation):
                 message = calls.decode(bytes(self._theirs.view(answer.block, answer.length)))
             self._outbox.push(
-                pack_call(SlotKind.RETURN, answer.owner, answer.request, answer.block, answer.generation, answer.length)
+                pack_call(
+                    SlotKind.RETURN,
+                    answer.owner,
+                    answer.request,
+                    answer.block,
+                    answer.generation,
+                    answer.length,
+                )
             )
         if pending is None:
             return

@@ -1,4 +1,6 @@
-"""One request and the one answer that it gets: now, later, or a closed connection, but never twice and never nothing."""
+"""One request and the one answer that it gets: now, later, or a closed connection, but never twice and never
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,15 @@ class Exchange:
         self.api = api
         self.broker = broker
         self.done = False
-        self.on_end: Callable[[], None] | None = None
+        self.on_end: Callable[[], object] | None = None
 
     @property
     def version(self) -> int:
         return self.slot.api_version
 
     def __str__(self) -> str:
-        return f"{self.api.name} v{self.version} of client '{self.client_id}' (connection {self.slot.connection:#x})"
+        who = f"client '{self.client_id}' (connection {self.slot.connection:#x})"
+        return f"{self.api.name} v{self.version} of {who}"
 
     def run(self) -> None:
         """Calls the API. Whatever goes wrong in it, the exchange ends or will end."""
@@ -77,7 +80,8 @@ class Exchange:
     def reply(self, response: Message, throttle_ms: int = 0) -> None:
         if self.done:
             return
-        # Not ended before it is sent: if the response cannot be encoded there is still an error to answer with.
+        # Not ended before it is sent: if the response cannot be encoded there is still an error to answer
+        # with.
         frame = encode_response_frame(self.slot.api_key, self.version, self.slot.correlation, response)
         self.broker.answers.send(self.slot, frame, throttle_ms)
         self._end()
@@ -101,7 +105,9 @@ class Exchange:
         self._end()
 
     def fail(self, code: ErrorCode) -> None:
-        """Answers with an error in the form that this API has for it; closes the connection if it has none."""
+        """Answers with an error in the form that this API has for it; closes the connection if it has
+        none.
+        """
         if self.done:
             return
         try:

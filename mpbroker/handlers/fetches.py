@@ -1,7 +1,9 @@
-"""Fetches that wait for bytes: parked under the partition table slots they read, marked there so that the log process tells us.
+"""Fetches that wait for bytes: parked under the partition table slots they read, marked there so that the log
+process tells us.
 
-A mark is set before the fetch looks once more and cleared with the last fetch of its slot. The log process publishes, then reads the
-marks, then moves our dirty word: either the second look sees the new bytes or the dirty word moves. (Kafka: DelayedFetch.)
+A mark is set before the fetch looks once more and cleared with the last fetch of its slot. The log process
+publishes, then reads the marks, then moves our dirty word: either the second look sees the new bytes or the
+dirty word moves. (Kafka: DelayedFetch.)
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from mpbroker.ipc.slots import Request
 from shm.marks import WaitingMarks
 from shm.table import SlotTable
 
-# Fetches that have ended are forgotten together, when there are more of them than this and than of those that wait.
+# Fetches that have ended are forgotten together, when there are more of them than this and than of those that
+# wait.
 MOST_ENDED = 64
 
 
@@ -49,7 +52,9 @@ class Fetches:
     def __len__(self) -> int:
         return len(self._purgatory)
 
-    def park(self, fetch: ParkedFetch, slots: Iterable[int], deadline_ms: int, parked: Callable[[], None]) -> None:
+    def park(
+        self, fetch: ParkedFetch, slots: Iterable[int], deadline_ms: int, parked: Callable[[], None]
+    ) -> None:
         """Completes the fetch as soon as it can be; calls `parked` if that is not at once."""
         watch = self._purgatory.watch(fetch, slots, deadline_ms)
         if watch is None:
@@ -60,7 +65,7 @@ class Fetches:
 
     def look(self) -> None:
         """The dirty word moved: tries the fetches of slots that changed since they were last looked at."""
-        for slot in self._purgatory.keys():
+        for slot in self._purgatory.watched():
             version = self._table.version(slot)
             if version != self._seen.get(slot):
                 self._seen[slot] = version
@@ -69,7 +74,7 @@ class Fetches:
 
     def look_at_all(self) -> None:
         """The metadata changed: a fetch may have become an error."""
-        for slot in self._purgatory.keys():
+        for slot in self._purgatory.watched():
             self._purgatory.check(slot)
         self._sweep()
 

@@ -1,8 +1,10 @@
-"""Appends that the slow path asks for: the validated batches and their job in one block of this handler's arena.
+"""Appends that the slow path asks for: the validated batches and their job in one block of this handler's
+arena.
 
-    | JobHeader | JobBatch × n | batch, padded to 8 | … |
+    | JobHeader | n times JobBatch | batch, padded to 8 | … |
 
-The log process fills the job and sends it back (PRODUCE_BACK, PRODUCED in slots.pxd); the answer is made here.
+The log process fills the job and sends it back (PRODUCE_BACK, PRODUCED in slots.pxd); the answer is made
+here.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class Append(NamedTuple):
 
 
 Then: TypeAlias = Callable[[list[Batch] | None], None]
-"""Gets the filled batches in the order they were given, or None if the log process died: nobody knows then."""
+"""Gets the filled batches in the order they were given, or None if the log process died: nobody knows
+then.
+"""
 
 
 class Jobs:
@@ -55,7 +59,9 @@ class Jobs:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def append(self, request: Request, acks: int, timeout_ms: int, appends: Sequence[Append], then: Then) -> None:
+    def append(
+        self, request: Request, acks: int, timeout_ms: int, appends: Sequence[Append], then: Then
+    ) -> None:
         """Raises shm.arena.ArenaFull, having sent nothing."""
         head = job_bytes(len(appends))
         size = (head + 7) // 8 * 8 + sum((len(a.batch.data) + 7) // 8 * 8 for a in appends)
@@ -67,8 +73,20 @@ class Jobs:
             length = len(batch.data)
             view[at : at + length] = batch.data
             write_job_batch(
-                view, i, slot, slot_generation, block + at, self._index, length, batch.record_count, batch.producer_id,
-                batch.producer_epoch, batch.base_sequence, batch.max_timestamp, config_version, batch.attributes,
+                view,
+                i,
+                slot,
+                slot_generation,
+                block + at,
+                self._index,
+                length,
+                batch.record_count,
+                batch.producer_id,
+                batch.producer_epoch,
+                batch.base_sequence,
+                batch.max_timestamp,
+                config_version,
+                batch.attributes,
             )
             at += (length + 7) // 8 * 8
         generation = self._arena.lend(block, LOG)
@@ -76,8 +94,20 @@ class Jobs:
         self._pending[number] = block, size, len(appends), request.processor, then
         self._push(
             pack_produce(
-                SlotKind.PRODUCE_BACK, acks, request.processor, request.channel, request.connection, block, generation, 0,
-                self._index, self._index, max(timeout_ms, 0), number, request.received_ns, time.monotonic_ns(),
+                SlotKind.PRODUCE_BACK,
+                acks,
+                request.processor,
+                request.channel,
+                request.connection,
+                block,
+                generation,
+                0,
+                self._index,
+                self._index,
+                max(timeout_ms, 0),
+                number,
+                request.received_ns,
+                time.monotonic_ns(),
             )
         )
 

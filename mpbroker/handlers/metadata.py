@@ -1,7 +1,7 @@
 """The topics as this handler knows them: the coordinator's base and deltas applied, looked up by name and id.
 
-`__cluster_metadata` is left out: clients never see it, and a name that is not here cannot be written or read. (Kafka:
-KRaftMetadataCache.)
+`__cluster_metadata` is left out: clients never see it, and a name that is not here cannot be written or read.
+(Kafka: KRaftMetadataCache.)
 """
 
 from __future__ import annotations
@@ -146,6 +146,11 @@ class Metadata:
             config = resolve(self._config, image.configs)
             resolved = self._resolved[key] = config, policy_of(config)
         return Topic(
-            image.name, image.topic_id, image.internal, image.config_version, image.configs, *resolved,
+            image.name,
+            image.topic_id,
+            image.internal,
+            image.config_version,
+            image.configs,
+            *resolved,
             partitions={p.partition: p for p in image.partitions},
         )

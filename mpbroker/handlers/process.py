@@ -1,7 +1,7 @@
 """The handler process: the loop around the native turn, and what the turn hands back.
 
-Each round: obey the supervisor's fences, take a turn, read the coordinator's news, serve the slow requests, look after the parked
-ones, publish all answers. (Kafka: KafkaRequestHandler.run, RequestHandlerHelper.)
+Each round: obey the supervisor's fences, take a turn, read the coordinator's news, serve the slow requests,
+look after the parked ones, publish all answers. (Kafka: KafkaRequestHandler.run, RequestHandlerHelper.)
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import struct
 import time
+from functools import partial
 
 from mpbroker.handlers.answers import Answers
 from mpbroker.handlers.apis import all_apis
@@ -25,7 +26,7 @@ from mpbroker.handlers.readers import Readers
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.handlers.turn import Turn
 from mpbroker.ipc.bulletin import BulletinReader
-from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, Fence, ProcessContext
 from mpbroker.ipc.slots import (
     Request,
@@ -39,7 +40,6 @@ from mpbroker.ipc.slots import (
 from mpbroker.ipc.topology import (
     COORDINATOR,
     FIRST_HANDLER,
-    FIRST_PROCESSOR,
     LOG,
     MAX_PROCESSORS,
     is_processor,
@@ -50,10 +50,12 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_request
 from mpbroker.protocol.headers import encode_response_frame
 from mpbroker.protocol.wire import MalformedMessage
+from shm.arena import ArenaFull
 
 log = logging.getLogger("mpbroker")
 
-# A ring that was full is looked at again after this time at the latest: its consumer rings, but maybe just before we sleep.
+# A ring that was full is looked at again after this time at the latest: its consumer rings, but maybe just
+# before we sleep.
 RETRY_FULL_RING_MS = 2
 # How long a stopping handler waits for log process and coordinator to answer what it took.
 STOP_PATIENCE_MS = 5_000
@@ -72,7 +74,7 @@ class Handler:
         self.number = context.index - FIRST_HANDLER
         self.arena = memory.arena(context.index)
         self.outboxes = {
-            p: Outbox(memory.ring(context.index, p), lambda p=p: context.ring(p))
+            p: Outbox(memory.ring(context.index, p), partial(context.ring, p))
             for p in (COORDINATOR, *map(processor, range(MAX_PROCESSORS)))
         }
         self.request_arenas = {p: memory.arena(p) for p in map(processor, range(MAX_PROCESSORS))}
@@ -80,16 +82,20 @@ class Handler:
         self.open: dict[Exchange, None] = {}
         self.heavy = memory.words("heavy")
         self.is_ready = False
-        self.log_was_fenced = False
+        self.log_was_fenced = self.coordinator_was_fenced = False
         self._watch_words()
         self._make_broker()
 
     def _watch_words(self) -> None:
         private, index = self.context.memory.private, self.context.index
-        self.news = BulletinReader(private.block("bulletin"), self.context.memory.words("bulletin_acks"), index)
+        self.news = BulletinReader(
+            private.block("bulletin"), self.context.memory.words("bulletin_acks"), index
+        )
         self.bulletin_word = self.turn.watch(private.block("bulletin"), 0)
         self.dirty_word = self.turn.watch(private.block("dirty"), 8 * self.number)
-        self.order_words = [self.turn.watch(private.block(name), 8 * index) for name in ("fence_orders", "orders")]
+        self.order_words = [
+            self.turn.watch(private.block(name), 8 * index) for name in ("fence_orders", "orders")
+        ]
 
     def _make_broker(self) -> None:
         context, memory = self.context, self.context.memory
@@ -129,6 +135,8 @@ class Handler:
 
     def round(self, timeout_ms: int) -> None:
         self.obey_fences()
+        if not self.turn.log_is_up or not self.broker.coordinator.peer_is_up:
+            self.notice_peers()
         slots = self.turn.run(timeout_ms)
         for word in self.order_words:
             self.turn.changed(word)
@@ -153,7 +161,9 @@ class Handler:
         self.turn.flush()
         for outbox in self.outboxes.values():
             if len(outbox) and not outbox.flush():
-                self.context.counters.set(Counter.COUNT_RING_FULL, sum(o.times_full for o in self.outboxes.values()))
+                self.context.counters.set(
+                    Counter.COUNT_RING_FULL, sum(o.times_full for o in self.outboxes.values())
+                )
 
     def read_news(self) -> None:
         news = self.news.poll()
@@ -165,10 +175,13 @@ class Handler:
         if not self.is_ready and self.broker.metadata.version >= 0:
             self.is_ready = True
             self.context.ready()
-        if not self.log_was_fenced and not self.turn.log_is_up and self.context.is_alive(LOG):
-            self.set_log_up(True)
-        if not self.broker.coordinator.peer_is_up and self.context.is_alive(COORDINATOR):
-            self.broker.coordinator.peer_is_up = True
+
+    def notice_peers(self) -> None:
+        """At the first start a peer may be younger than this process; after a fence only a welcome counts."""
+        if not self.log_was_fenced and not self.turn.log_is_up:
+            self.set_log_up(self.context.is_alive(LOG))
+        if not self.coordinator_was_fenced and not self.broker.coordinator.peer_is_up:
+            self.broker.coordinator.peer_is_up = self.context.is_alive(COORDINATOR)
 
     # ---- what the turn hands back ----
 
@@ -225,24 +238,37 @@ class Handler:
             body, _ = decode_request(slot.api_key, slot.api_version, frame, slot.body)
         except (MalformedMessage, UnicodeDecodeError) as error:
             log.warning(
-                "closing connection %#x: malformed %s v%d: %s", slot.connection, api.name, slot.api_version, error
+                "closing connection %#x: malformed %s v%d: %s",
+                slot.connection,
+                api.name,
+                slot.api_version,
+                error,
             )
             self.broker.answers.close(slot)
             return
         exchange = Exchange(slot, client_id, body, api, self.broker)
+        started_ns = time.monotonic_ns()
         exchange.run()
+        self.context.counters.record(Histogram.TIME_LOCAL_NS, time.monotonic_ns() - started_ns)
         if not exchange.done:
             self.open[exchange] = None
-            exchange.on_end = lambda: self.open.pop(exchange, None) and None
+            exchange.on_end = partial(self.open.pop, exchange, None)
 
     def refuse(self, slot: Request) -> None:
         """An API or version that is not served. Only ApiVersions has an answer for that."""
         if slot.api_key == ApiKey.API_VERSIONS:
             frame = encode_response_frame(slot.api_key, 0, slot.correlation, unsupported())
-            self.broker.answers.send(slot, frame)
+            try:
+                self.broker.answers.send(slot, frame)
+            except ArenaFull as error:
+                log.error("closing connection %#x: no memory for an answer: %s", slot.connection, error)
+                self.broker.answers.close(slot)
             return
         log.warning(
-            "closing connection %#x: API key %d version %d is not served", slot.connection, slot.api_key, slot.api_version
+            "closing connection %#x: API key %d version %d is not served",
+            slot.connection,
+            slot.api_key,
+            slot.api_version,
         )
         self.broker.answers.close(slot)
 
@@ -299,8 +325,10 @@ class Handler:
     def fence_coordinator(self, fence: Fence) -> None:
         if fence.alive:
             self.turn.rebind(COORDINATOR)
+            self.coordinator_was_fenced = False
             self.broker.coordinator.welcomed()
         else:
+            self.coordinator_was_fenced = True
             self.turn.drop_inbox(COORDINATOR)
             self.broker.coordinator.fenced()
 
@@ -309,11 +337,14 @@ class Handler:
         self.turn.paused = True
         self.broker.fetches.expire_all()
         until_ms = monotonic_ms() + STOP_PATIENCE_MS
-        while (self.open or any(map(len, self.outboxes.values()))) and monotonic_ms() < until_ms:
+        while self.has_unfinished() and monotonic_ms() < until_ms:
             self.round(RETRY_FULL_RING_MS)
         for exchange in list(self.open):
             exchange.close()
         self.flush()
+
+    def has_unfinished(self) -> bool:
+        return bool(self.open or self.turn.waiting_jobs or any(map(len, self.outboxes.values())))
 
 
 def _client_id(frame: memoryview) -> str:

@@ -1,12 +1,13 @@
-"""The common Produce request, decoded, validated and turned into a job without Python (KIP-98, ProduceRequest.json v3-13).
+"""The common Produce request, decoded, validated and turned into a job without Python (KIP-98,
+ProduceRequest.json v3-13).
 
-Two passes over the body: `measure` walks its structure and checks every bound; `accept` then looks topics up, validates the batches
-and writes the job and the answer behind the request, in what its block has left:
+Two passes over the body: `measure` walks its structure and checks every bound; `accept` then looks topics up,
+validates the batches and writes the job and the answer behind the request, in what its block has left:
 
-    | frame of the request | pad to 8 | JobHeader | JobBatch × n | response frame with holes | free |
+    | frame of the request | pad to 8 | JobHeader | n times JobBatch | response frame with holes | free |
 
-Whatever is not common (an error of any kind, a compressed batch, a transaction, too little room) is left to the slow path, and
-nothing has been changed then but bytes behind the frame.
+Whatever is not common (an error of any kind, a compressed batch, a transaction, too little room) is left to
+the slow path, and nothing has been changed then but bytes behind the frame.
 """
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 

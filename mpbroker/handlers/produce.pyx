@@ -5,7 +5,8 @@ from libc.string cimport memcpy, memset
 from mpbroker.handlers.topics cimport Place, Topic, TopicsRef, topic_by_id, topic_by_name
 from mpbroker.ipc.slots cimport PRODUCE, JobBatch, JobHeader, ProduceSlot, RequestSlot
 from mpbroker.records.batch cimport (
-    BATCH_OK, LOG_APPEND_TIME_BIT, NO_TIMESTAMP, TRANSACTIONAL_BIT, BatchInfo, set_max_timestamp, validate_batch,
+    BATCH_OK, LOG_APPEND_TIME_BIT, NO_TIMESTAMP, TRANSACTIONAL_BIT, BatchInfo, set_max_timestamp,
+    validate_batch,
 )
 from shm.arena cimport block_capacity
 
@@ -180,7 +181,9 @@ cdef inline bint timestamps_allowed(Topic *topic, BatchInfo *info, int64_t now_m
         return True
     if info.min_timestamp < NO_TIMESTAMP:
         return False
-    return now_ms - info.min_timestamp <= topic.before_max_ms and info.max_timestamp - now_ms <= topic.after_max_ms
+    if now_ms - info.min_timestamp > topic.before_max_ms:
+        return False
+    return info.max_timestamp - now_ms <= topic.after_max_ms
 
 
 cdef bint accept_batch(
@@ -201,7 +204,8 @@ cdef bint accept_batch(
     memset(job, 0, sizeof(JobBatch))
     job.slot, job.slot_generation = place.slot, place.generation
     job.length, job.count = info.length, info.count
-    job.producer_id, job.producer_epoch, job.base_sequence = info.producer_id, info.producer_epoch, info.base_sequence
+    job.producer_id, job.producer_epoch = info.producer_id, info.producer_epoch
+    job.base_sequence = info.base_sequence
     job.max_timestamp, job.attributes = info.max_timestamp, info.attributes
     job.config_version = topic.config_version
     job.base_offset = job.append_time_ms = job.log_start_offset = -1
@@ -304,8 +308,8 @@ cdef bint try_produce(
     if reply + shape.reply_bytes > block_capacity(arena, request.block):
         return False
     if not accept(
-        base + request.body, request.length - request.body, version, &shape, topics, now_ms, arena, request.block, jobs,
-        base + reply, <uint32_t>request.correlation,
+        base + request.body, request.length - request.body, version, &shape, topics, now_ms, arena,
+        request.block, jobs, base + reply, <uint32_t>request.correlation,
     ):
         return False
     header.batches, header.reserved = shape.partitions, 0

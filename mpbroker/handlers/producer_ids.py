@@ -1,4 +1,6 @@
-"""Producer ids, handed out one by one from blocks that the coordinator allocates durably. (Kafka: RPCProducerIdManager, KIP-730.)"""
+"""Producer ids, handed out one by one from blocks that the coordinator allocates durably. (Kafka:
+RPCProducerIdManager, KIP-730.)
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from mpbroker.handlers.calls import Caller
-from mpbroker.ipc.calls import AllocateProducerIds, Message, ProducerIds as Block
+from mpbroker.ipc.calls import AllocateProducerIds, Message
+from mpbroker.ipc.calls import ProducerIds as Block
 from mpbroker.protocol.errors import ErrorCode
 
 Then: TypeAlias = Callable[[int | ErrorCode], None]
@@ -42,5 +45,6 @@ class ProducerIds:
             return
         waiting, self._waiting = self._waiting, deque()
         for then in waiting:
-            # Java's idempotent producer retries this; NOT_COORDINATOR would make it look for a transaction coordinator.
+            # Java's idempotent producer retries this; NOT_COORDINATOR would make it look for a transaction
+            # coordinator.
             then(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

@@ -1,7 +1,8 @@
 """Where requests wait for something to happen to a key, or for their time to run out. Sans-I/O.
 
-Each operation ends exactly once: completed because a key it watches was checked, expired at its deadline, or cancelled. Deadlines are
-kept to the millisecond in one heap. (Kafka: DelayedOperation, DelayedOperationPurgatory.)
+Each operation ends exactly once: completed because a key it watches was checked, expired at its deadline, or
+cancelled. Deadlines are kept to the millisecond in one heap. (Kafka: DelayedOperation,
+DelayedOperationPurgatory.)
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from typing import Generic, Protocol, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-# The heap is rebuilt when more than this many of its entries, and more than half of them, belong to operations that have ended.
+# The heap is rebuilt when more than this many of its entries, and more than half of them, belong to
+# operations that have ended.
 MOST_DEAD_TIMERS = 256
 
 
 class Operation(Protocol):
-    """What can wait. Each of the two ends it; the purgatory calls `expire` at most once, and never after `try_complete` said yes."""
+    """What can wait. Each of the two ends it; the purgatory calls `expire` at most once, and never after
+    `try_complete` said yes.
+    """
 
     def try_complete(self) -> bool: ...
 
@@ -38,10 +42,14 @@ class Watch(Generic[K]):
 
 
 class Purgatory(Generic[K]):
-    """`on_first(key)` is called before the first operation that waits for a key looks again, `on_last(key)` after the last ended."""
+    """`on_first(key)` is called before the first operation that waits for a key looks again, `on_last(key)`
+    after the last ended.
+    """
 
     def __init__(
-        self, on_first: Callable[[K], None] = lambda _key: None, on_last: Callable[[K], None] = lambda _key: None
+        self,
+        on_first: Callable[[K], None] = lambda _key: None,
+        on_last: Callable[[K], None] = lambda _key: None,
     ) -> None:
         self._on_first = on_first
         self._on_last = on_last
@@ -55,13 +63,14 @@ class Purgatory(Generic[K]):
         """Operations that wait."""
         return self._alive
 
-    def keys(self) -> list[K]:
+    def watched(self) -> list[K]:
         return list(self._by_key)
 
     def watch(self, operation: Operation, keys: Iterable[K], deadline_ms: int) -> Watch[K] | None:
         """Parks the operation unless it can be completed now; None if it was.
 
-        It is tried once more after all keys are watched: what happened between the two looks would be missed otherwise.
+        It is tried once more after all keys are watched: what happened between the two looks would be missed
+        otherwise.
         """
         if operation.try_complete():
             return None

@@ -17,10 +17,16 @@ READ_COMMITTED = 1
 
 
 def bound_of(partition: Partition, isolation_level: int) -> Bound:
-    """The end of what a consumer may see: high watermark, or last stable offset if it wants committed records only."""
+    """The end of what a consumer may see: high watermark, or last stable offset if it wants committed
+    records only.
+    """
     if isolation_level == READ_COMMITTED:
-        return Bound(partition.last_stable_offset, partition.last_stable_segment, partition.last_stable_position)
-    return Bound(partition.high_watermark, partition.high_watermark_segment, partition.high_watermark_position)
+        return Bound(
+            partition.last_stable_offset, partition.last_stable_segment, partition.last_stable_position
+        )
+    return Bound(
+        partition.high_watermark, partition.high_watermark_segment, partition.high_watermark_position
+    )
 
 
 class Readers:

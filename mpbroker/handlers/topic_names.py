@@ -17,7 +17,9 @@ def problem_with(name: str) -> str | None:
     if name in (".", ".."):
         return f"Topic name is invalid: '{name}' is not allowed"
     if len(name) > LONGEST:
-        return f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {LONGEST}"
+        return (
+            f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {LONGEST}"
+        )
     if not _LEGAL.fullmatch(name):
         return (
             f"Topic name is invalid: '{name}' contains one or more characters other than "
@@ -27,7 +29,9 @@ def problem_with(name: str) -> str | None:
 
 
 def collision(name: str, existing: Iterable[str]) -> str | None:
-    """Another topic whose name differs only in periods and underscores: their metrics could not be told apart."""
+    """Another topic whose name differs only in periods and underscores: their metrics could not be told
+    apart.
+    """
     if "." not in name and "_" not in name:
         return None
     plain = name.replace(".", "_")

@@ -32,15 +32,17 @@ cdef int new_index(Index *index, uint64_t size) except -1:
 
 cdef Topic *new_topic(policy, places) except NULL:
     cdef bytes name = policy.name.encode(), topic_id = policy.topic_id
+    if len(topic_id) != 16:
+        raise ValueError(f"a topic id has 16 bytes, not {len(topic_id)}")
     cdef Topic *topic = <Topic *>calloc(1, sizeof(Topic))
     cdef int32_t partitions = max(places, default=-1) + 1
     if topic == NULL:
         raise MemoryError("no memory for a topic")
     topic.name = <uint8_t *>calloc(len(name) + 1, 1)
     topic.places = <Place *>calloc(partitions + 1, sizeof(Place))
-    if topic.name == NULL or topic.places == NULL or len(topic_id) != 16:
+    if topic.name == NULL or topic.places == NULL:
         free_topic(topic)
-        raise MemoryError("no memory for a topic") if len(topic_id) == 16 else ValueError("a topic id has 16 bytes")
+        raise MemoryError("no memory for a topic")
     memcpy(topic.name, <const char *>name, len(name))
     memcpy(topic.id, <const char *>topic_id, 16)
     topic.name_length, topic.partitions = len(name), partitions
@@ -80,7 +82,9 @@ cdef class TopicTable:
         self._reindex()
 
     def update(self, changed=(), removed=()) -> None:
-        """Puts (policy, {partition: (slot, generation)}) of each changed topic; drops the topics with the removed ids."""
+        """Puts (policy, {partition: (slot, generation)}) of each changed topic; drops the topics with the
+        removed ids.
+        """
         cdef Topic *topic
         changed = list(changed)
         self._grow(self.count + len(changed))

@@ -1,4 +1,5 @@
-"""A handler's turn: sleep until there is work, take all of it, do the common produce requests without Python, hand back the rest.
+"""A handler's turn: sleep until there is work, take all of it, do the common produce requests without Python,
+hand back the rest.
 
     1. sleep      arm the bell, look at every ring and watched word, sleep for at most the time given
     2. take       copy each ring's slots and advance its head before acting on them
@@ -15,18 +16,20 @@ from libc.string cimport memcpy, memmove
 from mpbroker.handlers.produce cimport PRODUCE_KEY, try_produce
 from mpbroker.handlers.topics cimport TopicTable
 from mpbroker.ipc.counters cimport (
-    COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS, COUNT_RING_FULL, COUNT_WAKEUPS, REQUESTS_PER_TURN,
-    TIME_LOCAL_NS, TIME_REQUEST_QUEUE_NS,
+    COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS, COUNT_RING_FULL, COUNT_WAKEUPS,
+    REQUESTS_PER_TURN, TIME_LOCAL_NS, TIME_REQUEST_QUEUE_NS,
 )
 from mpbroker.ipc.slots cimport REQUEST, ProduceSlot, RequestSlot
 from shm.arena cimport Arena
 from shm.atomics cimport load_acquire, load_relaxed, store_relaxed
 from shm.counters cimport (
-    HISTOGRAM_BUCKETS, CounterPage, CountersRef, counter_add, heartbeat, histogram_bucket, histogram_record, monotonic_ns,
+    HISTOGRAM_BUCKETS, CounterPage, CountersRef, counter_add, heartbeat, histogram_bucket, histogram_record,
+    monotonic_ns,
 )
 from shm.doorbell cimport BellRef, Doorbell, bell_arm, bell_disarm, bell_drain, bell_ring
 from shm.ring cimport (
-    Ring, RingRef, Slot, ring_advance, ring_peek, ring_publish, ring_room, ring_stage, ring_waiting, ring_want_space,
+    Ring, RingRef, Slot, ring_advance, ring_peek, ring_publish, ring_room, ring_stage, ring_waiting,
+    ring_want_space,
 )
 
 from mpbroker.ipc.topology import COORDINATOR, FIRST_PROCESSOR, LOG, MAX_PROCESSORS, processor
@@ -43,7 +46,8 @@ cdef extern from *:
     """
     #include <time.h>
     static inline long long wall_clock_ms(void) {
-        struct timespec t; clock_gettime(CLOCK_REALTIME, &t); return t.tv_sec * 1000LL + t.tv_nsec / 1000000; }
+        struct timespec t; clock_gettime(CLOCK_REALTIME, &t); return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
+        }
     """
     int64_t wall_clock_ms() nogil
 
@@ -108,7 +112,8 @@ cdef class Turn:
         cdef Doorbell bell = memory.doorbell(index), log_bell = memory.doorbell(LOG)
         self.index, self.topics = index, topics
         self.keep = [to_log, bell, log_bell, counters]
-        self.log, self.log_bell, self.bell, self.counters = &to_log.ref, &log_bell.ref, &bell.ref, &counters.ref
+        self.log, self.log_bell = &to_log.ref, &log_bell.ref
+        self.bell, self.counters = &bell.ref, &counters.ref
         self.paused, self.log_is_up = False, True
         for peer in (*range(FIRST_PROCESSOR, FIRST_PROCESSOR + MAX_PROCESSORS), LOG, COORDINATOR):
             self._add_peer(memory, peer)
@@ -130,7 +135,7 @@ cdef class Turn:
     def watch(self, unsigned char[::1] block, Py_ssize_t at) -> int:
         """A 64-bit word whose change ends the sleep; `seen` tells how far the caller knows it."""
         if self.watched_count == MOST_WATCHED or at + 8 > block.shape[0] or <size_t>&block[at] % 8:
-            raise ValueError(f"cannot watch a word at {at} of {block.shape[0]} bytes, besides {self.watched_count} others")
+            raise ValueError(f"cannot watch word {self.watched_count}, at {at} of {block.shape[0]} bytes")
         self.keep.append(block)
         self.watched[self.watched_count].word = <uint64_t *>&block[at]
         self.watched_count += 1
@@ -151,6 +156,11 @@ cdef class Turn:
             raise ValueError(f"a slot has {sizeof(Slot)} bytes, not {slot.shape[0]}")
         if self._to_log(<const Slot *>&slot[0]):
             raise MemoryError("no memory for a job that waits for room in the log ring")
+
+    @property
+    def waiting_jobs(self):
+        """Jobs that found the log ring full."""
+        return self.to_log.count
 
     def flush(self) -> None:
         """Publishes what was pushed and rings the log process."""
@@ -280,7 +290,8 @@ cdef class Turn:
         return failed
 
     cdef void _count(self, uint64_t requests, uint64_t fast, uint64_t slow, uint64_t local_ns) noexcept nogil:
-        cdef uint64_t *bucket = self.counters.histograms + TIME_LOCAL_NS * HISTOGRAM_BUCKETS + histogram_bucket(local_ns)
+        cdef int place = TIME_LOCAL_NS * HISTOGRAM_BUCKETS + histogram_bucket(local_ns)
+        cdef uint64_t *bucket = self.counters.histograms + place
         counter_add(self.counters, COUNT_REQUESTS, requests)
         counter_add(self.counters, COUNT_PRODUCE_FAST, fast)
         counter_add(self.counters, COUNT_PRODUCE_SLOW, slow)

@@ -1,8 +1,10 @@
-"""Requests a second that the handler's native turn does, alone on one core: one-record Produce requests of 100 bytes.
+"""Requests a second that the handler's native turn does, alone on one core: one-record Produce requests of
+100 bytes.
 
     python ops/bench/handler.py [--seconds 2] [--version 7] [--batch 64]
 
-Requests lie in a processor's arena, as they would after reading; the log ring is emptied between turns, outside of the clock.
+Requests lie in a processor's arena, as they would after reading; the log ring is emptied between turns,
+outside of the clock.
 """
 
 from __future__ import annotations
@@ -52,7 +54,16 @@ def requests(memory: SharedMemory, version: int) -> list[bytes]:
         generation = arena.lend(block, HANDLER)
         found.append(
             slots.pack_request(
-                SlotKind.REQUEST, PROCESSOR, connection, connection, block, generation, len(frame), body, 0, version
+                SlotKind.REQUEST,
+                PROCESSOR,
+                connection,
+                connection,
+                block,
+                generation,
+                len(frame),
+                body,
+                0,
+                version,
             )
         )
     return found
@@ -95,7 +106,10 @@ def main() -> None:
             memory = SharedMemory(Path(directory) / "bench", sizes)
             each_ns = measure(memory, options.version, batch, options.seconds)
             memory.close()
-        print(f"Produce v{options.version}, {batch:3d} per turn: {each_ns:6.0f} ns each, {1e3 / each_ns:5.2f} M/s")
+        print(
+            f"Produce v{options.version}, {batch:3d} per turn: "
+            f"{each_ns:6.0f} ns each, {1e3 / each_ns:5.2f} M/s"
+        )
 
 
 if __name__ == "__main__":

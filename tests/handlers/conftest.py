@@ -8,7 +8,7 @@ from tests.handlers.shared import Rig
 from tests.handlers.shared import rig as make_rig
 
 
-@pytest.fixture()
+@pytest.fixture
 def rig() -> Iterator[Rig]:
     with make_rig() as made:
         yield made

@@ -16,7 +16,7 @@ import msgspec
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.metadata import Metadata
 from mpbroker.handlers.process import Handler
-from mpbroker.ipc import slots, topology
+from mpbroker.ipc import calls, slots, topology
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, TopicImage
 from mpbroker.ipc.process import ProcessContext
@@ -54,7 +54,13 @@ def topic_id(number: int) -> bytes:
 
 
 def topic_image(
-    name: str, number: int, partitions: int = 1, first_slot: int = 0, internal: bool = False, version: int = 1, **configs: str
+    name: str,
+    number: int,
+    partitions: int = 1,
+    first_slot: int = 0,
+    internal: bool = False,
+    version: int = 1,
+    **configs: str,
 ) -> TopicImage:
     return TopicImage(
         name,
@@ -76,12 +82,28 @@ def delta(*topics: TopicImage, version: int = 2, removed: tuple[bytes, ...] = ()
 
 def partition_payload(topic: TopicImage, number: int = 0, **changes: Any) -> bytes:
     partition = Partition(
-        topic.topic_id, number, 5, PartitionFlag.PARTITION_LIVE, topic.config_version, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+        topic.topic_id,
+        number,
+        5,
+        PartitionFlag.PARTITION_LIVE,
+        topic.config_version,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
     )
     return pack_partition(partition._replace(**changes))
 
 
-def request_frame(api_key: int, version: int, body: Message, *, correlation: int = 77, client: str = "test") -> bytes:
+def request_frame(
+    api_key: int, version: int, body: Message, *, correlation: int = 77, client: str = "test"
+) -> bytes:
     return b"".join(encode_request_frame(RequestHeader(api_key, version, correlation, client), body))
 
 
@@ -103,16 +125,33 @@ class ProcessorEnd:
         self.arena.view(block, len(frame))[:] = frame
         return block, self.arena.lend(block, HANDLER)
 
-    def slot(self, frame: bytes, *, connection: int = 7, room: int = ROOM_FOR_ANSWER, flags: int = 0) -> bytes:
+    def slot(
+        self, frame: bytes, *, connection: int = 7, room: int = ROOM_FOR_ANSWER, flags: int = 0
+    ) -> bytes:
         api_key, version, correlation, client = struct.unpack_from(">hhih", frame, 4)
         body = 14 + max(client, 0) + is_flexible_header(api_key, version)
         block, generation = self.place(frame, room)
         return slots.pack_request(
-            SlotKind.REQUEST, self.index, 3, connection, block, generation, len(frame), body, api_key, version,
-            correlation, time.monotonic_ns(), 0, next(self._request), flags,
+            SlotKind.REQUEST,
+            self.index,
+            3,
+            connection,
+            block,
+            generation,
+            len(frame),
+            body,
+            api_key,
+            version,
+            correlation,
+            time.monotonic_ns(),
+            0,
+            next(self._request),
+            flags,
         )
 
-    def send(self, frame: bytes, *, connection: int = 7, room: int = ROOM_FOR_ANSWER, flags: int = 0) -> bytes:
+    def send(
+        self, frame: bytes, *, connection: int = 7, room: int = ROOM_FOR_ANSWER, flags: int = 0
+    ) -> bytes:
         slot = self.slot(frame, connection=connection, room=room, flags=flags)
         assert self.to_handler.push(slot)
         self.handler_bell.ring()
@@ -135,7 +174,9 @@ class ProcessorEnd:
 
     def give_back(self, reply: Any) -> None:
         assert self.to_handler.push(
-            slots.pack_request(SlotKind.RETURN, self.index, reply.channel, reply.connection, reply.block, reply.generation)
+            slots.pack_request(
+                SlotKind.RETURN, self.index, reply.channel, reply.connection, reply.block, reply.generation
+            )
         )
 
 
@@ -192,12 +233,59 @@ class LogEnd:
             return bytes(arena.view(job.block + reply, reply_length))
         assert self.back.push(
             slots.pack_produce(
-                SlotKind.PRODUCED, job.acks, job.processor, job.channel, job.connection, job.block, job.generation, job.job,
-                job.owner, LOG, request=job.request,
+                SlotKind.PRODUCED,
+                job.acks,
+                job.processor,
+                job.channel,
+                job.connection,
+                job.block,
+                job.generation,
+                job.job,
+                job.owner,
+                LOG,
+                request=job.request,
             )
         )
         self.handler_bell.ring()
         return None
+
+
+class CoordinatorEnd:
+    """The coordinator's side of calls."""
+
+    def __init__(self, memory: SharedMemory, handler: int = HANDLER) -> None:
+        self.memory = memory
+        self.arena = memory.arena(COORDINATOR)
+        self.calls = memory.ring(handler, COORDINATOR)
+        self.back = memory.ring(COORDINATOR, handler)
+        self.handler_bell = memory.doorbell(handler)
+        self.returned: list[int] = []
+
+    def take(self) -> list[tuple[Any, Any]]:
+        """(slot, message) of each call."""
+        taken, _ = self.calls.take(1 << 10)
+        found = []
+        for i in range(len(taken) // 64):
+            call = slots.unpack_call(taken, i)
+            if call.kind == SlotKind.RETURN:
+                assert self.arena.take_back(call.block, call.generation)
+                self.returned.append(call.block)
+                continue
+            arena = self.memory.arena(call.owner)
+            assert arena.check(call.block, call.generation)
+            found.append((call, calls.decode(bytes(arena.view(call.block, call.length)))))
+        return found
+
+    def answer(self, call: Any, message: Any) -> None:
+        payload = calls.encode(message)
+        block = self.arena.allocate(len(payload))
+        self.arena.view(block, len(payload))[:] = payload
+        generation = self.arena.lend(block, HANDLER)
+        slot = slots.pack_call(
+            SlotKind.ANSWER, COORDINATOR, call.request, block, generation, len(payload), call.connection
+        )
+        assert self.back.push(slot)
+        self.handler_bell.ring()
 
 
 class Rig:
@@ -214,6 +302,7 @@ class Rig:
         self.handler = Handler(self.context)
         self.processor = ProcessorEnd(memory)
         self.log = LogEnd(memory)
+        self.coordinator = CoordinatorEnd(memory)
         self.table = memory.table()
 
     @property

@@ -1,4 +1,6 @@
-"""The native turn and the slow path do the same to the same Produce request: same jobs, same bytes in the answer."""
+"""The native turn and the slow path do the same to the same Produce request: same jobs, same bytes in the
+answer.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,8 @@ class Case:
                     name=name,
                     topic_id=IDS.get(name, topic_id(99)),
                     partition_data=[
-                        ProduceRequest.PartitionProduceData(index, BATCHES[batch]()) for index, batch in partitions
+                        ProduceRequest.PartitionProduceData(index, BATCHES[batch]())
+                        for index, batch in partitions
                     ],
                 )
                 for name, partitions in self.topics.items()
@@ -116,7 +119,7 @@ Seen = tuple[str, bytes | None, list[tuple[object, ...]]]
 def produce(rig: Rig, case: Case, native: bool) -> Seen:
     """(how it was served, the answer's bytes, what was appended)"""
     rig.log.next_offset = 1000
-    rig.handler.turn.log_is_up = native
+    rig.handler.turn.log_is_up, rig.handler.log_was_fenced = native, not native
     rig.processor.send(case.frame(), room=case.room)
     rig.turn()
     jobs = rig.log.take()
@@ -153,8 +156,18 @@ def _ready(rig: Rig) -> Rig:
     return rig
 
 
-COMMON = [("plain", "one"), ("plain", "many"), ("plain", "idempotent"), ("plain", "wrong max timestamp"),
-          ("plain", "no timestamp"), ("plain", "large"), ("stamped", "one"), ("stamped", "old"), ("keyed", "one"), ("late", "one")]
+COMMON = [
+    ("plain", "one"),
+    ("plain", "many"),
+    ("plain", "idempotent"),
+    ("plain", "wrong max timestamp"),
+    ("plain", "no timestamp"),
+    ("plain", "large"),
+    ("stamped", "one"),
+    ("stamped", "old"),
+    ("keyed", "one"),
+    ("late", "one"),
+]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -171,7 +184,11 @@ def test_common_requests_are_native_and_the_same(ready: Rig, topic: str, batch: 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_several_topics_and_partitions(ready: Rig, version: int) -> None:
-    case = Case({"plain": [(2, "one"), (0, "many"), (1, "idempotent")], "keyed": [(0, "one")]}, version=version, acks=1)
+    case = Case(
+        {"plain": [(2, "one"), (0, "many"), (1, "idempotent")], "keyed": [(0, "one")]},
+        version=version,
+        acks=1,
+    )
     native, slow = both(ready, case)
     assert native[0] == "native"
     assert native[1:] == slow[1:]
@@ -197,7 +214,9 @@ def test_several_topics_and_partitions(ready: Rig, version: int) -> None:
         ("__consumer_offsets", 0, "one", 17),
     ],
 )
-def test_errors_are_for_the_slow_path(ready: Rig, topic: str, partition: int, batch: str, error: int, version: int) -> None:
+def test_errors_are_for_the_slow_path(
+    ready: Rig, topic: str, partition: int, batch: str, error: int, version: int
+) -> None:
     if batch == "bad magic":
         error = 2 if BATCHES[batch]()[16] > 2 else 87  # type: ignore[index]
     for native in (True, False):
@@ -266,7 +285,9 @@ names = st.sampled_from(sorted(BATCHES))
 topics = st.sampled_from([t.name for t in TOPICS] + ["nowhere"])
 cases = st.builds(
     Case,
-    st.dictionaries(topics, st.lists(st.tuples(st.integers(-1, 3), names), min_size=1, max_size=3), max_size=3),
+    st.dictionaries(
+        topics, st.lists(st.tuples(st.integers(-1, 3), names), min_size=1, max_size=3), max_size=3
+    ),
     acks=st.sampled_from([-1, 0, 1, 5]),
     version=st.sampled_from(list(VERSIONS)),
 )

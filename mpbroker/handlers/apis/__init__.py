@@ -1,7 +1,7 @@
 """Kafka's APIs, one module each; what is registered here is the only source of ApiVersions.
 
-A module `kNN_name.py` registers its function with `@api(key, oldest, latest, …)`. The function gets an Exchange; it returns the
-response, or None when it has ended the exchange itself or will do so later.
+A module `kNN_name.py` registers its function with `@api(key, oldest, latest, …)`. The function gets an
+Exchange; it returns the response, or None when it has ended the exchange itself or will do so later.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ Failed: TypeAlias = Callable[[Exchange, ErrorCode], Message | None]
 
 @dataclass(frozen=True)
 class Api:
-    """`advertised_from` is below `oldest` where clients want to see versions that are refused when they are used."""
+    """`advertised_from` is below `oldest` where clients want to see versions that are refused when they are
+    used.
+    """
 
     key: ApiKey
     name: str
@@ -54,7 +56,9 @@ _registered: dict[int, Api] = {}
 def api(
     key: ApiKey, oldest: int, latest: int, *, name: str, failed: Failed, advertised_from: int | None = None
 ) -> Callable[[Handle], Handle]:
-    """Registers a function for a range of versions. `failed` builds the response that says that all of it failed."""
+    """Registers a function for a range of versions. `failed` builds the response that says that all of it
+    failed.
+    """
 
     def register(handle: Handle) -> Handle:
         if key in _registered:

@@ -1,9 +1,10 @@
 """Produce (key 0), versions 3-13, advertised from 0.
 
-This is the slow path: what the native turn (produce.pyx) hands back, which is every error, compressed batches, topics that change
-what they store, and requests without room for their answer. Both must do the same to the same request. 0-2 are advertised because
-librdkafka turns compression off for brokers that do not list them (KAFKA-18659); using them closes the connection. (Kafka:
-KafkaApis.handleProduceRequest, ReplicaManager.appendRecords, ProduceRequest.validateRecords.)
+This is the slow path: what the native turn (produce.pyx) hands back, which is every error, compressed
+batches, topics that change what they store, and requests without room for their answer. Both must do the same
+to the same request. 0-2 are advertised because librdkafka turns compression off for brokers that do not list
+them (KAFKA-18659); using them closes the connection. (Kafka: KafkaApis.handleProduceRequest,
+ReplicaManager.appendRecords, ProduceRequest.validateRecords.)
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def refused(index: int, problem: Problem) -> Answer:
         if problem.code in (INVALID_RECORD, INVALID_TIMESTAMP):
             answer.error_message = problem.message
             answer.record_errors = [
-                ProduceResponse.BatchIndexAndErrorMessage(e.batch_index, e.message) for e in problem.record_errors
+                ProduceResponse.BatchIndexAndErrorMessage(e.batch_index, e.message)
+                for e in problem.record_errors
             ]
         return answer
     return Answer(index=index, error_code=problem, base_offset=-1)
@@ -48,7 +50,9 @@ def all_refused(request: ProduceRequest, code: ErrorCode) -> ProduceResponse:
     return ProduceResponse(
         responses=[
             ProduceResponse.TopicProduceResponse(
-                name=t.name, topic_id=t.topic_id, partition_responses=[refused(p.index, code) for p in t.partition_data]
+                name=t.name,
+                topic_id=t.topic_id,
+                partition_responses=[refused(p.index, code) for p in t.partition_data],
             )
             for t in request.topic_data
         ]
@@ -127,7 +131,9 @@ class Production:
                 answer = refused(partition.index, found)
             answers.append(answer)
         self.response.responses.append(
-            ProduceResponse.TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=answers)
+            ProduceResponse.TopicProduceResponse(
+                name=data.name, topic_id=data.topic_id, partition_responses=answers
+            )
         )
 
     def start(self) -> None:
@@ -136,12 +142,17 @@ class Production:
             self.finish()
             return
         self.exchange.broker.log.append(
-            self.exchange.slot, request.acks, request.timeout_ms, self.appends, self.exchange.later(self.appended)
+            self.exchange.slot,
+            request.acks,
+            request.timeout_ms,
+            self.appends,
+            self.exchange.later(self.appended),
         )
 
     def appended(self, batches: list[Batch] | None) -> None:
         if batches is None:
-            # Nobody knows whether the dead log process wrote it; the client has to ask again on a new connection.
+            # Nobody knows whether the dead log process wrote it; the client has to ask again on a new
+            # connection.
             self.exchange.close()
             return
         for answer, batch in zip(self.waiting, batches, strict=True):

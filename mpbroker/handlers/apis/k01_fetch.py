@@ -1,9 +1,10 @@
-"""Fetch (key 1), versions 4-18: records as slices of segment files, waiting for `min_bytes` up to `max_wait_ms`.
+"""Fetch (key 1), versions 4-18: records as slices of segment files, waiting for `min_bytes` up to
+`max_wait_ms`.
 
-Topics by name up to v12, by id from v13. There are no fetch sessions: a full fetch (epoch 0 or -1) is answered with session id 0,
-an incremental one with FETCH_SESSION_ID_NOT_FOUND, which makes every client send full ones (KIP-227). Followers do not exist. A
-slice is whole batches but maybe for its end, which clients ignore. (Kafka: KafkaApis.handleFetchRequest, ReplicaManager.fetchMessages,
-DelayedFetch.)
+Topics by name up to v12, by id from v13. There are no fetch sessions: a full fetch (epoch 0 or -1) is
+answered with session id 0, an incremental one with FETCH_SESSION_ID_NOT_FOUND, which makes every client send
+full ones (KIP-227). Followers do not exist. A slice is whole batches but maybe for its end, which clients
+ignore. (Kafka: KafkaApis.handleFetchRequest, ReplicaManager.fetchMessages, DelayedFetch.)
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ Wanted: TypeAlias = FetchRequest.FetchPartition
 
 
 class Read(NamedTuple):
-    """What one partition has for one fetch. `more`: the log goes on in a newer segment, so that waiting gains nothing."""
+    """What one partition has for one fetch. `more`: the log goes on in a newer segment, so that waiting
+    gains nothing.
+    """
 
     answer: Answer
     length: int = 0
@@ -47,7 +50,9 @@ class Read(NamedTuple):
 
 
 def refused(index: int, code: ErrorCode) -> Answer:
-    return Answer(partition_index=index, error_code=code, high_watermark=-1, aborted_transactions=None, records=b"")
+    return Answer(
+        partition_index=index, error_code=code, high_watermark=-1, aborted_transactions=None, records=b""
+    )
 
 
 def all_refused(request: FetchRequest, code: ErrorCode) -> FetchResponse:
@@ -74,6 +79,7 @@ class Fetch:
         self.request: FetchRequest = exchange.body
         self.slot: Request = exchange.slot
         self.limit = min(self.request.max_bytes, exchange.broker.config.fetch_max_bytes)
+        self.min_bytes = min(self.request.min_bytes, exchange.broker.config.fetch_max_bytes)
         self.deadline_ms = exchange.broker.monotonic_ms() + max(0, self.request.max_wait_ms)
 
     # ---- what the purgatory calls ----
@@ -109,7 +115,11 @@ class Fetch:
         for asked in self.request.topics:
             topic = self._topic(asked)
             if isinstance(topic, Topic):
-                found += [topic.partitions[p.partition].slot for p in asked.partitions if p.partition in topic.partitions]
+                found += [
+                    topic.partitions[p.partition].slot
+                    for p in asked.partitions
+                    if p.partition in topic.partitions
+                ]
         return found
 
     def _topic(self, asked: FetchRequest.FetchTopic) -> Topic | ErrorCode:
@@ -130,8 +140,10 @@ class Fetch:
                 total += read.length
                 settled = settled or read.more or read.answer.error_code != 0
                 answers.append(read.answer)
-            response.responses.append(FetchResponse.FetchableTopicResponse(asked.topic, asked.topic_id, answers))
-        if settled or not self.request.topics or total >= self.request.min_bytes:
+            response.responses.append(
+                FetchResponse.FetchableTopicResponse(asked.topic, asked.topic_id, answers)
+            )
+        if settled or not self.request.topics or total >= self.min_bytes:
             self.exchange.reply(response)
 
     def _read(self, topic: Topic | ErrorCode, wanted: Wanted, budget: int, first: bool) -> Read:
@@ -178,7 +190,11 @@ class Fetch:
             return problem
         in_log = now.log_start_offset <= wanted.fetch_offset <= now.log_end_offset
         # An epoch that this log never had: the consumer has seen another log.
-        return None if in_log and wanted.last_fetched_epoch <= now.leader_epoch else ErrorCode.OFFSET_OUT_OF_RANGE
+        return (
+            None
+            if in_log and wanted.last_fetched_epoch <= now.leader_epoch
+            else ErrorCode.OFFSET_OUT_OF_RANGE
+        )
 
     def _found(
         self, index: int, image: PartitionImage, now: Partition, bound: Bound, piece: Slice | None

@@ -1,8 +1,9 @@
 """ListOffsets (key 2), versions 1-11: the offset of a time, or of the beginning or end of a partition.
 
-Special times: -1 latest (high watermark, or last stable offset if read_committed), -2 earliest, -3 the record with the largest
-timestamp (v7), -4 earliest local (v8, the same as -2), -5 latest tiered (v9) and -6 earliest pending upload (v11), of which there
-are none. (Kafka: KafkaApis.handleListOffsetRequest, UnifiedLog.fetchOffsetByTimestamp; KIP-79, KIP-734, KIP-405, KIP-1005.)
+Special times: -1 latest (high watermark, or last stable offset if read_committed), -2 earliest, -3 the
+record with the largest timestamp (v7), -4 earliest local (v8, the same as -2), -5 latest tiered (v9) and -6
+earliest pending upload (v11), of which there are none. (Kafka: KafkaApis.handleListOffsetRequest,
+UnifiedLog.fetchOffsetByTimestamp; KIP-79, KIP-405, KIP-734, KIP-1005.)
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from mpbroker.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
 
 log = logging.getLogger("mpbroker")
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
+    -1,
+    -2,
+    -3,
+    -4,
+    -5,
+    -6,
+)
 FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 TRIES = 3
 
@@ -60,7 +68,9 @@ def search(exchange: Exchange, topic: Topic, now: Partition, timestamp_ms: int) 
 
 
 def offset_at(exchange: Exchange, topic: Topic, now: Partition, timestamp_ms: int) -> FoundOffset:
-    if timestamp_ms < EARLIEST and exchange.version < FIRST_VERSION_OF.get(timestamp_ms, exchange.version + 1):
+    if timestamp_ms < EARLIEST and exchange.version < FIRST_VERSION_OF.get(
+        timestamp_ms, exchange.version + 1
+    ):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     if timestamp_ms == LATEST:
         return FoundOffset(-1, bound_of(now, exchange.body.isolation_level).offset)

@@ -1,8 +1,9 @@
-"""Metadata (key 3), versions 0-13: brokers, topics and their partitions; creates a topic that is asked for by name, if allowed.
+"""Metadata (key 3), versions 0-13: brokers, topics and their partitions; creates a topic that is asked for by
+name, if allowed.
 
-The one broker is leader, replica and in-sync replica of every partition. A partition whose log directory is offline has no leader.
-Versions 0-3 always allow creation; v10 and v11 accept ids only together with names; v12 and later ask by either. (Kafka:
-KafkaApis.handleTopicMetadataRequest, DefaultAutoTopicCreationManager.)
+The one broker is leader, replica and in-sync replica of every partition. A partition whose log directory is
+offline has no leader. Versions 0-3 always allow creation; v10 and v11 accept ids only together with names;
+v12 and later ask by either. (Kafka: KafkaApis.handleTopicMetadataRequest, DefaultAutoTopicCreationManager.)
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ def failed(exchange: Exchange, code: ErrorCode) -> MetadataResponse:
     asked = exchange.body.topics or []
     nullable = exchange.version >= FIRST_VERSION_WITH_IDS
     return MetadataResponse(
-        topics=[TopicAnswer(error_code=code, name=t.name if nullable else t.name or "", topic_id=t.topic_id) for t in asked],
+        topics=[
+            TopicAnswer(error_code=code, name=t.name if nullable else t.name or "", topic_id=t.topic_id)
+            for t in asked
+        ],
         error_code=code,
     )
 
@@ -105,8 +109,12 @@ def answer(exchange: Exchange, errors: dict[str, int] | None = None) -> Metadata
     """`errors`: why topics that are not there could not be created."""
     broker, request = exchange.broker, exchange.body
     address = broker.advertised(exchange.slot.listener)
-    if request.topics is None or (not request.topics and exchange.version < FIRST_VERSION_WITH_EMPTY_FOR_NONE):
-        topics = [describe(exchange, broker.metadata.by_name[name]) for name in sorted(broker.metadata.by_name)]
+    if request.topics is None or (
+        not request.topics and exchange.version < FIRST_VERSION_WITH_EMPTY_FOR_NONE
+    ):
+        topics = [
+            describe(exchange, broker.metadata.by_name[name]) for name in sorted(broker.metadata.by_name)
+        ]
     else:
         topics = [find(exchange, asked) for asked in request.topics]
     for topic in topics:
@@ -137,7 +145,9 @@ def created(exchange: Exchange, names: list[str], message: calls.Message) -> Non
 def handle(exchange: Exchange) -> MetadataResponse | None:
     """Brokers, topics and partitions; creates topics that are asked for by name, where that is allowed."""
     asked = exchange.body.topics or ()
-    if exchange.version < FIRST_VERSION_WITH_IDS and any(t.name is None or t.topic_id != ZERO_UUID for t in asked):
+    if exchange.version < FIRST_VERSION_WITH_IDS and any(
+        t.name is None or t.topic_id != ZERO_UUID for t in asked
+    ):
         return failed(exchange, ErrorCode.INVALID_REQUEST)
     names = missing(exchange)
     if not names:

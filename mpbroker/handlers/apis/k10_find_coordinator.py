@@ -1,9 +1,11 @@
-"""FindCoordinator (key 10), versions 0-6: which broker coordinates a group or a transactional id. None, in this version.
+"""FindCoordinator (key 10), versions 0-6: which broker coordinates a group or a transactional id. None, in
+this version.
 
-Groups and transactions are not built, and their APIs are not advertised. A client that wants one must fail at once with an error it
-shows, not search for ever: COORDINATOR_NOT_AVAILABLE would be retried until the end of time. UNSUPPORTED_VERSION is retried by none:
-Java's AbstractCoordinator and kafka-python raise whatever is not retriable, aiokafka too, librdkafka reports it as a consumer error.
-For transactions it is TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the error that librdkafka takes as fatal there. (Kafka:
+Groups and transactions are not built, and their APIs are not advertised. A client that wants one must fail at
+once with an error it shows, not search for ever: COORDINATOR_NOT_AVAILABLE would be retried until the end of
+time. UNSUPPORTED_VERSION is retried by none: Java's AbstractCoordinator and kafka-python raise whatever is
+not retriable, aiokafka too, librdkafka reports it as a consumer error. For transactions it is
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the error that librdkafka takes as fatal there. (Kafka:
 KafkaApis.handleFindCoordinatorRequest; KIP-699 for v4.)
 """
 
@@ -20,7 +22,10 @@ FIRST_VERSION_WITH_KEYS = 4
 NO_NODE = -1
 
 NOT_BUILT = {
-    GROUP: (ErrorCode.UNSUPPORTED_VERSION, "Consumer groups are not built in this version of the broker; assign partitions instead."),
+    GROUP: (
+        ErrorCode.UNSUPPORTED_VERSION,
+        "Consumer groups are not built in this version of the broker; assign partitions instead.",
+    ),
     TRANSACTION: (
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         "Transactions are not built in this version of the broker.",
@@ -31,7 +36,9 @@ NOT_BUILT = {
 
 def respond(exchange: Exchange, code: ErrorCode, message: str) -> FindCoordinatorResponse:
     if exchange.version < FIRST_VERSION_WITH_KEYS:
-        return FindCoordinatorResponse(error_code=code, error_message=message, node_id=NO_NODE, host="", port=-1)
+        return FindCoordinatorResponse(
+            error_code=code, error_message=message, node_id=NO_NODE, host="", port=-1
+        )
     return FindCoordinatorResponse(
         coordinators=[
             FindCoordinatorResponse.Coordinator(key, NO_NODE, "", -1, code, message)

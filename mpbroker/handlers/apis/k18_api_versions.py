@@ -1,7 +1,8 @@
 """ApiVersions (key 18), versions 0-4: which APIs in which versions this broker serves.
 
-A version that is not known is answered in version 0 with UNSUPPORTED_VERSION and this API's own range; a malformed name or version
-of the client software (v3+) with INVALID_REQUEST. (Kafka: ApiVersionsRequest, ApiVersionManager; KIP-511, KIP-584.)
+A version that is not known is answered in version 0 with UNSUPPORTED_VERSION and this API's own range; a
+malformed name or version of the client software (v3+) with INVALID_REQUEST. (Kafka: ApiVersionsRequest,
+ApiVersionManager; KIP-511, KIP-584.)
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ def handle(exchange: Exchange) -> ApiVersionsResponse:
     """Which APIs in which versions the broker serves."""
     request = exchange.body
     if exchange.version >= FIRST_VERSION_WITH_SOFTWARE and not (
-        _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     return ApiVersionsResponse(
         api_keys=[
-            ApiVersionsResponse.ApiVersion(a.key, a.advertised_from, a.latest) for a in exchange.broker.apis.values()
+            ApiVersionsResponse.ApiVersion(a.key, a.advertised_from, a.latest)
+            for a in exchange.broker.apis.values()
         ]
     )

@@ -1,8 +1,9 @@
 """CreateTopics (key 19), versions 2-7: creates topics, or checks whether it could (`validate_only`).
 
-What can be said without knowing all topics is said here: names, numbers, assignments, configurations. The rest is the coordinator's,
-who answers when the topic is durable, there and published. More replicas than brokers are refused with INVALID_REPLICATION_FACTOR,
-or clamped to one with mpbroker.replication.factor.clamp. (Kafka: ControllerApis.createTopics, ReplicationControlManager.)
+What can be said without knowing all topics is said here: names, numbers, assignments, configurations. The
+rest is the coordinator's, who answers when the topic is durable, there and published. More replicas than
+brokers are refused with INVALID_REPLICATION_FACTOR, or clamped to one with mpbroker.replication.factor.clamp.
+(Kafka: ControllerApis.createTopics, ReplicationControlManager.)
 """
 
 from __future__ import annotations
@@ -59,12 +60,14 @@ def assignments(wanted: Wanted, node: int) -> dict[int, list[int]]:
     if (wanted.num_partitions, wanted.replication_factor) != (DEFAULT, DEFAULT):
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
-            "A manual partition assignment was specified, but numPartitions or replicationFactor was not set to -1.",
+            "A manual partition assignment was specified, but numPartitions or replicationFactor "
+            "was not set to -1.",
         )
     found = {a.partition_index: a.broker_ids for a in wanted.assignments}
     if sorted(found) != list(range(len(wanted.assignments))):
         raise ApiError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "partitions should be a consecutive 0-based integer sequence",
         )
     for partition, brokers in found.items():
         if brokers != [node]:
@@ -78,13 +81,17 @@ def assignments(wanted: Wanted, node: int) -> dict[int, list[int]]:
 def check_name(exchange: Exchange, name: str) -> None:
     """Raises ApiError."""
     if name == CLUSTER_METADATA:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {CLUSTER_METADATA} is prohibited.")
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"Creation of internal topic {CLUSTER_METADATA} is prohibited."
+        )
     problem = problem_with(name)
     if problem is not None:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
     other = collision(name, exchange.broker.metadata.by_name)
     if other is not None:
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
+        raise ApiError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
+        )
 
 
 def checked(exchange: Exchange, wanted: Wanted) -> CreateTopic:
@@ -131,7 +138,11 @@ def result(exchange: Exchange, topic: CreatedTopic) -> Result:
 def created(exchange: Exchange, results: dict[str, Result], asked: list[str], message: calls.Message) -> None:
     if isinstance(message, CreatedTopics):
         results.update((t.name, result(exchange, t)) for t in message.topics)
-    text = message.message if isinstance(message, calls.Failed) else "the coordinator did not answer for this topic"
+    text = (
+        message.message
+        if isinstance(message, calls.Failed)
+        else "the coordinator did not answer for this topic"
+    )
     for name in asked:
         # NOT_CONTROLLER makes every admin client ask again.
         results.setdefault(name, refused(name, ErrorCode.NOT_CONTROLLER, text))

@@ -1,7 +1,7 @@
 """DeleteTopics (key 20), versions 1-6: deletes topics, by name or (v6) by id.
 
-Answered when the deletion is durable and the partitions can no longer be reached; their files go later. (Kafka:
-ControllerApis.deleteTopics.)
+Answered when the deletion is durable and the partitions can no longer be reached; their files go later.
+(Kafka: ControllerApis.deleteTopics.)
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def wanted_topics(exchange: Exchange) -> list[Wanted]:
     return [Wanted(name=name) for name in exchange.body.topic_names]
 
 
-def refused(wanted: Wanted, code: int, message: str | None = None) -> Result:
-    text = ErrorCode(code).message if message is None else message
+def refused(wanted: Wanted, code: ErrorCode, message: str | None = None) -> Result:
+    text = code.message if message is None else message
     return Result(name=wanted.name, topic_id=wanted.topic_id, error_code=code, error_message=text)
 
 

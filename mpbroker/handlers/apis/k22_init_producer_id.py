@@ -1,8 +1,8 @@
 """InitProducerId (key 22), versions 0-5: an id for an idempotent producer, with epoch 0.
 
-Ids come from blocks that the coordinator makes durable before it gives them away; what is left of a block when the handler ends is
-never used. Transactions are not built: a transactional id is refused with an error that clients take as fatal. (Kafka:
-TransactionCoordinator.handleInitProducerId; KIP-98, KIP-360, KIP-730.)
+Ids come from blocks that the coordinator makes durable before it gives them away; what is left of a block
+when the handler ends is never used. Transactions are not built: a transactional id is refused with an error
+that clients take as fatal. (Kafka: TransactionCoordinator.handleInitProducerId; KIP-98, KIP-360, KIP-730.)
 """
 
 from __future__ import annotations

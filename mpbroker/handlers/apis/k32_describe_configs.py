@@ -1,7 +1,8 @@
-"""DescribeConfigs (key 32), versions 1-4: every setting of a topic or of the broker, with where its value comes from.
+"""DescribeConfigs (key 32), versions 1-4: every setting of a topic or of the broker, with where its value
+comes from.
 
-The broker named "" has the cluster-wide dynamic settings, of which there are none. Other kinds of resources do not exist here. (Kafka:
-ConfigHelper.describeConfigs; KIP-226, KIP-569 for types and documentation in v3.)
+The broker named "" has the cluster-wide dynamic settings, of which there are none. Other kinds of resources
+do not exist here. (Kafka: ConfigHelper.describeConfigs; KIP-226, KIP-569 for types and documentation in v3.)
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def broker_entries(exchange: Exchange, name: str, keys: list[str] | None) -> lis
         return []
     if name != str(node):
         raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node} or empty string, but received {name}"
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {node} or empty string, but received {name}",
         )
     return describe_broker(exchange.broker.config, keys)
 
@@ -59,7 +61,9 @@ def entries(exchange: Exchange, resource: Resource) -> list[Entry]:
         return topic_entries(exchange, resource.resource_name, keys)
     if resource.resource_type == BROKER:
         return broker_entries(exchange, resource.resource_name, keys)
-    raise ApiError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource.resource_type} have no settings here.")
+    raise ApiError(
+        ErrorCode.INVALID_REQUEST, f"Resources of type {resource.resource_type} have no settings here."
+    )
 
 
 def on_the_wire(exchange: Exchange, entry: Entry) -> DescribeConfigsResponse.DescribeConfigsResourceResult:
@@ -90,4 +94,6 @@ def describe(exchange: Exchange, resource: Resource) -> Result:
 @api(ApiKey.DESCRIBE_CONFIGS, 1, 4, name="DescribeConfigs", failed=failed)
 def handle(exchange: Exchange) -> DescribeConfigsResponse:
     """Every setting of a topic or of the broker, with default, synonyms and documentation."""
-    return DescribeConfigsResponse(results=[describe(exchange, resource) for resource in exchange.body.resources])
+    return DescribeConfigsResponse(
+        results=[describe(exchange, resource) for resource in exchange.body.resources]
+    )

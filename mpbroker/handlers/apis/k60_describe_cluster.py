@@ -1,7 +1,8 @@
-"""DescribeCluster (key 60), versions 0-2: the cluster's id, its brokers and its controller, all of which is this broker.
+"""DescribeCluster (key 60), versions 0-2: the cluster's id, its brokers and its controller, all of which is
+this broker.
 
-v1 asks for brokers or controllers (KIP-919): controllers have no listener of their own here, so that is a mismatch. No broker is ever
-fenced (v2). (Kafka: AuthHelper.computeDescribeClusterResponse.)
+v1 asks for brokers or controllers (KIP-919): controllers have no listener of their own here, so that is a
+mismatch. No broker is ever fenced (v2). (Kafka: AuthHelper.computeDescribeClusterResponse.)
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ BROKERS, CONTROLLERS = 1, 2
 
 
 def refused(exchange: Exchange, code: ErrorCode, message: str) -> DescribeClusterResponse:
-    return DescribeClusterResponse(error_code=code, error_message=message, endpoint_type=exchange.body.endpoint_type)
+    return DescribeClusterResponse(
+        error_code=code, error_message=message, endpoint_type=exchange.body.endpoint_type
+    )
 
 
 def failed(exchange: Exchange, code: ErrorCode) -> DescribeClusterResponse:
@@ -32,11 +35,14 @@ def handle(exchange: Exchange) -> DescribeClusterResponse:
         return refused(
             exchange,
             ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER",
+            "The request was sent to an endpoint of type BROKER, "
+            "but we wanted an endpoint of type CONTROLLER",
         )
     if request.endpoint_type != BROKERS:
         return refused(
-            exchange, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {request.endpoint_type}"
+            exchange,
+            ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            f"Unsupported endpoint type {request.endpoint_type}",
         )
     address = broker.advertised(exchange.slot.listener)
     node = broker.metadata.node_id

@@ -1,0 +1,206 @@
+"""What a handler does when a peer dies and when its successor comes, and that nobody is left waiting."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpbroker.ipc.slots import Request, SlotFlag, SlotKind
+from mpbroker.ipc.topology import COORDINATOR, LOG
+from mpbroker.protocol.headers import decode_response_frame
+from mpbroker.protocol.messages import CreateTopicsRequest, InitProducerIdRequest, ProduceRequest
+from mpbroker.records.builder import build_batch
+from mpbroker.records.compression import Codec
+from mpbroker.records.record import NewRecord
+from tests.handlers.shared import HANDLER, PROCESSOR, Rig, request_frame, topic_image
+
+TOPIC = topic_image("t", 1)
+
+
+@pytest.fixture(name="ready")
+def _ready(rig: Rig) -> Rig:
+    rig.publish(TOPIC)
+    return rig
+
+
+def fence(made: Rig, role: int, *, alive: bool, stage: int = 1) -> None:
+    made.memory.words("roles").store(role, 2 if alive else 0)
+    orders = made.memory.words("fence_orders")
+    sequence = (orders.load(HANDLER) >> 16) + 1
+    orders.store(HANDLER, sequence << 16 | stage << 8 | role)
+    made.turn()
+    assert made.memory.words("fence_acks").load(HANDLER) == orders.load(HANDLER)
+
+
+def produce(codec: Codec = Codec.NONE) -> bytes:
+    batch = bytes(build_batch([NewRecord(b"k", b"v", -1)], codec=codec))
+    data = [ProduceRequest.PartitionProduceData(0, batch)]
+    request = ProduceRequest(None, -1, 1000, [ProduceRequest.TopicProduceData("t", TOPIC.topic_id, data)])
+    return request_frame(0, 7, request)
+
+
+def kinds(made: Rig) -> list[tuple[int, int]]:
+    return sorted((reply.connection, reply.kind) for reply in made.processor.replies())
+
+
+def error_of(made: Rig) -> int:
+    (reply,) = made.processor.replies()
+    _, response = decode_response_frame(0, 7, made.processor.frame_of(reply)[4:])
+    return int(response.responses[0].partition_responses[0].error_code)
+
+
+def test_the_log_process_dies_and_comes_back(ready: Rig) -> None:
+    ready.processor.send(produce(Codec.GZIP), connection=1)
+    ready.turn()
+    fence(ready, LOG, alive=False, stage=1)
+    # Nobody knows what became of it.
+    assert kinds(ready) == [(1, SlotKind.CLOSE)]
+    ready.processor.send(produce(), connection=2)
+    ready.turn()
+    assert ready.processor.replies() == []
+    fence(ready, LOG, alive=False, stage=2)
+    assert ready.processor.replies() == []
+    fence(ready, LOG, alive=False, stage=3)
+    assert error_of(ready) == 6
+    ready.memory.reset_rings_of(LOG)
+    fence(ready, LOG, alive=True)
+    ready.processor.send(produce(), connection=3)
+    ready.turn()
+    (job,) = ready.log.take()
+    assert (job.kind, job.connection) == (SlotKind.PRODUCE, 3)
+    assert ready.handler.open == {}
+
+
+def test_jobs_that_waited_for_room_close_their_connections(ready: Rig) -> None:
+    frame = produce()
+    for group in range(2):
+        for i in range(600):
+            ready.processor.send(frame, connection=group * 600 + i)
+        ready.turn()
+    fence(ready, LOG, alive=False)
+    # What stood in the ring is the processors' to close: only they know that it was never answered.
+    assert kinds(ready) == [(connection, SlotKind.CLOSE) for connection in range(1024, 1200)]
+
+
+def test_a_stale_job_of_the_dead_log_process_is_ignored(ready: Rig) -> None:
+    ready.processor.send(produce(Codec.GZIP))
+    ready.turn()
+    (job,) = ready.log.take()
+    ready.log.append(job)
+    fence(ready, LOG, alive=False)
+    fence(ready, LOG, alive=False, stage=3)
+    ready.turn()
+    assert kinds(ready) == [(7, SlotKind.CLOSE)]
+    assert ready.handler.arena.in_use_bytes == 0
+
+
+def test_the_coordinator_dies_and_comes_back(ready: Rig) -> None:
+    topic = CreateTopicsRequest.CreatableTopic("new", 1, 1, [], [])
+    ready.processor.send(request_frame(19, 5, CreateTopicsRequest([topic])), connection=1)
+    ready.processor.send(request_frame(22, 4, InitProducerIdRequest(None, 1)), connection=2)
+    ready.turn()
+    fence(ready, COORDINATOR, alive=False)
+    replies = {r.connection: ready.processor.frame_of(r) for r in ready.processor.replies()}
+    assert decode_response_frame(19, 5, replies[1][4:])[1].topics[0].error_code == 41
+    assert decode_response_frame(22, 4, replies[2][4:])[1].error_code == 14
+    ready.memory.reset_rings_of(COORDINATOR)
+    fence(ready, COORDINATOR, alive=True)
+    ready.processor.send(request_frame(22, 4, InitProducerIdRequest(None, 1)))
+    ready.turn()
+    assert len(ready.coordinator.take()) == 1
+
+
+def test_a_processor_dies_and_comes_back(ready: Rig) -> None:
+    ready.processor.send(produce(Codec.GZIP), connection=1)
+    ready.turn()
+    # Another request is answered, and its block is lent to the processor when that dies.
+    ready.processor.send(request_frame(19, 5, CreateTopicsRequest([])), connection=2)
+    ready.turn()
+    assert ready.handler.broker.answers.lent_blocks == 1
+    ready.processor.send(produce(), connection=3)
+    fence(ready, PROCESSOR, alive=False)
+    assert ready.handler.broker.answers.lent_blocks == 0
+    # The append goes on; its result finds nobody to be told.
+    (job,) = ready.log.take()
+    ready.log.append(job)
+    ready.turn()
+    assert ready.handler.open == {}
+    assert ready.handler.arena.in_use_bytes == 0
+    assert ready.memory.ring(HANDLER, LOG).waiting() == 0
+    ready.memory.reset_rings_of(PROCESSOR)
+    fence(ready, PROCESSOR, alive=True)
+    ready.processor.to_handler.rebind()
+    ready.processor.from_handler.rebind()
+    ready.processor.send(request_frame(19, 5, CreateTopicsRequest([])), connection=4)
+    ready.turn()
+    assert kinds(ready) == [(4, SlotKind.SEND)]
+
+
+def test_jobs_in_the_arena_of_a_dead_processor_are_not_sent(ready: Rig) -> None:
+    frame = produce()
+    for _ in range(2):
+        for _ in range(600):
+            ready.processor.send(frame)
+        ready.turn()
+    fence(ready, PROCESSOR, alive=False)
+    assert len(ready.log.take()) == 1024
+    ready.turn()
+    assert ready.log.take() == []
+
+
+def test_answers_wait_while_the_ring_to_the_processor_is_full(ready: Rig) -> None:
+    frame = request_frame(19, 5, CreateTopicsRequest([]))
+    for group in range(3):
+        for i in range(500):
+            ready.processor.send(frame, connection=group * 500 + i)
+        ready.turn()
+    assert ready.handler.sleep_ms() <= 2
+    seen = [reply.connection for reply in ready.processor.replies()]
+    assert len(seen) == 1024
+    ready.turn()
+    seen += [reply.connection for reply in ready.processor.replies()]
+    assert seen == list(range(1500))
+
+
+def test_a_heavy_request_says_so_and_goes_last(ready: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    heavy = ready.memory.words("heavy")
+    seen: list[tuple[int, bool, int]] = []
+    request = ready.handler.request
+
+    def watched(slot: Request) -> None:
+        seen.append((slot.connection, heavy.load(0) != 0, ready.processor.from_handler.waiting()))
+        request(slot)
+
+    monkeypatch.setattr(ready.handler, "request", watched)
+    frame = request_frame(19, 5, CreateTopicsRequest([]))
+    ready.processor.send(frame, connection=1, flags=SlotFlag.HEAVY)
+    ready.processor.send(frame, connection=2)
+    ready.turn()
+    # The answer of the other one is out before the heavy one begins.
+    assert seen == [(2, False, 0), (1, True, 1)]
+    assert heavy.load(0) == 0
+
+
+def test_the_handler_notices_peers_that_start_after_it(rig: Rig) -> None:
+    roles = rig.memory.words("roles")
+    roles.store(LOG, 0)
+    roles.store(COORDINATOR, 0)
+    rig.handler.set_log_up(False)
+    rig.handler.broker.coordinator.peer_is_up = False
+    rig.turn()
+    assert not rig.handler.turn.log_is_up
+    roles.store(LOG, 1)
+    roles.store(COORDINATOR, 1)
+    rig.turn()
+    assert rig.handler.turn.log_is_up
+    assert rig.handler.broker.coordinator.peer_is_up
+
+
+def test_after_a_fence_only_a_welcome_counts(ready: Rig) -> None:
+    fence(ready, LOG, alive=False, stage=3)
+    fence(ready, COORDINATOR, alive=False)
+    roles = ready.memory.words("roles")
+    roles.store(LOG, 2)
+    roles.store(COORDINATOR, 2)
+    ready.turn()
+    assert not ready.handler.turn.log_is_up
+    assert not ready.handler.broker.coordinator.peer_is_up

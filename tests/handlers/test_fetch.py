@@ -1,0 +1,410 @@
+"""Fetch and ListOffsets over real segment files, with the test as the log process that publishes and
+rings.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc import slots
+from mpbroker.ipc.slots import PartKind, SlotKind
+from mpbroker.ipc.table import PartitionFlag
+from mpbroker.protocol.headers import decode_response_frame
+from mpbroker.protocol.messages import FetchRequest, ListOffsetsRequest
+from mpbroker.records.batch import assign_offset_and_epoch
+from mpbroker.records.builder import build_batch
+from mpbroker.records.record import NewRecord
+from tests.handlers.shared import (
+    HANDLER,
+    PROCESSOR,
+    Rig,
+    delta,
+    partition_payload,
+    request_frame,
+    rig,
+    topic_id,
+    topic_image,
+)
+
+FETCH, LIST_OFFSETS = 1, 2
+VERSIONS = range(4, 19)
+T0 = 1_700_000_000_000
+TOPIC = topic_image("logged", 1, partitions=2)
+PART = struct.Struct("<IIQIIqQQ")
+
+
+class Logged:
+    """A partition of two segments: batches of ten records, `sealed` of them in the first segment."""
+
+    def __init__(self, directory: Path, made: Rig) -> None:
+        self.rig = made
+        self.directory = directory / "logged-0"
+        self.directory.mkdir()
+        (directory / "logged-1").mkdir()
+        self.batches: list[bytes] = []
+        self.segments: list[tuple[int, int]] = [(0, 0)]
+        self.changes: dict[str, Any] = {}
+        self.roll(0)
+
+    @property
+    def end(self) -> int:
+        return 10 * len(self.batches)
+
+    def roll(self, base: int) -> None:
+        self.base, self.position = base, 0
+        (self.directory / f"{base:020d}.log").touch()
+
+    def append(self, visible: bool = True) -> None:
+        first = self.end
+        batch = build_batch([NewRecord(b"k", b"v" * 50, T0 + first + i) for i in range(10)])
+        assign_offset_and_epoch(batch, first, 0)
+        with (self.directory / f"{self.base:020d}.log").open("ab") as file:
+            file.write(batch)
+        self.position += len(batch)
+        self.batches.append(bytes(batch))
+        if visible:
+            self.publish()
+
+    def publish(self, **changes: Any) -> None:
+        self.changes |= changes
+        fields = {
+            "high_watermark": self.end,
+            "high_watermark_segment": self.base,
+            "high_watermark_position": self.position,
+            "last_stable_offset": self.end,
+            "last_stable_segment": self.base,
+            "last_stable_position": self.position,
+            "log_end_offset": self.end,
+        }
+        self.rig.table.write(0, partition_payload(TOPIC, 0, **(fields | self.changes)))
+        self.rig.memory.words("dirty").store(0, self.rig.memory.words("dirty").load(0) + 1)
+
+
+@pytest.fixture(name="log")
+def _log(tmp_path: Path) -> Iterator[Logged]:
+    with rig(BrokerConfig(log_dirs=(str(tmp_path),))) as made:
+        made.publish(TOPIC)
+        yield Logged(tmp_path, made)
+
+
+def fetch(
+    offset: int,
+    *,
+    wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    partition: int = 0,
+    each: int = 1 << 20,
+    **fields: Any,
+) -> FetchRequest:
+    request = FetchRequest(max_wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=max_bytes)
+    wanted = FetchRequest.FetchPartition(partition, fetch_offset=offset, partition_max_bytes=each)
+    for name, value in fields.items():
+        setattr(request if hasattr(request, name) else wanted, name, value)
+    request.topics = [FetchRequest.FetchTopic("logged", TOPIC.topic_id, [wanted])]
+    return request
+
+
+def whole(made: Rig, reply: Any, directory: Path) -> bytes:
+    """The frame as the processor puts it on the wire."""
+    if reply.kind == SlotKind.SEND:
+        return made.processor.frame_of(reply)
+    assert reply.kind == SlotKind.SEND_PARTS
+    arena = made.memory.arena(reply.owner)
+    frame = b""
+    assert reply.position % 8 == 0
+    for i in range(reply.length):
+        raw = bytes(
+            arena.view(reply.block + reply.position + i * slots.PART_BYTES_EACH, slots.PART_BYTES_EACH)
+        )
+        kind, length, position, slot, generation, base, file_generation, _ = PART.unpack(raw)
+        if kind == PartKind.PART_BYTES:
+            frame += bytes(arena.view(reply.block + position, length))
+            continue
+        path = directory / f"{base:020d}.log"
+        assert (slot, generation, file_generation) == (0, 5, path.stat().st_ino)
+        frame += path.read_bytes()[position : position + length]
+    made.processor.give_back(reply)
+    return frame
+
+
+def replies(log: Logged) -> list[Any]:
+    return log.rig.processor.replies()
+
+
+def answer(log: Logged, version: int) -> Any:
+    (reply,) = replies(log)
+    frame = whole(log.rig, reply, log.directory)
+    assert struct.unpack_from(">i", frame)[0] == len(frame) - 4
+    return decode_response_frame(FETCH, version, frame[4:])[1]
+
+
+def ask(log: Logged, request: FetchRequest, version: int = 12) -> Any:
+    log.rig.processor.send(request_frame(FETCH, version, request))
+    log.rig.turn()
+    return answer(log, version)
+
+
+def partition_of(response: Any) -> Any:
+    return response.responses[0].partitions[0]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_records_are_slices_of_the_segment(log: Logged, version: int) -> None:
+    for _ in range(3):
+        log.append()
+    response = ask(log, fetch(10), version)
+    found = partition_of(response)
+    assert (found.error_code, found.high_watermark, found.last_stable_offset) == (0, 30, 30)
+    assert bytes(found.records) == b"".join(log.batches[1:])
+    assert (response.error_code, response.session_id) == (0, 0)
+    assert response.responses[0].topic_id == (topic_id(1) if version >= 13 else bytes(16))
+
+
+def test_blocks_come_back(log: Logged) -> None:
+    log.append()
+    before = log.rig.handler.arena.in_use_bytes
+    ask(log, fetch(0))
+    log.rig.turn()
+    assert log.rig.handler.arena.in_use_bytes == before
+    assert log.rig.handler.broker.answers.lent_blocks == 0
+
+
+def test_an_offset_inside_a_batch_gets_the_whole_batch(log: Logged) -> None:
+    log.append()
+    assert bytes(partition_of(ask(log, fetch(5))).records) == log.batches[0]
+
+
+def test_budgets(log: Logged) -> None:
+    for _ in range(3):
+        log.append()
+    one = len(log.batches[0])
+    assert len(partition_of(ask(log, fetch(0, max_bytes=2 * one))).records) == 2 * one
+    assert len(partition_of(ask(log, fetch(0, each=one))).records) == one
+    # At least one batch, however small the budget.
+    assert len(partition_of(ask(log, fetch(0, max_bytes=1))).records) == one
+    request = fetch(0, max_bytes=one)
+    request.topics[0].partitions.append(
+        FetchRequest.FetchPartition(0, fetch_offset=10, partition_max_bytes=1 << 20)
+    )
+    first, second = ask(log, request).responses[0].partitions
+    assert (len(first.records), len(second.records)) == (one, 0)
+
+
+def test_only_what_is_visible(log: Logged) -> None:
+    log.append()
+    log.append(visible=False)
+    log.publish(high_watermark=10, high_watermark_position=len(log.batches[0]))
+    assert bytes(partition_of(ask(log, fetch(0))).records) == log.batches[0]
+    assert bytes(partition_of(ask(log, fetch(15))).records) == b""
+    log.publish(last_stable_offset=0, last_stable_position=0)
+    found = partition_of(ask(log, fetch(0, isolation_level=1)))
+    assert (bytes(found.records), found.aborted_transactions) == (b"", [])
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"offset": 11}, 1),
+        ({"offset": -1}, 1),
+        ({"offset": 0, "partition": 2}, 3),
+        ({"offset": 0, "current_leader_epoch": 1}, 75),
+        ({"offset": 0, "last_fetched_epoch": 3}, 1),
+        ({"offset": 0, "replica_id": 2}, 6),
+    ],
+)
+def test_errors(log: Logged, fields: dict[str, Any], error: int) -> None:
+    log.append()
+    found = partition_of(ask(log, fetch(wait_ms=60_000, **fields)))
+    assert (found.error_code, found.high_watermark, bytes(found.records)) == (error, -1, b"")
+
+
+def test_errors_of_the_partition(log: Logged) -> None:
+    log.append()
+    log.publish(leader_epoch=3)
+    assert partition_of(ask(log, fetch(0, current_leader_epoch=2))).error_code == 74
+    log.publish(log_start_offset=5)
+    assert partition_of(ask(log, fetch(0))).error_code == 1
+    log.publish(flags=PartitionFlag.PARTITION_OFFLINE)
+    assert partition_of(ask(log, fetch(5))).error_code == 56
+    log.publish(generation=6)
+    assert partition_of(ask(log, fetch(5))).error_code == 6
+
+
+def test_unknown_topics(log: Logged) -> None:
+    request = fetch(0)
+    request.topics[0].topic, request.topics[0].topic_id = "nowhere", topic_id(9)
+    assert partition_of(ask(log, request, 12)).error_code == 3
+    assert partition_of(ask(log, request, 13)).error_code == 100
+
+
+def test_sessions(log: Logged) -> None:
+    log.append()
+    assert ask(log, fetch(0, session_id=5, session_epoch=3)).error_code == 70
+    for epoch in (0, -1):
+        response = ask(log, fetch(0, session_epoch=epoch))
+        assert (response.error_code, response.session_id) == (0, 0)
+
+
+# ---- waiting ----
+
+
+def park(log: Logged, request: FetchRequest, connection: int = 7) -> None:
+    log.rig.processor.send(request_frame(FETCH, 12, request), connection=connection)
+    log.rig.turn()
+    assert [r.kind for r in replies(log)] == [SlotKind.PARKED]
+    assert len(log.rig.handler.broker.fetches) >= 1
+
+
+def test_a_parked_fetch_is_answered_when_bytes_come(log: Logged) -> None:
+    park(log, fetch(0, wait_ms=60_000))
+    assert log.rig.memory.marks().waiting(0) == 1
+    log.append()
+    log.rig.turn()
+    assert bytes(partition_of(answer(log, 12)).records) == log.batches[0]
+    assert log.rig.memory.marks().waiting(0) == 0
+    assert log.rig.handler.open == {}
+
+
+def test_min_bytes_counts(log: Logged) -> None:
+    park(log, fetch(0, wait_ms=60_000, min_bytes=150))
+    log.append()
+    assert len(log.batches[0]) > 150
+    park_again = fetch(10, wait_ms=60_000, min_bytes=10_000)
+    log.rig.turn()
+    answer(log, 12)
+    park(log, park_again)
+    log.append()
+    log.rig.turn()
+    assert replies(log) == []
+    # A roll: what is left in the old segment is all that one read can bring.
+    log.roll(log.end)
+    log.append()
+    log.rig.turn()
+    assert bytes(partition_of(answer(log, 12)).records) == log.batches[1]
+
+
+def test_a_parked_fetch_is_answered_empty_in_time(log: Logged) -> None:
+    park(log, fetch(0, wait_ms=30))
+    started = time.monotonic()
+    while not (found := replies(log)):
+        log.rig.handler.round(log.rig.handler.sleep_ms())
+        assert time.monotonic() - started < 5
+    assert time.monotonic() - started >= 0.02
+    frame = whole(log.rig, found[0], log.directory)
+    assert bytes(partition_of(decode_response_frame(FETCH, 12, frame[4:])[1]).records) == b""
+
+
+def test_a_closed_connection_cancels(log: Logged) -> None:
+    park(log, fetch(0, wait_ms=60_000), connection=9)
+    log.rig.processor.cancel(9)
+    log.rig.turn()
+    assert len(log.rig.handler.broker.fetches) == 0
+    assert log.rig.handler.open == {}
+    log.append()
+    log.rig.turn()
+    assert replies(log) == []
+
+
+def test_a_deleted_topic_ends_the_wait(log: Logged) -> None:
+    park(log, fetch(0, wait_ms=60_000))
+    log.rig.bulletin.publish_delta(delta(removed=(TOPIC.topic_id,)))
+    log.rig.turn()
+    assert partition_of(answer(log, 12)).error_code == 3
+
+
+def test_a_fenced_processor_is_forgotten(log: Logged) -> None:
+    park(log, fetch(0, wait_ms=60_000))
+    fence(log.rig, PROCESSOR, alive=False)
+    log.append()
+    log.rig.turn()
+    assert replies(log) == []
+    assert log.rig.handler.open == {}
+
+
+def test_stopping_answers_who_waits(log: Logged) -> None:
+    park(log, fetch(0, wait_ms=60_000))
+    log.rig.handler.finish()
+    assert bytes(partition_of(answer(log, 12)).records) == b""
+
+
+def fence(made: Rig, role: int, *, alive: bool, stage: int = 1) -> None:
+    made.memory.words("roles").store(role, 2 if alive else 0)
+    orders = made.memory.words("fence_orders")
+    sequence = (orders.load(HANDLER) >> 16) + 1
+    orders.store(HANDLER, sequence << 16 | stage << 8 | role)
+    made.turn()
+    assert made.memory.words("fence_acks").load(HANDLER) == orders.load(HANDLER)
+
+
+# ---- ListOffsets ----
+
+
+def offsets(log: Logged, timestamp: int, version: int = 7, isolation: int = 0, **fields: Any) -> Any:
+    wanted = ListOffsetsRequest.ListOffsetsPartition(0, timestamp=timestamp, **fields)
+    request = ListOffsetsRequest(-1, isolation, [ListOffsetsRequest.ListOffsetsTopic("logged", [wanted])])
+    return log.rig.ask(LIST_OFFSETS, version, request).topics[0].partitions[0]
+
+
+@pytest.mark.parametrize("version", range(1, 12))
+def test_offsets_of_times(log: Logged, version: int) -> None:
+    for _ in range(3):
+        log.append()
+    log.publish(log_start_offset=2)
+    for timestamp, expected in (
+        (-1, (-1, 30)),
+        (-2, (-1, 2)),
+        (T0 + 13, (T0 + 13, 13)),
+        (0, (T0 + 2, 2)),
+        (T0 + 99, (-1, -1)),
+    ):
+        found = offsets(log, timestamp, version)
+        assert (found.error_code, found.timestamp, found.offset) == (0, *expected)
+        if version >= 4:
+            assert found.leader_epoch == (0 if found.offset >= 0 else -1)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "first", "expected"),
+    [(-3, 7, (T0 + 29, 29)), (-4, 8, (-1, 0)), (-5, 9, (-1, -1)), (-6, 11, (-1, -1)), (-7, 99, None)],
+)
+def test_special_times_have_their_versions(
+    log: Logged, timestamp: int, first: int, expected: tuple[int, int] | None
+) -> None:
+    for _ in range(3):
+        log.append()
+    for version in range(1, 12):
+        found = offsets(log, timestamp, version)
+        if version < first:
+            assert found.error_code == 35
+        else:
+            assert (found.error_code, (found.timestamp, found.offset)) == (0, expected)
+
+
+def test_the_latest_offset_by_isolation(log: Logged) -> None:
+    log.append()
+    log.publish(last_stable_offset=3)
+    assert offsets(log, -1).offset == 10
+    assert offsets(log, -1, isolation=1).offset == 3
+
+
+def test_offsets_that_cannot_be_told(log: Logged) -> None:
+    log.append()
+    log.publish(leader_epoch=2)
+    assert offsets(log, -1, current_leader_epoch=1).error_code == 74
+    assert offsets(log, -1, current_leader_epoch=3).error_code == 75
+    wanted = ListOffsetsRequest.ListOffsetsPartition
+    twice = [
+        ListOffsetsRequest.ListOffsetsTopic(
+            "logged", [wanted(0, -1, -1), wanted(0, -1, -1), wanted(5, -1, -1)]
+        )
+    ]
+    found = log.rig.ask(LIST_OFFSETS, 7, ListOffsetsRequest(-1, 0, twice)).topics[0].partitions
+    assert [p.error_code for p in found] == [42, 42, 3]
