@@ -220,7 +220,7 @@ class LogEnd:
         view = arena.view(job.block + job.job, slots.job_bytes(count))
         for i, batch in enumerate(self.batches(job)):
             offset, log_start = (-1, -1) if error else (self.next_offset, 11)
-            self.next_offset += 0 if error else batch.count
+            self.next_offset += 0 if error else batch.record_count
             data = self.memory.arena(batch.data_owner).view(batch.data, batch.length)
             if not error:
                 assign_offset_and_epoch(data, offset, 0)
