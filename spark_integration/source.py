@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_integration.errors import SourceUnavailable
@@ -48,13 +48,14 @@ class MpbrokerReader(DataSourceReader):
 
         return plan(_catalog(self._options), self._options)
 
-    def read(self, partition: TaskRange | None) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """None stands for an empty plan: Spark runs one task all the same."""
-        if partition is None:
-            return
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """For an empty plan Spark runs one task all the same, with a partition that is none of ours."""
         from spark_integration.columns import Columns
+        from spark_integration.plan import TaskRange
         from spark_integration.read_local import is_here, read_local
 
+        if not isinstance(partition, TaskRange):
+            return
         options = self._options
         columns = Columns(self._schema, partition.topic, partition.partition, check_crcs=options.check_crcs)
         files = partition.files

@@ -8,13 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.logs import FakeBroker, new_log_dir
 
 ROOT = Path(__file__).parents[2]
-# Test modules import their helpers from beside them.
-sys.path.insert(0, str(Path(__file__).parent))
-
-from logs import FakeBroker, new_log_dir  # noqa: E402
-from pyspark.sql import SparkSession  # noqa: E402
 
 
 @pytest.fixture(scope="module")
