@@ -112,6 +112,9 @@ class LocalCatalog:
             for start, end in by_offsets(low, high, 1, max_records)
         ]
 
+    def close(self) -> None:
+        self._partitions.clear()
+
     def _add(self, log_dir: Path) -> None:
         if not (log_dir / META_PROPERTIES).is_file():
             raise OptionError(

@@ -88,6 +88,9 @@ class Catalog(Protocol):
     def tasks(self, wanted: OffsetRange, parts: int, max_records: int | None) -> list[TaskRange]:
         """The range in about so many pieces of about equal size."""
 
+    def close(self) -> None:
+        """Lets go of what it holds."""
+
 
 def plan(catalog: Catalog, options: ReadOptions) -> list[TaskRange]:
     """Raises OptionError, DataLoss, SourceUnavailable."""

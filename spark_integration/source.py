@@ -6,6 +6,7 @@ PySpark imports this in several kinds of processes, for each of which it counts:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -46,7 +47,8 @@ class MpbrokerReader(DataSourceReader):
     def partitions(self) -> list[TaskRange]:  # type: ignore[override]
         from spark_integration.plan import plan
 
-        return plan(_catalog(self._options), self._options)
+        with closing(_catalog(self._options)) as catalog:
+            return plan(catalog, self._options)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """For an empty plan Spark runs one task all the same, with a partition that is none of ours."""

@@ -32,6 +32,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.memory", "1g")
+            .config("spark.executor.pyspark.memory", "900m")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.python.unix.domain.socket.enabled", "true")
             .getOrCreate()
