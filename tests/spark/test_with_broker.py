@@ -68,29 +68,27 @@ def reader(spark: SparkSession, broker: Broker, mode: str) -> DataFrameReader:
     return options.option("log.dir", str(broker.log_dir))
 
 
-def check(found: DataFrameReader, topic: str) -> None:
-    frame = found.options(subscribe=topic, includeHeaders="true", minPartitions="6").load()
+def check(spark: SparkSession, broker: Broker, topic: str, mode: str) -> None:
+    """Everything, then ranges of offsets and of time."""
+    whole = reader(spark, broker, mode).options(subscribe=topic, includeHeaders="true", minPartitions="6").load()
     columns = ("int(string(key)) n", "string(value)", "partition", "offset", "unix_millis(timestamp)", "headers")
-    rows = sorted(frame.selectExpr(*columns).collect())
+    rows = sorted(whole.selectExpr(*columns).collect(), key=lambda row: row.n)
     assert [row.n for row in rows] == list(range(RECORDS))
     for number, row in enumerate(rows):
         assert row[1:5] == (f"value {number}", number % PARTITIONS, number // PARTITIONS, AT + number)
         assert row.headers == ([("n", b"%d" % number)] if number % 2 else None)
 
-
-def check_ranges(found: DataFrameReader, topic: str) -> None:
-    found = found.option("columns", "offset")
-    assigned = found.option("assign", f'{{"{topic}":[1]}}')
-    some = assigned.options(startingOffsets=f'{{"{topic}":{{"1":100}}}}', endingOffsets=f'{{"{topic}":{{"1":110}}}}')
-    assert sorted(row.offset for row in some.load().collect()) == list(range(100, 110))
-    times = {"startingTimestamp": str(AT + 300), "endingTimestamp": str(AT + 600), "subscribePattern": f"{topic[:-1]}."}
-    assert found.options(**times).load().count() == 300
+    assigned = reader(spark, broker, mode).options(assign=f'{{"{topic}":[1]}}', columns="offset")
+    edges = {"startingOffsets": f'{{"{topic}":{{"1":100}}}}', "endingOffsets": f'{{"{topic}":{{"1":110}}}}'}
+    assert sorted(row.offset for row in assigned.options(**edges).load().collect()) == list(range(100, 110))
+    times = {"startingTimestamp": str(AT + 300), "endingTimestamp": str(AT + 600)}
+    matching = reader(spark, broker, mode).options(subscribePattern=f"{topic[:-1]}.", **times)
+    assert matching.load().count() == 300
 
 
 @pytest.mark.parametrize("mode", ["remote"] if IS_KAFKA else ["local", "remote"])
 def test_beside_the_running_broker(spark: SparkSession, broker: Broker, topic: str, mode: str) -> None:
-    check(reader(spark, broker, mode), topic)
-    check_ranges(reader(spark, broker, mode), topic)
+    check(spark, broker, topic, mode)
 
 
 @pytest.mark.skipif(IS_KAFKA, reason="Apache Kafka publishes its high watermark every five seconds only")
@@ -106,5 +104,4 @@ def test_what_was_acknowledged_is_there_at_once(spark: SparkSession, broker: Bro
 def test_after_the_broker_was_stopped(spark: SparkSession, broker: Broker, topic: str) -> None:
     broker.stop()
     assert (Path(broker.log_dir) / "replication-offset-checkpoint").exists()
-    check(reader(spark, broker, "local"), topic)
-    check_ranges(reader(spark, broker, "local"), topic)
+    check(spark, broker, topic, "local")
