@@ -1,4 +1,4 @@
-"""Where PySpark looks by itself: it imports every top-level `pyspark_*` module and registers its DefaultSource."""
+"""Where PySpark looks by itself: it imports `pyspark_*` modules and registers their DefaultSource."""
 
 from spark_integration.source import MpbrokerDataSource as DefaultSource
 

@@ -33,8 +33,10 @@ class Columns:
             "partition": _Repeated(pa.scalar(partition, pa.int32())),
         }
 
-    def decode(self, data: Buffer, position: int, end: int, start_offset: int, end_offset: int) -> Iterator[pa.RecordBatch]:
-        """The records with offsets [start_offset, end_offset) in data[position:end]. Raises CorruptBatch, CorruptLog."""
+    def decode(
+        self, data: Buffer, position: int, end: int, start_offset: int, end_offset: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The records in data[position:end] of these offsets. Raises CorruptBatch, CorruptLog."""
         batches = arrow_batches(
             data,
             self._schema,

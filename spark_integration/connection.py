@@ -1,4 +1,4 @@
-"""One TCP connection to a broker; a request may be sent before the response to the one before it was taken."""
+"""One TCP connection to a broker; a request may be sent before the response to the last one was taken."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Connection:
             self._socket = _connected(host, port)
         except OSError as error:
             raise ConnectionLost(
-                f"cannot connect to {self.address}: {error.strerror or error}. Check kafka.bootstrap.servers and the "
-                "broker's advertised.listeners"
+                f"cannot connect to {self.address}: {error.strerror or error}. "
+                "Check kafka.bootstrap.servers and the broker's advertised.listeners"
             ) from error
         self._socket.settimeout(timeout_s)
         self._pending: deque[tuple[ApiKey, int, int]] = deque()
@@ -77,7 +77,8 @@ class Connection:
         version = min(ours[-1], theirs[1], _VERSION_CAPS.get(key, ours[-1]))
         if version < max(ours[0], theirs[0]):
             raise SourceUnavailable(
-                f"the broker at {self.address} speaks {key.name} v{theirs[0]} to v{theirs[1]}, not v{ours[0]} to v{ours[-1]}"
+                f"the broker at {self.address} speaks {key.name} v{theirs[0]} to v{theirs[1]}, "
+                f"not v{ours[0]} to v{ours[-1]}"
             )
         return version
 
@@ -96,7 +97,9 @@ class Connection:
                 break
         response: ApiVersionsResponse = self._decode(key, version, sent, frame)
         if response.error_code:
-            raise SourceUnavailable(f"{self.address} does not say what it speaks (error {response.error_code})")
+            raise SourceUnavailable(
+                f"{self.address} does not say what it speaks (error {response.error_code})"
+            )
         return {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
     def _send(self, key: ApiKey, version: int, request: Message) -> None:
@@ -111,7 +114,9 @@ class Connection:
     def _receive_frame(self) -> bytearray:
         (size,) = _SIZE.unpack(self._receive_exactly(_SIZE.size))
         if not 0 <= size <= RESPONSE_BYTES_MAX:
-            raise SourceUnavailable(f"{self.address} does not speak Kafka's protocol (a response of {size} bytes)")
+            raise SourceUnavailable(
+                f"{self.address} does not speak Kafka's protocol (a response of {size} bytes)"
+            )
         return self._receive_exactly(size)
 
     def _receive_exactly(self, size: int) -> bytearray:
@@ -122,7 +127,9 @@ class Connection:
             try:
                 received = self._socket.recv_into(view[position:])
             except TimeoutError as error:
-                raise self._lost(f"no answer within {self._timeout_s:g} s (kafkaConsumer.pollTimeoutMs)") from error
+                raise self._lost(
+                    f"no answer within {self._timeout_s:g} s (kafkaConsumer.pollTimeoutMs)"
+                ) from error
             except OSError as error:
                 raise self._lost(error.strerror or str(error)) from error
             if received == 0:
@@ -134,7 +141,9 @@ class Connection:
         try:
             answered, response = decode_response_frame(key, version, frame)
         except MalformedMessage as error:
-            raise SourceUnavailable(f"{self.address} sent a {key.name} v{version} that is none: {error}") from error
+            raise SourceUnavailable(
+                f"{self.address} sent a {key.name} v{version} that is none: {error}"
+            ) from error
         if answered != sent:
             raise SourceUnavailable(f"{self.address} answered request {answered} instead of {sent}")
         return response

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class OptionError(ValueError):
-    """An option is missing, malformed, or contradicts another (Spark's Kafka source: IllegalArgumentException)."""
+    """An option is missing, malformed, or contradicts another (Spark: IllegalArgumentException)."""
 
 
 class SourceUnavailable(RuntimeError):
@@ -20,7 +20,7 @@ class CorruptLog(RuntimeError):
 
 
 LOSS_ADVICE = (
-    "Some data may have been lost because they are not available any more; either the data was aged out or the "
-    "topic may have been deleted before all the data in the topic was processed. If you don't want your query to "
-    'fail on such cases, set the source option "failOnDataLoss" to "false".'
+    "Some data may have been lost because they are not available any more; either the data was aged out or "
+    "the topic may have been deleted before all the data in the topic was processed. If you don't want your "
+    'query to fail on such cases, set the source option "failOnDataLoss" to "false".'
 )

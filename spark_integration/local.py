@@ -1,7 +1,7 @@
 """Topics as they are in log directories: which, from which offset to which, and where ranges are best cut.
 
-While the broker runs its partition table (in the public region that `mpbroker.json` leads to) says what may be read; without one
-the checkpointed high watermark does. Nothing at or beyond the high watermark is ever planned.
+While the broker runs its partition table (in the public region that `mpbroker.json` leads to) says what may
+be read; without one the checkpointed high watermark does. Nothing at or beyond it is ever planned.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -58,7 +59,7 @@ class LocalPartition:
 
 
 class LocalCatalog:
-    """All partitions below some log directories, as they were at one moment. Raises SourceUnavailable, OptionError."""
+    """All partitions of some log directories at one moment. Raises SourceUnavailable, OptionError."""
 
     def __init__(self, log_dirs: Sequence[str]) -> None:
         self._unreadable: dict[TopicPartition, str] = {}
@@ -75,7 +76,9 @@ class LocalCatalog:
                 raise SourceUnavailable(f"partition {topic}-{number} cannot be read: {reason}")
         found = sorted(number for name, number in self._partitions if name == topic)
         if not found:
-            raise SourceUnavailable(f"topic {topic} is not in the log directory. Check its name and option log.dir")
+            raise SourceUnavailable(
+                f"topic {topic} is not in the log directory. Check its name and option log.dir"
+            )
         return found
 
     def bounds(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, tuple[int, int]]:
@@ -108,7 +111,7 @@ class LocalCatalog:
         topic, number = wanted.topic_partition
         return [
             TaskRange(topic, number, start, end, files)
-            for low, high in zip(cuts, cuts[1:], strict=False)
+            for low, high in pairwise(cuts)
             for start, end in by_offsets(low, high, 1, max_records)
         ]
 
@@ -137,7 +140,9 @@ class LocalCatalog:
             slot = served.get((topic_id or _NO_ID, one[1]))
             if slot is None or slot.flags & PartitionFlag.PARTITION_DELETED:
                 self._unreadable[one] = "the running broker does not serve it (it is being made or deleted)"
-            elif not slot.flags & PartitionFlag.PARTITION_LIVE or slot.flags & PartitionFlag.PARTITION_OFFLINE:
+            elif (
+                not slot.flags & PartitionFlag.PARTITION_LIVE or slot.flags & PartitionFlag.PARTITION_OFFLINE
+            ):
                 self._unreadable[one] = "it is offline, see the broker's log"
             else:
                 bound = Bound(slot.high_watermark, slot.high_watermark_segment, slot.high_watermark_position)
@@ -153,7 +158,7 @@ class LocalCatalog:
             log_start = max(log_starts.get(one, 0), bases[0])
             if one not in high_watermarks:
                 _LOG.warning(
-                    "no broker runs on %s and its checkpoint has no high watermark of %s-%s: nothing of it can be read",
+                    "no broker runs on %s; without a checkpointed high watermark %s-%s cannot be read",
                     log_dir,
                     *one,
                 )
@@ -168,7 +173,10 @@ def log_dirs_are_here(log_dirs: Sequence[str]) -> bool:
 
 
 def running_broker(log_dir: Path) -> Region | None:
-    """The public region of the broker that uses the directory, None if none runs. Raises SourceUnavailable, LayoutMismatch."""
+    """The public region of the broker that uses the directory, None if none runs.
+
+    Raises SourceUnavailable, LayoutMismatch.
+    """
     pointer = log_dir / POINTER_NAME
     try:
         path = Path(msgspec.json.decode(pointer.read_bytes(), type=Pointer).runtime_dir) / PUBLIC_NAME
@@ -182,7 +190,8 @@ def running_broker(log_dir: Path) -> Region | None:
         if error.errno == errno.ENOENT:
             return None
         raise SourceUnavailable(
-            f"{error}. Run as a member of the broker's group, or read with kafka.bootstrap.servers and readMode remote"
+            f"{error}. Run as a member of the broker's group, "
+            "or read with kafka.bootstrap.servers and readMode remote"
         ) from error
     return region if region.owner_is_alive() else None
 

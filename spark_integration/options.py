@@ -1,6 +1,6 @@
-"""The options of the source, checked; names, defaults, precedence and errors are those of Spark's Kafka source.
+"""The options of the source, checked; names, defaults and errors are those of Spark's Kafka source.
 
-(Spark: KafkaSourceProvider, JsonUtils.) What is our own: log.dir, readMode, columns, maxBytesPerTask and check.crcs.
+(Spark: KafkaSourceProvider, JsonUtils.) Our own: log.dir, readMode, columns, maxBytesPerTask, check.crcs.
 Spark hands options over with lower-cased keys.
 """
 
@@ -43,8 +43,8 @@ _NAMES = {
     )
 }
 _OFFSET_RESET = (
-    "Kafka option 'auto.offset.reset' is not supported. Instead set the source option 'startingOffsets' to 'earliest' "
-    "or 'latest' to specify where to start."
+    "Kafka option 'auto.offset.reset' is not supported. Instead set the source option 'startingOffsets' "
+    "to 'earliest' or 'latest' to specify where to start."
 )
 _DESERIALIZED = (
     "Kafka option '{0}.deserializer' is not supported as {0}s are deserialized as byte arrays. "
@@ -56,7 +56,8 @@ _REFUSED = {
     "kafka.value.deserializer": _DESERIALIZED.format("value"),
     "kafka.enable.auto.commit": "Kafka option 'enable.auto.commit' is not supported.",
     "kafka.interceptor.classes": (
-        "Kafka option 'interceptor.classes' is not supported as source always read keys and values as byte arrays."
+        "Kafka option 'interceptor.classes' is not supported "
+        "as source always read keys and values as byte arrays."
     ),
 }
 _IGNORED_IN_BATCH = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay")
@@ -201,7 +202,9 @@ def _refuse(options: Mapping[str, str]) -> None:
         raise OptionError("kafka.isolation.level: read_committed is not supported by format mpbroker")
     protocol = options.get("kafka.security.protocol", "PLAINTEXT").strip().upper()
     if protocol != "PLAINTEXT":
-        raise OptionError(f"kafka.security.protocol: {protocol} is not supported by format mpbroker, only PLAINTEXT")
+        raise OptionError(
+            f"kafka.security.protocol: {protocol} is not supported by format mpbroker, only PLAINTEXT"
+        )
     for key in _IGNORED_IN_BATCH:
         if key in options:
             _LOG.warning("option %s is ignored in batch queries", key)
@@ -237,7 +240,9 @@ def _strategy(options: Mapping[str, str]) -> Strategy:
     if given[0] == "subscribe":
         topics = tuple(dict.fromkeys(name for name in (part.strip() for part in value.split(",")) if name))
         if not topics:
-            raise OptionError(f"No topics to subscribe to as specified value for option 'subscribe' is '{value}'")
+            raise OptionError(
+                f"No topics to subscribe to as specified value for option 'subscribe' is '{value}'"
+            )
         return Subscribe(topics)
     if given[0] == "subscribepattern":
         return SubscribePattern(_pattern(value))
@@ -246,7 +251,9 @@ def _strategy(options: Mapping[str, str]) -> Strategy:
 
 def _pattern(value: str) -> re.Pattern[str]:
     if not value.strip():
-        raise OptionError(f"Pattern to subscribe is empty as specified value for option 'subscribePattern' is '{value}'")
+        raise OptionError(
+            f"Pattern to subscribe is empty as specified value for option 'subscribePattern' is '{value}'"
+        )
     try:
         return re.compile(value.strip())
     except re.error as error:
@@ -280,14 +287,16 @@ def _limit(options: Mapping[str, str], side: str, default: int, strategy: Strate
     if text.lower() in ("earliest", "latest"):
         offset = EARLIEST if text.lower() == "earliest" else LATEST
         if offset != default:
-            raise OptionError(f"{side} offset can't be {text.lower()} for batch queries on Kafka ({_shown(offsets)})")
+            raise OptionError(
+                f"{side} offset can't be {text.lower()} for batch queries on Kafka ({_shown(offsets)})"
+            )
         return AtOffset(offset)
     found = _per_partition(text, _shown(offsets), lowest=EARLIEST, strategy=strategy)
     for (topic, number), offset in found.items():
         if offset < 0 and offset != default:
             word = "latest" if offset == LATEST else "earliest"
             raise OptionError(
-                f"{_shown(offsets)} for {topic}-{number} can't be {word} ({offset}) for batch queries on Kafka"
+                f"{_shown(offsets)} for {topic}-{number} can't be {word} for batch queries on Kafka"
             )
     return AtOffsets(found)
 
@@ -299,7 +308,12 @@ def _per_partition(text: str, option: str, *, lowest: int, strategy: Strategy) -
         if not isinstance(partitions, dict):
             raise wrong
         for number, value in partitions.items():
-            if not number.isdecimal() or isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+            if (
+                not number.isdecimal()
+                or isinstance(value, bool)
+                or not isinstance(value, int)
+                or value < lowest
+            ):
                 raise wrong
             found[topic, int(number)] = value
     if isinstance(strategy, Assign) and set(found) != set(strategy.partitions):

@@ -1,4 +1,4 @@
-"""From options to the ranges of offsets that tasks read, wherever the topics are; sans I/O but for what a catalog does.
+"""From options to the ranges of offsets that tasks read; what is asked of the outside, a catalog answers.
 
 (Spark: KafkaOffsetReader, KafkaOffsetRangeCalculator.)
 """
@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 from pyspark.sql.datasource import InputPartition
@@ -166,8 +167,8 @@ def _at_times(
     for one, offset in catalog.offsets_for_times(times).items():
         if offset is None and side == "starting" and not options.latest_if_no_later_record:
             raise OptionError(
-                f"No offset matched from request of topic-partition {one[0]}-{one[1]} and timestamp {times[one]} "
-                "(set startingOffsetsByTimestampStrategy to latest to start at the end there)"
+                f"No offset matched from request of topic-partition {one[0]}-{one[1]} and timestamp "
+                f"{times[one]} (set startingOffsetsByTimestampStrategy to latest to start at the end there)"
             )
         resolved[one] = LATEST if offset is None else offset
     return resolved
@@ -184,9 +185,15 @@ def _within(
     earliest, latest = bounds[topic_partition]
     name = f"{topic_partition[0]}-{topic_partition[1]}"
     if start < min(end, earliest):
-        report_loss(options.fail_on_data_loss, f"Cannot read offsets {start} to {earliest - 1} of {name}: its log starts at {earliest}.")
+        report_loss(
+            options.fail_on_data_loss,
+            f"Cannot read offsets {start} to {earliest - 1} of {name}: its log starts at {earliest}.",
+        )
     if max(start, end) > latest:
-        report_loss(options.fail_on_data_loss, f"Cannot read up to offset {max(start, end)} of {name}: its high watermark is {latest}.")
+        report_loss(
+            options.fail_on_data_loss,
+            f"Cannot read up to offset {max(start, end)} of {name}: its high watermark is {latest}.",
+        )
     return OffsetRange(topic_partition, max(start, earliest), min(end, latest))
 
 
@@ -218,4 +225,4 @@ def by_offsets(start: int, end: int, parts: int, max_records: int | None) -> lis
         parts = max(parts, math.ceil((end - start) / max_records))
     parts = min(parts, end - start)
     cuts = [start + (end - start) * number // parts for number in range(parts + 1)]
-    return list(zip(cuts, cuts[1:], strict=False))
+    return list(pairwise(cuts))

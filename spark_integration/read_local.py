@@ -1,7 +1,7 @@
 """A task's range out of the mapped segment files.
 
-Only windows are mapped, never whole segments: `spark.executor.pyspark.memory` limits the address space of a worker. A
-mapping outlives the unlinking of its file, so retention can only take what has not been opened yet.
+Only windows are mapped, never whole segments: `spark.executor.pyspark.memory` limits the address space of a
+worker. A mapping outlives the unlinking of its file, so retention can only take what has not been opened yet.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ def read_local(
         return
     if first > task.start:
         lost = min(first, task.end) - 1
-        report_loss(fail_on_data_loss, f"Cannot read offsets {task.start} to {lost} of {task}: the log starts at {first} now.")
+        report_loss(
+            fail_on_data_loss,
+            f"Cannot read offsets {task.start} to {lost} of {task}: the log starts at {first} now.",
+        )
     for piece in found:
         try:
             with opened(directory, piece.base) as fd:
@@ -64,8 +67,12 @@ def _read_piece(
     for position, end in windows(directory, piece, fd, WINDOW_BYTES):
         mapped_from = position - position % mmap.ALLOCATIONGRANULARITY
         if os.fstat(fd).st_size < end:
-            raise CorruptLog(f"{directory / segment_name(piece.base)} became shorter than {end} bytes while it was read")
-        window = mmap.mmap(fd, end - mapped_from, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED, offset=mapped_from)
+            raise CorruptLog(
+                f"{directory / segment_name(piece.base)} became shorter than {end} bytes while it was read"
+            )
+        window = mmap.mmap(
+            fd, end - mapped_from, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED, offset=mapped_from
+        )
         window.madvise(mmap.MADV_SEQUENTIAL)
         window.madvise(mmap.MADV_WILLNEED)
         try:
@@ -73,5 +80,5 @@ def _read_piece(
         except CorruptBatch as error:
             path = directory / segment_name(piece.base)
             raise CorruptLog(
-                f"{path} is damaged at position {mapped_from + error.position}: {error.reason} (reading {task})"
+                f"{path} is damaged at position {mapped_from + error.position}: {error.reason}, in {task}"
             ) from error

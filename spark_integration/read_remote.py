@@ -108,7 +108,9 @@ def _taken(connection: Connection, task: TaskRange, offset: int) -> Fetched:
     try:
         ((part,),) = [topic.partitions for topic in response.responses]
     except ValueError:
-        raise SourceUnavailable(f"{connection.address} answered a fetch of {task} with something else") from None
+        raise SourceUnavailable(
+            f"{connection.address} answered a fetch of {task} with something else"
+        ) from None
     if part.error_code:
         raise ApiFailed(f"fetching {task}", part.error_code)
     fetched = _whole_batches(part.records or b"", task)

@@ -42,7 +42,7 @@ def parse_servers(text: str) -> list[tuple[str, int]]:
 
 
 class Cluster:
-    """Connections to the brokers that lead partitions, made when they are needed and again when they break."""
+    """Connections to the leaders of partitions, made when they are needed and again when they break."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -75,7 +75,7 @@ class Cluster:
         return self._connection(self._brokers[node])
 
     def retried(self, ask: Callable[[], _T]) -> _T:
-        """Leaders move and connections break: asks again, with fresh metadata, as often as fetchOffset.numRetries says."""
+        """Leaders move, connections break: asks again, with fresh metadata, fetchOffset.numRetries times."""
         for tries_left in range(self._options.retries, -1, -1):
             try:
                 return ask()
@@ -126,7 +126,9 @@ class RemoteCatalog:
         self._cluster = Cluster(options)
 
     def topics(self) -> Iterable[str]:
-        return sorted(topic.name for topic in self._cluster.topics(None) if topic.name and not topic.is_internal)
+        return sorted(
+            topic.name for topic in self._cluster.topics(None) if topic.name and not topic.is_internal
+        )
 
     def partitions(self, topic: str) -> Sequence[int]:
         (found,) = self._cluster.topics([topic])
@@ -141,7 +143,7 @@ class RemoteCatalog:
         found = self._list_offsets(wanted)
         return {one: None if offset < 0 else offset for one, offset in found.items()}
 
-    def weight(self, wanted: OffsetRange) -> int:
+    def weight(self, wanted: OffsetRange) -> int:  # noqa: ARG002 - no request tells
         """Unknown: no request of the protocol tells."""
         return 0
 
@@ -168,7 +170,9 @@ class RemoteCatalog:
             for topic_answer in response.topics:
                 for part in topic_answer.partitions:
                     if part.error_code:
-                        raise ApiFailed(f"offsets of {topic_answer.name}-{part.partition_index}", part.error_code)
+                        raise ApiFailed(
+                            f"offsets of {topic_answer.name}-{part.partition_index}", part.error_code
+                        )
                     found[topic_answer.name, part.partition_index] = part.offset
         return found
 

@@ -51,7 +51,7 @@ def schema_for(options: Mapping[str, str]) -> StructType:
 
 
 def check_schema(schema: StructType) -> None:
-    """A schema of the user's is a choice of columns; their types are fixed, NOT NULL is allowed. Raises OptionError."""
+    """A user's schema is a choice of columns; types are fixed, NOT NULL is allowed. Raises OptionError."""
     for field in schema.fields:
         known = FIELDS.get(field.name)
         if known is None:

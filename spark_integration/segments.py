@@ -1,6 +1,6 @@
-"""Which bytes of a partition's segment files hold a range of offsets, and where between them a cut is allowed.
+"""Which bytes of a partition's segment files hold a range of offsets, and where a cut is allowed.
 
-All positions are found at the moment of asking, by the offset index and a short hop from there: segments come and go.
+Positions are found at the moment of asking, by the offset index and a short hop: segments come and go.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def cut_at(directory: Path, base: int, fd: int, position: int) -> int:
 
 
 def _indexed_before(directory: Path, base: int, position: int) -> int:
-    """The index is sorted by offset and so by position too: bisect offsets for the last entry at or before it."""
+    """Entries sorted by offset are sorted by position too: bisects offsets for the last one before it."""
     try:
         with opened(directory, base, INDEX_SUFFIX) as fd:
             low, high, found = 0, _LARGEST_RELATIVE_OFFSET, 0
@@ -101,7 +101,8 @@ def _piece(directory: Path, base: int, fd: int, bound: Bound, start: int, end: i
     if base == bound.segment_base:
         if limit < bound.position:
             raise CorruptLog(
-                f"{directory / segment_name(base)} has {limit} bytes, {bound.position} were published as readable"
+                f"{directory / segment_name(base)} has {limit} bytes, "
+                f"{bound.position} were published as readable"
             )
         limit = bound.position
     position = 0
@@ -116,7 +117,7 @@ def _piece(directory: Path, base: int, fd: int, bound: Bound, start: int, end: i
 
 
 def windows(directory: Path, piece: Piece, fd: int, window_bytes: int) -> Iterator[tuple[int, int]]:
-    """(position, end) of parts of a piece that are whole batches and no longer than a window, unless a batch is."""
+    """(position, end) of parts of whole batches, no longer than a window unless a batch is."""
     position = piece.position
     while position < piece.end_position:
         end = min(position + window_bytes, piece.end_position)
@@ -130,7 +131,7 @@ def windows(directory: Path, piece: Piece, fd: int, window_bytes: int) -> Iterat
 
 
 def cut_offsets(directory: Path, found: Sequence[Piece], parts: int, start: int, end: int) -> list[int]:
-    """Offsets between start and end, at batches' beginnings, that cut the pieces into parts of about equal bytes."""
+    """Offsets between start and end that cut the pieces at batches, into parts of about equal bytes."""
     total = sum(piece.end_position - piece.position for piece in found)
     cuts: list[int] = []
     for number in range(1, parts):

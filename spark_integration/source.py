@@ -1,6 +1,6 @@
 """The data source that `spark.read.format("mpbroker")` finds.
 
-PySpark imports this in several kinds of processes, for each of which it counts: what plans or reads is imported when it does.
+PySpark imports this in several kinds of processes: what plans or reads is imported only where it is used.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class MpbrokerReader(DataSourceReader):
         self._options = parse_options(dict(options))
         self._schema = schema
 
-    def partitions(self) -> list[TaskRange]:  # type: ignore[override]
+    def partitions(self) -> list[TaskRange]:
         from spark_integration.plan import plan
 
-        with closing(_catalog(self._options)) as catalog:
+        with closing(open_catalog(self._options)) as catalog:
             return plan(catalog, self._options)
 
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """For an empty plan Spark runs one task all the same, with a partition that is none of ours."""
         from spark_integration.columns import Columns
         from spark_integration.plan import TaskRange
@@ -69,12 +69,12 @@ class MpbrokerReader(DataSourceReader):
             yield from read_remote(partition, columns, options)
         else:
             raise SourceUnavailable(
-                f"{files.directory} is not on this host. Give kafka.bootstrap.servers too (and readMode auto), "
-                "so that tasks on other hosts can fetch"
+                f"{files.directory} is not on this host. Give kafka.bootstrap.servers too "
+                "(and readMode auto), so that tasks on other hosts can fetch"
             )
 
 
-def _catalog(options: ReadOptions) -> Catalog:
+def open_catalog(options: ReadOptions) -> Catalog:
     """Files if they are here, unless the user wants otherwise."""
     from spark_integration.local import LocalCatalog, log_dirs_are_here
 

@@ -1,7 +1,8 @@
 """How fast Spark reads a topic in place: `python -m ops.bench.spark [--records N] [--value-bytes N]`.
 
-Writes a log directory natively, then runs a few queries on local[2], each several times, and prints the best. For
-comparison: Spark's own Kafka connector reads eight million records of 100 bytes at 1.15 million a second on two cores.
+Writes a log directory natively, then runs a few queries on local[2], each several times, and prints the
+best. For comparison: Spark's own Kafka connector reads eight million records of 100 bytes at 1.15 million a
+second on two cores.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ def write_log(log_dir: Path, records: int, value_bytes: int) -> int:
     offset = written = 0
     while offset < records:
         base, position = offset, 0
-        with (directory / segment_name(base)).open("wb") as log, (directory / segment_name(base, INDEX_SUFFIX)).open(
-            "wb"
-        ) as index:
+        with (
+            (directory / segment_name(base)).open("wb") as log,
+            (directory / segment_name(base, INDEX_SUFFIX)).open("wb") as index,
+        ):
             while offset < records and position < SEGMENT_BYTES:
                 batch = templates[offset // RECORDS_PER_BATCH % DISTINCT_BATCHES]
                 assign_offset_and_epoch(batch, offset, 0)

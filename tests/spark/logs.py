@@ -35,7 +35,9 @@ _ids = itertools.count(1)
 class PartitionWriter:
     """Appends batches to a partition's segments, with sparse indexes as the broker writes them."""
 
-    def __init__(self, log_dir: Path, topic: str, partition: int = 0, *, first_offset: int = 0, topic_id: bytes = b"") -> None:
+    def __init__(
+        self, log_dir: Path, topic: str, partition: int = 0, *, first_offset: int = 0, topic_id: bytes = b""
+    ) -> None:
         self.topic, self.partition = topic, partition
         self.topic_id = topic_id or next(_ids).to_bytes(16, "big")
         self.directory = log_dir / partition_name(topic, partition)
@@ -50,7 +52,9 @@ class PartitionWriter:
         for suffix in (".log", INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             (self.directory / segment_name(self.base, suffix)).touch()
 
-    def append(self, records: Sequence[NewRecord], *, codec: Codec = Codec.NONE, append_time: int | None = None) -> None:
+    def append(
+        self, records: Sequence[NewRecord], *, codec: Codec = Codec.NONE, append_time: int | None = None
+    ) -> None:
         batch = build_batch(records, codec=codec, base_offset=self.next_offset, append_time=append_time)
         times = [record.timestamp for record in records] if append_time is None else [append_time]
         self.append_bytes(batch, len(records), max(times))
@@ -58,7 +62,12 @@ class PartitionWriter:
     def append_marker(self, marker: int, timestamp: int = 0) -> None:
         """A control batch; it takes one offset."""
         batch = build_transaction_marker(
-            marker, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=timestamp, base_offset=self.next_offset
+            marker,
+            producer_id=1,
+            producer_epoch=0,
+            coordinator_epoch=0,
+            timestamp=timestamp,
+            base_offset=self.next_offset,
         )
         self.append_bytes(batch, 1, timestamp)
 
@@ -96,7 +105,11 @@ def new_log_dir(path: Path) -> Path:
     return path
 
 
-def checkpoint(log_dir: Path, high_watermarks: dict[tuple[str, int], int], starts: dict[tuple[str, int], int] | None = None) -> None:
+def checkpoint(
+    log_dir: Path,
+    high_watermarks: dict[tuple[str, int], int],
+    starts: dict[tuple[str, int], int] | None = None,
+) -> None:
     """What a broker that was stopped leaves."""
     write_offsets(log_dir / HIGH_WATERMARKS, high_watermarks)
     write_offsets(log_dir / LOG_STARTS, starts or {})
@@ -108,7 +121,9 @@ class FakeBroker:
     def __init__(self, log_dir: Path) -> None:
         # The region has to be on a tmpfs.
         self.runtime_dir = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="mpbroker-test-"))
-        region = Region.create_public(self.runtime_dir / "public", PUBLIC_MAGIC, LAYOUT_VERSION, public_blocks(64))
+        region = Region.create_public(
+            self.runtime_dir / "public", PUBLIC_MAGIC, LAYOUT_VERSION, public_blocks(64)
+        )
         self._table = attach_table(region)
         self._pointer = log_dir / "mpbroker.json"
         self._pointer.write_text(json.dumps({"runtime_dir": str(self.runtime_dir), "pid": 1, "node_id": 1}))
@@ -127,7 +142,19 @@ class FakeBroker:
         bound = bound or writer.end
         start = writer.log_start if log_start is None else log_start
         payload = pack_partition(
-            Partition(writer.topic_id, writer.partition, 1, flags, 1, 0, 0, start, *bound, *bound, writer.next_offset)
+            Partition(
+                writer.topic_id,
+                writer.partition,
+                1,
+                flags,
+                1,
+                0,
+                0,
+                start,
+                *bound,
+                *bound,
+                writer.next_offset,
+            )
         )
         self._table.write(slot, payload)
 
@@ -139,15 +166,27 @@ class FakeBroker:
 def numbered(count: int, *, first: int = 0, value_bytes: int = 20) -> list[NewRecord]:
     """Records whose key, value and time tell their number."""
     return [
-        NewRecord(key=b"k%d" % n, value=(b"v%d" % n).ljust(value_bytes, b"."), timestamp=1_700_000_000_000 + n)
+        NewRecord(
+            key=b"k%d" % n, value=(b"v%d" % n).ljust(value_bytes, b"."), timestamp=1_700_000_000_000 + n
+        )
         for n in range(first, first + count)
     ]
 
 
-def fill(writer: PartitionWriter, batches: int, per_batch: int = 10, *, value_bytes: int = 20, roll_every: int = 0, codecs: Iterable[Codec] = (Codec.NONE,)) -> None:
+def fill(
+    writer: PartitionWriter,
+    batches: int,
+    per_batch: int = 10,
+    *,
+    value_bytes: int = 20,
+    roll_every: int = 0,
+    codecs: Iterable[Codec] = (Codec.NONE,),
+) -> None:
     """So many batches of numbered records, codecs taking turns."""
     turn = itertools.cycle(codecs)
     for number in range(batches):
         if roll_every and number and number % roll_every == 0:
             writer.roll()
-        writer.append(numbered(per_batch, first=writer.next_offset, value_bytes=value_bytes), codec=next(turn))
+        writer.append(
+            numbered(per_batch, first=writer.next_offset, value_bytes=value_bytes), codec=next(turn)
+        )

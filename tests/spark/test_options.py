@@ -33,7 +33,12 @@ def test_defaults() -> None:
 
 
 def test_keys_in_any_case_and_unknown_ones() -> None:
-    given = {"SubscribePattern": "a.*", "LOG.DIR": "/x , /y", "failOnDataLoss": "FALSE", "something.else": "1"}
+    given = {
+        "SubscribePattern": "a.*",
+        "LOG.DIR": "/x , /y",
+        "failOnDataLoss": "FALSE",
+        "something.else": "1",
+    }
     options = parse_options(given)
     assert isinstance(options.strategy, SubscribePattern)
     assert options.log_dirs == ("/x", "/y")
@@ -41,7 +46,9 @@ def test_keys_in_any_case_and_unknown_ones() -> None:
 
 
 def test_offsets_and_times() -> None:
-    options = parse_options(BASE | {"startingOffsets": '{"t":{"0":23,"1":-2}}', "endingOffsets": '{"t":{"0":-1}}'})
+    options = parse_options(
+        BASE | {"startingOffsets": '{"t":{"0":23,"1":-2}}', "endingOffsets": '{"t":{"0":-1}}'}
+    )
     assert options.starting == AtOffsets({("t", 0): 23, ("t", 1): EARLIEST})
     assert options.ending == AtOffsets({("t", 0): LATEST})
     both = {"startingOffsets": "earliest", "startingOffsetsByTimestamp": '{"t":{"0":7}}'}
@@ -50,16 +57,23 @@ def test_offsets_and_times() -> None:
 
 
 def test_assign() -> None:
-    options = parse_options({"assign": '{"t":[0,2]}', "log.dir": "/logs", "endingOffsets": '{"t":{"0":1,"2":-1}}'})
+    options = parse_options(
+        {"assign": '{"t":[0,2]}', "log.dir": "/logs", "endingOffsets": '{"t":{"0":1,"2":-1}}'}
+    )
     assert options.strategy == Assign((("t", 0), ("t", 2)))
-    with pytest.raises(OptionError, match=r"endingOffsets .*specify all TopicPartitions.*Specified: t-0 Assigned: t-0, t-2"):
+    with pytest.raises(
+        OptionError, match=r"endingOffsets .*specify all TopicPartitions.*Specified: t-0 Assigned: t-0, t-2"
+    ):
         parse_options({"assign": '{"t":[0,2]}', "log.dir": "/logs", "endingOffsets": '{"t":{"0":1}}'})
 
 
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"log.dir": "/x"}, "One of the following options must be specified .*subscribe, subscribePattern, assign"),
+        (
+            {"log.dir": "/x"},
+            "One of the following options must be specified .*subscribe, subscribePattern, assign",
+        ),
         (BASE | {"assign": '{"t":[0]}'}, "Only one of the following options can be specified"),
         ({"subscribe": "t"}, "'log.dir' .* or 'kafka.bootstrap.servers' .*must be specified"),
         (BASE | {"subscribe": " , "}, "No topics to subscribe to .*'subscribe' is ' , '"),
@@ -69,8 +83,14 @@ def test_assign() -> None:
         ({"log.dir": "/x", "assign": "{}"}, "No topicpartitions to assign"),
         ({"log.dir": "/x", "assign": '{"t":[-1]}'}, "assign: Expected e.g."),
         ({"log.dir": "/x", "assign": '{"t":{"0":1}}'}, "assign: Expected e.g."),
-        (BASE | {"startingOffsets": "latest"}, "starting offset can't be latest for batch queries.*startingOffsets"),
-        (BASE | {"endingOffsets": "earliest"}, "ending offset can't be earliest for batch queries.*endingOffsets"),
+        (
+            BASE | {"startingOffsets": "latest"},
+            "starting offset can't be latest for batch queries.*startingOffsets",
+        ),
+        (
+            BASE | {"endingOffsets": "earliest"},
+            "ending offset can't be earliest for batch queries.*endingOffsets",
+        ),
         (BASE | {"startingOffsets": '{"t":{"0":-1}}'}, "startingOffsets for t-0 can't be latest"),
         (BASE | {"endingOffsets": '{"t":{"0":-2}}'}, "endingOffsets for t-0 can't be earliest"),
         (BASE | {"startingOffsets": "soon"}, "startingOffsets: Expected e.g.*got soon"),
@@ -86,8 +106,14 @@ def test_assign() -> None:
         (BASE | {"maxBytesPerTask": "64m"}, "maxBytesPerTask must be positive, not '64m'"),
         (BASE | {"readMode": "fast"}, "readMode is auto, local or remote"),
         (BASE | {"readMode": "remote"}, "'kafka.bootstrap.servers' must be specified with readMode remote"),
-        ({"subscribe": "t", "kafka.bootstrap.servers": "h:1", "readMode": "local"}, "'log.dir' must be specified"),
-        (BASE | {"kafka.auto.offset.reset": "earliest"}, "'auto.offset.reset' is not supported.*startingOffsets"),
+        (
+            {"subscribe": "t", "kafka.bootstrap.servers": "h:1", "readMode": "local"},
+            "'log.dir' must be specified",
+        ),
+        (
+            BASE | {"kafka.auto.offset.reset": "earliest"},
+            "'auto.offset.reset' is not supported.*startingOffsets",
+        ),
         (BASE | {"kafka.key.deserializer": "x"}, "'key.deserializer' is not supported as keys"),
         (BASE | {"kafka.enable.auto.commit": "true"}, "'enable.auto.commit' is not supported"),
         (BASE | {"kafka.interceptor.classes": "x"}, "'interceptor.classes' is not supported"),

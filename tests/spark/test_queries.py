@@ -1,4 +1,4 @@
-"""Real queries: that Spark finds the source, accepts its batches, and says what is wrong when something is."""
+"""Real queries: Spark finds the source, accepts its batches, and shows the user what is wrong."""
 
 from __future__ import annotations
 
@@ -42,19 +42,23 @@ def test_found_without_registration_and_read_whole(reader: DataFrameReader) -> N
     frame = reader.option("minPartitions", "2").load()
     assert frame.dtypes == FULL_SCHEMA
     assert frame.rdd.getNumPartitions() == 2
-    rows = frame.selectExpr("string(key)", "topic", "partition", "offset", "unix_millis(timestamp)", "timestampType")
+    rows = frame.selectExpr(
+        "string(key)", "topic", "partition", "offset", "unix_millis(timestamp)", "timestampType"
+    )
     expected = [(f"k{n}", "t", 0, n, 1_700_000_000_000 + n, 0) for n in range(1200)]
     assert sorted(rows.collect(), key=lambda row: row.offset) == expected
 
 
-def test_headers_nulls_and_not_null(
-    spark: SparkSession, reader: DataFrameReader, log_dir: Path, fake_broker: FakeBroker
-) -> None:
+def test_headers_nulls_and_not_null(reader: DataFrameReader, log_dir: Path, fake_broker: FakeBroker) -> None:
     writer = PartitionWriter(log_dir, "t")
     headers = (("a", b"1"), ("b", None))
-    writer.append([NewRecord(key=b"k", value=b"v", timestamp=1, headers=headers), NewRecord(value=None, timestamp=2)])
+    writer.append(
+        [NewRecord(key=b"k", value=b"v", timestamp=1, headers=headers), NewRecord(value=None, timestamp=2)]
+    )
     fake_broker.publish(writer)
-    first, second = sorted(reader.option("includeHeaders", "true").load().collect(), key=lambda row: row.offset)
+    first, second = sorted(
+        reader.option("includeHeaders", "true").load().collect(), key=lambda row: row.offset
+    )
     assert [(h.key, h.value) for h in first.headers] == list(headers)
     assert (second.key, second.value, second.headers) == (None, None, None)
     chosen = "headers array<struct<key:string,value:binary>>, offset long not null"
@@ -67,7 +71,9 @@ def test_headers_nulls_and_not_null(
 def test_as_a_view_in_sql(spark: SparkSession, log_dir: Path) -> None:
     options = f"`log.dir` '{log_dir}', subscribe 't', columns 'key,offset'"
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW events USING mpbroker OPTIONS ({options})")
-    assert spark.sql("SELECT count(*), max(offset) FROM events WHERE offset >= 200").collect() == [(1000, 1199)]
+    assert spark.sql("SELECT count(*), max(offset) FROM events WHERE offset >= 200").collect() == [
+        (1000, 1199)
+    ]
 
 
 def test_an_empty_topic_has_no_rows(reader: DataFrameReader, log_dir: Path, fake_broker: FakeBroker) -> None:
@@ -75,7 +81,9 @@ def test_an_empty_topic_has_no_rows(reader: DataFrameReader, log_dir: Path, fake
     assert reader.load().collect() == []
 
 
-def test_a_segment_larger_than_the_memory_of_a_worker(reader: DataFrameReader, writer: PartitionWriter) -> None:
+def test_a_segment_larger_than_the_memory_of_a_worker(
+    reader: DataFrameReader, writer: PartitionWriter
+) -> None:
     """The session limits the address space of workers; a preallocated segment is larger than that."""
     for path in writer.directory.glob("*0001000.log"):
         os.truncate(path, 4 << 30)

@@ -1,6 +1,6 @@
 """The source over log directories: what comes out is what was written, and never more than was published.
 
-Planner and tasks are called as Spark calls them, without Spark, which costs seconds; test_queries.py has queries.
+Planner and tasks are called as Spark calls them, without Spark, which costs seconds; see test_queries.py.
 """
 
 from __future__ import annotations
@@ -70,9 +70,21 @@ def test_every_column(read: Read, log_dir: Path, fake_broker: FakeBroker) -> Non
     writer.append([NewRecord(key=b"x", value=b"y", timestamp=5)], append_time=1_700_000_000_999)
     fake_broker.publish(writer)
     rows = read(includeHeaders=True)
-    assert [(row["topic"], row["partition"], row["offset"]) for row in rows] == [("t", 3, n) for n in range(100, 104)]
-    assert [(row["key"], row["value"]) for row in rows] == [(b"k", b"v"), (None, b""), (b"", None), (b"x", b"y")]
-    assert [row["timestamp"].timestamp() for row in rows] == [1_700_000_000.123, 1_700_000_000.124, 0, 1_700_000_000.999]
+    assert [(row["topic"], row["partition"], row["offset"]) for row in rows] == [
+        ("t", 3, n) for n in range(100, 104)
+    ]
+    assert [(row["key"], row["value"]) for row in rows] == [
+        (b"k", b"v"),
+        (None, b""),
+        (b"", None),
+        (b"x", b"y"),
+    ]
+    assert [row["timestamp"].timestamp() for row in rows] == [
+        1_700_000_000.123,
+        1_700_000_000.124,
+        0,
+        1_700_000_000.999,
+    ]
     assert [row["timestampType"] for row in rows] == [0, 0, 0, 1]
     assert [(h["key"], h["value"]) for h in rows[0]["headers"]] == list(headers)
     assert [row["headers"] for row in rows[1:]] == [None, None, None]
@@ -85,11 +97,15 @@ def test_codecs_segments_and_partitions(read: Read, log_dir: Path, fake_broker: 
         fill(writer, 60, 20, roll_every=25, codecs=list(Codec))
         fake_broker.publish(writer)
     rows = read()
-    assert [(row["partition"], row["offset"]) for row in rows] == [(p, n) for p in range(2) for n in range(1200)]
+    assert [(row["partition"], row["offset"]) for row in rows] == [
+        (p, n) for p in range(2) for n in range(1200)
+    ]
     assert all(row["value"].rstrip(b".") == b"v%d" % row["offset"] for row in rows)
 
 
-@pytest.mark.parametrize("option", [{"minPartitions": 7}, {"maxBytesPerTask": 9000}, {"maxRecordsPerPartition": 300}])
+@pytest.mark.parametrize(
+    "option", [{"minPartitions": 7}, {"maxBytesPerTask": 9000}, {"maxRecordsPerPartition": 300}]
+)
 def test_splits_lose_and_double_nothing(
     read: Read, log_dir: Path, fake_broker: FakeBroker, option: dict[str, int]
 ) -> None:
@@ -127,11 +143,15 @@ def test_ranges_of_offsets(read: Read, log_dir: Path, fake_broker: FakeBroker) -
     fill(writer, 30, 10, roll_every=11, codecs=[Codec.NONE, Codec.ZSTD])
     fake_broker.publish(writer, log_start=23)
     assert offsets(read()) == list(range(23, 300))
-    assert offsets(read(startingOffsets='{"t":{"0":105}}', endingOffsets='{"t":{"0":113}}')) == list(range(105, 113))
-    assert offsets(read(startingOffsets='{"t":{"0":-2}}', endingOffsets='{"t":{"0":30}}')) == list(range(23, 30))
+    assert offsets(read(startingOffsets='{"t":{"0":105}}', endingOffsets='{"t":{"0":113}}')) == list(
+        range(105, 113)
+    )
+    assert offsets(read(startingOffsets='{"t":{"0":-2}}', endingOffsets='{"t":{"0":30}}')) == list(
+        range(23, 30)
+    )
     assert offsets(read(startingOffsets='{"t":{"0":300}}')) == []
     assert offsets(read(startingOffsets='{"t":{"0":200}}', endingOffsets='{"t":{"0":100}}')) == []
-    with pytest.raises(DataLoss, match="log starts at 23.*failOnDataLoss"):
+    with pytest.raises(DataLoss, match=r"log starts at 23.*failOnDataLoss"):
         read(startingOffsets='{"t":{"0":5}}')
     assert offsets(read(startingOffsets='{"t":{"0":5}}', failOnDataLoss=False)) == list(range(23, 300))
 
@@ -278,10 +298,12 @@ def test_retention_between_plan_and_read(log_dir: Path, fake_broker: FakeBroker,
     (task,) = reader.partitions()
     (writer.directory / "00000000000000000000.log").unlink()
     if fail:
-        with pytest.raises(DataLoss, match="Cannot read offsets 0 to 99 of t-0.*failOnDataLoss"):
+        with pytest.raises(DataLoss, match=r"Cannot read offsets 0 to 99 of t-0.*failOnDataLoss"):
             list(reader.read(task))
     else:
-        assert offsets([row for batch in reader.read(task) for row in batch.to_pylist()]) == list(range(100, 300))
+        assert offsets([row for batch in reader.read(task) for row in batch.to_pylist()]) == list(
+            range(100, 300)
+        )
 
 
 @pytest.mark.parametrize("fail", [True, False])

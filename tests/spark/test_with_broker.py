@@ -1,7 +1,7 @@
-"""The source beside a broker that runs: what librdkafka was told is stored is what Spark reads, from files and over the network.
+"""The source beside a running broker: what librdkafka was told is stored is what Spark reads, either way.
 
-With MPBROKER_TEST_BROKER=kafka the same queries go to Apache Kafka; it publishes no high watermark outside of its own
-processes, so its files are read after it was stopped.
+With MPBROKER_TEST_BROKER=kafka the same queries go to Apache Kafka; it publishes no high watermark outside
+of its own process, so its files are read after it was stopped.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def topic(broker: Broker) -> str:
 
 def produce(broker: Broker, topic: str, numbers: range, codec: str = "none") -> None:
     failed: list[object] = []
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "compression.type": codec, "linger.ms": 5})
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "acks": "all", "compression.type": codec, "linger.ms": 5}
+    )
     for number in numbers:
         producer.produce(
             topic,
@@ -70,8 +72,17 @@ def reader(spark: SparkSession, broker: Broker, mode: str) -> DataFrameReader:
 
 def check(spark: SparkSession, broker: Broker, topic: str, mode: str) -> None:
     """Everything, then ranges of offsets and of time."""
-    whole = reader(spark, broker, mode).options(subscribe=topic, includeHeaders="true", minPartitions="6").load()
-    columns = ("int(string(key)) n", "string(value)", "partition", "offset", "unix_millis(timestamp)", "headers")
+    whole = (
+        reader(spark, broker, mode).options(subscribe=topic, includeHeaders="true", minPartitions="6").load()
+    )
+    columns = (
+        "int(string(key)) n",
+        "string(value)",
+        "partition",
+        "offset",
+        "unix_millis(timestamp)",
+        "headers",
+    )
     rows = sorted(whole.selectExpr(*columns).collect(), key=lambda row: row.n)
     assert [row.n for row in rows] == list(range(RECORDS))
     for number, row in enumerate(rows):
@@ -93,7 +104,9 @@ def test_beside_the_running_broker(spark: SparkSession, broker: Broker, topic: s
 
 @pytest.mark.skipif(IS_KAFKA, reason="Apache Kafka publishes its high watermark every five seconds only")
 def test_what_was_acknowledged_is_there_at_once(spark: SparkSession, broker: Broker) -> None:
-    AdminClient({"bootstrap.servers": broker.bootstrap}).create_topics([NewTopic("now", PARTITIONS, 1)])["now"].result(15)
+    AdminClient({"bootstrap.servers": broker.bootstrap}).create_topics([NewTopic("now", PARTITIONS, 1)])[
+        "now"
+    ].result(15)
     frame = reader(spark, broker, "local").options(subscribe="now", columns="offset")
     assert frame.load().count() == 0
     for turn in range(3):
