@@ -5,8 +5,12 @@ Planner and tasks are called as Spark calls them, without Spark, which costs sec
 
 from __future__ import annotations
 
+import json
+import mmap
 import pickle
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,14 +20,18 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from mpbroker.ipc.table import PartitionFlag
+from mpbroker.log.reader import Bound
 from mpbroker.records.builder import ABORT, COMMIT
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from spark_integration import read_local
 from spark_integration.errors import CorruptLog, DataLoss, OptionError, SourceUnavailable
+from spark_integration.local import bound_at
 from spark_integration.schema import HEADERS
 from spark_integration.source import MpbrokerDataSource
 from tests.spark.logs import FakeBroker, PartitionWriter, checkpoint, fill, numbered
+
+ROOT = Path(__file__).parents[2]
 
 Read = Callable[..., list[dict[str, Any]]]
 
@@ -136,6 +144,9 @@ def test_nothing_beyond_the_high_watermark(read: Read, log_dir: Path, fake_broke
     assert offsets(read()) == list(range(650))
     with pytest.raises(DataLoss, match="high watermark is 650"):
         read(endingOffsets='{"t":{"0":651}}')
+    cut = source(log_dir, endingOffsets='{"t":{"0":651}}', failOnDataLoss=False)
+    (task,) = cut.reader(cut.schema()).partitions()
+    assert (task.start, task.end) == (0, 650)
 
 
 def test_ranges_of_offsets(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
@@ -215,6 +226,45 @@ def test_a_killed_broker_counts_as_none(read: Read, log_dir: Path) -> None:
     broker.stop()
     checkpoint(log_dir, {("t", 0): 10})
     assert offsets(read()) == list(range(10))
+
+
+def test_a_pointer_to_the_region_of_a_dead_process(read: Read, log_dir: Path) -> None:
+    writer = PartitionWriter(log_dir, "t")
+    fill(writer, 2, 10)
+    program = (
+        "import sys, pathlib; from tests.spark.logs import FakeBroker; FakeBroker(pathlib.Path(sys.argv[1]))"
+    )
+    subprocess.run([sys.executable, "-c", program, str(log_dir)], cwd=ROOT, check=True)
+    checkpoint(log_dir, {("t", 0): 10})
+    try:
+        assert offsets(read()) == list(range(10))
+    finally:
+        shutil.rmtree(json.loads((log_dir / "mpbroker.json").read_text())["runtime_dir"])
+
+
+def test_directories_that_wait_for_deletion(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
+    old, writer = PartitionWriter(log_dir, "old"), PartitionWriter(log_dir, "t")
+    for each in (old, writer):
+        fill(each, 3, 10)
+        fake_broker.publish(each)
+    old.directory.rename(log_dir / "old-0.0123456789abcdef0123456789abcdef-delete")
+    (log_dir / "lost+found").mkdir()
+    assert offsets(read()) == list(range(30))
+    with pytest.raises(SourceUnavailable, match="topic old is not in the log directory"):
+        read("old")
+
+
+def test_where_a_checkpointed_offset_is(log_dir: Path) -> None:
+    writer = PartitionWriter(log_dir, "t")
+    ends = {}
+    for _ in range(30):
+        ends[writer.next_offset] = writer.end
+        fill(writer, 1, 10, value_bytes=100)
+    writer.roll()
+    ends[writer.next_offset] = writer.end
+    fill(writer, 1, 10)
+    assert {offset: bound_at(writer.directory, [0, 300], offset) for offset in ends} == ends
+    assert bound_at(writer.directory, [0, 300], 155) == Bound(155, 0, ends[160].position)
 
 
 def test_choosing_topics(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
@@ -341,6 +391,16 @@ def test_a_topic_made_anew_is_not_mistaken(log_dir: Path, fake_broker: FakeBroke
 def test_small_windows_and_batches_larger_than_one(
     log_dir: Path, read: Read, fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    mapped: list[int] = []
+
+    class Recording(mmap.mmap):
+        def __new__(cls, fd: int, length: int, **how: int) -> Recording:
+            # The public region is mapped too, without an offset.
+            if "offset" in how:
+                mapped.append(length)
+            return super().__new__(cls, fd, length, **how)
+
+    monkeypatch.setattr(mmap, "mmap", Recording)
     monkeypatch.setattr(read_local, "WINDOW_BYTES", 10_000)
     writer = PartitionWriter(log_dir, "t")
     fill(writer, 50, 10, roll_every=30)
@@ -348,6 +408,9 @@ def test_small_windows_and_batches_larger_than_one(
     fill(writer, 50, 10)
     fake_broker.publish(writer)
     assert offsets(read()) == list(range(1020))
+    largest_batch = 10 * 5100
+    assert len(mapped) > 5
+    assert max(mapped) < largest_batch + mmap.ALLOCATIONGRANULARITY
     for path in writer.directory.glob("*.index"):
         path.unlink()
     assert offsets(read(minPartitions=5)) == list(range(1020))

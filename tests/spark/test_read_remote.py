@@ -102,8 +102,9 @@ def test_records_that_went_between_plan_and_fetch() -> None:
     def retention(_nth: int, _offset: int) -> None:
         server.log_start = 70
 
-    with KafkaServer("t", batches_of(10), fault=retention) as server, pytest.raises(
-        DataLoss, match=r"Cannot fetch offset 0 of t-0.*offsets 70 to 100 now.*failOnDataLoss"
+    with (
+        KafkaServer("t", batches_of(10), fault=retention) as server,
+        pytest.raises(DataLoss, match=r"Cannot fetch offset 0 of t-0.*offsets 70 to 100 now.*failOnDataLoss"),
     ):
         rows(server)
     with KafkaServer("t", batches_of(10), fault=retention) as server:

@@ -36,11 +36,16 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture(scope="module")
 def topic(broker: Broker) -> str:
     """A topic with records of every codec, all acknowledged."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("events", PARTITIONS, 1)])["events"].result(15)
+    make_topic(broker, "events")
     for turn, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
         produce(broker, "events", range(turn * RECORDS // 5, (turn + 1) * RECORDS // 5), codec)
     return "events"
+
+
+def make_topic(broker: Broker, topic: str) -> None:
+    # The futures die with the client.
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(15)
 
 
 def produce(broker: Broker, topic: str, numbers: range, codec: str = "none") -> None:
