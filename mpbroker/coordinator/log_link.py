@@ -30,6 +30,7 @@ from mpbroker.ipc.slots import (
 )
 from mpbroker.ipc.table import Partition
 from mpbroker.ipc.topology import CALL_RING_SLOTS, COORDINATOR, LOG
+from mpbroker.protocol.errors import ErrorCode
 
 METADATA_SLOT = 0
 ACKS_ALL = -1
@@ -119,7 +120,6 @@ class LogLink:
             count,
             config_version=slot.config_version,
         )
-        self._request += 1
         self.peer.send(
             pack_produce(
                 SlotKind.PRODUCE_BACK,
@@ -133,7 +133,7 @@ class LogLink:
                 COORDINATOR,
                 COORDINATOR,
                 NO_TIMEOUT_MS,
-                self._request,
+                self._next_request(),
             )
         )
 
@@ -179,10 +179,22 @@ class LogLink:
         """In the order in which it was wanted, as far as the credits go."""
         while self._unasked and len(self._questions) < QUESTIONS_UNDER_WAY:
             message, kind, topic_id = self._unasked.popleft()
-            self._request += 1
-            slot = self._lender.message(SlotKind.CALL, message, LOG, self._request)
-            self._questions[self._request] = _Question(kind, topic_id, unpack_call(slot))
+            request = self._next_request()
+            slot = self._lender.message(SlotKind.CALL, message, LOG, request)
+            self._questions[request] = _Question(kind, topic_id, unpack_call(slot))
             self.peer.send(slot)
+
+    def _read(self, call: Call) -> Message:
+        """An answer without a block: its owner had no memory for it."""
+        if not call.block:
+            return Failed(ErrorCode.UNKNOWN_SERVER_ERROR, "the log process had no memory for its answer")
+        answer = self.peer.read(call)
+        self.peer.send(returned(call))
+        return answer
+
+    def _next_request(self) -> int:
+        self._request = self._request + 1 & 0xFFFFFFFF
+        return self._request
 
     def _produced(self, slot: bytes) -> None:
         produce = unpack_produce(slot)
@@ -193,8 +205,7 @@ class LogLink:
     def _answered(self, call: Call) -> None:
         question = self._questions.pop(call.request)
         self._lender.end(question.call.block, question.call.generation)
-        answer = self.peer.read(call)
-        self.peer.send(returned(call))
+        answer = self._read(call)
         self._ask_on()
         match question.kind:
             case Kind.GREETING:

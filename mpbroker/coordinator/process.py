@@ -107,7 +107,9 @@ class Coordinator:
         self._context = context
         self._now_ms = now_ms
         self._table = memory.table()
-        self._lender = Lender(memory.arena(COORDINATOR))
+        arena = memory.arena(COORDINATOR)
+        arena.reset()
+        self._lender = Lender(arena)
         self._log = LogLink(context, self._lender, self)
         self._handlers: dict[int, Peer] = {}
         self._lives = dict.fromkeys(HANDLERS, 0)
@@ -381,23 +383,26 @@ class Coordinator:
         self._settle_announced()
 
     def _note_partitions(self, topic_id: bytes, name: str, partitions: int, answer: Message) -> None:
-        """A partition that could not be opened is announced with generation 0, which no slot ever has."""
+        """A partition that is offline has a slot that says so. One without a slot is tried again; until
+        then it is announced with generation 0, which no slot ever has.
+        """
         images = {number: PartitionImage(number, 0, 0) for number in range(partitions)}
-        log = self._context.log
+        problems = []
         if isinstance(answer, EnsuredTopic):
             for ensured in answer.partitions:
                 if ensured.error:
-                    log.error("%s-%d cannot be opened: %s", name, ensured.partition, ensured.message)
-                else:
-                    images[ensured.partition] = PartitionImage(
-                        ensured.partition, ensured.slot, ensured.slot_generation
-                    )
+                    problems.append(f"{name}-{ensured.partition} cannot be used: {ensured.message}")
+                images[ensured.partition] = PartitionImage(
+                    ensured.partition, ensured.slot, ensured.slot_generation
+                )
         else:
-            log.error("topic %s cannot be opened: %s", name, answer)
+            problems.append(f"topic {name} cannot be opened: {answer}")
         if not all(image.slot_generation for image in images.values()):
             self._failed.add(topic_id)
             self._retry_at = time.monotonic() + RETRY_OPEN_SECONDS
-        self._announcer.opened(topic_id, list(images.values()))
+        if self._announcer.opened(topic_id, list(images.values())):
+            for problem in problems:
+                self._context.log.error("%s", problem)
 
     def _opened_all_if_so(self) -> None:
         if self.phase is not Phase.OPENING or self._to_open:

@@ -131,6 +131,9 @@ class Tree:
         child.incarnation += 1
         self._states.store(child.role, State.STARTING)
         self._orders.store(child.role, Order.RUN)
+        if topology.is_handler(child.role):
+            # It reads the bulletin before it is ready, and must count as a reader by then.
+            self._roles.store(child.role, child.incarnation)
         context = ProcessContext(child.role, self.memory, self.config, child.incarnation)
         context.counters.clear()
         fork_child(child, context, ())

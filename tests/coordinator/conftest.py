@@ -48,6 +48,7 @@ from mpbroker.ipc.slots import (
     read_job_batch,
     unpack_call,
     unpack_produce,
+    unpack_reply,
 )
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
 from mpbroker.ipc.topology import COORDINATOR, LOG, PROCESSES, SharedMemory, Sizes, handler
@@ -72,11 +73,15 @@ class FakeLog:
         self.dies_at: str | None = None
         self.refuse = 0
         self.broken: set[str] = set()
+        self.offline: set[str] = set()
         self.removed: list[bytes] = []
+        self.on_remove: Callable[[], None] = lambda: None
         self.ensured: list[str] = []
         self.recovered = 0
         self.slots: dict[tuple[bytes, int], int] = {}
         self.arena = memory.arena(LOG)
+        self.arena.reset()
+        self.sizes: dict[int, int] = {}
         self.inbox = memory.ring(COORDINATOR, LOG)
         self.outbox = memory.ring(LOG, COORDINATOR)
         self.table = memory.table()
@@ -86,28 +91,17 @@ class FakeLog:
         self.end = sum(b.header.record_count for b in iterate_batches(self.path.read_bytes()))
         self.publish_metadata_slot()
 
-    def publish_metadata_slot(self) -> None:
-        size = self.path.stat().st_size
-        self._publish(0, METADATA_TOPIC_ID, 0, self.end, size)
+    def publish_metadata_slot(self, durable: tuple[int, int] | None = None) -> None:
+        """`durable`: offset and position before which all is on disk, if that is not all."""
+        offset, position = durable or (self.end, self.path.stat().st_size)
+        self._publish(0, METADATA_TOPIC_ID, 0, offset, position)
 
-    def _publish(self, slot: int, topic_id: bytes, partition: int, end: int = 0, size: int = 0) -> None:
-        payload = Partition(
-            topic_id,
-            partition,
-            self.incarnation,
-            PartitionFlag.PARTITION_LIVE,
-            0,
-            0,
-            0,
-            0,
-            end,
-            0,
-            size,
-            end,
-            0,
-            size,
-            end,
-        )
+    def _publish(
+        self, slot: int, topic_id: bytes, partition: int, durable: int = 0, position: int = 0
+    ) -> None:
+        live, end = PartitionFlag.PARTITION_LIVE, self.end if slot == 0 else 0
+        bound = (durable, 0, position)
+        payload = Partition(topic_id, partition, self.incarnation, live, 0, 0, 0, 0, *bound, *bound, end)
         self.table.write(slot, pack_partition(payload))
 
     def _maybe_die(self, step: str) -> None:
@@ -125,9 +119,9 @@ class FakeLog:
                 case SlotKind.CALL:
                     self._answer(slot)
                 case SlotKind.RETURN:
-                    call = unpack_call(slot)
-                    assert self.arena.take_back(call.block, call.generation)
-                    self.arena.free(call.block, 1)
+                    reply = unpack_reply(slot)
+                    assert self.arena.take_back(reply.block, reply.generation)
+                    self.arena.free(reply.block, self.sizes.pop(reply.block))
         if slots or wants:
             self.memory.doorbell(COORDINATOR).ring()
 
@@ -135,20 +129,22 @@ class FakeLog:
         self._maybe_die("taken")
         lender = self.memory.arena(COORDINATOR)
         assert lender.check(produce.block, produce.generation)
-        job = lender.view(produce.block + produce.job, 200)
+        block = lender.view(produce.block, lender.capacity(produce.block))
+        job = block[produce.job :]
         asked = read_job_batch(job, 0)
+        at = asked.data - produce.block
         assert (asked.slot, asked.slot_generation) == (0, self.incarnation)
         if self.refuse:
             fill_job_batch(job, 0, self.refuse, -1, -1, -1)
             self.refuse = 0
         else:
-            batch = bytearray(lender.view(asked.data, asked.length))
+            batch = bytearray(block[at : at + asked.length])
             assign_offset_and_epoch(batch, self.end, 0)
             fill_job_batch(job, 0, 0, self.end, -1, 0)
             with self.path.open("ab") as file:
                 file.write(batch)
             self._maybe_die("written")
-            self.end += asked.count
+            self.end += asked.record_count
             self.publish_metadata_slot()
             self._maybe_die("published")
         answer = pack_produce(
@@ -178,6 +174,7 @@ class FakeLog:
             self._maybe_die("ensuring")
         data = encode(self.serve(message))
         block = self.arena.allocate(len(data))
+        self.sizes[block] = len(data)
         self.arena.view(block, len(data))[:] = data
         generation = self.arena.lend(block, COORDINATOR)
         answer = pack_call(SlotKind.ANSWER, LOG, call.request, block, generation, len(data))
@@ -189,6 +186,7 @@ class FakeLog:
                 return self._ensure(message)
             case RemoveTopic():
                 self.removed.append(message.topic_id)
+                self.on_remove()
                 return RemovedTopic(message.topic_id)
             case Recovered():
                 self.recovered += 1
@@ -204,6 +202,7 @@ class FakeLog:
                 message.topic_id,
                 [EnsuredPartition(p, error=56, message="no disk") for p in message.partitions],
             )
+        error = 56 if message.name in self.offline else 0
         for partition in message.partitions:
             key = (message.topic_id, partition)
             if key not in self.slots:
@@ -212,7 +211,7 @@ class FakeLog:
         return EnsuredTopic(
             message.topic_id,
             [
-                EnsuredPartition(p, self.slots[message.topic_id, p], self.incarnation)
+                EnsuredPartition(p, self.slots[message.topic_id, p], self.incarnation, error)
                 for p in message.partitions
             ],
         )
@@ -228,6 +227,8 @@ class FakeHandler:
         self.answers: dict[int, Message] = {}
         self.topics: dict[str, TopicImage] = {}
         self.bases = 0
+        self.cluster_id = ""
+        self.arena = memory.arena(index)
         self.follows = True
         self.sleeps = False
         self.rebind()
@@ -236,7 +237,6 @@ class FakeHandler:
         """After the coordinator died, or as the successor of a handler."""
         self.outbox = self.memory.ring(self.index, COORDINATOR)
         self.inbox = self.memory.ring(COORDINATOR, self.index)
-        self.arena = self.memory.arena(self.index)
         acks = self.memory.words("bulletin_acks")
         if not hasattr(self, "bulletin"):
             self.bulletin = BulletinReader(self.memory.private.block("bulletin"), acks, self.index)
@@ -259,7 +259,8 @@ class FakeHandler:
         if self.follows:
             for news in map(_news.decode, self.bulletin.poll()):
                 if isinstance(news, MetadataBase):
-                    assert (news.cluster_id, news.node_id) == (CLUSTER_ID, 1)
+                    assert news.node_id == 1
+                    self.cluster_id = news.cluster_id
                     self.bases += 1
                     self.topics = {topic.name: topic for topic in news.topics}
                     continue
@@ -283,9 +284,14 @@ class Tree:
     """Shared memory, a forked coordinator, the fakes, and what a supervisor does to them."""
 
     def __init__(
-        self, directory: Path, public: Path, handlers: int = 2, slots: int = 1024, **settings: object
+        self,
+        directory: Path,
+        public: Path,
+        handlers: int = 2,
+        slots: int = 1024,
+        real_log: bool = False,
+        **settings: object,
     ) -> None:
-        (directory / "meta.properties").write_text(f"version=1\ncluster.id={CLUSTER_ID}\nnode.id=1\n")
         self.directory = directory
         self.config = BrokerConfig(log_dirs=(str(directory),), **settings)  # type: ignore[arg-type]
         self.memory = SharedMemory(public, Sizes(partition_slots=slots, arena_extent_bytes=64 << 20))
@@ -298,7 +304,11 @@ class Tree:
         for fake in self.handlers:
             self.roles.store(fake.index, 1)
         self.log_lives = 1
-        self.log: FakeLog | None = FakeLog(self.memory, directory, 1)
+        self.log: FakeLog | None = None
+        if real_log:
+            return
+        (directory / "meta.properties").write_text(f"version=1\ncluster.id={CLUSTER_ID}\nnode.id=1\n")
+        self.log = FakeLog(self.memory, directory, 1)
         self.roles.store(LOG, 1)
 
     def start(self) -> None:
@@ -318,12 +328,15 @@ class Tree:
         finally:
             os._exit(99)
 
-    def kill(self) -> None:
-        """SIGKILL, and the fence: what the dead had in its rings is void."""
+    def kill(self, fence_log: Callable[[int], None] = lambda _: None) -> None:
+        """SIGKILL and the fence: what is in its rings is void. `fence_log` tells a real log process."""
         os.kill(self.pid, signal.SIGKILL)
         self.reap()
         self.roles.store(COORDINATOR, 0)
+        fence_log(0)
         self.memory.reset_rings_of(COORDINATOR)
+        self.roles.store(COORDINATOR, 1)
+        fence_log(1)
         for fake in self.handlers:
             fake.rebind()
         if self.log is not None:
@@ -383,7 +396,8 @@ class Tree:
     def until(self, condition: Callable[[], bool], pump_log: bool = True) -> None:
         """Pumps until it is so."""
         poll = select.poll()
-        for index in (0, LOG, *(fake.index for fake in self.handlers)):
+        ours = [0, *(fake.index for fake in self.handlers)] + ([LOG] if self.log is not None else [])
+        for index in ours:
             poll.register(self.memory.bell_fds[index], select.POLLIN)
         end = time.monotonic() + PATIENCE_SECONDS
         while not condition():

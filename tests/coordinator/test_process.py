@@ -19,7 +19,7 @@ from mpbroker.ipc.calls import (
     Message,
     ProducerIds,
 )
-from mpbroker.ipc.topology import CALL_RING_SLOTS, SharedMemory
+from mpbroker.ipc.topology import CALL_RING_SLOTS, COORDINATOR, SharedMemory
 
 Tree = Any  # the class lies in conftest.py
 
@@ -36,6 +36,7 @@ def errors(answer: Message) -> dict[str | None, int]:
 def test_an_empty_broker_becomes_ready(tree: Tree) -> None:
     tree.until(lambda: tree.handlers[0].bases == 1)
     assert tree.handlers[0].topics == {}
+    assert tree.handlers[0].cluster_id == "MkU3OEVBNTcwNTJENDM2Qg"
     tree.until(lambda: tree.log.recovered == 1)
     assert tree.stop() == 0
 
@@ -53,10 +54,18 @@ def test_create_is_seen_by_all_before_it_is_answered(tree: Tree) -> None:
 def test_delete_is_seen_by_all_before_the_log_process_removes(tree: Tree) -> None:
     tree.ask(create("a", "b"))
     topic_id = tree.handlers[0].topics["a"].topic_id
+    seen = []
+
+    def look() -> None:
+        for fake in tree.handlers:
+            fake.pump()
+            seen.append((set(fake.topics), fake.index, len(fake.answers)))
+
+    tree.log.on_remove = look
     assert errors(tree.ask(DeleteTopics(["a"]))) == {"a": 0}
     assert tree.log.removed == [topic_id]
-    tree.pump()
-    assert all(set(fake.topics) == {"b"} for fake in tree.handlers)
+    first, second = (fake.index for fake in tree.handlers)
+    assert seen == [({"b"}, first, 1), ({"b"}, second, 0)]
     assert errors(tree.ask(create("a"))) == {"a": 0}
     assert tree.handlers[0].topics["a"].topic_id != topic_id
 
@@ -150,6 +159,15 @@ def test_a_partition_that_cannot_be_opened_is_tried_again(tree: Tree) -> None:
     assert tree.handlers[0].topics["a"].partitions[0].slot_generation == 0
     tree.log.broken.clear()
     tree.until(lambda: tree.handlers[0].topics["a"].partitions[0].slot_generation == 1)
+
+
+def test_an_offline_partition_keeps_the_slot_that_says_so(tree: Tree) -> None:
+    tree.log.offline.add("a")
+    assert errors(tree.ask(create("a"))) == {"a": 0}
+    tree.pump()
+    image = tree.handlers[0].topics["a"].partitions[0]
+    assert (image.slot, image.slot_generation) == (1, 1)
+    assert tree.log.ensured == ["a"]
 
 
 def test_a_full_bulletin_gets_a_new_base(
@@ -249,6 +267,22 @@ def test_a_successor_removes_what_its_predecessor_could_not(tree: Tree) -> None:
     tree.start()
     tree.until(lambda: topic_id in tree.log.removed)
     tree.until(tree.is_ready)
+
+
+def test_what_may_yet_become_durable_is_waited_for(tree: Tree) -> None:
+    """A predecessor's round is written but not on disk: neither believed nor forgotten."""
+    tree.ask(create("a"))
+    durable = (tree.log.end, tree.log.path.stat().st_size)
+    tree.ask(create("b"))
+    tree.kill()
+    tree.log.publish_metadata_slot(durable)
+    tree.start()
+    request = tree.handlers[1].call(create("b"))
+    tree.until(lambda: tree.memory.counters(COORDINATOR).status.startswith("waiting for all"))
+    assert not tree.is_ready()
+    tree.log.publish_metadata_slot()
+    tree.until(lambda: request in tree.handlers[1].answers)
+    assert errors(tree.handlers[1].answers[request]) == {"b": 36}
 
 
 def test_stop_finishes_what_is_under_way(tree: Tree) -> None:

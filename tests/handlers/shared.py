@@ -228,7 +228,7 @@ class LogEnd:
         view = piece(arena, job.block, job.job, slots.job_bytes(count))
         for i, batch in enumerate(self.batches(job)):
             offset, log_start = (-1, -1) if error else (self.next_offset, 11)
-            self.next_offset += 0 if error else batch.count
+            self.next_offset += 0 if error else batch.record_count
             if not error:
                 assign_offset_and_epoch(self.data_of(job, batch), offset, 0)
             slots.fill_job_batch(view, i, error, offset, -1, log_start)

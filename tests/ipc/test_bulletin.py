@@ -96,11 +96,10 @@ def test_a_base_waits_for_whoever_is_behind() -> None:
     assert board.reader(2).poll() == [b"2"]
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["publish", "poll", "kill", "reborn"]), st.integers(0, 60)), max_size=80
-    )
-)
+STEPS = st.sampled_from(["publish", "poll", "kill", "reborn"])
+
+
+@given(st.lists(st.tuples(STEPS, st.integers(0, 60)), max_size=80))
 def test_every_reader_comes_to_the_same_news(steps: list[tuple[str, int]]) -> None:
     """What a reader holds after a poll is exactly what was published last."""
     board = Board(half=128)
