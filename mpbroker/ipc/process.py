@@ -1,10 +1,10 @@
 """What every process of the tree has: its place, its memory, and the supervisor's orders.
 
 Orders are state in shared words, never queued messages: each process looks at its own on every wake-up and
-does what is new. `orders` says run or stop. `fence_orders` says that a role died (`roles` is 0 for it: drop
-what is left of it, then acknowledge) or that its successor is there (`roles` is its incarnation: bind its
-rings anew, then acknowledge). Some deaths are mended in stages, so that what depends on what is done in
-order; the stage is in the order.
+does what is new. `orders` says run or stop. `fence_orders` says that a role died (drop what is left of it,
+then acknowledge) or that its successor is there (bind its rings anew, then acknowledge). Some deaths are
+mended in stages, so that what depends on what is done in order; the stage is in the order, 0 for a welcome.
+`roles` is changed when all have acknowledged the welcome: who sees the role there when it starts gets none.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class FatalError(Exception):
 
 @dataclass(frozen=True)
 class Fence:
-    """A role to fence (`alive` False) or to welcome; `stage` counts up through one death."""
+    """A role to fence (`alive` False) or to welcome; `stage` counts up through one death.
+
+    What counts is what was ordered: one that is to be welcomed may be dead again, and its fence follows.
+    """
 
     role: int
     stage: int
@@ -113,7 +116,7 @@ class ProcessContext:
         if order == self._fence_seen:
             return None
         role, stage = order & 0xFF, order >> 8 & 0xFF
-        return Fence(role, stage, self._roles.load(role) != 0)
+        return Fence(role, stage, alive=stage == 0)
 
     def acknowledge_fence(self) -> None:
         self._fence_seen = self._fence_orders.load(self.index)

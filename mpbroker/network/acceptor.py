@@ -2,7 +2,7 @@
 Acceptor).
 
 A socket travels as SCM_RIGHTS over a SOCK_SEQPACKET pair with the listener's number; the acceptor keeps
-nothing of it.
+nothing of it. While no processor has room for it, it waits, and behind it the listener's backlog.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Acceptor:
         self.epoll.register(context.bell.fd, select.EPOLLIN)
         self.listener_of = {sock.fileno(): number for number, sock in enumerate(listeners)}
         self.paused_until: dict[int, float] = {}
+        # By listener: accepted when no processor had room.
+        self.waiting: dict[int, socket.socket] = {}
         for sock in listeners:
             sock.setblocking(False)
             self.epoll.register(sock.fileno(), select.EPOLLIN)
@@ -59,6 +61,8 @@ class Acceptor:
             for fd, _ in events:
                 if fd == bell.fd:
                     bell.drain()
+                    # Maybe because there is a processor again.
+                    self.paused_until = dict.fromkeys(self.paused_until, 0.0)
                 else:
                     self._accept(fd)
             self._resume_paused()
@@ -92,11 +96,12 @@ class Acceptor:
                     "a connection on %s was lost before it was accepted: %s", number, error.strerror
                 )
                 continue
-            with connection:
-                self._configure(connection)
-                if not self._hand_over(connection, number):
-                    self._pause(fd)
-                    return
+            self._configure(connection)
+            if not self._hand_over(connection, number):
+                self.log.debug("no processor takes connections now; listener %d waits", number)
+                self.waiting[fd] = connection
+                self._pause(fd)
+                return
 
     def _configure(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -108,7 +113,7 @@ class Acceptor:
             )
 
     def _hand_over(self, connection: socket.socket, listener: int) -> bool:
-        """To the next live processor that has room; False when none has, and the connection is lost."""
+        """To the next live processor that has room; False when none has."""
         count = len(self.handovers)
         for attempt in range(count):
             number = (self.next_processor + attempt) % count
@@ -119,8 +124,8 @@ class Acceptor:
             except BlockingIOError:
                 continue
             self.next_processor = number + 1
+            connection.close()
             return True
-        self.log.warning("no processor takes connections now; one from listener %d is closed", listener)
         return False
 
     def _pause(self, fd: int) -> None:
@@ -130,6 +135,11 @@ class Acceptor:
     def _resume_paused(self) -> None:
         now = time.monotonic()
         for fd in [fd for fd, until in self.paused_until.items() if until <= now]:
+            waiting = self.waiting.pop(fd, None)
+            if waiting is not None and not self._hand_over(waiting, self.listener_of[fd]):
+                self.waiting[fd] = waiting
+                self.paused_until[fd] = now + ACCEPT_BACKOFF_MS / 1000
+                continue
             del self.paused_until[fd]
             self.epoll.register(fd, select.EPOLLIN)
 

@@ -79,6 +79,8 @@ class Processor:
                 self.turn.welcome_handler(number)
 
     def run(self) -> int:
+        # The turn counts orders from its making on; one may have come before.
+        self._obey()
         self.context.ready()
         while not self.context.must_stop():
             if self.turn.look_at_orders():

@@ -46,6 +46,11 @@ class Child:
     last_turns: int = -1
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     restart_at: float | None = None
+    serves: bool = False  # it is ready, and its peers know
+    hears: bool = False  # it looks at orders
+    missed: list[tuple[int, int]] = field(default_factory=list)  # (stage, role) of orders it did not hear
+    ready_by: float = 0.0  # time.monotonic()
+    died_at: float = 0.0  # time.monotonic(); 0: never
 
     @property
     def name(self) -> str:

@@ -135,7 +135,7 @@ class Broker:
         for child in workers:
             tree.launch(child)
         for child in workers:
-            tree.await_ready(self._started(child))
+            tree.await_serving(self._started(child))
         tree.start(self._started(self._acceptor()))
 
     def _started(self, child: Child) -> Child:

@@ -24,6 +24,8 @@ from mpbroker.ipc import topology
 HANDLERS = tuple(range(topology.FIRST_HANDLER, topology.PROCESSES))
 PROCESSORS = tuple(range(topology.FIRST_PROCESSOR, topology.FIRST_HANDLER))
 
+# The stage of an order that a role is there: bind its rings. Those of a death begin with 1.
+WELCOME = 0
 # Where the handlers go on after a log process's death; see `mpbroker.handlers`.
 RESUME_STAGE = 3
 
@@ -41,8 +43,14 @@ def stages_of(role: int) -> list[tuple[int, ...]]:
     return []
 
 
+def needed_to_start(role: int) -> tuple[int, ...]:
+    """Who must bind the rings of a successor before it is ready: the coordinator asks the log process first.
+    """
+    return (topology.LOG,) if role == topology.COORDINATOR else ()
+
+
 def peers_of(role: int) -> tuple[int, ...]:
-    """Who must bind its rings anew when the role's successor is there."""
+    """Who must bind its rings anew when the role's successor is ready."""
     if topology.is_handler(role):
         return (topology.LOG, topology.COORDINATOR, *PROCESSORS)
     if topology.is_processor(role):
@@ -50,5 +58,5 @@ def peers_of(role: int) -> tuple[int, ...]:
     if role == topology.LOG:
         return (*HANDLERS, topology.COORDINATOR, *PROCESSORS)
     if role == topology.COORDINATOR:
-        return (topology.LOG, *HANDLERS)
+        return HANDLERS
     return ()

@@ -25,6 +25,10 @@ ACKNOWLEDGE_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
 READY_TIMEOUT_S = 60.0
 TICK_MS = 1000
+# How long to sleep at most while something is under way; who is waited for rings.
+STARTING_TICK_MS = 100
+ACKNOWLEDGE_TICK_MS = 50
+STOPPING_TICK_MS = 50
 RESIZE_FACTOR = 2
 
 
@@ -71,22 +75,18 @@ class Tree:
         self.poll.unregister(fd)
 
     def step(self, timeout_ms: int = TICK_MS) -> None:
-        """Waits for something to happen and mends what died. Raises BrokerStops."""
-        for callback in self._wait(timeout_ms):
+        """Waits for something to happen and looks after it. Raises BrokerStops."""
+        for callback in self._wait(timeout_ms, self._something_to_do):
             callback()
-        while self._dead:
-            self._mend(self._dead.popleft())
-        now = time.monotonic()
-        for child in list(self.children.values()):
-            if child.restart_at is not None and child.restart_at <= now:
-                child.restart_at = None
-                self.start(child)
+        self._look_after()
 
-    def _wait(self, timeout_ms: int) -> list[Callable[[], None]]:
+    def _wait(self, timeout_ms: int, nothing_to_wait_for: Callable[[], bool]) -> list[Callable[[], None]]:
         """Sleeps; notices deaths at once; returns the callbacks of other descriptors that are readable."""
+        due_s = [child.restart_at - time.monotonic() for child in self.children.values() if child.restart_at]
         self.bell.arm()
         try:
-            events = self.poll.poll(timeout_ms / 1000)
+            sleep_s = 0 if nothing_to_wait_for() else max(0, min([timeout_ms / 1000, *due_s]))
+            events = self.poll.poll(sleep_s)
         finally:
             self.bell.disarm()
         self.counters.beat()
@@ -102,6 +102,23 @@ class Tree:
                 self._reap(fd)
         return ready
 
+    def _something_to_do(self) -> bool:
+        return bool(self._dead) or any(map(self._has_started, self.children.values()))
+
+    def _look_after(self) -> None:
+        """Mends what died, starts what is due, introduces what has become ready. Never waits for a role to
+        start: another may be needed for that, and it may just have died.
+        """
+        while self._dead:
+            self._mend(self._dead.popleft())
+        for child in list(self.children.values()):
+            if child.restart_at is not None and child.restart_at <= time.monotonic():
+                self.launch(child)
+            elif self._has_started(child):
+                self._introduce(child)
+            elif child.pid and not child.serves:
+                self._judge_start(child)
+
     def _reap(self, pidfd: int) -> None:
         child = next(c for c in self.children.values() if c.pidfd == pidfd)
         _, status = os.waitpid(child.pid, 0)
@@ -109,6 +126,8 @@ class Tree:
         self.poll.unregister(pidfd)
         os.close(pidfd)
         pid, child.pid, child.pidfd = child.pid, 0, -1
+        child.serves = child.hears = False
+        child.died_at = time.monotonic()
         self._roles.store(child.role, 0)
         if code == ExitCode.FATAL:
             raise BrokerStops(1, f"the {child.name} process cannot go on; its message above says why")
@@ -122,13 +141,18 @@ class Tree:
     # ---- starting
 
     def start(self, child: Child) -> None:
-        """Forks the role, waits until it serves, and lets its peers bind its rings."""
+        """Forks the role and waits until it serves, or has died."""
         self.launch(child)
-        self.await_ready(child)
+        self.await_serving(child)
 
     def launch(self, child: Child) -> None:
         self.children[child.role] = child
         child.incarnation += 1
+        child.restart_at = None
+        child.ready_by = time.monotonic() + READY_TIMEOUT_S
+        # The log process looks at orders only when it has recovered, which may take long.
+        child.hears = child.role != topology.LOG
+        child.missed.clear()
         self._states.store(child.role, State.STARTING)
         self._orders.store(child.role, Order.RUN)
         if topology.is_handler(child.role):
@@ -138,54 +162,83 @@ class Tree:
         context.counters.clear()
         fork_child(child, context, ())
         self.poll.register(child.pidfd, select.EPOLLIN)
+        self._order_all(plans.needed_to_start(child.role), plans.WELCOME, child.role)
 
-    def await_ready(self, child: Child) -> None:
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        while self._states.load(child.role) != State.READY:
-            if not child.pid:
-                return  # it died; `step` mends it
-            if time.monotonic() > deadline and child.role != topology.LOG:
-                self.log.error(
-                    "%s does not become ready within %d s: it is killed", child.name, READY_TIMEOUT_S
-                )
-                os.kill(child.pid, signal.SIGKILL)
-                deadline = float("inf")
-            self._wait(100)
+    def await_serving(self, child: Child) -> None:
+        while child.pid and not child.serves:
+            self._wait(STARTING_TICK_MS, self._something_to_do)
+            self._look_after()
+
+    def _has_started(self, child: Child) -> bool:
+        return bool(child.pid) and not child.serves and self._states.load(child.role) == State.READY
+
+    def _introduce(self, child: Child) -> None:
+        """It is ready: tells it what it missed, and its peers that it is there."""
+        child.hears = True
+        for stage, about in child.missed:
+            self._order_all((child.role,), stage, about)
+        self._order_all(plans.peers_of(child.role), plans.WELCOME, child.role)
+        if not child.pid:
+            return  # it died meanwhile, and will be fenced
         self._roles.store(child.role, child.incarnation)
-        self._order_all(plans.peers_of(child.role), 0, child.role)
+        child.serves = True
+        self._wake(topology.ACCEPTOR)
+        if child.died_at:
+            took_ms = (time.monotonic() - child.died_at) * 1000
+            self.log.info("%s was replaced (pid %d) in %d ms", child.name, child.pid, took_ms)
+
+    def _judge_start(self, child: Child) -> None:
+        """Who does not become ready in time is killed. Recovery of the log has no limit, and who starts
+        meanwhile waits for it.
+        """
+        log_process = self.children.get(topology.LOG)
+        if log_process is not None and not log_process.serves:
+            child.ready_by = time.monotonic() + READY_TIMEOUT_S
+        elif time.monotonic() > child.ready_by:
+            self.log.error("%s is not ready after %d s: it is killed", child.name, READY_TIMEOUT_S)
+            child.ready_by = float("inf")
+            os.kill(child.pid, signal.SIGKILL)
 
     # ---- orders and fences
 
-    def _live(self, roles: tuple[int, ...]) -> list[Child]:
-        return [
-            c
-            for r in roles
-            if (c := self.children.get(r)) is not None and c.pid and self._states.load(r) != State.STARTING
-        ]
+    def _wake(self, role: int) -> None:
+        """Whether it sleeps or not: one that has just looked at its orders and goes to sleep would not be
+        rung.
+        """
+        os.eventfd_write(self.memory.bell_fds[role], 1)
+
+    def _order(self, child: Child, stage: int, about: int) -> int:
+        self._fence_sequence += 1
+        order = pack_fence(self._fence_sequence, stage, about)
+        self._fence_orders.store(child.role, order)
+        self._wake(child.role)
+        return order
 
     def _order_all(self, roles: tuple[int, ...], stage: int, about: int) -> None:
         """Orders the live ones among `roles` to look at a role, and waits until each has acknowledged or
-        died.
+        died. Who does not hear orders yet gets this one when it does.
         """
-        waiting: dict[int, int] = {}
-        for child in self._live(roles):
-            self._fence_sequence += 1
-            order = pack_fence(self._fence_sequence, stage, about)
-            self._fence_orders.store(child.role, order)
-            waiting[child.role] = order
-            self.memory.doorbell(child.role).ring()
+        given: dict[int, int] = {}
+        for child in [c for r in roles if (c := self.children.get(r)) is not None and c.pid]:
+            if child.hears:
+                given[child.role] = self._order(child, stage, about)
+            else:
+                child.missed.append((stage, about))
+
+        def owing() -> list[Child]:
+            ordered = [self.children[role] for role in given]
+            return [c for c in ordered if c.pid and self._fence_acks.load(c.role) != given[c.role]]
+
         deadline = time.monotonic() + ACKNOWLEDGE_TIMEOUT_S
-        while waiting := {
-            r: o for r, o in waiting.items() if self.children[r].pid and self._fence_acks.load(r) != o
-        }:
+        while late := owing():
             if time.monotonic() > deadline:
-                for role in waiting:
+                for child in late:
                     self.log.error(
-                        "%s does not acknowledge that %s changed: it is killed", name_of(role), name_of(about)
+                        "%s does not acknowledge that %s changed: it is killed", child.name, name_of(about)
                     )
-                    os.kill(self.children[role].pid, signal.SIGKILL)
+                    os.kill(child.pid, signal.SIGKILL)
                 deadline = float("inf")
-            self._wait(50)
+            self._wait(ACKNOWLEDGE_TICK_MS, lambda: not owing())
 
     def _fence(self, role: int) -> None:
         """Every peer drops what is left of the role; then its rings, words and arena are as new."""
@@ -199,12 +252,12 @@ class Tree:
             self.memory.words("heavy").store(role - topology.FIRST_HANDLER, 0)
 
     def _mend(self, child: Child) -> None:
+        """Fences the dead and launches its successor, now or after a while."""
         if self._stopping or child.role not in self.children:
             return
-        started = time.monotonic()
         self._fence(child.role)
         self.counters.add(Counter.COUNT_FENCES)
-        delay_ms = child.restarts.died((started - child.started) * 1000)
+        delay_ms = child.restarts.died((child.died_at - child.started) * 1000)
         if delay_ms is None:
             raise BrokerStops(
                 1,
@@ -213,19 +266,13 @@ class Tree:
                 "its messages above say why. The broker stops",
             )
         self.counters.add(Counter.COUNT_RESTARTS)
-        if delay_ms:
-            self.log.warning(
-                "%s starts again in %d ms (death %d in a row)",
-                child.name,
-                delay_ms,
-                child.restarts.young_deaths,
-            )
-            child.restart_at = time.monotonic() + delay_ms / 1000
+        if not delay_ms:
+            self.launch(child)
             return
-        self.start(child)
-        self.log.info(
-            "%s was replaced (pid %d) in %d ms", child.name, child.pid, (time.monotonic() - started) * 1000
+        self.log.warning(
+            "%s starts again in %d ms (death %d in a row)", child.name, delay_ms, child.restarts.young_deaths
         )
+        child.restart_at = time.monotonic() + delay_ms / 1000
 
     # ---- hangs
 
@@ -237,7 +284,7 @@ class Tree:
         """
         limit = max(1, self.config.handler_hang_timeout_ms // TICK_MS)
         for child in self.children.values():
-            if not child.pid or self._states.load(child.role) == State.STARTING:
+            if not child.serves:
                 continue
             turns = self.memory.counters(child.role).turns
             child.stale_ticks = child.stale_ticks + 1 if turns == child.last_turns else 0
@@ -260,7 +307,7 @@ class Tree:
         """
         for role in roles:
             self._orders.store(role, Order.STOP)
-            self.memory.doorbell(role).ring()
+            self._wake(role)
         deadline = time.monotonic() + STOP_TIMEOUT_S
         leaving = [self.children[r] for r in roles if self.children[r].pid]
         while leaving := [c for c in leaving if c.pid]:
@@ -269,7 +316,7 @@ class Tree:
                     self.log.error("%s does not stop within %d s: it is killed", child.name, STOP_TIMEOUT_S)
                     os.kill(child.pid, signal.SIGKILL)
                 deadline = float("inf")
-            self._wait(50)
+            self._wait(STOPPING_TICK_MS, lambda: False)
         for role in roles:
             child = self.children[role]
             if child in self._dead:
@@ -290,9 +337,9 @@ class Tree:
             self.retire(group)
         if topology.LOG in self.children:
             self._orders.store(topology.LOG, Order.STOP)
-            self.memory.doorbell(topology.LOG).ring()
+            self._wake(topology.LOG)
             while self.children[topology.LOG].pid:
-                self._wait(50)
+                self._wait(STOPPING_TICK_MS, lambda: False)
 
     def kill_all(self) -> None:
         """At once, by pid; the log recovers at the next start."""

@@ -109,9 +109,7 @@ def test_beside_the_running_broker(spark: SparkSession, broker: Broker, topic: s
 
 @pytest.mark.skipif(IS_KAFKA, reason="Apache Kafka publishes its high watermark every five seconds only")
 def test_what_was_acknowledged_is_there_at_once(spark: SparkSession, broker: Broker) -> None:
-    AdminClient({"bootstrap.servers": broker.bootstrap}).create_topics([NewTopic("now", PARTITIONS, 1)])[
-        "now"
-    ].result(15)
+    make_topic(broker, "now")
     frame = reader(spark, broker, "local").options(subscribe="now", columns="offset")
     assert frame.load().count() == 0
     for turn in range(3):

@@ -6,7 +6,7 @@ import pytest
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.process import FatalError
-from mpbroker.supervisor.plans import peers_of, stages_of
+from mpbroker.supervisor.plans import needed_to_start, peers_of, stages_of
 from mpbroker.supervisor.restarts import (
     DEATHS_IN_A_ROW_MAX,
     HEALTHY_AFTER_MS,
@@ -23,7 +23,7 @@ def test_everybody_with_a_ring_to_the_dead_acknowledges_its_death(role: int) -> 
     asked = {member for stage in stages_of(role) for member in stage}
     talks_to = {a if b == role else b for a, b, _ in topology.ring_pairs() if role in (a, b)}
     assert talks_to <= asked
-    assert talks_to <= set(peers_of(role))
+    assert talks_to <= {*needed_to_start(role), *peers_of(role)}
 
 
 def test_processors_mend_a_handlers_death_only_after_the_log_process_has_answered_for_it() -> None:

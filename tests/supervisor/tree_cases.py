@@ -68,7 +68,7 @@ def start(tree: Tree, *roles: int) -> None:
 
 def mended(tree: Tree, role: int, incarnation: int) -> bool:
     child = tree.children[role]
-    return bool(child.pid) and child.incarnation >= incarnation
+    return child.serves and child.incarnation >= incarnation
 
 
 def step_until_mended(tree: Tree, role: int, incarnation: int) -> None:
