@@ -17,6 +17,7 @@ from mpbroker.log.reader import Bound, SegmentGone
 from spark_integration.errors import CorruptLog
 
 _LARGEST_RELATIVE_OFFSET = (1 << 31) - 1
+_LISTINGS = 3
 
 
 class Piece(NamedTuple):
@@ -85,6 +86,16 @@ def pieces(directory: Path, bound: Bound, start: int, end: int) -> tuple[int, li
 
     Raises SegmentGone, CorruptLog, OSError.
     """
+    for _ in range(_LISTINGS - 1):
+        try:
+            return _pieces(directory, bound, start, end)
+        except SegmentGone:
+            # Retention took it after it was listed.
+            continue
+    return _pieces(directory, bound, start, end)
+
+
+def _pieces(directory: Path, bound: Bound, start: int, end: int) -> tuple[int, list[Piece]]:
     bases = [base for base in segment_bases(directory) if base <= bound.segment_base]
     if not bases:
         raise SegmentGone(f"{directory} has no segment at or below {bound.segment_base}")
