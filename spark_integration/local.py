@@ -19,7 +19,6 @@ import msgspec
 
 from mpbroker.ipc.table import PartitionFlag, read_partition
 from mpbroker.ipc.topology import LAYOUT_VERSION, PUBLIC_MAGIC, attach_table
-from mpbroker.log import scan
 from mpbroker.log.checkpoints import read_offsets, read_topic_id
 from mpbroker.log.names import (
     HIGH_WATERMARKS,
@@ -30,6 +29,7 @@ from mpbroker.log.names import (
     parse_partition,
 )
 from mpbroker.log.reader import Bound, PartitionReader, SegmentGone
+from mpbroker.log.scan import batches, find_offset
 from mpbroker.records.errors import CorruptBatch
 from shm.region import Region
 from spark_integration.errors import CorruptLog, OptionError, SourceUnavailable
@@ -232,9 +232,9 @@ def bound_at(directory: Path, bases: Sequence[int], high_watermark: int) -> Boun
     with opened(directory, base) as fd:
         size = os.fstat(fd).st_size
         start = position_by_offset(directory, base, high_watermark)
-        batch = scan.find_offset(fd, start, size, high_watermark)
+        batch = find_offset(fd, start, size, high_watermark)
         if batch is None:
-            whole = scan.batches(fd, start, size)
+            whole = batches(fd, start, size)
             end = whole[-1].position + whole[-1].length if whole else start
             log_end = whole[-1].last_offset + 1 if whole else base
             # A segment that others follow may end in a gap; behind the last one there is nothing.
