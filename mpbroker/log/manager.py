@@ -18,7 +18,14 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.log import names
 from mpbroker.log.append import KAFKA_STORAGE_ERROR
-from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_epochs, read_offsets, read_topic_id, write_offsets
+from mpbroker.log.checkpoints import (
+    CheckpointCorrupt,
+    TopicPartition,
+    read_epochs,
+    read_offsets,
+    read_topic_id,
+    write_offsets,
+)
 from mpbroker.log.helper import Helper
 from mpbroker.log.log_dir import prepare_log_dirs, take_clean_shutdown, write_clean_shutdown
 from mpbroker.log.partition_log import PartitionLog

@@ -53,7 +53,7 @@ def open_files(directory: Path, base: int, *, fresh: bool) -> tuple[int, int, in
     flags = _WRITE | (os.O_TRUNC if fresh else 0)
     try:
         for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            fds.append(os.open(directory / segment_name(base, suffix), flags, 0o644))  # noqa: PERF401
+            fds.append(os.open(directory / segment_name(base, suffix), flags, 0o644))
     except OSError:
         for fd in fds:
             os.close(fd)

@@ -12,7 +12,7 @@ import time
 from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import MAX_SLEEP_MS, Fence, ProcessContext
-from mpbroker.ipc.slots import Call, SlotKind, kind_of, pack_call, unpack_call, unpack_reply
+from mpbroker.ipc.slots import Call, SlotKind, kind_of, pack_call, unpack_call
 from mpbroker.ipc.topology import COORDINATOR, LOG, PROCESSES, is_handler, is_processor
 from mpbroker.log.append import append_batch
 from mpbroker.log.helper import Helper
@@ -143,8 +143,8 @@ class LogProcess:
     def _serve_slot(self, slot: bytes) -> None:
         kind = kind_of(slot)
         if kind == SlotKind.RETURN:
-            reply = unpack_reply(slot)
-            self._free_answer(reply.block, reply.generation)
+            returned = unpack_call(slot)
+            self._free_answer(returned.block, returned.generation)
         elif kind == SlotKind.CALL:
             self._serve_call(unpack_call(slot))
         else:

@@ -18,7 +18,6 @@ from mpbroker.ipc.slots import (
     job_bytes,
     pack_call,
     pack_produce,
-    pack_reply,
     read_job_batch,
     unpack_call,
     unpack_produce,
@@ -69,7 +68,7 @@ class Rig:
         self.requests_arena = self.memory.arena(self.processor)
         self.calls_arena = self.memory.arena(COORDINATOR)
         self.bind()
-        self.sent: dict[int, tuple[int, int, list[int]]] = {}
+        self.sent: dict[int, tuple[int, int, list[tuple[int, int]]]] = {}
         self.request = 0
         self.pid = 0
 
@@ -111,16 +110,20 @@ class Rig:
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
+        self.pid = 0
         self.sent.clear()
 
     def stop(self) -> int:
         self.memory.words("orders").store(LOG, Order.STOP)
         self.bell.ring()
         status = os.waitpid(self.pid, 0)[1]
+        self.pid = 0
         self.memory.words("orders").store(LOG, Order.RUN)
         return os.waitstatus_to_exitcode(status)
 
     def close(self) -> None:
+        if self.pid:
+            self.kill()
         self.memory.close()
 
     # ---- what the others do ----
@@ -143,9 +146,7 @@ class Rig:
         answer = unpack_call(taken)
         arena = self.memory.arena(LOG)
         message = calls.decode(arena.view(answer.block, answer.length))
-        self.call_ring.push(
-            pack_reply(SlotKind.RETURN, LOG, 0, 0, answer.block, answer.generation)
-        )
+        self.call_ring.push(pack_call(SlotKind.RETURN, LOG, answer.request, answer.block, answer.generation))
         return message
 
     def await_answer(self) -> calls.Message:
@@ -167,10 +168,10 @@ class Rig:
         view = self.replies_arena.view(block, length)
         view[head : head + 8] = b"response"
         write_job_header(view, len(batches), head, length - head)
-        data_blocks = []
+        data_blocks: list[tuple[int, int]] = []
         for i, ((slot, generation, version), data) in enumerate(batches):
             at = self.requests_arena.allocate(len(data))
-            data_blocks.append(at)
+            data_blocks.append((at, len(data)))
             self.requests_arena.view(at, len(data))[:] = data
             scan = scan_batch(data)
             write_job_batch(
@@ -217,8 +218,9 @@ class Rig:
             filled = [read_job_batch(view, i) for i in range(count)]
             results = [Result(b.error, b.base_offset, b.append_time_ms, b.log_start_offset) for b in filled]
         del view
-        for at in data_blocks:
-            self.requests_arena.free(at, self.requests_arena.capacity(at))
+        for at, size in data_blocks:
+            self.requests_arena.free(at, size)
+        assert self.replies_arena.take_back(block, self.replies_arena.generation(block))
         self.replies_arena.free(block, length)
         return Reply(kind, request, results)
 
