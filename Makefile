@@ -8,7 +8,7 @@ BIN := .venv/bin
 # Two stamps, so that a repeated `make setup` costs nothing and a changed .pyx only a compilation.
 SYNCED := .venv/.synced
 BUILT := .venv/.built
-NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
+NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.h')
 DATA ?= data
 LISTENERS ?= PLAINTEXT://127.0.0.1:9092
 
@@ -38,10 +38,10 @@ demo: setup ## broker, kcat, and a PySpark job that reads what was just written
 	PATH="$(CURDIR)/$(BIN):$$PATH" ops/demo/run.sh
 
 bench: setup ## requests a second, latencies and CPU of this broker
-	$(BIN)/python ops/bench/run.py $(ARGS)
+	$(BIN)/python -m ops.bench.run $(ARGS)
 
 bench-kafka: setup ## the same, beside Apache Kafka in the same run
-	$(BIN)/python ops/bench/run.py --kafka $(ARGS)
+	$(BIN)/python -m ops.bench.run --kafka $(ARGS)
 
 chaos: setup ## the long form of the fault tests
 	$(BIN)/python -m tests.chaos.run --full --pairs 2 $(ARGS)

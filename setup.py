@@ -28,7 +28,7 @@ def extensions() -> list[Extension]:
                     [str(path)],
                     include_dirs=[str(ROOT)],
                     depends=headers,
-                    # Descriptors are filled as one struct and copied as another: the compiler must not assume they are apart.
+                    # Descriptors are filled as one struct and copied as another: they may be the same bytes.
                     extra_compile_args=["-O2", "-fno-strict-aliasing", "-Wall", "-Wno-unused-function"],
                 )
             )

@@ -309,18 +309,25 @@ class Handler:
             self.turn.rebind_log()
             # Its successor may have cut files, or recovered them into others.
             self.broker.readers.forget_all()
+            self.broker.fetches.look_at_all()
             self.log_was_fenced = self.turn.paused = False
             self.set_log_up(True)
-        elif fence.stage == LOG_FENCE_CLOSE:
-            self.log_was_fenced = self.turn.paused = True
-            self.set_log_up(False)
-            self.turn.drop_inbox(LOG)
-            for job in map(unpack_produce, self.turn.drop_jobs()):
-                if job.kind == SlotKind.PRODUCE:
-                    self.broker.answers.close_produce(job)
-            self.broker.log.fenced()
+            return
+        self.log_was_fenced = True
+        if fence.stage == LOG_FENCE_CLOSE:
+            self.turn.paused = True
+            self.close_produces()
         elif fence.stage == LOG_FENCE_RESUME:
             self.turn.paused = False
+        self.set_log_up(False)
+
+    def close_produces(self) -> None:
+        """The log process is dead: nobody knows what became of the appends that it was asked for."""
+        self.turn.drop_inbox(LOG)
+        for job in map(unpack_produce, self.turn.drop_jobs()):
+            if job.kind == SlotKind.PRODUCE:
+                self.broker.answers.close_produce(job)
+        self.broker.log.fenced()
 
     def fence_coordinator(self, fence: Fence) -> None:
         if fence.alive:

@@ -94,7 +94,7 @@ class Batch(NamedTuple):
     length: int
     hole: int
     has_log_start: int
-    count: int
+    record_count: int
     producer_id: int
     producer_epoch: int
     base_sequence: int

@@ -33,7 +33,7 @@ Produce = namedtuple(
 Call = namedtuple("Call", "kind flags owner request block generation length connection")
 Batch = namedtuple(
     "Batch",
-    "slot slot_generation data data_owner length hole has_log_start count producer_id producer_epoch base_sequence max_timestamp "
+    "slot slot_generation data data_owner length hole has_log_start record_count producer_id producer_epoch base_sequence max_timestamp "
     "config_version attributes error base_offset append_time_ms log_start_offset",
 )
 

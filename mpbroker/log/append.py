@@ -48,7 +48,7 @@ def refusal(log: PartitionLog | None, batch: Batch) -> int:
         return UNKNOWN_TOPIC_OR_PARTITION
     if log.state.config_version != batch.config_version or not flags & PartitionFlag.PARTITION_LIVE:
         return NOT_LEADER_OR_FOLLOWER
-    return NOT_LEADER_OR_FOLLOWER if batch.count < 1 else NONE
+    return NOT_LEADER_OR_FOLLOWER if batch.record_count < 1 else NONE
 
 
 def append_batch(
@@ -64,7 +64,7 @@ def append_batch(
     if batch.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT):
         return Appended(INVALID_TXN_STATE, log_start_offset=state.log_start)
     max_timestamp = now_ms if state.append_time else batch.max_timestamp
-    if state.roll_due(state.log_end + batch.count - 1, batch.length, max_timestamp, now_ms):
+    if state.roll_due(state.log_end + batch.record_count - 1, batch.length, max_timestamp, now_ms):
         try:
             for fd in log.roll():
                 retire(fd)
@@ -72,7 +72,7 @@ def append_batch(
             return _storage_error(error)
     if batch.producer_id >= 0:
         verdict, original, timestamp = state.producers.check(
-            batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.count
+            batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.record_count
         )
         if verdict == DUPLICATE:
             return Appended(NONE, original, timestamp, state.log_start)
@@ -84,7 +84,7 @@ def append_batch(
 def _write(log: PartitionLog, batch: Batch, data: memoryview, now_ms: int, max_timestamp: int) -> Appended:
     state = log.state
     base, position = state.log_end, state.size
-    last = base + batch.count - 1
+    last = base + batch.record_count - 1
     assign_offset_and_epoch(data, base, state.leader_epoch)
     if state.append_time:
         stamp_append_time(data, now_ms)
@@ -104,7 +104,7 @@ def _write(log: PartitionLog, batch: Batch, data: memoryview, now_ms: int, max_t
     state.advance(last, batch.length, max_timestamp, indexed)
     if batch.producer_id >= 0:
         state.producers.update(
-            batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.count, base, max_timestamp
+            batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.record_count, base, max_timestamp
         )
     return Appended(NONE, base, now_ms if state.append_time else -1, state.log_start, was_appended=True)
 

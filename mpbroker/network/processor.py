@@ -204,7 +204,7 @@ def describe_close(reason: int, detail: int) -> str:
         CloseReason.CLOSED_BY_PEER: "by the client",
         CloseReason.CLOSED_HEADER: f"a frame of {detail} bytes has no valid request header",
         CloseReason.CLOSED_UNKNOWN_API: f"unknown API key {detail}",
-        CloseReason.CLOSED_BY_HANDLER: f"its request (API key {detail}) was not answered; see the handler's log",
+        CloseReason.CLOSED_BY_HANDLER: f"its request (API key {detail}) was not answered: see the handlers",
         CloseReason.CLOSED_IDLE: "idle for longer than connections.max.idle.ms",
         CloseReason.CLOSED_STOPPING: "the broker stops",
         CloseReason.CLOSED_NO_FILE: "the segment of its fetch changed three times in a row",

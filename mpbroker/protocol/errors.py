@@ -21,6 +21,7 @@ class ErrorCode(IntEnum):
         member.message = message
         return member
 
+    # fmt: off
     UNKNOWN_SERVER_ERROR = -1, False, (
         "The server experienced an unexpected error when processing the request."
     )

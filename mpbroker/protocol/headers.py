@@ -92,9 +92,7 @@ def response_header_version(api_key: int, api_version: int) -> int:
     return 1 if api_version >= _FIRST_V1[api_key] else 0
 
 
-def encode_response_frame(
-    api_key: int, api_version: int, correlation_id: int, body: Message
-) -> list[Buffer]:
+def encode_response_frame(api_key: int, api_version: int, correlation_id: int, body: Message) -> list[Buffer]:
     """Size, header and body as segments to be sent one after the other."""
     header = _RESPONSE_V1 if api_version >= _FIRST_V1[api_key] else _RESPONSE_V0
     return _sized(encoder_for("response", api_key, api_version)(body, bytearray(header.pack(correlation_id))))

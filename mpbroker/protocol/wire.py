@@ -32,12 +32,12 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 MAX_STRING = 32767
 
 
-class MalformedMessage(ValueError):  # noqa: N818 - named for what it is
+class MalformedMessage(ValueError):
     """The bytes are no message of that version; Kafka's InvalidRequestException, which closes the
     connection."""
 
 
-class UnsupportedVersion(ValueError):  # noqa: N818 - Kafka's name
+class UnsupportedVersion(ValueError):
     """The schema has no such API key or version; ask `valid_versions` first."""
 
 

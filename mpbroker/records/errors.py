@@ -27,7 +27,7 @@ class CompressionError(RecordsError):
     """A compressed stream is malformed, cut off, or larger than its bound."""
 
 
-class CorruptBatch(RecordsError):  # noqa: N818 - says what is there, not what to do
+class CorruptBatch(RecordsError):
     """Bytes that are no record batch, found while reading at a position of the buffer."""
 
     def __init__(self, position: int, reason: str) -> None:
@@ -36,7 +36,7 @@ class CorruptBatch(RecordsError):  # noqa: N818 - says what is there, not what t
         self.reason = reason
 
 
-class InvalidRecords(RecordsError):  # noqa: N818 - as Kafka's INVALID_RECORD
+class InvalidRecords(RecordsError):
     """A produced batch is refused, as a whole, with a Kafka error code."""
 
     def __init__(self, code: int, message: str, record_errors: tuple[RecordError, ...] = ()) -> None:

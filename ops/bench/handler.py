@@ -1,7 +1,7 @@
 """Requests a second that the handler's native turn does, alone on one core: one-record Produce requests of
 100 bytes.
 
-    python ops/bench/handler.py [--seconds 2] [--version 7] [--batch 64]
+    python -m ops.bench.handler [--seconds 2] [--version 7] [--batch 64]
 
 Requests lie in a processor's arena, as they would after reading; the log ring is emptied between turns,
 outside of the clock.

@@ -1,9 +1,10 @@
-"""What the log process's turn does in a second, alone: one-record jobs that wait in a handler's ring, answers that a processor takes.
+"""What the log process's turn does in a second, alone: one-record jobs that wait in a handler's ring, answers
+that a processor takes.
 
     python ops/bench/log.py [--seconds 3] [--directory DIR] [--partitions 1] [--record-bytes 100]
 
-Jobs are built once and sent again and again, so that only the turn is measured. For each flush policy: jobs per second of the time spent in
-the turn, of the wall clock, per round, and the commit rounds per second.
+Jobs are built once and sent again and again, so that only the turn is measured. For each flush policy: jobs
+per second of the time spent in the turn, of the wall clock, per round, and the commit rounds per second.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ REPLY_BYTES = 80
 TOPIC = bytes(range(16))
 
 
-def descriptors(memory: SharedMemory, targets: list[tuple[int, int]], count: int, record_bytes: int, acks: int) -> bytes:
+def descriptors(
+    memory: SharedMemory, targets: list[tuple[int, int]], count: int, record_bytes: int, acks: int
+) -> bytes:
     """`count` produce jobs of one record each, in turn to each partition."""
     replies, requests = memory.arena(handler(0)), memory.arena(processor(0))
     out = bytearray()
@@ -45,7 +48,22 @@ def descriptors(memory: SharedMemory, targets: list[tuple[int, int]], count: int
         view = replies.view(block, head + REPLY_BYTES)
         write_job_header(view, 1, head, REPLY_BYTES)
         write_job_batch(
-            view, 0, slot, generation, at, processor(0), len(data), 1, -1, -1, -1, scan.max_timestamp, 1, 0, head + 40, 1
+            view,
+            0,
+            slot,
+            generation,
+            at,
+            processor(0),
+            len(data),
+            1,
+            -1,
+            -1,
+            -1,
+            scan.max_timestamp,
+            1,
+            0,
+            head + 40,
+            1,
         )
         lease = replies.lend(block, LOG)
         out += pack_produce(
@@ -94,12 +112,16 @@ def measure(directory: Path, policy: str, at_once: int, options: argparse.Namesp
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--directory", help="where to write; a temporary directory if not given")
     parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument("--record-bytes", type=int, default=100)
-    parser.add_argument("--jobs", type=int, default=0, help="jobs that wait at once; 1, 64 and 512 if not given")
+    parser.add_argument(
+        "--jobs", type=int, default=0, help="jobs that wait at once; 1, 64 and 512 if not given"
+    )
     options = parser.parse_args()
     for policy in ("os", "group"):
         for jobs in [options.jobs] if options.jobs else [1, 64, 512]:

@@ -1,6 +1,6 @@
 """Writes mpbroker/protocol/messages.py and api_keys.py from the schema.
 
-    python ops/schema/emit.py
+python ops/schema/emit.py
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class FakeLog:
             with self.path.open("ab") as file:
                 file.write(batch)
             self._maybe_die("written")
-            self.end += asked.count
+            self.end += asked.record_count
             self.publish_metadata_slot()
             self._maybe_die("published")
         answer = pack_produce(

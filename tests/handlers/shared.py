@@ -26,6 +26,7 @@ from mpbroker.ipc.topology import COORDINATOR, LOG, SharedMemory, Sizes
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import Message
 from mpbroker.records.batch import assign_offset_and_epoch
+from shm.arena import Arena
 
 PROCESSOR = topology.processor(0)
 HANDLER = topology.handler(0)
@@ -107,6 +108,11 @@ def request_frame(
     return b"".join(encode_request_frame(RequestHeader(api_key, version, correlation, client), body))
 
 
+def piece(arena: Arena, block: int, position: int, length: int) -> memoryview:
+    """Some bytes of a block."""
+    return arena.view(block, position + length)[position:]
+
+
 class ProcessorEnd:
     """What a processor does for its connections, without sockets."""
 
@@ -168,7 +174,7 @@ class ProcessorEnd:
     def frame_of(self, reply: Any) -> bytes:
         """The bytes of a SEND; hands the block back."""
         assert reply.kind == SlotKind.SEND
-        frame = bytes(self.memory.arena(reply.owner).view(reply.block + reply.position, reply.length))
+        frame = bytes(piece(self.memory.arena(reply.owner), reply.block, reply.position, reply.length))
         self.give_back(reply)
         return frame
 
@@ -205,32 +211,33 @@ class LogEnd:
 
     def batches(self, job: Any) -> list[Any]:
         arena = self.memory.arena(job.owner)
-        head = arena.view(job.block + job.job, 16)
+        head = piece(arena, job.block, job.job, 16)
         count, _, _ = slots.read_job_header(head)
-        view = arena.view(job.block + job.job, slots.job_bytes(count))
+        view = piece(arena, job.block, job.job, slots.job_bytes(count))
         return [slots.read_job_batch(view, i) for i in range(count)]
 
-    def bytes_of(self, batch: Any) -> bytes:
-        return bytes(self.memory.arena(batch.data_owner).view(batch.data, batch.length))
+    def data_of(self, job: Any, batch: Any) -> memoryview:
+        """The bytes of a batch, which stand in the block of its job."""
+        assert batch.data_owner == job.owner
+        return piece(self.memory.arena(job.owner), job.block, batch.data - job.block, batch.length)
 
     def append(self, job: Any, error: int = 0) -> bytes | None:
         """Serves a job; the frame of the answer for PRODUCE, None for PRODUCE_BACK, which goes back."""
         arena = self.memory.arena(job.owner)
-        count, reply, reply_length = slots.read_job_header(arena.view(job.block + job.job, 16))
-        view = arena.view(job.block + job.job, slots.job_bytes(count))
+        count, reply, reply_length = slots.read_job_header(piece(arena, job.block, job.job, 16))
+        view = piece(arena, job.block, job.job, slots.job_bytes(count))
         for i, batch in enumerate(self.batches(job)):
             offset, log_start = (-1, -1) if error else (self.next_offset, 11)
-            self.next_offset += 0 if error else batch.count
-            data = self.memory.arena(batch.data_owner).view(batch.data, batch.length)
+            self.next_offset += 0 if error else batch.record_count
             if not error:
-                assign_offset_and_epoch(data, offset, 0)
+                assign_offset_and_epoch(self.data_of(job, batch), offset, 0)
             slots.fill_job_batch(view, i, error, offset, -1, log_start)
             if batch.hole:
                 filled = struct.pack(">hqq", error, offset, -1)
                 filled += struct.pack(">q", log_start) if batch.has_log_start else b""
-                arena.view(job.block + batch.hole, len(filled))[:] = filled
+                piece(arena, job.block, batch.hole, len(filled))[:] = filled
         if job.kind == SlotKind.PRODUCE:
-            return bytes(arena.view(job.block + reply, reply_length))
+            return bytes(piece(arena, job.block, reply, reply_length))
         assert self.back.push(
             slots.pack_produce(
                 SlotKind.PRODUCED,
@@ -319,6 +326,10 @@ class Rig:
 
     def turn(self) -> None:
         self.handler.round(0)
+
+    def coordinator_dies(self) -> None:
+        self.handler.coordinator_was_fenced = True
+        self.handler.broker.coordinator.fenced()
 
     def ask(self, api_key: int, version: int, body: Message) -> Any:
         """The decoded response to a request that is answered at once."""

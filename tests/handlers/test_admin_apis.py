@@ -209,7 +209,7 @@ def test_metadata_creates_what_is_missing(ready: Rig) -> None:
 def test_a_dead_coordinator_does_not_mute_anybody(ready: Rig) -> None:
     ready.processor.send(request_frame(METADATA, 9, MetadataRequest(names("fresh"))))
     ready.turn()
-    ready.handler.broker.coordinator.fenced()
+    ready.coordinator_dies()
     ready.turn()
     assert [t.error_code for t in ready.answer(METADATA, 9).topics] == [5]
     assert [t.error_code for t in ready.ask(METADATA, 9, MetadataRequest(names("other"))).topics] == [5]
@@ -350,7 +350,7 @@ def test_the_clamp_for_replicas() -> None:
 
 
 def test_create_topics_while_the_coordinator_is_down(ready: Rig) -> None:
-    ready.handler.broker.coordinator.fenced()
+    ready.coordinator_dies()
     assert ready.ask(CREATE, 5, CreateTopicsRequest([creatable("a")])).topics[0].error_code == 41
 
 
@@ -417,7 +417,7 @@ def test_producer_ids_that_are_refused(ready: Rig) -> None:
     assert ready.ask(INIT, 4, InitProducerIdRequest("", 1)).error_code == 42
     assert ready.ask(INIT, 4, InitProducerIdRequest(None, 1, 5, -1)).error_code == 42
     assert ready.ask(INIT, 4, InitProducerIdRequest("tx", 1)).error_code == 53
-    ready.handler.broker.coordinator.fenced()
+    ready.coordinator_dies()
     assert ready.ask(INIT, 4, InitProducerIdRequest(None, 1)).error_code == 14
 
 

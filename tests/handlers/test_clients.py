@@ -77,7 +77,7 @@ class Wire(threading.Thread):
 
     def serve_peers(self) -> None:
         for job in self.made.log.take():
-            self.produced += sum(batch.count for batch in self.made.log.batches(job))
+            self.produced += sum(batch.record_count for batch in self.made.log.batches(job))
             frame = self.made.log.append(job)
             if frame is not None and job.acks:
                 self.send(job.connection, frame)

@@ -4,6 +4,7 @@ rings.
 
 from __future__ import annotations
 
+import os
 import struct
 import time
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from tests.handlers.shared import (
     Rig,
     delta,
     partition_payload,
+    piece,
     request_frame,
     rig,
     topic_id,
@@ -37,7 +39,7 @@ FETCH, LIST_OFFSETS = 1, 2
 VERSIONS = range(4, 19)
 T0 = 1_700_000_000_000
 TOPIC = topic_image("logged", 1, partitions=2)
-PART = struct.Struct("<IIQIIqQQ")
+PART = struct.Struct("<IIQIIqQII")
 
 
 class Logged:
@@ -122,13 +124,14 @@ def whole(made: Rig, reply: Any, directory: Path) -> bytes:
     assert reply.position % 8 == 0
     for i in range(reply.length):
         raw = bytes(
-            arena.view(reply.block + reply.position + i * slots.PART_BYTES_EACH, slots.PART_BYTES_EACH)
+            piece(arena, reply.block, reply.position + i * slots.PART_BYTES_EACH, slots.PART_BYTES_EACH)
         )
-        kind, length, position, slot, generation, base, file_generation, _ = PART.unpack(raw)
+        kind, length, position, slot, generation, base, file_generation, name, name_length = PART.unpack(raw)
         if kind == PartKind.PART_BYTES:
-            frame += bytes(arena.view(reply.block + position, length))
+            frame += bytes(piece(arena, reply.block, position, length))
             continue
         path = directory / f"{base:020d}.log"
+        assert bytes(piece(arena, reply.block, name, name_length)) == os.fsencode(path)
         assert (slot, generation, file_generation) == (0, 5, path.stat().st_ino)
         frame += path.read_bytes()[position : position + length]
     made.processor.give_back(reply)
@@ -308,6 +311,8 @@ def test_a_closed_connection_cancels(log: Logged) -> None:
     log.rig.turn()
     assert len(log.rig.handler.broker.fetches) == 0
     assert log.rig.handler.open == {}
+    # Nothing is sent, but the lease of the request ends.
+    assert [(r.connection, r.kind) for r in replies(log)] == [(9, SlotKind.NOOP)]
     log.append()
     log.rig.turn()
     assert replies(log) == []

@@ -132,7 +132,7 @@ def produce(rig: Rig, case: Case, native: bool) -> Seen:
             kept = batch._asdict()
             for place in ("data", "data_owner", "hole", "has_log_start"):
                 del kept[place]
-            appended.append((*kept.values(), rig.log.bytes_of(batch)))
+            appended.append((*kept.values(), bytes(rig.log.data_of(job, batch))))
         answer = rig.log.append(job)
         if case.acks == 0:
             answer = None

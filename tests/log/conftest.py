@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,10 +15,7 @@ from mpbroker.log.partition_log import PartitionLog
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from rig import Rig  # noqa: E402
+from tests.log.rig import Rig
 
 # In the future, so that no producer has expired.
 T0 = 4_000_000_000_000

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rig import TOPIC_ID, Rig, ensure
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.process import pack_fence
@@ -19,6 +18,7 @@ from mpbroker.ipc.topology import LOG
 from mpbroker.log.log_dir import lock_log_dirs
 from mpbroker.log.reader import Bound, PartitionReader
 from mpbroker.records.iterate import iterate_batches
+from tests.log.rig import TOPIC_ID, Rig, ensure
 
 Target = tuple[int, int, int]
 

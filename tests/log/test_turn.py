@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+
 import pytest
-from rig import HOLE, TOPIC_ID, Result, Rig, ensure
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.process import LogProcess
 from mpbroker.records.iterate import iterate_batches
+from tests.log.rig import HOLE, TOPIC_ID, Result, Rig, ensure
 
 T0 = 4_000_000_000_000
 assert HOLE.size == 26

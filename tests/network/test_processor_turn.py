@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rig import FRAME_BYTES_MAX, PROCESSOR, Rig, answer_frame, frame, is_closed, receive
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.slots import PART_BYTES_EACH, PartKind, SlotKind, pack_part, pack_reply, unpack_request
 from mpbroker.network import turn as native
 from mpbroker.network.channel import CloseReason
+from tests.network.rig import FRAME_BYTES_MAX, PROCESSOR, Rig, answer_frame, frame, is_closed, receive
 
 METADATA, PRODUCE, FETCH, CREATE_TOPICS = 3, 0, 1, 19
 

@@ -1,11 +1,12 @@
-"""FindCoordinator (key 10), versions 0-6: which broker coordinates a group or a transactional id. None, in
-this version.
+"""FindCoordinator (key 10), versions 0-6: which broker coordinates a group or a transactional id.
 
-Groups and transactions are not built, and their APIs are not advertised. A client that wants one must fail at
-once with an error it shows, not search for ever: COORDINATOR_NOT_AVAILABLE would be retried until the end of
-time. UNSUPPORTED_VERSION is retried by none: Java's AbstractCoordinator and kafka-python raise whatever is
-not retriable, aiokafka too, librdkafka reports it as a consumer error. For transactions it is
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the error that librdkafka takes as fatal there. (Kafka:
+A group's coordinator is this broker, as for every group of a Kafka with one node: librdkafka looks for it
+even when the application assigns partitions by hand, and calls any error here an error of the consumer. The
+group APIs themselves are not built and not advertised, so a client that wants to join finds no JoinGroup and
+says so at once. (COORDINATOR_NOT_AVAILABLE would be retried until the end of time.)
+
+For a transactional id it is TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the error that librdkafka takes as fatal
+there, and for share groups UNSUPPORTED_VERSION, which nobody retries. (Kafka:
 KafkaApis.handleFindCoordinatorRequest; KIP-699 for v4.)
 """
 
@@ -22,10 +23,6 @@ FIRST_VERSION_WITH_KEYS = 4
 NO_NODE = -1
 
 NOT_BUILT = {
-    GROUP: (
-        ErrorCode.UNSUPPORTED_VERSION,
-        "Consumer groups are not built in this version of the broker; assign partitions instead.",
-    ),
     TRANSACTION: (
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         "Transactions are not built in this version of the broker.",
@@ -34,7 +31,20 @@ NOT_BUILT = {
 }
 
 
-def respond(exchange: Exchange, code: ErrorCode, message: str) -> FindCoordinatorResponse:
+def found(exchange: Exchange) -> FindCoordinatorResponse:
+    address = exchange.broker.advertised(exchange.slot.listener)
+    node = exchange.broker.metadata.node_id
+    if exchange.version < FIRST_VERSION_WITH_KEYS:
+        return FindCoordinatorResponse(node_id=node, host=address.host, port=address.port)
+    return FindCoordinatorResponse(
+        coordinators=[
+            FindCoordinatorResponse.Coordinator(key, node, address.host, address.port)
+            for key in exchange.body.coordinator_keys
+        ]
+    )
+
+
+def refused(exchange: Exchange, code: ErrorCode, message: str) -> FindCoordinatorResponse:
     if exchange.version < FIRST_VERSION_WITH_KEYS:
         return FindCoordinatorResponse(
             error_code=code, error_message=message, node_id=NO_NODE, host="", port=-1
@@ -48,11 +58,14 @@ def respond(exchange: Exchange, code: ErrorCode, message: str) -> FindCoordinato
 
 
 def failed(exchange: Exchange, code: ErrorCode) -> FindCoordinatorResponse:
-    return respond(exchange, code, code.message)
+    return refused(exchange, code, code.message)
 
 
 @api(ApiKey.FIND_COORDINATOR, 0, 6, name="FindCoordinator", failed=failed)
 def handle(exchange: Exchange) -> FindCoordinatorResponse:
-    """Says that groups and transactions are not built, in a way that no client retries."""
-    unknown = ErrorCode.INVALID_REQUEST, f"Unknown coordinator type {exchange.body.key_type}."
-    return respond(exchange, *NOT_BUILT.get(exchange.body.key_type, unknown))
+    """This broker for groups; for what is not built an error that no client retries."""
+    kind = exchange.body.key_type
+    if kind == GROUP:
+        return found(exchange)
+    unknown = ErrorCode.INVALID_REQUEST, f"Unknown coordinator type {kind}."
+    return refused(exchange, *NOT_BUILT.get(kind, unknown))

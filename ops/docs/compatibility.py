@@ -1,0 +1,61 @@
+"""Writes docs/COMPATIBILITY.md from what the code registers: `python -m ops.docs.compatibility`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mpbroker.handlers.apis import all_apis
+from mpbroker.protocol.api_keys import valid_versions
+
+PAGE = Path(__file__).parents[2] / "docs" / "COMPATIBILITY.md"
+
+INTRODUCTION = """\
+# Compatibility
+
+mpbroker speaks the Kafka protocol as Apache Kafka 4.3 does: the same API keys, versions, error codes and record
+format. This page lists what this version serves; it is made from the code by `python -m ops.docs.compatibility`.
+
+An API that is not in the table is not advertised, and a request for it closes the connection, as Kafka does with
+an API that it does not know.
+
+| key | API | versions | Kafka 4.3 | what it does here |
+|---:|---|---|---|---|
+"""
+
+CLOSING = """
+Produce is advertised from version 0, as Kafka 4 does, because librdkafka otherwise believes that the broker cannot
+store compressed batches; versions 0-2 are refused.
+
+## Clients that are tested
+
+Every change is tested against librdkafka (confluent-kafka and kcat), kafka-python, aiokafka, franz-go, and Kafka's
+own Java tools (TopicCommand, ProducerPerformance, the console producer and consumer, GetOffsetShell,
+DumpLogSegments on the written files).
+
+## Not built yet
+
+Consumer groups, transactions, TLS and SASL, ACLs, quotas, retention, compaction, replication. Listeners that would
+need TLS or SASL are refused at start. A configuration key that is known to Kafka and has no effect here is named in
+a warning at start; an unknown one is an error.
+
+## Where it differs from Kafka on purpose
+
+* The high watermark is what is on disk, not what is in the page cache (`log.flush.policy=group`);
+  `log.flush.policy=os` is Kafka's behaviour.
+* A topic asked for with a replication factor above 1 is refused with INVALID_REPLICATION_FACTOR;
+  `mpbroker.replication.factor.clamp=true` creates it with one replica.
+* A record batch whose compressed records cannot be read is answered INVALID_RECORD, not with a retriable error.
+"""
+
+
+def page() -> str:
+    rows = []
+    for api in all_apis().values():
+        kafka = valid_versions(api.key)
+        served = f"{api.oldest}-{api.latest}" if api.oldest != api.latest else str(api.oldest)
+        rows.append(f"| {int(api.key)} | {api.name} | {served} | {kafka[0]}-{kafka[-1]} | {api.summary} |")
+    return INTRODUCTION + "\n".join(rows) + "\n" + CLOSING
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,84 @@
+"""A task's range out of the mapped segment files.
+
+Only windows are mapped, never whole segments: `spark.executor.pyspark.memory` limits the address space of a
+worker. A mapping outlives the unlinking of its file, so retention can only take what has not been opened yet.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mpbroker.log.checkpoints import read_topic_id
+from mpbroker.log.names import META_PROPERTIES, segment_name
+from mpbroker.log.reader import SegmentGone
+from mpbroker.records.errors import CorruptBatch
+from spark_integration.columns import Columns
+from spark_integration.errors import CorruptLog
+from spark_integration.plan import LocalFiles, TaskRange, report_loss
+from spark_integration.segments import Piece, opened, pieces, windows
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+WINDOW_BYTES = 64 << 20
+
+_LOG = logging.getLogger("mpbroker.spark")
+
+
+def is_here(files: LocalFiles) -> bool:
+    """Whether this host has the log directory that the range was planned from."""
+    return (Path(files.directory).parent / META_PROPERTIES).is_file()
+
+
+def read_local(
+    task: TaskRange, files: LocalFiles, columns: Columns, *, fail_on_data_loss: bool
+) -> Iterator[pa.RecordBatch]:
+    """Raises DataLoss, CorruptLog, OSError."""
+    directory = Path(files.directory)
+    try:
+        if read_topic_id(directory) != files.topic_id:
+            raise SegmentGone(f"{directory} belongs to another topic of that name now")
+        first, found = pieces(directory, files.bound, task.start, task.end)
+    except (SegmentGone, FileNotFoundError) as error:
+        report_loss(fail_on_data_loss, f"Cannot read {task}: {error}.")
+        return
+    if first > task.start:
+        lost = min(first, task.end) - 1
+        report_loss(
+            fail_on_data_loss,
+            f"Cannot read offsets {task.start} to {lost} of {task}: the log starts at {first} now.",
+        )
+    for piece in found:
+        try:
+            with opened(directory, piece.base) as fd:
+                yield from _read_piece(directory, piece, fd, task, columns)
+        except SegmentGone as error:
+            report_loss(fail_on_data_loss, f"Cannot read a part of {task}: {error}.")
+
+
+def _read_piece(
+    directory: Path, piece: Piece, fd: int, task: TaskRange, columns: Columns
+) -> Iterator[pa.RecordBatch]:
+    for position, end in windows(directory, piece, fd, WINDOW_BYTES):
+        mapped_from = position - position % mmap.ALLOCATIONGRANULARITY
+        if os.fstat(fd).st_size < end:
+            raise CorruptLog(
+                f"{directory / segment_name(piece.base)} became shorter than {end} bytes while it was read"
+            )
+        window = mmap.mmap(
+            fd, end - mapped_from, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED, offset=mapped_from
+        )
+        window.madvise(mmap.MADV_SEQUENTIAL)
+        window.madvise(mmap.MADV_WILLNEED)
+        try:
+            yield from columns.decode(window, position - mapped_from, end - mapped_from, task.start, task.end)
+        except CorruptBatch as error:
+            path = directory / segment_name(piece.base)
+            raise CorruptLog(
+                f"{path} is damaged at position {mapped_from + error.position}: {error.reason}, in {task}"
+            ) from error

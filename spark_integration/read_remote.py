@@ -1,0 +1,148 @@
+"""A task's range fetched over the Kafka protocol: the same bytes as in the files, thus the same decoder.
+
+The next fetch is under way while Spark takes the records of the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.records.batch import frame_at
+from mpbroker.records.errors import CorruptBatch
+from spark_integration.columns import Columns
+from spark_integration.connection import Connection, ConnectionLost
+from spark_integration.errors import CorruptLog, SourceUnavailable
+from spark_integration.options import ReadOptions
+from spark_integration.plan import TaskRange, report_loss
+from spark_integration.remote import ApiFailed, Cluster, RemoteCatalog
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from typing_extensions import Buffer
+
+FETCH_BYTES = 4 << 20
+MAX_WAIT_MS = 500
+
+
+class Fetched(NamedTuple):
+    """Whole batches, and the first offset behind them."""
+
+    records: memoryview
+    next_offset: int
+
+
+def read_remote(task: TaskRange, columns: Columns, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """Raises DataLoss, CorruptLog, SourceUnavailable."""
+    cluster = Cluster(options)
+    try:
+        for fetched in _fetches(cluster, task, options):
+            try:
+                yield from columns.decode(fetched.records, 0, len(fetched.records), task.start, task.end)
+            except CorruptBatch as error:
+                raise CorruptLog(f"the broker sent a damaged batch, reading {task}: {error}") from error
+    finally:
+        cluster.close()
+
+
+def _fetches(cluster: Cluster, task: TaskRange, options: ReadOptions) -> Iterator[Fetched]:
+    """All fetches of a range, in order; each is asked for as soon as the one before has come."""
+    offset = task.start
+    under_way: Connection | None = None
+    while offset < task.end:
+        try:
+            fetched = _next(cluster, under_way, task, offset)
+        except ApiFailed as error:
+            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            under_way = None
+            offset = _behind_the_loss(task, offset, options)
+            continue
+        offset = fetched.next_offset
+        under_way = _asked_ahead(cluster, task, offset) if offset < task.end else None
+        yield fetched
+
+
+def _next(cluster: Cluster, under_way: Connection | None, task: TaskRange, offset: int) -> Fetched:
+    if under_way is not None:
+        try:
+            return _taken(under_way, task, offset)
+        except (ConnectionLost, ApiFailed) as error:
+            if isinstance(error, ApiFailed) and not error.code.retriable:
+                raise
+            cluster.forget()
+    return cluster.retried(lambda: _taken(_asked(cluster, task, offset), task, offset))
+
+
+def _asked_ahead(cluster: Cluster, task: TaskRange, offset: int) -> Connection | None:
+    """None if that failed: then it is asked again when its turn comes."""
+    try:
+        return _asked(cluster, task, offset)
+    except (ConnectionLost, ApiFailed):
+        cluster.forget()
+        return None
+
+
+def _asked(cluster: Cluster, task: TaskRange, offset: int) -> Connection:
+    connection = cluster.leader(task.topic, task.partition)
+    wanted = m.FetchRequest.FetchPartition(
+        partition=task.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
+    )
+    connection.send(
+        m.FetchRequest(
+            max_wait_ms=MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=FETCH_BYTES,
+            topics=[m.FetchRequest.FetchTopic(topic=task.topic, partitions=[wanted])],
+        )
+    )
+    return connection
+
+
+def _taken(connection: Connection, task: TaskRange, offset: int) -> Fetched:
+    response: m.FetchResponse = connection.receive()
+    if response.error_code:
+        raise ApiFailed(f"fetching {task}", response.error_code)
+    try:
+        ((part,),) = [topic.partitions for topic in response.responses]
+    except ValueError:
+        raise SourceUnavailable(
+            f"{connection.address} answered a fetch of {task} with something else"
+        ) from None
+    if part.error_code:
+        raise ApiFailed(f"fetching {task}", part.error_code)
+    fetched = _whole_batches(part.records or b"", task)
+    if fetched.next_offset > offset:
+        return fetched
+    if part.high_watermark <= offset:
+        # The range was planned below the high watermark: the log was cut or made anew.
+        raise ApiFailed(f"fetching {task}", ErrorCode.OFFSET_OUT_OF_RANGE)
+    raise SourceUnavailable(f"{connection.address} sent no record from offset {offset} on, reading {task}")
+
+
+def _whole_batches(records: Buffer, task: TaskRange) -> Fetched:
+    view = memoryview(records).cast("B")
+    position, next_offset = 0, -1
+    try:
+        while (frame := frame_at(view, position, False)) is not None:
+            position += frame.length
+            next_offset = frame.base_offset + frame.last_offset_delta + 1
+    except CorruptBatch as error:
+        raise CorruptLog(f"the broker sent a damaged batch, reading {task}: {error}") from error
+    return Fetched(view[:position], next_offset)
+
+
+def _behind_the_loss(task: TaskRange, offset: int, options: ReadOptions) -> int:
+    """Where to go on when records were deleted before they could be read. Raises DataLoss."""
+    catalog = RemoteCatalog(options)
+    try:
+        start, high_watermark = catalog.bounds([(task.topic, task.partition)])[task.topic, task.partition]
+    finally:
+        catalog.close()
+    report_loss(
+        options.fail_on_data_loss,
+        f"Cannot fetch offset {offset} of {task}: the log has offsets {start} to {high_watermark} now.",
+    )
+    return start if start > offset else task.end

@@ -1,0 +1,153 @@
+"""Which bytes of a partition's segment files hold a range of offsets, and where a cut is allowed.
+
+Positions are found at the moment of asking, by the offset index and a short hop: segments come and go.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from mpbroker.log import index, scan
+from mpbroker.log.names import INDEX_SUFFIX, LOG_SUFFIX, parse_segment, segment_name
+from mpbroker.log.reader import Bound, SegmentGone
+from spark_integration.errors import CorruptLog
+
+_LARGEST_RELATIVE_OFFSET = (1 << 31) - 1
+
+
+class Piece(NamedTuple):
+    """Whole batches of one segment file."""
+
+    base: int
+    position: int
+    end_position: int
+
+
+def segment_bases(directory: Path) -> list[int]:
+    """Base offsets of the segments there are. Raises OSError."""
+    found = (parse_segment(name, LOG_SUFFIX) for name in os.listdir(directory))  # noqa: PTH208
+    return sorted(base for base in found if base is not None)
+
+
+@contextmanager
+def opened(directory: Path, base: int, suffix: str = LOG_SUFFIX) -> Iterator[int]:
+    """The file descriptor of a segment's file. Raises SegmentGone, OSError."""
+    path = directory / segment_name(base, suffix)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise SegmentGone(f"{path} is gone") from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def position_by_offset(directory: Path, base: int, offset: int) -> int:
+    """A batch's position at or before the offset: what the index knows, else the start."""
+    try:
+        with opened(directory, base, INDEX_SUFFIX) as fd:
+            return index.offset_floor(fd, base, offset)[1]
+    except SegmentGone:
+        return 0
+
+
+def cut_at(directory: Path, base: int, fd: int, position: int) -> int:
+    """The last end of a batch at or before the position."""
+    start = _indexed_before(directory, base, position)
+    batches = scan.batches(fd, start, position)
+    return batches[-1].position + batches[-1].length if batches else start
+
+
+def _indexed_before(directory: Path, base: int, position: int) -> int:
+    """Entries sorted by offset are sorted by position too: bisects offsets for the last one before it."""
+    try:
+        with opened(directory, base, INDEX_SUFFIX) as fd:
+            low, high, found = 0, _LARGEST_RELATIVE_OFFSET, 0
+            while low <= high:
+                middle = (low + high) // 2
+                at = index.offset_floor(fd, base, base + middle)[1]
+                if at <= position:
+                    found, low = at, middle + 1
+                else:
+                    high = middle - 1
+            return found
+    except SegmentGone:
+        return 0
+
+
+def pieces(directory: Path, bound: Bound, start: int, end: int) -> tuple[int, list[Piece]]:
+    """The first offset that the files can have, and the bytes that hold [start, end), none beyond the bound.
+
+    Raises SegmentGone, CorruptLog, OSError.
+    """
+    bases = [base for base in segment_bases(directory) if base <= bound.segment_base]
+    if not bases:
+        raise SegmentGone(f"{directory} has no segment at or below {bound.segment_base}")
+    found = []
+    for base, following in zip(bases, [*bases[1:], None], strict=True):
+        if base < end and (following is None or following > start):
+            with opened(directory, base) as fd:
+                found.append(_piece(directory, base, fd, bound, start, end))
+    return bases[0], [piece for piece in found if piece.end_position > piece.position]
+
+
+def _piece(directory: Path, base: int, fd: int, bound: Bound, start: int, end: int) -> Piece:
+    limit = os.fstat(fd).st_size
+    if base == bound.segment_base:
+        if limit < bound.position:
+            raise CorruptLog(
+                f"{directory / segment_name(base)} has {limit} bytes, "
+                f"{bound.position} were published as readable"
+            )
+        limit = bound.position
+    position = 0
+    if start > base:
+        first = scan.find_offset(fd, position_by_offset(directory, base, start), limit, start)
+        position = limit if first is None else first.position
+    last = scan.find_offset(fd, max(position, position_by_offset(directory, base, end)), limit, end)
+    if last is not None:
+        # A batch that the end cuts through belongs to it.
+        limit = last.position + (last.length if last.base_offset < end else 0)
+    return Piece(base, position, max(position, limit))
+
+
+def windows(directory: Path, piece: Piece, fd: int, window_bytes: int) -> Iterator[tuple[int, int]]:
+    """(position, end) of parts of whole batches, no longer than a window unless a batch is."""
+    position = piece.position
+    while position < piece.end_position:
+        end = min(position + window_bytes, piece.end_position)
+        if end < piece.end_position:
+            end = cut_at(directory, piece.base, fd, end)
+            if end <= position:
+                batch = scan.find_offset(fd, position, piece.end_position, piece.base)
+                end = position + batch.length if batch else piece.end_position
+        yield position, end
+        position = end
+
+
+def cut_offsets(directory: Path, found: Sequence[Piece], parts: int, start: int, end: int) -> list[int]:
+    """Offsets between start and end that cut the pieces at batches, into parts of about equal bytes."""
+    total = sum(piece.end_position - piece.position for piece in found)
+    cuts: list[int] = []
+    for number in range(1, parts):
+        rest = total * number // parts
+        for piece in found:
+            if rest < piece.end_position - piece.position:
+                offset = _offset_near(directory, piece, piece.position + rest)
+                if offset is not None and max([start, *cuts]) < offset < end:
+                    cuts.append(offset)
+                break
+            rest -= piece.end_position - piece.position
+    return cuts
+
+
+def _offset_near(directory: Path, piece: Piece, position: int) -> int | None:
+    with opened(directory, piece.base) as fd:
+        at = max(piece.position, cut_at(directory, piece.base, fd, position))
+        batch = scan.find_offset(fd, at, piece.end_position, piece.base)
+    return None if batch is None else batch.base_offset

@@ -1,0 +1,146 @@
+"""A Kafka broker of one thread and few words, which answers as the test tells it to: faults on demand."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.codec import decode_request
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.headers import decode_request_header, encode_response_frame
+
+HOST = "127.0.0.1"
+APIS = {
+    ApiKey.FETCH: (4, 18),
+    ApiKey.LIST_OFFSETS: (1, 11),
+    ApiKey.METADATA: (0, 13),
+    ApiKey.API_VERSIONS: (0, 4),
+}
+
+
+class HangUp(Exception):
+    """Raised by a test's fault: the connection is closed without an answer."""
+
+
+@dataclass
+class KafkaServer:
+    """One topic with one partition, whose batches are (base offset, next offset, bytes)."""
+
+    topic: str
+    batches: list[tuple[int, int, bytes]]
+    log_start: int = 0
+    fetches: list[int] = field(default_factory=list)
+    fault: Callable[[int, int], ErrorCode | None] = lambda _nth, _offset: None
+
+    def __enter__(self) -> KafkaServer:
+        self._listener = socket.create_server((HOST, 0))
+        self.port = self._listener.getsockname()[1]
+        self._open: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._threads[0].join()
+        for connection in self._open:
+            with connection:
+                try:
+                    connection.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    continue
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._open.append(connection)
+            thread = threading.Thread(target=self._serve, args=(connection,))
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection, connection.makefile("rb") as requests:
+                while len(size := requests.read(4)) == 4:
+                    frame = requests.read(struct.unpack(">i", size)[0])
+                    header, position = decode_request_header(frame)
+                    request, _ = decode_request(header.api_key, header.api_version, frame, position)
+                    answer = self._answer(header.api_key, request)
+                    for segment in encode_response_frame(
+                        header.api_key, header.api_version, header.correlation_id, answer
+                    ):
+                        connection.sendall(segment)
+        except (HangUp, OSError):
+            return
+
+    def _answer(self, api_key: int, request: Any) -> m.Message:
+        if api_key == ApiKey.API_VERSIONS:
+            version = m.ApiVersionsResponse.ApiVersion
+            return m.ApiVersionsResponse(
+                api_keys=[
+                    version(api_key=key, min_version=low, max_version=high)
+                    for key, (low, high) in APIS.items()
+                ]
+            )
+        if api_key == ApiKey.METADATA:
+            return self._metadata(request)
+        return self._list_offsets(request) if api_key == ApiKey.LIST_OFFSETS else self._fetch(request)
+
+    def _metadata(self, request: m.MetadataRequest) -> m.MetadataResponse:
+        names = [self.topic, "__internal"] if request.topics is None else [t.name for t in request.topics]
+        part = m.MetadataResponse.MetadataResponsePartition(partition_index=0, leader_id=7)
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return m.MetadataResponse(
+            brokers=[m.MetadataResponse.MetadataResponseBroker(node_id=7, host=HOST, port=self.port)],
+            topics=[
+                m.MetadataResponse.MetadataResponseTopic(
+                    error_code=0 if name in (self.topic, "__internal") else unknown,
+                    name=name,
+                    is_internal=name == "__internal",
+                    partitions=[part],
+                )
+                for name in names
+            ],
+        )
+
+    def _list_offsets(self, request: m.ListOffsetsRequest) -> m.ListOffsetsResponse:
+        (topic,) = request.topics
+        (part,) = topic.partitions
+        offset = {-2: self.log_start, -1: self.batches[-1][1]}.get(part.timestamp, -1)
+        answer = m.ListOffsetsResponse.ListOffsetsPartitionResponse(offset=offset)
+        found = m.ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=[answer])
+        return m.ListOffsetsResponse(topics=[found])
+
+    def _fetch(self, request: m.FetchRequest) -> m.FetchResponse:
+        (topic,) = request.topics
+        (part,) = topic.partitions
+        offset = part.fetch_offset
+        self.fetches.append(offset)
+        error = self.fault(len(self.fetches), offset)
+        if error is None and not self.log_start <= offset <= self.batches[-1][1]:
+            error = ErrorCode.OFFSET_OUT_OF_RANGE
+        records = b"" if error else b"".join(data for _, end, data in self.batches if end > offset)
+        if len(records) > part.partition_max_bytes:
+            first = next(data for _, end, data in self.batches if end > offset)
+            records = records[: max(part.partition_max_bytes, len(first))]
+        answer = m.FetchResponse.PartitionData(
+            error_code=error or 0, high_watermark=self.batches[-1][1], records=records
+        )
+        found = m.FetchResponse.FetchableTopicResponse(topic=topic.topic, partitions=[answer])
+        return m.FetchResponse(responses=[found])

@@ -1,0 +1,283 @@
+"""The process tree with toy roles: real forks, real deaths, real fences; no broker in them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc import topology
+from mpbroker.ipc.process import ExitCode, FatalError, ProcessContext, State
+from mpbroker.ipc.topology import SharedMemory, Sizes
+from mpbroker.supervisor.child import Child
+from mpbroker.supervisor.tree import BrokerStops, Tree
+
+HANDLER, PROCESSOR = topology.handler(0), topology.processor(0)
+
+
+def obedient(context: ProcessContext) -> int:
+    """Acknowledges every fence and says in its status text what it was told."""
+    context.ready()
+    told = []
+    while not context.must_stop():
+        fence = context.pending_fence()
+        if fence is not None:
+            told.append(f"{fence.role}.{fence.stage}{'+' if fence.alive else '-'}")
+            context.counters.set_status(" ".join(told))
+            context.acknowledge_fence()
+        context.wait(lambda: context.pending_fence() is not None or context.must_stop())
+    context.stopped()
+    return ExitCode.STOPPED
+
+
+def needs_the_log_process(context: ProcessContext) -> int:
+    """As the coordinator: ready when the log process is there, and obedient before that."""
+    there = context.is_alive(topology.LOG)
+
+    def obey() -> None:
+        nonlocal there
+        fence = context.pending_fence()
+        if fence is not None:
+            if fence.role == topology.LOG:
+                there = fence.alive
+            context.acknowledge_fence()
+
+    while not there:
+        context.wait(lambda: context.pending_fence() is not None)
+        obey()
+    context.ready()
+    while not context.must_stop():
+        obey()
+        context.wait(lambda: context.pending_fence() is not None or context.must_stop())
+    context.stopped()
+    return ExitCode.STOPPED
+
+
+def recovers(context: ProcessContext) -> int:
+    """As the log process: looks at nothing until it has recovered, which here is when it is told so."""
+    while context.incarnation > 1 and context.memory.words("dirty").load(0) == 0:
+        time.sleep(0.005)
+    return obedient(context)
+
+
+def dies_at_once(_: ProcessContext) -> int:
+    return 7
+
+
+def gives_up(_: ProcessContext) -> int:
+    raise FatalError("log.dirs: /nowhere is gone. Mount it")
+
+
+def deaf(context: ProcessContext) -> int:
+    """Serves, but never looks at an order."""
+    context.ready()
+    while True:
+        signal.pause()
+
+
+@pytest.fixture
+def tree() -> Iterator[Tree]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        memory = SharedMemory(Path(directory) / "public", Sizes(partition_slots=16))
+        tree = Tree(memory, BrokerConfig())
+        yield tree
+        tree.kill_all()
+        memory.close()
+
+
+def start(tree: Tree, *roles: int) -> None:
+    for role in roles:
+        tree.start(Child(role, obedient))
+
+
+def mended(tree: Tree, role: int, incarnation: int) -> bool:
+    child = tree.children[role]
+    return child.serves and child.incarnation >= incarnation
+
+
+def step_until_mended(tree: Tree, role: int, incarnation: int) -> None:
+    for _ in range(200):
+        if mended(tree, role, incarnation):
+            return
+        tree.step(100)
+    raise AssertionError(f"{topology.name_of(role)} was not replaced")
+
+
+def status_of(tree: Tree, role: int) -> list[str]:
+    return tree.memory.counters(role).status.split()
+
+
+def test_a_dead_handler_is_fenced_in_order_and_replaced(tree: Tree) -> None:
+    start(tree, topology.LOG, topology.COORDINATOR, HANDLER, PROCESSOR)
+    ring = tree.memory.ring(PROCESSOR, HANDLER)
+    ring.push(b"left over".ljust(64, b"\0"))
+    os.kill(tree.children[HANDLER].pid, signal.SIGKILL)
+    step_until_mended(tree, HANDLER, 2)
+    assert status_of(tree, topology.LOG)[-2:] == [f"{HANDLER}.1-", f"{HANDLER}.0+"]
+    assert status_of(tree, PROCESSOR)[-2:] == [f"{HANDLER}.2-", f"{HANDLER}.0+"]
+    assert tree.memory.ring(PROCESSOR, HANDLER).waiting() == 0
+    assert tree.memory.words("roles").load(HANDLER) == 2
+
+
+@pytest.mark.parametrize("role", [topology.LOG, topology.COORDINATOR, PROCESSOR, HANDLER])
+def test_every_role_is_replaced_many_times(tree: Tree, role: int) -> None:
+    start(tree, topology.LOG, topology.COORDINATOR, HANDLER, PROCESSOR)
+    for incarnation in range(2, 8):
+        tree.children[role].started -= 10  # it has lived long enough not to look like a restart loop
+        os.kill(tree.children[role].pid, signal.SIGKILL)
+        step_until_mended(tree, role, incarnation)
+    assert {c.name for c in tree.children.values() if c.pid} == {
+        "log",
+        "coordinator",
+        "handler 0",
+        "processor 0",
+    }
+
+
+def test_two_deaths_at_once_are_both_mended(tree: Tree) -> None:
+    start(tree, topology.LOG, topology.COORDINATOR, HANDLER, PROCESSOR)
+    os.kill(tree.children[topology.LOG].pid, signal.SIGKILL)
+    os.kill(tree.children[HANDLER].pid, signal.SIGKILL)
+    step_until_mended(tree, topology.LOG, 2)
+    step_until_mended(tree, HANDLER, 2)
+
+
+def test_the_log_process_is_replaced_while_a_successor_waits_for_it(tree: Tree) -> None:
+    start(tree, topology.LOG)
+    tree.start(Child(topology.COORDINATOR, needs_the_log_process))
+    for role in (topology.COORDINATOR, topology.LOG):
+        os.kill(tree.children[role].pid, signal.SIGKILL)
+    while tree.children[topology.COORDINATOR].incarnation < 2:
+        tree.step(100)
+    os.kill(tree.children[topology.COORDINATOR].pid, signal.SIGKILL)
+    step_until_mended(tree, topology.LOG, 2)
+    step_until_mended(tree, topology.COORDINATOR, 3)
+
+
+def test_a_log_process_that_recovers_holds_up_nobody_and_hears_afterwards_what_it_missed(tree: Tree) -> None:
+    tree.start(Child(topology.LOG, recovers))
+    start(tree, topology.COORDINATOR, HANDLER, PROCESSOR)
+    os.kill(tree.children[topology.LOG].pid, signal.SIGKILL)
+    while tree.children[topology.LOG].incarnation < 2:
+        tree.step(100)
+    os.kill(tree.children[HANDLER].pid, signal.SIGKILL)
+    step_until_mended(tree, HANDLER, 2)
+    assert not tree.children[topology.LOG].serves
+    assert status_of(tree, PROCESSOR)[-2:] == [f"{HANDLER}.2-", f"{HANDLER}.0+"]
+    tree.memory.words("dirty").store(0, 1)
+    step_until_mended(tree, topology.LOG, 2)
+    assert status_of(tree, topology.LOG) == [f"{HANDLER}.1-", f"{HANDLER}.0+"]
+    assert status_of(tree, HANDLER)[-1] == f"{topology.LOG}.0+"
+
+
+def test_a_welcome_to_one_that_died_again_changes_nothing(tree: Tree) -> None:
+    """The successor dies between its first word and its peers' answers: they see a welcome, then a fence."""
+
+    def dies_when_ready(context: ProcessContext) -> int:
+        context.ready()
+        return 7 if context.incarnation == 2 else obedient(context)
+
+    start(tree, topology.LOG, topology.COORDINATOR, HANDLER)
+    tree.start(Child(PROCESSOR, dies_when_ready))
+    os.kill(tree.children[PROCESSOR].pid, signal.SIGKILL)
+    step_until_mended(tree, PROCESSOR, 3)
+    told = [order for order in status_of(tree, HANDLER) if order.startswith(f"{PROCESSOR}.")]
+    assert told in (
+        [f"{PROCESSOR}.{order}" for order in ("0+", "1-", "0+", "1-", "0+")],
+        [f"{PROCESSOR}.{order}" for order in ("0+", "1-", "1-", "0+")],
+    )
+    assert tree.memory.words("roles").load(PROCESSOR) == 3
+
+
+def test_a_role_that_always_dies_stops_the_broker_with_a_reason(tree: Tree) -> None:
+    tree.start(Child(topology.LOG, dies_at_once))
+
+    def wear_out() -> None:
+        for _ in range(2000):
+            for child in tree.children.values():
+                if child.restart_at is not None:
+                    child.restart_at = 0.0  # the back-off itself is tested without waiting
+            tree.step(10)
+
+    with pytest.raises(BrokerStops, match="log process died 10 times in a row"):
+        wear_out()
+
+
+def test_a_fatal_error_stops_the_broker_at_once(tree: Tree) -> None:
+    with pytest.raises(BrokerStops, match="log process cannot go on"):
+        tree.start(Child(topology.LOG, gives_up))
+    assert tree.memory.counters(topology.LOG).last_error == "log.dirs: /nowhere is gone. Mount it"
+
+
+def test_a_child_that_does_not_move_is_killed_and_replaced(tree: Tree) -> None:
+    tree.config = structs.replace(tree.config, handler_hang_timeout_ms=2000)
+    start(tree, topology.LOG, HANDLER)
+    os.kill(tree.children[HANDLER].pid, signal.SIGSTOP)
+    for _ in range(4):
+        tree.judge_heartbeats()
+    step_until_mended(tree, HANDLER, 2)
+    assert tree.children[topology.LOG].incarnation == 1 or tree.children[topology.LOG].pid
+
+
+def test_who_does_not_acknowledge_a_fence_is_killed_and_does_not_hold_up_the_others(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mpbroker.supervisor.tree.ACKNOWLEDGE_TIMEOUT_S", 0.2)
+    start(tree, topology.LOG)
+    tree.start(Child(PROCESSOR, deaf))
+    deaf_pid = tree.children[PROCESSOR].pid
+    tree.start(Child(HANDLER, obedient))
+    with pytest.raises(ProcessLookupError):
+        os.kill(deaf_pid, 0)
+    assert tree.memory.words("roles").load(HANDLER) == 1
+
+
+def test_stopping_is_graceful_and_leaves_nobody(tree: Tree) -> None:
+    start(tree, topology.LOG, topology.COORDINATOR, HANDLER, PROCESSOR)
+    pids = [child.pid for child in tree.children.values()]
+    tree.stop_all()
+    assert tree.memory.words("states").load(topology.LOG) == State.STOPPED
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_resizing_starts_and_retires_the_highest(tree: Tree) -> None:
+    start(tree, topology.LOG, topology.COORDINATOR, HANDLER, PROCESSOR)
+    tree.resize([Child(topology.handler(n), obedient) for n in range(3)], [HANDLER])
+    first = tree.children[HANDLER].pid
+    assert {r for r in tree.children if topology.is_handler(r)} == {topology.handler(n) for n in range(3)}
+    present = [r for r in tree.children if topology.is_handler(r)]
+    tree.resize([Child(topology.handler(n), obedient) for n in range(2)], present)
+    assert {r for r in tree.children if topology.is_handler(r)} == {topology.handler(n) for n in range(2)}
+    assert tree.children[HANDLER].pid == first, "a handler that stays was restarted"
+
+
+def test_children_die_with_their_supervisor() -> None:
+    reader, writer = os.pipe()
+    supervisor = os.fork()
+    if supervisor == 0:
+        try:
+            os.close(reader)
+            with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+                memory = SharedMemory(Path(directory) / "public", Sizes(partition_slots=16))
+                tree = Tree(memory, BrokerConfig())
+                # The pipe's end stays open in the children: it closes when the last of them is gone.
+                for role in (topology.LOG, HANDLER):
+                    tree.start(Child(role, obedient, (writer,)))
+                memory.public_path.unlink()
+                Path(directory).rmdir()
+                os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
+    os.close(writer)
+    os.waitpid(supervisor, 0)
+    assert os.read(reader, 1) == b"", "end of file: nobody holds the other end any more"
+    os.close(reader)
