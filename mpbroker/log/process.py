@@ -150,6 +150,7 @@ class LogProcess:
         else:
             self.context.counters.add(Counter.COUNT_ERRORS)
             self.context.log.error("a descriptor of kind %d reached the log process; it is dropped", kind)
+        self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.arena.in_use_bytes)
 
     def _serve_call(self, call: Call) -> None:
         arena = self.context.memory.arena(call.owner)
