@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from mpbroker.ipc.pointer import POINTER_NAME, PUBLIC_NAME, read_pointer
 from mpbroker.ipc.table import PartitionFlag, read_partition
 from mpbroker.ipc.topology import LAYOUT_VERSION, PUBLIC_MAGIC, attach_table
 from mpbroker.log.checkpoints import read_offsets, read_topic_id
@@ -37,17 +38,9 @@ from spark_integration.options import TopicPartition
 from spark_integration.plan import LocalFiles, OffsetRange, TaskRange, by_offsets
 from spark_integration.segments import Piece, cut_offsets, opened, pieces, position_by_offset, segment_bases
 
-POINTER_NAME = "mpbroker.json"
-PUBLIC_NAME = "public"
 _NO_ID = bytes(16)
 _INTERNAL = ("__",)
 _LOG = logging.getLogger("mpbroker.spark")
-
-
-class Pointer(msgspec.Struct):
-    """What a running broker leaves in each log directory."""
-
-    runtime_dir: str
 
 
 @dataclass(frozen=True)
@@ -195,15 +188,14 @@ def running_broker(log_dir: Path) -> Region | None:
 
     Raises SourceUnavailable, LayoutMismatch.
     """
-    pointer = log_dir / POINTER_NAME
     try:
-        path = Path(msgspec.json.decode(pointer.read_bytes(), type=Pointer).runtime_dir) / PUBLIC_NAME
-    except FileNotFoundError:
-        return None
+        pointer = read_pointer(log_dir)
     except (OSError, msgspec.DecodeError) as error:
-        raise SourceUnavailable(f"cannot read {pointer}: {error}") from error
+        raise SourceUnavailable(f"cannot read {log_dir / POINTER_NAME}: {error}") from error
+    if pointer is None:
+        return None
     try:
-        region = Region.attach(path, PUBLIC_MAGIC, LAYOUT_VERSION)
+        region = Region.attach(Path(pointer.runtime_dir) / PUBLIC_NAME, PUBLIC_MAGIC, LAYOUT_VERSION)
     except OSError as error:
         if error.errno == errno.ENOENT:
             return None

@@ -1,7 +1,7 @@
 """The log process: the only one that writes below log.dirs. A Python program around its native turn.
 
-It appends jobs of handlers and of the coordinator, serves the coordinator's calls, obeys the supervisor's orders, and keeps house. The locks
-on the log directories are the supervisor's and inherited.
+It appends jobs of handlers and of the coordinator, serves the coordinator's calls, obeys the supervisor's
+orders, and keeps house. The locks on the log directories are the supervisor's and inherited.
 """
 
 from __future__ import annotations
@@ -43,7 +43,13 @@ class LogProcess:
         dirty = memory.private.block("dirty")
         group = context.config.log_flush_policy == "group"
         self.turn = Turn(
-            memory.sizes.partition_slots, memory.table(), memory.marks(), dirty, context.counters, context.bell, group
+            memory.sizes.partition_slots,
+            memory.table(),
+            memory.marks(),
+            dirty,
+            context.counters,
+            context.bell,
+            group,
         )
         self.helper = Helper()
         self.manager = LogManager(context.config, memory.table(), self.turn, self.helper, self.say)
@@ -66,7 +72,10 @@ class LogProcess:
                 self._bind(role)
         self.manager.open_metadata()
         if self.context.config.log_flush_policy == "os":
-            self.context.log.info("log.flush.policy=os: acknowledged records survive a crash of the broker, not one of the machine")
+            self.context.log.info(
+                "log.flush.policy=os: acknowledged records survive a crash of the broker, not one of the "
+                "machine"
+            )
         self.say("running")
         self.context.ready()
 
@@ -223,7 +232,9 @@ class LogProcess:
         self.context.acknowledge_fence()
 
     def _stop(self) -> int:
-        """What was published is still appended and answered; then all is flushed, closed and marked as clean."""
+        """What was published is still appended and answered; then all is flushed, closed and marked as
+        clean.
+        """
         while not self.turn.is_settled:
             self.work(10)
         self.manager.close_cleanly()

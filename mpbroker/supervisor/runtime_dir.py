@@ -8,21 +8,9 @@ import hashlib
 import os
 from pathlib import Path
 
-import msgspec
-
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.pointer import POINTER_NAME, Pointer, write_pointer
 from mpbroker.ipc.process import FatalError
-
-POINTER_NAME = "mpbroker.json"
-PUBLIC_NAME = "public"
-
-
-class Pointer(msgspec.Struct):
-    """`mpbroker.json` in each log directory: where the broker that uses it can be found."""
-
-    runtime_dir: str
-    pid: int
-    node_id: int
 
 
 def runtime_dir(config: BrokerConfig) -> Path:
@@ -54,12 +42,9 @@ def runtime_dir(config: BrokerConfig) -> Path:
 
 def write_pointers(config: BrokerConfig, directory: Path) -> None:
     """Tells tools and Spark, who know the log directory, where the public region is."""
-    content = msgspec.json.encode(Pointer(str(directory), os.getpid(), config.node_id))
+    pointer = Pointer(str(directory), os.getpid(), config.node_id)
     for log_dir in config.log_dirs:
-        path = Path(log_dir) / POINTER_NAME
-        making = path.with_suffix(".json.tmp")
-        making.write_bytes(content + b"\n")
-        making.rename(path)
+        write_pointer(Path(log_dir), pointer)
 
 
 def remove_pointers(config: BrokerConfig) -> None:

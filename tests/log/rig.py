@@ -1,4 +1,6 @@
-"""The log process with everything around it that it touches: shared memory, arenas, jobs as handlers make them, answers as processors see them."""
+"""The log process with everything around it that it touches: shared memory, arenas, jobs as handlers make
+them, answers as processors see them.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ class Rig:
     options: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.config = msgspec.structs.replace(BrokerConfig(), **{"log_dirs": (str(self.directory),), **self.options})
+        self.config = msgspec.structs.replace(
+            BrokerConfig(), **{"log_dirs": (str(self.directory),), **self.options}
+        )
         self.memory = SharedMemory(self.public, SIZES)
         self.handler, self.processor = handler(0), processor(0)
         self.replies_arena = self.memory.arena(self.handler)
@@ -157,10 +161,16 @@ class Rig:
         return answer
 
     def job(
-        self, batches: list[tuple[Partition | tuple[int, int, int], bytes]], *, acks: int = -1, timeout_ms: int = 30_000,
+        self,
+        batches: list[tuple[Partition | tuple[int, int, int], bytes]],
+        *,
+        acks: int = -1,
+        timeout_ms: int = 30_000,
         back: bool = False,
     ) -> int:
-        """Pushes one produce job; each batch goes to (slot, generation, config version). Returns its request number."""
+        """Pushes one produce job; each batch goes to (slot, generation, config version). Returns its request
+        number.
+        """
         head = job_bytes(len(batches))
         hole_at = head + 8
         length = head + 8 + HOLE.size * len(batches)
@@ -175,16 +185,40 @@ class Rig:
             self.requests_arena.view(at, len(data))[:] = data
             scan = scan_batch(data)
             write_job_batch(
-                view, i, slot, generation, at, self.processor, len(data), scan.record_count, scan.producer_id,
-                scan.producer_epoch, scan.base_sequence, scan.max_timestamp, version, scan.attributes,
-                hole_at + HOLE.size * i, 1,
+                view,
+                i,
+                slot,
+                generation,
+                at,
+                self.processor,
+                len(data),
+                scan.record_count,
+                scan.producer_id,
+                scan.producer_epoch,
+                scan.base_sequence,
+                scan.max_timestamp,
+                version,
+                scan.attributes,
+                hole_at + HOLE.size * i,
+                1,
             )
         self.request += 1
         generation = self.replies_arena.lend(block, LOG)
         kind = SlotKind.PRODUCE_BACK if back else SlotKind.PRODUCE
         assert self.to_log.push(
             pack_produce(
-                kind, acks, self.processor, 3, 77, block, generation, 0, self.handler, self.handler, timeout_ms, self.request
+                kind,
+                acks,
+                self.processor,
+                3,
+                77,
+                block,
+                generation,
+                0,
+                self.handler,
+                self.handler,
+                timeout_ms,
+                self.request,
             )
         )
         self.sent[self.request] = (block, len(batches), data_blocks)
