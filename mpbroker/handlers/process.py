@@ -238,7 +238,7 @@ class Handler:
             body, _ = decode_request(slot.api_key, slot.api_version, frame, slot.body)
         except (MalformedMessage, UnicodeDecodeError) as error:
             log.warning(
-                "closing connection %#x: malformed %s v%d: %s",
+                "closing connection %x: malformed %s v%d: %s",
                 slot.connection,
                 api.name,
                 slot.api_version,
@@ -261,11 +261,11 @@ class Handler:
             try:
                 self.broker.answers.send(slot, frame)
             except ArenaFull as error:
-                log.error("closing connection %#x: no memory for an answer: %s", slot.connection, error)
+                log.error("closing connection %x: no memory for an answer: %s", slot.connection, error)
                 self.broker.answers.close(slot)
             return
         log.warning(
-            "closing connection %#x: API key %d version %d is not served",
+            "closing connection %x: API key %d version %d is not served",
             slot.connection,
             slot.api_key,
             slot.api_version,

@@ -91,7 +91,7 @@ class ProcessContext:
         self._terminated = False
 
     def terminate(self) -> None:
-        """Stop as if ordered: the supervisor is gone, or somebody sent this process a SIGTERM."""
+        """Stop as if ordered: the supervisor is gone."""
         self._terminated = True
 
     def ready(self) -> None:

@@ -4,13 +4,18 @@ tmpfs.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
 from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.ipc.pointer import POINTER_NAME, Pointer, write_pointer
+from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, Pointer, write_pointer
 from mpbroker.ipc.process import FatalError
+
+# sockaddr_un.sun_path, with the zero at its end (unix(7)).
+SOCKET_PATH_BYTES_MAX = 107
 
 
 def runtime_dir(config: BrokerConfig) -> Path:
@@ -26,6 +31,11 @@ def runtime_dir(config: BrokerConfig) -> Path:
     directory = (
         Path(named) if named else Path(f"/dev/shm/mpbroker-{os.getuid()}") / f"{config.node_id}-{mark}"
     )
+    if len(os.fsencode(directory / CONTROL_NAME)) > SOCKET_PATH_BYTES_MAX:
+        raise FatalError(
+            f"the runtime directory {directory} has too long a name for a socket in it. "
+            "Name another in MPBROKER_RUNTIME_DIR"
+        )
     try:
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
     except OSError as error:
@@ -38,6 +48,24 @@ def runtime_dir(config: BrokerConfig) -> Path:
             f"the runtime directory {directory} belongs to another user. Name another in MPBROKER_RUNTIME_DIR"
         )
     return directory
+
+
+def claim(directory: Path) -> int:
+    """Locks the directory for as long as the returned fd is open: two brokers in one would take each other's
+    region and socket away. Raises FatalError.
+    """
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if error.errno != errno.EAGAIN:
+            raise FatalError(f"cannot lock the runtime directory {directory}: {error.strerror}") from error
+        raise FatalError(
+            f"the runtime directory {directory} is in use by another broker. Give each its own in "
+            "MPBROKER_RUNTIME_DIR, or leave that unset"
+        ) from error
+    return fd
 
 
 def write_pointers(config: BrokerConfig, directory: Path) -> None:
