@@ -89,10 +89,13 @@ class ProcessContext:
         self._roles = memory.words("roles")
         self._fence_seen = self._fence_orders.load(index)
         self._terminated = False
+        # The supervisor is gone: nobody mends deaths any more, so what was asked of others may never come.
+        self.orphaned = False
 
-    def terminate(self) -> None:
+    def terminate(self, orphaned: bool = False) -> None:
         """Stop as if ordered: the supervisor is gone, or somebody sent this process a SIGTERM."""
         self._terminated = True
+        self.orphaned = orphaned
 
     def ready(self) -> None:
         """Tells the supervisor that this process serves."""

@@ -90,7 +90,7 @@ def _child_main(
         signal.set_wakeup_fd(-1)
         for number in _OUR_SIGNALS:
             signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, lambda *_: context.terminate())
+        signal.signal(signal.SIGTERM, lambda *_: context.terminate(os.getppid() != parent))
         _close_other_fds(keep)
         logs.set_process_name(child.name)
         setproctitle.setproctitle(f"mpbroker: {child.name}")
