@@ -44,7 +44,7 @@ bench-kafka: setup ## the same, beside Apache Kafka in the same run
 	$(BIN)/python -m ops.bench.run --kafka $(ARGS)
 
 chaos: setup ## the long form of the fault tests
-	$(BIN)/python -m tests.chaos.run --full $(ARGS)
+	$(BIN)/python -m tests.chaos.run --full --pairs 2 $(ARGS)
 
 lint: setup ## ruff, formatting, strict mypy
 	$(BIN)/ruff check .

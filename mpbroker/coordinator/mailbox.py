@@ -85,6 +85,10 @@ class Lender:
         self._arena = arena
         self._sizes: dict[int, int] = {}
 
+    @property
+    def in_use_bytes(self) -> int:
+        return self._arena.in_use_bytes
+
     def lend(self, data: bytes, borrower: int) -> tuple[int, int]:
         """A block with these bytes; -> (block, generation)."""
         block = self._arena.allocate(len(data))

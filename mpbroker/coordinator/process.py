@@ -153,6 +153,7 @@ class Coordinator:
             self._log.peer.flush()
         for peer in self._handlers.values():
             peer.flush()
+        self._context.counters.set(Counter.COUNT_ARENA_BYTES, self._lender.in_use_bytes)
 
     def something_waits(self) -> bool:
         """The look before sleeping."""

@@ -19,6 +19,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator import process as coordinator_process
 from mpbroker.handlers import process as handler_process
 from mpbroker.ipc import topology
+from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError, ProcessContext
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.log import process as log_process
@@ -83,7 +84,7 @@ class Broker:
         self.listener_fds, self.config = sockets.bind_all(config)
         self.directory = runtime_dir.runtime_dir(config)
         self.runtime_lock = runtime_dir.claim(self.directory)
-        self.memory = SharedMemory(self.directory / runtime_dir.PUBLIC_NAME, sizes(config))
+        self.memory = SharedMemory(self.directory / PUBLIC_NAME, sizes(config))
         pairs = [
             socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(topology.MAX_PROCESSORS)
         ]

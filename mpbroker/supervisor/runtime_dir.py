@@ -10,24 +10,12 @@ import hashlib
 import os
 from pathlib import Path
 
-import msgspec
-
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, Pointer, write_pointer
 from mpbroker.ipc.process import FatalError
-from mpbroker.supervisor.control import SOCKET_NAME
 
-POINTER_NAME = "mpbroker.json"
-PUBLIC_NAME = "public"
 # sockaddr_un.sun_path, with the zero at its end (unix(7)).
 SOCKET_PATH_BYTES_MAX = 107
-
-
-class Pointer(msgspec.Struct):
-    """`mpbroker.json` in each log directory: where the broker that uses it can be found."""
-
-    runtime_dir: str
-    pid: int
-    node_id: int
 
 
 def runtime_dir(config: BrokerConfig) -> Path:
@@ -43,7 +31,7 @@ def runtime_dir(config: BrokerConfig) -> Path:
     directory = (
         Path(named) if named else Path(f"/dev/shm/mpbroker-{os.getuid()}") / f"{config.node_id}-{mark}"
     )
-    if len(os.fsencode(directory / SOCKET_NAME)) > SOCKET_PATH_BYTES_MAX:
+    if len(os.fsencode(directory / CONTROL_NAME)) > SOCKET_PATH_BYTES_MAX:
         raise FatalError(
             f"the runtime directory {directory} has too long a name for a socket in it. "
             "Name another in MPBROKER_RUNTIME_DIR"
@@ -82,12 +70,9 @@ def claim(directory: Path) -> int:
 
 def write_pointers(config: BrokerConfig, directory: Path) -> None:
     """Tells tools and Spark, who know the log directory, where the public region is."""
-    content = msgspec.json.encode(Pointer(str(directory), os.getpid(), config.node_id))
+    pointer = Pointer(str(directory), os.getpid(), config.node_id)
     for log_dir in config.log_dirs:
-        path = Path(log_dir) / POINTER_NAME
-        making = path.with_suffix(".json.tmp")
-        making.write_bytes(content + b"\n")
-        making.rename(path)
+        write_pointer(Path(log_dir), pointer)
 
 
 def remove_pointers(config: BrokerConfig) -> None:

@@ -1,4 +1,4 @@
-"""kill -9 for one process of a broker at a time, and the wait until the broker is whole and at work again."""
+"""kill -9 for one process of a broker or two, and the wait until the broker is whole and at work again."""
 
 import random
 import time
@@ -16,6 +16,8 @@ TITLE = "mpbroker: {role}"
 WHOLE_AGAIN_S = 30.0
 CHILDREN_GONE_S = 15.0
 POLL_S = 0.02
+# A death is mended in some milliseconds, a role started in some tens.
+SECOND_AFTER_MAX_S = 0.08
 
 # So many records must be acknowledged and read after each kill before the next one.
 PROGRESS_RECORDS = 200
@@ -64,19 +66,25 @@ def _kill_supervisor(broker: Broker) -> None:
     broker.start()
 
 
-def _kill_member(broker: Broker, role: str, chance: random.Random) -> None:
-    before = members(broker, role)
-    if not before:
-        raise HangError(f"no process has a title that begins with {TITLE.format(role=role)!r}")
-    victim = chance.choice(before)
-    title = _title(victim)
-    victim.kill()
+def _kill_members(broker: Broker, roles: Sequence[str], chance: random.Random) -> None:
+    """One of each role, shortly after each other: a second one dies while the first one's death is mended."""
+    whole = sorted(_title(process) for role in set(roles) for process in members(broker, role))
+    victims: list[psutil.Process] = []
+    for role in roles:
+        missing = f"no process has a title that begins with {TITLE.format(role=role)!r}"
+        _wait(lambda role=role: bool(members(broker, role)), WHOLE_AGAIN_S, lambda missing=missing: missing)
+        victims.append(chance.choice(members(broker, role)))
+        victims[-1].kill()
+        if len(victims) < len(roles):
+            time.sleep(chance.uniform(0, SECOND_AFTER_MAX_S))
 
     def replaced() -> bool:
-        return any(_title(process) == title and process != victim for process in members(broker, role))
+        now = [process for role in set(roles) for process in members(broker, role)]
+        return sorted(map(_title, now)) == whole and not any(victim in now for victim in victims)
 
     def complaint() -> str:
-        return f"{title} has no successor {WHOLE_AGAIN_S:.0f} s after its death:\n{broker.output()[-4000:]}"
+        killed = " and ".join(roles)
+        return f"{killed} have no successors {WHOLE_AGAIN_S:.0f} s later:\n{broker.output()[-4000:]}"
 
     _wait(replaced, WHOLE_AGAIN_S, complaint)
 
@@ -95,11 +103,11 @@ def await_progress(broker: Broker, progress: Progress, after: str) -> None:
     _wait(moved, WHOLE_AGAIN_S, complaint)
 
 
-def kill(broker: Broker, role: str, progress: Progress, chance: random.Random) -> None:
-    """Kills one process of the role at a random moment, and returns when all goes on."""
+def kill(broker: Broker, roles: Sequence[str], progress: Progress, chance: random.Random) -> None:
+    """Kills one process of each role at a random moment, and returns when all goes on."""
     time.sleep(chance.uniform(0, 0.5))
-    if role == SUPERVISOR:
+    if SUPERVISOR in roles:
         _kill_supervisor(broker)
     else:
-        _kill_member(broker, role, chance)
-    await_progress(broker, progress, f"{role} killed")
+        _kill_members(broker, roles, chance)
+    await_progress(broker, progress, f"{' and '.join(roles)} killed")

@@ -3,12 +3,14 @@
     python -m tests.chaos.run                         # two kills of each kind
     python -m tests.chaos.run --full                  # twenty
     python -m tests.chaos.run --roles log,handler --kills 5 --seed 7
+    python -m tests.chaos.run --kills 0 --pairs 3     # the second in the fence of the first
     python -m tests.chaos.run --broker kafka          # the same against Apache Kafka, to prove the test
 
 On a violation the broker's directory and the history are kept.
 """
 
 import argparse
+import itertools
 import random
 import shutil
 import sys
@@ -18,8 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ops.bench.brokers import Broker, BrokerError, Kafka, Mpbroker
+from tests.chaos import leaks
 from tests.chaos.history import History, Violation, violations
-from tests.chaos.killer import HangError, await_progress, kill, roles_of
+from tests.chaos.killer import SUPERVISOR, HangError, await_progress, kill, roles_of
 from tests.chaos.workload import Workload, create_topic
 
 QUICK_KILLS = 2
@@ -27,7 +30,14 @@ FULL_KILLS = 20
 SHOWN = 20
 
 
-def torment(broker: Broker, roles: Sequence[str], kills: int, seed: int) -> History:
+def planned(roles: Sequence[str], kills: int, pairs: int) -> list[tuple[str, ...]]:
+    """Each role alone, and each with each, itself too, one shortly after the other."""
+    alone: list[tuple[str, ...]] = [(role,) for role in roles] * kills
+    together = list(itertools.product([role for role in roles if role != SUPERVISOR], repeat=2))
+    return alone + together * pairs
+
+
+def torment(broker: Broker, roles: Sequence[str], kills: int, seed: int, pairs: int = 0) -> History:
     """The whole run: load, kills in random order, a clean restart, and the topic read back."""
     chance = random.Random(seed)
     broker.start()
@@ -36,18 +46,21 @@ def torment(broker: Broker, roles: Sequence[str], kills: int, seed: int) -> Hist
     workload.start()
     try:
         await_progress(broker, workload.progress, "at the start")
-        for role in chance.sample(list(roles) * kills, len(roles) * kills):
+        deaths = planned(roles, kills, pairs)
+        for killed in chance.sample(deaths, len(deaths)):
             began = time.monotonic()
-            kill(broker, role, workload.progress, chance)
+            kill(broker, killed, workload.progress, chance)
             acked, read = workload.progress()
             took_s = time.monotonic() - began
+            names = " and ".join(killed)
             print(
-                f"{role} killed, at work again {took_s:.2f} s later; {acked} acked, {read} read", flush=True
+                f"{names} killed, at work again {took_s:.2f} s later; {acked} acked, {read} read", flush=True
             )
     except BaseException:
         workload.abandon()
         raise
     workload.stop()
+    workload.history.complaints += leaks.complaints(broker)
     broker.stop()
     broker.start()
     workload.read_back()
@@ -76,6 +89,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.chaos.run", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--full", action="store_true", help=f"{FULL_KILLS} kills of each kind")
     parser.add_argument("--kills", type=int, help=f"kills of each kind ({QUICK_KILLS})")
+    parser.add_argument("--pairs", type=int, default=0, help="deaths together of every two kinds (0)")
     parser.add_argument("--roles", help="comma-separated kinds of process (all)")
     parser.add_argument(
         "--seed", type=int, default=random.randrange(1 << 32), help="of the order and the moments"
@@ -89,10 +103,13 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="mpbroker-chaos-"))
     broker = Kafka(directory) if chosen.broker == "kafka" else Mpbroker(directory)
     roles = chosen.roles.split(",") if chosen.roles else roles_of(broker)
-    kills = chosen.kills or (FULL_KILLS if chosen.full else QUICK_KILLS)
-    print(f"seed {chosen.seed}: {kills} kills each of {', '.join(roles)}", flush=True)
+    kills = chosen.kills if chosen.kills is not None else FULL_KILLS if chosen.full else QUICK_KILLS
+    print(
+        f"seed {chosen.seed}: {kills} kills each of {', '.join(roles)}, {chosen.pairs} of every two",
+        flush=True,
+    )
     try:
-        history = torment(broker, roles, kills, chosen.seed)
+        history = torment(broker, roles, kills, chosen.seed, chosen.pairs)
     except (HangError, BrokerError) as error:
         print(f"chaos: {error}\nkept: {directory}", file=sys.stderr)
         return 1

@@ -36,6 +36,36 @@ def obedient(context: ProcessContext) -> int:
     return ExitCode.STOPPED
 
 
+def needs_the_log_process(context: ProcessContext) -> int:
+    """As the coordinator: ready when the log process is there, and obedient before that."""
+    there = context.is_alive(topology.LOG)
+
+    def obey() -> None:
+        nonlocal there
+        fence = context.pending_fence()
+        if fence is not None:
+            if fence.role == topology.LOG:
+                there = fence.alive
+            context.acknowledge_fence()
+
+    while not there:
+        context.wait(lambda: context.pending_fence() is not None)
+        obey()
+    context.ready()
+    while not context.must_stop():
+        obey()
+        context.wait(lambda: context.pending_fence() is not None or context.must_stop())
+    context.stopped()
+    return ExitCode.STOPPED
+
+
+def recovers(context: ProcessContext) -> int:
+    """As the log process: looks at nothing until it has recovered, which here is when it is told so."""
+    while context.incarnation > 1 and context.memory.words("dirty").load(0) == 0:
+        context.wait(lambda: False, timeout_ms=5)
+    return obedient(context)
+
+
 def dies_at_once(_: ProcessContext) -> int:
     return 7
 
@@ -116,6 +146,53 @@ def test_two_deaths_at_once_are_both_mended(tree: Tree) -> None:
     os.kill(tree.children[HANDLER].pid, signal.SIGKILL)
     step_until_mended(tree, topology.LOG, 2)
     step_until_mended(tree, HANDLER, 2)
+
+
+def test_the_log_process_is_replaced_while_a_successor_waits_for_it(tree: Tree) -> None:
+    start(tree, topology.LOG)
+    tree.start(Child(topology.COORDINATOR, needs_the_log_process))
+    for role in (topology.COORDINATOR, topology.LOG):
+        os.kill(tree.children[role].pid, signal.SIGKILL)
+    while tree.children[topology.COORDINATOR].incarnation < 2:
+        tree.step(100)
+    os.kill(tree.children[topology.COORDINATOR].pid, signal.SIGKILL)
+    step_until_mended(tree, topology.LOG, 2)
+    step_until_mended(tree, topology.COORDINATOR, 3)
+
+
+def test_a_log_process_that_recovers_holds_up_nobody_and_hears_afterwards_what_it_missed(tree: Tree) -> None:
+    tree.start(Child(topology.LOG, recovers))
+    start(tree, topology.COORDINATOR, HANDLER, PROCESSOR)
+    os.kill(tree.children[topology.LOG].pid, signal.SIGKILL)
+    while tree.children[topology.LOG].incarnation < 2:
+        tree.step(100)
+    os.kill(tree.children[HANDLER].pid, signal.SIGKILL)
+    step_until_mended(tree, HANDLER, 2)
+    assert not tree.children[topology.LOG].serves
+    assert status_of(tree, PROCESSOR)[-2:] == [f"{HANDLER}.2-", f"{HANDLER}.0+"]
+    tree.memory.words("dirty").store(0, 1)
+    step_until_mended(tree, topology.LOG, 2)
+    assert status_of(tree, topology.LOG) == [f"{HANDLER}.1-", f"{HANDLER}.0+"]
+    assert status_of(tree, HANDLER)[-1] == f"{topology.LOG}.0+"
+
+
+def test_a_welcome_to_one_that_died_again_changes_nothing(tree: Tree) -> None:
+    """The successor dies between its first word and its peers' answers: they see a welcome, then a fence."""
+
+    def dies_when_ready(context: ProcessContext) -> int:
+        context.ready()
+        return 7 if context.incarnation == 2 else obedient(context)
+
+    start(tree, topology.LOG, topology.COORDINATOR, HANDLER)
+    tree.start(Child(PROCESSOR, dies_when_ready))
+    os.kill(tree.children[PROCESSOR].pid, signal.SIGKILL)
+    step_until_mended(tree, PROCESSOR, 3)
+    told = [order for order in status_of(tree, HANDLER) if order.startswith(f"{PROCESSOR}.")]
+    assert told in (
+        [f"{PROCESSOR}.{order}" for order in ("0+", "1-", "0+", "1-", "0+")],
+        [f"{PROCESSOR}.{order}" for order in ("0+", "1-", "1-", "0+")],
+    )
+    assert tree.memory.words("roles").load(PROCESSOR) == 3
 
 
 def test_a_role_that_always_dies_stops_the_broker_with_a_reason(tree: Tree) -> None:

@@ -1,0 +1,35 @@
+"""What a broker still holds when nobody is connected any more: it must be nothing."""
+
+import time
+from collections.abc import Mapping
+
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.topology import LAYOUT_VERSION, PROCESSES, PUBLIC_MAGIC, counter_page, name_of
+from mpbroker.supervisor.runtime_dir import PUBLIC_NAME
+from ops.bench.brokers import Broker, Mpbroker
+from shm.region import Region
+
+NAMED = [*range(5), *range(8, PROCESSES)]
+QUIET_WITHIN_S = 10.0
+POLL_S = 0.1
+
+
+def held(broker: Mpbroker) -> Mapping[str, int]:
+    """Bytes of arena blocks in use by process, and connections."""
+    public = Region.attach(broker.runtime_dir / PUBLIC_NAME, PUBLIC_MAGIC, LAYOUT_VERSION)
+    pages = {name_of(index): counter_page(public, index) for index in NAMED}
+    found = {f"{name}: bytes": page.get(Counter.COUNT_ARENA_BYTES) for name, page in pages.items()}
+    for name, page in pages.items():
+        open_now = page.get(Counter.COUNT_CONNECTIONS_CREATED) - page.get(Counter.COUNT_CONNECTIONS_CLOSED)
+        found[f"{name}: connections"] = open_now
+    return {what: count for what, count in found.items() if count}
+
+
+def complaints(broker: Broker) -> list[str]:
+    """Gives the broker a moment; then everything that it still holds is a leak."""
+    if not isinstance(broker, Mpbroker):
+        return []
+    deadline = time.monotonic() + QUIET_WITHIN_S
+    while (left := held(broker)) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return [f"nobody is connected, and {what}: {count}" for what, count in left.items()]
