@@ -155,7 +155,7 @@ def test_a_corrupt_batch_is_refused(
     assert f"{topic}:0:2" in listed, "only the good batches are in the log"
 
 
-def test_unknown_partitions_and_topics(broker: Broker, new_topic: TopicMaker) -> None:
+def test_unknown_topics(broker: Broker) -> None:
     assert error_code(broker, frames.fetch("no-such-topic", 0, 1000)) == UNKNOWN_TOPIC
     assert error_code(broker, frames.produce("no-such-topic", 1, RECORD_BYTES)) == UNKNOWN_TOPIC
     assert error_code(broker, frames.delete_topic("no-such-topic")) == UNKNOWN_TOPIC

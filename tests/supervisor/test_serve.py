@@ -54,7 +54,9 @@ def processes(broker: Broker) -> list[psutil.Process]:
 
 
 def titled(broker: Broker, title: str) -> psutil.Process:
-    (found,) = [each for each in processes(broker) if " ".join(each.cmdline()).strip() == f"mpbroker: {title}"]
+    (found,) = [
+        each for each in processes(broker) if " ".join(each.cmdline()).strip() == f"mpbroker: {title}"
+    ]
     return found
 
 
@@ -73,7 +75,12 @@ def refused(tmp_path: Path, *flags: str, runtime_dir: str | None = None) -> tupl
     environment = {**made.environment(), "MPBROKER_RUNTIME_DIR": runtime_dir or str(made.runtime_dir)}
     try:
         done = subprocess.run(
-            made.command(), capture_output=True, text=True, env=environment, timeout=START_TIMEOUT_S, check=False
+            made.command(),
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=START_TIMEOUT_S,
+            check=False,
         )
     finally:
         made.kill()
@@ -161,7 +168,9 @@ class Load:
         self.enough = threading.Event()
         self._topic = topic
         self._ending = threading.Event()
-        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0}
+        )
         self._thread = threading.Thread(target=self._produce)
         self._thread.start()
 
