@@ -24,6 +24,7 @@ from tests.clients.tools import eventually
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 20
+IN_FLIGHT_MAX = 50
 FAILED, WRONG_SETTINGS = 1, 2
 
 
@@ -178,7 +179,7 @@ class Load:
         while not self._ending.is_set():
             self._producer.produce(self._topic, b"%d" % number, partition=0, on_delivery=self._told)
             number += 1
-            self._producer.poll(0.0005)
+            self._producer.poll(0.01 if len(self._producer) > IN_FLIGHT_MAX else 0)
 
     def _told(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
