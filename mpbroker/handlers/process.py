@@ -343,7 +343,7 @@ class Handler:
         """Takes nothing new; waits for what it asked of others, as long as that makes sense."""
         self.turn.paused = True
         self.broker.fetches.expire_all()
-        until_ms = monotonic_ms() + STOP_PATIENCE_MS
+        until_ms = monotonic_ms() + (0 if self.context.orphaned else STOP_PATIENCE_MS)
         while self.has_unfinished() and monotonic_ms() < until_ms:
             self.round(RETRY_FULL_RING_MS)
         for exchange in list(self.open):

@@ -89,10 +89,12 @@ class ProcessContext:
         self._roles = memory.words("roles")
         self._fence_seen = self._fence_orders.load(index)
         self._terminated = False
+        # The supervisor is gone: nobody mends deaths any more, so what was asked of others may never come.
+        self.orphaned = False
 
     def terminate(self) -> None:
         """Stop as if ordered: the supervisor is gone."""
-        self._terminated = True
+        self._terminated = self.orphaned = True
 
     def ready(self) -> None:
         """Tells the supervisor that this process serves."""

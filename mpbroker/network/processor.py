@@ -189,7 +189,8 @@ class Processor:
         """Answers what is under way, takes nothing new; then the rest is closed with the process."""
         self.turn.saw_orders()
         self.turn.stop_reading()
-        deadline_ns = time.monotonic_ns() + DRAIN_TIMEOUT_MS * 1_000_000
+        patience_ms = 0 if self.context.orphaned else DRAIN_TIMEOUT_MS
+        deadline_ns = time.monotonic_ns() + patience_ms * 1_000_000
         while self.turn.open_connections() and time.monotonic_ns() < deadline_ns:
             self.turn.close_parked()
             self._work(50)

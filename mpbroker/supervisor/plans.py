@@ -44,9 +44,7 @@ def stages_of(role: int) -> list[tuple[int, ...]]:
 
 
 def needed_to_start(role: int) -> tuple[int, ...]:
-    """Who must bind the rings of a successor before it is ready: the coordinator asks the log process
-    first.
-    """
+    """Who must bind the rings of a successor before it is ready: the coordinator asks the log process."""
     return (topology.LOG,) if role == topology.COORDINATOR else ()
 
 

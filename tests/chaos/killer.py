@@ -66,14 +66,25 @@ def _kill_supervisor(broker: Broker) -> None:
     broker.start()
 
 
+def _await_member(broker: Broker, role: str, chance: random.Random) -> psutil.Process:
+    """One of the role; there may be none for the moment."""
+    found: list[psutil.Process] = []
+
+    def there_is_one() -> bool:
+        found[:] = members(broker, role)
+        return bool(found)
+
+    title = TITLE.format(role=role)
+    _wait(there_is_one, WHOLE_AGAIN_S, lambda: f"no process has a title that begins with {title!r}")
+    return chance.choice(found)
+
+
 def _kill_members(broker: Broker, roles: Sequence[str], chance: random.Random) -> None:
     """One of each role, shortly after each other: a second one dies while the first one's death is mended."""
     whole = sorted(_title(process) for role in set(roles) for process in members(broker, role))
     victims: list[psutil.Process] = []
     for role in roles:
-        missing = f"no process has a title that begins with {TITLE.format(role=role)!r}"
-        _wait(lambda role=role: bool(members(broker, role)), WHOLE_AGAIN_S, lambda missing=missing: missing)
-        victims.append(chance.choice(members(broker, role)))
+        victims.append(_await_member(broker, role, chance))
         victims[-1].kill()
         if len(victims) < len(roles):
             time.sleep(chance.uniform(0, SECOND_AFTER_MAX_S))

@@ -23,6 +23,7 @@ from ops.bench.brokers import Broker, BrokerError, Kafka, Mpbroker
 from tests.chaos import leaks
 from tests.chaos.history import History, Violation, violations
 from tests.chaos.killer import SUPERVISOR, HangError, await_progress, kill, roles_of
+from tests.chaos.topics import Topics
 from tests.chaos.workload import Workload, create_topic
 
 QUICK_KILLS = 2
@@ -42,8 +43,9 @@ def torment(broker: Broker, roles: Sequence[str], kills: int, seed: int, pairs: 
     chance = random.Random(seed)
     broker.start()
     create_topic(broker.bootstrap)
-    workload = Workload(broker.bootstrap)
+    workload, topics = Workload(broker.bootstrap), Topics(broker.bootstrap)
     workload.start()
+    topics.start()
     try:
         await_progress(broker, workload.progress, "at the start")
         deaths = planned(roles, kills, pairs)
@@ -58,12 +60,16 @@ def torment(broker: Broker, roles: Sequence[str], kills: int, seed: int, pairs: 
             )
     except BaseException:
         workload.abandon()
+        topics.stop()
         raise
     workload.stop()
+    topics.stop()
     workload.history.complaints += leaks.complaints(broker)
     broker.stop()
     broker.start()
     workload.read_back()
+    workload.history.complaints += topics.check()
+    print(f"{len(topics.there) + len(topics.gone)} topics, {topics.failures} times a client could not know")
     broker.stop()
     return workload.history
 

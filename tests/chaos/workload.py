@@ -1,6 +1,7 @@
 """Clients that write and read all the time and note down what they are told."""
 
 import itertools
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -23,7 +24,8 @@ TOPIC = "chaos"
 PARTITIONS = 4
 PRODUCERS = 2
 SEGMENT_BYTES = 1 << 20
-PADDING = b"." * 1000
+# Bytes that no codec makes much smaller, so that segments roll.
+PADDING = random.Random(0).randbytes(1000)
 
 RECORDS_PER_S = 2_000
 PACE_RECORDS = 50
@@ -38,6 +40,8 @@ IDEMPOTENT = {
     "batch.num.messages": 20,
     "message.timeout.ms": DELIVERY_TIMEOUT_S * 1000,
 }
+# By producer: the broker looks into compressed batches another way than into others.
+COMPRESSIONS = ("none", "lz4")
 # A broker that was just killed is asked again at once, and nobody prints that it was away.
 IMPATIENT = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level": 0}
 
@@ -130,6 +134,7 @@ class Workload:
     def _produce(self, number: int) -> None:
         sent, acked = self.sent[number], self.acked[number]
         settings = {"bootstrap.servers": self.bootstrap, **IDEMPOTENT, **IMPATIENT}
+        settings["compression.type"] = COMPRESSIONS[number % len(COMPRESSIONS)]
         producer = Producer({**settings, "error_cb": self._note_client_error})
 
         def note(record: RecordId) -> Callable[[KafkaError | None, Message], None]:
