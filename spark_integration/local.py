@@ -9,16 +9,17 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 
+from mpbroker.ipc.pointer import POINTER_NAME, PUBLIC_NAME, read_pointer
 from mpbroker.ipc.table import PartitionFlag, read_partition
 from mpbroker.ipc.topology import LAYOUT_VERSION, PUBLIC_MAGIC, attach_table
-from mpbroker.log import scan
 from mpbroker.log.checkpoints import read_offsets, read_topic_id
 from mpbroker.log.names import (
     HIGH_WATERMARKS,
@@ -28,24 +29,18 @@ from mpbroker.log.names import (
     NotAPartition,
     parse_partition,
 )
-from mpbroker.log.reader import Bound, PartitionReader
+from mpbroker.log.reader import Bound, PartitionReader, SegmentGone
+from mpbroker.log.scan import batches, find_offset
+from mpbroker.records.errors import CorruptBatch
 from shm.region import Region
-from spark_integration.errors import OptionError, SourceUnavailable
+from spark_integration.errors import CorruptLog, OptionError, SourceUnavailable
 from spark_integration.options import TopicPartition
 from spark_integration.plan import LocalFiles, OffsetRange, TaskRange, by_offsets
-from spark_integration.segments import cut_offsets, opened, pieces, position_by_offset, segment_bases
+from spark_integration.segments import Piece, cut_offsets, opened, pieces, position_by_offset, segment_bases
 
-POINTER_NAME = "mpbroker.json"
-PUBLIC_NAME = "public"
 _NO_ID = bytes(16)
 _INTERNAL = ("__",)
 _LOG = logging.getLogger("mpbroker.spark")
-
-
-class Pointer(msgspec.Struct):
-    """What a running broker leaves in each log directory."""
-
-    runtime_dir: str
 
 
 @dataclass(frozen=True)
@@ -89,23 +84,21 @@ class LocalCatalog:
         answers: dict[TopicPartition, int | None] = {}
         for one, timestamp_ms in wanted.items():
             partition = self._partitions[one]
-            reader = PartitionReader(partition.directory)
-            try:
+            with _faults_named(partition.directory), closing(PartitionReader(partition.directory)) as reader:
                 found = reader.find_timestamp(timestamp_ms, partition.log_start, partition.bound)
-            finally:
-                reader.close()
             answers[one] = None if found.offset < 0 else found.offset
         return answers
 
     def weight(self, wanted: OffsetRange) -> int:
         partition = self._partitions[wanted.topic_partition]
-        _, found = pieces(partition.directory, partition.bound, wanted.start, wanted.end)
+        found = _found(partition, wanted)
         return sum(piece.end_position - piece.position for piece in found)
 
     def tasks(self, wanted: OffsetRange, parts: int, max_records: int | None) -> list[TaskRange]:
         partition = self._partitions[wanted.topic_partition]
-        _, found = pieces(partition.directory, partition.bound, wanted.start, wanted.end)
-        inner = cut_offsets(partition.directory, found, parts, wanted.start, wanted.end)
+        with _faults_named(partition.directory):
+            found = _found(partition, wanted)
+            inner = cut_offsets(partition.directory, found, parts, wanted.start, wanted.end)
         cuts = [wanted.start, *inner, wanted.end]
         files = LocalFiles(str(partition.directory), partition.topic_id, partition.bound)
         topic, number = wanted.topic_partition
@@ -167,6 +160,24 @@ class LocalCatalog:
             self._partitions[one] = LocalPartition(directory, read_topic_id(directory), log_start, bound)
 
 
+@contextmanager
+def _faults_named(directory: Path) -> Iterator[None]:
+    """Raises SourceUnavailable, CorruptLog for what can befall files that are read while they are planned."""
+    try:
+        yield
+    except (SegmentGone, FileNotFoundError) as error:
+        raise SourceUnavailable(
+            f"{error}: it was deleted while the query was planned. Run it again"
+        ) from error
+    except CorruptBatch as error:
+        raise CorruptLog(f"{directory} is damaged: {error}") from error
+
+
+def _found(partition: LocalPartition, wanted: OffsetRange) -> list[Piece]:
+    with _faults_named(partition.directory):
+        return pieces(partition.directory, partition.bound, wanted.start, wanted.end)[1]
+
+
 def log_dirs_are_here(log_dirs: Sequence[str]) -> bool:
     """Whether this host has them all."""
     return all((Path(name) / META_PROPERTIES).is_file() for name in log_dirs)
@@ -177,15 +188,14 @@ def running_broker(log_dir: Path) -> Region | None:
 
     Raises SourceUnavailable, LayoutMismatch.
     """
-    pointer = log_dir / POINTER_NAME
     try:
-        path = Path(msgspec.json.decode(pointer.read_bytes(), type=Pointer).runtime_dir) / PUBLIC_NAME
-    except FileNotFoundError:
-        return None
+        pointer = read_pointer(log_dir)
     except (OSError, msgspec.DecodeError) as error:
-        raise SourceUnavailable(f"cannot read {pointer}: {error}") from error
+        raise SourceUnavailable(f"cannot read {log_dir / POINTER_NAME}: {error}") from error
+    if pointer is None:
+        return None
     try:
-        region = Region.attach(path, PUBLIC_MAGIC, LAYOUT_VERSION)
+        region = Region.attach(Path(pointer.runtime_dir) / PUBLIC_NAME, PUBLIC_MAGIC, LAYOUT_VERSION)
     except OSError as error:
         if error.errno == errno.ENOENT:
             return None
@@ -214,13 +224,14 @@ def bound_at(directory: Path, bases: Sequence[int], high_watermark: int) -> Boun
     with opened(directory, base) as fd:
         size = os.fstat(fd).st_size
         start = position_by_offset(directory, base, high_watermark)
-        batch = scan.find_offset(fd, start, size, high_watermark)
+        batch = find_offset(fd, start, size, high_watermark)
         if batch is None:
-            whole = scan.batches(fd, start, size)
-            if not whole:
-                return Bound(base if start == 0 else high_watermark, base, start)
-            last = whole[-1]
-            return Bound(min(high_watermark, last.last_offset + 1), base, last.position + last.length)
+            whole = batches(fd, start, size)
+            end = whole[-1].position + whole[-1].length if whole else start
+            log_end = whole[-1].last_offset + 1 if whole else base
+            # A segment that others follow may end in a gap; behind the last one there is nothing.
+            offset = high_watermark if base != bases[-1] else min(high_watermark, log_end)
+            return Bound(offset, base, end)
         if batch.base_offset >= high_watermark:
             return Bound(high_watermark, base, batch.position)
         if batch.position + batch.length > size:

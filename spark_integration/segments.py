@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from mpbroker.log import index, scan
+from mpbroker.log.index import offset_floor
 from mpbroker.log.names import INDEX_SUFFIX, LOG_SUFFIX, parse_segment, segment_name
 from mpbroker.log.reader import Bound, SegmentGone
+from mpbroker.log.scan import batches, find_offset
 from spark_integration.errors import CorruptLog
 
 _LARGEST_RELATIVE_OFFSET = (1 << 31) - 1
+_LISTINGS = 3
 
 
 class Piece(NamedTuple):
@@ -51,7 +53,7 @@ def position_by_offset(directory: Path, base: int, offset: int) -> int:
     """A batch's position at or before the offset: what the index knows, else the start."""
     try:
         with opened(directory, base, INDEX_SUFFIX) as fd:
-            return index.offset_floor(fd, base, offset)[1]
+            return offset_floor(fd, base, offset)[1]
     except SegmentGone:
         return 0
 
@@ -59,8 +61,8 @@ def position_by_offset(directory: Path, base: int, offset: int) -> int:
 def cut_at(directory: Path, base: int, fd: int, position: int) -> int:
     """The last end of a batch at or before the position."""
     start = _indexed_before(directory, base, position)
-    batches = scan.batches(fd, start, position)
-    return batches[-1].position + batches[-1].length if batches else start
+    whole = batches(fd, start, position)
+    return whole[-1].position + whole[-1].length if whole else start
 
 
 def _indexed_before(directory: Path, base: int, position: int) -> int:
@@ -70,7 +72,7 @@ def _indexed_before(directory: Path, base: int, position: int) -> int:
             low, high, found = 0, _LARGEST_RELATIVE_OFFSET, 0
             while low <= high:
                 middle = (low + high) // 2
-                at = index.offset_floor(fd, base, base + middle)[1]
+                at = offset_floor(fd, base, base + middle)[1]
                 if at <= position:
                     found, low = at, middle + 1
                 else:
@@ -85,6 +87,16 @@ def pieces(directory: Path, bound: Bound, start: int, end: int) -> tuple[int, li
 
     Raises SegmentGone, CorruptLog, OSError.
     """
+    for _ in range(_LISTINGS - 1):
+        try:
+            return _pieces(directory, bound, start, end)
+        except SegmentGone:
+            # Retention took it after it was listed.
+            continue
+    return _pieces(directory, bound, start, end)
+
+
+def _pieces(directory: Path, bound: Bound, start: int, end: int) -> tuple[int, list[Piece]]:
     bases = [base for base in segment_bases(directory) if base <= bound.segment_base]
     if not bases:
         raise SegmentGone(f"{directory} has no segment at or below {bound.segment_base}")
@@ -107,9 +119,9 @@ def _piece(directory: Path, base: int, fd: int, bound: Bound, start: int, end: i
         limit = bound.position
     position = 0
     if start > base:
-        first = scan.find_offset(fd, position_by_offset(directory, base, start), limit, start)
+        first = find_offset(fd, position_by_offset(directory, base, start), limit, start)
         position = limit if first is None else first.position
-    last = scan.find_offset(fd, max(position, position_by_offset(directory, base, end)), limit, end)
+    last = find_offset(fd, max(position, position_by_offset(directory, base, end)), limit, end)
     if last is not None:
         # A batch that the end cuts through belongs to it.
         limit = last.position + (last.length if last.base_offset < end else 0)
@@ -124,7 +136,7 @@ def windows(directory: Path, piece: Piece, fd: int, window_bytes: int) -> Iterat
         if end < piece.end_position:
             end = cut_at(directory, piece.base, fd, end)
             if end <= position:
-                batch = scan.find_offset(fd, position, piece.end_position, piece.base)
+                batch = find_offset(fd, position, piece.end_position, piece.base)
                 end = position + batch.length if batch else piece.end_position
         yield position, end
         position = end
@@ -149,5 +161,5 @@ def cut_offsets(directory: Path, found: Sequence[Piece], parts: int, start: int,
 def _offset_near(directory: Path, piece: Piece, position: int) -> int | None:
     with opened(directory, piece.base) as fd:
         at = max(piece.position, cut_at(directory, piece.base, fd, position))
-        batch = scan.find_offset(fd, at, piece.end_position, piece.base)
+        batch = find_offset(fd, at, piece.end_position, piece.base)
     return None if batch is None else batch.base_offset

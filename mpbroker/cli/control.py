@@ -14,25 +14,17 @@ from typing import Any
 import msgspec
 
 from mpbroker.cli.errors import CliError
+from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, read_pointer
 
-SOCKET_NAME = "control.sock"
-POINTER_NAME = "mpbroker.json"
 REPLY_BYTES_MAX = 1 << 20
 TIMEOUT_SECONDS = 10.0
-
-
-class Pointer(msgspec.Struct):
-    """What we need of `mpbroker.json` in a log directory: where its broker can be reached."""
-
-    runtime_dir: str
-    pid: int
 
 
 class ControlClient:
     """Asks one broker. Each request is a connection of its own: nothing to keep, nothing to go stale."""
 
     def __init__(self, runtime_dir: Path, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        self.path = runtime_dir / SOCKET_NAME
+        self.path = runtime_dir / CONTROL_NAME
         self._timeout_seconds = timeout_seconds
 
     @classmethod
@@ -43,16 +35,16 @@ class ControlClient:
         directory = Path((log_dirs or "data").split(",")[0].strip())
         path = directory / POINTER_NAME
         try:
-            pointer = msgspec.json.decode(path.read_bytes(), type=Pointer)
-        except FileNotFoundError as error:
-            raise CliError(
-                f"no broker is running on {directory.absolute()} (it has no {POINTER_NAME}); "
-                "name its data directory with --log-dirs, or set MPBROKER_RUNTIME_DIR"
-            ) from error
+            pointer = read_pointer(directory)
         except OSError as error:
             raise CliError(f"{path} cannot be read: {error.strerror}") from error
         except msgspec.DecodeError as error:
             raise CliError(f"{path} is damaged ({error}); set MPBROKER_RUNTIME_DIR instead") from error
+        if pointer is None:
+            raise CliError(
+                f"no broker is running on {directory.absolute()} (it has no {POINTER_NAME}); "
+                "name its data directory with --log-dirs, or set MPBROKER_RUNTIME_DIR"
+            )
         return cls(Path(pointer.runtime_dir))
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:

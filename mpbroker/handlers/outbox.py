@@ -10,11 +10,15 @@ from shm.ring import BYTES_PER_SLOT, Ring
 
 
 class Outbox:
-    """Slots pushed during a turn are published together, with one ring of the bell, by `flush`."""
+    """Slots pushed during a turn are published together, with one ring of the bell, by `flush`.
 
-    def __init__(self, ring: Ring, ring_bell: Callable[[], None]) -> None:
+    `unsent` is shared by all outboxes of a process: those that have something to publish.
+    """
+
+    def __init__(self, ring: Ring, ring_bell: Callable[[], None], unsent: set[Outbox]) -> None:
         self._ring = ring
         self._ring_bell = ring_bell
+        self._unsent = unsent
         self._waiting = bytearray()
         self._asked_for_space = False
         self.times_full = 0
@@ -25,6 +29,7 @@ class Outbox:
 
     def push(self, slot: bytes) -> None:
         self._waiting += slot
+        self._unsent.add(self)
 
     def flush(self) -> bool:
         """Publishes what there is room for; False when something has to wait."""
@@ -36,10 +41,13 @@ class Outbox:
             self._asked_for_space = True
             if self._ring.want_space(True):
                 self._publish()
-        if not self._waiting and self._asked_for_space:
+        if self._waiting:
+            return False
+        self._unsent.discard(self)
+        if self._asked_for_space:
             self._asked_for_space = False
             self._ring.want_space(False)
-        return not self._waiting
+        return True
 
     def _publish(self) -> None:
         published = self._ring.push_batch(bytes(self._waiting))
@@ -50,6 +58,7 @@ class Outbox:
     def clear(self) -> None:
         """The consumer is dead: nobody will take what waits."""
         self._waiting.clear()
+        self._unsent.discard(self)
         self._asked_for_space = False
 
     def rebind(self) -> None:

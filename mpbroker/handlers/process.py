@@ -73,8 +73,9 @@ class Handler:
         self.context = context
         self.number = context.index - FIRST_HANDLER
         self.arena = memory.arena(context.index)
+        self.unsent: set[Outbox] = set()
         self.outboxes = {
-            p: Outbox(memory.ring(context.index, p), partial(context.ring, p))
+            p: Outbox(memory.ring(context.index, p), partial(context.ring, p), self.unsent)
             for p in (COORDINATOR, *map(processor, range(MAX_PROCESSORS)))
         }
         self.request_arenas = {p: memory.arena(p) for p in map(processor, range(MAX_PROCESSORS))}
@@ -150,7 +151,7 @@ class Handler:
         self.flush()
 
     def sleep_ms(self) -> int:
-        if any(map(len, self.outboxes.values())):
+        if self.unsent:
             return RETRY_FULL_RING_MS
         deadline_ms = self.broker.fetches.next_deadline_ms()
         if deadline_ms is None:
@@ -159,11 +160,10 @@ class Handler:
 
     def flush(self) -> None:
         self.turn.flush()
-        for outbox in self.outboxes.values():
-            if len(outbox) and not outbox.flush():
-                self.context.counters.set(
-                    Counter.COUNT_RING_FULL, sum(o.times_full for o in self.outboxes.values())
-                )
+        for outbox in list(self.unsent):
+            before = outbox.times_full
+            if not outbox.flush():
+                self.context.counters.add(Counter.COUNT_RING_FULL, outbox.times_full - before)
 
     def read_news(self) -> None:
         news = self.news.poll()
@@ -238,7 +238,7 @@ class Handler:
             body, _ = decode_request(slot.api_key, slot.api_version, frame, slot.body)
         except (MalformedMessage, UnicodeDecodeError) as error:
             log.warning(
-                "closing connection %#x: malformed %s v%d: %s",
+                "closing connection %x: malformed %s v%d: %s",
                 slot.connection,
                 api.name,
                 slot.api_version,
@@ -261,11 +261,11 @@ class Handler:
             try:
                 self.broker.answers.send(slot, frame)
             except ArenaFull as error:
-                log.error("closing connection %#x: no memory for an answer: %s", slot.connection, error)
+                log.error("closing connection %x: no memory for an answer: %s", slot.connection, error)
                 self.broker.answers.close(slot)
             return
         log.warning(
-            "closing connection %#x: API key %d version %d is not served",
+            "closing connection %x: API key %d version %d is not served",
             slot.connection,
             slot.api_key,
             slot.api_version,
@@ -351,7 +351,7 @@ class Handler:
         self.flush()
 
     def has_unfinished(self) -> bool:
-        return bool(self.open or self.turn.waiting_jobs or any(map(len, self.outboxes.values())))
+        return bool(self.open or self.turn.waiting_jobs or self.unsent)
 
 
 def _client_id(frame: memoryview) -> str:

@@ -92,10 +92,9 @@ class ProcessContext:
         # The supervisor is gone: nobody mends deaths any more, so what was asked of others may never come.
         self.orphaned = False
 
-    def terminate(self, orphaned: bool = False) -> None:
-        """Stop as if ordered: the supervisor is gone, or somebody sent this process a SIGTERM."""
-        self._terminated = True
-        self.orphaned = orphaned
+    def terminate(self) -> None:
+        """Stop as if ordered: the supervisor is gone."""
+        self._terminated = self.orphaned = True
 
     def ready(self) -> None:
         """Tells the supervisor that this process serves."""

@@ -179,7 +179,7 @@ def write_job_batch(
     data: int,
     data_owner: int,
     length: int,
-    count: int,
+    record_count: int,
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,

@@ -153,13 +153,13 @@ def read_job_header(const unsigned char[::1] job) -> tuple[int, int, int]:
 
 def write_job_batch(
     unsigned char[::1] job, int index, uint32_t slot, uint32_t slot_generation, uint64_t data, int data_owner, uint32_t length,
-    int32_t count, int64_t producer_id=-1, int producer_epoch=-1, int32_t base_sequence=-1, int64_t max_timestamp=-1,
+    int32_t record_count, int64_t producer_id=-1, int producer_epoch=-1, int32_t base_sequence=-1, int64_t max_timestamp=-1,
     uint32_t config_version=0, int attributes=0, uint32_t hole=0, uint32_t has_log_start=0,
 ) -> None:
     cdef JobBatch b
     memset(&b, 0, sizeof(b))
     b.slot, b.slot_generation, b.data, b.data_owner, b.length = slot, slot_generation, data, data_owner, length
-    b.count, b.producer_id, b.producer_epoch, b.base_sequence = count, producer_id, producer_epoch, base_sequence
+    b.count, b.producer_id, b.producer_epoch, b.base_sequence = record_count, producer_id, producer_epoch, base_sequence
     b.max_timestamp, b.config_version, b.attributes = max_timestamp, config_version, attributes
     b.hole, b.has_log_start = hole, has_log_start
     b.base_offset, b.append_time_ms, b.log_start_offset = -1, -1, -1

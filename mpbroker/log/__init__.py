@@ -1,1 +1,3 @@
-"""The log: files in Kafka's format, their recovery, the reader that others import, and the process that writes."""
+"""The log: files in Kafka's format, their recovery, the reader that others import, and the process that
+writes.
+"""

@@ -1,4 +1,5 @@
-"""Appending one batch in plain Python: what the native turn hands back, and the reference that it is tested against.
+"""Appending one batch in plain Python: what the native turn hands back, and the reference that it is tested
+against.
 
 (Kafka: UnifiedLog.append, LocalLog.append, LogSegment.append.)
 """
@@ -52,7 +53,11 @@ def refusal(log: PartitionLog | None, batch: Batch) -> int:
 
 
 def append_batch(
-    log: PartitionLog | None, batch: Batch, data: memoryview | None, now_ms: int, retire: Callable[[int], object]
+    log: PartitionLog | None,
+    batch: Batch,
+    data: memoryview | None,
+    now_ms: int,
+    retire: Callable[[int], object],
 ) -> Appended:
     """Appends it, or says why not. `retire` takes fds of rolled files, to be synced and closed."""
     refused = refusal(log, batch)
@@ -104,7 +109,12 @@ def _write(log: PartitionLog, batch: Batch, data: memoryview, now_ms: int, max_t
     state.advance(last, batch.length, max_timestamp, indexed)
     if batch.producer_id >= 0:
         state.producers.update(
-            batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.record_count, base, max_timestamp
+            batch.producer_id,
+            batch.producer_epoch,
+            batch.base_sequence,
+            batch.record_count,
+            base,
+            max_timestamp,
         )
     return Appended(NONE, base, now_ms if state.append_time else -1, state.log_start, was_appended=True)
 

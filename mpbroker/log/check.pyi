@@ -8,6 +8,12 @@ class Checked(NamedTuple):
     reason: str
 
 def check_batches(
-    fd: int, position: int, end: int, next_offset: int, state: PartitionState, apply_index: bool, producers_from: int
+    fd: int,
+    position: int,
+    end: int,
+    next_offset: int,
+    state: PartitionState,
+    apply_index: bool,
+    producers_from: int,
 ) -> Checked: ...
 def good_batch_behind(fd: int, position: int, end: int, next_offset: int, segment_base: int) -> bool: ...

@@ -1,7 +1,7 @@
 """Small text files that must be whole or old: offset checkpoints, leader epochs, `partition.metadata`.
 
-(Kafka: CheckpointFile, OffsetCheckpointFile, LeaderEpochCheckpointFile, PartitionMetadataFile.) A checkpoint is its version, the number
-of entries, then an entry per line.
+(Kafka: CheckpointFile, OffsetCheckpointFile, LeaderEpochCheckpointFile, PartitionMetadataFile.) A checkpoint
+is its version, the number of entries, then an entry per line.
 """
 
 from __future__ import annotations

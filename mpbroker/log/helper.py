@@ -1,7 +1,8 @@
-"""A thread for what must not hold up the log process's loop: checkpoints with their fsync, and removal of directories.
+"""A thread for what must not hold up the log process's loop: checkpoints with their fsync, and removal of
+directories.
 
-One after the other, in the order given; the loop's turn runs without the GIL, so that a thread gets its share. What fails is told to the
-loop, which decides.
+One after the other, in the order given; the loop's turn runs without the GIL, so that a thread gets its
+share. What fails is told to the loop, which decides.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What belongs to a log directory as a whole: its lock, its identity, and whether it was closed cleanly.
 
-(Kafka: LogManager, MetaProperties, CleanShutdownFileHandler.) The supervisor takes the locks before it forks; children inherit the open
-file description, so no second broker starts on a directory while any process of this one still lives.
+(Kafka: LogManager, MetaProperties, CleanShutdownFileHandler.) The supervisor takes the locks before it forks;
+children inherit the open file description, so no second broker starts on a directory while any process of
+this one still lives.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from mpbroker.log.names import (
     uuid_text,
 )
 
-_OUR_FILES = frozenset({LOCK, CLEAN_SHUTDOWN, META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANER_OFFSETS})
+_OUR_FILES = frozenset(
+    {LOCK, CLEAN_SHUTDOWN, META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANER_OFFSETS}
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,9 @@ class Identity:
 
 
 def lock_log_dirs(config: BrokerConfig) -> list[int]:
-    """Makes and locks every log directory; the locks last as long as any process has these fds. Raises FatalError."""
+    """Makes and locks every log directory; the locks last as long as any process has these fds. Raises
+    FatalError.
+    """
     fds: list[int] = []
     for name in config.log_dirs:
         directory = Path(name)
@@ -62,20 +67,27 @@ def lock_log_dirs(config: BrokerConfig) -> list[int]:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise FatalError(f"log.dirs: cannot lock {directory}: {os.strerror(error.errno or 0)}") from error
+                raise FatalError(
+                    f"log.dirs: cannot lock {directory}: {os.strerror(error.errno or 0)}"
+                ) from error
             raise FatalError(
-                f"log.dirs: {directory} is locked by another broker. Stop that broker, or give this one its own directory"
+                f"log.dirs: {directory} is locked by another broker. Stop that broker, or give this one its "
+                "own directory"
             ) from error
     return fds
 
 
 def prepare_log_dirs(config: BrokerConfig) -> Identity:
-    """Checks that every directory is ours and of one cluster and node, and gives new ones their identity. Raises FatalError."""
+    """Checks that every directory is ours and of one cluster and node, and gives new ones their identity.
+    Raises FatalError.
+    """
     found = {name: _read_properties(Path(name)) for name in config.log_dirs}
     clusters = {properties["cluster.id"] for properties in found.values() if properties}
     if len(clusters) > 1:
         listed = ", ".join(f"{name}: {p['cluster.id']}" for name, p in found.items() if p)
-        raise FatalError(f"log.dirs: the directories belong to different clusters ({listed}). Name those of one cluster")
+        raise FatalError(
+            f"log.dirs: the directories belong to different clusters ({listed}). Name those of one cluster"
+        )
     cluster_id = clusters.pop() if clusters else uuid_text(uuid.uuid4().bytes)
     for name, properties in found.items():
         if properties is None:
@@ -83,7 +95,8 @@ def prepare_log_dirs(config: BrokerConfig) -> Identity:
             _write_properties(Path(name), cluster_id, config.node_id)
         elif properties["node.id"] != str(config.node_id):
             raise FatalError(
-                f"{Path(name) / META_PROPERTIES} belongs to node {properties['node.id']}, this broker is node "
+                f"{Path(name) / META_PROPERTIES} belongs to node {properties['node.id']}, this broker is "
+                "node "
                 f"{config.node_id}. Set node.id={properties['node.id']} or name another directory in log.dirs"
             )
         _refuse_unknown_directories(Path(name))
@@ -102,7 +115,8 @@ def _read_properties(directory: Path) -> dict[str, str] | None:
     properties = {key.strip(): value.strip() for key, value in pairs}
     if properties.get("version") != "1" or not {"cluster.id", "node.id"} <= properties.keys():
         raise FatalError(
-            f"{path} is not a meta.properties file of version 1. Restore it, or name an empty directory in log.dirs"
+            f"{path} is not a meta.properties file of version 1. Restore it, or name an empty directory "
+            "in log.dirs"
         )
     return properties
 
@@ -134,7 +148,8 @@ def _refuse_unknown_directories(directory: Path) -> None:
             parse_partition(entry.name)
         except NotAPartition as error:
             raise FatalError(
-                f"log.dirs: {entry} is not the directory of a partition (<topic>-<number>). Move it out of {directory}"
+                f"log.dirs: {entry} is not the directory of a partition (<topic>-<number>). Move it out of "
+                f"{directory}"
             ) from error
 
 
@@ -158,4 +173,7 @@ def take_clean_shutdown(directory: Path) -> bool:
 
 def write_clean_shutdown(directory: Path) -> None:
     """The last thing that is written at a clean stop."""
-    write_whole(directory / CLEAN_SHUTDOWN, json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":")).encode())
+    write_whole(
+        directory / CLEAN_SHUTDOWN,
+        json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":")).encode(),
+    )

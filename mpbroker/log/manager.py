@@ -1,4 +1,6 @@
-"""Which partitions there are below the log directories, and which slot of the partition table each has (Kafka: LogManager)."""
+"""Which partitions there are below the log directories, and which slot of the partition table each has
+(Kafka: LogManager).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.log import names
 from mpbroker.log.append import KAFKA_STORAGE_ERROR
-from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_epochs, read_offsets, read_topic_id, write_offsets
+from mpbroker.log.checkpoints import (
+    CheckpointCorrupt,
+    TopicPartition,
+    read_epochs,
+    read_offsets,
+    read_topic_id,
+    write_offsets,
+)
 from mpbroker.log.helper import Helper
 from mpbroker.log.log_dir import prepare_log_dirs, take_clean_shutdown, write_clean_shutdown
 from mpbroker.log.partition_log import PartitionLog
@@ -77,7 +86,9 @@ class LogManager:
         self._queue_old_deletions()
 
     def _read_table(self) -> None:
-        """After a crash of this process alone the table still says which slot was whose, and how far readers have seen."""
+        """After a crash of this process alone the table still says which slot was whose, and how far readers
+        have seen.
+        """
         for slot in range(self.table.slots):
             found = read_partition(self.table, slot)
             if found.generation == 0:
@@ -104,14 +115,18 @@ class LogManager:
         try:
             config = resolve(self.config, topic.configs)
         except TopicConfigError as problem:
-            failed = [EnsuredPartition(p, error=INVALID_CONFIG, message=str(problem)) for p in topic.partitions]
+            failed = [
+                EnsuredPartition(p, error=INVALID_CONFIG, message=str(problem)) for p in topic.partitions
+            ]
             return EnsuredTopic(topic.topic_id, failed)
         done = []
         for number in topic.partitions:
             try:
                 log = self._ensure_partition(topic, number, config)
                 error, message = self._offline_error(log)
-                done.append(EnsuredPartition(number, log.state.table_slot, log.state.generation, error, message))
+                done.append(
+                    EnsuredPartition(number, log.state.table_slot, log.state.generation, error, message)
+                )
             except (OSError, PartitionDamaged, CheckpointCorrupt) as failure:
                 _log.error("%s-%d is offline: %s", topic.name, number, failure)
                 log = self._offline(topic, number, config)
@@ -135,7 +150,10 @@ class LogManager:
         self.say(f"opening {topic.name}-{number}")
         earlier = self._earlier.get((topic.topic_id, number))
         if earlier is not None and earlier[1].flags & PartitionFlag.PARTITION_OFFLINE:
-            raise OSError(f"the log directory of {topic.name}-{number} failed; it stays offline until the broker is restarted")
+            raise OSError(
+                f"the log directory of {topic.name}-{number} failed; it stays offline until the broker is "
+                "restarted"
+            )
         found = self._find(topic, number)
         home = found or self._emptiest()
         directory = home.path / names.partition_name(topic.name, number)
@@ -171,7 +189,9 @@ class LogManager:
         )
 
     def _find(self, topic: EnsureTopic, number: int) -> LogDir | None:
-        """The log directory that has the partition. One of another topic of the same name is moved out of the way."""
+        """The log directory that has the partition. One of another topic of the same name is moved out of the
+        way.
+        """
         holders = []
         for home in self.dirs:
             directory = home.path / names.partition_name(topic.name, number)
@@ -187,7 +207,8 @@ class LogManager:
                 self._rename(directory, names.STRAY_SUFFIX)
         if len(holders) > 1:
             raise FatalError(
-                f"{topic.name}-{number} is in {holders[0].path} and in {holders[1].path}. Move one of them away"
+                f"{topic.name}-{number} is in {holders[0].path} and in {holders[1].path}. Move one of them "
+                "away"
             )
         return holders[0] if holders else None
 
@@ -214,7 +235,14 @@ class LogManager:
         else:
             raise OSError(f"the partition table is full: {self.table.slots} partitions")
         log.state.describe(
-            slot, topic.topic_id, log.partition, generation, topic.config_version, epoch, home.number, log.log_start
+            slot,
+            topic.topic_id,
+            log.partition,
+            generation,
+            topic.config_version,
+            epoch,
+            home.number,
+            log.log_start,
         )
         self._earlier.pop(key, None)
         self.logs[slot] = log
@@ -294,7 +322,9 @@ class LogManager:
         self._checkpoint(names.HIGH_WATERMARKS, {s: log.state.high_watermark for s, log in self._online()})
 
     def checkpoint_recovery_points(self) -> None:
-        """With group commit all below the high watermark is durable; else all below the last roll that was synced."""
+        """With group commit all below the high watermark is durable; else all below the last roll that was
+        synced.
+        """
         for slot, log in self._online():
             if self.group:
                 log.recovery_point = max(log.recovery_point, log.state.high_watermark)
@@ -305,7 +335,11 @@ class LogManager:
         self._checkpoint(names.LOG_STARTS, starts)
 
     def _online(self) -> list[tuple[int, PartitionLog]]:
-        return [(slot, log) for slot, log in self.logs.items() if not log.state.flags & PartitionFlag.PARTITION_OFFLINE]
+        return [
+            (slot, log)
+            for slot, log in self.logs.items()
+            if not log.state.flags & PartitionFlag.PARTITION_OFFLINE
+        ]
 
     def _checkpoint(self, name: str, by_slot: dict[int, int]) -> None:
         for home in self.dirs:
@@ -326,14 +360,19 @@ class LogManager:
         """Raises FatalError when the broker cannot go on without it."""
         home = self.dirs[number]
         home.failed = True
-        text = f"log directory {home.path} failed: {os.strerror(error)}. Its partitions are offline until the broker is restarted"
+        text = (
+            f"log directory {home.path} failed: {os.strerror(error)}. "
+            "Its partitions are offline until the broker is restarted"
+        )
         _log.error(text)
         metadata = self.logs.get(METADATA_SLOT)
         if all(d.failed for d in self.dirs) or (metadata is not None and metadata.state.log_dir == number):
             raise FatalError(text + "; it held the metadata, so the broker stops. Repair or replace the disk")
 
     def close_cleanly(self) -> None:
-        """Everything flushed, closed and marked. The turn must be settled. A directory that fails gets no mark."""
+        """Everything flushed, closed and marked. The turn must be settled. A directory that fails gets no
+        mark.
+        """
         for _, log in self._online():
             home = self.dirs[log.state.log_dir]
             try:
@@ -354,4 +393,6 @@ class LogManager:
         ends = {slot: log.state.log_end for slot, log in self._online()}
         self._checkpoint(names.HIGH_WATERMARKS, ends)
         self._checkpoint(names.RECOVERY_POINTS, ends)
-        self._checkpoint(names.LOG_STARTS, {s: log.log_start for s, log in self._online() if log.log_start > 0})
+        self._checkpoint(
+            names.LOG_STARTS, {s: log.log_start for s, log in self._online() if log.log_start > 0}
+        )

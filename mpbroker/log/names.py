@@ -1,4 +1,6 @@
-"""Names of directories and files below a log directory (Kafka: LogFileUtils, UnifiedLog.parseTopicPartitionName, Uuid)."""
+"""Names of directories and files below a log directory (Kafka: LogFileUtils,
+UnifiedLog.parseTopicPartitionName, Uuid).
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def parse_partition(name: str) -> PartitionName:
 
 
 def renamed(topic: str, partition: int, unique: str, suffix: str) -> str:
-    """The name of a directory that waits for deletion or was found stray; the topic is cut to what a file system takes."""
+    """The name of a directory that waits for deletion or was found stray; the topic is cut to what a file
+    system takes.
+    """
     tail = f"-{partition}.{unique}{suffix}"
     return topic[: LONGEST_NAME - len(tail)] + tail
 

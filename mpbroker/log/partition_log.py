@@ -1,4 +1,6 @@
-"""One partition's directory, opened for appending by the log process: create, roll, rename, close (Kafka: UnifiedLog, LocalLog)."""
+"""One partition's directory, opened for appending by the log process: create, roll, rename, close (Kafka:
+UnifiedLog, LocalLog).
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def open_files(directory: Path, base: int, *, fresh: bool) -> tuple[int, int, in
     flags = _WRITE | (os.O_TRUNC if fresh else 0)
     try:
         for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            fds.append(os.open(directory / segment_name(base, suffix), flags, 0o644))  # noqa: PERF401
+            fds.append(os.open(directory / segment_name(base, suffix), flags, 0o644))
     except OSError:
         for fd in fds:
             os.close(fd)
@@ -79,7 +81,9 @@ class PartitionLog:
         return f"{self.topic}-{self.partition}"
 
     @classmethod
-    def create(cls, directory: Path, topic: str, partition: int, topic_id: bytes, config: TopicConfig) -> PartitionLog:
+    def create(
+        cls, directory: Path, topic: str, partition: int, topic_id: bytes, config: TopicConfig
+    ) -> PartitionLog:
         """A new, empty partition, durable when this returns. Raises OSError."""
         directory.mkdir(exist_ok=True)
         write_topic_id(directory, topic_id)
@@ -108,7 +112,8 @@ class PartitionLog:
         self.state.open_segment(base, *fds, wall_ms())
 
     def roll(self) -> list[int]:
-        """Begins a new segment at the log end. Returns fds to sync and close: the old files, the snapshot, the directory.
+        """Begins a new segment at the log end. Returns fds to sync and close: the old files, the snapshot,
+        the directory.
 
         Raises OSError; the old segment is then still the active one.
         """
@@ -178,7 +183,9 @@ class PartitionLog:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Files that an interrupted deletion or cleaning left, and indexes without their segment (Kafka: LogLoader)."""
+    """Files that an interrupted deletion or cleaning left, and indexes without their segment (Kafka:
+    LogLoader).
+    """
     bases = set(segments_of(directory))
     for entry in directory.iterdir():
         if entry.name.endswith((DELETED_FILE_SUFFIX, ".cleaned", ".tmp")):

@@ -1,7 +1,7 @@
 """The log process: the only one that writes below log.dirs. A Python program around its native turn.
 
-It appends jobs of handlers and of the coordinator, serves the coordinator's calls, obeys the supervisor's orders, and keeps house. The locks
-on the log directories are the supervisor's and inherited.
+It appends jobs of handlers and of the coordinator, serves the coordinator's calls, obeys the supervisor's
+orders, and keeps house. The locks on the log directories are the supervisor's and inherited.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import MAX_SLEEP_MS, Fence, ProcessContext
-from mpbroker.ipc.slots import Call, SlotKind, kind_of, pack_call, unpack_call, unpack_reply
+from mpbroker.ipc.slots import Call, SlotKind, kind_of, pack_call, unpack_call
 from mpbroker.ipc.topology import COORDINATOR, LOG, PROCESSES, is_handler, is_processor
 from mpbroker.log.append import append_batch
 from mpbroker.log.helper import Helper
@@ -43,7 +43,13 @@ class LogProcess:
         dirty = memory.private.block("dirty")
         group = context.config.log_flush_policy == "group"
         self.turn = Turn(
-            memory.sizes.partition_slots, memory.table(), memory.marks(), dirty, context.counters, context.bell, group
+            memory.sizes.partition_slots,
+            memory.table(),
+            memory.marks(),
+            dirty,
+            context.counters,
+            context.bell,
+            group,
         )
         self.helper = Helper()
         self.manager = LogManager(context.config, memory.table(), self.turn, self.helper, self.say)
@@ -66,7 +72,10 @@ class LogProcess:
                 self._bind(role)
         self.manager.open_metadata()
         if self.context.config.log_flush_policy == "os":
-            self.context.log.info("log.flush.policy=os: acknowledged records survive a crash of the broker, not one of the machine")
+            self.context.log.info(
+                "log.flush.policy=os: acknowledged records survive a crash of the broker, not one of the "
+                "machine"
+            )
         self.say("running")
         self.context.ready()
 
@@ -143,8 +152,8 @@ class LogProcess:
     def _serve_slot(self, slot: bytes) -> None:
         kind = kind_of(slot)
         if kind == SlotKind.RETURN:
-            reply = unpack_reply(slot)
-            self._free_answer(reply.block, reply.generation)
+            returned = unpack_call(slot)
+            self._free_answer(returned.block, returned.generation)
         elif kind == SlotKind.CALL:
             self._serve_call(unpack_call(slot))
         else:
@@ -223,7 +232,9 @@ class LogProcess:
         self.context.acknowledge_fence()
 
     def _stop(self) -> int:
-        """What was published is still appended and answered; then all is flushed, closed and marked as clean."""
+        """What was published is still appended and answered; then all is flushed, closed and marked as
+        clean.
+        """
         if self.context.orphaned:
             # Whoever was to get an answer is leaving too, and nobody would tell.
             for role in range(PROCESSES):

@@ -1,8 +1,9 @@
-"""Reading a partition's files from outside the log process: the broker's handlers, and Spark beside a running broker.
+"""Reading a partition's files from outside the log process: the broker's handlers, and Spark beside a running
+broker.
 
-A reader never sees a byte behind the bound it is given (from the partition table), and stays right while the log process appends and rolls:
-sealed segments are read to their end, the one that the bound names to its position. (Kafka: LocalLog.read, LogSegment.read,
-UnifiedLog.fetchOffsetByTimestamp.)
+A reader never sees a byte behind the bound it is given (from the partition table), and stays right while the
+log process appends and rolls: sealed segments are read to their end, the one that the bound names to its
+position. (Kafka: LocalLog.read, LogSegment.read, UnifiedLog.fetchOffsetByTimestamp.)
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class SegmentGone(Exception):
 
 
 class Bound(NamedTuple):
-    """The first byte and offset that may not be seen: high watermark or last stable offset of the partition table."""
+    """The first byte and offset that may not be seen: high watermark or last stable offset of the partition
+    table.
+    """
 
     offset: int
     segment_base: int
@@ -41,7 +44,9 @@ class Bound(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Whole bytes of one segment file, beginning with a batch; `path` and `inode` say which file is meant. The last batch may be cut."""
+    """Whole bytes of one segment file, beginning with a batch; `path` and `inode` say which file is meant.
+    The last batch may be cut.
+    """
 
     segment_base: int
     position: int
@@ -86,7 +91,9 @@ class _OpenSegment:
         except OSError:
             os.close(fd)
             raise
-        return cls(base, fd, index_fd, os.fstat(fd).st_ino, os.fsencode((directory / segment_name(base)).absolute()))
+        return cls(
+            base, fd, index_fd, os.fstat(fd).st_ino, os.fsencode((directory / segment_name(base)).absolute())
+        )
 
     def close(self) -> None:
         os.close(self.fd)
@@ -117,15 +124,20 @@ class PartitionReader:
     def locate(self, offset: int, bound: Bound) -> scan.BatchAt | None:
         """The batch that holds the offset, or the next one where offsets have a gap; None at the bound.
 
-        `position` in it is meant within the segment that `segment_of` names. Raises OffsetOutOfRange, SegmentGone, OSError.
+        `position` in it is meant within the segment that `segment_of` names. Raises OffsetOutOfRange,
+        SegmentGone, OSError.
         """
         found = self._locate(offset, bound)
         return found[1] if found else None
 
-    def fetch_slice(self, offset: int, max_bytes: int, bound: Bound, min_one_batch: bool = True) -> Slice | None:
-        """At most `max_bytes` from the batch that holds the offset on; its whole first batch if `min_one_batch`.
+    def fetch_slice(
+        self, offset: int, max_bytes: int, bound: Bound, min_one_batch: bool = True
+    ) -> Slice | None:
+        """At most `max_bytes` from the batch that holds the offset on; its whole first batch if
+        `min_one_batch`.
 
-        None when there is nothing to see: at the bound, or when not even the first batch fits. Raises OffsetOutOfRange, SegmentGone, OSError.
+        None when there is nothing to see: at the bound, or when not even the first batch fits. Raises
+        OffsetOutOfRange, SegmentGone, OSError.
         """
         found = self._locate(offset, bound)
         if found is None:
@@ -148,7 +160,9 @@ class PartitionReader:
             raise SegmentGone(f"{self.directory / segment_name(piece.segment_base)} is another file now")
         return os.pread(segment.fd, piece.length, piece.position)
 
-    def find_timestamp(self, timestamp_ms: int, log_start: int, bound: Bound, times: RecordTimes | None = None) -> FoundOffset:
+    def find_timestamp(
+        self, timestamp_ms: int, log_start: int, bound: Bound, times: RecordTimes | None = None
+    ) -> FoundOffset:
         """The first record at this time or later. Raises SegmentGone, OSError."""
         times = times or record_times
         for base in self._visible(bound):
@@ -263,14 +277,18 @@ class PartitionReader:
             os.close(fd)
 
     def _largest_in(self, segment: _OpenSegment, limit: int, growing: bool) -> scan.BatchAt | None:
-        """The first batch with the segment's largest timestamp. The last entry of a sealed segment's time index tells it."""
+        """The first batch with the segment's largest timestamp. The last entry of a sealed segment's time
+        index tells it.
+        """
         timestamp, offset = self._time_floor(segment.base, (1 << 63) - 1)
         start = 0 if segment.index_fd < 0 else index.offset_floor(segment.index_fd, segment.base, offset)[1]
         if timestamp >= 0 and not growing:
             return scan.find_timestamp(segment.fd, start, limit, segment.base, timestamp)
         best = None
         at = start
-        while (batch := scan.find_timestamp(segment.fd, at, limit, 0, best.max_timestamp + 1 if best else 0)) is not None:
+        while (
+            batch := scan.find_timestamp(segment.fd, at, limit, 0, best.max_timestamp + 1 if best else 0)
+        ) is not None:
             best, at = batch, batch.position + batch.length
         return best
 
@@ -279,4 +297,6 @@ def record_times(batch: bytes) -> list[tuple[int, int]]:
     """(timestamp, offset) of every record of a batch. Raises mpbroker.records.errors.CorruptBatch."""
     from mpbroker.records.iterate import iterate_batches
 
-    return [(record.timestamp, record.offset) for found in iterate_batches(batch) for record in found.records()]
+    return [
+        (record.timestamp, record.offset) for found in iterate_batches(batch) for record in found.records()
+    ]

@@ -1,7 +1,9 @@
-"""Opening a partition that exists: trusted after a clean stop, checked from the recovery point on after any other (Kafka: LogLoader).
+"""Opening a partition that exists: trusted after a clean stop, checked from the recovery point on after any
+other (Kafka: LogLoader).
 
-What is cut is a torn tail only, and before anything of it was published: bytes that no reader was ever shown. A bad batch below what is known
-to be durable is damage, and so is a log that ends before it; nothing is cut then, the partition stays offline.
+What is cut is a torn tail only, and before anything of it was published: bytes that no reader was ever shown.
+A bad batch below what is known to be durable is damage, and so is a log that ends before it; nothing is cut
+then, the partition stays offline.
 """
 
 from __future__ import annotations
@@ -40,11 +42,13 @@ class PartitionDamaged(Exception):
 
 @dataclass(frozen=True)
 class Known:
-    """What checkpoints, and the partition table after a crash of the log process alone, say of a partition."""
+    """What checkpoints, and the partition table after a crash of the log process alone, say of a
+    partition.
+    """
 
     clean: bool
     recovery_point: int = 0
-    durable: int = 0            # everything below this offset was acknowledged as being on disk
+    durable: int = 0  # everything below this offset was acknowledged as being on disk
     log_start: int = 0
     producer_expiration_ms: int = 86_400_000
 
@@ -73,7 +77,8 @@ def load(
 def _start_empty(log: PartitionLog, known: Known) -> None:
     if known.durable > known.log_start:
         raise PartitionDamaged(
-            f"{log.directory} has no segments, but offsets below {known.durable} were durable. Restore the directory, or delete the topic"
+            f"{log.directory} has no segments, but offsets below {known.durable} were durable. Restore "
+            "the directory, or delete the topic"
         )
     log.open_fresh_segment(known.log_start)
     log.log_start = known.log_start
@@ -102,7 +107,9 @@ class _Loader:
             end = self.bases[i + 1] if not last else None
             if i >= self.suspect or self._lacks_index(base):
                 self.say(f"checking {self.directory / segment_name(base)}")
-                next_offset, was_cut = self._check(base, next_offset, keep_open=last, trusted=i < self.suspect)
+                next_offset, was_cut = self._check(
+                    base, next_offset, keep_open=last, trusted=i < self.suspect
+                )
                 if was_cut:
                     self._drop_after(i)
                     break
@@ -114,7 +121,8 @@ class _Loader:
                 next_offset = end if end is not None else next_offset
         if next_offset < self.known.durable:
             raise PartitionDamaged(
-                f"{self.directory} ends at offset {next_offset}, but offsets below {self.known.durable} were durable. "
+                f"{self.directory} ends at offset {next_offset}, but offsets below {self.known.durable} "
+                "were durable. "
                 "Restore the directory, or delete the topic"
             )
         if not self.known.clean:
@@ -126,8 +134,8 @@ class _Loader:
     def _load_snapshot(self) -> int:
         """The newest usable snapshot; returns the offset from which on batches have to be replayed.
 
-        After an unclean stop it is that of the segment before the first suspect one: producers may ask again for what they sent last, and
-        a snapshot knows but one batch of each.
+        After an unclean stop it is that of the segment before the first suspect one: producers may ask again
+        for what they sent last, and a snapshot knows but one batch of each.
         """
         limit = self.bases[max(self.suspect - 1, 0)] if not self.known.clean else 1 << 62
         expired_before_ms = wall_ms() - self.known.producer_expiration_ms
@@ -170,7 +178,9 @@ class _Loader:
     # ---- segments ----
 
     def _lacks_index(self, base: int) -> bool:
-        return not all((self.directory / segment_name(base, s)).exists() for s in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+        return not all(
+            (self.directory / segment_name(base, s)).exists() for s in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        )
 
     def _resume(self, base: int, replay_from: int) -> int:
         """The last segment after a clean stop."""
@@ -182,7 +192,9 @@ class _Loader:
         at = scan.batches(fds[0], offset_floor(fds[1], base, 1 << 62)[1], size)
         if size and (not at or at[-1].position + at[-1].length != size):
             end = at[-1].last_offset + 1 if at else base
-            raise self._damaged(base, at[-1].position + at[-1].length if at else 0, end, "it is cut off or malformed")
+            raise self._damaged(
+                base, at[-1].position + at[-1].length if at else 0, end, "it is cut off or malformed"
+            )
         log_end = at[-1].last_offset + 1 if at else base
         if replay_from < log_end:
             self._replay_open(fds, base, max(replay_from, base))
@@ -197,7 +209,9 @@ class _Loader:
         return log_end
 
     def _check(self, base: int, next_offset: int, *, keep_open: bool, trusted: bool) -> tuple[int, bool]:
-        """Checks a segment and builds its indexes anew. Returns the next offset and whether a torn tail was cut off."""
+        """Checks a segment and builds its indexes anew. Returns the next offset and whether a torn tail was
+        cut off.
+        """
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             (self.directory / segment_name(base, suffix)).unlink(missing_ok=True)
         fds = open_files(self.directory, base, fresh=False)
@@ -220,12 +234,18 @@ class _Loader:
         return checked.next_offset, bool(checked.reason)
 
     def _cut(self, fd: int, base: int, size: int, checked: check.Checked) -> None:
-        """Physically and synced before anything is appended: stale bytes must never come back to life behind a new end."""
+        """Physically and synced before anything is appended: stale bytes must never come back to life behind
+        a new end.
+        """
         path = self.directory / segment_name(base)
         behind = check.good_batch_behind(fd, checked.valid_bytes, size, checked.next_offset, base)
         _log.warning(
             "%s: cut from %d to %d bytes, before offset %d: %s%s",
-            path, size, checked.valid_bytes, checked.next_offset, checked.reason,
+            path,
+            size,
+            checked.valid_bytes,
+            checked.next_offset,
+            checked.reason,
             " (a whole batch lies behind it; none of this was durable)" if behind else "",
         )
         os.ftruncate(fd, checked.valid_bytes)
@@ -244,8 +264,10 @@ class _Loader:
 
     def _damaged(self, base: int, position: int, offset: int, reason: str) -> PartitionDamaged:
         return PartitionDamaged(
-            f"{self.directory / segment_name(base)} is damaged at byte {position} (offset {offset}): {reason}. "
-            f"Offsets below {max(self.known.durable, self.known.recovery_point)} were durable, so nothing is cut. "
+            f"{self.directory / segment_name(base)} is damaged at byte {position} (offset {offset}): "
+            f"{reason}. "
+            f"Offsets below {max(self.known.durable, self.known.recovery_point)} were durable, so "
+            "nothing is cut. "
             "Restore the file, or delete the topic"
         )
 

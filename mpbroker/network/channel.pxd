@@ -28,6 +28,7 @@ cdef struct Channel:
     int fd
     uint8_t state
     uint8_t readable            # more may be in the socket's buffer (edge-triggered: we must remember)
+    uint8_t ended               # the client has sent its last byte; no further edge tells so
     uint8_t parked
     uint8_t deferred            # is in the list of channels to look at again
     uint16_t listener

@@ -31,7 +31,13 @@ IDLE_CHECK_MS = 1000
 DRAIN_TIMEOUT_MS = 5000
 TLS_HANDSHAKE_RECORD = 0x16
 
-_QUIET = {CloseReason.CLOSED_BY_PEER, CloseReason.CLOSED_RESET, CloseReason.CLOSED_STOPPING}
+# A handler that lets a connection be closed has said why.
+_QUIET = {
+    CloseReason.CLOSED_BY_PEER,
+    CloseReason.CLOSED_RESET,
+    CloseReason.CLOSED_STOPPING,
+    CloseReason.CLOSED_BY_HANDLER,
+}
 
 
 def first_flexible_versions() -> list[int]:

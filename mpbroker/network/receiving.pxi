@@ -145,8 +145,9 @@ cdef void read_channel(Turn *t, Channel *c) noexcept nogil:
             return
         c.received += n
         c.last_active_ns = t.now_ns
-        # A short read has emptied the socket's buffer: the next byte brings a new edge.
-        c.readable = 1 if <uint64_t>n == room else 0
+        # A short read has emptied the socket's buffer: the next byte brings a new edge. The end may have come with
+        # the bytes, and then brings none.
+        c.readable = 1 if <uint64_t>n == room or c.ended else 0
         counter_add(t.counters, Counter.COUNT_BYTES_IN, n)
         framed = frame_received(t, c)
         if framed == -2:

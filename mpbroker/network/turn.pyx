@@ -128,6 +128,8 @@ cdef void socket_event(Turn *t, Channel *c, uint32_t events) noexcept nogil:
     if events & (EPOLLERR | EPOLLHUP):
         close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
         return
+    if events & EPOLLRDHUP:
+        c.ended = 1
     if events & (EPOLLIN | EPOLLRDHUP):
         c.readable = 1
     if events & EPOLLRDHUP and c.state == ChannelState.CHANNEL_WAITING and c.parked:

@@ -90,7 +90,7 @@ def _child_main(
         signal.set_wakeup_fd(-1)
         for number in _OUR_SIGNALS:
             signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, lambda *_: context.terminate(os.getppid() != parent))
+        signal.signal(signal.SIGTERM, lambda *_: _terminated(context, parent))
         _close_other_fds(keep)
         logs.set_process_name(child.name)
         setproctitle.setproctitle(f"mpbroker: {child.name}")
@@ -107,6 +107,14 @@ def _child_main(
     finally:
         sys.stderr.flush()
         os._exit(code)
+
+
+def _terminated(context: ProcessContext, parent: int) -> None:
+    """The kernel's word that the supervisor died. While it lives it alone decides who stops and in which
+    order: a SIGTERM to the whole process group must not take the roles away from under a graceful stop.
+    """
+    if os.getppid() != parent:
+        context.terminate()
 
 
 def _close_other_fds(keep: set[int]) -> None:

@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 
+from mpbroker.ipc.pointer import CONTROL_NAME
 from mpbroker.ipc.process import FatalError
 
 MESSAGE_BYTES_MAX = 1 << 20
-SOCKET_NAME = "control.sock"
 
 
 class Command(msgspec.Struct):
@@ -32,7 +32,7 @@ class ControlSocket:
     """`serve(command)` returns what is answered; FatalError and ValueError become error answers."""
 
     def __init__(self, directory: Path, serve: Callable[[Command], dict[str, Any]]) -> None:
-        self.path = directory / SOCKET_NAME
+        self.path = directory / CONTROL_NAME
         self.serve = serve
         self.path.unlink(missing_ok=True)
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)

@@ -19,6 +19,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator import process as coordinator_process
 from mpbroker.handlers import process as handler_process
 from mpbroker.ipc import topology
+from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError, ProcessContext
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.log import process as log_process
@@ -65,9 +66,11 @@ def run(config: BrokerConfig) -> int:
     setproctitle.setproctitle("mpbroker: supervisor")
     try:
         return Broker(config).run()
-    except (FatalError, RegionUnavailable) as error:
+    except FatalError as error:
         log.error("%s", error)
-        return EXIT_FAILED
+    except RegionUnavailable as error:
+        log.error("%s", error.strerror)
+    return EXIT_FAILED
 
 
 class Broker:
@@ -80,7 +83,8 @@ class Broker:
         self.identity = prepare_log_dirs(config)
         self.listener_fds, self.config = sockets.bind_all(config)
         self.directory = runtime_dir.runtime_dir(config)
-        self.memory = SharedMemory(self.directory / runtime_dir.PUBLIC_NAME, sizes(config))
+        self.runtime_lock = runtime_dir.claim(self.directory)
+        self.memory = SharedMemory(self.directory / PUBLIC_NAME, sizes(config))
         pairs = [
             socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(topology.MAX_PROCESSORS)
         ]
@@ -115,7 +119,7 @@ class Broker:
             control.close()
             runtime_dir.remove_pointers(self.config)
             self.memory.close()
-            for fd in (*self.listener_fds, wakeup, *self.locks):
+            for fd in (*self.listener_fds, wakeup, self.runtime_lock, *self.locks):
                 os.close(fd)
         log.info("stopped with status %d", code)
         return code

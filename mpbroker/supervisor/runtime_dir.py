@@ -4,25 +4,18 @@ tmpfs.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
 from pathlib import Path
 
-import msgspec
-
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, Pointer, write_pointer
 from mpbroker.ipc.process import FatalError
 
-POINTER_NAME = "mpbroker.json"
-PUBLIC_NAME = "public"
-
-
-class Pointer(msgspec.Struct):
-    """`mpbroker.json` in each log directory: where the broker that uses it can be found."""
-
-    runtime_dir: str
-    pid: int
-    node_id: int
+# sockaddr_un.sun_path, with the zero at its end (unix(7)).
+SOCKET_PATH_BYTES_MAX = 107
 
 
 def runtime_dir(config: BrokerConfig) -> Path:
@@ -38,6 +31,11 @@ def runtime_dir(config: BrokerConfig) -> Path:
     directory = (
         Path(named) if named else Path(f"/dev/shm/mpbroker-{os.getuid()}") / f"{config.node_id}-{mark}"
     )
+    if len(os.fsencode(directory / CONTROL_NAME)) > SOCKET_PATH_BYTES_MAX:
+        raise FatalError(
+            f"the runtime directory {directory} has too long a name for a socket in it. "
+            "Name another in MPBROKER_RUNTIME_DIR"
+        )
     try:
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
     except OSError as error:
@@ -52,14 +50,29 @@ def runtime_dir(config: BrokerConfig) -> Path:
     return directory
 
 
+def claim(directory: Path) -> int:
+    """Locks the directory for as long as the returned fd is open: two brokers in one would take each other's
+    region and socket away. Raises FatalError.
+    """
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if error.errno != errno.EAGAIN:
+            raise FatalError(f"cannot lock the runtime directory {directory}: {error.strerror}") from error
+        raise FatalError(
+            f"the runtime directory {directory} is in use by another broker. Give each its own in "
+            "MPBROKER_RUNTIME_DIR, or leave that unset"
+        ) from error
+    return fd
+
+
 def write_pointers(config: BrokerConfig, directory: Path) -> None:
     """Tells tools and Spark, who know the log directory, where the public region is."""
-    content = msgspec.json.encode(Pointer(str(directory), os.getpid(), config.node_id))
+    pointer = Pointer(str(directory), os.getpid(), config.node_id)
     for log_dir in config.log_dirs:
-        path = Path(log_dir) / POINTER_NAME
-        making = path.with_suffix(".json.tmp")
-        making.write_bytes(content + b"\n")
-        making.rename(path)
+        write_pointer(Path(log_dir), pointer)
 
 
 def remove_pointers(config: BrokerConfig) -> None:

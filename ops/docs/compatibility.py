@@ -12,31 +12,32 @@ PAGE = Path(__file__).parents[2] / "docs" / "COMPATIBILITY.md"
 INTRODUCTION = """\
 # Compatibility
 
-mpbroker speaks the Kafka protocol as Apache Kafka 4.3 does: the same API keys, versions, error codes and record
-format. This page lists what this version serves; it is made from the code by `python -m ops.docs.compatibility`.
+mpbroker speaks the Kafka protocol as Apache Kafka 4.3 does: the same API keys, versions, error codes and
+record format. This page lists what this version serves; it is made from the code by
+`python -m ops.docs.compatibility`.
 
-An API that is not in the table is not advertised, and a request for it closes the connection, as Kafka does with
-an API that it does not know.
+An API that is not in the table is not advertised, and a request for it closes the connection, as Kafka does
+with an API that it does not know.
 
 | key | API | versions | Kafka 4.3 | what it does here |
 |---:|---|---|---|---|
 """
 
 CLOSING = """
-Produce is advertised from version 0, as Kafka 4 does, because librdkafka otherwise believes that the broker cannot
-store compressed batches; versions 0-2 are refused.
+Produce is advertised from version 0, as Kafka 4 does, because librdkafka otherwise believes
+that the broker cannot store compressed batches; versions 0-2 are refused.
 
 ## Clients that are tested
 
-Every change is tested against librdkafka (confluent-kafka and kcat), kafka-python, aiokafka, franz-go, and Kafka's
-own Java tools (TopicCommand, ProducerPerformance, the console producer and consumer, GetOffsetShell,
-DumpLogSegments on the written files).
+Every change is tested against librdkafka (confluent-kafka and kcat), kafka-python, aiokafka, franz-go, and
+Kafka's own Java tools (TopicCommand, ProducerPerformance, the console producer and consumer,
+GetOffsetShell, DumpLogSegments on the written files).
 
 ## Not built yet
 
-Consumer groups, transactions, TLS and SASL, ACLs, quotas, retention, compaction, replication. Listeners that would
-need TLS or SASL are refused at start. A configuration key that is known to Kafka and has no effect here is named in
-a warning at start; an unknown one is an error.
+Consumer groups, transactions, TLS and SASL, ACLs, quotas, retention, compaction, replication. Listeners
+that would need TLS or SASL are refused at start. A configuration key that is known to Kafka and has no
+effect here is named in a warning at start; an unknown one is an error.
 
 ## Where it differs from Kafka on purpose
 
@@ -44,7 +45,8 @@ a warning at start; an unknown one is an error.
   `log.flush.policy=os` is Kafka's behaviour.
 * A topic asked for with a replication factor above 1 is refused with INVALID_REPLICATION_FACTOR;
   `mpbroker.replication.factor.clamp=true` creates it with one replica.
-* A record batch whose compressed records cannot be read is answered INVALID_RECORD, not with a retriable error.
+* A record batch whose compressed records cannot be read is answered INVALID_RECORD, not with a retriable
+  error.
 """
 
 

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from mpbroker.cli import ctl
-from mpbroker.cli.control import POINTER_NAME, SOCKET_NAME, ControlClient
+from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
+from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME
 
 
 class FakeSupervisor:
@@ -23,7 +24,7 @@ class FakeSupervisor:
         self.replies: list[bytes] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         directory = os.open(runtime_dir, os.O_PATH)
-        self._listener.bind(f"/proc/self/fd/{directory}/{SOCKET_NAME}")
+        self._listener.bind(f"/proc/self/fd/{directory}/{CONTROL_NAME}")
         os.close(directory)
         self._listener.listen()
         threading.Thread(target=self._serve, daemon=True).start()
@@ -105,7 +106,7 @@ def test_replies_that_are_none(supervisor: FakeSupervisor, reply: bytes, message
 def test_a_supervisor_that_does_not_answer(runtime_dir: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         directory = os.open(runtime_dir, os.O_PATH)
-        listener.bind(f"/proc/self/fd/{directory}/{SOCKET_NAME}")
+        listener.bind(f"/proc/self/fd/{directory}/{CONTROL_NAME}")
         os.close(directory)
         listener.listen()
         with pytest.raises(CliError, match=r"has not answered within 0\.05 s"):
@@ -123,8 +124,8 @@ def test_nobody_is_there(runtime_dir: Path) -> None:
 def test_the_log_directory_says_where_the_broker_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
     pointer = tmp_path / POINTER_NAME
-    pointer.write_text(json.dumps({"runtime_dir": str(tmp_path / "run"), "pid": 1}))
-    assert ControlClient.find(f"{tmp_path},/other").path == tmp_path / "run" / SOCKET_NAME
+    pointer.write_text(json.dumps({"runtime_dir": str(tmp_path / "run"), "pid": 1, "node_id": 1}))
+    assert ControlClient.find(f"{tmp_path},/other").path == tmp_path / "run" / CONTROL_NAME
     pointer.write_text("{")
     with pytest.raises(CliError, match="is damaged"):
         ControlClient.find(str(tmp_path))

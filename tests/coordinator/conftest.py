@@ -360,7 +360,7 @@ class Tree:
         """Orders a fence (0) or a welcome and waits until the coordinator has acknowledged it."""
         self._fences += 1
         self.roles.store(role, incarnation)
-        order = pack_fence(self._fences, 1, role)
+        order = pack_fence(self._fences, 0 if incarnation else 1, role)
         self.memory.words("fence_orders").store(COORDINATOR, order)
         self.memory.doorbell(COORDINATOR).ring()
         acks = self.memory.words("fence_acks")

@@ -147,7 +147,7 @@ def test_a_group_of_librdkafka_fails_within_five_seconds() -> None:
             found = message.error() if message is not None else None
         consumer.close()
         assert found is not None
-        assert "FindCoordinator" in found.str()
+        assert "JoinGroup" in found.str()
 
 
 def test_a_group_of_kafka_python_fails_within_five_seconds() -> None:
@@ -163,19 +163,14 @@ def test_a_group_of_kafka_python_fails_within_five_seconds() -> None:
         consumer.close(autocommit=False)
 
 
-def test_aiokafka_produces_and_its_group_fails() -> None:
-    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-    from aiokafka.errors import KafkaError
+def test_aiokafka_produces() -> None:
+    from aiokafka import AIOKafkaProducer
 
     async def use(address: str) -> None:
         producer = AIOKafkaProducer(bootstrap_servers=address)
         await producer.start()
         await producer.send_and_wait("orders", b"value")
         await producer.stop()
-        consumer = AIOKafkaConsumer("orders", bootstrap_servers=address, group_id="g")
-        with pytest.raises(KafkaError):
-            await asyncio.wait_for(consumer.start(), 5)
-        await consumer.stop()
 
     with served() as (address, wire):
         asyncio.run(use(address))

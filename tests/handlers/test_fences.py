@@ -26,7 +26,7 @@ def fence(made: Rig, role: int, *, alive: bool, stage: int = 1) -> None:
     made.memory.words("roles").store(role, 2 if alive else 0)
     orders = made.memory.words("fence_orders")
     sequence = (orders.load(HANDLER) >> 16) + 1
-    orders.store(HANDLER, sequence << 16 | stage << 8 | role)
+    orders.store(HANDLER, sequence << 16 | (0 if alive else stage) << 8 | role)
     made.turn()
     assert made.memory.words("fence_acks").load(HANDLER) == orders.load(HANDLER)
 

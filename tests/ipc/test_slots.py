@@ -57,7 +57,7 @@ def test_no_slot_outside(index: int) -> None:
 
 
 BATCH = {
-    "slot": U32, "slot_generation": U32, "data": U64, "data_owner": U16, "length": U32, "count": I32,
+    "slot": U32, "slot_generation": U32, "data": U64, "data_owner": U16, "length": U32, "record_count": I32,
     "producer_id": I64, "producer_epoch": I16, "base_sequence": I32, "max_timestamp": I64,
     "config_version": U32, "attributes": I16, "hole": U32, "has_log_start": U32,
 }  # fmt: skip

@@ -1,4 +1,6 @@
-"""What tests of the log share: topic settings, batches, and a partition that is appended to without a process."""
+"""What tests of the log share: topic settings, batches, and a partition that is appended to without a
+process.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,12 @@ class Writer:
         self.log = log
 
     def append(
-        self, count: int = 1, *, timestamp: int = T0, size: int = 20, producer: tuple[int, int, int] | None = None
+        self,
+        count: int = 1,
+        *,
+        timestamp: int = T0,
+        size: int = 20,
+        producer: tuple[int, int, int] | None = None,
     ) -> int:
         """Returns the base offset."""
         state = self.log.state

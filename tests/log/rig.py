@@ -1,4 +1,6 @@
-"""The log process with everything around it that it touches: shared memory, arenas, jobs as handlers make them, answers as processors see them."""
+"""The log process with everything around it that it touches: shared memory, arenas, jobs as handlers make
+them, answers as processors see them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,6 @@ from mpbroker.ipc.slots import (
     job_bytes,
     pack_call,
     pack_produce,
-    pack_reply,
     read_job_batch,
     unpack_call,
     unpack_produce,
@@ -62,14 +63,16 @@ class Rig:
     options: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.config = msgspec.structs.replace(BrokerConfig(), **{"log_dirs": (str(self.directory),), **self.options})
+        self.config = msgspec.structs.replace(
+            BrokerConfig(), **{"log_dirs": (str(self.directory),), **self.options}
+        )
         self.memory = SharedMemory(self.public, SIZES)
         self.handler, self.processor = handler(0), processor(0)
         self.replies_arena = self.memory.arena(self.handler)
         self.requests_arena = self.memory.arena(self.processor)
         self.calls_arena = self.memory.arena(COORDINATOR)
         self.bind()
-        self.sent: dict[int, tuple[int, int, list[int]]] = {}
+        self.sent: dict[int, tuple[int, int, list[tuple[int, int]]]] = {}
         self.request = 0
         self.pid = 0
 
@@ -111,16 +114,20 @@ class Rig:
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
+        self.pid = 0
         self.sent.clear()
 
     def stop(self) -> int:
         self.memory.words("orders").store(LOG, Order.STOP)
         self.bell.ring()
         status = os.waitpid(self.pid, 0)[1]
+        self.pid = 0
         self.memory.words("orders").store(LOG, Order.RUN)
         return os.waitstatus_to_exitcode(status)
 
     def close(self) -> None:
+        if self.pid:
+            self.kill()
         self.memory.close()
 
     # ---- what the others do ----
@@ -143,9 +150,7 @@ class Rig:
         answer = unpack_call(taken)
         arena = self.memory.arena(LOG)
         message = calls.decode(arena.view(answer.block, answer.length))
-        self.call_ring.push(
-            pack_reply(SlotKind.RETURN, LOG, 0, 0, answer.block, answer.generation)
-        )
+        self.call_ring.push(pack_call(SlotKind.RETURN, LOG, answer.request, answer.block, answer.generation))
         return message
 
     def await_answer(self) -> calls.Message:
@@ -156,10 +161,16 @@ class Rig:
         return answer
 
     def job(
-        self, batches: list[tuple[Partition | tuple[int, int, int], bytes]], *, acks: int = -1, timeout_ms: int = 30_000,
+        self,
+        batches: list[tuple[Partition | tuple[int, int, int], bytes]],
+        *,
+        acks: int = -1,
+        timeout_ms: int = 30_000,
         back: bool = False,
     ) -> int:
-        """Pushes one produce job; each batch goes to (slot, generation, config version). Returns its request number."""
+        """Pushes one produce job; each batch goes to (slot, generation, config version). Returns its request
+        number.
+        """
         head = job_bytes(len(batches))
         hole_at = head + 8
         length = head + 8 + HOLE.size * len(batches)
@@ -167,23 +178,47 @@ class Rig:
         view = self.replies_arena.view(block, length)
         view[head : head + 8] = b"response"
         write_job_header(view, len(batches), head, length - head)
-        data_blocks = []
+        data_blocks: list[tuple[int, int]] = []
         for i, ((slot, generation, version), data) in enumerate(batches):
             at = self.requests_arena.allocate(len(data))
-            data_blocks.append(at)
+            data_blocks.append((at, len(data)))
             self.requests_arena.view(at, len(data))[:] = data
             scan = scan_batch(data)
             write_job_batch(
-                view, i, slot, generation, at, self.processor, len(data), scan.record_count, scan.producer_id,
-                scan.producer_epoch, scan.base_sequence, scan.max_timestamp, version, scan.attributes,
-                hole_at + HOLE.size * i, 1,
+                view,
+                i,
+                slot,
+                generation,
+                at,
+                self.processor,
+                len(data),
+                scan.record_count,
+                scan.producer_id,
+                scan.producer_epoch,
+                scan.base_sequence,
+                scan.max_timestamp,
+                version,
+                scan.attributes,
+                hole_at + HOLE.size * i,
+                1,
             )
         self.request += 1
         generation = self.replies_arena.lend(block, LOG)
         kind = SlotKind.PRODUCE_BACK if back else SlotKind.PRODUCE
         assert self.to_log.push(
             pack_produce(
-                kind, acks, self.processor, 3, 77, block, generation, 0, self.handler, self.handler, timeout_ms, self.request
+                kind,
+                acks,
+                self.processor,
+                3,
+                77,
+                block,
+                generation,
+                0,
+                self.handler,
+                self.handler,
+                timeout_ms,
+                self.request,
             )
         )
         self.sent[self.request] = (block, len(batches), data_blocks)
@@ -217,8 +252,9 @@ class Rig:
             filled = [read_job_batch(view, i) for i in range(count)]
             results = [Result(b.error, b.base_offset, b.append_time_ms, b.log_start_offset) for b in filled]
         del view
-        for at in data_blocks:
-            self.requests_arena.free(at, self.requests_arena.capacity(at))
+        for at, size in data_blocks:
+            self.requests_arena.free(at, size)
+        assert self.replies_arena.take_back(block, self.replies_arena.generation(block))
         self.replies_arena.free(block, length)
         return Reply(kind, request, results)
 

@@ -145,14 +145,24 @@ def test_damaged_snapshots_are_refused() -> None:
 
 
 def test_index_entries_stand_where_kafka_puts_them(writer) -> None:  # type: ignore[no-untyped-def]
-    """Batches of 1024 bytes: numbers 6, 11 and 16 get an entry, since 4096 bytes are not more than the interval of 4096."""
+    """Batches of 1024 bytes: numbers 6, 11 and 16 get an entry, since 4096 bytes are not more than the
+    interval of 4096.
+    """
     w = writer()
     value_bytes = next(size for size in range(900, 1024) if len_of(size) == 1024)
     for i in range(16):
         w.append(size=value_bytes, timestamp=1000 + i)
     directory = w.log.directory
-    assert read_offset_entries(directory / names.segment_name(0, ".index"), 0) == [(5, 5120), (10, 10240), (15, 15360)]
-    assert read_time_entries(directory / names.segment_name(0, ".timeindex"), 0) == [(1005, 5), (1010, 10), (1015, 15)]
+    assert read_offset_entries(directory / names.segment_name(0, ".index"), 0) == [
+        (5, 5120),
+        (10, 10240),
+        (15, 15360),
+    ]
+    assert read_time_entries(directory / names.segment_name(0, ".timeindex"), 0) == [
+        (1005, 5),
+        (1010, 10),
+        (1015, 15),
+    ]
     w.log.close_cleanly()
 
 

@@ -57,7 +57,9 @@ def test_clean_restart(rig: Callable[..., Rig], batch: Callable[..., bytearray],
     before = r.partition(target[0])
     assert r.stop() == 0
     assert (r.directory / ".kafka_cleanshutdown").exists()
-    assert (r.directory / "replication-offset-checkpoint").read_text() == "0\n2\n__cluster_metadata 0 0\nt 0 10\n"
+    assert (
+        r.directory / "replication-offset-checkpoint"
+    ).read_text() == "0\n2\n__cluster_metadata 0 0\nt 0 10\n"
     assert (r.directory / "recovery-point-offset-checkpoint").read_text().endswith("t 0 10\n")
     assert (r.directory / "t-0" / "00000000000000000010.snapshot").exists()
     r.fork()

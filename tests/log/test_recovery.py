@@ -1,4 +1,6 @@
-"""Opening what a stop, clean or not, left behind: every truncation and bit flip of a small log, missing files, rolls, damage."""
+"""Opening what a stop, clean or not, left behind: every truncation and bit flip of a small log, missing
+files, rolls, damage.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ SMALL = {"segment.bytes": "1048576", "index.interval.bytes": "200"}
 def reopen(topic_config: Callable[..., TopicConfig]) -> Callable[..., PartitionLog]:
     def build(directory: Path, known: Known) -> PartitionLog:
         said: list[str] = []
-        return load(directory, "t", 0, bytes(range(16)), topic_config(index_interval_bytes="200"), known, said.append)
+        return load(
+            directory, "t", 0, bytes(range(16)), topic_config(index_interval_bytes="200"), known, said.append
+        )
 
     return build
 
@@ -57,7 +61,8 @@ def test_clean_stop_is_trusted_and_goes_on(writer, reopen) -> None:  # type: ign
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
 @pytest.mark.parametrize("known", [CLEAN, UNCLEAN])
-def test_missing_files_are_made_again(writer, reopen, suffix: str, known: Known) -> None:  # type: ignore[no-untyped-def]
+# type: ignore[no-untyped-def]
+def test_missing_files_are_made_again(writer, reopen, suffix: str, known: Known) -> None:
     w = writer(index_interval_bytes="200")
     for i in range(20):
         w.append(producer=(7, 0, i), timestamp=T0 + i)
@@ -82,7 +87,8 @@ def small_log(writer) -> tuple[Path, list[int]]:  # type: ignore[no-untyped-def]
     return w.log.directory, ends
 
 
-def test_every_truncation_is_cut_to_whole_batches(writer, reopen, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+# type: ignore[no-untyped-def]
+def test_every_truncation_is_cut_to_whole_batches(writer, reopen, tmp_path: Path) -> None:
     source, ends = small_log(writer)
     for length in range(ends[-1] + 1):
         copy = tmp_path / "copy"
@@ -98,7 +104,8 @@ def test_every_truncation_is_cut_to_whole_batches(writer, reopen, tmp_path: Path
         shutil.rmtree(copy)
 
 
-def test_every_flipped_bit_is_found(writer, reopen, tmp_path: Path, caplog) -> None:  # type: ignore[no-untyped-def]
+# type: ignore[no-untyped-def]
+def test_every_flipped_bit_is_found(writer, reopen, tmp_path: Path, caplog) -> None:
     """Bytes 12-15 of a batch, its leader epoch, are what no checksum covers."""
     caplog.set_level(logging.ERROR)
     source, ends = small_log(writer)
@@ -123,7 +130,8 @@ def test_every_flipped_bit_is_found(writer, reopen, tmp_path: Path, caplog) -> N
         shutil.rmtree(copy)
 
 
-def test_a_log_that_ends_before_what_was_durable_is_damage(writer, reopen) -> None:  # type: ignore[no-untyped-def]
+# type: ignore[no-untyped-def]
+def test_a_log_that_ends_before_what_was_durable_is_damage(writer, reopen) -> None:
     source, ends = small_log(writer)
     path = source / names.segment_name(0)
     path.write_bytes(path.read_bytes()[: ends[2]])
@@ -149,7 +157,8 @@ def test_segments_behind_a_torn_one_are_removed(writer, reopen) -> None:  # type
     assert offsets_in(again) == list(range(bases[2] - 1))
 
 
-def test_the_recovery_point_saves_the_look_at_older_segments(writer, reopen) -> None:  # type: ignore[no-untyped-def]
+# type: ignore[no-untyped-def]
+def test_the_recovery_point_saves_the_look_at_older_segments(writer, reopen) -> None:
     w = writer(segment_bytes="1048576")
     for _ in range(40):
         w.append(size=100_000)
@@ -164,7 +173,8 @@ def test_the_recovery_point_saves_the_look_at_older_segments(writer, reopen) -> 
     assert path.read_bytes() == data
 
 
-def test_five_batches_are_known_again_also_across_a_roll(writer, reopen) -> None:  # type: ignore[no-untyped-def]
+# type: ignore[no-untyped-def]
+def test_five_batches_are_known_again_also_across_a_roll(writer, reopen) -> None:
     w = writer(segment_bytes="1048576")
     for i in range(13):
         w.append(size=100_000, producer=(7, 0, i))
@@ -177,7 +187,8 @@ def test_five_batches_are_known_again_also_across_a_roll(writer, reopen) -> None
     assert again.state.producers.check(7, 0, 7, 1)[0] == 45
 
 
-def test_preallocated_indexes_of_another_broker_are_trimmed(writer, reopen) -> None:  # type: ignore[no-untyped-def]
+# type: ignore[no-untyped-def]
+def test_preallocated_indexes_of_another_broker_are_trimmed(writer, reopen) -> None:
     w = writer(index_interval_bytes="200")
     for i in range(20):
         w.append(timestamp=1000 + i)

@@ -84,7 +84,12 @@ def test_refusals_never_append(rig, batch) -> None:  # type: ignore[no-untyped-d
     b = Broker(rig())
     slot, generation, version = b.targets[0]
     b.produce(batch())
-    cases = [((slot, generation + 1, version), 6), ((slot, generation, version + 1), 6), ((slot + 1, 1, version), 6), ((9999, 1, 1), 6)]
+    cases = [
+        ((slot, generation + 1, version), 6),
+        ((slot, generation, version + 1), 6),
+        ((slot + 1, 1, version), 6),
+        ((9999, 1, 1), 6),
+    ]
     for target, error in cases:
         b.rig.job([(target, batch())], acks=1)
         b.rig.job([(target, batch())], acks=0)
@@ -110,7 +115,10 @@ def test_idempotent_producers(rig, batch) -> None:  # type: ignore[no-untyped-de
     assert b.produce(batch(1, producer=(9, 1, 0)))[0].base_offset == 16
     assert b.produce(batch(1, producer=(9, 0, 16)))[0].error == 47
     # Within one round the second is checked against the first.
-    assert [r.base_offset for r in b.produce(batch(1, producer=(9, 1, 1)), batch(1, producer=(9, 1, 1)))] == [17, 17]
+    assert [r.base_offset for r in b.produce(batch(1, producer=(9, 1, 1)), batch(1, producer=(9, 1, 1)))] == [
+        17,
+        17,
+    ]
     assert b.rig.partition(b.targets[0][0]).log_end_offset == 18
     b.close()
 
@@ -128,7 +136,9 @@ def test_timeouts_are_answered_with_the_data_appended(rig, batch) -> None:  # ty
 
 
 def test_a_failed_sync_takes_the_directory_offline(rig, batch) -> None:  # type: ignore[no-untyped-def]
-    """A second log directory, so that the broker has a reason to go on: the flusher gets an fd that cannot be synced."""
+    """A second log directory, so that the broker has a reason to go on: the flusher gets an fd that cannot be
+    synced.
+    """
     first = rig()
     second = first.directory.parent / "second"
     second.mkdir()
@@ -190,7 +200,9 @@ def test_a_full_answer_ring_keeps_the_rest(rig, batch) -> None:  # type: ignore[
 
 
 def script(batch) -> list[list[tuple[int, bytes, int]]]:  # type: ignore[no-untyped-def]
-    """Rounds of jobs that meet everything: sizes, rolls, producers, duplicates, gaps, two partitions, times that go back."""
+    """Rounds of jobs that meet everything: sizes, rolls, producers, duplicates, gaps, two partitions, times
+    that go back.
+    """
     rounds = []
     sequence = 0
     for i in range(60):
@@ -205,7 +217,13 @@ def script(batch) -> list[list[tuple[int, bytes, int]]]:  # type: ignore[no-unty
                 sequence = 0 if i == 39 and j == 6 else sequence + count
             if j == 4 and i % 5 == 0:
                 producer = (6, 0, 1000 * i)
-            jobs.append((j % 2, bytes(batch(count, size=size, timestamp=timestamp, producer=producer)), (-1, 1, 0)[j % 3]))
+            jobs.append(
+                (
+                    j % 2,
+                    bytes(batch(count, size=size, timestamp=timestamp, producer=producer)),
+                    (-1, 1, 0)[j % 3],
+                )
+            )
             if j == 3:
                 jobs.append(jobs[-1])
         rounds.append(jobs)
@@ -234,9 +252,16 @@ def play(rig: Rig, rounds, by_reference: bool, **configs: str):  # type: ignore[
 
 
 @pytest.mark.parametrize(
-    "configs", [{}, {"index_interval_bytes": "0"}, {"message_timestamp_type": "LogAppendTime"}, {"segment_index_bytes": "200"}]
+    "configs",
+    [
+        {},
+        {"index_interval_bytes": "0"},
+        {"message_timestamp_type": "LogAppendTime"},
+        {"segment_index_bytes": "200"},
+    ],
 )
-def test_native_and_python_do_the_same(rig, batch, configs: dict[str, str]) -> None:  # type: ignore[no-untyped-def]
+# type: ignore[no-untyped-def]
+def test_native_and_python_do_the_same(rig, batch, configs: dict[str, str]) -> None:
     rounds = script(batch)
     native = play(rig("native"), rounds, False, **configs)
     reference = play(rig("reference"), rounds, True, **configs)
@@ -250,7 +275,7 @@ def test_native_and_python_do_the_same(rig, batch, configs: dict[str, str]) -> N
 def test_topics_come_and_go(rig, batch) -> None:  # type: ignore[no-untyped-def]
     b = Broker(rig(log_segment_delete_delay_ms=0), 2)
     b.produce(batch())
-    slot, generation, _ = b.targets[0]
+    slot, _, _ = b.targets[0]
     b.rig.call(calls.RemoveTopic("t", TOPIC_ID))
     b.settle()
     assert isinstance(b.rig.take_answer(), calls.RemovedTopic)

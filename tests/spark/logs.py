@@ -120,7 +120,7 @@ class FakeBroker:
 
     def __init__(self, log_dir: Path) -> None:
         # The region has to be on a tmpfs.
-        self.runtime_dir = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="mpbroker-test-"))
+        self.runtime_dir = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="mpbroker-spark-test-"))
         region = Region.create_public(
             self.runtime_dir / "public", PUBLIC_MAGIC, LAYOUT_VERSION, public_blocks(64)
         )

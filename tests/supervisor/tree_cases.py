@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,7 +62,7 @@ def needs_the_log_process(context: ProcessContext) -> int:
 def recovers(context: ProcessContext) -> int:
     """As the log process: looks at nothing until it has recovered, which here is when it is told so."""
     while context.incarnation > 1 and context.memory.words("dirty").load(0) == 0:
-        time.sleep(0.005)
+        context.wait(lambda: False, timeout_ms=5)
     return obedient(context)
 
 

@@ -1,0 +1,38 @@
+"""`mpbroker.json` in each log directory: where the broker that uses the directory can be found while it runs.
+
+Written by the supervisor; read by `mpbroker ctl` and by Spark, who know the log directory only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+POINTER_NAME = "mpbroker.json"
+# In the runtime directory that the pointer names.
+PUBLIC_NAME = "public"
+CONTROL_NAME = "control.sock"
+
+
+class Pointer(msgspec.Struct):
+    """`pid`: the supervisor's."""
+
+    runtime_dir: str
+    pid: int
+    node_id: int
+
+
+def write_pointer(log_dir: Path, pointer: Pointer) -> None:
+    path = log_dir / POINTER_NAME
+    making = path.with_suffix(".json.tmp")
+    making.write_bytes(msgspec.json.encode(pointer) + b"\n")
+    making.rename(path)
+
+
+def read_pointer(log_dir: Path) -> Pointer | None:
+    """None if there is none: no broker runs on the directory. Raises OSError, msgspec.DecodeError."""
+    try:
+        return msgspec.json.decode((log_dir / POINTER_NAME).read_bytes(), type=Pointer)
+    except FileNotFoundError:
+        return None

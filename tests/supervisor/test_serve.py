@@ -1,0 +1,288 @@
+"""`mpbroker serve` as a whole: what it refuses to start on, how it stops, what it leaves behind."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+
+from mpbroker.cli.control import ControlClient
+from ops.bench.brokers import HOST, Broker, Mpbroker, free_port
+from tests.clients.adapters import confluent_read, confluent_write
+from tests.clients.conftest import create_topic, stop_cleanly
+from tests.clients.samples import sample_records, stored_in
+from tests.clients.tools import eventually
+
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+START_TIMEOUT_S = 30
+STOP_TIMEOUT_S = 20
+FAILED, WRONG_SETTINGS = 1, 2
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Mpbroker]:
+    yield from started(tmp_path / "broker")
+
+
+@pytest.fixture
+def neighbour(tmp_path: Path) -> Iterator[Mpbroker]:
+    yield from started(tmp_path / "neighbour")
+
+
+def started(directory: Path) -> Iterator[Mpbroker]:
+    directory.mkdir()
+    running = Mpbroker(directory)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.kill()
+
+
+def processes(broker: Broker) -> list[psutil.Process]:
+    """The supervisor first."""
+    return broker.tree().members()
+
+
+def titled(broker: Broker, title: str) -> psutil.Process:
+    (found,) = [
+        each for each in processes(broker) if " ".join(each.cmdline()).strip() == f"mpbroker: {title}"
+    ]
+    return found
+
+
+def all_end(members: list[psutil.Process]) -> bool:
+    _, alive = psutil.wait_procs(members, timeout=STOP_TIMEOUT_S)
+    return not alive
+
+
+def control(broker: Mpbroker) -> ControlClient:
+    return ControlClient(broker.runtime_dir)
+
+
+def refused(tmp_path: Path, *flags: str, runtime_dir: str | None = None) -> tuple[int, str]:
+    """Exit code and the one line that a broker says which may not start."""
+    made = Mpbroker(tmp_path / "refused", flags=flags)
+    environment = {**made.environment(), "MPBROKER_RUNTIME_DIR": runtime_dir or str(made.runtime_dir)}
+    try:
+        done = subprocess.run(
+            made.command(),
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=START_TIMEOUT_S,
+            check=False,
+        )
+    finally:
+        made.kill()
+    if made.runtime_dir.exists():
+        made.runtime_dir.rmdir()
+    (line,) = done.stderr.splitlines()
+    return done.returncode, line
+
+
+def test_a_busy_port_names_its_holder(broker: Mpbroker, tmp_path: Path) -> None:
+    code, said = refused(tmp_path, "--listeners", f"PLAINTEXT://{broker.bootstrap}")
+    assert code == FAILED
+    holder = re.search(r"in use by process (\d+) \(mpbroker: ", said)
+    assert holder, said
+    assert int(holder[1]) in [each.pid for each in processes(broker)]
+
+
+def test_a_second_broker_on_the_same_directory(broker: Mpbroker, tmp_path: Path) -> None:
+    code, said = refused(tmp_path, "--log-dirs", str(broker.log_dir))
+    assert (code, f"{broker.log_dir} is locked by another broker" in said) == (FAILED, True), said
+
+
+def test_a_second_broker_in_the_same_runtime_directory(broker: Mpbroker, tmp_path: Path) -> None:
+    code, said = refused(tmp_path, runtime_dir=str(broker.runtime_dir))
+    assert (code, "is in use by another broker" in said) == (FAILED, True), said
+    assert control(broker).call("status")["node_id"] == 1
+
+
+def test_a_foreign_directory(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").touch()
+    code, said = refused(tmp_path, "--log-dirs", str(tmp_path / "photos"))
+    assert (code, "is not empty (it contains cat.jpg)" in said) == (FAILED, True), said
+    assert [path.name for path in (tmp_path / "photos").iterdir() if path.name != ".lock"] == ["cat.jpg"]
+
+
+def test_the_directory_of_another_node(broker: Mpbroker, tmp_path: Path) -> None:
+    broker.stop()
+    code, said = refused(tmp_path, "--log-dirs", str(broker.log_dir), "-o", "node.id=5")
+    assert (code, "belongs to node 1, this broker is node 5" in said) == (FAILED, True), said
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, said = refused(tmp_path, "--log-dirs", str(tmp_path / "file" / "data"))
+    assert (code, f"cannot use {tmp_path}/file/data: Not a directory" in said) == (FAILED, True), said
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_what_is_not_built_is_never_served_in_plain(tmp_path: Path, protocol: str) -> None:
+    code, said = refused(tmp_path, "--listeners", f"{protocol}://{HOST}:{free_port()}")
+    assert (code, f"needs {protocol}, which is not built yet" in said) == (WRONG_SETTINGS, True), said
+
+
+def test_a_runtime_directory_that_is_not_in_memory(tmp_path: Path) -> None:
+    code, said = refused(tmp_path, runtime_dir="/proc/self")
+    assert (code, "is on proc, not on a tmpfs" in said) == (FAILED, True), said
+
+
+def test_a_runtime_directory_with_too_long_a_name(tmp_path: Path) -> None:
+    code, said = refused(tmp_path, runtime_dir=f"/dev/shm/{'x' * 100}")
+    assert (code, "too long a name for a socket" in said) == (FAILED, True), said
+
+
+def test_an_address_of_another_machine(tmp_path: Path) -> None:
+    code, said = refused(tmp_path, "--listeners", f"PLAINTEXT://192.0.2.1:{free_port()}")
+    assert (code, "Cannot assign requested address" in said) == (FAILED, True), said
+
+
+def test_several_brokers_on_one_host(broker: Mpbroker, neighbour: Mpbroker) -> None:
+    both = [(each, sample_records(1, 10, seed)) for seed, each in enumerate((broker, neighbour))]
+    for each, records in both:
+        create_topic(each.bootstrap, "same-name", 1)
+        confluent_write(each.bootstrap, "same-name", records, "none")
+    for each, records in both:
+        assert [s.record for s in confluent_read(each.bootstrap, "same-name", 1, 10)] == records
+    assert control(broker).call("status")["cluster_id"] != control(neighbour).call("status")["cluster_id"]
+
+
+class Load:
+    """An idempotent producer that goes on until it is told to stop; `acked` are the numbers it was told."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.acked: list[int] = []
+        self.enough = threading.Event()
+        self._topic = topic
+        self._ending = threading.Event()
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0}
+        )
+        self._thread = threading.Thread(target=self._produce)
+        self._thread.start()
+
+    def _produce(self) -> None:
+        number = 0
+        while not self._ending.is_set():
+            self._producer.produce(self._topic, b"%d" % number, partition=0, on_delivery=self._told)
+            number += 1
+            self._producer.poll(0.0005)
+
+    def _told(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.acked.append(int(message.value() or b""))
+        if len(self.acked) >= 500:
+            self.enough.set()
+
+    def end(self) -> None:
+        self._ending.set()
+        self._thread.join()
+        self._producer.purge()
+        self._producer.poll(0)
+
+
+@pytest.mark.parametrize("whole_group", [False, True], ids=["supervisor", "process-group"])
+def test_sigterm_stops_gracefully_under_load(broker: Mpbroker, whole_group: bool) -> None:
+    """Also when every process of the tree gets the signal, as `timeout` and some init programs do it."""
+    create_topic(broker.bootstrap, "loaded", 1)
+    load = Load(broker.bootstrap, "loaded")
+    try:
+        assert load.enough.wait(STOP_TIMEOUT_S)
+        members = processes(broker)
+        if whole_group:
+            os.killpg(members[0].pid, signal.SIGTERM)
+        assert broker.stop() == 0, broker.output()
+        assert all_end(members)
+    finally:
+        load.end()
+    assert (broker.log_dir / CLEAN_SHUTDOWN).exists()
+    assert "ERROR" not in broker.output()
+    assert "was replaced" not in broker.output()
+    assert not any(broker.runtime_dir.iterdir())
+
+    broker.start()
+    read = confluent_read(broker.bootstrap, "loaded", 1, len(load.acked))
+    assert [int(s.record.value or b"") for s in read] == list(range(len(load.acked)))
+    stop_cleanly(broker)
+
+
+def test_a_second_signal_ends_it_at_once(broker: Mpbroker) -> None:
+    members = processes(broker)
+    titled(broker, "log").suspend()  # so that the first signal is not enough
+    members[0].terminate()
+    eventually(lambda: "stopping: SIGTERM" in broker.output(), "the first signal is heard")
+    members[0].terminate()
+    assert members[0].wait(STOP_TIMEOUT_S) == FAILED
+    assert all_end(members)
+    assert "told to stop a second time" in broker.output()
+    assert not (broker.log_dir / CLEAN_SHUTDOWN).exists()
+
+
+def test_children_end_with_the_supervisor_and_the_next_start_works(broker: Mpbroker) -> None:
+    create_topic(broker.bootstrap, "kept", 1)
+    records = sample_records(1, 100, seed=1)
+    confluent_write(broker.bootstrap, "kept", records, "none")
+    members = processes(broker)
+    members[0].kill()
+    assert all_end(members)
+
+    broker.start()
+    assert {0: confluent_read(broker.bootstrap, "kept", 1, 100)} == stored_in(records)
+    assert confluent_write(broker.bootstrap, "kept", records, "none") == list(range(100, 200))
+    stop_cleanly(broker)
+
+
+def test_handlers_are_resized_by_signal_and_by_command(broker: Mpbroker) -> None:
+    def handlers() -> int:
+        names = [each["name"] for each in control(broker).call("status")["processes"]]
+        return sum(name.startswith("handler ") for name in names)
+
+    before = handlers()
+    processes(broker)[0].send_signal(signal.SIGTTIN)
+    eventually(lambda: handlers() == before + 1, "one more handler after SIGTTIN")
+    processes(broker)[0].send_signal(signal.SIGTTOU)
+    eventually(lambda: handlers() == before, "one less after SIGTTOU")
+    assert control(broker).call("resize", handlers=before * 2, processors=2) == {
+        "handlers": before * 2,
+        "processors": 2,
+    }
+    assert handlers() == before * 2
+
+
+def test_the_pointer_names_the_broker_while_it_runs(broker: Mpbroker) -> None:
+    path = broker.log_dir / "mpbroker.json"
+    pointer = json.loads(path.read_text())
+    assert (pointer["runtime_dir"], pointer["pid"]) == (str(broker.runtime_dir), processes(broker)[0].pid)
+    stop_cleanly(broker)
+    assert not path.exists()
+
+
+def test_port_0_is_a_free_port(tmp_path: Path) -> None:
+    directory = tmp_path / "any-port"
+    directory.mkdir()
+    made = Mpbroker(directory, flags=("--listeners", f"PLAINTEXT://{HOST}:0"))
+    process = subprocess.Popen(made.command(), env=made.environment(), stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        found = re.search(rf"serving on PLAINTEXT://{HOST}:(\d+)", process.stderr.readline())
+        assert found
+        socket.create_connection((HOST, int(found[1])), timeout=START_TIMEOUT_S).close()
+        process.terminate()
+        process.communicate(timeout=STOP_TIMEOUT_S)
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.wait()
+        made.kill()

@@ -1,0 +1,82 @@
+"""What systemd is told: READY=1 only when the ports answer, STOPPING=1 before they close (sd_notify(3))."""
+
+import os
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ops.bench import frames
+from ops.bench.brokers import Mpbroker
+
+TIMEOUT_S = 30.0
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """With a short name: a socket's address has 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="mpbroker-notify-") as made:
+        yield Path(made)
+
+
+class Manager:
+    """The receiving end of the service manager's socket, and the service that it started."""
+
+    def __init__(self, directory: Path, address: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind("\0" + address[1:] if address.startswith("@") else address)
+        self.socket.settimeout(TIMEOUT_S)
+        self.service = Mpbroker(directory)
+        self.process = subprocess.Popen(
+            self.service.command(),
+            env={**self.service.environment(), "NOTIFY_SOCKET": address},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def told_until(self, wanted: str) -> list[str]:
+        """Every assignment up to the message with `wanted`, that message included."""
+        told: list[str] = []
+        while wanted not in told:
+            told += self.socket.recv(4096).decode().split("\n")
+        return told
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self.service.kill()
+        self.socket.close()
+
+
+@pytest.mark.parametrize("abstract", [False, True], ids=["path", "abstract"])
+def test_ready_means_that_the_ports_answer(directory: Path, abstract: bool) -> None:
+    address = f"@mpbroker-notify-{os.getpid()}" if abstract else str(directory / "notify")
+    manager = Manager(directory, address)
+    try:
+        told = manager.told_until("READY=1")
+        # One try, at once: whoever is started after this service will not wait either.
+        assert frames.PRODUCE in frames.advertised_apis(manager.service.address, timeout_s=TIMEOUT_S)
+        assert f"STATUS=Serving on PLAINTEXT://{manager.service.bootstrap}" in told
+        assert "STOPPING=1" not in told
+
+        manager.process.terminate()
+        manager.told_until("STOPPING=1")
+        assert manager.process.wait(TIMEOUT_S) == 0
+    finally:
+        manager.close()
+
+
+def test_a_service_that_cannot_start_is_never_ready(directory: Path) -> None:
+    (directory / "data").mkdir()
+    (directory / "data" / "stranger").touch()
+    manager = Manager(directory, str(directory / "notify"))
+    try:
+        assert manager.process.wait(TIMEOUT_S) == 1
+        manager.socket.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            manager.told_until("READY=1")
+    finally:
+        manager.close()
