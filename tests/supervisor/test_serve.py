@@ -176,8 +176,11 @@ class Load:
     def _produce(self) -> None:
         number = 0
         while not self._ending.is_set():
-            self._producer.produce(self._topic, b"%d" % number, partition=0, on_delivery=self._told)
-            number += 1
+            try:
+                self._producer.produce(self._topic, b"%d" % number, partition=0, on_delivery=self._told)
+                number += 1
+            except BufferError:
+                self._producer.poll(0.05)
             self._producer.poll(0.0005)
 
     def _told(self, error: KafkaError | None, message: Message) -> None:
