@@ -62,6 +62,7 @@ MAY_PACK_INTO = ("mpbroker/protocol/", "mpbroker/records/")
 MAY_PAUSE = (
     "tests/chaos/killer.py",
     "tests/chaos/leaks.py",
+    "tests/chaos/topics.py",
     "tests/chaos/workload.py",
     "tests/clients/tools.py",
 )

@@ -1,7 +1,7 @@
 """What the log process's turn does in a second, alone: one-record jobs that wait in a handler's ring, answers
 that a processor takes.
 
-    python ops/bench/log.py [--seconds 3] [--directory DIR] [--partitions 1] [--record-bytes 100]
+    python -m ops.bench.log [--seconds 3] [--directory DIR] [--partitions 1] [--record-bytes 100]
 
 Jobs are built once and sent again and again, so that only the turn is measured. For each flush policy: jobs
 per second of the time spent in the turn, of the wall clock, per round, and the commit rounds per second.

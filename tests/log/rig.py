@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 import signal
 import struct
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,7 +30,7 @@ from mpbroker.ipc.slots import (
     write_job_header,
 )
 from mpbroker.ipc.table import Partition, read_partition
-from mpbroker.ipc.topology import COORDINATOR, LOG, SharedMemory, Sizes, handler, processor
+from mpbroker.ipc.topology import COORDINATOR, LOG, SUPERVISOR, SharedMemory, Sizes, handler, processor
 from mpbroker.log.process import LogProcess, run
 from mpbroker.records.batch import scan_batch
 
@@ -107,9 +109,7 @@ class Rig:
                 os.write(2, f"{error}\n".encode())
             finally:
                 os._exit(code)
-        supervisor_bell = self.memory.doorbell(0)
-        supervisor_bell.wait(20_000, lambda: states.load(LOG) == State.READY)
-        assert states.load(LOG) == State.READY
+        self.until(SUPERVISOR, lambda: states.load(LOG) == State.READY)
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
@@ -129,6 +129,14 @@ class Rig:
         if self.pid:
             self.kill()
         self.memory.close()
+
+    def until(self, role: int, condition: Callable[[], bool]) -> None:
+        """Waits at the role's doorbell; it may have been rung for something else before."""
+        bell = self.memory.doorbell(role)
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline
+            bell.wait(1000, condition)
 
     # ---- what the others do ----
 
@@ -155,7 +163,7 @@ class Rig:
 
     def await_answer(self) -> calls.Message:
         """From a forked process."""
-        self.memory.doorbell(COORDINATOR).wait(20_000, lambda: self.answer_ring.waiting() > 0)
+        self.until(COORDINATOR, lambda: self.answer_ring.waiting() > 0)
         answer = self.take_answer()
         assert answer is not None
         return answer
@@ -168,8 +176,8 @@ class Rig:
         timeout_ms: int = 30_000,
         back: bool = False,
     ) -> int:
-        """Pushes one produce job; each batch goes to (slot, generation, config version). Returns its request
-        number.
+        """Pushes one produce job; each batch goes to (slot, generation, config version). Returns its
+        request number.
         """
         head = job_bytes(len(batches))
         hole_at = head + 8
@@ -261,9 +269,9 @@ class Rig:
     def await_replies(self, count: int) -> list[Reply]:
         """From a forked process."""
         self.bell.ring()
-        bell, out = self.memory.doorbell(self.processor), self.replies()
+        out = self.replies()
         while len(out) < count:
-            assert bell.wait(20_000, lambda: self.from_log.waiting() > 0) or self.from_log.waiting()
+            self.until(self.processor, lambda: self.from_log.waiting() > 0)
             out += self.replies()
         return out
 

@@ -14,7 +14,7 @@ import pytest
 from mpbroker.ipc import calls
 from mpbroker.ipc.process import pack_fence
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.ipc.topology import LOG
+from mpbroker.ipc.topology import LOG, SUPERVISOR
 from mpbroker.log.log_dir import lock_log_dirs
 from mpbroker.log.reader import Bound, PartitionReader
 from mpbroker.records.iterate import iterate_batches
@@ -122,18 +122,18 @@ def test_a_dead_handlers_jobs_are_appended_before_its_fence(
     for i in range(500):
         r.job([(target, batch(producer=(3, 0, i)))])
     acks = r.memory.words("fence_acks")
-    order = pack_fence(1, 0, r.handler)
-    r.memory.words("fence_orders").store(LOG, order)
+    first = pack_fence(1, 1, r.handler)
+    r.memory.words("fence_orders").store(LOG, first)
     r.bell.ring()
-    assert r.memory.doorbell(0).wait(20_000, lambda: acks.load(LOG) == order) or acks.load(LOG) == order
+    r.until(SUPERVISOR, lambda: acks.load(LOG) == first)
     assert len(r.replies()) == 500
     assert r.partition(target[0]).high_watermark == 500
     r.memory.reset_rings_of(r.handler)
     r.memory.words("roles").store(r.handler, 2)
-    order = pack_fence(2, 1, r.handler)
-    r.memory.words("fence_orders").store(LOG, order)
+    second = pack_fence(2, 0, r.handler)
+    r.memory.words("fence_orders").store(LOG, second)
     r.bell.ring()
-    assert r.memory.doorbell(0).wait(20_000, lambda: acks.load(LOG) == order) or acks.load(LOG) == order
+    r.until(SUPERVISOR, lambda: acks.load(LOG) == second)
     r.bind()
     r.job([(target, batch(producer=(3, 0, 500)))])
     assert r.await_replies(1)[0].results[0].base_offset == 500

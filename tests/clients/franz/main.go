@@ -2,6 +2,7 @@
 //
 //	franz produce BOOTSTRAP TOPIC CODEC              records as JSON lines on stdin, one offset per line on stdout
 //	franz consume BOOTSTRAP TOPIC PARTITIONS COUNT   records as JSON lines on stdout
+//	franz join    BOOTSTRAP TOPIC GROUP              number of records of a new group's first poll
 //	franz create  BOOTSTRAP TOPIC PARTITIONS
 //	franz topics  BOOTSTRAP                          topic and number of partitions per line
 //	franz delete  BOOTSTRAP TOPIC
@@ -111,6 +112,16 @@ func consume(ctx context.Context, topic string, partitions, count int) {
 	}
 }
 
+// join prints how many records the first poll of a group's only member brings.
+func join(ctx context.Context, topic, group string) {
+	member := client(kgo.ConsumeTopics(topic), kgo.ConsumerGroup(group),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	defer member.Close()
+	fetches := member.PollFetches(ctx)
+	check(fetches.Err())
+	fmt.Println(fetches.NumRecords())
+}
+
 func create(ctx context.Context, topic string, partitions int) {
 	_, err := kadm.NewClient(client()).CreateTopic(ctx, int32(partitions), 1, nil, topic)
 	check(err)
@@ -144,6 +155,8 @@ func main() {
 		produce(ctx, arguments[2], arguments[3])
 	case len(arguments) == 5 && arguments[0] == "consume":
 		consume(ctx, arguments[2], number(arguments[3]), number(arguments[4]))
+	case len(arguments) == 4 && arguments[0] == "join":
+		join(ctx, arguments[2], arguments[3])
 	case len(arguments) == 4 && arguments[0] == "create":
 		create(ctx, arguments[2], number(arguments[3]))
 	case len(arguments) == 2 && arguments[0] == "topics":

@@ -1,0 +1,175 @@
+"""What no good client sends: each is answered with Kafka's error code or with a closed connection, at once,
+and harms nobody else.
+"""
+
+import os
+import socket
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from ops.bench import frames
+from ops.bench.brokers import Broker
+from tests.clients.adapters import confluent_write
+from tests.clients.conftest import TopicMaker
+from tests.clients.samples import CREATE_TIME_MS, Record
+from tests.clients.tools import kafka_tool
+
+ANSWER_WITHIN_S = 10
+
+METADATA, UNKNOWN_API = 3, 999
+NONE, OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, UNKNOWN_TOPIC, TOO_LARGE = 0, 1, 2, 3, 10
+UNSUPPORTED_VERSION, INVALID_RECORD = 35, 87
+
+REQUEST_BYTES_MAX = 100 << 20
+TLS_CLIENT_HELLO = bytes.fromhex("1603010200010001fc0303") + bytes(506)
+
+RECORD_BYTES = 100
+ONE_RECORD = Record(0, None, b"good", (), CREATE_TIME_MS)
+# Kafka: DefaultRecordBatch.
+BATCH_LENGTH_AT, BATCH_CRC_AT = 8, 17
+
+
+def request(api_key: int, version: int, body: bytes = b"") -> bytes:
+    """With the header of the oldest versions and no client id."""
+    payload = struct.pack(">hhih", api_key, version, 7, -1) + body
+    return struct.pack(">i", len(payload)) + payload
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the broker ends the connection without a word; raises TimeoutError when it says nothing."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.fixture
+def still_served(broker: Broker) -> Callable[[], bool]:
+    return lambda: frames.PRODUCE in frames.advertised_apis(broker.address, timeout_s=ANSWER_WITHIN_S)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(struct.pack(">i", -1), id="negative-size"),
+        pytest.param(struct.pack(">i", REQUEST_BYTES_MAX + 1), id="one-byte-too-large"),
+        pytest.param(struct.pack(">i", (1 << 31) - 1), id="largest-size"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n", id="http"),
+        pytest.param(TLS_CLIENT_HELLO, id="tls-hello"),
+        pytest.param(struct.pack(">i", 64) + b"\xa5" * 64, id="garbage"),
+        pytest.param(struct.pack(">ii", 4, 0), id="half-a-header"),
+        pytest.param(request(UNKNOWN_API, 0), id="unknown-api"),
+        pytest.param(request(METADATA, 99), id="unknown-version"),
+        pytest.param(request(METADATA, 1), id="no-body"),
+        pytest.param(request(METADATA, 1, struct.pack(">i", (1 << 31) - 1)), id="endless-array"),
+        pytest.param(request(METADATA, 1, struct.pack(">ih", 1, -2)), id="negative-string"),
+    ],
+)
+def test_the_connection_is_closed(broker: Broker, still_served: Callable[[], bool], sent: bytes) -> None:
+    with frames.connected(broker.address, ANSWER_WITHIN_S) as connection:
+        connection.sendall(sent)
+        assert is_closed(connection)
+    assert still_served()
+
+
+@pytest.mark.parametrize("sent", [b"", struct.pack(">i", 100) + b"\0\3"], ids=["nothing", "half-a-frame"])
+def test_a_client_that_ends_is_let_go(broker: Broker, sent: bytes) -> None:
+    """Also when its end comes together with its last bytes."""
+    with frames.connected(broker.address, ANSWER_WITHIN_S) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        assert is_closed(connection)
+
+
+def test_a_request_of_a_client_that_ends_is_still_answered(broker: Broker) -> None:
+    with frames.connected(broker.address, ANSWER_WITHIN_S) as connection:
+        connection.sendall(request(METADATA, 1, struct.pack(">i", -1)))
+        connection.shutdown(socket.SHUT_WR)
+        assert len(connection.recv(4)) == 4
+
+
+def test_random_frames_harm_nobody(broker: Broker, still_served: Callable[[], bool]) -> None:
+    """Behind the header of every API that is served, in its highest version."""
+    for api_key, (_, highest) in frames.advertised_apis(broker.address).items():
+        for size in (0, 1, 7, 300):
+            with frames.connected(broker.address, ANSWER_WITHIN_S) as connection:
+                connection.sendall(request(api_key, highest, os.urandom(size)))
+                connection.shutdown(socket.SHUT_WR)
+                while not is_closed(connection):
+                    pass
+    assert still_served()
+
+
+def test_an_unknown_version_of_api_versions_is_answered(broker: Broker) -> None:
+    """In version 0, so that a client of the future can find out what it may say."""
+    with frames.connected(broker.address, ANSWER_WITHIN_S) as connection:
+        connection.sendall(request(frames.API_VERSIONS, 99, b"\0"))
+        size, correlation, error = struct.unpack(">iih", connection.recv(10, socket.MSG_WAITALL))
+        assert (correlation, error) == (7, UNSUPPORTED_VERSION)
+        assert size > 6
+
+
+def error_code(broker: Broker, sent: frames.Request) -> int:
+    with frames.connected(broker.address, ANSWER_WITHIN_S) as connection:
+        return frames.exchange(connection, sent)[0]
+
+
+def produced(topic: str, change: Callable[[bytearray], None]) -> frames.Request:
+    """A Produce request whose batch was changed."""
+    made = frames.produce(topic, 1, RECORD_BYTES)
+    batch = bytearray(frames.record_batch(1, RECORD_BYTES))
+    start = len(made.frame) - len(batch)
+    change(batch)
+    return frames.Request(made.frame[:start] + bytes(batch), made.error_at)
+
+
+def spoil_crc(batch: bytearray) -> None:
+    batch[BATCH_CRC_AT] ^= 1
+
+
+def spoil_record(batch: bytearray) -> None:
+    batch[-10] ^= 1
+
+
+def spoil_length(batch: bytearray) -> None:
+    """No whole batch is left then, where exactly one must be."""
+    struct.pack_into(">i", batch, BATCH_LENGTH_AT, len(batch) * 2)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error"),
+    [(spoil_crc, CORRUPT_MESSAGE), (spoil_record, CORRUPT_MESSAGE), (spoil_length, INVALID_RECORD)],
+)
+def test_a_corrupt_batch_is_refused(
+    broker: Broker, new_topic: TopicMaker, spoil: Callable[[bytearray], None], error: int
+) -> None:
+    topic = new_topic(1)
+    confluent_write(broker.bootstrap, topic, [ONE_RECORD], "none")
+    assert error_code(broker, produced(topic, spoil)) == error
+    assert error_code(broker, frames.produce(topic, 1, RECORD_BYTES)) == NONE
+    listed = kafka_tool(
+        "org.apache.kafka.tools.GetOffsetShell", "--bootstrap-server", broker.bootstrap, "--topic", topic
+    )
+    assert f"{topic}:0:2" in listed, "only the good batches are in the log"
+
+
+def test_unknown_topics(broker: Broker) -> None:
+    assert error_code(broker, frames.fetch("no-such-topic", 0, 1000)) == UNKNOWN_TOPIC
+    assert error_code(broker, frames.produce("no-such-topic", 1, RECORD_BYTES)) == UNKNOWN_TOPIC
+    assert error_code(broker, frames.delete_topic("no-such-topic")) == UNKNOWN_TOPIC
+
+
+@pytest.mark.parametrize("offset", [-5, 2, 1 << 62])
+def test_offsets_outside_of_the_log(broker: Broker, new_topic: TopicMaker, offset: int) -> None:
+    topic = new_topic(1)
+    confluent_write(broker.bootstrap, topic, [ONE_RECORD], "none")
+    assert error_code(broker, frames.fetch(topic, offset, 1000)) == OFFSET_OUT_OF_RANGE
+
+
+def test_a_batch_that_is_too_large(broker: Broker, new_topic: TopicMaker) -> None:
+    topic = new_topic(1, config={"max.message.bytes": "1000"})
+    confluent_write(broker.bootstrap, topic, [ONE_RECORD], "none")
+    assert error_code(broker, frames.produce(topic, 1, 2000)) == TOO_LARGE
+    assert error_code(broker, frames.produce(topic, 1, 500)) == NONE
