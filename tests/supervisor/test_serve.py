@@ -1,7 +1,6 @@
 """`mpbroker serve` as a whole: what it refuses to start on, how it stops, what it leaves behind."""
 
 import json
-import os
 import re
 import signal
 import socket
