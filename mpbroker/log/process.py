@@ -93,7 +93,7 @@ class LogProcess:
     def serve(self) -> int:
         while True:
             self._obey_fence()
-            if self.context.must_stop() and self._fence_tails is None:
+            if self.context.must_stop() and (self._fence_tails is None or self.context.orphaned):
                 return self._stop()
             self.work(MAX_SLEEP_MS)
             self._keep_house()
@@ -257,6 +257,10 @@ class LogProcess:
         """What was published is still appended and answered; then all is flushed, closed and marked as
         clean.
         """
+        if self.context.orphaned:
+            # Whoever was to get an answer is leaving too, and nobody would tell.
+            for role in range(PROCESSES):
+                self.turn.forget(role)
         while not self.turn.is_settled:
             self.work(10)
         self.manager.close_cleanly()

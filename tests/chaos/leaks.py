@@ -4,8 +4,8 @@ import time
 from collections.abc import Mapping
 
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.topology import LAYOUT_VERSION, PROCESSES, PUBLIC_MAGIC, counter_page, name_of
-from mpbroker.supervisor.runtime_dir import PUBLIC_NAME
 from ops.bench.brokers import Broker, Mpbroker
 from shm.region import Region
 
