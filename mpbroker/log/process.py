@@ -232,9 +232,7 @@ class LogProcess:
         self.context.acknowledge_fence()
 
     def _stop(self) -> int:
-        """What was published is still appended and answered; then all is flushed, closed and marked as
-        clean.
-        """
+        """What was published is still appended and answered; then all is flushed, closed and marked clean."""
         while not self.turn.is_settled:
             self.work(10)
         self.manager.close_cleanly()
