@@ -1,5 +1,4 @@
-"""Tight native loops over the primitives, for their benchmark and their stress tests: Python is too slow to
-meet the bad moments.
+"""Tight native loops over the primitives, for benchmarks and for stress tests that Python is too slow for.
 
 `Lockstep` lets two processes do the two halves of a "store mine, fence, look at yours" protocol at the same
 time, over and over. In each round at least one of them must see the other; a round in which neither does is a
@@ -109,9 +108,7 @@ cdef class Lockstep:
         return misses
 
     def space_misses(self, Ring ring, uint64_t rounds) -> int:
-        """Side 0, before a full ring, asks for space and looks once more; side 1 takes a slot and looks
-        whether to ring.
-        """
+        """Side 0, at a full ring, asks for space, looks again; side 1 takes a slot, looks whether to ring."""
         cdef uint64_t round, base = load_relaxed(self.pace.mine), misses = 0, saw
         cdef Slot slot
         with nogil:
@@ -137,9 +134,7 @@ cdef inline uint64_t check_word(uint64_t number, uint64_t place) noexcept nogil:
 
 
 def ring_stream(Ring ring, uint64_t count, uint64_t batch) -> None:
-    """Producer: pushes `count` numbered, self-checking slots, publishing once per `batch`; yields the CPU
-    when the ring is full.
-    """
+    """Producer: pushes `count` numbered, self-checking slots, `batch` per publish; yields at a full ring."""
     cdef uint64_t number, place, staged = 0
     cdef Slot slot
     with nogil:
@@ -158,9 +153,7 @@ def ring_stream(Ring ring, uint64_t count, uint64_t batch) -> None:
 
 
 def ring_drain(Ring ring, uint64_t count) -> int:
-    """Consumer: takes `count` slots of a `ring_stream`; returns how many were not what was due at their
-    place.
-    """
+    """Consumer: takes `count` slots of a `ring_stream`; returns how many were wrong in their place."""
     cdef uint64_t number = 0, waiting, i, place, wrong = 0
     cdef Slot *slot
     cdef bint good
@@ -182,9 +175,7 @@ def ring_drain(Ring ring, uint64_t count) -> int:
 
 
 def ring_rounds(Ring ring, uint64_t rounds, uint64_t batch) -> int:
-    """Both sides in one process: pushes and takes `batch` slots, `rounds` times; returns a sum, so that
-    nothing is left out.
-    """
+    """Both sides in one process: `rounds` of `batch` slots; returns a sum, so that nothing is left out."""
     cdef uint64_t number, i, total = 0
     cdef Slot slot
     if batch > ring.ref.size:
@@ -202,8 +193,7 @@ def ring_rounds(Ring ring, uint64_t rounds, uint64_t batch) -> int:
 
 
 def table_storm(SlotTable table, uint64_t slot, uint64_t writes) -> int:
-    """Writer: publishes payloads that are one number over and over, growing from the slot's version; returns
-    the last number.
+    """Writer: payloads of one number repeated, growing from the slot's version; returns the last.
 
     The payload must be a multiple of 8 bytes, up to 4096.
     """

@@ -99,8 +99,7 @@ cdef void forget_blocks(ArenaRef *arena) noexcept nogil:
 
 
 cdef uint64_t find_block(ArenaRef *arena, int order) noexcept nogil:
-    """A block of the class, new or used. Once the extent is cut up: of a larger class, or the extent is cut
-    anew when all is free.
+    """A block of the class: used, new, cut from a larger, or of an extent that is cut anew when all is free.
 
     Without the last step an arena whose extent went into small blocks could never again hold a large one.
     """

@@ -32,9 +32,7 @@ def bucket_bounds(bucket: int) -> tuple[int, int]:
 
 
 def quantile(counts: list[int], fraction: float) -> float:
-    """The value below which a fraction of what a histogram counted lies, within 12.5 %; 0 when it counted
-    nothing.
-    """
+    """The value below which a fraction of a histogram's counts lies, within 12.5 %; 0 when empty."""
     if not 0 <= fraction <= 1:
         raise ValueError(f"a quantile is a fraction between 0 and 1, not {fraction}")
     total = sum(counts)

@@ -1,6 +1,4 @@
-"""An eventfd with an `armed` word, so that nobody pays a system call to wake who is awake; see
-`doorbell.pxd`.
-"""
+"""An eventfd with an `armed` word: nobody pays a system call to wake who is awake; see `doorbell.pxd`."""
 import os
 import select
 
@@ -45,9 +43,7 @@ cdef class Doorbell:
         bell_drain(&self.ref)
 
     def wait(self, timeout_ms: int, something_waits) -> bool:
-        """Consumer: arms, looks again through `something_waits()`, sleeps at most `timeout_ms`. True when
-        rung or found.
-        """
+        """Consumer: arms, looks again, sleeps at most `timeout_ms`. True when rung or something waits."""
         bell_arm(&self.ref)
         try:
             if something_waits():

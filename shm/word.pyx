@@ -1,6 +1,4 @@
-"""Single shared 64-bit words with real memory order, for state that is one number: epochs, acknowledgements,
-dirty bits.
-"""
+"""Shared 64-bit words with real memory order, for state that is one number: epochs, acks, dirty bits."""
 from libc.stdint cimport uint64_t
 
 from shm.atomics cimport fence_full, load_acquire, store_release

@@ -384,8 +384,9 @@ class Coordinator:
         self._settle_announced()
 
     def _note_partitions(self, topic_id: bytes, name: str, partitions: int, answer: Message) -> None:
-        """A partition that is offline has a slot that says so. One without a slot is tried again; until
-        then it is announced with generation 0, which no slot ever has.
+        """An offline partition has a slot that says so; one without a slot is tried again.
+
+        Until then it is announced with generation 0, which no slot ever has.
         """
         images = {number: PartitionImage(number, 0, 0) for number in range(partitions)}
         problems = []

@@ -169,8 +169,11 @@ class MetadataState:
 
 @dataclass
 class Decision:
-    """What a call comes to. The answer is true once `records` are durable, the topics of `awaits` can be used
-    and those of `removes` are gone."""
+    """What a call comes to.
+
+    The answer is true once `records` are durable, the topics of `awaits` can be used and those of
+    `removes` are gone.
+    """
 
     answer: Message
     records: list[MetadataRecord] = field(default_factory=list)

@@ -1,5 +1,4 @@
-"""Answers to requests: response frames in blocks of this handler's arena, lent to a processor until it has
-sent them.
+"""Answers: response frames in blocks of this handler's arena, lent to a processor until it has sent them.
 
 block of a SEND         | frame |
 block of a SEND_PARTS   | bytes of all PART_BYTES | pad to 8 | n times Part |

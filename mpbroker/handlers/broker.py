@@ -1,6 +1,4 @@
-"""What the APIs see of the broker: configuration, metadata, partitions, and whom they can ask. Tests put
-their own in its place.
-"""
+"""What the APIs see of the broker: configuration, metadata, partitions, and whom they can ask."""
 
 from __future__ import annotations
 

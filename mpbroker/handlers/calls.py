@@ -1,6 +1,4 @@
-"""Questions to the coordinator: a message in a block of this handler's arena, an answer that ends its
-lease.
-"""
+"""Calls to the coordinator: a message in a block of this handler's arena; the ANSWER ends its lease."""
 
 from __future__ import annotations
 

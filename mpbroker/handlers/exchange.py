@@ -1,6 +1,4 @@
-"""One request and the one answer that it gets: now, later, or a closed connection, but never twice and never
-nothing.
-"""
+"""One request and its one answer: now, later, or a closed connection; never twice and never nothing."""
 
 from __future__ import annotations
 
@@ -105,9 +103,7 @@ class Exchange:
         self._end()
 
     def fail(self, code: ErrorCode) -> None:
-        """Answers with an error in the form that this API has for it; closes the connection if it has
-        none.
-        """
+        """Answers with an error in the form that this API has for it; without one, closes the connection."""
         if self.done:
             return
         try:

@@ -1,5 +1,4 @@
-"""Fetches that wait for bytes: parked under the partition table slots they read, marked there so that the log
-process tells us.
+"""Fetches that wait for bytes: parked under the partition table slots they read, with a waiting mark on each.
 
 A mark is set before the fetch looks once more and cleared with the last fetch of its slot. The log process
 publishes, then reads the marks, then moves our dirty word: either the second look sees the new bytes or the

@@ -1,5 +1,4 @@
-"""Appends that the slow path asks for: the validated batches and their job in one block of this handler's
-arena.
+"""Appends that the slow path asks for: validated batches and their job in one block of this handler's arena.
 
     | JobHeader | n times JobBatch | batch, padded to 8 | … |
 
@@ -40,9 +39,7 @@ class Append(NamedTuple):
 
 
 Then: TypeAlias = Callable[[list[Batch] | None], None]
-"""Gets the filled batches in the order they were given, or None if the log process died: nobody knows
-then.
-"""
+"""Gets the filled batches in the order given; None if the log process died, so that nobody knows."""
 
 
 class Jobs:

@@ -1,6 +1,4 @@
-"""The producing end of a ring: what does not fit waits here, in order, until the consumer has made room.
-Nothing is dropped.
-"""
+"""The producing end of a ring: what does not fit waits here, in order, until there is room."""
 
 from __future__ import annotations
 

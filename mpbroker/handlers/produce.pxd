@@ -1,5 +1,4 @@
-"""The common Produce request, decoded, validated and turned into a job without Python (KIP-98,
-ProduceRequest.json v3-13).
+"""The common Produce request (v3-13), decoded, validated and turned into a job without Python (KIP-98).
 
 Two passes over the body: `measure` walks its structure and checks every bound; `accept` then looks topics up,
 validates the batches and writes the job and the answer behind the request, in what its block has left:

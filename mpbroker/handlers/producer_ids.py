@@ -1,6 +1,4 @@
-"""Producer ids, handed out one by one from blocks that the coordinator allocates durably. (Kafka:
-RPCProducerIdManager, KIP-730.)
-"""
+"""Producer ids, given out singly from durably allocated blocks (Kafka: RPCProducerIdManager, KIP-730)."""
 
 from __future__ import annotations
 

@@ -20,9 +20,7 @@ MOST_DEAD_TIMERS = 256
 
 
 class Operation(Protocol):
-    """What can wait. Each of the two ends it; the purgatory calls `expire` at most once, and never after
-    `try_complete` said yes.
-    """
+    """What can wait; either method ends it: `expire` at most once, never after a true `try_complete`."""
 
     def try_complete(self) -> bool: ...
 
@@ -42,9 +40,7 @@ class Watch(Generic[K]):
 
 
 class Purgatory(Generic[K]):
-    """`on_first(key)` is called before the first operation that waits for a key looks again, `on_last(key)`
-    after the last ended.
-    """
+    """`on_first(key)`: before the first that waits for a key looks again; `on_last(key)`: once none does."""
 
     def __init__(
         self,

@@ -17,9 +17,7 @@ READ_COMMITTED = 1
 
 
 def bound_of(partition: Partition, isolation_level: int) -> Bound:
-    """The end of what a consumer may see: high watermark, or last stable offset if it wants committed
-    records only.
-    """
+    """The end of what a consumer may see: high watermark, or last stable offset for read_committed."""
     if isolation_level == READ_COMMITTED:
         return Bound(
             partition.last_stable_offset, partition.last_stable_segment, partition.last_stable_position

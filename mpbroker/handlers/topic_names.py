@@ -29,9 +29,7 @@ def problem_with(name: str) -> str | None:
 
 
 def collision(name: str, existing: Iterable[str]) -> str | None:
-    """Another topic whose name differs only in periods and underscores: their metrics could not be told
-    apart.
-    """
+    """Another topic that differs only in periods and underscores: their metrics would get the same name."""
     if "." not in name and "_" not in name:
         return None
     plain = name.replace(".", "_")

@@ -1,5 +1,4 @@
-"""The topics as the produce turn needs them: found by name or id in a few nanoseconds, filled by Python from
-the metadata.
+"""The topics as the produce turn needs them: found by name or id in a few ns, filled by Python.
 
     Topic      policy, and a Place per partition number
     Index      open addressing, linear probing: hash -> Topic; one for names, one for ids

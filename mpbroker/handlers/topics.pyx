@@ -82,9 +82,7 @@ cdef class TopicTable:
         self._reindex()
 
     def update(self, changed=(), removed=()) -> None:
-        """Puts (policy, {partition: (slot, generation)}) of each changed topic; drops the topics with the
-        removed ids.
-        """
+        """Puts (policy, {partition: (slot, generation)}) of each changed topic; drops the removed ids."""
         cdef Topic *topic
         changed = list(changed)
         self._grow(self.count + len(changed))

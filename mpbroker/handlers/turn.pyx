@@ -1,5 +1,4 @@
-"""A handler's turn: sleep until there is work, take all of it, do the common produce requests without Python,
-hand back the rest.
+"""A handler's turn: take all that waits, do the common produce requests without Python, hand back the rest.
 
     1. sleep      arm the bell, look at every ring and watched word, sleep for at most the time given
     2. take       copy each ring's slots and advance its head before acting on them

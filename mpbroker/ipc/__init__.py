@@ -1,3 +1,1 @@
-"""The layouts that processes share: who talks to whom (`topology`), descriptors (`slots`), partition slots
-(`table`), counters.
-"""
+"""What processes share: who talks to whom (`topology`), descriptors (`slots`), partition slots (`table`)."""

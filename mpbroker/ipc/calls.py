@@ -1,5 +1,4 @@
-"""Typed messages between handlers, coordinator and log process; they travel as msgpack in the block of a CALL
-or ANSWER.
+"""Messages between handlers, coordinator and log process: msgpack in the block of a CALL or ANSWER.
 
 A call is answered exactly once with its answer type or with `Failed`; `error` fields are Kafka error codes.
 """
@@ -77,9 +76,7 @@ class ProducerIds(Struct, tag="producer_ids"):
 
 
 class EnsureTopic(Struct, tag="ensure_topic"):
-    """coordinator -> log: open or create these partitions; idempotent. Answered when they can be appended
-    to.
-    """
+    """coordinator -> log: open or create these partitions; idempotent, answered when they take appends."""
 
     name: str
     topic_id: bytes
@@ -113,9 +110,7 @@ class RemovedTopic(Struct, tag="removed_topic"):
 
 
 class Recovered(Struct, tag="recovered"):
-    """coordinator -> log: every topic that exists has been ensured; what else lies in the log directories is
-    stray.
-    """
+    """coordinator -> log: every topic has been ensured; what else lies in the log directories is stray."""
 
 
 class Acknowledged(Struct, tag="acknowledged"):

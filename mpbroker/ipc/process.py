@@ -135,9 +135,7 @@ class ProcessContext:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """The kernel sends SIGTERM when the supervisor dies; closes the race with a parent that is dead
-    already.
-    """
+    """The kernel sends SIGTERM when the supervisor dies; also covers a supervisor that is dead already."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")

@@ -1,3 +1,1 @@
-"""The log: files in Kafka's format, their recovery, the reader that others import, and the process that
-writes.
-"""
+"""The log: files in Kafka's format, their recovery, the reader that others import, the writing process."""

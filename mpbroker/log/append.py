@@ -1,5 +1,4 @@
-"""Appending one batch in plain Python: what the native turn hands back, and the reference that it is tested
-against.
+"""Appending one batch in plain Python: what the native turn hands back, and its reference in tests.
 
 (Kafka: UnifiedLog.append, LocalLog.append, LogSegment.append.)
 """

@@ -30,8 +30,7 @@ cdef const char *judge(const uint8_t *p, int64_t length, int64_t next_offset, in
 
 def check_batches(int fd, int64_t position, int64_t end, int64_t next_offset, PartitionState state, bint apply_index,
                   int64_t producers_from):
-    """Checks every batch in [position, end) and replays it into the state: largest timestamp and indexes if told, producers from an
-    offset on.
+    """Checks every batch in [position, end) and replays it into the state; producers from an offset on.
 
     Stops at the first that is not whole and valid (Checked). Raises MemoryError.
     """

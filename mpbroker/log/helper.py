@@ -1,5 +1,4 @@
-"""A thread for what must not hold up the log process's loop: checkpoints with their fsync, and removal of
-directories.
+"""A thread for what must not hold up the log process's loop: checkpoints with their fsync, removals.
 
 One after the other, in the order given; the loop's turn runs without the GIL, so that a thread gets its
 share. What fails is told to the loop, which decides.

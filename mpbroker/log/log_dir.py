@@ -48,9 +48,7 @@ class Identity:
 
 
 def lock_log_dirs(config: BrokerConfig) -> list[int]:
-    """Makes and locks every log directory; the locks last as long as any process has these fds. Raises
-    FatalError.
-    """
+    """Makes and locks every log directory, for as long as any process has these fds. Raises FatalError."""
     fds: list[int] = []
     for name in config.log_dirs:
         directory = Path(name)
@@ -78,7 +76,8 @@ def lock_log_dirs(config: BrokerConfig) -> list[int]:
 
 
 def prepare_log_dirs(config: BrokerConfig) -> Identity:
-    """Checks that every directory is ours and of one cluster and node, and gives new ones their identity.
+    """Checks that each directory is of this cluster and node; gives new ones their identity.
+
     Raises FatalError.
     """
     found = {name: _read_properties(Path(name)) for name in config.log_dirs}

@@ -1,6 +1,4 @@
-"""Which partitions there are below the log directories, and which slot of the partition table each has
-(Kafka: LogManager).
-"""
+"""Which partitions lie below the log directories, and the slot of each in the table (Kafka: LogManager)."""
 
 from __future__ import annotations
 
@@ -86,9 +84,7 @@ class LogManager:
         self._queue_old_deletions()
 
     def _read_table(self) -> None:
-        """After a crash of this process alone the table still says which slot was whose, and how far readers
-        have seen.
-        """
+        """After a crash of this process alone the table still says which slot was whose and what was seen."""
         for slot in range(self.table.slots):
             found = read_partition(self.table, slot)
             if found.generation == 0:
@@ -189,9 +185,7 @@ class LogManager:
         )
 
     def _find(self, topic: EnsureTopic, number: int) -> LogDir | None:
-        """The log directory that has the partition. One of another topic of the same name is moved out of the
-        way.
-        """
+        """The log directory that has the partition; another topic's of that name is moved out of the way."""
         holders = []
         for home in self.dirs:
             directory = home.path / names.partition_name(topic.name, number)
@@ -322,9 +316,7 @@ class LogManager:
         self._checkpoint(names.HIGH_WATERMARKS, {s: log.state.high_watermark for s, log in self._online()})
 
     def checkpoint_recovery_points(self) -> None:
-        """With group commit all below the high watermark is durable; else all below the last roll that was
-        synced.
-        """
+        """With group commit all below the high watermark is durable; else all below the last synced roll."""
         for slot, log in self._online():
             if self.group:
                 log.recovery_point = max(log.recovery_point, log.state.high_watermark)
@@ -370,9 +362,7 @@ class LogManager:
             raise FatalError(text + "; it held the metadata, so the broker stops. Repair or replace the disk")
 
     def close_cleanly(self) -> None:
-        """Everything flushed, closed and marked. The turn must be settled. A directory that fails gets no
-        mark.
-        """
+        """All flushed, closed and marked; the turn must be settled. A directory that fails gets no mark."""
         for _, log in self._online():
             home = self.dirs[log.state.log_dir]
             try:

@@ -1,6 +1,4 @@
-"""Names of directories and files below a log directory (Kafka: LogFileUtils,
-UnifiedLog.parseTopicPartitionName, Uuid).
-"""
+"""Names below a log directory (Kafka: LogFileUtils, UnifiedLog.parseTopicPartitionName, Uuid)."""
 
 from __future__ import annotations
 
@@ -75,9 +73,7 @@ def parse_partition(name: str) -> PartitionName:
 
 
 def renamed(topic: str, partition: int, unique: str, suffix: str) -> str:
-    """The name of a directory that waits for deletion or was found stray; the topic is cut to what a file
-    system takes.
-    """
+    """The name of a directory to be deleted or found stray; the topic is cut to what a file system takes."""
     tail = f"-{partition}.{unique}{suffix}"
     return topic[: LONGEST_NAME - len(tail)] + tail
 

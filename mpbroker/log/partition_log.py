@@ -1,6 +1,4 @@
-"""One partition's directory, opened for appending by the log process: create, roll, rename, close (Kafka:
-UnifiedLog, LocalLog).
-"""
+"""One partition's directory, opened to append: create, roll, rename, close (Kafka: UnifiedLog, LocalLog)."""
 
 from __future__ import annotations
 
@@ -112,8 +110,7 @@ class PartitionLog:
         self.state.open_segment(base, *fds, wall_ms())
 
     def roll(self) -> list[int]:
-        """Begins a new segment at the log end. Returns fds to sync and close: the old files, the snapshot,
-        the directory.
+        """Begins a new segment at the log end. Returns fds to sync and close: old files, snapshot, directory.
 
         Raises OSError; the old segment is then still the active one.
         """
@@ -183,9 +180,7 @@ class PartitionLog:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Files that an interrupted deletion or cleaning left, and indexes without their segment (Kafka:
-    LogLoader).
-    """
+    """What an interrupted deletion or cleaning left, and indexes without their segment (Kafka: LogLoader)."""
     bases = set(segments_of(directory))
     for entry in directory.iterdir():
         if entry.name.endswith((DELETED_FILE_SUFFIX, ".cleaned", ".tmp")):

@@ -254,9 +254,7 @@ class LogProcess:
         self.context.acknowledge_fence()
 
     def _stop(self) -> int:
-        """What was published is still appended and answered; then all is flushed, closed and marked as
-        clean.
-        """
+        """What was published is still appended and answered; then all is flushed, closed and marked clean."""
         if self.context.orphaned:
             # Whoever was to get an answer is leaving too, and nobody would tell.
             for role in range(PROCESSES):

@@ -1,5 +1,4 @@
-"""Reading a partition's files from outside the log process: the broker's handlers, and Spark beside a running
-broker.
+"""Reading a partition's files from outside the log process: handlers, and Spark beside a running broker.
 
 A reader never sees a byte behind the bound it is given (from the partition table), and stays right while the
 log process appends and rolls: sealed segments are read to their end, the one that the bound names to its
@@ -34,9 +33,7 @@ class SegmentGone(Exception):
 
 
 class Bound(NamedTuple):
-    """The first byte and offset that may not be seen: high watermark or last stable offset of the partition
-    table.
-    """
+    """The first byte and offset that may not be seen: the slot's high watermark or last stable offset."""
 
     offset: int
     segment_base: int
@@ -44,9 +41,7 @@ class Bound(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Whole bytes of one segment file, beginning with a batch; `path` and `inode` say which file is meant.
-    The last batch may be cut.
-    """
+    """Whole bytes of the segment file `path`, `inode`, beginning with a batch; the last batch may be cut."""
 
     segment_base: int
     position: int
@@ -133,8 +128,7 @@ class PartitionReader:
     def fetch_slice(
         self, offset: int, max_bytes: int, bound: Bound, min_one_batch: bool = True
     ) -> Slice | None:
-        """At most `max_bytes` from the batch that holds the offset on; its whole first batch if
-        `min_one_batch`.
+        """At most `max_bytes` from the batch with the offset on; all of that batch if `min_one_batch`.
 
         None when there is nothing to see: at the bound, or when not even the first batch fits. Raises
         OffsetOutOfRange, SegmentGone, OSError.
@@ -277,9 +271,7 @@ class PartitionReader:
             os.close(fd)
 
     def _largest_in(self, segment: _OpenSegment, limit: int, growing: bool) -> scan.BatchAt | None:
-        """The first batch with the segment's largest timestamp. The last entry of a sealed segment's time
-        index tells it.
-        """
+        """The first batch with the largest timestamp; a sealed segment's last time index entry tells it."""
         timestamp, offset = self._time_floor(segment.base, (1 << 63) - 1)
         start = 0 if segment.index_fd < 0 else index.offset_floor(segment.index_fd, segment.base, offset)[1]
         if timestamp >= 0 and not growing:

@@ -1,5 +1,4 @@
-"""Opening a partition that exists: trusted after a clean stop, checked from the recovery point on after any
-other (Kafka: LogLoader).
+"""Opening a partition that exists: trusted after a clean stop, else checked (Kafka: LogLoader).
 
 What is cut is a torn tail only, and before anything of it was published: bytes that no reader was ever shown.
 A bad batch below what is known to be durable is damage, and so is a log that ends before it; nothing is cut
@@ -42,9 +41,7 @@ class PartitionDamaged(Exception):
 
 @dataclass(frozen=True)
 class Known:
-    """What checkpoints, and the partition table after a crash of the log process alone, say of a
-    partition.
-    """
+    """What checkpoints say of a partition, or the table after a crash of the log process alone."""
 
     clean: bool
     recovery_point: int = 0
@@ -209,9 +206,7 @@ class _Loader:
         return log_end
 
     def _check(self, base: int, next_offset: int, *, keep_open: bool, trusted: bool) -> tuple[int, bool]:
-        """Checks a segment and builds its indexes anew. Returns the next offset and whether a torn tail was
-        cut off.
-        """
+        """Checks a segment, rebuilds its indexes; returns the next offset and if a torn tail was cut off."""
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             (self.directory / segment_name(base, suffix)).unlink(missing_ok=True)
         fds = open_files(self.directory, base, fresh=False)
@@ -234,9 +229,7 @@ class _Loader:
         return checked.next_offset, bool(checked.reason)
 
     def _cut(self, fd: int, base: int, size: int, checked: check.Checked) -> None:
-        """Physically and synced before anything is appended: stale bytes must never come back to life behind
-        a new end.
-        """
+        """Cut and synced before anything is appended: stale bytes must never come back behind a new end."""
         path = self.directory / segment_name(base)
         behind = check.good_batch_behind(fd, checked.valid_bytes, size, checked.next_offset, base)
         _log.warning(

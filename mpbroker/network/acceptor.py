@@ -1,5 +1,4 @@
-"""The acceptor process: accepts on all listeners and hands the sockets to the processors, round robin (Kafka:
-Acceptor).
+"""The acceptor process: accepts on all listeners, hands sockets to processors round robin (Kafka: Acceptor).
 
 A socket travels as SCM_RIGHTS over a SOCK_SEQPACKET pair with the listener's number; the acceptor keeps
 nothing of it. While no processor has room for it, it waits, and behind it the listener's backlog.
@@ -23,9 +22,7 @@ ACCEPTS_PER_WAKEUP = 256
 
 
 class Acceptor:
-    """`listeners`: bound, listening sockets in the order of the configuration; `handovers`: one socket per
-    processor number.
-    """
+    """`listeners`: listening sockets in the configuration's order; `handovers`: one per processor number."""
 
     def __init__(
         self, context: ProcessContext, listeners: list[socket.socket], handovers: list[socket.socket]

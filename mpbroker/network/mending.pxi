@@ -1,8 +1,7 @@
 # What is mended when a handler or the log process has died. Part of turn.pyx.
 
 cdef bint changes_nothing(int16_t api_key) noexcept nogil:
-    """Whether a request that a dead handler may have begun can be given to another: Fetch, ListOffsets, Metadata, FindCoordinator,
-    ApiVersions, DescribeConfigs, DescribeCluster."""
+    """Whether a request that a dead handler may have begun can be given to another: it only reads."""
     return (
         api_key == 1 or api_key == 2 or api_key == 3 or api_key == 10 or api_key == 18 or api_key == 32 or api_key == 60
     )

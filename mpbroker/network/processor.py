@@ -41,9 +41,7 @@ _QUIET = {
 
 
 def first_flexible_versions() -> list[int]:
-    """Per API key: the first version whose request header has tagged fields; -1 for keys that Kafka does not
-    have.
-    """
+    """Per API key: the first version whose request header has tagged fields; -1 for unknown keys."""
     table = [UNKNOWN_KEY] * 128
     for key in ApiKey:
         flexible = [v for v in valid_versions(key) if is_flexible(key, v)]
@@ -52,9 +50,7 @@ def first_flexible_versions() -> list[int]:
 
 
 def connection_prefix(index: int, incarnation: int) -> int:
-    """Connection ids are never reused: processor index (8 bits), its incarnation (16), a running number
-    (40).
-    """
+    """Connection ids are never reused: processor (8 bits), its incarnation (16), a running number (40)."""
     return index << 56 | (incarnation & 0xFFFF) << 40
 
 

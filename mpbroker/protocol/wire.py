@@ -33,8 +33,7 @@ MAX_STRING = 32767
 
 
 class MalformedMessage(ValueError):
-    """The bytes are no message of that version; Kafka's InvalidRequestException, which closes the
-    connection."""
+    """The bytes are no message of that version. Closes the connection, as Kafka's InvalidRequestException."""
 
 
 class UnsupportedVersion(ValueError):

@@ -1,3 +1,1 @@
-"""The process tree: starts it, watches it, mends it, resizes it, stops it; owns the listening sockets and the
-control socket.
-"""
+"""The process tree: starts, watches, mends, resizes and stops it; owns the listening and control sockets."""

@@ -58,9 +58,7 @@ class Child:
 
 
 def fork_child(child: Child, context: ProcessContext, keep_fds: Iterable[int]) -> None:
-    """Starts the role's process. The supervisor must have no threads: a fork would leave their locks held for
-    ever.
-    """
+    """Starts the role's process. The supervisor must be without threads: a fork leaves their locks held."""
     tasks = sum(1 for _ in Path("/proc/self/task").iterdir())
     if tasks != 1 or threading.active_count() != 1:
         raise RuntimeError(f"the supervisor has {tasks} threads; it may not fork")
@@ -110,8 +108,10 @@ def _child_main(
 
 
 def _terminated(context: ProcessContext, parent: int) -> None:
-    """The kernel's word that the supervisor died. While it lives it alone decides who stops and in which
-    order: a SIGTERM to the whole process group must not take the roles away from under a graceful stop.
+    """The kernel's word that the supervisor died; any other SIGTERM is ignored.
+
+    While the supervisor lives it alone decides who stops and in which order: a SIGTERM to the whole process
+    group must not take the roles away from under a graceful stop.
     """
     if os.getppid() != parent:
         context.terminate()

@@ -1,6 +1,4 @@
-"""One log line format for all processes: time, level, who, what. Written to stderr, where systemd and
-terminals read it.
-"""
+"""One log line format for all processes: time, level, who, what; on stderr, for systemd and terminals."""
 
 from __future__ import annotations
 

@@ -53,9 +53,7 @@ log = logging.getLogger("mpbroker")
 
 
 def run(config: BrokerConfig) -> int:
-    """Runs a broker until it is told to stop. Returns the process's exit status; every failure is one clear
-    line in the log.
-    """
+    """Runs a broker until it is told to stop; -> exit status. Every failure is one clear line in the log."""
     logs.configure(os.environ.get("MPBROKER_LOG_LEVEL", "INFO"))
     if sys.platform != "linux":
         log.error(
@@ -126,9 +124,7 @@ class Broker:
     # ---- start
 
     def _start_tree(self) -> None:
-        """Log, coordinator, handlers, processors, and last the acceptor: clients wait in the backlog until
-        all others serve.
-        """
+        """The acceptor comes last: clients wait in the backlog until all others serve."""
         tree = self.tree
         tree.start(self._started(Child(topology.LOG, log_process.run, tuple(self.locks))))
         self.notifier.status("Log recovered; starting")

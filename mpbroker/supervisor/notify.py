@@ -7,9 +7,7 @@ import socket
 
 
 class Notifier:
-    """Silent when the broker was not started by systemd. Takes the variable away, so that no child speaks for
-    us.
-    """
+    """Silent unless systemd started us. Takes the variable away, so that no child speaks for us."""
 
     def __init__(self) -> None:
         self.address = os.environ.pop("NOTIFY_SOCKET", "")

@@ -13,16 +13,12 @@ DEATHS_IN_A_ROW_MAX = 10
 
 @dataclass
 class RestartPolicy:
-    """Of one role: doubles the delay while the child dies young, and gives up after `DEATHS_IN_A_ROW_MAX`
-    such deaths.
-    """
+    """Of one role: the delay doubles while it dies young, up to `DEATHS_IN_A_ROW_MAX` such deaths."""
 
     young_deaths: int = 0
 
     def died(self, lived_ms: float) -> int | None:
-        """The delay in ms until the successor starts, None to give up. A child that had been healthy is
-        replaced at once.
-        """
+        """The delay until the successor starts, in ms: 0 if the child had been healthy, None to give up."""
         if lived_ms >= HEALTHY_AFTER_MS:
             self.young_deaths = 0
             return 0

@@ -1,6 +1,4 @@
-"""Where a broker keeps what lives only while it runs: the public region and the control socket; always on a
-tmpfs.
-"""
+"""Where a broker keeps, on a tmpfs, what lives only while it runs: public region and control socket."""
 
 from __future__ import annotations
 
@@ -19,8 +17,7 @@ SOCKET_PATH_BYTES_MAX = 107
 
 
 def runtime_dir(config: BrokerConfig) -> Path:
-    """A directory of this broker's own, made if need be: below MPBROKER_RUNTIME_DIR, systemd's
-    RUNTIME_DIRECTORY, or /dev/shm.
+    """This broker's own, made if need be: MPBROKER_RUNTIME_DIR, else systemd's, else below /dev/shm.
 
     Raises FatalError.
     """
@@ -51,8 +48,9 @@ def runtime_dir(config: BrokerConfig) -> Path:
 
 
 def claim(directory: Path) -> int:
-    """Locks the directory for as long as the returned fd is open: two brokers in one would take each other's
-    region and socket away. Raises FatalError.
+    """Locks the directory while the returned fd is open. Raises FatalError.
+
+    Two brokers in one would take each other's region and socket away.
     """
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,6 +1,4 @@
-"""The listening sockets, bound before anything else starts and kept by the supervisor: a dead acceptor loses
-no backlog.
-"""
+"""The listening sockets, bound first and kept by the supervisor: a dead acceptor loses no backlog."""
 
 from __future__ import annotations
 
@@ -17,8 +15,7 @@ from mpbroker.ipc.process import FatalError
 
 
 def bind_all(config: BrokerConfig) -> tuple[list[int], BrokerConfig]:
-    """Binds and listens on every listener. Returns the fds, and the configuration with the ports that port 0
-    became.
+    """Binds and listens everywhere; -> fds, and the configuration with the ports that port 0 became.
 
     Raises FatalError naming the listener, the reason, and who holds the port.
     """

@@ -1,6 +1,4 @@
-"""The process tree: starting roles, mending deaths through the fence, resizing, stopping. Single-threaded,
-driven by its own wake-ups.
-"""
+"""The process tree, in one thread: starts roles, mends deaths through the fence, resizes, stops."""
 
 from __future__ import annotations
 
@@ -106,8 +104,9 @@ class Tree:
         return bool(self._dead) or any(map(self._has_started, self.children.values()))
 
     def _look_after(self) -> None:
-        """Mends what died, starts what is due, introduces what has become ready. Never waits for a role to
-        start: another may be needed for that, and it may just have died.
+        """Mends what died, starts what is due, introduces what has become ready.
+
+        Never waits for a role to start: another may be needed for that, and it may just have died.
         """
         while self._dead:
             self._mend(self._dead.popleft())
@@ -188,9 +187,7 @@ class Tree:
             self.log.info("%s was replaced (pid %d) in %d ms", child.name, child.pid, took_ms)
 
     def _judge_start(self, child: Child) -> None:
-        """Who does not become ready in time is killed. Recovery of the log has no limit, and who starts
-        meanwhile waits for it.
-        """
+        """Who does not become ready in time is killed, but for recovery of the log: all wait for that."""
         log_process = self.children.get(topology.LOG)
         if log_process is not None and not log_process.serves:
             child.ready_by = time.monotonic() + READY_TIMEOUT_S
@@ -202,9 +199,7 @@ class Tree:
     # ---- orders and fences
 
     def _wake(self, role: int) -> None:
-        """Whether it sleeps or not: one that has just looked at its orders and goes to sleep would not be
-        rung.
-        """
+        """Whether it sleeps or not: one on its way from a look at its orders to sleep would not be rung."""
         os.eventfd_write(self.memory.bell_fds[role], 1)
 
     def _order(self, child: Child, stage: int, about: int) -> int:
@@ -215,8 +210,9 @@ class Tree:
         return order
 
     def _order_all(self, roles: tuple[int, ...], stage: int, about: int) -> None:
-        """Orders the live ones among `roles` to look at a role, and waits until each has acknowledged or
-        died. Who does not hear orders yet gets this one when it does.
+        """Orders the live ones among `roles` to look at a role; waits until each has acknowledged or died.
+
+        Who does not hear orders yet gets this one when it does.
         """
         given: dict[int, int] = {}
         for child in [c for r in roles if (c := self.children.get(r)) is not None and c.pid]:
@@ -281,8 +277,7 @@ class Tree:
     # ---- hangs
 
     def judge_heartbeats(self) -> None:
-        """Once per tick: a child whose turn counter has not moved for handler.hang.timeout.ms is killed, and
-        mended like any death.
+        """Kills a child whose turn counter has not moved for handler.hang.timeout.ms; called once per tick.
 
         Counted in our own ticks, so that a suspended machine or supervisor does not make everybody look hung.
         """
@@ -306,9 +301,7 @@ class Tree:
     # ---- stopping
 
     def retire(self, roles: list[int]) -> None:
-        """Stops these children gracefully, all at once, and fences what they leave; used for resizing and for
-        the end.
-        """
+        """Stops these children gracefully, all at once, and fences what they leave: to resize and to end."""
         for role in roles:
             self._orders.store(role, Order.STOP)
             self._wake(role)
@@ -359,9 +352,7 @@ class Tree:
     # ---- resizing
 
     def resize(self, wanted: list[Child], present: list[int]) -> None:
-        """Makes `wanted` the children of a kind, whose process indices now are `present`: starts what is new,
-        retires the highest.
-        """
+        """Makes `wanted` the children of a kind, now `present`: starts what is new, retires the highest."""
         keep = {child.role for child in wanted}
         for child in wanted:
             if child.role not in self.children:
@@ -370,9 +361,7 @@ class Tree:
 
 
 def check_resize(kind: str, old: int, new: int, most: int) -> None:
-    """Kafka's rule for dynamic thread counts: at least one, at least half, at most double. Raises FatalError
-    with the reason.
-    """
+    """Kafka's rule for dynamic thread counts: at least one, half to double. Raises FatalError."""
     if new < 1 or new > most:
         raise FatalError(f"cannot resize {kind} to {new}: the number must lie in 1..{most}")
     if new < old // RESIZE_FACTOR or new > old * RESIZE_FACTOR:

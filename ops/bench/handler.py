@@ -1,5 +1,4 @@
-"""Requests a second that the handler's native turn does, alone on one core: one-record Produce requests of
-100 bytes.
+"""What the handler's native turn does in a second, alone on one core: one-record Produce requests.
 
     python -m ops.bench.handler [--seconds 2] [--version 7] [--batch 64]
 

@@ -1,5 +1,4 @@
-"""What the log process's turn does in a second, alone: one-record jobs that wait in a handler's ring, answers
-that a processor takes.
+"""What the log process's turn does in a second, alone: one-record jobs of a handler, answers to a processor.
 
     python -m ops.bench.log [--seconds 3] [--directory DIR] [--partitions 1] [--record-bytes 100]
 

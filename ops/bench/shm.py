@@ -1,5 +1,4 @@
-"""What the shared-memory primitives cost on this machine: ns per push and pop, µs per wake-up, GB/s through
-the arena.
+"""What the shared-memory primitives cost here: ns per push and pop, µs per wake-up, GB/s through the arena.
 
     python ops/bench/shm.py [--json] [--scale N]
 
@@ -152,9 +151,7 @@ def unheard_ring(rounds: int) -> float:
 
 
 def arena_transfer(size: int, blocks: int) -> float:
-    """GB/s of copying into a block, lending it by a descriptor, and the borrower copying it out and returning
-    it.
-    """
+    """GB/s of copying into a block, lending it by descriptor, and the borrower copying it out."""
     memory, rings, bells = sparse(ARENA_BYTES), sparse(2 * 8192), sparse(2 * BELL_BYTES)
     fds = [Doorbell.new_fd(), Doorbell.new_fd()]
     bell = [Doorbell(bells[BELL_BYTES * i :], fds[i]) for i in (0, 1)]

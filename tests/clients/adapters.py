@@ -284,8 +284,7 @@ def _franz_stored(line: bytes) -> Stored:
 
 
 class Franz:
-    """The franz-go program in tests/clients/franz; its producer is idempotent, as franz-go's is by
-    default."""
+    """The franz-go program in tests/clients/franz; its producer is idempotent, franz-go's default."""
 
     def __init__(self, directory: Path) -> None:
         self.program = tools.franz_program(directory)

@@ -1,6 +1,4 @@
-"""What no good client sends: each is answered with Kafka's error code or with a closed connection, at once,
-and harms nobody else.
-"""
+"""What no good client sends is answered at once, with Kafka's error or a close, and harms nobody else."""
 
 import os
 import socket

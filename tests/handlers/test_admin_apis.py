@@ -1,6 +1,4 @@
-"""ApiVersions, Metadata, topics, configurations and producer ids, through a handler whose peers are the
-test.
-"""
+"""ApiVersions, Metadata, topics, configs and producer ids, through a handler whose peers are the test."""
 
 from __future__ import annotations
 

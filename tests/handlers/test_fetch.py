@@ -1,6 +1,4 @@
-"""Fetch and ListOffsets over real segment files, with the test as the log process that publishes and
-rings.
-"""
+"""Fetch and ListOffsets over real segment files; the test is the log process that publishes and rings."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The native turn and the slow path do the same to the same Produce request: same jobs, same bytes in the
-answer.
-"""
+"""The native turn and the slow path agree on each Produce request: same jobs, same bytes in the answer."""
 
 from __future__ import annotations
 

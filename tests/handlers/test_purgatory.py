@@ -1,6 +1,4 @@
-"""The purgatory against a model, and the rules it promises: each operation ends exactly once, on time, and
-nothing is left behind.
-"""
+"""The purgatory against a model: each operation ends exactly once, on time, and nothing is left behind."""
 
 from __future__ import annotations
 

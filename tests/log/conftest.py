@@ -1,6 +1,4 @@
-"""What tests of the log share: topic settings, batches, and a partition that is appended to without a
-process.
-"""
+"""What tests of the log share: topic settings, batches, a partition that is appended to without a process."""
 
 from __future__ import annotations
 

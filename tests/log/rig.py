@@ -1,6 +1,4 @@
-"""The log process with everything around it that it touches: shared memory, arenas, jobs as handlers make
-them, answers as processors see them.
-"""
+"""The log process with all it touches: shared memory, arenas, jobs of handlers, answers to processors."""
 
 from __future__ import annotations
 
@@ -176,9 +174,7 @@ class Rig:
         timeout_ms: int = 30_000,
         back: bool = False,
     ) -> int:
-        """Pushes one produce job; each batch goes to (slot, generation, config version). Returns its
-        request number.
-        """
+        """Pushes a produce job of (slot, generation, config version) batches. Returns its request number."""
         head = job_bytes(len(batches))
         hole_at = head + 8
         length = head + 8 + HOLE.size * len(batches)

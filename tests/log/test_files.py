@@ -145,9 +145,7 @@ def test_damaged_snapshots_are_refused() -> None:
 
 
 def test_index_entries_stand_where_kafka_puts_them(writer) -> None:  # type: ignore[no-untyped-def]
-    """Batches of 1024 bytes: numbers 6, 11 and 16 get an entry, since 4096 bytes are not more than the
-    interval of 4096.
-    """
+    """Batches of 1024 bytes, interval 4096: 6, 11 and 16 get an entry, since 4096 is not more than it."""
     w = writer()
     value_bytes = next(size for size in range(900, 1024) if len_of(size) == 1024)
     for i in range(16):

@@ -1,6 +1,4 @@
-"""Opening what a stop, clean or not, left behind: every truncation and bit flip of a small log, missing
-files, rolls, damage.
-"""
+"""Opening what a stop, clean or not, left: truncations, bit flips, missing files, rolls, damage."""
 
 from __future__ import annotations
 

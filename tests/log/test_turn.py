@@ -136,9 +136,7 @@ def test_timeouts_are_answered_with_the_data_appended(rig, batch) -> None:  # ty
 
 
 def test_a_failed_sync_takes_the_directory_offline(rig, batch) -> None:  # type: ignore[no-untyped-def]
-    """A second log directory, so that the broker has a reason to go on: the flusher gets an fd that cannot be
-    synced.
-    """
+    """With a second log directory the broker has a reason to go on; the flusher's fd cannot be synced."""
     first = rig()
     second = first.directory.parent / "second"
     second.mkdir()
@@ -200,9 +198,7 @@ def test_a_full_answer_ring_keeps_the_rest(rig, batch) -> None:  # type: ignore[
 
 
 def script(batch) -> list[list[tuple[int, bytes, int]]]:  # type: ignore[no-untyped-def]
-    """Rounds of jobs that meet everything: sizes, rolls, producers, duplicates, gaps, two partitions, times
-    that go back.
-    """
+    """Rounds that meet everything: sizes, rolls, producers, duplicates, gaps, two partitions, old times."""
     rounds = []
     sequence = 0
     for i in range(60):

@@ -1,6 +1,4 @@
-"""A processor's native turn in the test's own process, with the test playing handlers, log process and
-clients. No forks, no waiting.
-"""
+"""A processor's native turn in the test's own process; the test plays handlers, log process and clients."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What the tests of shared memory need: children that are always reaped, a directory on a tmpfs, and seeds
-that are told.
-"""
+"""What tests of shared memory need: children that are reaped, a directory on a tmpfs, seeds that are told."""
 
 from __future__ import annotations
 
@@ -54,9 +52,7 @@ class Child:
         self.code: int | None = None
 
     def wait(self, timeout_s: float = 60.0) -> int:
-        """The exit code, negative for a signal. A child that does not end in time is killed and fails the
-        test.
-        """
+        """The exit code, negative for a signal; a child that does not end in time is killed, a failure."""
         if self.code is None:
             pidfd = os.pidfd_open(self.pid)
             ended = select.select([pidfd], [], [], timeout_s)[0]

@@ -1,6 +1,4 @@
-"""The arena: blocks never overlap, leases and generations hold, the books are right, and big blocks give
-their memory back.
-"""
+"""The arena: blocks never overlap, leases and generations hold, the books are right, big blocks give back."""
 
 from __future__ import annotations
 
@@ -128,9 +126,7 @@ TestArenaMachine.settings = settings(max_examples=60, stateful_step_count=40, de
 
 
 def test_a_buffer_is_never_reused_while_lent(fork: Fork, dice: random.Random) -> None:
-    """The borrower, another process, reads each lent block while the owner churns; what it reads never
-    changes under it.
-    """
+    """What another process reads in each lent block never changes under it, while the owner churns."""
     memory, there, back = sparse(64 * MIB), sparse(ring_bytes(16)), sparse(ring_bytes(16))
 
     def borrow() -> None:

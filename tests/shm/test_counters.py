@@ -105,9 +105,7 @@ def test_places_outside_are_refused() -> None:
 
 @given(st.text(st.characters(), max_size=400))
 def test_any_text_can_be_said(text: str) -> None:
-    """Also lone surrogates (an undecodable file name in an error), zeros, and what is cut in the middle of a
-    character.
-    """
+    """Also lone surrogates (an undecodable file name), zeros, and a cut in the middle of a character."""
     one = page()
     one.set_last_error(text)
     one.set_status(text)

@@ -1,5 +1,4 @@
-"""SIGKILL at random moments: nothing is lost that was published, nothing half-done is seen, a successor just
-goes on.
+"""SIGKILL at random moments: nothing published is lost, nothing half-done is seen, a successor just goes on.
 
 Each round forks a process, lets it run into the middle of its work, kills it, and looks at what it left.
 """
@@ -34,9 +33,7 @@ def check_word(number: int, place: int) -> int:
 
 
 def test_a_killed_producer_leaves_whole_slots(fork: Fork, dice: random.Random, effort: int) -> None:
-    """Each producer numbers from 0; what can be taken is 0..n without a gap, each slot whole, and its
-    successor follows.
-    """
+    """Each producer numbers from 0: what can be taken is 0..n, each slot whole; its successor follows."""
     memory = sparse(ring_bytes(64))
     Ring(memory, 64).reset(2**64 - 5000)
     consumer, in_the_middle = Ring(memory, 64), 0
@@ -63,9 +60,7 @@ def test_a_killed_producer_leaves_whole_slots(fork: Fork, dice: random.Random, e
 def test_a_killed_consumer_leaves_taken_and_untaken_apart(
     fork: Fork, dice: random.Random, effort: int
 ) -> None:
-    """A slot's number is its position: the successor begins with the first that its predecessor had not
-    taken.
-    """
+    """A slot's number is its position: the successor begins with the first that was not taken."""
     memory, word = sparse(ring_bytes(32)), sparse(4096)
     start = 2**32 - 10_000
     Ring(memory, 32).reset(start)

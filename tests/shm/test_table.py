@@ -21,9 +21,7 @@ Fork = Callable[[Callable[[], None]], Any]
 
 @pytest.mark.parametrize("payload_bytes", [8, 64, 72, 1024, 4096])
 def test_no_torn_read_against_a_writer(fork: Fork, payload_bytes: int, effort: int) -> None:
-    """Every payload is one number over and over, and it is the version: a mixture, an old one or a wrong one
-    shows.
-    """
+    """Every payload is its version over and over: a mixture, an old one or a wrong one shows."""
     memory, stop = sparse(slot_bytes(payload_bytes) * 3), Words(sparse(4096))
 
     def write() -> None:

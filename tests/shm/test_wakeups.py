@@ -1,5 +1,4 @@
-"""Nobody sleeps through what was meant for it: doorbells, waiting marks and requests for space, between two
-processes.
+"""Nobody sleeps through what was meant for it: doorbells, waiting marks, requests for space, two processes.
 
 The lockstep tests race the two halves of each protocol natively, a few cycles apart. That they can fail was
 tried with changed headers on two x86-64 cores. Without any full fence, of three runs (of an earlier pacing)
@@ -72,9 +71,7 @@ def test_lockstep_request_for_space_is_never_missed(fork: Fork, effort: int) -> 
 
 
 def test_every_burst_wakes_the_consumer(fork: Fork, bell: Doorbell, dice: random.Random, effort: int) -> None:
-    """The producer waits until a burst is taken, so no later ring can make up for a lost one; the bound is
-    the watchdog.
-    """
+    """The producer waits until a burst is taken: no later ring can make up for a lost one."""
     bursts = [(dice.randrange(1, 6), dice.choice((0, 1, 5, 20, 60))) for _ in range(10_000 * effort)]
     memory = sparse(ring_bytes(8))
 

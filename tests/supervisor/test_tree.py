@@ -1,6 +1,4 @@
-"""Runs `tree_cases.py` in a process of its own: the tree refuses to fork while there are threads, and other
-tests leave some.
-"""
+"""Runs `tree_cases.py` in a process of its own: the tree may not fork beside the threads of other tests."""
 
 from __future__ import annotations
 

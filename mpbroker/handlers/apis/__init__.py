@@ -23,9 +23,7 @@ Failed: TypeAlias = Callable[[Exchange, ErrorCode], Message | None]
 
 @dataclass(frozen=True)
 class Api:
-    """`advertised_from` is below `oldest` where clients want to see versions that are refused when they are
-    used.
-    """
+    """`advertised_from` is below `oldest` where clients want to see versions that are then refused."""
 
     key: ApiKey
     name: str
@@ -56,9 +54,7 @@ _registered: dict[int, Api] = {}
 def api(
     key: ApiKey, oldest: int, latest: int, *, name: str, failed: Failed, advertised_from: int | None = None
 ) -> Callable[[Handle], Handle]:
-    """Registers a function for a range of versions. `failed` builds the response that says that all of it
-    failed.
-    """
+    """Registers a function for versions of an API; `failed` builds the response that says all failed."""
 
     def register(handle: Handle) -> Handle:
         if key in _registered:

@@ -1,5 +1,4 @@
-"""Fetch (key 1), versions 4-18: records as slices of segment files, waiting for `min_bytes` up to
-`max_wait_ms`.
+"""Fetch (key 1), versions 4-18: slices of segment files, after at most `max_wait_ms` for `min_bytes`.
 
 Topics by name up to v12, by id from v13. There are no fetch sessions: a full fetch (epoch 0 or -1) is
 answered with session id 0, an incremental one with FETCH_SESSION_ID_NOT_FOUND, which makes every client send
@@ -40,9 +39,7 @@ Wanted: TypeAlias = FetchRequest.FetchPartition
 
 
 class Read(NamedTuple):
-    """What one partition has for one fetch. `more`: the log goes on in a newer segment, so that waiting
-    gains nothing.
-    """
+    """What one partition has for one fetch. `more`: a newer segment goes on, so waiting gains nothing."""
 
     answer: Answer
     length: int = 0

@@ -1,5 +1,4 @@
-"""Metadata (key 3), versions 0-13: brokers, topics and their partitions; creates a topic that is asked for by
-name, if allowed.
+"""Metadata (key 3), versions 0-13: brokers, topics and their partitions; may create the topics it names.
 
 The one broker is leader, replica and in-sync replica of every partition. A partition whose log directory is
 offline has no leader. Versions 0-3 always allow creation; v10 and v11 accept ids only together with names;

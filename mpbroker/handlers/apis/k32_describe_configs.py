@@ -1,5 +1,4 @@
-"""DescribeConfigs (key 32), versions 1-4: every setting of a topic or of the broker, with where its value
-comes from.
+"""DescribeConfigs (key 32), versions 1-4: every setting of a topic or of the broker, and its source.
 
 The broker named "" has the cluster-wide dynamic settings, of which there are none. Other kinds of resources
 do not exist here. (Kafka: ConfigHelper.describeConfigs; KIP-226, KIP-569 for types and documentation in v3.)

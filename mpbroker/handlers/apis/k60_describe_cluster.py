@@ -1,5 +1,4 @@
-"""DescribeCluster (key 60), versions 0-2: the cluster's id, its brokers and its controller, all of which is
-this broker.
+"""DescribeCluster (key 60), versions 0-2: the cluster's id, brokers and controller: this broker is all.
 
 v1 asks for brokers or controllers (KIP-919): controllers have no listener of their own here, so that is a
 mismatch. No broker is ever fenced (v2). (Kafka: AuthHelper.computeDescribeClusterResponse.)
