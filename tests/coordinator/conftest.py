@@ -48,7 +48,6 @@ from mpbroker.ipc.slots import (
     read_job_batch,
     unpack_call,
     unpack_produce,
-    unpack_reply,
 )
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
 from mpbroker.ipc.topology import COORDINATOR, LOG, PROCESSES, SharedMemory, Sizes, handler
@@ -119,7 +118,7 @@ class FakeLog:
                 case SlotKind.CALL:
                     self._answer(slot)
                 case SlotKind.RETURN:
-                    reply = unpack_reply(slot)
+                    reply = unpack_call(slot)
                     assert self.arena.take_back(reply.block, reply.generation)
                     self.arena.free(reply.block, self.sizes.pop(reply.block))
         if slots or wants:
