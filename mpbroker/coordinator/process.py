@@ -27,7 +27,7 @@ from mpbroker.ipc.calls import EnsuredTopic, Failed, Message
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, FatalError, Fence, ProcessContext
-from mpbroker.ipc.slots import SlotKind, kind_of, unpack_call
+from mpbroker.ipc.slots import SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.ipc.topology import (
     COORDINATOR,
@@ -189,13 +189,14 @@ class Coordinator:
 
     def _receive(self, peer: Peer) -> None:
         for slot in peer.take():
-            call = unpack_call(slot)
             match kind_of(slot):
                 case SlotKind.CALL:
+                    call = unpack_call(slot)
                     caller = Caller(peer.index, self._lives[peer.index], call.request)
                     self._calls.append((caller, peer.read(call)))
                 case SlotKind.RETURN:
-                    self._lender.end(call.block, call.generation)
+                    returned = unpack_return(slot)
+                    self._lender.end(returned.block, returned.generation)
                 case kind:
                     raise ValueError(f"handler {peer.index - FIRST_HANDLER} sent a descriptor of kind {kind}")
 

@@ -36,6 +36,7 @@ from mpbroker.ipc.slots import (
     unpack_call,
     unpack_produce,
     unpack_request,
+    unpack_return,
 )
 from mpbroker.ipc.topology import (
     COORDINATOR,
@@ -196,8 +197,8 @@ class Handler:
                 else:
                     self.request(request)
             elif kind == SlotKind.RETURN:
-                request = unpack_request(slot)
-                self.broker.answers.returned(request.block, request.generation)
+                returned = unpack_return(slot)
+                self.broker.answers.returned(returned.block, returned.generation)
             elif kind == SlotKind.CANCEL:
                 self.broker.fetches.cancel(unpack_request(slot).connection)
             elif kind == SlotKind.PRODUCED:
