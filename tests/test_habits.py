@@ -28,8 +28,6 @@ RANKS = {
     "mpbroker.ipc": 2,
     "mpbroker.protocol": 3,
     "mpbroker.records": 3,
-    "mpbroker.security": 4,
-    "mpbroker.metrics": 4,
     "mpbroker.log": 4,
     "mpbroker.network": 5,
     "mpbroker.handlers": 5,

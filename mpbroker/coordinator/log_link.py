@@ -144,9 +144,6 @@ class LogLink:
                     self._produced(slot)
                 case SlotKind.ANSWER:
                     self._answered(unpack_call(slot))
-                case SlotKind.RETURN:
-                    call = unpack_call(slot)
-                    self._lender.end(call.block, call.generation)
                 case kind:
                     raise ValueError(f"the log process sent a descriptor of kind {kind}")
 

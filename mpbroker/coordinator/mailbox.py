@@ -1,8 +1,7 @@
 """The coordinator's side of its rings: descriptors that wait for room, and the blocks that it has lent.
 
 Nothing here blocks: what does not fit into a ring waits in a queue of its own, and the consumer is asked to
-ring when it has taken some. `mpbroker/ipc/slots.pxd` says what the descriptors mean; a RETURN on these rings
-has the shape of a CALL.
+ring when it has taken some. `mpbroker/ipc/slots.pxd` says what the descriptors mean.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections import deque
 
 from mpbroker.ipc.calls import Message, decode, encode
 from mpbroker.ipc.process import ProcessContext
-from mpbroker.ipc.slots import Call, SlotKind, pack_call
+from mpbroker.ipc.slots import Call, SlotKind, pack_call, pack_return
 from mpbroker.ipc.topology import COORDINATOR, name_of
 from shm.arena import Arena
 from shm.ring import BYTES_PER_SLOT, Ring
@@ -118,4 +117,4 @@ class Lender:
 
 def returned(answer: Call) -> bytes:
     """The descriptor that gives the block of an ANSWER back to the log process."""
-    return pack_call(SlotKind.RETURN, answer.owner, answer.request, answer.block, answer.generation)
+    return pack_return(answer.owner, answer.block, answer.generation)

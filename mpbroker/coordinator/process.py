@@ -27,16 +27,9 @@ from mpbroker.ipc.calls import EnsuredTopic, Failed, Message
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, FatalError, Fence, ProcessContext
-from mpbroker.ipc.slots import SlotKind, kind_of, unpack_call
+from mpbroker.ipc.slots import SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
-from mpbroker.ipc.topology import (
-    COORDINATOR,
-    FIRST_HANDLER,
-    LOG,
-    MAX_HANDLERS,
-    handler,
-    is_handler,
-)
+from mpbroker.ipc.topology import COORDINATOR, HANDLERS, LOG, is_handler, name_of
 from mpbroker.protocol.errors import ErrorCode
 from shm.table import SlotBusy
 
@@ -46,7 +39,6 @@ ROUND_BYTES = 512 << 10
 POLL_MS = 5
 RETRY_OPEN_SECONDS = 1.0
 STOP_SECONDS = 5.0
-HANDLERS = tuple(handler(number) for number in range(MAX_HANDLERS))
 ERROR_CODES = {code.value: code for code in ErrorCode}
 # The log process does not know what became of the batch, or that it is ours: its log will tell.
 UNKNOWN_OUTCOME = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -189,15 +181,16 @@ class Coordinator:
 
     def _receive(self, peer: Peer) -> None:
         for slot in peer.take():
-            call = unpack_call(slot)
             match kind_of(slot):
                 case SlotKind.CALL:
+                    call = unpack_call(slot)
                     caller = Caller(peer.index, self._lives[peer.index], call.request)
                     self._calls.append((caller, peer.read(call)))
                 case SlotKind.RETURN:
-                    self._lender.end(call.block, call.generation)
+                    returned = unpack_return(slot)
+                    self._lender.end(returned.block, returned.generation)
                 case kind:
-                    raise ValueError(f"handler {peer.index - FIRST_HANDLER} sent a descriptor of kind {kind}")
+                    raise ValueError(f"{name_of(peer.index)} sent a descriptor of kind {kind}")
 
     def _answer(self, caller: Caller, answer: Message) -> None:
         if caller.life == self._lives[caller.handler]:

@@ -1,7 +1,7 @@
 """Answers: response frames in blocks of this handler's arena, lent to a processor until it has sent them.
 
 block of a SEND         | frame |
-block of a SEND_PARTS   | bytes of all PART_BYTES | pad to 8 | n times Part |
+block of a SEND_PARTS   | bytes of all PART_BYTES | paths | pad to 8 | n times Part |
 """
 
 from __future__ import annotations

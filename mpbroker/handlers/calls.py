@@ -9,7 +9,7 @@ from typing import TypeAlias
 from mpbroker.handlers.outbox import Outbox
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import Failed, Message
-from mpbroker.ipc.slots import Call, SlotKind, pack_call
+from mpbroker.ipc.slots import Call, SlotKind, pack_call, pack_return
 from mpbroker.protocol.errors import ErrorCode
 from shm.arena import Arena, ArenaFull
 
@@ -57,16 +57,7 @@ class Caller:
         if answer.block:
             if self._theirs.check(answer.block, answer.generation):
                 message = calls.decode(bytes(self._theirs.view(answer.block, answer.length)))
-            self._outbox.push(
-                pack_call(
-                    SlotKind.RETURN,
-                    answer.owner,
-                    answer.request,
-                    answer.block,
-                    answer.generation,
-                    answer.length,
-                )
-            )
+            self._outbox.push(pack_return(answer.owner, answer.block, answer.generation))
         if pending is None:
             return
         block, size, then = pending

@@ -127,9 +127,6 @@ class Jobs:
             self._end_lease(block, size)
             then(None)
 
-    def welcomed(self) -> None:
-        self.log_is_up = True
-
     def _end_lease(self, block: int, size: int) -> None:
         self._arena.take_back(block, self._arena.generation(block))
         self._arena.free(block, size)

@@ -27,7 +27,14 @@ from mpbroker.handlers.topics import TopicTable
 from mpbroker.handlers.turn import Turn
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.counters import Counter, Histogram
-from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, Fence, ProcessContext
+from mpbroker.ipc.process import (
+    LOG_FENCE_CLOSE,
+    LOG_FENCE_RESUME,
+    MAX_SLEEP_MS,
+    ExitCode,
+    Fence,
+    ProcessContext,
+)
 from mpbroker.ipc.slots import (
     Request,
     SlotFlag,
@@ -36,15 +43,15 @@ from mpbroker.ipc.slots import (
     unpack_call,
     unpack_produce,
     unpack_request,
+    unpack_return,
 )
 from mpbroker.ipc.topology import (
     COORDINATOR,
     FIRST_HANDLER,
     LOG,
-    MAX_PROCESSORS,
+    PROCESSORS,
     is_processor,
     name_of,
-    processor,
 )
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_request
@@ -59,7 +66,6 @@ log = logging.getLogger("mpbroker")
 RETRY_FULL_RING_MS = 2
 # How long a stopping handler waits for log process and coordinator to answer what it took.
 STOP_PATIENCE_MS = 5_000
-LOG_FENCE_CLOSE, LOG_FENCE_RESUME = 1, 3
 
 _CLIENT_ID_AT = 12
 _LENGTH = struct.Struct(">h")
@@ -76,9 +82,9 @@ class Handler:
         self.unsent: set[Outbox] = set()
         self.outboxes = {
             p: Outbox(memory.ring(context.index, p), partial(context.ring, p), self.unsent)
-            for p in (COORDINATOR, *map(processor, range(MAX_PROCESSORS)))
+            for p in (COORDINATOR, *PROCESSORS)
         }
-        self.request_arenas = {p: memory.arena(p) for p in map(processor, range(MAX_PROCESSORS))}
+        self.request_arenas = {p: memory.arena(p) for p in PROCESSORS}
         self.turn = Turn(context.index, memory, context.counters, TopicTable())
         self.open: dict[Exchange, None] = {}
         self.heavy = memory.words("heavy")
@@ -196,8 +202,8 @@ class Handler:
                 else:
                     self.request(request)
             elif kind == SlotKind.RETURN:
-                request = unpack_request(slot)
-                self.broker.answers.returned(request.block, request.generation)
+                returned = unpack_return(slot)
+                self.broker.answers.returned(returned.block, returned.generation)
             elif kind == SlotKind.CANCEL:
                 self.broker.fetches.cancel(unpack_request(slot).connection)
             elif kind == SlotKind.PRODUCED:

@@ -13,7 +13,7 @@ class PartitionImage(Struct, array_like=True):
 
 
 class TopicImage(Struct, array_like=True):
-    """`configs`: what differs from the defaults, in Kafka's keys; each change raises `config_version`."""
+    """`configs`: only what differs from the defaults, in Kafka's keys; changes raise `config_version`."""
 
     name: str
     topic_id: bytes

@@ -26,6 +26,9 @@ from shm.doorbell import Doorbell
 PR_SET_PDEATHSIG = 1
 # The longest that a process sleeps: a producer may be killed between publishing and ringing.
 MAX_SLEEP_MS = 300
+# The stages of the log process's death that handlers take part in: they close what was under way with it and
+# pause, and go on when the processors have done their part.
+LOG_FENCE_CLOSE, LOG_FENCE_RESUME = 1, 3
 
 
 class Order(IntEnum):

@@ -4,13 +4,23 @@ A descriptor names a block as (owner, block, generation): the process whose aren
 lease. It never carries bytes, paths or fd numbers. `connection` is 64 bits and never reused; `channel` is merely the place in the
 processor's table where that connection is looked for.
 
-    processor -> handler      REQUEST, RETURN, CANCEL
-    handler   -> processor    SEND, SEND_PARTS, NOOP, CLOSE, PARKED
-    log       -> processor    SEND, NOOP, CLOSE
-    handler   -> log          PRODUCE, PRODUCE_BACK
-    log       -> handler      PRODUCED
-    coordinator <-> log       PRODUCE_BACK / PRODUCED, CALL / ANSWER
-    handler <-> coordinator   CALL / ANSWER
+    processor   -> handler        REQUEST, RETURN, CANCEL
+    handler     -> processor      SEND, SEND_PARTS, NOOP, CLOSE, PARKED
+    handler     -> log            PRODUCE, PRODUCE_BACK
+    handler     -> coordinator    CALL, RETURN
+    log         -> processor      SEND, NOOP, CLOSE
+    log         -> handler        PRODUCED
+    log         -> coordinator    PRODUCED, ANSWER
+    coordinator -> handler        ANSWER
+    coordinator -> log            PRODUCE_BACK, CALL, RETURN
+
+A kind has one shape, whoever sends it:
+
+    RequestSlot    REQUEST, CANCEL
+    ReturnSlot     RETURN
+    ReplySlot      SEND, SEND_PARTS, NOOP, CLOSE, PARKED
+    ProduceSlot    PRODUCE, PRODUCE_BACK, PRODUCED
+    CallSlot       CALL, ANSWER
 """
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -51,6 +61,15 @@ cdef struct RequestSlot:
     uint16_t listener
     uint16_t reserved
     uint32_t request            # the processor's running number, echoed in the reply
+
+cdef struct ReturnSlot:
+    uint8_t kind
+    uint8_t flags
+    uint16_t owner              # process index of the arena that holds the block: the receiver's
+    uint32_t reserved
+    uint64_t block
+    uint64_t generation
+    uint64_t reserved_words[5]
 
 cdef struct ReplySlot:
     uint8_t kind

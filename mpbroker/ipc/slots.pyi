@@ -46,6 +46,12 @@ class Request(NamedTuple):
     listener: int
     request: int
 
+class Return(NamedTuple):
+    kind: int
+    owner: int
+    block: int
+    generation: int
+
 class Reply(NamedTuple):
     kind: int
     flags: int
@@ -125,6 +131,8 @@ def pack_request(
     request: int = 0,
     flags: int = 0,
 ) -> bytes: ...
+def unpack_return(slots: Bytes, index: int = 0) -> Return: ...
+def pack_return(owner: int, block: int, generation: int) -> bytes: ...
 def unpack_reply(slots: Bytes, index: int = 0) -> Reply: ...
 def pack_reply(
     kind: int,

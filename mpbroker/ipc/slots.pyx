@@ -3,11 +3,12 @@ from collections import namedtuple
 from libc.string cimport memcpy, memset
 
 from mpbroker.ipc.slots cimport (
-    CallSlot, JobBatch, JobHeader, Part, ProduceSlot, ReplySlot, RequestSlot,
+    CallSlot, JobBatch, JobHeader, Part, ProduceSlot, ReplySlot, RequestSlot, ReturnSlot,
 )
 from shm.ring cimport Slot
 
 assert sizeof(RequestSlot) == sizeof(Slot) == 64
+assert sizeof(ReturnSlot) == 64
 assert sizeof(ReplySlot) == 64
 assert sizeof(ProduceSlot) == 64
 assert sizeof(CallSlot) == 64
@@ -23,6 +24,7 @@ Request = namedtuple(
     "Request",
     "kind flags processor channel connection block generation length body api_key api_version correlation received_ns listener request",
 )
+Return = namedtuple("Return", "kind owner block generation")
 Reply = namedtuple(
     "Reply", "kind flags owner channel connection block generation position length throttle_ms request done_ns"
 )
@@ -68,6 +70,19 @@ def pack_request(
     s.block, s.generation, s.length, s.body = block, generation, length, body
     s.api_key, s.api_version, s.correlation, s.received_ns = api_key, api_version, correlation, received_ns
     s.listener, s.request = listener, request
+    return (<char *>&s)[:64]
+
+
+def unpack_return(const unsigned char[::1] slots, Py_ssize_t index=0):
+    cdef ReturnSlot s
+    memcpy(&s, _slot_at(slots, index), 64)
+    return Return(s.kind, s.owner, s.block, s.generation)
+
+
+def pack_return(int owner, uint64_t block, uint64_t generation) -> bytes:
+    cdef ReturnSlot s
+    memset(&s, 0, 64)
+    s.kind, s.owner, s.block, s.generation = RETURN, owner, block, generation
     return (<char *>&s)[:64]
 
 

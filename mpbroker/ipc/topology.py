@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from mpbroker.config import workers
 from mpbroker.ipc import table as partition_table
 from mpbroker.ipc.counters import Counter, Histogram
 from shm import doorbell, marks, region, ring, table
@@ -31,12 +32,13 @@ SUPERVISOR = 0
 ACCEPTOR = 1
 COORDINATOR = 2
 LOG = 3
-EXPORTER = 4
 FIRST_PROCESSOR = 8
-MAX_PROCESSORS = 16
+MAX_PROCESSORS = workers.MAX_PROCESSORS
 FIRST_HANDLER = FIRST_PROCESSOR + MAX_PROCESSORS
-MAX_HANDLERS = 32
+MAX_HANDLERS = workers.MAX_HANDLERS
 PROCESSES = FIRST_HANDLER + MAX_HANDLERS
+PROCESSORS = tuple(range(FIRST_PROCESSOR, FIRST_HANDLER))
+HANDLERS = tuple(range(FIRST_HANDLER, PROCESSES))
 
 # A ring holds what a pair can have under way at once; who finds it full keeps the rest and asks for room.
 REQUEST_RING_SLOTS = 1024
@@ -78,7 +80,6 @@ def name_of(index: int) -> str:
         ACCEPTOR: "acceptor",
         COORDINATOR: "coordinator",
         LOG: "log",
-        EXPORTER: "exporter",
     }
     return names[index]
 
@@ -86,12 +87,12 @@ def name_of(index: int) -> str:
 def ring_pairs() -> list[tuple[int, int, int]]:
     """(producer, consumer, slots) of every ring."""
     pairs = []
-    for h in range(FIRST_HANDLER, PROCESSES):
-        for p in range(FIRST_PROCESSOR, FIRST_HANDLER):
+    for h in HANDLERS:
+        for p in PROCESSORS:
             pairs += [(p, h, REQUEST_RING_SLOTS), (h, p, REQUEST_RING_SLOTS)]
         pairs += [(h, LOG, REQUEST_RING_SLOTS), (LOG, h, REQUEST_RING_SLOTS)]
         pairs += [(h, COORDINATOR, CALL_RING_SLOTS), (COORDINATOR, h, CALL_RING_SLOTS)]
-    pairs += [(LOG, p, ANSWER_RING_SLOTS) for p in range(FIRST_PROCESSOR, FIRST_HANDLER)]
+    pairs += [(LOG, p, ANSWER_RING_SLOTS) for p in PROCESSORS]
     pairs += [(COORDINATOR, LOG, CALL_RING_SLOTS), (LOG, COORDINATOR, CALL_RING_SLOTS)]
     return pairs
 
@@ -154,7 +155,7 @@ class SharedMemory:
         self.bell_fds = [Doorbell.new_fd() for _ in range(PROCESSES)]
         self._arenas = {
             index: region.sparse(sizes.arena_extent_bytes)
-            for index in (COORDINATOR, LOG, *range(FIRST_PROCESSOR, PROCESSES))
+            for index in (COORDINATOR, LOG, *PROCESSORS, *HANDLERS)
         }
 
     def ring(self, producer: int, consumer: int) -> Ring:

@@ -13,7 +13,7 @@ import time
 from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import MAX_SLEEP_MS, Fence, ProcessContext
-from mpbroker.ipc.slots import Call, SlotKind, kind_of, pack_call, unpack_call
+from mpbroker.ipc.slots import Call, SlotKind, kind_of, pack_call, unpack_call, unpack_return
 from mpbroker.ipc.topology import COORDINATOR, LOG, PROCESSES, is_handler, is_processor
 from mpbroker.log.append import append_batch
 from mpbroker.log.helper import Helper
@@ -174,7 +174,7 @@ class LogProcess:
     def _serve_slot(self, slot: bytes) -> None:
         kind = kind_of(slot)
         if kind == SlotKind.RETURN:
-            returned = unpack_call(slot)
+            returned = unpack_return(slot)
             self._free_answer(returned.block, returned.generation)
         elif kind == SlotKind.CALL:
             self._serve_call(unpack_call(slot))

@@ -31,7 +31,7 @@ cdef inline void free_request(Turn *t, Channel *c) noexcept nogil:
 cdef void give_back(Turn *t, ReplySlot *a) noexcept nogil:
     """Ends the lease of a handler's reply block. Our own blocks are freed with their request."""
     cdef Slot slot
-    cdef RequestSlot *r = <RequestSlot *>&slot
+    cdef ReturnSlot *r = <ReturnSlot *>&slot
     cdef Peer *peer
     if a.block == 0 or a.owner < FIRST_HANDLER:
         return
@@ -40,7 +40,7 @@ cdef void give_back(Turn *t, ReplySlot *a) noexcept nogil:
         return                      # its arena is reset as a whole
     memset(&slot, 0, sizeof(slot))
     r.kind = SlotKind.RETURN
-    r.processor = t.process
+    r.owner = a.owner
     r.block = a.block
     r.generation = a.generation
     if not ring_stage(&peer.requests, &slot):

@@ -17,7 +17,7 @@ from libc.string cimport memcpy, memmove, memset
 from posix.unistd cimport close
 
 from mpbroker.ipc.counters cimport Counter, Histogram
-from mpbroker.ipc.slots cimport Part, PartKind, ReplySlot, RequestSlot, SlotKind
+from mpbroker.ipc.slots cimport Part, PartKind, ReplySlot, RequestSlot, ReturnSlot, SlotKind
 from mpbroker.network.channel cimport Channel, ChannelState, CloseReason
 from mpbroker.network.files cimport FILE_LIMIT, FILE_PLACES, OpenFile, file_find, file_hash
 from shm.arena cimport (

@@ -4,30 +4,23 @@ Each stage is ordered to all its live members at once; the next begins when all 
 is what makes it safe:
 
 handler      First the log process appends and answers whatever the handler had published, and the coordinator
-forgets its calls. Then
-             the processors can tell: what is still unanswered and was taken is lost, what was not taken can
-             go to another.
+             forgets its calls. Then the processors can tell: what is still unanswered and was taken is lost,
+             what was not taken can go to another.
 processor    First the handlers forget its connections, so that no new job names its arena. Then the log
-process finishes the jobs
-             that do. After that nobody touches the arena.
+             process finishes the jobs that do. After that nobody touches the arena.
 log          First the handlers drop what was under way with it, and pause. Then the processors close the
-connections whose produce was
-             taken and not answered: with the handlers pausing, nothing else can look like that. Then the
-             handlers go on.
+             connections whose produce was taken and not answered: with the handlers pausing, nothing else
+             can look like that. Then the handlers go on.
 coordinator  The log process finishes what it had published; handlers answer the calls that were under way.
 """
 
 from __future__ import annotations
 
 from mpbroker.ipc import topology
-
-HANDLERS = tuple(range(topology.FIRST_HANDLER, topology.PROCESSES))
-PROCESSORS = tuple(range(topology.FIRST_PROCESSOR, topology.FIRST_HANDLER))
+from mpbroker.ipc.topology import HANDLERS, PROCESSORS
 
 # The stage of an order that a role is there: bind its rings. Those of a death begin with 1.
 WELCOME = 0
-# Where the handlers go on after a log process's death; see `mpbroker.handlers`.
-RESUME_STAGE = 3
 
 
 def stages_of(role: int) -> list[tuple[int, ...]]:

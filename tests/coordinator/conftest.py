@@ -45,9 +45,11 @@ from mpbroker.ipc.slots import (
     kind_of,
     pack_call,
     pack_produce,
+    pack_return,
     read_job_batch,
     unpack_call,
     unpack_produce,
+    unpack_return,
 )
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
 from mpbroker.ipc.topology import COORDINATOR, LOG, PROCESSES, SharedMemory, Sizes, handler
@@ -118,9 +120,9 @@ class FakeLog:
                 case SlotKind.CALL:
                     self._answer(slot)
                 case SlotKind.RETURN:
-                    reply = unpack_call(slot)
-                    assert self.arena.take_back(reply.block, reply.generation)
-                    self.arena.free(reply.block, self.sizes.pop(reply.block))
+                    returned = unpack_return(slot)
+                    assert self.arena.take_back(returned.block, returned.generation)
+                    self.arena.free(returned.block, self.sizes.pop(returned.block))
         if slots or wants:
             self.memory.doorbell(COORDINATOR).ring()
 
@@ -273,9 +275,7 @@ class FakeHandler:
             lender = self.memory.arena(COORDINATOR)
             assert lender.check(call.block, call.generation)
             self.answers[call.request] = decode(bytes(lender.view(call.block, call.length)))
-            self.outbox.push(
-                pack_call(SlotKind.RETURN, COORDINATOR, call.request, call.block, call.generation)
-            )
+            self.outbox.push(pack_return(COORDINATOR, call.block, call.generation))
             self.memory.doorbell(COORDINATOR).ring()
 
 

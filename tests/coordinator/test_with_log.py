@@ -16,6 +16,7 @@ from mpbroker.ipc.calls import (
     DeleteTopics,
     ProducerIds,
 )
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import Order, ProcessContext, State, pack_fence
 from mpbroker.ipc.topology import COORDINATOR, LOG
 from mpbroker.log import process as log_process
@@ -42,6 +43,9 @@ class RealLog:
 
     def is_ready(self) -> bool:
         return bool(self.tree.memory.words("states").load(LOG) == State.READY)
+
+    def has_its_answers_back(self) -> bool:
+        return self.tree.memory.counters(LOG).get(Counter.COUNT_ARENA_BYTES) == 0
 
     def fence(self, incarnation: int) -> None:
         """Orders it to fence (0) or to welcome a coordinator."""
@@ -70,6 +74,7 @@ def test_topics_with_the_real_log_process(make_tree: Callable[..., Tree], tmp_pa
         tree.start()
         tree.until(tree.is_ready)
         assert created(tree, "a") == 0
+        tree.until(log.has_its_answers_back)
         assert (tmp_path / "a-1" / "00000000000000000000.log").exists()
         assert tree.ask(AllocateProducerIds()) == ProducerIds(0, 1000)
         tree.kill(log.fence)

@@ -179,11 +179,7 @@ class ProcessorEnd:
         return frame
 
     def give_back(self, reply: Any) -> None:
-        assert self.to_handler.push(
-            slots.pack_request(
-                SlotKind.RETURN, self.index, reply.channel, reply.connection, reply.block, reply.generation
-            )
-        )
+        assert self.to_handler.push(slots.pack_return(reply.owner, reply.block, reply.generation))
 
 
 _FIRST_FLEXIBLE = {0: 9, 1: 12, 2: 6, 3: 9, 10: 3, 18: 3, 19: 5, 20: 4, 22: 2, 32: 4, 60: 0}
@@ -273,11 +269,12 @@ class CoordinatorEnd:
         taken, _ = self.calls.take(1 << 10)
         found = []
         for i in range(len(taken) // 64):
-            call = slots.unpack_call(taken, i)
-            if call.kind == SlotKind.RETURN:
-                assert self.arena.take_back(call.block, call.generation)
-                self.returned.append(call.block)
+            if slots.kind_of(taken, i) == SlotKind.RETURN:
+                ended = slots.unpack_return(taken, i)
+                assert self.arena.take_back(ended.block, ended.generation)
+                self.returned.append(ended.block)
                 continue
+            call = slots.unpack_call(taken, i)
             arena = self.memory.arena(call.owner)
             assert arena.check(call.block, call.generation)
             found.append((call, calls.decode(bytes(arena.view(call.block, call.length)))))

@@ -45,7 +45,7 @@ def test_every_pair_has_one_ring_each_way() -> None:
 
 
 def test_every_process_has_a_name_of_its_own() -> None:
-    used = [0, 1, 2, 3, 4, *range(topology.FIRST_PROCESSOR, PROCESSES)]
+    used = [0, 1, 2, 3, *range(topology.FIRST_PROCESSOR, PROCESSES)]
     assert len({topology.name_of(index) for index in used}) == len(used)
     assert topology.name_of(handler(3)) == "handler 3"
 

@@ -20,6 +20,7 @@ from mpbroker.ipc.slots import (
     job_bytes,
     pack_call,
     pack_produce,
+    pack_return,
     read_job_batch,
     unpack_call,
     unpack_produce,
@@ -156,7 +157,7 @@ class Rig:
         answer = unpack_call(taken)
         arena = self.memory.arena(LOG)
         message = calls.decode(arena.view(answer.block, answer.length))
-        self.call_ring.push(pack_call(SlotKind.RETURN, LOG, answer.request, answer.block, answer.generation))
+        self.call_ring.push(pack_return(LOG, answer.block, answer.generation))
         return message
 
     def await_answer(self) -> calls.Message:

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from mpbroker.ipc import topology
-from mpbroker.ipc.slots import Request, SlotKind, kind_of, pack_reply, unpack_request
+from mpbroker.ipc.slots import Request, Return, SlotKind, kind_of, pack_reply, unpack_request, unpack_return
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.network.processor import connection_prefix, first_flexible_versions
 from mpbroker.network.turn import ProcessorTurn
@@ -79,13 +79,16 @@ class Rig:
         for _ in range(turns):
             self.turn.turn(0)
 
-    def taken(self, handler: int = 0) -> list[Request]:
-        """The slots that the handler takes now, RETURNs included."""
+    def taken(self, handler: int = 0) -> list[Request | Return]:
+        """What the handler takes now: REQUEST, CANCEL and RETURN."""
         slots, _ = self.requests[handler].take()
-        return [unpack_request(slots, i) for i in range(len(slots) // 64)]
+        return [
+            unpack_return(slots, i) if kind_of(slots, i) == SlotKind.RETURN else unpack_request(slots, i)
+            for i in range(len(slots) // 64)
+        ]
 
     def requests_taken(self, handler: int = 0) -> list[Request]:
-        return [r for r in self.taken(handler) if r.kind == SlotKind.REQUEST]
+        return [r for r in self.taken(handler) if isinstance(r, Request) and r.kind == SlotKind.REQUEST]
 
     def await_requests(self, handler: int = 0) -> list[Request]:
         """For frames larger than the socket buffers, which need several rounds between the two ends."""

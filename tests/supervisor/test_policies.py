@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpbroker.ipc import topology
-from mpbroker.ipc.process import FatalError
+from mpbroker.ipc.process import LOG_FENCE_CLOSE, LOG_FENCE_RESUME, FatalError
 from mpbroker.supervisor.plans import needed_to_start, peers_of, stages_of
 from mpbroker.supervisor.restarts import (
     DEATHS_IN_A_ROW_MAX,
@@ -39,8 +39,10 @@ def test_the_log_process_lets_go_of_an_arena_after_no_handler_can_name_it() -> N
 
 
 def test_handlers_pause_while_processors_mend_the_log_processs_death() -> None:
-    first, second, third = stages_of(topology.LOG)
-    assert {m for m in first if topology.is_handler(m)} == set(third)
+    stages = stages_of(topology.LOG)
+    assert {m for m in stages[LOG_FENCE_CLOSE - 1] if topology.is_handler(m)} == set(topology.HANDLERS)
+    assert stages[LOG_FENCE_RESUME - 1] == topology.HANDLERS
+    (second,) = stages[LOG_FENCE_CLOSE : LOG_FENCE_RESUME - 1]
     assert all(topology.is_processor(member) for member in second)
 
 
