@@ -25,6 +25,8 @@ KAFKA_STORAGE_ERROR = 56
 
 DUPLICATE = -1
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# What passes without a repair: a full disk, or too few descriptors or memory for this process at the moment.
+PASSING = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
 class Appended(NamedTuple):
@@ -120,6 +122,6 @@ def _write(log: PartitionLog, batch: Batch, data: memoryview, now_ms: int, max_t
 
 
 def _storage_error(error: OSError) -> Appended:
-    """A full disk refuses this produce only; anything else ends the use of the directory."""
-    failure = 0 if error.errno in NO_ROOM else error.errno or errno.EIO
+    """What passes refuses this produce only; anything else ends the use of the directory."""
+    failure = 0 if error.errno in PASSING else error.errno or errno.EIO
     return Appended(KAFKA_STORAGE_ERROR, failure=failure)

@@ -14,7 +14,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import MAX_SLEEP_MS, Fence, ProcessContext
 from mpbroker.ipc.slots import Call, SlotKind, kind_of, pack_call, unpack_call
 from mpbroker.ipc.topology import COORDINATOR, LOG, PROCESSES, is_handler, is_processor
-from mpbroker.log.append import append_batch
+from mpbroker.log.append import PASSING, append_batch
 from mpbroker.log.helper import Helper
 from mpbroker.log.manager import LogManager
 from mpbroker.log.turn import Pause, Turn
@@ -125,7 +125,11 @@ class LogProcess:
 
     def _take_failures(self) -> None:
         for number, problem in self.helper.failures():
-            self.turn.storage_failed(number, problem.errno or 0)
+            if problem.errno in PASSING:
+                self.context.log.error("%s: %s; trying again", self.manager.dirs[number].path, problem)
+                self.manager.write_again(number)
+            else:
+                self.turn.storage_failed(number, problem.errno or 0)
         failed, error = self.turn.failures()
         for number in failed:
             self.context.counters.set_last_error(f"{self.manager.dirs[number].path}: {os.strerror(error)}")
