@@ -66,6 +66,7 @@ cdef enum:
     TURN_CLOSED = 2
     TURN_OPENING = 4
     API_PRODUCE = 0
+    DEATHS_MAX = 2
 
 assert FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG and MOST_HANDLERS == topology.MAX_HANDLERS
 # What epoll says of the two descriptors that are no channels.
@@ -145,7 +146,7 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
     cdef epoll_event events[MOST_EVENTS]
     cdef int count, i
     cdef uint32_t tag
-    cdef uint64_t before, h
+    cdef uint64_t before, used_bytes
     cdef int flags = 0
     cdef Channel *c
     bell_arm(&t.bell)
@@ -163,6 +164,7 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
     take_all_answers(t)
     if t.deferred_count:
         walk_deferred(t)
+    used_bytes = t.arena.in_use_bytes
     for i in range(count):
         tag = <uint32_t>events[i].data.u64
         if tag == BELL_TAG:
@@ -177,9 +179,11 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
                     socket_event(t, c, events[i].events)
     dispatch(t)
     publish(t)
-    # Channels that waited for room in the FIFO go on; those that wait for memory do when an answer frees some.
-    if t.deferred_count and not t.memory_short and t.fifo_tail - t.fifo_head < t.queued_requests_max:
-        t.soon = True
+    # Channels that waited for room in the FIFO go on; those that wait for memory do when some was freed: by an answer,
+    # which ends the sleep, or by a socket just now.
+    if t.deferred_count and t.fifo_tail - t.fifo_head < t.queued_requests_max:
+        if not t.memory_short or t.arena.in_use_bytes < used_bytes:
+            t.soon = True
     counter_set(t.counters, Counter.COUNT_ARENA_BYTES, t.arena.in_use_bytes)
     counter_set(t.counters, Counter.COUNT_QUEUED_REQUESTS, t.fifo_tail - t.fifo_head)
     if t.closed_count:
@@ -280,8 +284,11 @@ cdef class ProcessorTurn:
         cdef uint32_t index
         if t.free_count == 0:
             return 0
+        index = t.free_channels[t.free_count - 1]
+        # First, because it may fail: then the place is free and the socket the caller's.
+        self._watch(
+            fd, <uint32_t>(EPOLLIN | EPOLLOUT | EPOLLRDHUP) | EPOLLET, <uint64_t><uint32_t>(t.next_connection + 1) << 32 | index)
         t.free_count -= 1
-        index = t.free_channels[t.free_count]
         c = &t.channels[index]
         memset(c, 0, sizeof(Channel))
         c.index = index
@@ -292,7 +299,6 @@ cdef class ProcessorTurn:
         t.next_connection += 1
         c.connection = t.next_connection
         c.last_active_ns = monotonic_ns()
-        self._watch(fd, <uint32_t>(EPOLLIN | EPOLLOUT | EPOLLRDHUP) | EPOLLET, <uint64_t><uint32_t>c.connection << 32 | index)
         counter_add(t.counters, Counter.COUNT_CONNECTIONS_CREATED, 1)
         return c.connection
 
