@@ -67,6 +67,7 @@ cdef enum:
     TURN_OPENING = 4
     API_PRODUCE = 0
     DEATHS_MAX = 2
+    OPEN_TRIES_MAX = 3
 
 assert FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG and MOST_HANDLERS == topology.MAX_HANDLERS
 # What epoll says of the two descriptors that are no channels.
@@ -345,6 +346,9 @@ cdef class ProcessorTurn:
             return
         if files.count >= FILE_LIMIT:
             self._forget_files()
+        if files.count >= FILE_PLACES - 1:
+            close(fd)               # all are being sent from; the answer that waits for it is given up
+            return
         self._place_file(slot, slot_generation, segment_base, inode, fd, 0, files.clock)
 
     def _place_file(self, uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode, int fd, uint32_t users, uint64_t used):
@@ -380,9 +384,14 @@ cdef class ProcessorTurn:
     def resume(self, uint32_t channel) -> None:
         """The files that a channel waited for are open."""
         cdef Channel *c = &self.t.channels[channel]
-        if c.state == ChannelState.CHANNEL_OPENING:
+        if c.state != ChannelState.CHANNEL_OPENING:
+            return
+        c.open_tries += 1           # an answer that needs more files than can be open would never be sent
+        if c.open_tries > OPEN_TRIES_MAX:
+            close_channel(self.t, c, CloseReason.CLOSED_NO_FILE, 0)
+        else:
             start_sending(self.t, c)
-            publish(self.t)
+        publish(self.t)
 
     def ask_again(self, uint32_t channel) -> None:
         """A slice was no longer there (the file was replaced): the request goes to a handler once more, three times at most."""
@@ -390,7 +399,7 @@ cdef class ProcessorTurn:
         if c.state != ChannelState.CHANNEL_OPENING:
             return
         c.open_tries += 1
-        if c.open_tries == 3:
+        if c.open_tries >= OPEN_TRIES_MAX:
             close_channel(self.t, c, CloseReason.CLOSED_NO_FILE, 0)
             return
         give_back(self.t, &c.answer)
