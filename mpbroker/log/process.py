@@ -67,9 +67,8 @@ class LogProcess:
         self.context.counters.beat()
 
     def start(self) -> None:
-        for role in range(PROCESSES):
-            if role == COORDINATOR or is_handler(role) or is_processor(role):
-                self._bind(role)
+        for role in self._parties():
+            self._bind(role)
         self.manager.open_metadata()
         if self.context.config.log_flush_policy == "os":
             self.context.log.info(
@@ -78,6 +77,9 @@ class LogProcess:
             )
         self.say("running")
         self.context.ready()
+
+    def _parties(self) -> list[int]:
+        return [role for role in range(PROCESSES) if self._takes_part(role)]
 
     def _bind(self, role: int) -> None:
         memory = self.context.memory
@@ -239,6 +241,10 @@ class LogProcess:
         """What was published is still appended and answered; then all is flushed, closed and marked as
         clean.
         """
+        if self.context.orphaned:
+            # Nobody fences who has left: what found a ring full would be kept for ever, and our locks.
+            for role in self._parties():
+                self.turn.forget(role)
         while not self.turn.is_settled:
             self.work(10)
         self.manager.close_cleanly()
