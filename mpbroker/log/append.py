@@ -24,11 +24,13 @@ KAFKA_STORAGE_ERROR = 56
 
 DUPLICATE = -1
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# What passes without a repair: a full disk, or too few descriptors or memory for this process at the moment.
+PASSING = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
 class Appended(NamedTuple):
     """What becomes of a batch. `failure`: an errno after which its log directory cannot be used any more;
-    `no_room`: that of a full disk, which may pass.
+    `no_room`: that of a full disk or of too few descriptors, which pass.
     """
 
     error: int
@@ -122,7 +124,7 @@ def _write(log: PartitionLog, batch: Batch, data: memoryview, now_ms: int, max_t
 
 
 def _storage_error(error: OSError) -> Appended:
-    """A full disk refuses this produce only; anything else ends the use of the directory."""
-    if error.errno in NO_ROOM:
+    """What passes refuses this produce only; anything else ends the use of the directory."""
+    if error.errno in PASSING:
         return Appended(KAFKA_STORAGE_ERROR, no_room=error.errno or errno.ENOSPC)
     return Appended(KAFKA_STORAGE_ERROR, failure=error.errno or errno.EIO)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -45,6 +46,12 @@ def _read_checkpoint(path: Path) -> dict[TopicPartition, int]:
     except (CheckpointCorrupt, OSError) as error:
         _log.warning("%s is ignored: %s", path, error)
         return {}
+
+
+def _remove_tree(directory: Path) -> None:
+    """Whoever removed the deleted topic's files before us did no harm to the log directory."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(directory)
 
 
 class LogDir:
@@ -304,7 +311,7 @@ class LogManager:
         due = [entry for entry in self._deletions if entry[0] <= now]
         self._deletions = [entry for entry in self._deletions if entry[0] > now]
         for _, number, directory in due:
-            self.helper.submit(partial(shutil.rmtree, directory), number)
+            self.helper.submit(partial(_remove_tree, directory), number)
 
     # ---- checkpoints ----
 
@@ -345,6 +352,10 @@ class LogManager:
             if home.written.get(name) != offsets:
                 home.written[name] = offsets
                 self.helper.submit(partial(write_offsets, home.path / name, offsets), home.number)
+
+    def write_again(self, number: int) -> None:
+        """A checkpoint may not be on disk, although its directory works: the next one is written anyway."""
+        self.dirs[number].written.clear()
 
     # ---- the end ----
 

@@ -48,15 +48,20 @@ def remove_segment(directory: Path, base: int) -> None:
 
 
 def open_files(directory: Path, base: int, *, fresh: bool) -> tuple[int, int, int]:
-    """Fds of .log, .index and .timeindex; emptied if `fresh`. Raises OSError with nothing left open."""
+    """Fds of .log, .index and .timeindex; emptied if `fresh`. Raises OSError with nothing left open, and no
+    fresh file left behind: readers would look in an empty segment for what went into the one before it.
+    """
     fds: list[int] = []
     flags = _WRITE | (os.O_TRUNC if fresh else 0)
+    paths = [directory / segment_name(base, s) for s in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
     try:
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            fds.append(os.open(directory / segment_name(base, suffix), flags, 0o644))
+        for path in paths:
+            fds.append(os.open(path, flags, 0o644))
     except OSError:
-        for fd in fds:
+        for fd, path in zip(fds, paths, strict=False):
             os.close(fd)
+            if fresh:
+                path.unlink()
         raise
     return fds[0], fds[1], fds[2]
 
@@ -154,9 +159,7 @@ class PartitionLog:
 
     def snapshot_and_sync(self) -> None:
         """Everything on disk, with a snapshot at the log end. Raises OSError."""
-        os.fsync(self.state.fd)
-        for fd in self.state.index_fds:
-            os.fsync(fd)
+        self.sync_files()
         fd = self._write_snapshot(self.state.log_end)
         try:
             os.fsync(fd)
@@ -165,6 +168,11 @@ class PartitionLog:
         fsync_directory(self.directory)
         self.drop_old_snapshots()
         self.recovery_point = self.state.log_end
+
+    def sync_files(self) -> None:
+        """The active segment's. Raises OSError."""
+        for fd in (self.state.fd, *self.state.index_fds):
+            os.fsync(fd)
 
     def close_cleanly(self) -> None:
         """What Kafka leaves behind at a clean stop. Raises OSError."""

@@ -15,7 +15,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import MAX_SLEEP_MS, Fence, ProcessContext
 from mpbroker.ipc.slots import Call, SlotKind, kind_of, pack_call, unpack_call, unpack_return
 from mpbroker.ipc.topology import COORDINATOR, LOG, PROCESSES, is_handler, is_processor
-from mpbroker.log.append import append_batch
+from mpbroker.log.append import PASSING, append_batch
 from mpbroker.log.helper import Helper
 from mpbroker.log.manager import LogManager
 from mpbroker.log.turn import Pause, Turn
@@ -70,9 +70,8 @@ class LogProcess:
         self.context.counters.beat()
 
     def start(self) -> None:
-        for role in range(PROCESSES):
-            if role == COORDINATOR or is_handler(role) or is_processor(role):
-                self._bind(role)
+        for role in self._parties():
+            self._bind(role)
         self.manager.open_metadata()
         if self.context.config.log_flush_policy == "os":
             self.context.log.info(
@@ -81,6 +80,9 @@ class LogProcess:
             )
         self.say("running")
         self.context.ready()
+
+    def _parties(self) -> list[int]:
+        return [role for role in range(PROCESSES) if self._takes_part(role)]
 
     def _bind(self, role: int) -> None:
         memory = self.context.memory
@@ -130,7 +132,11 @@ class LogProcess:
 
     def _take_failures(self) -> None:
         for number, problem in self.helper.failures():
-            self.turn.storage_failed(number, problem.errno or 0)
+            if problem.errno in PASSING:
+                self.context.log.error("%s: %s; trying again", self.manager.dirs[number].path, problem)
+                self.manager.write_again(number)
+            else:
+                self.turn.storage_failed(number, problem.errno or 0)
         failed, error = self.turn.failures()
         for number in failed:
             self.context.counters.set_last_error(f"{self.manager.dirs[number].path}: {os.strerror(error)}")
@@ -256,8 +262,8 @@ class LogProcess:
     def _stop(self) -> int:
         """What was published is still appended and answered; then all is flushed, closed and marked clean."""
         if self.context.orphaned:
-            # Whoever was to get an answer is leaving too, and nobody would tell.
-            for role in range(PROCESSES):
+            # Nobody fences who has left: what found a ring full would be kept for ever, and our locks.
+            for role in self._parties():
                 self.turn.forget(role)
         while not self.turn.is_settled:
             self.work(10)

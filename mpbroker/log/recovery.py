@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log import check, scan
+from mpbroker.log.append import NO_ROOM
 from mpbroker.log.checkpoints import fsync_directory
 from mpbroker.log.index import OFFSET_ENTRY, TIME_ENTRY, entry_count, offset_floor
 from mpbroker.log.names import INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, segment_name
@@ -128,8 +129,20 @@ class _Loader:
             self.log.recovery_point = self.known.recovery_point
             return
         if not self.known.clean:
-            self.log.snapshot_and_sync()
+            self._settle()
         self.log.recovery_point = self.log.state.log_end
+
+    def _settle(self) -> None:
+        """What was found is durable before it is served. A full disk does not keep the partition from being
+        read: without a snapshot the next recovery replays from an older one.
+        """
+        self.log.sync_files()
+        try:
+            self.log.snapshot_and_sync()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            _log.warning("%s: no snapshot of its producers is written: %s", self.directory, error.strerror)
 
     # ---- producers ----
 

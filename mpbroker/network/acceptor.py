@@ -17,6 +17,8 @@ from mpbroker.network.processor import HANDOVER
 
 # Errors of accept() that a moment's rest may cure; the connection stays in the backlog.
 OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+# Errors of handing over: the processor's queue is full, or too many sockets are on their way to all of them.
+NO_ROOM_FOR_NOW = {errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM}
 ACCEPT_BACKOFF_MS = 200
 ACCEPTS_PER_WAKEUP = 256
 
@@ -118,7 +120,9 @@ class Acceptor:
                 continue
             try:
                 socket.send_fds(self.handovers[number], [HANDOVER.pack(listener)], [connection.fileno()])
-            except BlockingIOError:
+            except OSError as error:
+                if error.errno not in NO_ROOM_FOR_NOW:
+                    raise
                 continue
             self.next_processor = number + 1
             connection.close()

@@ -57,4 +57,5 @@ cdef struct Channel:
     uint32_t part               # index of the part being written
     uint64_t part_sent          # bytes of it that are written
     uint32_t open_tries
+    uint32_t deaths             # of handlers that had taken the request
     ReplySlot answer

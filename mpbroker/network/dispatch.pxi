@@ -16,6 +16,8 @@ cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
             c.parked = 1
             if c.state == ChannelState.CHANNEL_CLOSED:
                 cancel(t, c)
+            elif c.ended:           # the client went before we knew that its request waits; no further edge tells so
+                close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
         return
     answered(t, c)
     if c.state == ChannelState.CHANNEL_CLOSED:

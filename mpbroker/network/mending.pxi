@@ -6,6 +6,11 @@ cdef bint changes_nothing(int16_t api_key) noexcept nogil:
         api_key == 1 or api_key == 2 or api_key == 3 or api_key == 10 or api_key == 18 or api_key == 32 or api_key == 60
     )
 
+cdef bint may_try_again(Channel *c) noexcept nogil:
+    """One that kills whoever takes it must not go through all handlers."""
+    c.deaths += 1
+    return changes_nothing(c.api_key) and c.deaths < DEATHS_MAX
+
 cdef void lose_answer_of(Turn *t, Channel *c, uint32_t owner) noexcept nogil:
     """What is being sent out of a dead handler's arena cannot be finished: the arena is about to be reset."""
     if c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_OPENING:
@@ -30,7 +35,7 @@ cdef void mend_handler(Turn *t, uint32_t number) noexcept nogil:
         if c.state == ChannelState.CHANNEL_CLOSED:
             free_request(t, c)
             free_place(t, c)
-        elif c.ring_position >= taken or changes_nothing(c.api_key):
+        elif c.ring_position >= taken or may_try_again(c):
             t.next_request += 1
             c.request = t.next_request          # an answer of the dead can no longer be mistaken for the new one
             enqueue(t, c)

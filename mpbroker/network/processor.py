@@ -128,6 +128,10 @@ class Processor:
             except BlockingIOError:
                 return
             if not fds:
+                self.log.error(
+                    "a connection was lost: this processor has no descriptor left for it. "
+                    "Raise the limit of open files (LimitNOFILE)"
+                )
                 return
             (listener,) = HANDOVER.unpack(message)
             try:

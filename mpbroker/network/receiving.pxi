@@ -66,6 +66,7 @@ cdef void frame_whole(Turn *t, Channel *c) noexcept nogil:
     c.handler = NO_HANDLER
     c.parked = 0
     c.open_tries = 0
+    c.deaths = 0
     t.next_request += 1
     c.request = t.next_request
     counter_add(t.counters, Counter.COUNT_REQUESTS, 1)

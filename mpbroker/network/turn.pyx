@@ -66,6 +66,8 @@ cdef enum:
     TURN_CLOSED = 2
     TURN_OPENING = 4
     API_PRODUCE = 0
+    DEATHS_MAX = 2
+    OPEN_TRIES_MAX = 3
 
 assert FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG and MOST_HANDLERS == topology.MAX_HANDLERS
 # What epoll says of the two descriptors that are no channels.
@@ -145,7 +147,7 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
     cdef epoll_event events[MOST_EVENTS]
     cdef int count, i
     cdef uint32_t tag
-    cdef uint64_t before, h
+    cdef uint64_t before, used_bytes
     cdef int flags = 0
     cdef Channel *c
     bell_arm(&t.bell)
@@ -163,6 +165,7 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
     take_all_answers(t)
     if t.deferred_count:
         walk_deferred(t)
+    used_bytes = t.arena.in_use_bytes
     for i in range(count):
         tag = <uint32_t>events[i].data.u64
         if tag == BELL_TAG:
@@ -177,9 +180,11 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
                     socket_event(t, c, events[i].events)
     dispatch(t)
     publish(t)
-    # Channels that waited for room in the FIFO go on; those that wait for memory do when an answer frees some.
-    if t.deferred_count and not t.memory_short and t.fifo_tail - t.fifo_head < t.queued_requests_max:
-        t.soon = True
+    # Channels that waited for room in the FIFO go on; those that wait for memory do when some was freed: by an answer,
+    # which ends the sleep, or by a socket just now.
+    if t.deferred_count and t.fifo_tail - t.fifo_head < t.queued_requests_max:
+        if not t.memory_short or t.arena.in_use_bytes < used_bytes:
+            t.soon = True
     counter_set(t.counters, Counter.COUNT_ARENA_BYTES, t.arena.in_use_bytes)
     counter_set(t.counters, Counter.COUNT_QUEUED_REQUESTS, t.fifo_tail - t.fifo_head)
     if t.closed_count:
@@ -280,8 +285,11 @@ cdef class ProcessorTurn:
         cdef uint32_t index
         if t.free_count == 0:
             return 0
+        index = t.free_channels[t.free_count - 1]
+        # First, because it may fail: then the place is free and the socket the caller's.
+        self._watch(
+            fd, <uint32_t>(EPOLLIN | EPOLLOUT | EPOLLRDHUP) | EPOLLET, <uint64_t><uint32_t>(t.next_connection + 1) << 32 | index)
         t.free_count -= 1
-        index = t.free_channels[t.free_count]
         c = &t.channels[index]
         memset(c, 0, sizeof(Channel))
         c.index = index
@@ -292,7 +300,6 @@ cdef class ProcessorTurn:
         t.next_connection += 1
         c.connection = t.next_connection
         c.last_active_ns = monotonic_ns()
-        self._watch(fd, <uint32_t>(EPOLLIN | EPOLLOUT | EPOLLRDHUP) | EPOLLET, <uint64_t><uint32_t>c.connection << 32 | index)
         counter_add(t.counters, Counter.COUNT_CONNECTIONS_CREATED, 1)
         return c.connection
 
@@ -339,6 +346,9 @@ cdef class ProcessorTurn:
             return
         if files.count >= FILE_LIMIT:
             self._forget_files()
+        if files.count >= FILE_PLACES - 1:
+            close(fd)               # all are being sent from; the answer that waits for it is given up
+            return
         self._place_file(slot, slot_generation, segment_base, inode, fd, 0, files.clock)
 
     def _place_file(self, uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode, int fd, uint32_t users, uint64_t used):
@@ -374,9 +384,14 @@ cdef class ProcessorTurn:
     def resume(self, uint32_t channel) -> None:
         """The files that a channel waited for are open."""
         cdef Channel *c = &self.t.channels[channel]
-        if c.state == ChannelState.CHANNEL_OPENING:
+        if c.state != ChannelState.CHANNEL_OPENING:
+            return
+        c.open_tries += 1           # an answer that needs more files than can be open would never be sent
+        if c.open_tries > OPEN_TRIES_MAX:
+            close_channel(self.t, c, CloseReason.CLOSED_NO_FILE, 0)
+        else:
             start_sending(self.t, c)
-            publish(self.t)
+        publish(self.t)
 
     def ask_again(self, uint32_t channel) -> None:
         """A slice was no longer there (the file was replaced): the request goes to a handler once more, three times at most."""
@@ -384,7 +399,7 @@ cdef class ProcessorTurn:
         if c.state != ChannelState.CHANNEL_OPENING:
             return
         c.open_tries += 1
-        if c.open_tries == 3:
+        if c.open_tries >= OPEN_TRIES_MAX:
             close_channel(self.t, c, CloseReason.CLOSED_NO_FILE, 0)
             return
         give_back(self.t, &c.answer)

@@ -569,13 +569,13 @@ class ApiVersionsResponse(Message):
     error_code: int = 0
     api_keys: list[ApiVersionsResponse.ApiVersion] = field(default_factory=list)
     throttle_time_ms: int = 0  # v1+
-    supported_features: list[ApiVersionsResponse.SupportedFeatureKey] = field(
-        default_factory=list
-    )  # v3+, tag 0
+    supported_features: list[ApiVersionsResponse.SupportedFeatureKey] = (
+        field(default_factory=list)  # v3+, tag 0
+    )
     finalized_features_epoch: int = -1  # v3+, tag 1
-    finalized_features: list[ApiVersionsResponse.FinalizedFeatureKey] = field(
-        default_factory=list
-    )  # v3+, tag 2
+    finalized_features: list[ApiVersionsResponse.FinalizedFeatureKey] = (
+        field(default_factory=list)  # v3+, tag 2
+    )
     zk_migration_ready: bool = False  # v3+, tag 3
 
     class ApiVersion(Message):
@@ -758,12 +758,12 @@ class AddPartitionsToTxnRequest(Message):
     v3_and_below_transactional_id: str = ""  # v0-3
     v3_and_below_producer_id: int = 0  # v0-3
     v3_and_below_producer_epoch: int = 0  # v0-3
-    v3_and_below_topics: list[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic] = field(
-        default_factory=list
-    )  # v0-3
-    transactions: list[AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction] = field(
-        default_factory=list
-    )  # v4+
+    v3_and_below_topics: list[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic] = (
+        field(default_factory=list)  # v0-3
+    )
+    transactions: list[AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction] = (
+        field(default_factory=list)  # v4+
+    )
 
     class AddPartitionsToTxnTopic(Message):
         name: str = ""
@@ -781,13 +781,13 @@ class AddPartitionsToTxnResponse(Message):
     """Response 24, v0-5, flexible from v3."""
 
     throttle_time_ms: int = 0
-    results_by_topic_v3_and_below: list[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult] = field(
-        default_factory=list
-    )  # v0-3
+    results_by_topic_v3_and_below: list[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult] = (
+        field(default_factory=list)  # v0-3
+    )
     error_code: int = 0  # v4+
-    results_by_transaction: list[AddPartitionsToTxnResponse.AddPartitionsToTxnResult] = field(
-        default_factory=list
-    )  # v4+
+    results_by_transaction: list[AddPartitionsToTxnResponse.AddPartitionsToTxnResult] = (
+        field(default_factory=list)  # v4+
+    )
 
     class AddPartitionsToTxnPartitionResult(Message):
         partition_index: int = 0
@@ -795,14 +795,14 @@ class AddPartitionsToTxnResponse(Message):
 
     class AddPartitionsToTxnTopicResult(Message):
         name: str = ""
-        results_by_partition: list[AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult] = field(
-            default_factory=list
+        results_by_partition: list[AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult] = (
+            field(default_factory=list)
         )
 
     class AddPartitionsToTxnResult(Message):  # v4+
         transactional_id: str = ""
-        topic_results: list[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult] = field(
-            default_factory=list
+        topic_results: list[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult] = (
+            field(default_factory=list)
         )
 
 
@@ -869,8 +869,8 @@ class WriteTxnMarkersResponse(Message):
 
     class WritableTxnMarkerTopicResult(Message):
         name: str = ""
-        partitions: list[WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult] = field(
-            default_factory=list
+        partitions: list[WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult] = (
+            field(default_factory=list)
         )
 
     class WritableTxnMarkerResult(Message):
@@ -913,8 +913,8 @@ class TxnOffsetCommitResponse(Message):
 
     class TxnOffsetCommitResponseTopic(Message):
         name: str = ""
-        partitions: list[TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition] = field(
-            default_factory=list
+        partitions: list[TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition] = (
+            field(default_factory=list)
         )
 
 
@@ -1112,8 +1112,8 @@ class AlterReplicaLogDirsResponse(Message):
 
     class AlterReplicaLogDirTopicResult(Message):
         topic_name: str = ""
-        partitions: list[AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult] = field(
-            default_factory=list
+        partitions: list[AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult] = (
+            field(default_factory=list)
         )
 
 
@@ -1181,8 +1181,8 @@ class CreatePartitionsRequest(Message):
     class CreatePartitionsTopic(Message):
         name: str = ""
         count: int = 0
-        assignments: list[CreatePartitionsRequest.CreatePartitionsAssignment] | None = field(
-            default_factory=list
+        assignments: list[CreatePartitionsRequest.CreatePartitionsAssignment] | None = (
+            field(default_factory=list)
         )
 
 
@@ -1260,8 +1260,8 @@ class ExpireDelegationTokenResponse(Message):
 class DescribeDelegationTokenRequest(Message):
     """Request 41, v1-3, flexible from v2."""
 
-    owners: list[DescribeDelegationTokenRequest.DescribeDelegationTokenOwner] | None = field(
-        default_factory=list
+    owners: list[DescribeDelegationTokenRequest.DescribeDelegationTokenOwner] | None = (
+        field(default_factory=list)
     )
 
     class DescribeDelegationTokenOwner(Message):
@@ -1290,8 +1290,8 @@ class DescribeDelegationTokenResponse(Message):
         max_timestamp: int = 0
         token_id: str = ""
         hmac: bytes = b""
-        renewers: list[DescribeDelegationTokenResponse.DescribedDelegationTokenRenewer] = field(
-            default_factory=list
+        renewers: list[DescribeDelegationTokenResponse.DescribedDelegationTokenRenewer] = (
+            field(default_factory=list)
         )
 
 
@@ -1362,8 +1362,8 @@ class IncrementalAlterConfigsResponse(Message):
     """Response 44, v0-1, flexible from v1."""
 
     throttle_time_ms: int = 0
-    responses: list[IncrementalAlterConfigsResponse.AlterConfigsResourceResponse] = field(
-        default_factory=list
+    responses: list[IncrementalAlterConfigsResponse.AlterConfigsResourceResponse] = (
+        field(default_factory=list)
     )
 
     class AlterConfigsResourceResponse(Message):
@@ -1386,8 +1386,8 @@ class AlterPartitionReassignmentsRequest(Message):
 
     class ReassignableTopic(Message):
         name: str = ""
-        partitions: list[AlterPartitionReassignmentsRequest.ReassignablePartition] = field(
-            default_factory=list
+        partitions: list[AlterPartitionReassignmentsRequest.ReassignablePartition] = (
+            field(default_factory=list)
         )
 
 
@@ -1398,8 +1398,8 @@ class AlterPartitionReassignmentsResponse(Message):
     allow_replication_factor_change: bool = True  # v1+
     error_code: int = 0
     error_message: str | None = ""
-    responses: list[AlterPartitionReassignmentsResponse.ReassignableTopicResponse] = field(
-        default_factory=list
+    responses: list[AlterPartitionReassignmentsResponse.ReassignableTopicResponse] = (
+        field(default_factory=list)
     )
 
     class ReassignablePartitionResponse(Message):
@@ -1409,8 +1409,8 @@ class AlterPartitionReassignmentsResponse(Message):
 
     class ReassignableTopicResponse(Message):
         name: str = ""
-        partitions: list[AlterPartitionReassignmentsResponse.ReassignablePartitionResponse] = field(
-            default_factory=list
+        partitions: list[AlterPartitionReassignmentsResponse.ReassignablePartitionResponse] = (
+            field(default_factory=list)
         )
 
 
@@ -1441,8 +1441,8 @@ class ListPartitionReassignmentsResponse(Message):
 
     class OngoingTopicReassignment(Message):
         name: str = ""
-        partitions: list[ListPartitionReassignmentsResponse.OngoingPartitionReassignment] = field(
-            default_factory=list
+        partitions: list[ListPartitionReassignmentsResponse.OngoingPartitionReassignment] = (
+            field(default_factory=list)
         )
 
 
@@ -1560,8 +1560,8 @@ class DescribeUserScramCredentialsResponse(Message):
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = ""
-    results: list[DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult] = field(
-        default_factory=list
+    results: list[DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult] = (
+        field(default_factory=list)
     )
 
     class CredentialInfo(Message):
@@ -1572,8 +1572,8 @@ class DescribeUserScramCredentialsResponse(Message):
         user: str = ""
         error_code: int = 0
         error_message: str | None = ""
-        credential_infos: list[DescribeUserScramCredentialsResponse.CredentialInfo] = field(
-            default_factory=list
+        credential_infos: list[DescribeUserScramCredentialsResponse.CredentialInfo] = (
+            field(default_factory=list)
         )
 
 
@@ -1599,8 +1599,8 @@ class AlterUserScramCredentialsResponse(Message):
     """Response 51, v0, flexible from v0."""
 
     throttle_time_ms: int = 0
-    results: list[AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult] = field(
-        default_factory=list
+    results: list[AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult] = (
+        field(default_factory=list)
     )
 
     class AlterUserScramCredentialsResult(Message):
@@ -1908,8 +1908,8 @@ class FetchSnapshotRequest(Message):
     class PartitionSnapshot(Message):
         partition: int = 0
         current_leader_epoch: int = 0
-        snapshot_id: FetchSnapshotRequest.SnapshotId = field(
-            default_factory=lambda: FetchSnapshotRequest.SnapshotId()
+        snapshot_id: FetchSnapshotRequest.SnapshotId = (
+            field(default_factory=lambda: FetchSnapshotRequest.SnapshotId())
         )
         position: int = 0
         replica_directory_id: bytes = ZERO_UUID  # v1+, tag 0
@@ -1938,8 +1938,8 @@ class FetchSnapshotResponse(Message):
     class PartitionSnapshot(Message):
         index: int = 0
         error_code: int = 0
-        snapshot_id: FetchSnapshotResponse.SnapshotId = field(
-            default_factory=lambda: FetchSnapshotResponse.SnapshotId()
+        snapshot_id: FetchSnapshotResponse.SnapshotId = (
+            field(default_factory=lambda: FetchSnapshotResponse.SnapshotId())
         )
         current_leader: FetchSnapshotResponse.LeaderIdAndEpoch = (
             field(default_factory=lambda: FetchSnapshotResponse.LeaderIdAndEpoch())  # tag 0
@@ -2224,11 +2224,11 @@ class ConsumerGroupDescribeResponse(Message):
         client_host: str = ""
         subscribed_topic_names: list[str] = field(default_factory=list)
         subscribed_topic_regex: str | None = None
-        assignment: ConsumerGroupDescribeResponse.Assignment = field(
-            default_factory=lambda: ConsumerGroupDescribeResponse.Assignment()
+        assignment: ConsumerGroupDescribeResponse.Assignment = (
+            field(default_factory=lambda: ConsumerGroupDescribeResponse.Assignment())
         )
-        target_assignment: ConsumerGroupDescribeResponse.Assignment = field(
-            default_factory=lambda: ConsumerGroupDescribeResponse.Assignment()
+        target_assignment: ConsumerGroupDescribeResponse.Assignment = (
+            field(default_factory=lambda: ConsumerGroupDescribeResponse.Assignment())
         )
         member_type: int = -1  # v1+
 
@@ -2386,8 +2386,8 @@ class DescribeTopicPartitionsResponse(Message):
     """Response 75, v0, flexible from v0."""
 
     throttle_time_ms: int = 0
-    topics: list[DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic] = field(
-        default_factory=list
+    topics: list[DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic] = (
+        field(default_factory=list)
     )
     next_cursor: DescribeTopicPartitionsResponse.Cursor | None = None
 
@@ -2407,8 +2407,8 @@ class DescribeTopicPartitionsResponse(Message):
         name: str | None = ""
         topic_id: bytes = ZERO_UUID
         is_internal: bool = False
-        partitions: list[DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition] = field(
-            default_factory=list
+        partitions: list[DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition] = (
+            field(default_factory=list)
         )
         topic_authorized_operations: int = -2147483648
 
@@ -2474,8 +2474,8 @@ class ShareGroupDescribeResponse(Message):
         client_id: str = ""
         client_host: str = ""
         subscribed_topic_names: list[str] = field(default_factory=list)
-        assignment: ShareGroupDescribeResponse.Assignment = field(
-            default_factory=lambda: ShareGroupDescribeResponse.Assignment()
+        assignment: ShareGroupDescribeResponse.Assignment = (
+            field(default_factory=lambda: ShareGroupDescribeResponse.Assignment())
         )
 
     class DescribedGroup(Message):
@@ -2549,8 +2549,8 @@ class ShareFetchResponse(Message):
         error_message: str | None = None
         acknowledge_error_code: int = 0
         acknowledge_error_message: str | None = None
-        current_leader: ShareFetchResponse.LeaderIdAndEpoch = field(
-            default_factory=lambda: ShareFetchResponse.LeaderIdAndEpoch()
+        current_leader: ShareFetchResponse.LeaderIdAndEpoch = (
+            field(default_factory=lambda: ShareFetchResponse.LeaderIdAndEpoch())
         )
         records: Buffer = b""
         acquired_records: list[ShareFetchResponse.AcquiredRecords] = field(default_factory=list)
@@ -2582,8 +2582,8 @@ class ShareAcknowledgeRequest(Message):
 
     class AcknowledgePartition(Message):
         partition_index: int = 0
-        acknowledgement_batches: list[ShareAcknowledgeRequest.AcknowledgementBatch] = field(
-            default_factory=list
+        acknowledgement_batches: list[ShareAcknowledgeRequest.AcknowledgementBatch] = (
+            field(default_factory=list)
         )
 
     class AcknowledgeTopic(Message):
@@ -2609,8 +2609,8 @@ class ShareAcknowledgeResponse(Message):
         partition_index: int = 0
         error_code: int = 0
         error_message: str | None = None
-        current_leader: ShareAcknowledgeResponse.LeaderIdAndEpoch = field(
-            default_factory=lambda: ShareAcknowledgeResponse.LeaderIdAndEpoch()
+        current_leader: ShareAcknowledgeResponse.LeaderIdAndEpoch = (
+            field(default_factory=lambda: ShareAcknowledgeResponse.LeaderIdAndEpoch())
         )
 
     class ShareAcknowledgeTopicResponse(Message):
@@ -2672,8 +2672,8 @@ class UpdateRaftVoterRequest(Message):
     voter_id: int = 0
     voter_directory_id: bytes = ZERO_UUID
     listeners: list[UpdateRaftVoterRequest.Listener] = field(default_factory=list)
-    k_raft_version_feature: UpdateRaftVoterRequest.KRaftVersionFeature = field(
-        default_factory=lambda: UpdateRaftVoterRequest.KRaftVersionFeature()
+    k_raft_version_feature: UpdateRaftVoterRequest.KRaftVersionFeature = (
+        field(default_factory=lambda: UpdateRaftVoterRequest.KRaftVersionFeature())
     )
 
     class Listener(Message):
@@ -2954,8 +2954,8 @@ class StreamsGroupHeartbeatResponse(Message):
     standby_tasks: list[StreamsGroupHeartbeatResponse.TaskIds] | None = field(default_factory=list)
     warmup_tasks: list[StreamsGroupHeartbeatResponse.TaskIds] | None = field(default_factory=list)
     endpoint_information_epoch: int = 0
-    partitions_by_user_endpoint: list[StreamsGroupHeartbeatResponse.EndpointToPartitions] | None = field(
-        default_factory=list
+    partitions_by_user_endpoint: list[StreamsGroupHeartbeatResponse.EndpointToPartitions] | None = (
+        field(default_factory=list)
     )
 
     class Status(Message):
@@ -2975,8 +2975,8 @@ class StreamsGroupHeartbeatResponse(Message):
         partitions: list[int] = field(default_factory=list)
 
     class EndpointToPartitions(Message):
-        user_endpoint: StreamsGroupHeartbeatResponse.Endpoint = field(
-            default_factory=lambda: StreamsGroupHeartbeatResponse.Endpoint()
+        user_endpoint: StreamsGroupHeartbeatResponse.Endpoint = (
+            field(default_factory=lambda: StreamsGroupHeartbeatResponse.Endpoint())
         )
         active_partitions: list[StreamsGroupHeartbeatResponse.TopicPartition] = field(default_factory=list)
         standby_partitions: list[StreamsGroupHeartbeatResponse.TopicPartition] = field(default_factory=list)
@@ -3047,11 +3047,11 @@ class StreamsGroupDescribeResponse(Message):
         client_tags: list[StreamsGroupDescribeResponse.KeyValue] = field(default_factory=list)
         task_offsets: list[StreamsGroupDescribeResponse.TaskOffset] = field(default_factory=list)
         task_end_offsets: list[StreamsGroupDescribeResponse.TaskOffset] = field(default_factory=list)
-        assignment: StreamsGroupDescribeResponse.Assignment = field(
-            default_factory=lambda: StreamsGroupDescribeResponse.Assignment()
+        assignment: StreamsGroupDescribeResponse.Assignment = (
+            field(default_factory=lambda: StreamsGroupDescribeResponse.Assignment())
         )
-        target_assignment: StreamsGroupDescribeResponse.Assignment = field(
-            default_factory=lambda: StreamsGroupDescribeResponse.Assignment()
+        target_assignment: StreamsGroupDescribeResponse.Assignment = (
+            field(default_factory=lambda: StreamsGroupDescribeResponse.Assignment())
         )
         is_classic: bool = False
 
@@ -3070,8 +3070,8 @@ class StreamsGroupDescribeResponse(Message):
 class DescribeShareGroupOffsetsRequest(Message):
     """Request 90, v0-1, flexible from v0."""
 
-    groups: list[DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup] = field(
-        default_factory=list
+    groups: list[DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup] = (
+        field(default_factory=list)
     )
 
     class DescribeShareGroupOffsetsRequestTopic(Message):
@@ -3080,8 +3080,8 @@ class DescribeShareGroupOffsetsRequest(Message):
 
     class DescribeShareGroupOffsetsRequestGroup(Message):
         group_id: str = ""
-        topics: list[DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestTopic] | None = field(
-            default_factory=list
+        topics: list[DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestTopic] | None = (
+            field(default_factory=list)
         )
 
 
@@ -3089,8 +3089,8 @@ class DescribeShareGroupOffsetsResponse(Message):
     """Response 90, v0-1, flexible from v0."""
 
     throttle_time_ms: int = 0
-    groups: list[DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup] = field(
-        default_factory=list
+    groups: list[DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup] = (
+        field(default_factory=list)
     )
 
     class DescribeShareGroupOffsetsResponsePartition(Message):
@@ -3110,8 +3110,8 @@ class DescribeShareGroupOffsetsResponse(Message):
 
     class DescribeShareGroupOffsetsResponseGroup(Message):
         group_id: str = ""
-        topics: list[DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic] = field(
-            default_factory=list
+        topics: list[DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic] = (
+            field(default_factory=list)
         )
         error_code: int = 0
         error_message: str | None = None
@@ -3121,8 +3121,8 @@ class AlterShareGroupOffsetsRequest(Message):
     """Request 91, v0, flexible from v0."""
 
     group_id: str = ""
-    topics: list[AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic] = field(
-        default_factory=list
+    topics: list[AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic] = (
+        field(default_factory=list)
     )
 
     class AlterShareGroupOffsetsRequestPartition(Message):
@@ -3131,8 +3131,8 @@ class AlterShareGroupOffsetsRequest(Message):
 
     class AlterShareGroupOffsetsRequestTopic(Message):
         topic_name: str = ""
-        partitions: list[AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestPartition] = field(
-            default_factory=list
+        partitions: list[AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestPartition] = (
+            field(default_factory=list)
         )
 
 
@@ -3142,8 +3142,8 @@ class AlterShareGroupOffsetsResponse(Message):
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = None
-    responses: list[AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic] = field(
-        default_factory=list
+    responses: list[AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic] = (
+        field(default_factory=list)
     )
 
     class AlterShareGroupOffsetsResponsePartition(Message):
@@ -3154,8 +3154,8 @@ class AlterShareGroupOffsetsResponse(Message):
     class AlterShareGroupOffsetsResponseTopic(Message):
         topic_name: str = ""
         topic_id: bytes = ZERO_UUID
-        partitions: list[AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponsePartition] = field(
-            default_factory=list
+        partitions: list[AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponsePartition] = (
+            field(default_factory=list)
         )
 
 
@@ -3163,8 +3163,8 @@ class DeleteShareGroupOffsetsRequest(Message):
     """Request 92, v0, flexible from v0."""
 
     group_id: str = ""
-    topics: list[DeleteShareGroupOffsetsRequest.DeleteShareGroupOffsetsRequestTopic] = field(
-        default_factory=list
+    topics: list[DeleteShareGroupOffsetsRequest.DeleteShareGroupOffsetsRequestTopic] = (
+        field(default_factory=list)
     )
 
     class DeleteShareGroupOffsetsRequestTopic(Message):
@@ -3177,8 +3177,8 @@ class DeleteShareGroupOffsetsResponse(Message):
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = None
-    responses: list[DeleteShareGroupOffsetsResponse.DeleteShareGroupOffsetsResponseTopic] = field(
-        default_factory=list
+    responses: list[DeleteShareGroupOffsetsResponse.DeleteShareGroupOffsetsResponseTopic] = (
+        field(default_factory=list)
     )
 
     class DeleteShareGroupOffsetsResponseTopic(Message):

@@ -44,6 +44,7 @@ class Child:
     started: float = 0.0  # time.monotonic()
     stale_ticks: int = 0
     last_turns: int = -1
+    moved_at: float = 0.0  # time.monotonic(); while it starts
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     restart_at: float | None = None
     serves: bool = False  # it is ready, and its peers know

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -76,6 +77,7 @@ class Broker:
 
     def __init__(self, config: BrokerConfig) -> None:
         check_counts(config)
+        raise_file_limit()
         self.notifier = Notifier()
         self.locks = lock_log_dirs(config)
         self.identity = prepare_log_dirs(config)
@@ -291,6 +293,14 @@ def check_counts(config: BrokerConfig) -> None:
         raise FatalError(
             f"--log-workers {config.log_workers}: this version has one log process; leave the flag out"
         )
+
+
+def raise_file_limit() -> None:
+    """To what the system allows: the log process holds three files per partition, a processor one socket per
+    connection, and the customary soft limit of 1024 is meant for programs that use select().
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def sizes(config: BrokerConfig) -> Sizes:

@@ -187,14 +187,24 @@ class Tree:
             self.log.info("%s was replaced (pid %d) in %d ms", child.name, child.pid, took_ms)
 
     def _judge_start(self, child: Child) -> None:
-        """Who does not become ready in time is killed, but for recovery of the log: all wait for that."""
-        log_process = self.children.get(topology.LOG)
-        if log_process is not None and not log_process.serves:
+        """Who does not become ready in time is killed. Recovery of the log has no limit, and who starts
+        meanwhile waits for it: also the coordinator, which has all partitions opened, and who needs what it
+        announces then.
+        """
+        waited_for = [self.children.get(role) for role in (topology.LOG, topology.COORDINATOR)]
+        if any(c is not None and c.pid and not c.serves and self._moves(c) for c in waited_for):
             child.ready_by = time.monotonic() + READY_TIMEOUT_S
         elif time.monotonic() > child.ready_by:
             self.log.error("%s is not ready after %d s: it is killed", child.name, READY_TIMEOUT_S)
             child.ready_by = float("inf")
             os.kill(child.pid, signal.SIGKILL)
+
+    def _moves(self, child: Child) -> bool:
+        """Whether it shows life, but for the time that recovery may take without a sign of it."""
+        turns = self.memory.counters(child.role).turns
+        if turns != child.last_turns:
+            child.last_turns, child.moved_at = turns, time.monotonic()
+        return child.role == topology.LOG or time.monotonic() - child.moved_at < READY_TIMEOUT_S
 
     # ---- orders and fences
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import resource
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -169,6 +171,51 @@ def test_a_full_disk_refuses_and_recovers(rig: Callable[..., Rig], batch: Callab
     assert r.await_replies(1)[0].results[0].error == 0
     assert sequences_in(r, target) == list(range(len(acked) + 1))
     assert r.stop() == 0
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
+def test_a_checkpoint_that_finds_no_room_is_written_again_and_takes_nothing_offline(
+    rig: Callable[..., Rig], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    r = rig()
+    process = r.in_process()
+    r.call(ensure(1))
+    process.work(0)
+    answer = r.take_answer()
+    assert isinstance(answer, calls.EnsuredTopic)
+    r.job([((answer.partitions[0].slot, answer.partitions[0].slot_generation, 5), batch())])
+    while not r.replies():
+        process.work(100)
+
+    def refuse(path: Path, _: bytes) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    with monkeypatch.context() as full:
+        full.setattr("mpbroker.log.checkpoints.write_whole", refuse)
+        process.manager.checkpoint_high_watermarks()
+        while not (problems := process.helper.failures()):
+            pass
+    monkeypatch.setattr(process.helper, "failures", lambda: [problems.pop()] if problems else [])
+    process.work(0)
+    assert r.partition(answer.partitions[0].slot).flags == PartitionFlag.PARTITION_LIVE
+    process.manager.checkpoint_high_watermarks()
+    process.helper.close()
+    assert "t 0 1\n" in (r.directory / "replication-offset-checkpoint").read_text()
+    process.turn.close()
+
+
+def test_a_deleted_topics_files_may_be_gone_already(rig: Callable[..., Rig]) -> None:
+    r = rig()
+    process = r.in_process()
+    r.call(ensure(1))
+    process.work(0)
+    process.manager.remove("t", TOPIC_ID)
+    (gone,) = r.directory.glob("t-0.*")
+    shutil.rmtree(gone)
+    process.manager.delete_due(float("inf"))
+    process.helper.close()
+    assert process.helper.failures() == []
+    process.turn.close()
 
 
 def test_damage_keeps_one_partition_offline(rig: Callable[..., Rig], batch: Callable[..., bytearray]) -> None:

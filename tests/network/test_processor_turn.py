@@ -209,6 +209,22 @@ def test_a_parked_request_is_cancelled_when_its_client_goes(rig: Rig) -> None:
     assert rig.in_use_bytes() == 0
 
 
+def test_a_client_that_goes_before_its_request_is_parked_is_cancelled_too(rig: Rig) -> None:
+    client = rig.connect()
+    client.sendall(frame(FETCH, 4, 1))
+    rig.step()
+    (request,) = rig.requests_taken()
+    client.close()
+    rig.step()
+    assert rig.taken() == []
+    rig.answer_kind(request, SlotKind.PARKED)
+    rig.step()
+    (cancel,) = rig.taken()
+    assert (cancel.kind, cancel.request) == (SlotKind.CANCEL, request.request)
+    rig.answer_kind(request, SlotKind.NOOP)
+    assert rig.in_use_bytes() == 0
+
+
 def test_parked_requests_do_not_count_as_load() -> None:
     rig = Rig(handlers=2)
     clients = [rig.connect() for _ in range(3)]
@@ -299,6 +315,32 @@ def test_slices_of_segments_are_sent_from_the_files(rig: Rig, tmp_path: Path) ->
     assert rig.in_use_bytes() == 0
 
 
+def test_an_answer_of_more_files_than_can_be_open_is_given_up(rig: Rig, tmp_path: Path) -> None:
+    segment = tmp_path / "s.log"
+    segment.write_bytes(b"x")
+    client = rig.connect()
+    client.sendall(frame(FETCH, 4, 1))
+    rig.step()
+    (request,) = rig.requests_taken()
+    name = os.fsencode(segment)
+    count = 1100
+    at_path = count * PART_BYTES_EACH
+    parts = b"".join(
+        pack_part(PartKind.PART_FILE, 1, 0, 3, 1, base, 1, at_path, len(name)) for base in range(count)
+    )
+    block = rig.arenas[0].allocate(at_path + len(name))
+    rig.arenas[0].view(block, at_path + len(name))[:] = parts + name
+    generation = rig.arenas[0].lend(block, PROCESSOR)
+    where = (topology.handler(0), request.channel, request.connection, block, generation, 0, count)
+    rig.push(0, pack_reply(SlotKind.SEND_PARTS, *where, request=request.request))
+    for _ in range(10):
+        rig.step()
+        open_all(rig)
+    assert is_closed(client)
+    assert rig.turn.opening() == []
+    assert rig.in_use_bytes() == 0
+
+
 def test_an_answer_larger_than_all_buffers_reaches_a_slow_reader(rig: Rig, tmp_path: Path) -> None:
     segment = tmp_path / "s.log"
     content = random.Random(1).randbytes(8 << 20)
@@ -385,6 +427,36 @@ def test_a_dead_handlers_untaken_and_harmless_requests_go_to_another() -> None:
     assert sorted(r.correlation for r in rig.requests_taken(1)) == [2, 3, 4]
     assert is_closed(clients[1])
     rig.close()
+
+
+def test_a_request_that_kills_its_handlers_is_not_given_to_all_of_them() -> None:
+    rig = Rig(handlers=3)
+    client = rig.connect()
+    client.sendall(frame(FETCH, 4, 1))
+    rig.step()
+    killed = 0
+    for _ in range(3):
+        for number in range(3):
+            if rig.requests_taken(number):
+                killed += 1
+                rig.turn.fence_handler(number)
+                rig.step()
+    assert killed == 2
+    assert is_closed(client)
+    assert rig.in_use_bytes() == 0
+    rig.close()
+
+
+def test_a_socket_that_cannot_be_watched_takes_no_place(rig: Rig) -> None:
+    with open(os.devnull) as unwatchable:  # epoll refuses it
+        for _ in range(100):
+            with pytest.raises(PermissionError):
+                rig.turn.add_connection(unwatchable.fileno(), 0)
+    assert rig.turn.open_connections() == 0
+    client = rig.connect()
+    client.sendall(frame(METADATA, 1, 1))
+    rig.step()
+    assert len(rig.requests_taken()) == 1
 
 
 def test_a_dead_log_process_closes_what_was_taken_and_keeps_what_was_not(rig: Rig) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.process import LOG_FENCE_CLOSE, LOG_FENCE_RESUME, FatalError
+from mpbroker.supervisor.main import raise_file_limit
 from mpbroker.supervisor.plans import needed_to_start, peers_of, stages_of
 from mpbroker.supervisor.restarts import (
     DEATHS_IN_A_ROW_MAX,
@@ -77,3 +80,13 @@ def test_a_resize_beyond_half_and_double_is_refused(old: int, new: int) -> None:
 @pytest.mark.parametrize(("old", "new"), [(4, 2), (4, 8), (1, 1), (1, 2), (5, 2)])
 def test_a_resize_within_half_and_double_is_allowed(old: int, new: int) -> None:
     check_resize("handlers", old, new, 32)
+
+
+def test_the_soft_limit_of_open_files_is_lifted() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[1] - 1, before[1]))
+        raise_file_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

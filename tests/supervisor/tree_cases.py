@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +64,19 @@ def recovers(context: ProcessContext) -> int:
     """As the log process: looks at nothing until it has recovered, which here is when it is told so."""
     while context.incarnation > 1 and context.memory.words("dirty").load(0) == 0:
         context.wait(lambda: False, timeout_ms=5)
+    return obedient(context)
+
+
+def opens_many_partitions(context: ProcessContext) -> int:
+    """As the coordinator: alive, and ready only when the log process has opened everything."""
+    while context.memory.words("dirty").load(0) == 0:
+        context.wait(lambda: False, timeout_ms=5)
+    return obedient(context)
+
+
+def hangs_at_its_start(context: ProcessContext) -> int:
+    while context.incarnation == 1:
+        signal.pause()
     return obedient(context)
 
 
@@ -174,6 +188,33 @@ def test_a_log_process_that_recovers_holds_up_nobody_and_hears_afterwards_what_i
     step_until_mended(tree, topology.LOG, 2)
     assert status_of(tree, topology.LOG) == [f"{HANDLER}.1-", f"{HANDLER}.0+"]
     assert status_of(tree, HANDLER)[-1] == f"{topology.LOG}.0+"
+
+
+def test_a_coordinator_that_waits_for_recovery_is_not_killed_and_nobody_who_needs_it(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mpbroker.supervisor.tree.READY_TIMEOUT_S", 0.2)
+    start(tree, topology.LOG)
+    waiting = [Child(topology.COORDINATOR, opens_many_partitions), Child(HANDLER, opens_many_partitions)]
+    for child in waiting:
+        tree.launch(child)
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        tree.step(50)
+    tree.memory.words("dirty").store(0, 1)
+    for child in waiting:
+        tree.await_serving(child)
+        assert (child.serves, child.incarnation) == (True, 1)
+
+
+@pytest.mark.parametrize("role", [topology.COORDINATOR, HANDLER])
+def test_who_hangs_before_it_is_ready_is_killed_and_replaced(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, role: int
+) -> None:
+    monkeypatch.setattr("mpbroker.supervisor.tree.READY_TIMEOUT_S", 0.2)
+    start(tree, topology.LOG)
+    tree.launch(Child(role, hangs_at_its_start))
+    step_until_mended(tree, role, 2)
 
 
 def test_a_welcome_to_one_that_died_again_changes_nothing(tree: Tree) -> None:
