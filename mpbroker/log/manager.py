@@ -14,6 +14,7 @@ from pathlib import Path
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import TopicConfig, TopicConfigError, resolve
 from mpbroker.ipc.calls import EnsuredPartition, EnsuredTopic, EnsureTopic
+from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.log import names
@@ -33,7 +34,6 @@ from mpbroker.log.recovery import Known, PartitionDamaged, load
 from mpbroker.log.turn import Turn
 from shm.table import SlotTable
 
-METADATA_SLOT = 0
 INVALID_CONFIG = 40
 _log = logging.getLogger("mpbroker")
 
