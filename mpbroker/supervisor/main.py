@@ -171,8 +171,8 @@ class Broker:
         listeners = ", ".join(str(listener) for listener in self.config.listeners)
         if self.config.log_flush_policy == "os":
             log.warning(
-                "log.flush.policy=os: acknowledged records are in the page cache only; "
-                "a power cut loses the latest"
+                "log.flush.policy=os: acknowledged records survive a crash of the broker, not one of the "
+                "machine: they are in the page cache only"
             )
         log.info(
             "serving on %s (cluster %s, node %d, %d processors, %d handlers, log.dirs %s) after %.0f ms",
