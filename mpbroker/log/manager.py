@@ -147,8 +147,8 @@ class LogManager:
         earlier = self._earlier.get((topic.topic_id, number))
         if earlier is not None and earlier[1].flags & PartitionFlag.PARTITION_OFFLINE:
             raise OSError(
-                f"the log directory of {topic.name}-{number} failed; it stays offline until the broker is "
-                "restarted"
+                f"the log directory of {topic.name}-{number} failed; "
+                "it stays offline until the broker is restarted"
             )
         found = self._find(topic, number)
         home = found or self._emptiest()
@@ -201,8 +201,8 @@ class LogManager:
                 self._rename(directory, names.STRAY_SUFFIX)
         if len(holders) > 1:
             raise FatalError(
-                f"{topic.name}-{number} is in {holders[0].path} and in {holders[1].path}. Move one of them "
-                "away"
+                f"{topic.name}-{number} is in {holders[0].path} and in {holders[1].path}. "
+                "Move one of them away"
             )
         return holders[0] if holders else None
 

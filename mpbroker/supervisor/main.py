@@ -37,8 +37,7 @@ from shm.region import RegionUnavailable
 
 EXIT_OK = 0
 EXIT_FAILED = 1
-# Share of the machine's memory that all request buffers together may hold when queued.max.request.bytes is
-# -1.
+# Share of the machine's memory for all request buffers together when queued.max.request.bytes is -1.
 REQUEST_MEMORY_SHARE = 0.25
 HOT_APIS = (
     ApiKey.PRODUCE,
