@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import time
 from typing import Any
 
@@ -54,12 +53,6 @@ log = logging.getLogger("mpbroker")
 def run(config: BrokerConfig) -> int:
     """Runs a broker until it is told to stop; -> exit status. Every failure is one clear line in the log."""
     logs.configure(os.environ.get("MPBROKER_LOG_LEVEL", "INFO"))
-    if sys.platform != "linux":
-        log.error(
-            "mpbroker runs on Linux only (it needs eventfd, epoll and memory shared by fork); this is %s",
-            sys.platform,
-        )
-        return EXIT_FAILED
     setproctitle.setproctitle("mpbroker: supervisor")
     try:
         return Broker(config).run()
@@ -74,7 +67,6 @@ class Broker:
     """The supervisor's state: sockets, memory, tree. Single-threaded."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        check_counts(config)
         self.notifier = Notifier()
         self.locks = lock_log_dirs(config)
         self.identity = prepare_log_dirs(config)
@@ -275,20 +267,6 @@ class Broker:
 
 def resized(config: BrokerConfig, handlers: int, processors: int) -> BrokerConfig:
     return structs.replace(config, num_io_threads=handlers, num_network_threads=processors)
-
-
-def check_counts(config: BrokerConfig) -> None:
-    """Limits that the fixed topology sets. Raises FatalError."""
-    if config.num_network_threads > topology.MAX_PROCESSORS:
-        raise FatalError(
-            f"--processors {config.num_network_threads}: at most {topology.MAX_PROCESSORS} are possible"
-        )
-    if config.num_io_threads > topology.MAX_HANDLERS:
-        raise FatalError(f"--handlers {config.num_io_threads}: at most {topology.MAX_HANDLERS} are possible")
-    if config.log_workers != 1:
-        raise FatalError(
-            f"--log-workers {config.log_workers}: this version has one log process; leave the flag out"
-        )
 
 
 def sizes(config: BrokerConfig) -> Sizes:
