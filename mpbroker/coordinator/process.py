@@ -445,7 +445,8 @@ def run(context: ProcessContext) -> int:
         coordinator.step()
         if context.must_stop():
             stop_by = stop_by or time.monotonic() + STOP_SECONDS
-            if coordinator.idle or coordinator.phase is Phase.LOG_AWAY or time.monotonic() > stop_by:
+            alone = context.orphaned or coordinator.phase is Phase.LOG_AWAY
+            if coordinator.idle or alone or time.monotonic() > stop_by:
                 context.stopped()
                 return ExitCode.STOPPED
         context.wait(coordinator.something_waits, coordinator.sleep_ms if stop_by is None else POLL_MS)

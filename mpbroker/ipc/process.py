@@ -91,13 +91,12 @@ class ProcessContext:
         self._fence_acks = memory.words("fence_acks")
         self._roles = memory.words("roles")
         self._fence_seen = self._fence_orders.load(index)
-        self._terminated = False
         # The supervisor is gone: nobody mends deaths any more, so what was asked of others may never come.
         self.orphaned = False
 
     def terminate(self) -> None:
         """Stop as if ordered: the supervisor is gone."""
-        self._terminated = self.orphaned = True
+        self.orphaned = True
 
     def ready(self) -> None:
         """Tells the supervisor that this process serves."""
@@ -109,7 +108,7 @@ class ProcessContext:
         self.ring(SUPERVISOR)
 
     def must_stop(self) -> bool:
-        return self._terminated or self._orders.load(self.index) == Order.STOP
+        return self.orphaned or self._orders.load(self.index) == Order.STOP
 
     def is_alive(self, role: int) -> bool:
         """Whether the role has a process now, as far as the supervisor declared."""

@@ -27,7 +27,9 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Appended(NamedTuple):
-    """What becomes of a batch. `failure`: an errno after which its log directory cannot be used any more."""
+    """What becomes of a batch. `failure`: an errno after which its log directory cannot be used any more;
+    `no_room`: that of a full disk, which may pass.
+    """
 
     error: int
     base_offset: int = -1
@@ -35,6 +37,7 @@ class Appended(NamedTuple):
     log_start_offset: int = -1
     was_appended: bool = False
     failure: int = 0
+    no_room: int = 0
 
 
 def refusal(log: PartitionLog | None, batch: Batch) -> int:
@@ -120,5 +123,6 @@ def _write(log: PartitionLog, batch: Batch, data: memoryview, now_ms: int, max_t
 
 def _storage_error(error: OSError) -> Appended:
     """A full disk refuses this produce only; anything else ends the use of the directory."""
-    failure = 0 if error.errno in NO_ROOM else error.errno or errno.EIO
-    return Appended(KAFKA_STORAGE_ERROR, failure=failure)
+    if error.errno in NO_ROOM:
+        return Appended(KAFKA_STORAGE_ERROR, no_room=error.errno or errno.ENOSPC)
+    return Appended(KAFKA_STORAGE_ERROR, failure=error.errno or errno.EIO)

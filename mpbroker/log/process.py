@@ -7,6 +7,7 @@ orders, and keeps house. The locks on the log directories are the supervisor's a
 from __future__ import annotations
 
 import os
+import shutil
 import time
 
 from mpbroker.ipc import calls
@@ -23,6 +24,7 @@ from shm.ring import Ring
 
 HIGH_WATERMARK_CHECKPOINT_MS = 5_000
 PRODUCER_EXPIRATION_CHECK_MS = 600_000
+NO_ROOM_SAID_EVERY_S = 10
 UNKNOWN_SERVER_ERROR = -1
 
 
@@ -57,6 +59,7 @@ class LogProcess:
         self._answer_bytes: dict[int, int] = {}
         self._fence_tails: list[int] | None = None
         now = time.monotonic()
+        self._next_no_room = now
         self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
         self._next_points = now + context.config.log_flush_offset_checkpoint_interval_ms / 1000
         self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
@@ -85,7 +88,7 @@ class LogProcess:
     def serve(self) -> int:
         while True:
             self._obey_fence()
-            if self.context.must_stop() and self._fence_tails is None:
+            if self.context.must_stop() and (self._fence_tails is None or self.context.orphaned):
                 return self._stop()
             self.work(MAX_SLEEP_MS)
             self._keep_house()
@@ -114,6 +117,8 @@ class LogProcess:
         )
         if done.failure:
             self.turn.storage_failed(number, done.failure)
+        if done.no_room:
+            self._say_no_room(done.no_room)
         if log is not None and log.state.segment_base != before:
             self.context.counters.add(Counter.COUNT_SEGMENTS_ROLLED)
             self.manager.note_roll(log, self.turn.commit_rounds + 2)
@@ -125,6 +130,23 @@ class LogProcess:
         for number in failed:
             self.context.counters.set_last_error(f"{self.manager.dirs[number].path}: {os.strerror(error)}")
             self.manager.dir_failed(number, error)
+        if error and not failed:
+            self._say_no_room(error)
+
+    def _say_no_room(self, error: int) -> None:
+        """Not with every produce that is refused: producers try again and again."""
+        now = time.monotonic()
+        if now < self._next_no_room:
+            return
+        self._next_no_room = now + NO_ROOM_SAID_EVERY_S
+        free = [(path, shutil.disk_usage(path).free >> 20) for path in self.context.config.log_dirs]
+        text = (
+            f"{os.strerror(error)}: what producers send is refused until there is room; reading goes on, and "
+            f"nothing acknowledged is lost (free: {', '.join(f'{path} {mib} MiB' for path, mib in free)}). "
+            "Delete topics or make the file system larger"
+        )
+        self.context.log.error("%s", text)
+        self.context.counters.set_last_error(text)
 
     def _keep_house(self) -> None:
         now = time.monotonic()
@@ -228,6 +250,10 @@ class LogProcess:
 
     def _stop(self) -> int:
         """What was published is still appended and answered; then all is flushed, closed and marked clean."""
+        if self.context.orphaned:
+            # Whoever was to get an answer is leaving too, and nobody would tell.
+            for role in range(PROCESSES):
+                self.turn.forget(role)
         while not self.turn.is_settled:
             self.work(10)
         self.manager.close_cleanly()

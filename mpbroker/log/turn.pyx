@@ -544,10 +544,12 @@ cdef class Turn:
         fail_dir(&self.commit, &self.answers, log_dir, error)
 
     def failures(self) -> tuple:
-        """(log directories that failed since the last call, errno of the last failure)."""
+        """(log directories that failed since the last call, errno of the last failure or of a full disk, else 0)."""
         cdef uint64_t news = self.commit.news
+        cdef int error = self.commit.last_errno
         self.commit.news = 0
-        return [i for i in range(64) if news >> i & 1], self.commit.last_errno
+        self.commit.last_errno = 0
+        return [i for i in range(64) if news >> i & 1], error
 
     # ---- the end ----
 

@@ -93,7 +93,6 @@ class Broker:
         code = EXIT_OK
         try:
             self._start_tree()
-            runtime_dir.write_pointers(self.config, self.directory)
             self.tree.watch(control.fileno(), control.accept)
             self._announce(time.monotonic() - started)
             self._watch()
@@ -127,6 +126,8 @@ class Broker:
             tree.launch(child)
         for child in workers:
             tree.await_serving(self._started(child))
+        # Whoever is answered by the broker must find it in its log directories, too.
+        runtime_dir.write_pointers(self.config, self.directory)
         tree.start(self._started(self._acceptor()))
 
     def _started(self, child: Child) -> Child:

@@ -226,14 +226,18 @@ class Tree:
             return [c for c in ordered if c.pid and self._fence_acks.load(c.role) != given[c.role]]
 
         deadline = time.monotonic() + ACKNOWLEDGE_TIMEOUT_S
+        turns = -1
         while late := owing():
             if time.monotonic() > deadline:
-                for child in late:
+                before, turns = turns, self.memory.counters(topology.LOG).turns
+                # The log process may be at something long, such as opening all partitions.
+                stuck = [child for child in late if child.role != topology.LOG or turns == before]
+                for child in stuck:
                     self.log.error(
                         "%s does not acknowledge that %s changed: it is killed", child.name, name_of(about)
                     )
                     os.kill(child.pid, signal.SIGKILL)
-                deadline = float("inf")
+                deadline = time.monotonic() + ACKNOWLEDGE_TIMEOUT_S
             self._wait(ACKNOWLEDGE_TICK_MS, lambda: not owing())
 
     def _fence(self, role: int) -> None:

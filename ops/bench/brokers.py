@@ -143,11 +143,6 @@ class Broker:
         """SIGTERM; the exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.await_end()
-
-    def await_end(self) -> int:
-        """The exit code of a broker that was told to stop."""
-        assert self.process is not None
         try:
             return self.process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:

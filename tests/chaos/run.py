@@ -21,6 +21,7 @@ from pathlib import Path
 
 from ops.bench.brokers import Broker, BrokerError, Kafka, Mpbroker
 from tests.chaos import leaks
+from tests.chaos.crowd import Crowd
 from tests.chaos.history import History, Violation, violations
 from tests.chaos.killer import SUPERVISOR, HangError, await_progress, kill, roles_of
 from tests.chaos.topics import Topics
@@ -43,9 +44,14 @@ def torment(broker: Broker, roles: Sequence[str], kills: int, seed: int, pairs: 
     chance = random.Random(seed)
     broker.start()
     create_topic(broker.bootstrap)
-    workload, topics = Workload(broker.bootstrap), Topics(broker.bootstrap)
+    workload, topics, crowd = (
+        Workload(broker.bootstrap),
+        Topics(broker.bootstrap),
+        Crowd(broker.address),
+    )
     workload.start()
     topics.start()
+    crowd.start()
     try:
         await_progress(broker, workload.progress, "at the start")
         deaths = planned(roles, kills, pairs)
@@ -61,14 +67,20 @@ def torment(broker: Broker, roles: Sequence[str], kills: int, seed: int, pairs: 
     except BaseException:
         workload.abandon()
         topics.stop()
+        crowd.stop()
         raise
     workload.stop()
     topics.stop()
+    crowd.stop()
+    workload.history.complaints += crowd.complaints
     workload.history.complaints += leaks.complaints(broker)
     broker.stop()
     broker.start()
     workload.read_back()
     workload.history.complaints += topics.check()
+    print(
+        f"a crowd had {crowd.acked} batches acked, {crowd.refused} refused, {crowd.closed} connections closed"
+    )
     print(f"{len(topics.there) + len(topics.gone)} topics, {topics.failures} times a client could not know")
     broker.stop()
     return workload.history

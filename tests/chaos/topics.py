@@ -21,6 +21,7 @@ ANSWER_TIMEOUT_S = 30.0
 # What a client may be told while processes die: nobody knows whether it was done, or it was not.
 UNDECIDED = {
     KafkaError._TRANSPORT,
+    KafkaError._DESTROY_BROKER,
     KafkaError._TIMED_OUT,
     KafkaError.NOT_CONTROLLER,
     KafkaError.NOT_COORDINATOR,

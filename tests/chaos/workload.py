@@ -43,7 +43,14 @@ IDEMPOTENT = {
 # By producer: the broker looks into compressed batches another way than into others.
 COMPRESSIONS = ("none", "lz4")
 # A broker that was just killed is asked again at once, and nobody prints that it was away.
-IMPATIENT = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level": 0}
+# A request without an answer for so long hangs: whatever dies, its connection must close.
+ANSWER_WITHIN_S = 10
+IMPATIENT = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "socket.timeout.ms": ANSWER_WITHIN_S * 1000,
+    "log_level": 0,
+}
 
 
 # librdkafka looks for the coordinator of every consumer's group, also where it has no use for one.
@@ -75,9 +82,11 @@ def _read(message: Message) -> Read:
     return Read(offset, record)
 
 
-def _reader(bootstrap: str) -> Consumer:
+def _reader(bootstrap: str, note: Callable[[KafkaError], None]) -> Consumer:
     settings = {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False}
-    consumer = Consumer({**settings, **IMPATIENT, "check.crcs": True, "auto.offset.reset": "error"})
+    consumer = Consumer(
+        {**settings, **IMPATIENT, "check.crcs": True, "auto.offset.reset": "error", "error_cb": note}
+    )
     consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
     return consumer
 
@@ -130,6 +139,8 @@ class Workload:
     def _note_client_error(self, error: KafkaError) -> None:
         if error.fatal():
             self.history.complaints.append(f"fatal: {error}")
+        elif error.code() == KafkaError._TIMED_OUT:
+            self.history.complaints.append(f"no answer within {ANSWER_WITHIN_S} s: {error}")
 
     def _produce(self, number: int) -> None:
         sent, acked = self.sent[number], self.acked[number]
@@ -170,7 +181,7 @@ class Workload:
             self.history.complaints.append(f"producer {number}: {left} records neither delivered nor refused")
 
     def _consume(self) -> None:
-        consumer = _reader(self.bootstrap)
+        consumer = _reader(self.bootstrap, self._note_client_error)
         while not self.finished.is_set():
             for message in consumer.consume(500, timeout=0.1):
                 error = message.error()
@@ -212,7 +223,7 @@ class Workload:
 
     def read_back(self) -> None:
         """Reads the whole topic into the history."""
-        consumer = _reader(self.bootstrap)
+        consumer = _reader(self.bootstrap, self._note_client_error)
         deadline = time.monotonic() + READ_TIMEOUT_S
         ends = [_end_offset(consumer, partition, deadline) for partition in range(PARTITIONS)]
         while len(self.history.final) < sum(ends):
