@@ -90,8 +90,7 @@ cdef class Lockstep:
         cdef Slot slot
         with nogil:
             for round in range(base // 2 + 1, base // 2 + rounds + 1):
-                # What will be looked at is brought near first: the look must be faster than one's own store
-                # is seen.
+                # What will be looked at is brought near first: the look must outrun one's own store.
                 saw = ring_waiting(&ring.ref) if self.side == 0 else load_relaxed(bell.ref.armed)
                 meet(&self.pace, 2 * round - 1)
                 if self.side == 0:

@@ -184,8 +184,7 @@ cdef class Arena:
         self.ref.extent = block.shape[0]
         self.ref.limit_bytes = limit_bytes
         self.ref.warm_limit_bytes = warm_limit_bytes
-        # Above whatever an earlier owner of this memory can have reached, so that its descriptors are stale
-        # for good.
+        # Above whatever an earlier owner of this memory can have reached: its descriptors stay stale.
         self.ref.generation = monotonic_ns()
 
     def __dealloc__(self):

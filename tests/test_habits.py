@@ -52,6 +52,12 @@ NARROW = {
     ),
     "pyspark_mpbroker": ("spark_integration",),
 }
+# What these rooms may import of the log: how others read it, never the process that writes.
+OF_THE_LOG = {
+    "mpbroker.network": (),
+    "mpbroker.handlers": ("mpbroker.log.names", "mpbroker.log.reader"),
+    "mpbroker.coordinator": ("mpbroker.log.names",),
+}
 # struct.pack_into clears its target before it writes: a reader of shared memory would see torn words. These
 # rooms know no shared memory, they write into buffers of their own.
 MAY_PACK_INTO = ("mpbroker/protocol/", "mpbroker/records/")
@@ -104,9 +110,8 @@ def imports_of(source: str, module: str, *, is_package: bool = False) -> set[str
     found: set[str] = set()
     try:
         tree = ast.parse(source)
-    except (
-        SyntaxError
-    ):  # Cython: only the import statements matter here, and they stand in lines of their own
+    except SyntaxError:
+        # Cython: only the import statements matter here, and they stand in lines of their own.
         statements = re.findall(r"^\s*(?:from\s+[\w.]+\s+import\s|import\s).*$", source, re.MULTILINE)
         tree = ast.parse("\n".join(re.sub(r"\(\s*$", "a", statement).strip() for statement in statements))
         found |= {one or other for one, other in _CIMPORT.findall(source)}
@@ -130,6 +135,8 @@ def may_import(module: str, imported: str) -> bool:
         return room == target
     if room in NARROW:
         return any(imported == name or imported.startswith(f"{name}.") for name in NARROW[room])
+    if target == "mpbroker.log" and room in OF_THE_LOG:
+        return imported in OF_THE_LOG[room]
     return room in RANKS and target in RANKS and RANKS[target] < RANKS[room]
 
 
@@ -277,6 +284,9 @@ def test_never_written(pattern: re.Pattern[str]) -> None:
         ("mpbroker.log.process", "mpbroker.records.batch", True),
         ("mpbroker.log.process", "mpbroker.network", False),
         ("mpbroker.network.acceptor", "mpbroker.handlers", False),
+        ("mpbroker.network.acceptor", "mpbroker.log.names", False),
+        ("mpbroker.handlers.readers", "mpbroker.log.reader", True),
+        ("mpbroker.handlers.readers", "mpbroker.log.manager", False),
         ("mpbroker.records.batch", "mpbroker.protocol", False),
         ("mpbroker", "mpbroker.log", False),
         ("spark_integration.source", "mpbroker.log.reader", True),

@@ -40,6 +40,10 @@ def nonzero(time: int) -> str:
     return "" if time else "Value must be unlimited (-1) or at least 1"
 
 
+def one_log_process(count: int) -> str:
+    return "" if count == 1 else "this version has one log process; leave it out"
+
+
 def _default_listeners() -> tuple[Listener, ...]:
     return (Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092),)
 
@@ -105,7 +109,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_io_threads: Annotated[
         int, Key(INT, "Handler processes (--handlers).", at_least=1, at_most=MAX_HANDLERS)
     ] = msgspec.field(default_factory=lambda: default_workers().handlers)
-    log_workers: Annotated[int, Key(INT, "Log processes (--log-workers).", at_least=1)] = 1
+    log_workers: Annotated[int, Key(INT, "Log processes (--log-workers).", check=one_log_process)] = 1
     handler_hang_timeout_ms: Annotated[
         int,
         Key(LONG, "A process that gives no sign of life for this long is killed and replaced.", at_least=1),

@@ -12,9 +12,9 @@ from enum import Enum
 from typing import Protocol
 
 from mpbroker.coordinator.mailbox import Lender, Peer, returned
-from mpbroker.coordinator.metadata_records import METADATA_TOPIC, METADATA_TOPIC_ID
 from mpbroker.coordinator.state import Topic
 from mpbroker.ipc.calls import EnsureTopic, Failed, Message, Recovered, RemoveTopic
+from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.slots import (
     Call,
@@ -30,9 +30,9 @@ from mpbroker.ipc.slots import (
 )
 from mpbroker.ipc.table import Partition
 from mpbroker.ipc.topology import CALL_RING_SLOTS, COORDINATOR, LOG
+from mpbroker.log.names import METADATA_TOPIC, METADATA_TOPIC_ID
 from mpbroker.protocol.errors import ErrorCode
 
-METADATA_SLOT = 0
 ACKS_ALL = -1
 # A decision has no client's deadline: what became of it is known or will be read from the log.
 NO_TIMEOUT_MS = (1 << 31) - 1

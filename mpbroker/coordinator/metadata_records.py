@@ -22,8 +22,6 @@ from mpbroker.protocol.wire import Buffer, MalformedMessage, UnsupportedVersion,
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 
-METADATA_TOPIC: Final = "__cluster_metadata"
-METADATA_TOPIC_ID: Final = bytes(15) + b"\x01"
 FRAME_VERSION: Final = 1
 TOPIC_RESOURCE: Final = 2
 """Kafka's ConfigResource.Type.TOPIC."""

@@ -17,19 +17,20 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mpbroker.coordinator.announcer import Announcer
-from mpbroker.coordinator.log_link import METADATA_SLOT, LogLink
+from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.mailbox import Lender, Peer
-from mpbroker.coordinator.metadata_records import METADATA_TOPIC_ID, build_metadata_batch, encode_record
+from mpbroker.coordinator.metadata_records import build_metadata_batch, encode_record
 from mpbroker.coordinator.replay import cluster_id, replay
 from mpbroker.coordinator.state import Decider, Decision, InconsistentMetadata, MetadataState
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.calls import EnsuredTopic, Failed, Message
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.metadata import PartitionImage
+from mpbroker.ipc.metadata import METADATA_SLOT, PartitionImage
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, FatalError, Fence, ProcessContext
 from mpbroker.ipc.slots import SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.ipc.topology import COORDINATOR, HANDLERS, LOG, is_handler, name_of
+from mpbroker.log.names import METADATA_TOPIC_ID
 from mpbroker.protocol.errors import ErrorCode
 from shm.table import SlotBusy
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from mpbroker.coordinator.metadata_records import METADATA_TOPIC, UnreadableMetadata, decode_record
+from mpbroker.coordinator.metadata_records import UnreadableMetadata, decode_record
 from mpbroker.coordinator.state import InconsistentMetadata, MetadataState
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import Partition
+from mpbroker.log.names import META_PROPERTIES, METADATA_TOPIC, partition_name
 from mpbroker.protocol.messages import RemoveTopicRecord
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch, iterate_batches
-
-META_PROPERTIES = "meta.properties"
 
 
 def replay(log_dirs: tuple[str, ...], end: Partition) -> tuple[MetadataState, dict[bytes, str]]:
@@ -24,7 +23,7 @@ def replay(log_dirs: tuple[str, ...], end: Partition) -> tuple[MetadataState, di
 
     Raises FatalError: metadata that cannot be read is never guessed at.
     """
-    directory = Path(log_dirs[end.log_dir]) / f"{METADATA_TOPIC}-0"
+    directory = Path(log_dirs[end.log_dir]) / partition_name(METADATA_TOPIC, 0)
     state = MetadataState()
     removed: dict[bytes, str] = {}
     try:

@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator import topic_rules
-from mpbroker.coordinator.metadata_records import METADATA_TOPIC, TOPIC_RESOURCE, MetadataRecord
+from mpbroker.coordinator.metadata_records import TOPIC_RESOURCE, MetadataRecord
 from mpbroker.coordinator.topic_rules import Refused
 from mpbroker.ipc.calls import (
     AllocateProducerIds,
@@ -33,6 +33,7 @@ from mpbroker.ipc.calls import (
     Message,
     ProducerIds,
 )
+from mpbroker.log.names import METADATA_TOPIC
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
     ConfigRecord,
@@ -41,6 +42,7 @@ from mpbroker.protocol.messages import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from mpbroker.protocol.topic_names import collision_key
 
 PRODUCER_IDS_PER_BLOCK: Final = 1000
 ZERO_ID: Final = bytes(16)
@@ -89,7 +91,7 @@ class MetadataState:
 
     def colliding_with(self, name: str) -> str | None:
         """An existing topic whose name differs only in dots and underscores."""
-        key = topic_rules.collision_key(name)
+        key = collision_key(name)
         names = self._colliding.get(key, ()) if key is not None else ()
         return names[0] if names else None
 
@@ -113,7 +115,7 @@ class MetadataState:
                     self._inconsistent(f"topic {record.name} is there already")
                 self.ids[record.name] = record.topic_id
                 self.topics[record.topic_id] = Topic(record.name, record.topic_id)
-                if key := topic_rules.collision_key(record.name):
+                if key := collision_key(record.name):
                     self._colliding[key] = (*self._colliding.get(key, ()), record.name)
             case ConfigRecord():
                 self._set_config(record)
@@ -156,7 +158,7 @@ class MetadataState:
             self._inconsistent(f"topic id {topic_id.hex()} is to be removed and does not exist")
         del self.ids[topic.name]
         self.partitions -= topic.partitions
-        if key := topic_rules.collision_key(topic.name):
+        if key := collision_key(topic.name):
             left = tuple(name for name in self._colliding[key] if name != topic.name)
             if left:
                 self._colliding[key] = left

@@ -1,25 +1,22 @@
 """What a new topic must satisfy, with Kafka's error codes and texts.
 
-From Kafka's Topic (names), ReplicationControlManager (partitions, replicas, assignments) and
+From Kafka's ReplicationControlManager (partitions, replicas, assignments) and
 ConfigurationControlManager (settings), as of 4.3.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import TopicConfigError, validate
 from mpbroker.ipc.calls import CreateTopic
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.topic_names import problem_with
 
-NAME_LENGTH_MAX: Final = 249
 CONFIG_VALUE_LENGTH_MAX: Final = 32767
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class Refused(Exception):
@@ -33,22 +30,9 @@ class Refused(Exception):
 
 def check_name(name: str) -> None:
     """Raises Refused."""
-    if not name:
-        wrong = "the empty string is not allowed"
-    elif name in (".", ".."):
-        wrong = f"'{name}' is not allowed"
-    elif len(name) > NAME_LENGTH_MAX:
-        wrong = f"the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
-    elif not _LEGAL_NAME.fullmatch(name):
-        wrong = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
-    else:
-        return
-    raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {wrong}")
-
-
-def collision_key(name: str) -> str | None:
-    """What names that would collide in Kafka's metrics have in common; None if the name cannot collide."""
-    return name.replace(".", "_") if "." in name or "_" in name else None
+    problem = problem_with(name)
+    if problem is not None:
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
 
 
 def check_configs(configs: dict[str, str | None], broker: BrokerConfig) -> dict[str, str]:

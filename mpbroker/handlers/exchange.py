@@ -78,8 +78,7 @@ class Exchange:
     def reply(self, response: Message, throttle_ms: int = 0) -> None:
         if self.done:
             return
-        # Not ended before it is sent: if the response cannot be encoded there is still an error to answer
-        # with.
+        # Not ended before it is sent: a response that cannot be encoded still becomes an error.
         frame = encode_response_frame(self.slot.api_key, self.version, self.slot.correlation, response)
         self.broker.answers.send(self.slot, frame, throttle_ms)
         self._end()

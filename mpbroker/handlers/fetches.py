@@ -15,8 +15,7 @@ from mpbroker.ipc.slots import Request
 from shm.marks import WaitingMarks
 from shm.table import SlotTable
 
-# Fetches that have ended are forgotten together, when there are more of them than this and than of those that
-# wait.
+# Fetches that have ended are forgotten together: when they are more than this and than those that wait.
 MOST_ENDED = 64
 
 

@@ -14,11 +14,11 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import TopicConfig, resolve
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, MetadataNews, PartitionImage, TopicImage
+from mpbroker.log.names import METADATA_TOPIC
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import CREATE_TIME, LOG_APPEND_TIME
 from mpbroker.records.validation import TopicPolicy
 
-CLUSTER_METADATA = "__cluster_metadata"
 _STORED_AS_SENT = ("producer", "uncompressed")
 _CODECS = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE, "producer": None}
 
@@ -124,7 +124,7 @@ class Metadata:
             del self.by_name[topic.name]
 
     def _put(self, images: list[TopicImage]) -> None:
-        topics = [self._topic(image) for image in images if image.name != CLUSTER_METADATA]
+        topics = [self._topic(image) for image in images if image.name != METADATA_TOPIC]
         replaced = [
             old.topic_id
             for topic in topics

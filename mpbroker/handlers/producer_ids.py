@@ -43,6 +43,5 @@ class ProducerIds:
             return
         waiting, self._waiting = self._waiting, deque()
         for then in waiting:
-            # Java's idempotent producer retries this; NOT_COORDINATOR would make it look for a transaction
-            # coordinator.
+            # Java's idempotent producer retries this; at NOT_COORDINATOR it would look for a coordinator.
             then(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

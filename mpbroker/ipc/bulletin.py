@@ -92,8 +92,7 @@ class BulletinReader:
             start = self._read + _LENGTH.size
             news.append(bytes(half[start : start + length]))
             self._read = start + length
-        # Only now may the publisher reuse the other half. A base that came meanwhile lies there, for the next
-        # poll.
+        # Only now may the publisher reuse the other half; a base that came meanwhile is for the next poll.
         self._acks.store(self._index, generation)
         return news
 

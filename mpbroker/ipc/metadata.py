@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+# Where the partition table has `__cluster_metadata-0`.
+METADATA_SLOT = 0
+
 
 class PartitionImage(Struct, array_like=True):
     partition: int

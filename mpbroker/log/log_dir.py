@@ -94,9 +94,9 @@ def prepare_log_dirs(config: BrokerConfig) -> Identity:
             _write_properties(Path(name), cluster_id, config.node_id)
         elif properties["node.id"] != str(config.node_id):
             raise FatalError(
-                f"{Path(name) / META_PROPERTIES} belongs to node {properties['node.id']}, this broker is "
-                "node "
-                f"{config.node_id}. Set node.id={properties['node.id']} or name another directory in log.dirs"
+                f"{Path(name) / META_PROPERTIES} belongs to node {properties['node.id']}, "
+                f"this broker is node {config.node_id}. Set node.id={properties['node.id']} or name another "
+                "directory in log.dirs"
             )
         _refuse_unknown_directories(Path(name))
     return Identity(cluster_id, config.node_id)
@@ -114,8 +114,8 @@ def _read_properties(directory: Path) -> dict[str, str] | None:
     properties = {key.strip(): value.strip() for key, value in pairs}
     if properties.get("version") != "1" or not {"cluster.id", "node.id"} <= properties.keys():
         raise FatalError(
-            f"{path} is not a meta.properties file of version 1. Restore it, or name an empty directory "
-            "in log.dirs"
+            f"{path} is not a meta.properties file of version 1. Restore it, "
+            "or name an empty directory in log.dirs"
         )
     return properties
 

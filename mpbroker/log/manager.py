@@ -15,6 +15,7 @@ from pathlib import Path
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import TopicConfig, TopicConfigError, resolve
 from mpbroker.ipc.calls import EnsuredPartition, EnsuredTopic, EnsureTopic
+from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.log import names
@@ -34,7 +35,6 @@ from mpbroker.log.recovery import Known, PartitionDamaged, load
 from mpbroker.log.turn import Turn
 from shm.table import SlotTable
 
-METADATA_SLOT = 0
 INVALID_CONFIG = 40
 _log = logging.getLogger("mpbroker")
 
@@ -154,8 +154,8 @@ class LogManager:
         earlier = self._earlier.get((topic.topic_id, number))
         if earlier is not None and earlier[1].flags & PartitionFlag.PARTITION_OFFLINE:
             raise OSError(
-                f"the log directory of {topic.name}-{number} failed; it stays offline until the broker is "
-                "restarted"
+                f"the log directory of {topic.name}-{number} failed; "
+                "it stays offline until the broker is restarted"
             )
         found = self._find(topic, number)
         home = found or self._emptiest()
@@ -208,8 +208,8 @@ class LogManager:
                 self._rename(directory, names.STRAY_SUFFIX)
         if len(holders) > 1:
             raise FatalError(
-                f"{topic.name}-{number} is in {holders[0].path} and in {holders[1].path}. Move one of them "
-                "away"
+                f"{topic.name}-{number} is in {holders[0].path} and in {holders[1].path}. "
+                "Move one of them away"
             )
         return holders[0] if holders else None
 

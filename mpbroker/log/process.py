@@ -73,11 +73,6 @@ class LogProcess:
         for role in self._parties():
             self._bind(role)
         self.manager.open_metadata()
-        if self.context.config.log_flush_policy == "os":
-            self.context.log.info(
-                "log.flush.policy=os: acknowledged records survive a crash of the broker, not one of the "
-                "machine"
-            )
         self.say("running")
         self.context.ready()
 

@@ -277,10 +277,8 @@ class _Loader:
     def _damaged(self, base: int, position: int, offset: int, reason: str) -> PartitionDamaged:
         return PartitionDamaged(
             f"{self.directory / segment_name(base)} is damaged at byte {position} (offset {offset}): "
-            f"{reason}. "
-            f"Offsets below {max(self.known.durable, self.known.recovery_point)} were durable, so "
-            "nothing is cut. "
-            "Restore the file, or delete the topic"
+            f"{reason}. Offsets below {max(self.known.durable, self.known.recovery_point)} were durable, "
+            "so nothing is cut. Restore the file, or delete the topic"
         )
 
 

@@ -8,7 +8,6 @@ import os
 import resource
 import signal
 import socket
-import sys
 import time
 from typing import Any
 
@@ -38,8 +37,7 @@ from shm.region import RegionUnavailable
 
 EXIT_OK = 0
 EXIT_FAILED = 1
-# Share of the machine's memory that all request buffers together may hold when queued.max.request.bytes is
-# -1.
+# Share of the machine's memory for all request buffers together when queued.max.request.bytes is -1.
 REQUEST_MEMORY_SHARE = 0.25
 HOT_APIS = (
     ApiKey.PRODUCE,
@@ -56,12 +54,6 @@ log = logging.getLogger("mpbroker")
 def run(config: BrokerConfig) -> int:
     """Runs a broker until it is told to stop; -> exit status. Every failure is one clear line in the log."""
     logs.configure(os.environ.get("MPBROKER_LOG_LEVEL", "INFO"))
-    if sys.platform != "linux":
-        log.error(
-            "mpbroker runs on Linux only (it needs eventfd, epoll and memory shared by fork); this is %s",
-            sys.platform,
-        )
-        return EXIT_FAILED
     setproctitle.setproctitle("mpbroker: supervisor")
     try:
         return Broker(config).run()
@@ -76,7 +68,6 @@ class Broker:
     """The supervisor's state: sockets, memory, tree. Single-threaded."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        check_counts(config)
         raise_file_limit()
         self.notifier = Notifier()
         self.locks = lock_log_dirs(config)
@@ -174,8 +165,8 @@ class Broker:
         listeners = ", ".join(str(listener) for listener in self.config.listeners)
         if self.config.log_flush_policy == "os":
             log.warning(
-                "log.flush.policy=os: acknowledged records are in the page cache only; "
-                "a power cut loses the latest"
+                "log.flush.policy=os: acknowledged records survive a crash of the broker, not one of the "
+                "machine: they are in the page cache only"
             )
         log.info(
             "serving on %s (cluster %s, node %d, %d processors, %d handlers, log.dirs %s) after %.0f ms",
@@ -279,20 +270,6 @@ class Broker:
 
 def resized(config: BrokerConfig, handlers: int, processors: int) -> BrokerConfig:
     return structs.replace(config, num_io_threads=handlers, num_network_threads=processors)
-
-
-def check_counts(config: BrokerConfig) -> None:
-    """Limits that the fixed topology sets. Raises FatalError."""
-    if config.num_network_threads > topology.MAX_PROCESSORS:
-        raise FatalError(
-            f"--processors {config.num_network_threads}: at most {topology.MAX_PROCESSORS} are possible"
-        )
-    if config.num_io_threads > topology.MAX_HANDLERS:
-        raise FatalError(f"--handlers {config.num_io_threads}: at most {topology.MAX_HANDLERS} are possible")
-    if config.log_workers != 1:
-        raise FatalError(
-            f"--log-workers {config.log_workers}: this version has one log process; leave the flag out"
-        )
 
 
 def raise_file_limit() -> None:

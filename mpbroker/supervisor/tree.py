@@ -271,9 +271,8 @@ class Tree:
         if delay_ms is None:
             raise BrokerStops(
                 1,
-                f"the {child.name} process died {child.restarts.young_deaths} times in a row "
-                "right after its start; "
-                "its messages above say why. The broker stops",
+                f"the {child.name} process died {child.restarts.young_deaths} times in a row right after its "
+                "start; its messages above say why. The broker stops",
             )
         self.counters.add(Counter.COUNT_RESTARTS)
         if not delay_ms:

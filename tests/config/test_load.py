@@ -90,6 +90,7 @@ def test_clamp_allows_a_replication_factor() -> None:
 
 def test_flush_interval_needs_the_group_policy() -> None:
     assert load(None, ["log.flush.interval.messages=1"]).config.log_flush_interval_messages == 1
+    assert "this version has one log process" in problems("log.workers=2")
     assert "not built for log.flush.policy=os" in problems("log.flush.interval.ms=1", "log.flush.policy=os")
 
 

@@ -20,7 +20,6 @@ import msgspec
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.metadata_records import METADATA_TOPIC_ID
 from mpbroker.coordinator.process import run
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.calls import (
@@ -53,6 +52,7 @@ from mpbroker.ipc.slots import (
 )
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
 from mpbroker.ipc.topology import COORDINATOR, LOG, PROCESSES, SharedMemory, Sizes, handler
+from mpbroker.log.names import METADATA_TOPIC_ID
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.iterate import iterate_batches
 

@@ -12,8 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.metadata_records import (
-    METADATA_TOPIC,
-    METADATA_TOPIC_ID,
     MetadataRecord,
     build_metadata_batch,
     decode_record,
@@ -33,6 +31,7 @@ from mpbroker.ipc.calls import (
 )
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import Partition, PartitionFlag
+from mpbroker.log.names import METADATA_TOPIC, METADATA_TOPIC_ID
 
 LIMIT = 12
 NAMES = ("a", "b", "c.d", "c_d", "c.e", ".", "x/y")

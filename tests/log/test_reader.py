@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mpbroker.log.reader import NOTHING_FOUND, Bound, FoundOffset, OffsetOutOfRange, PartitionReader
+import pytest
 
-import pytest  # isort: skip
+from mpbroker.log.reader import NOTHING_FOUND, Bound, FoundOffset, OffsetOutOfRange, PartitionReader
 
 # In the future, so that no producer has expired.
 T0 = 4_000_000_000_000

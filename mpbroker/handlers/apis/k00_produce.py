@@ -151,8 +151,7 @@ class Production:
 
     def appended(self, batches: list[Batch] | None) -> None:
         if batches is None:
-            # Nobody knows whether the dead log process wrote it; the client has to ask again on a new
-            # connection.
+            # Nobody knows whether the dead log process wrote it; the client asks again on a new connection.
             self.exchange.close()
             return
         for answer, batch in zip(self.waiting, batches, strict=True):

@@ -11,15 +11,16 @@ from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
-from mpbroker.handlers.metadata import CLUSTER_METADATA, Topic
+from mpbroker.handlers.metadata import Topic
 from mpbroker.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from mpbroker.handlers.topic_names import collision, problem_with
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics
 from mpbroker.ipc.table import PartitionFlag, read_partition
+from mpbroker.log.names import METADATA_TOPIC
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ZERO_UUID, MetadataRequest, MetadataResponse
+from mpbroker.protocol.topic_names import collision, problem_with
 
 FIRST_VERSION_WITH_AUTO_CREATION_FLAG = 4
 FIRST_VERSION_WITH_EMPTY_FOR_NONE = 1
@@ -98,7 +99,7 @@ def missing(exchange: Exchange) -> list[str]:
         name
         for name in dict.fromkeys(names)
         if name not in known
-        and name != CLUSTER_METADATA
+        and name != METADATA_TOPIC
         and problem_with(name) is None
         and collision(name, known) is None
     ]

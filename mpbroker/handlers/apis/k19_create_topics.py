@@ -16,13 +16,13 @@ from mpbroker.config.describe import describe_topic
 from mpbroker.config.topic_config import TopicConfigError, validate
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
-from mpbroker.handlers.metadata import CLUSTER_METADATA
-from mpbroker.handlers.topic_names import collision, problem_with
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import CreatedTopic, CreatedTopics, CreateTopic, CreateTopics
+from mpbroker.log.names import METADATA_TOPIC
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
+from mpbroker.protocol.topic_names import collision, problem_with
 
 DEFAULT = -1
 
@@ -80,9 +80,9 @@ def assignments(wanted: Wanted, node: int) -> dict[int, list[int]]:
 
 def check_name(exchange: Exchange, name: str) -> None:
     """Raises ApiError."""
-    if name == CLUSTER_METADATA:
+    if name == METADATA_TOPIC:
         raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"Creation of internal topic {CLUSTER_METADATA} is prohibited."
+            ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited."
         )
     problem = problem_with(name)
     if problem is not None:

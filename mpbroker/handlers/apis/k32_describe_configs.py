@@ -11,10 +11,10 @@ from typing import TypeAlias
 from mpbroker.config.describe import Entry, describe_broker, describe_topic
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
-from mpbroker.handlers.topic_names import problem_with
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse
+from mpbroker.protocol.topic_names import problem_with
 
 TOPIC, BROKER = 2, 4
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-LONGEST = 249
+NAME_LENGTH_MAX = 249
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -16,9 +16,10 @@ def problem_with(name: str) -> str | None:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
         return f"Topic name is invalid: '{name}' is not allowed"
-    if len(name) > LONGEST:
+    if len(name) > NAME_LENGTH_MAX:
         return (
-            f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {LONGEST}"
+            f"Topic name is invalid: the length of '{name}' is longer than "
+            f"the max allowed length {NAME_LENGTH_MAX}"
         )
     if not _LEGAL.fullmatch(name):
         return (
@@ -28,9 +29,14 @@ def problem_with(name: str) -> str | None:
     return None
 
 
+def collision_key(name: str) -> str | None:
+    """What names that would collide in Kafka's metrics have in common; None if the name cannot collide."""
+    return name.replace(".", "_") if "." in name or "_" in name else None
+
+
 def collision(name: str, existing: Iterable[str]) -> str | None:
-    """Another topic that differs only in periods and underscores: their metrics would get the same name."""
-    if "." not in name and "_" not in name:
+    """An existing topic of another name that collides with it."""
+    key = collision_key(name)
+    if key is None:
         return None
-    plain = name.replace(".", "_")
-    return next((other for other in existing if other != name and other.replace(".", "_") == plain), None)
+    return next((other for other in existing if other != name and collision_key(other) == key), None)
