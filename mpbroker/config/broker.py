@@ -105,7 +105,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_io_threads: Annotated[
         int, Key(INT, "Handler processes (--handlers).", at_least=1, at_most=MAX_HANDLERS)
     ] = msgspec.field(default_factory=lambda: default_workers().handlers)
-    log_workers: Annotated[int, Key(INT, "Log processes (--log-workers).", at_least=1)] = 1
+    log_workers: Annotated[int, Key(INT, "Log processes (--log-workers).", at_least=1, at_most=1)] = 1
     handler_hang_timeout_ms: Annotated[
         int,
         Key(LONG, "A process that gives no sign of life for this long is killed and replaced.", at_least=1),
