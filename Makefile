@@ -28,7 +28,7 @@ $(BUILT): $(SYNCED) $(NATIVE)
 	$(BIN)/python setup.py --quiet build_ext --inplace --parallel "$$(nproc)"
 	@touch $@
 
-run: setup ## a broker on 127.0.0.1:9092 with its data in ./data
+run: setup ## a broker on 127.0.0.1:9092, data in ./data (LISTENERS=… DATA=…)
 	$(BIN)/mpbroker serve --listeners $(LISTENERS) --log-dirs $(DATA)
 
 test: setup ## every test (make test ARGS='tests/config -k units')

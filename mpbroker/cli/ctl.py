@@ -9,7 +9,10 @@ from mpbroker.cli.output import print_document, print_json
 
 def status(log_dirs: str | None, *, as_json: bool) -> None:
     """What the supervisor says of itself and its processes."""
-    _show(ControlClient.find(log_dirs).call("status"), as_json=as_json)
+    reply = ControlClient.find(log_dirs).call("status")
+    if not as_json:
+        reply["processes"] = short(reply.get("processes", []))
+    _show(reply, as_json=as_json)
 
 
 def resize(log_dirs: str | None, handlers: int | None, processors: int | None, *, as_json: bool) -> None:
@@ -19,6 +22,27 @@ def resize(log_dirs: str | None, handlers: int | None, processors: int | None, *
     if not given:
         raise CliError("nothing to resize: give --handlers N, --processors N or both", USAGE_ERROR)
     _show(ControlClient.find(log_dirs).call("resize", **given), as_json=as_json)
+
+
+def short(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a person wants to see of each process, narrow enough for 80 columns; --json has everything."""
+    rows = []
+    for process in processes:
+        row = dict(process)
+        row.pop("turns", None)
+        # What a process says of itself is more than that it runs.
+        if status := row.pop("status", ""):
+            row["state"] = status
+        if "incarnation" in row:
+            row["restarts"] = row.pop("incarnation") - 1
+        if "heartbeat_age_ms" in row:
+            row["heartbeat_ms"] = row.pop("heartbeat_age_ms")
+        if "rss_bytes" in row:
+            row["rss_mb"] = round(row.pop("rss_bytes") / 1e6, 1)
+        if error := row.pop("last_error", "").strip():
+            row["last_error"] = error.splitlines()[-1]
+        rows.append(row)
+    return rows
 
 
 def _show(reply: dict[str, Any], *, as_json: bool) -> None:

@@ -42,7 +42,7 @@ LogDirs = Annotated[
     typer.Option("--log-dirs", metavar="DIR,…", help="Data directories of the broker (default: ./data)."),
 ]
 Overrides = Annotated[
-    list[str] | None, typer.Option("-o", metavar="KEY=VALUE", help="Set any key; repeatable.")
+    list[str] | None, typer.Option("-o", metavar="KEY=VALUE", help="Set any key of the file; repeatable.")
 ]
 
 
@@ -72,14 +72,21 @@ def serve(
     ] = None,
     options: Overrides = None,
     listeners: Annotated[
-        str | None, typer.Option(metavar="NAME://HOST:PORT,…", help="Addresses to listen on.")
+        str | None,
+        typer.Option(
+            metavar="NAME://HOST:PORT,…", help="Addresses to listen on (default: PLAINTEXT://127.0.0.1:9092)."
+        ),
     ] = None,
     log_dirs: LogDirs = None,
     processors: Annotated[
-        str | None, typer.Option(metavar="N", help="Processor processes (network).")
+        str | None, typer.Option(metavar="N", help="Processor processes (network; default: to fit the CPUs).")
     ] = None,
-    handlers: Annotated[str | None, typer.Option(metavar="N", help="Handler processes (requests).")] = None,
-    log_workers: Annotated[str | None, typer.Option(metavar="N", help="Log processes (disk).")] = None,
+    handlers: Annotated[
+        str | None, typer.Option(metavar="N", help="Handler processes (requests; default: to fit the CPUs).")
+    ] = None,
+    log_workers: Annotated[
+        str | None, typer.Option(metavar="N", help="Log processes (disk; only 1 in this version).")
+    ] = None,
     check_config: Annotated[
         bool, typer.Option("--check-config", help="Check the settings and exit.")
     ] = False,
@@ -157,7 +164,12 @@ def produce(
     partition: Annotated[int, typer.Option("--partition", "-p", help="-1: by key, else in turn.")] = -1,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", "-K", metavar="SEP", help="What stands between key and value."),
+        typer.Option(
+            "--key-separator",
+            "-K",
+            metavar="SEP",
+            help="What stands between key and value; a line without it has no key.",
+        ),
     ] = None,
     acks: Annotated[str, typer.Option(metavar="all|1|0", help="When a record counts as written.")] = "all",
     compression: Annotated[
@@ -189,11 +201,16 @@ def consume(
         ),
     ] = "end",
     partition: Annotated[int, typer.Option("--partition", "-p", help="-1: all.")] = -1,
-    count: Annotated[int, typer.Option("-n", metavar="N", help="Stop after N records.")] = 0,
+    count: Annotated[int, typer.Option("-n", metavar="N", help="Stop after N records; 0: never.")] = 0,
     exit_at_end: Annotated[bool, typer.Option("-e", help="Stop at the end of all partitions.")] = False,
     template: Annotated[
         str,
-        typer.Option("-f", metavar="FORMAT", help="%t topic, %p partition, %o offset, %k key, %v value, …"),
+        typer.Option(
+            "-f",
+            metavar="FORMAT",
+            help="%t topic, %p partition, %o offset, %k key, %v value, %T timestamp, %h headers, "
+            "%K and %S lengths of key and value.",
+        ),
     ] = "%v\\n",
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

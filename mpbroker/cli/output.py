@@ -22,7 +22,15 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
     if not console.is_terminal:
         console = Console(width=10_000)
     texts = [list(row) for row in rows]
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        show_header=any(columns),
+    )
     for index, column in enumerate(columns):
         numeric = bool(texts) and all(isinstance(row[index], (int, float)) for row in texts)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
@@ -39,6 +47,7 @@ def print_document(document: Mapping[str, Any]) -> None:
     for name, rows in document.items():
         if _is_table(rows):
             columns = list(dict.fromkeys(column for row in rows for column in row))
+            print()
             print_table(columns, [[row.get(column) for column in columns] for row in rows], title=name)
 
 

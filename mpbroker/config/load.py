@@ -50,12 +50,18 @@ def load(path: Path | None = None, overrides: Sequence[str] = (), flags: Sequenc
     values = _values(_supported(settings, problems, warnings), problems)
     _add_listeners(values, settings, problems, warnings)
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(sorted(problems, key=_line))
     origins = {key: setting.origin for key, setting in settings.items() if key in BROKER_KEYS}
     config = BrokerConfig(**values, origins=origins)
     if problems := _contradictions(config):
         raise ConfigError(problems)
-    return Loaded(config, tuple(warnings))
+    return Loaded(config, tuple(sorted(warnings, key=_line)))
+
+
+def _line(problem: Problem) -> tuple[bool, int]:
+    """A file's lines in their order, then what has none: -o and flags."""
+    line = problem.origin.rpartition(":")[2]
+    return (False, int(line)) if line.isdigit() else (True, 0)
 
 
 def _from_file(path: Path | None) -> list[_Setting]:

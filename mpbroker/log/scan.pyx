@@ -13,6 +13,10 @@ from mpbroker.records.batch cimport (
 )
 from collections import namedtuple
 
+# Written out, the number would be folded into a literal that C takes for unsigned.
+cdef extern from "<stdint.h>" nogil:
+    const int64_t INT64_MIN
+
 BatchAt = namedtuple("BatchAt", "base_offset last_offset position length max_timestamp")
 
 
@@ -96,7 +100,7 @@ cdef object search(int fd, int64_t position, int64_t end, int64_t offset, int64_
 
 def find_offset(int fd, int64_t position, int64_t end, int64_t offset):
     """The first batch from `position` whose last offset is not below `offset`; None if there is none before `end`."""
-    return search(fd, position, end, offset, -0x7fffffffffffffff - 1)
+    return search(fd, position, end, offset, INT64_MIN)
 
 
 def find_timestamp(int fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp_ms):

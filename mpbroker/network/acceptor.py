@@ -66,7 +66,8 @@ class Acceptor:
                     self._accept(fd)
             self._resume_paused()
         for sock in self.listeners:
-            self.epoll.unregister(sock.fileno())
+            if sock.fileno() not in self.paused_until:
+                self.epoll.unregister(sock.fileno())
         self.context.stopped()
         return ExitCode.STOPPED
 
@@ -121,7 +122,8 @@ class Acceptor:
             try:
                 socket.send_fds(self.handovers[number], [HANDOVER.pack(listener)], [connection.fileno()])
             except OSError as error:
-                if error.errno not in NO_ROOM_FOR_NOW:
+                # Full; or supervisor and processor are gone, and this process is about to hear of it.
+                if error.errno not in NO_ROOM_FOR_NOW and not isinstance(error, ConnectionError):
                     raise
                 continue
             self.next_processor = number + 1

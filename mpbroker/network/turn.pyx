@@ -243,9 +243,9 @@ cdef class ProcessorTurn:
         t.next_connection = connection_prefix
         t.frame_bytes_max = frame_bytes_max
         t.queued_requests_max = queued_requests_max
-        for i in range(API_KEYS):
+        for i in range(<uint32_t>API_KEYS):
             t.first_flexible[i] = first_flexible[i]
-        for i in range(FILE_PLACES):
+        for i in range(<uint32_t>FILE_PLACES):
             t.files.places[i].fd = -1
         t.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
         if t.epoll_fd < 0:
@@ -368,7 +368,7 @@ cdef class ProcessorTurn:
         cdef uint32_t i
         kept = []
         idle = []
-        for i in range(FILE_PLACES):
+        for i in range(<uint32_t>FILE_PLACES):
             if files.places[i].fd >= 0:
                 e = files.places[i]
                 entry = (e.used, e.slot, e.slot_generation, e.segment_base, e.inode, e.fd, e.users)

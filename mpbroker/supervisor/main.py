@@ -39,6 +39,9 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 # Share of the machine's memory for all request buffers together when queued.max.request.bytes is -1.
 REQUEST_MEMORY_SHARE = 0.25
+# `kill %1` on `make run` signals the whole job, and make passes its own signal on: nobody who wants a second
+# one is that fast.
+SAME_STOP_S = 0.2
 HOT_APIS = (
     ApiKey.PRODUCE,
     ApiKey.FETCH,
@@ -83,6 +86,7 @@ class Broker:
         self.tree = Tree(self.memory, self.config)
         self.signals = 0
         self.stop_signal = 0
+        self.stopped_at = 0.0
 
     def run(self) -> int:
         started = time.monotonic()
@@ -169,7 +173,7 @@ class Broker:
                 "machine: they are in the page cache only"
             )
         log.info(
-            "serving on %s (cluster %s, node %d, %d processors, %d handlers, log.dirs %s) after %.0f ms",
+            "serving on %s (cluster %s, node %d, processors %d, handlers %d, log.dirs %s) after %.0f ms",
             listeners,
             self.identity.cluster_id,
             self.config.node_id,
@@ -188,8 +192,11 @@ class Broker:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
         def stop(number: int, _: object) -> None:
+            if self.signals and time.monotonic() < self.stopped_at + SAME_STOP_S:
+                return
             self.signals += 1
             self.stop_signal = number
+            self.stopped_at = time.monotonic()
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)

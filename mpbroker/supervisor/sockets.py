@@ -76,7 +76,11 @@ def _holder(port: int) -> str:
                 and connection.status == psutil.CONN_LISTEN
                 and connection.pid
             ):
-                return f"process {connection.pid} ({psutil.Process(connection.pid).name()})"
+                holder = psutil.Process(connection.pid)
+                # Of another broker the supervisor, not the child that is replaced when it is stopped.
+                while (parent := holder.parent()) is not None and parent.name().startswith("mpbroker: "):
+                    holder = parent
+                return f"process {holder.pid} ({holder.name()})"
     except psutil.Error:
         return ""
     return ""

@@ -30,7 +30,7 @@ port=$("$PYTHON" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)
 say "1. A broker on 127.0.0.1:$port, its log in $directory/data"
 mkdir "$directory/data"
 "$PYTHON" -m mpbroker serve --listeners "PLAINTEXT://127.0.0.1:$port" --log-dirs "$directory/data" \
-  >"$directory/broker.log" 2>&1 &
+  -o num.partitions=3 >"$directory/broker.log" 2>&1 &
 broker=$!
 for _ in $(seq 100); do
   kcat -q -L -b "127.0.0.1:$port" -m 1 >"$directory/metadata" 2>&1 && break
@@ -47,6 +47,9 @@ head -3 "$directory/orders"
 echo "…"
 
 say "3. PySpark reads them from the broker's files, without asking the broker, while it runs"
+echo "(Spark takes some seconds to start)"
+# What Spark says of this machine's name and of pandas has nothing to do with the demo.
+export SPARK_LOCAL_IP=127.0.0.1 PYTHONWARNINGS=ignore::FutureWarning
 "$PYTHON" ops/demo/orders.py "$directory/data"
 
 say "4. The broker stops"

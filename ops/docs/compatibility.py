@@ -37,7 +37,8 @@ GetOffsetShell, DumpLogSegments on the written files).
 
 Consumer groups, transactions, TLS and SASL, ACLs, quotas, retention, compaction, replication. Listeners
 that would need TLS or SASL are refused at start. A configuration key that is known to Kafka and has no
-effect here is named in a warning at start; an unknown one is an error.
+effect here is named in a warning at start; an unknown one is an error. Topics take settings for retention
+and compaction, keep them and show them, but nothing is deleted or compacted yet.
 
 ## Where it differs from Kafka on purpose
 

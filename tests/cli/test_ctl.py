@@ -75,6 +75,29 @@ def test_status_as_tables_and_as_json(supervisor: FakeSupervisor, capsys: pytest
     assert supervisor.requests == [{"command": "status"}] * 2
 
 
+def test_a_process_is_shown_in_short() -> None:
+    process = {
+        "name": "log",
+        "incarnation": 2,
+        "state": "running",
+        "status": "recovering",
+        "last_error": "Traceback\nValueError: x\n",
+        "turns": 7,
+        "heartbeat_age_ms": 5,
+        "rss_bytes": 37_486_592,
+    }
+    assert ctl.short([process]) == [
+        {
+            "name": "log",
+            "state": "recovering",
+            "restarts": 1,
+            "heartbeat_ms": 5,
+            "rss_mb": 37.5,
+            "last_error": "ValueError: x",
+        }
+    ]
+
+
 def test_resize_sends_what_was_given(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
     supervisor.replies = [b'{"handlers": 4}']
     ctl.resize(None, 4, None, as_json=False)

@@ -131,8 +131,8 @@ def test_the_file_that_comes_with_kafka_starts(tmp_path: Path) -> None:
     ]
     assert [warning.key for warning in loaded.warnings] == [
         "controller.quorum.bootstrap.servers",
-        "offsets.topic.replication.factor",
         "listeners",
+        "offsets.topic.replication.factor",
     ]
 
 
@@ -153,6 +153,13 @@ def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
     escape = tmp_path / "escape"
     escape.write_text("\na=\\uzzzz")
     assert problems(path=escape).startswith(f"{escape}:2: ")
+
+
+def test_problems_come_in_the_order_of_the_lines(tmp_path: Path) -> None:
+    path = tmp_path / "broker.properties"
+    path.write_text("num.partitions=none\nnum.partitons=1\nlog.workers=2\n")
+    said = problems("nothing", path=path).splitlines()
+    assert [line.split(": ")[0] for line in said] == [f"{path}:1", f"{path}:2", f"{path}:3", "-o"]
 
 
 @pytest.mark.parametrize(
