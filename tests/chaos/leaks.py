@@ -8,11 +8,21 @@ import psutil
 
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.pointer import PUBLIC_NAME
-from mpbroker.ipc.topology import LAYOUT_VERSION, PROCESSES, PUBLIC_MAGIC, counter_page, name_of
+from mpbroker.ipc.topology import (
+    ACCEPTOR,
+    COORDINATOR,
+    HANDLERS,
+    LAYOUT_VERSION,
+    LOG,
+    PROCESSORS,
+    PUBLIC_MAGIC,
+    counter_page,
+    name_of,
+)
 from ops.bench.brokers import Broker, Mpbroker
 from shm.region import Region
 
-NAMED = [*range(5), *range(8, PROCESSES)]
+NAMED = (ACCEPTOR, COORDINATOR, LOG, *PROCESSORS, *HANDLERS)
 QUIET_WITHIN_S = 10.0
 POLL_S = 0.1
 
