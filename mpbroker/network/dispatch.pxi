@@ -79,11 +79,17 @@ cdef Peer *least_loaded(Turn *t) noexcept nogil:
             best = peer
     return best
 
-cdef bint hand_over(Turn *t, Peer *peer, Channel *c) noexcept nogil:
+cdef bint is_heavy(Channel *c) noexcept nogil:
+    """Of unknown cost: a large produce, which may be compressed, and whatever is not asked for all the time."""
+    if c.api_key == API_PRODUCE:
+        return c.needed >= HEAVY_BYTES
+    return not (changes_nothing(c.api_key) and c.api_key != API_DESCRIBE_CONFIGS) and c.api_key != API_INIT_PRODUCER_ID
+
+cdef bint hand_over(Turn *t, Peer *peer, Channel *c, bint heavy) noexcept nogil:
     cdef Slot slot
     cdef RequestSlot *r = <RequestSlot *>&slot
     r.kind = SlotKind.REQUEST
-    r.flags = 0
+    r.flags = SlotFlag.HEAVY if heavy else 0
     r.processor = t.process
     r.channel = c.index
     r.connection = c.connection
@@ -108,10 +114,12 @@ cdef bint hand_over(Turn *t, Peer *peer, Channel *c) noexcept nogil:
     return True
 
 cdef void dispatch(Turn *t) noexcept nogil:
-    """What a wake-up brought goes as one batch to one handler: a wake-up costs more than the work of many requests."""
+    """What a wake-up brought goes as one batch to one handler: a wake-up costs more than the work of many requests.
+    A heavy request goes alone, so that nothing waits behind it."""
     cdef Peer *peer
     cdef Channel *c
     cdef uint32_t given
+    cdef bint heavy
     while t.fifo_head != t.fifo_tail:
         peer = least_loaded(t)
         if peer == NULL:
@@ -121,13 +129,16 @@ cdef void dispatch(Turn *t) noexcept nogil:
         given = 0
         while t.fifo_head != t.fifo_tail and given < BATCH_REQUESTS_MAX:
             c = &t.channels[t.fifo[t.fifo_head & (FIFO_PLACES - 1)]]
+            heavy = c.state == ChannelState.CHANNEL_WAITING and is_heavy(c)
+            if heavy and given:
+                break
             if c.state == ChannelState.CHANNEL_CLOSED:
                 free_request(t, c)
                 free_place(t, c)
-            elif c.state == ChannelState.CHANNEL_WAITING and not hand_over(t, peer, c):
+            elif c.state == ChannelState.CHANNEL_WAITING and not hand_over(t, peer, c, heavy):
                 break
             t.fifo_head += 1
-            given += 1
+            given = BATCH_REQUESTS_MAX if heavy else given + 1
         t.turn_of_handlers = peer.number + 1
 
 cdef void want_room(Turn *t) noexcept nogil:

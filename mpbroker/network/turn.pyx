@@ -17,7 +17,7 @@ from libc.string cimport memcpy, memmove, memset
 from posix.unistd cimport close
 
 from mpbroker.ipc.counters cimport Counter, Histogram
-from mpbroker.ipc.slots cimport Part, PartKind, ReplySlot, RequestSlot, ReturnSlot, SlotKind
+from mpbroker.ipc.slots cimport Part, PartKind, ReplySlot, RequestSlot, ReturnSlot, SlotFlag, SlotKind
 from mpbroker.network.channel cimport Channel, ChannelState, CloseReason
 from mpbroker.network.files cimport FILE_LIMIT, FILE_PLACES, OpenFile, file_find, file_hash
 from shm.arena cimport (
@@ -66,6 +66,9 @@ cdef enum:
     TURN_CLOSED = 2
     TURN_OPENING = 4
     API_PRODUCE = 0
+    API_INIT_PRODUCER_ID = 22
+    API_DESCRIBE_CONFIGS = 32
+    HEAVY_BYTES = 1 << 18           # a produce of this size is alone with its handler
     DEATHS_MAX = 2
     OPEN_TRIES_MAX = 3
 

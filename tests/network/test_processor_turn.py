@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from mpbroker.ipc import topology
-from mpbroker.ipc.slots import PART_BYTES_EACH, PartKind, SlotKind, pack_part, pack_reply, unpack_request
+from mpbroker.ipc.slots import (
+    PART_BYTES_EACH,
+    PartKind,
+    SlotFlag,
+    SlotKind,
+    pack_part,
+    pack_reply,
+    unpack_request,
+)
 from mpbroker.network import turn as native
 from mpbroker.network.channel import CloseReason
 from tests.network.rig import FRAME_BYTES_MAX, PROCESSOR, Rig, answer_frame, frame, is_closed, receive
@@ -239,6 +247,31 @@ def test_parked_requests_do_not_count_as_load() -> None:
     clients[2].sendall(frame(METADATA, 1, 3))
     rig.step()
     assert [len(rig.requests_taken(h)) for h in (0, 1)] == [1, 1]
+    rig.close()
+
+
+def test_a_heavy_request_goes_alone_and_says_so() -> None:
+    rig = Rig(handlers=2)
+    sent = [
+        frame(METADATA, 1, 1),
+        frame(CREATE_TOPICS, 2, 2),
+        frame(METADATA, 1, 3),
+        frame(PRODUCE, 3, 4, bytes(300_000)),
+        frame(PRODUCE, 3, 5),
+    ]
+    for each in sent:
+        rig.connect().sendall(each)
+    taken: dict[int, int] = {}
+    for _ in range(200):
+        rig.step(1)
+        for h in (0, 1):
+            batch = rig.requests_taken(h)
+            taken |= {request.correlation: request.flags for request in batch}
+            for request in batch:
+                rig.answer_kind(request, SlotKind.NOOP, h)
+        if len(taken) == len(sent):
+            break
+    assert taken == {1: 0, 2: SlotFlag.HEAVY, 3: 0, 4: SlotFlag.HEAVY, 5: 0}
     rig.close()
 
 
