@@ -215,8 +215,8 @@ class PartitionReader:
             return remembered
         bases = self._bases
         place = bisect_right(bases, offset)
-        if place in (0, len(bases)):
-            # The log may have rolled, or lost its oldest segments, since it was listed.
+        if place == 0 or (place == len(bases) and bases[-1] < bound.segment_base):
+            # The log has rolled, or may have lost its oldest segments, since it was listed.
             bases = self.segments()
             place = bisect_right(bases, offset)
         if place == 0:

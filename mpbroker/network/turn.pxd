@@ -47,7 +47,7 @@ cdef struct Turn:
     BellRef bell
     Peer handlers[32]
     uint32_t handler_count      # places in use in `handlers`
-    uint32_t turn_of_handlers   # where a tie begins
+    uint32_t last_handler       # number of the handler that had the last batch: where a tie begins
     RingRef log_answers
     BellRef log_bell
     Channel *channels
