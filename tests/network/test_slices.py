@@ -1,0 +1,150 @@
+"""Answers that are slices of segment files: opened, checked, sent from the page cache."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mpbroker.ipc import topology
+from mpbroker.ipc.slots import PART_BYTES_EACH, PartKind, SlotKind, pack_part, pack_reply
+from mpbroker.network.channel import CloseReason
+from tests.network.rig import PROCESSOR, Rig, frame, is_closed, receive
+
+FETCH = 1
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    rig = Rig()
+    yield rig
+    rig.close()
+
+
+def parts_answer(
+    rig: Rig,
+    request: object,
+    header: bytes,
+    path: Path,
+    slices: list[tuple[int, int]],
+    inode: int | None = None,
+) -> None:
+    arena = rig.arenas[0]
+    name = os.fsencode(path)
+    count = 1 + len(slices)
+    at_header = count * PART_BYTES_EACH
+    at_path = at_header + len(header)
+    block = arena.allocate(at_path + len(name))
+    found = path.stat().st_ino if inode is None else inode
+    parts = pack_part(PartKind.PART_BYTES, len(header), at_header)
+    for position, length in slices:
+        parts += pack_part(PartKind.PART_FILE, length, position, 3, 1, 0, found, at_path, len(name))
+    arena.view(block, at_path + len(name))[:] = parts + header + name
+    generation = arena.lend(block, PROCESSOR)
+    rig.push(
+        0,
+        pack_reply(
+            SlotKind.SEND_PARTS,
+            topology.handler(0),
+            request.channel,
+            request.connection,
+            block,
+            generation,
+            0,
+            count,  # type: ignore[attr-defined]
+            request=request.request,  # type: ignore[attr-defined]
+        ),
+    )
+
+
+def open_all(rig: Rig) -> None:
+    for channel, missing in rig.turn.opening():
+        for slot, generation, base, inode, path in missing:
+            rig.turn.file_opened(slot, generation, base, inode, os.open(path, os.O_RDONLY))
+        rig.turn.resume(channel)
+
+
+def test_slices_of_segments_are_sent_from_the_files(rig: Rig, tmp_path: Path) -> None:
+    segment = tmp_path / "00000000000000000000.log"
+    segment.write_bytes(bytes(range(256)) * 20)
+    client = rig.connect()
+    for round_ in range(3):
+        client.sendall(frame(FETCH, 4, round_))
+        rig.step()
+        (request,) = rig.requests_taken()
+        parts_answer(rig, request, b"HEAD", segment, [(10, 1000), (256, 512)])
+        rig.step()
+        if round_ == 0:
+            open_all(rig)
+        assert (
+            receive(client, 1516) == b"HEAD" + segment.read_bytes()[10:1010] + segment.read_bytes()[256:768]
+        )
+    assert rig.turn.opening() == [], "the file was opened more than once"
+    assert rig.in_use_bytes() == 0
+
+
+def test_an_answer_of_more_files_than_can_be_open_is_given_up(rig: Rig, tmp_path: Path) -> None:
+    segment = tmp_path / "s.log"
+    segment.write_bytes(b"x")
+    client = rig.connect()
+    client.sendall(frame(FETCH, 4, 1))
+    rig.step()
+    (request,) = rig.requests_taken()
+    name = os.fsencode(segment)
+    count = 1100
+    at_path = count * PART_BYTES_EACH
+    parts = b"".join(
+        pack_part(PartKind.PART_FILE, 1, 0, 3, 1, base, 1, at_path, len(name)) for base in range(count)
+    )
+    block = rig.arenas[0].allocate(at_path + len(name))
+    rig.arenas[0].view(block, at_path + len(name))[:] = parts + name
+    generation = rig.arenas[0].lend(block, PROCESSOR)
+    where = (topology.handler(0), request.channel, request.connection, block, generation, 0, count)
+    rig.push(0, pack_reply(SlotKind.SEND_PARTS, *where, request=request.request))
+    for _ in range(10):
+        rig.step()
+        open_all(rig)
+    assert is_closed(client)
+    assert rig.turn.opening() == []
+    assert rig.in_use_bytes() == 0
+
+
+def test_an_answer_larger_than_all_buffers_reaches_a_slow_reader(rig: Rig, tmp_path: Path) -> None:
+    segment = tmp_path / "s.log"
+    content = random.Random(1).randbytes(8 << 20)
+    segment.write_bytes(content)
+    client = rig.connect()
+    client.sendall(frame(FETCH, 4, 1))
+    rig.step()
+    (request,) = rig.requests_taken()
+    parts_answer(rig, request, b"HEAD", segment, [(0, len(content))])
+    rig.step()
+    open_all(rig)
+    got = bytearray()
+    while len(got) < len(content) + 4:
+        got += client.recv(100_000)
+        rig.step(1)
+    assert bytes(got) == b"HEAD" + content
+
+
+def test_a_replaced_segment_sends_the_request_to_a_handler_again_and_then_closes(
+    rig: Rig, tmp_path: Path
+) -> None:
+    segment = tmp_path / "s.log"
+    segment.write_bytes(b"x" * 100)
+    client = rig.connect()
+    client.sendall(frame(FETCH, 4, 1))
+    for attempt in range(3):
+        rig.step()
+        (request,) = rig.requests_taken()
+        parts_answer(rig, request, b"HEAD", segment, [(0, 10)], inode=1)
+        rig.step()
+        ((channel, _),) = rig.turn.opening()
+        rig.turn.ask_again(channel)
+        assert attempt < 3
+    rig.step()
+    assert [r for _, r, _, _ in rig.turn.closed()] == [CloseReason.CLOSED_NO_FILE]
+    assert is_closed(client)
