@@ -68,10 +68,6 @@ class Tree:
         self._callbacks[fd] = callback
         self.poll.register(fd, select.EPOLLIN)
 
-    def unwatch(self, fd: int) -> None:
-        del self._callbacks[fd]
-        self.poll.unregister(fd)
-
     def step(self, timeout_ms: int = TICK_MS) -> None:
         """Waits for something to happen and looks after it. Raises BrokerStops."""
         for callback in self._wait(timeout_ms, self._something_to_do):
