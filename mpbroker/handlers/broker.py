@@ -24,6 +24,7 @@ from shm.table import SlotTable
 if TYPE_CHECKING:
     from mpbroker.handlers.apis import Api
     from mpbroker.handlers.fetches import Fetches
+    from mpbroker.handlers.places import SegmentPlaces
     from mpbroker.handlers.producer_ids import ProducerIds
     from mpbroker.handlers.readers import Readers
 
@@ -61,6 +62,7 @@ class Broker:
     apis: dict[int, Api]
     fetches: Fetches
     readers: Readers
+    places: SegmentPlaces
     producer_ids: ProducerIds
     counters: CounterPage
     wall_clock_ms: Callable[[], int] = wall_clock_ms

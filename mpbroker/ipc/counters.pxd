@@ -30,6 +30,7 @@ cpdef enum Counter:
     COUNT_TOPICS = 26
     COUNT_QUEUED_REQUESTS = 27       # processor: FIFO + sent and not taken
     COUNT_ARENA_BYTES = 28           # in use
+    COUNT_FETCHES_FAST = 29          # fetches that took the native turn
     COUNTERS = 32
 
 cpdef enum Histogram:

@@ -42,7 +42,8 @@ cpdef enum SlotKind:
     ANSWER = 13         # the answer to a CALL; also ends the lease of the CALL's block
 
 cpdef enum SlotFlag:
-    HEAVY = 1           # REQUEST: went alone to a handler with nothing waiting
+    HEAVY = 1           # REQUEST: went alone to a handler, the least loaded one
+    AGAIN = 2           # REQUEST: was answered before with slices of files that are gone or replaced
 
 cdef struct RequestSlot:
     uint8_t kind

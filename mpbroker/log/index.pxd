@@ -56,3 +56,5 @@ cdef inline bint time_index_add(IndexRef *index, int64_t timestamp, int64_t offs
     index.last_key = timestamp
     index.last_offset = offset
     return True
+
+cdef int64_t floor_entry(int fd, int64_t count, int size, int64_t key, uint8_t *found) noexcept nogil
