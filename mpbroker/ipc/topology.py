@@ -122,8 +122,8 @@ class SharedMemory:
     written by the handler), `fence_orders` (a word per process, written by the supervisor), `fence_acks` (a
     word per process, written by it), `roles` (a word per process: its incarnation, 0 while there is none;
     written by the supervisor), `orders` (run or stop; written by the supervisor), `states` (written by the
-    process), `bulletin` (metadata), `bulletin_acks` (a word per reader) and `sessions` (per processor number an
-    entry for each of its channels, written by it).
+    process), `bulletin` (metadata), `bulletin_acks` (a word per reader) and `sessions` (per
+    processor number an entry for each of its channels, written by it).
     """
 
     BULLETIN_BYTES = 256 << 20
