@@ -49,9 +49,9 @@ from mpbroker.ipc.topology import (
     COORDINATOR,
     FIRST_HANDLER,
     LOG,
-    PROCESSORS,
     is_processor,
     name_of,
+    processors_of,
 )
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_request
@@ -80,11 +80,12 @@ class Handler:
         self.number = context.index - FIRST_HANDLER
         self.arena = memory.arena(context.index)
         self.unsent: set[Outbox] = set()
+        processors = processors_of(context.index)
         self.outboxes = {
             p: Outbox(memory.ring(context.index, p), partial(context.ring, p), self.unsent)
-            for p in (COORDINATOR, *PROCESSORS)
+            for p in (COORDINATOR, *processors)
         }
-        self.request_arenas = {p: memory.arena(p) for p in PROCESSORS}
+        self.request_arenas = {p: memory.arena(p) for p in processors}
         self.turn = Turn(context.index, memory, context.counters, TopicTable())
         self.open: dict[Exchange, None] = {}
         self.heavy = memory.words("heavy")
