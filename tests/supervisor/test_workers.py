@@ -1,4 +1,4 @@
-"""Workers of a whole broker: hung ones are replaced; under load their number changes without a failed request."""
+"""Workers of a broker: hung ones are replaced; under load their number changes without a failed request."""
 
 from __future__ import annotations
 
