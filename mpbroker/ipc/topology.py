@@ -153,8 +153,9 @@ class SharedMemory:
     written by the handler), `fence_orders` (a word per process, written by the supervisor), `fence_acks` (a
     word per process, written by it), `roles` (a word per process: its incarnation, 0 while there is none;
     written by the supervisor), `orders` (run or stop; written by the supervisor), `states` (written by the
-    process), `bulletin` (metadata), `bulletin_acks` (a word per reader) and `sessions` (per
-    processor number an entry for each of its channels, written by it).
+    process), `fatal` (the broker's exit status, written by the process that cannot go on), `bulletin`
+    (metadata), `bulletin_acks` (a word per reader) and `sessions` (per processor number an entry for each of
+    its channels, written by it).
     """
 
     BULLETIN_BYTES = 256 << 20
@@ -185,6 +186,7 @@ class SharedMemory:
                 Block("roles", words),
                 Block("orders", words),
                 Block("states", words),
+                Block("fatal", words),
                 Block("bulletin_acks", words),
                 Block("bulletin", self.BULLETIN_BYTES, 4096),
                 Block("sessions", len(PROCESSORS) * SESSIONS_BYTES, 4096),

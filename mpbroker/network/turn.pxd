@@ -19,7 +19,8 @@ cdef struct Peer:
     uint32_t number             # handler number
     uint32_t process            # process index
     bint known                  # its rings are bound
-    bint alive                  # requests may go to it
+    bint alive                  # it has a process
+    bint leaving                # it finishes what it has, and gets nothing new
     bint wants_room             # we asked for room in `requests`
     RingRef requests            # to the handler
     RingRef answers             # from the handler

@@ -468,9 +468,14 @@ cdef class ProcessorTurn:
         peer.wants_room = False
         peer.known = True
         peer.alive = True
+        peer.leaving = False
         if number >= t.handler_count:
             t.handler_count = number + 1
         t.soon = True
+
+    def leave_handler(self, uint32_t number) -> None:
+        """It will leave: from here on it gets nothing new, and finishes what it has."""
+        self.t.handlers[number].leaving = True
 
     def fence_handler(self, uint32_t number) -> None:
         if self.t.handlers[number].known:
