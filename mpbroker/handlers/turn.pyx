@@ -36,7 +36,7 @@ from shm.ring cimport (
     ring_want_space,
 )
 
-from mpbroker.ipc.topology import COORDINATOR, FIRST_PROCESSOR, LOG, MAX_PROCESSORS, processor
+from mpbroker.ipc.topology import COORDINATOR, LOG, processors_of
 
 cdef extern from "<poll.h>" nogil:
     cdef struct pollfd:
@@ -128,7 +128,7 @@ cdef class Turn:
         self.paused, self.log_is_up, self.fetch_is_fast = False, True, True
         self.fetch_bytes_max = 0x7fffffff
         self.places, self.table = SegmentPlaces(), memory.table()
-        for peer in (*range(FIRST_PROCESSOR, FIRST_PROCESSOR + MAX_PROCESSORS), LOG, COORDINATOR):
+        for peer in (*processors_of(index), LOG, COORDINATOR):
             self._add_peer(memory, peer, answers.get(peer))
 
     def __dealloc__(self):

@@ -146,7 +146,7 @@ def prepare(scenario: Scenario, broker: Broker, topic: str) -> frames.Request:
 
 
 def settle_memory(directory: Path, seconds: float) -> None:
-    """Before a bulk produce: what was written is on the disk, and the page cache has memory that was used before.
+    """Before a bulk produce: what was written is on the disk, the page cache has memory that was used before.
 
     A virtual machine gets memory from its host at the first touch of each page, at a tenth of the speed of
     memory that it has; after a few GB in a run, writers are throttled to the speed of the disk. Both would
