@@ -16,8 +16,8 @@ forked children see. Big sparse extents (`sparse`) are mapped without reserving:
 nothing.
 
 A `sparse` block of a public region is not reserved: whoever first writes to a part of it reserves that part,
-with `fallocate` at the block's `offset`, and a reader that maps the file does not touch what nobody has said to be
-there (on a tmpfs reading a hole through a map would make a page of it).
+with `fallocate` at the block's `offset`, and a reader that maps the file does not touch what nobody has said
+to be there (on a tmpfs reading a hole through a map would make a page of it).
 """
 
 from __future__ import annotations

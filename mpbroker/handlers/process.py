@@ -26,7 +26,7 @@ from mpbroker.handlers.readers import Readers
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.handlers.turn import Turn
 from mpbroker.ipc.bulletin import BulletinReader
-from mpbroker.ipc.counters import Counter, Histogram
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import (
     LOG_FENCE_CLOSE,
     LOG_FENCE_RESUME,
@@ -125,6 +125,7 @@ class Handler:
             readers=Readers(context.config.log_dirs),
             producer_ids=ProducerIds(coordinator),
             counters=context.counters,
+            session=context.session,
         )
         self.set_log_up(context.is_alive(LOG))
 
@@ -244,8 +245,8 @@ class Handler:
             body, _ = decode_request(slot.api_key, slot.api_version, frame, slot.body)
         except (MalformedMessage, UnicodeDecodeError) as error:
             log.warning(
-                "closing connection %x: malformed %s v%d: %s",
-                slot.connection,
+                "closing connection %s: malformed %s v%d: %s",
+                self.context.session(slot).connection_id,
                 api.name,
                 slot.api_version,
                 error,
@@ -253,9 +254,7 @@ class Handler:
             self.broker.answers.close(slot)
             return
         exchange = Exchange(slot, client_id, body, api, self.broker)
-        started_ns = time.monotonic_ns()
         exchange.run()
-        self.context.counters.record(Histogram.TIME_LOCAL_NS, time.monotonic_ns() - started_ns)
         if not exchange.done:
             self.open[exchange] = None
             exchange.on_end = partial(self.open.pop, exchange, None)
@@ -267,12 +266,13 @@ class Handler:
             try:
                 self.broker.answers.send(slot, frame)
             except ArenaFull as error:
-                log.error("closing connection %x: no memory for an answer: %s", slot.connection, error)
+                connection_id = self.context.session(slot).connection_id
+                log.error("closing connection %s: no memory for an answer: %s", connection_id, error)
                 self.broker.answers.close(slot)
             return
         log.warning(
-            "closing connection %x: API key %d version %d is not served",
-            slot.connection,
+            "closing connection %s: API key %d version %d is not served",
+            self.context.session(slot).connection_id,
             slot.api_key,
             slot.api_version,
         )

@@ -13,7 +13,8 @@ a reader looks at nothing whose bit is not set. What cannot be reserved is count
     meters_names    per partition table slot: generation, length, name of the topic. The log process
     meters_clients  per process: CLIENTS entries of name, version, count. Processors
 
-A cell counts for the generation of the slot that it begins with; its writer zeroes it for another one.
+A cell counts for the generation of the slot that it begins with. Its writer adds it to the retired counts, which stand in
+`meters_used`, before it zeroes it for another generation: cells and retired counts together never fall.
 (Kafka: RequestMetrics, BrokerTopicMetrics, the `connections` sensors of Selector.)
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -42,7 +43,8 @@ cdef enum:
     USED_ERRORS = 3
     USED_CLIENTS = 6
     USED_LOST = 7
-    USED_TOPICS = 8
+    USED_RETIRED = 8            # words of TopicMeter
+    USED_TOPICS = 24
 
 cpdef enum ApiPage:
     """Pages that are not named by an API key. A fetch of a follower is counted in its own page only."""
@@ -132,7 +134,7 @@ cdef inline uint64_t *topic_cell(MetersRef *meters, uint32_t slot, uint32_t gene
     cdef uint32_t part = slot // CELLS_PER_PART
     if slot < meters.slots and load_relaxed(&meters.used[USED_TOPICS + part // 64]) >> (part % 64) & 1:
         cell = <uint64_t *>(meters.topics_base + <uint64_t>slot * CELL_BYTES)
-        if cell[TopicMeter.TOPIC_GENERATION] == generation:
+        if cell[<int>TopicMeter.TOPIC_GENERATION] == generation:
             return cell
     return open_cell(meters, slot, generation)
 
@@ -144,3 +146,4 @@ cdef class Meters:
     cdef MetersRef ref
     cdef object keep
     cdef readonly int process
+    cdef _take_over(self)

@@ -2,11 +2,12 @@
 import os
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset, strncmp, strnlen
+from libc.string cimport memcpy, memset, strncmp
 
 from mpbroker.ipc.meters cimport (
     API_PAGE_BYTES, API_PAGES, CELL_BYTES, CELL_WORDS, CELLS_PER_PART, CLIENT_BYTES, CLIENT_TEXT_BYTES, CLIENTS, ERROR_PAGE_BYTES,
-    ERRORS, HISTOGRAMS_AT, NAME_BYTES, NAMES_PER_PART, PART_BYTES, USED_APIS, USED_CLIENTS, USED_ERRORS, USED_LOST, USED_TOPICS,
+    ERRORS, HISTOGRAMS_AT, NAME_BYTES, NAMES_PER_PART, PART_BYTES, USED_APIS, USED_CLIENTS, USED_ERRORS, USED_LOST,
+    USED_RETIRED, USED_TOPICS,
     VERSIONS, ApiHistogram, TopicMeter,
 )
 from shm.atomics cimport load_acquire, load_relaxed, store_relaxed, store_release
@@ -14,13 +15,16 @@ from shm.counters cimport HISTOGRAM_BUCKETS, HISTOGRAM_MAX, HISTOGRAM_SUM, HISTO
 
 from shm.region import Block
 
+cdef extern from "<string.h>" nogil:
+    size_t strnlen(const char *text, size_t most)
+
 cdef extern from "<fcntl.h>" nogil:
     int fallocate(int fd, int mode, int64_t offset, int64_t length)
 
 assert HISTOGRAMS_AT * 8 + ApiHistogram.API_HISTOGRAMS * HISTOGRAM_WORDS * 8 <= API_PAGE_BYTES
 assert ERRORS * 8 <= ERROR_PAGE_BYTES and TopicMeter.TOPIC_METERS <= CELL_WORDS
 assert CELLS_PER_PART * CELL_BYTES == PART_BYTES == NAMES_PER_PART * NAME_BYTES
-assert CLIENT_BYTES * CLIENTS % PART_BYTES == 0
+assert CLIENT_BYTES * CLIENTS % PART_BYTES == 0 and USED_RETIRED + CELL_WORDS == USED_TOPICS
 
 ALL_API_PAGES = API_PAGES
 TOPIC_NAME_BYTES_MAX = NAME_BYTES - 16
@@ -100,10 +104,11 @@ cdef uint64_t *open_cell(MetersRef *meters, uint32_t slot, uint32_t generation) 
         if not reserve(meters, meters.topics_at + <int64_t>part * PART_BYTES, PART_BYTES):
             return meters.scratch
         mark(meters, USED_TOPICS, part)
-    store_release(&cell[TopicMeter.TOPIC_GENERATION], 0)
+    store_release(&cell[<int>TopicMeter.TOPIC_GENERATION], 0)
     for i in range(1, CELL_WORDS):
+        store_relaxed(&meters.used[USED_RETIRED + i], meters.used[USED_RETIRED + i] + cell[i])
         store_relaxed(&cell[i], 0)
-    store_release(&cell[TopicMeter.TOPIC_GENERATION], generation)
+    store_release(&cell[<int>TopicMeter.TOPIC_GENERATION], generation)
     return cell
 
 
@@ -303,6 +308,10 @@ class Reader:
                 if cell[TopicMeter.TOPIC_GENERATION]:
                     found[part * CELLS_PER_PART + i, cell[TopicMeter.TOPIC_GENERATION]] = cell
         return found
+
+    def retired(self, process: int) -> list:
+        """Words of TopicMeter: what cells had counted that were given to other partitions."""
+        return self._used(process)[USED_RETIRED : USED_RETIRED + TopicMeter.TOPIC_METERS]
 
     def names(self, log_process: int) -> dict:
         """(slot, generation) -> topic."""

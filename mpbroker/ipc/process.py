@@ -14,11 +14,15 @@ import logging
 import os
 import select
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.session import Session, Sessions
+from mpbroker.ipc.slots import Request
 from mpbroker.ipc.topology import PROCESSES, SUPERVISOR, SharedMemory, name_of
 from shm.counters import CounterPage
 from shm.doorbell import Doorbell
@@ -90,6 +94,7 @@ class ProcessContext:
         self._fence_orders = memory.words("fence_orders")
         self._fence_acks = memory.words("fence_acks")
         self._roles = memory.words("roles")
+        self._sessions: dict[int, Sessions] = {}
         self._fence_seen = self._fence_orders.load(index)
         # The supervisor is gone: nobody mends deaths any more, so what was asked of others may never come.
         self.orphaned = False
@@ -100,10 +105,12 @@ class ProcessContext:
 
     def ready(self) -> None:
         """Tells the supervisor that this process serves."""
+        self.counters.set(Counter.COUNT_STARTED_NS, time.monotonic_ns())
         self._states.store(self.index, State.READY)
         self.ring(SUPERVISOR)
 
     def stopped(self) -> None:
+        self.counters.set(Counter.COUNT_STARTED_NS, 0)
         self._states.store(self.index, State.STOPPED)
         self.ring(SUPERVISOR)
 
@@ -126,6 +133,13 @@ class ProcessContext:
         self._fence_seen = self._fence_orders.load(self.index)
         self._fence_acks.store(self.index, self._fence_seen)
         self.ring(SUPERVISOR)
+
+    def session(self, request: Request) -> Session:
+        """Who sent a request that this process holds. Raises session.SessionGone if it does not hold it."""
+        sessions = self._sessions.get(request.processor)
+        if sessions is None:
+            sessions = self._sessions[request.processor] = self.memory.sessions(request.processor)
+        return sessions.of(request.channel, request.connection)
 
     def ring(self, index: int) -> None:
         """Wakes another process if it sleeps; call once after publishing a batch."""
