@@ -28,6 +28,7 @@ RANKS = {
     "mpbroker.ipc": 2,
     "mpbroker.protocol": 3,
     "mpbroker.records": 3,
+    "mpbroker.quotas": 4,
     "mpbroker.log": 4,
     "mpbroker.network": 5,
     "mpbroker.handlers": 5,
@@ -41,6 +42,8 @@ NARROW = {
     "shm": (),
     "mpbroker.config": (),
     "mpbroker.records": (),
+    # Metadata that others hold is given to it: it reads no log and knows no network.
+    "mpbroker.quotas": ("shm", "mpbroker.config", "mpbroker.ipc", "mpbroker.protocol"),
     "spark_integration": (
         "shm",
         "mpbroker.protocol",
@@ -288,6 +291,8 @@ def test_never_written(pattern: re.Pattern[str]) -> None:
         ("mpbroker.handlers.readers", "mpbroker.log.reader", True),
         ("mpbroker.handlers.readers", "mpbroker.log.manager", False),
         ("mpbroker.records.batch", "mpbroker.protocol", False),
+        ("mpbroker.quotas.entities", "mpbroker.ipc.topology", True),
+        ("mpbroker.quotas.entities", "mpbroker.records", False),
         ("mpbroker", "mpbroker.log", False),
         ("spark_integration.source", "mpbroker.log.reader", True),
         ("spark_integration.source", "mpbroker.log.process", False),

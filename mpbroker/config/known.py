@@ -19,7 +19,7 @@ ALIASES = {"log.dir": "log.dirs", "broker.id": "node.id"}
 HANDLED = ("controller.listener.names", "process.roles")
 
 _SECURITY = "TLS, SASL and authorization are not built yet"
-_QUOTAS = "connection limits and quotas are not built yet"
+_QUOTAS = "connection limits are not built yet"
 _PLUGINS = "Java plug-ins cannot be loaded"
 REFUSED: dict[str, str] = {
     "ssl.": _SECURITY,
@@ -64,7 +64,6 @@ WARNED: dict[str, str] = {
     "log.cleaner.": "compaction is not built yet",
     "metric": _METRICS,
     "kafka.metrics.": _METRICS,
-    "quota.": _QUOTAS,
 }
 _NO_EFFECT = "this broker has no such setting"
 
