@@ -116,7 +116,7 @@ def test_an_id_is_used_once(selector: Selector, listener: socket.socket) -> None
 
 def test_a_host_without_an_address_leaves_nothing(selector: Selector, listener: socket.socket) -> None:
     before = open_files()
-    with pytest.raises(OSError):
+    with pytest.raises(socket.gaierror):
         selector.connect(channel(1), Address(socket.AF_INET, ("no.such.host.invalid", 1)))
     assert open_files() == before
     connect(selector, listener).close()
