@@ -125,6 +125,7 @@ class Handler:
             readers=Readers(context.config.log_dirs),
             producer_ids=ProducerIds(coordinator),
             counters=context.counters,
+            session=context.session,
         )
         self.set_log_up(context.is_alive(LOG))
 
@@ -244,8 +245,8 @@ class Handler:
             body, _ = decode_request(slot.api_key, slot.api_version, frame, slot.body)
         except (MalformedMessage, UnicodeDecodeError) as error:
             log.warning(
-                "closing connection %x: malformed %s v%d: %s",
-                slot.connection,
+                "closing connection %s: malformed %s v%d: %s",
+                self.context.session(slot).connection_id,
                 api.name,
                 slot.api_version,
                 error,
@@ -267,12 +268,13 @@ class Handler:
             try:
                 self.broker.answers.send(slot, frame)
             except ArenaFull as error:
-                log.error("closing connection %x: no memory for an answer: %s", slot.connection, error)
+                connection_id = self.context.session(slot).connection_id
+                log.error("closing connection %s: no memory for an answer: %s", connection_id, error)
                 self.broker.answers.close(slot)
             return
         log.warning(
-            "closing connection %x: API key %d version %d is not served",
-            slot.connection,
+            "closing connection %s: API key %d version %d is not served",
+            self.context.session(slot).connection_id,
             slot.api_key,
             slot.api_version,
         )

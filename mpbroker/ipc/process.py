@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.session import Session, Sessions
+from mpbroker.ipc.slots import Request
 from mpbroker.ipc.topology import PROCESSES, SUPERVISOR, SharedMemory, name_of
 from shm.counters import CounterPage
 from shm.doorbell import Doorbell
@@ -90,6 +92,7 @@ class ProcessContext:
         self._fence_orders = memory.words("fence_orders")
         self._fence_acks = memory.words("fence_acks")
         self._roles = memory.words("roles")
+        self._sessions: dict[int, Sessions] = {}
         self._fence_seen = self._fence_orders.load(index)
         # The supervisor is gone: nobody mends deaths any more, so what was asked of others may never come.
         self.orphaned = False
@@ -126,6 +129,13 @@ class ProcessContext:
         self._fence_seen = self._fence_orders.load(self.index)
         self._fence_acks.store(self.index, self._fence_seen)
         self.ring(SUPERVISOR)
+
+    def session(self, request: Request) -> Session:
+        """Who sent a request that this process holds. Raises session.SessionGone if it does not hold it."""
+        sessions = self._sessions.get(request.processor)
+        if sessions is None:
+            sessions = self._sessions[request.processor] = self.memory.sessions(request.processor)
+        return sessions.of(request.channel, request.connection)
 
     def ring(self, index: int) -> None:
         """Wakes another process if it sleeps; call once after publishing a batch."""
