@@ -142,6 +142,8 @@ def _add_security(
     own = {name: values[name] for name in security.SecuritySettings.__struct_fields__ if name in values}
     resolved = security.resolve(security.SecuritySettings(**own), protocols, overrides)
     values["listener_security"] = resolved
+    if listeners.not_built(served):
+        return
     origin = settings["listeners"].origin if "listeners" in settings else ""
     for name, protocol in protocols.items():
         problems.extend(
