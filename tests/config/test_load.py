@@ -190,6 +190,7 @@ def test_supported_and_unsupported_keys_do_not_overlap() -> None:
         "log.workers",
         "handler.hang.timeout.ms",
         "mpbroker.replication.factor.clamp",
+        "mpbroker.sasl.oauthbearer.required.scope",
     }
     assert not set(ALIASES) & set(BROKER_KEYS)
 
