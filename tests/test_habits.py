@@ -29,6 +29,7 @@ RANKS = {
     "mpbroker.protocol": 3,
     "mpbroker.records": 3,
     "mpbroker.security": 4,
+    "mpbroker.quotas": 4,
     "mpbroker.log": 4,
     "mpbroker.network": 5,
     "mpbroker.handlers": 5,
@@ -43,6 +44,8 @@ NARROW = {
     "mpbroker.config": (),
     "mpbroker.records": (),
     "mpbroker.security": ("mpbroker.protocol", "mpbroker.config"),
+    # Metadata that others hold is given to it: it reads no log and knows no network.
+    "mpbroker.quotas": ("shm", "mpbroker.config", "mpbroker.ipc", "mpbroker.protocol"),
     "spark_integration": (
         "shm",
         "mpbroker.protocol",
@@ -292,6 +295,8 @@ def test_never_written(pattern: re.Pattern[str]) -> None:
         ("mpbroker.records.batch", "mpbroker.protocol", False),
         ("mpbroker.security.sasl", "mpbroker.protocol.codec", True),
         ("mpbroker.security.sasl", "mpbroker.ipc.slots", False),
+        ("mpbroker.quotas.entities", "mpbroker.ipc.topology", True),
+        ("mpbroker.quotas.entities", "mpbroker.records", False),
         ("mpbroker", "mpbroker.log", False),
         ("spark_integration.source", "mpbroker.log.reader", True),
         ("spark_integration.source", "mpbroker.log.process", False),

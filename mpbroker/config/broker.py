@@ -146,6 +146,21 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
         57_671_680
     )
 
+    # quotas
+    quota_window_num: Annotated[
+        int, Key(INT, "Samples over which the rate of a client is measured.", at_least=1)
+    ] = 11
+    quota_window_size_seconds: Annotated[
+        int, Key(INT, "Length of one of those samples, in seconds.", at_least=1)
+    ] = 1
+    controller_quota_window_num: Annotated[
+        int,
+        Key(INT, "Windows of controller mutations that a client may use up at once.", at_least=1),
+    ] = 11
+    controller_quota_window_size_seconds: Annotated[
+        int, Key(INT, "Length of one of those windows, in seconds.", at_least=1)
+    ] = 1
+
     # records
     message_max_bytes: Annotated[int, Key(INT, "Largest record batch that is accepted.", at_least=0)] = (
         1_048_588

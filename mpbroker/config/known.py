@@ -20,7 +20,7 @@ HANDLED = ("controller.listener.names", "process.roles")
 
 _SECURITY = "authorization is not built yet"
 _NOT_OURS = "TLS and SASL here have no such setting"
-_QUOTAS = "connection limits and quotas are not built yet"
+_QUOTAS = "connection limits are not built yet"
 _PLUGINS = "Java plug-ins cannot be loaded"
 REFUSED: dict[str, str] = {
     "ssl.": _NOT_OURS,
@@ -75,7 +75,6 @@ WARNED: dict[str, str] = {
     "log.cleaner.": "compaction is not built yet",
     "metric": _METRICS,
     "kafka.metrics.": _METRICS,
-    "quota.": _QUOTAS,
 }
 _NO_EFFECT = "this broker has no such setting"
 

@@ -31,7 +31,7 @@ from shm.ring cimport (
     ring_want_space,
 )
 
-from mpbroker.ipc.topology import COORDINATOR, FIRST_PROCESSOR, LOG, MAX_PROCESSORS, processor
+from mpbroker.ipc.topology import COORDINATOR, LOG, processors_of
 
 cdef extern from "<poll.h>" nogil:
     cdef struct pollfd:
@@ -114,7 +114,7 @@ cdef class Turn:
         self.log, self.log_bell = &to_log.ref, &log_bell.ref
         self.bell, self.counters = &bell.ref, &counters.ref
         self.paused, self.log_is_up = False, True
-        for peer in (*range(FIRST_PROCESSOR, FIRST_PROCESSOR + MAX_PROCESSORS), LOG, COORDINATOR):
+        for peer in (*processors_of(index), LOG, COORDINATOR):
             self._add_peer(memory, peer)
 
     def __dealloc__(self):

@@ -10,7 +10,7 @@ from shm.doorbell cimport BellRef
 from shm.ring cimport RingRef, Slot
 
 cdef enum:
-    MOST_HANDLERS = 32
+    MOST_HANDLERS = 33          # with the control plane's
     MOST_EVENTS = 512
     FIFO_PLACES = 65536         # a power of two; at least as many as there can be channels with a request each
     API_KEYS = 128
@@ -19,7 +19,8 @@ cdef struct Peer:
     uint32_t number             # handler number
     uint32_t process            # process index
     bint known                  # its rings are bound
-    bint alive                  # requests may go to it
+    bint alive                  # it has a process
+    bint leaving                # it finishes what it has, and gets nothing new
     bint wants_room             # we asked for room in `requests`
     RingRef requests            # to the handler
     RingRef answers             # from the handler
@@ -45,7 +46,7 @@ cdef struct Turn:
     ArenaRef *arena
     CountersRef *counters
     BellRef bell
-    Peer handlers[32]
+    Peer handlers[MOST_HANDLERS]
     uint32_t handler_count      # places in use in `handlers`
     uint32_t last_handler       # number of the handler that had the last batch: where a tie begins
     RingRef log_answers

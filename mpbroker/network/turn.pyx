@@ -58,7 +58,7 @@ cdef extern from "<sys/sendfile.h>" nogil:
 cdef enum:
     NO_HANDLER = 0xFFFF
     FIRST_PROCESSOR = 8             # mpbroker.ipc.topology.FIRST_PROCESSOR, checked at import
-    FIRST_HANDLER = 24              # mpbroker.ipc.topology.FIRST_HANDLER, checked at import
+    FIRST_HANDLER = 25              # mpbroker.ipc.topology.FIRST_HANDLER, checked at import
     LOG_PROCESS = 3                 # mpbroker.ipc.topology.LOG, checked at import
     SMALL_BLOCK = 1984              # bytes of the smallest size class: most requests fit
     ANSWER_ROOM = 1024              # a block keeps at least this free behind the frame for the produce job and its answer
@@ -77,7 +77,7 @@ cdef enum:
     OPEN_TRIES_MAX = 3
 
 assert FIRST_PROCESSOR == topology.FIRST_PROCESSOR
-assert FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG and MOST_HANDLERS == topology.MAX_HANDLERS
+assert FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG and MOST_HANDLERS == len(topology.HANDLERS)
 cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
 # What epoll says of the two descriptors that are no channels.
 cdef uint32_t BELL_TAG = <uint32_t>0xFFFFFFFFu
@@ -468,9 +468,14 @@ cdef class ProcessorTurn:
         peer.wants_room = False
         peer.known = True
         peer.alive = True
+        peer.leaving = False
         if number >= t.handler_count:
             t.handler_count = number + 1
         t.soon = True
+
+    def leave_handler(self, uint32_t number) -> None:
+        """It will leave: from here on it gets nothing new, and finishes what it has."""
+        self.t.handlers[number].leaving = True
 
     def fence_handler(self, uint32_t number) -> None:
         if self.t.handlers[number].known:
