@@ -26,9 +26,9 @@ from shm.table import SlotTable
 if TYPE_CHECKING:
     from mpbroker.handlers.apis import Api
     from mpbroker.handlers.fetches import Fetches
-    from mpbroker.handlers.places import SegmentPlaces
     from mpbroker.handlers.producer_ids import ProducerIds
     from mpbroker.handlers.readers import Readers
+    from mpbroker.log.places import SegmentPlaces
 
 WILDCARDS = ("", "0.0.0.0", "::")
 LOOPBACK = "127.0.0.1"

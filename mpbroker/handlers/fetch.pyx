@@ -2,7 +2,7 @@
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
-from mpbroker.handlers.places cimport (
+from mpbroker.log.places cimport (
     PlacesRef, Reader, Segment, Spot, first_batch_bytes, locate, reader_of, remember,
 )
 from mpbroker.handlers.topics cimport Topic, TopicsRef, topic_by_id, topic_by_name
@@ -11,7 +11,7 @@ from mpbroker.handlers.wire cimport (
 )
 from mpbroker.ipc.slots cimport PART_BYTES, PART_FILE, SEND, SEND_PARTS, Part, ReplySlot, RequestSlot
 from mpbroker.ipc.table cimport PARTITION_LIVE, PARTITION_OFFLINE, Bound, PartitionSlot
-from mpbroker.log.wire cimport store_u16, store_u32, store_u64
+from mpbroker.records.wire cimport store_u16, store_u32, store_u64
 from shm.arena cimport block_capacity
 from shm.table cimport TableRef, table_read
 

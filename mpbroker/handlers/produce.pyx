@@ -11,7 +11,7 @@ from mpbroker.records.batch cimport (
 from mpbroker.handlers.wire cimport (
     NULL_LENGTH, Cursor, count_bytes, put_count, skip_tags, take, take_length, take_u16, take_u32,
 )
-from mpbroker.log.wire cimport store_u16, store_u32, store_u64
+from mpbroker.records.wire cimport store_u16, store_u32, store_u64
 from shm.arena cimport block_capacity
 
 cdef enum:

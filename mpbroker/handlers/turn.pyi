@@ -1,6 +1,6 @@
-from mpbroker.handlers.places import SegmentPlaces
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.ipc.topology import SharedMemory
+from mpbroker.log.places import SegmentPlaces
 from shm.counters import CounterPage
 from shm.ring import Ring
 

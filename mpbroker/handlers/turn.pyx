@@ -15,7 +15,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
 from mpbroker.handlers.fetch cimport FETCH_KEY, try_fetch
-from mpbroker.handlers.places cimport SegmentPlaces
+from mpbroker.log.places cimport SegmentPlaces
 from mpbroker.handlers.produce cimport PRODUCE_KEY, try_produce
 from mpbroker.handlers.topics cimport TopicTable
 from mpbroker.ipc.counters cimport (

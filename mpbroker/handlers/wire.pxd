@@ -4,7 +4,7 @@ A cursor that ran over its end is NULL from then on, so that a walk checks once,
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from mpbroker.log.wire cimport load_u16, load_u32, load_u64, store_u32
+from mpbroker.records.wire cimport load_u16, load_u32, load_u64, store_u32
 
 cdef enum:
     NULL_LENGTH = -1            # a length that says "null"

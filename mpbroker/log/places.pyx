@@ -6,11 +6,11 @@ from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open as open_file
 from posix.stat cimport fstat, struct_stat
 from posix.unistd cimport close
 
-from mpbroker.handlers.places cimport FOUND, READERS, SEGMENTS, Found, PlacesRef, Reader, Segment, Spot
+from mpbroker.log.places cimport FOUND, READERS, SEGMENTS, Found, PlacesRef, Reader, Segment, Spot
 from mpbroker.ipc.table cimport Bound
 from mpbroker.log.index cimport OFFSET_ENTRY_BYTES, floor_entry
 from mpbroker.log.scan cimport CHUNK_BYTES, Chunk, ChunkBuffer, batch_length, have
-from mpbroker.log.wire cimport load_u32, load_u64
+from mpbroker.records.wire cimport load_u32, load_u64
 from mpbroker.records.batch cimport BASE_OFFSET_AT, BATCH_HEADER_BYTES, LAST_OFFSET_DELTA_AT
 
 LOG_SUFFIX, INDEX_SUFFIX = b".log", b".index"
