@@ -30,6 +30,7 @@ cpdef enum Counter:
     COUNT_TOPICS = 26
     COUNT_QUEUED_REQUESTS = 27       # processor: FIFO + sent and not taken
     COUNT_ARENA_BYTES = 28           # in use
+    COUNT_MEMORY_DEPLETED_NS = 29    # time in which requests waited for memory
     COUNTERS = 32
 
 cpdef enum Histogram:

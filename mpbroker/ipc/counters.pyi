@@ -30,6 +30,7 @@ class Counter(IntEnum):
     COUNT_TOPICS = 26
     COUNT_QUEUED_REQUESTS = 27
     COUNT_ARENA_BYTES = 28
+    COUNT_MEMORY_DEPLETED_NS = 29
     COUNTERS = 32
 
 class Histogram(IntEnum):

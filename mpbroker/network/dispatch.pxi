@@ -2,7 +2,7 @@
 
 cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
     cdef Channel *c
-    if a.channel >= t.channel_places:
+    if a.channel >= t.channels_used:
         return
     c = &t.channels[a.channel]
     if c.connection != a.connection or c.request != a.request:
@@ -21,6 +21,9 @@ cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
         return
     answered(t, c)
     if c.state == ChannelState.CHANNEL_CLOSED:
+        if a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS:
+            note(c, &t.late[t.late_count], 0, c.api_key)
+            t.late_count += 1
         give_back(t, a)
         free_request(t, c)
         free_place(t, c)
@@ -30,6 +33,11 @@ cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
         return
     histogram_record(t.counters, Histogram.TIME_RESPONSE_QUEUE_NS, t.now_ns - a.done_ns if t.now_ns > a.done_ns else 0)
     c.answer = a[0]
+    if a.throttle_ms and a.kind != SlotKind.CLOSE and not start_throttle(t, c, a):
+        give_back(t, a)
+        c.state = ChannelState.CHANNEL_READING
+        close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
+        return
     if a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS:
         start_sending(t, c)
     elif a.kind == SlotKind.NOOP:
@@ -106,7 +114,7 @@ cdef bint hand_over(Turn *t, Peer *peer, Channel *c, bint heavy) noexcept nogil:
     r.reserved = 0
     r.request = c.request
     c.ring_position = peer.requests.staged
-    if not ring_stage(&peer.requests, &slot):
+    if not stage(t, peer, &slot):
         return False
     block_lend(t.arena, c.block, peer.process)
     c.handler = peer.number
@@ -160,7 +168,7 @@ cdef void publish(Turn *t) noexcept nogil:
             continue
         if peer.owed_count:
             pay(t, peer)
-        if peer.wants_room and t.fifo_head == t.fifo_tail and not peer.owed_count:
+        if peer.wants_room and t.fifo_head == t.fifo_tail and not peer.owed_count and not t.held_count:
             peer.wants_room = False
             ring_want_space(&peer.requests, False)
         if peer.requests.staged != load_relaxed(peer.requests.tail):
