@@ -41,6 +41,7 @@ cdef struct Channel:
     uint32_t timer              # its place in the heap of throttled channels; 0: none
     uint64_t throttled_until_ns
     uint16_t listener
+    int16_t client              # its software, in meters_clients; -1: not counted
     uint16_t handler            # handler number that has the request
     uint32_t index
     uint32_t request
@@ -57,6 +58,7 @@ cdef struct Channel:
     int32_t correlation
     uint32_t expected           # guess for the next frame: the last one's size, within bounds
     uint64_t received_ns
+    uint64_t dequeued_ns        # when its answer was taken from the ring
     uint64_t ring_position      # of the request in the handler's ring
     # bytes behind that frame: what is pipelined stays in a block of its own, and an offset moves on in it
     uint64_t stash

@@ -11,17 +11,17 @@ cdef forget_files(FileTable *files):
     """Closes the older half of the files that nobody is sending from."""
     cdef OpenFile kept[FILE_PLACES]
     cdef uint32_t count = 0, i
-    idle = sorted(files.places[i].used for i in range(FILE_PLACES) if files.places[i].fd >= 0 and not files.places[i].users)
-    cdef uint64_t until = idle[len(idle) // 2] if idle else 0
+    idle = sorted(
+        (files.places[i].used, i) for i in range(FILE_PLACES) if files.places[i].fd >= 0 and not files.places[i].users
+    )
+    for _, i in idle[: len(idle) // 2]:
+        close(files.places[i].fd)
+        files.places[i].fd = -1
     for i in range(<uint32_t>FILE_PLACES):
-        if files.places[i].fd < 0:
-            continue
-        if files.places[i].users or files.places[i].used >= until:
+        if files.places[i].fd >= 0:
             kept[count] = files.places[i]
             count += 1
-        else:
-            close(files.places[i].fd)
-        files.places[i].fd = -1
+            files.places[i].fd = -1
     files.count = 0
     for i in range(count):
         place_file(files, &kept[i])

@@ -70,6 +70,8 @@ class Processor:
         # recv_fds() does not pass its flags on, so the socket itself must not block.
         handover.setblocking(False)
         config = context.config
+        control = topology.is_control_plane(context.index)
+        queued_requests_max = topology.CONTROL_QUEUED_REQUESTS if control else config.queued_max_requests
         self.turn = ProcessorTurn(
             context.memory,
             context.index,
@@ -77,13 +79,13 @@ class Processor:
             first_flexible_versions(),
             topology.CHANNELS_PER_PROCESSOR,
             config.socket_request_max_bytes,
-            config.queued_max_requests,
+            queued_requests_max,
             connection_prefix(context.index, context.incarnation),
             max(0, config.connections_max_idle_ms) * 1_000_000,
         )
-        for number in range(topology.MAX_HANDLERS):
-            if context.is_alive(topology.handler(number)):
-                self.turn.welcome_handler(number)
+        for role in topology.handlers_of(context.index):
+            if context.is_alive(role):
+                self.turn.welcome_handler(role - topology.FIRST_HANDLER)
 
     def run(self) -> int:
         # The turn counts orders from its making on; one may have come before.
@@ -113,7 +115,9 @@ class Processor:
             return
         if topology.is_handler(fence.role):
             number = fence.role - topology.FIRST_HANDLER
-            if fence.alive:
+            if fence.leaving:
+                self.turn.leave_handler(number)
+            elif fence.alive:
                 self.turn.welcome_handler(number)
             else:
                 self.turn.fence_handler(number)
@@ -125,18 +129,19 @@ class Processor:
         self._report_closed()
         self.context.acknowledge_fence()
 
-    def _take_connections(self) -> None:
+    def _take_connections(self) -> bool:
+        """Whether there may be more of them."""
         for _ in range(NEW_CONNECTIONS_MAX):
             try:
                 message, fds, _, _ = socket.recv_fds(self.handover, HANDOVER.size, FDS_PER_MESSAGE)
             except BlockingIOError:
-                return
+                return False
             if not fds:
                 self.log.error(
                     "a connection was lost: this processor has no descriptor left for it. "
                     "Raise the limit of open files (LimitNOFILE)"
                 )
-                return
+                return True
             (listener,) = HANDOVER.unpack(message)
             try:
                 added = self._add_connection(fds[0], listener)
@@ -153,6 +158,7 @@ class Processor:
                     "Start more processors (--processors)",
                     topology.CHANNELS_PER_PROCESSOR,
                 )
+        return True
 
     def _add_connection(self, fd: int, listener: int) -> tuple[int, int] | None:
         protocol = SecurityProtocol[self.context.config.listeners[listener].protocol]
@@ -201,6 +207,10 @@ class Processor:
     def _drain(self) -> None:
         """Answers what is under way, takes nothing new; then the rest is closed with the process."""
         self.turn.saw_orders()
+        # The acceptor gives nothing more to one that leaves; what it gave before must not wait for a
+        # successor.
+        while self._take_connections():
+            pass
         self.turn.stop_reading()
         patience_ms = 0 if self.context.orphaned else DRAIN_TIMEOUT_MS
         deadline_ns = time.monotonic_ns() + patience_ms * 1_000_000

@@ -44,9 +44,10 @@ cdef void look_at_queues(Turn *t) noexcept nogil:
     cdef uint32_t i
     count_taken(t)
     store_relaxed(&t.queued[t.process], queued_here(t))
-    for i in range(<uint32_t>FIRST_PROCESSOR, <uint32_t>FIRST_HANDLER):
-        if i != t.process:
-            elsewhere += load_relaxed(&t.queued[i])
+    if t.process != CONTROL_PROCESSOR:      # which has a queue of its own
+        for i in range(<uint32_t>FIRST_PROCESSOR, <uint32_t>CONTROL_PROCESSOR):
+            if i != t.process:
+                elsewhere += load_relaxed(&t.queued[i])
     t.queued_elsewhere = elsewhere
 
 cdef inline bint queue_is_full(Turn *t) noexcept nogil:

@@ -69,6 +69,7 @@ cdef void note_software(Turn *t, Channel *c) noexcept nogil:
     version = at
     if is_software(frame + name, name_bytes - 1) and is_software(frame + version, version_bytes - 1):
         session_software(&t.sessions[c.index], frame + name, name_bytes - 1, frame + version, version_bytes - 1)
+        count_client(t, c)
 
 cdef bint set_aside(Turn *t, Channel *c) noexcept nogil:
     """Bytes behind the frame have to leave the place of its answer: they move, or the frame does, whichever is
@@ -109,7 +110,7 @@ cdef int frame_whole(Turn *t, Channel *c) noexcept nogil:
     if c.api_key == API_VERSIONS:
         note_software(t, c)
     c.expected = c.needed if c.needed < EXPECTED_MAX else EXPECTED_MAX
-    c.received_ns = t.now_ns
+    c.received_ns = t.clock_ns
     c.state = ChannelState.CHANNEL_WAITING
     c.handler = NO_HANDLER
     c.parked = 0
@@ -233,6 +234,7 @@ cdef void read_channel(Turn *t, Channel *c) noexcept nogil:
         if room > budget:
             room = budget
         n = recv(c.fd, t.arena.base + c.block + c.received, room, MSG_DONTWAIT)
+        counter_add(t.counters, Counter.COUNT_READS, 1)
         if n < 0 and errno == EINTR:
             continue
         if n <= 0:

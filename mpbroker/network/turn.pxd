@@ -1,6 +1,7 @@
 """The state of the processor's native turn; turn.pyx has its phases."""
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from mpbroker.ipc.meters cimport Meters, MetersRef
 from mpbroker.ipc.session cimport SessionEntry, Sessions
 from mpbroker.network.channel cimport Channel
 from mpbroker.network.files cimport FileTable
@@ -10,7 +11,7 @@ from shm.doorbell cimport BellRef
 from shm.ring cimport RingRef, Slot
 
 cdef enum:
-    MOST_HANDLERS = 32
+    MOST_HANDLERS = 33          # with the control plane's
     REQUEST_RING_PLACES = 1024  # mpbroker.ipc.topology.REQUEST_RING_SLOTS, checked at import
     MOST_EVENTS = 512
     MUTE_TABLE_BYTES = 30       # states times events of mute.py
@@ -21,7 +22,8 @@ cdef struct Peer:
     uint32_t number             # handler number
     uint32_t process            # process index
     bint known                  # its rings are bound
-    bint alive                  # requests may go to it
+    bint alive                  # it has a process
+    bint leaving                # it finishes what it has, and gets nothing new
     bint wants_room             # we asked for room in `requests`
     RingRef requests            # to the handler
     RingRef answers             # from the handler
@@ -53,8 +55,9 @@ cdef struct Turn:
     int handover_fd
     ArenaRef *arena
     CountersRef *counters
+    MetersRef *meters
     BellRef bell
-    Peer handlers[32]
+    Peer handlers[MOST_HANDLERS]
     uint32_t handler_count      # places in use in `handlers`
     uint32_t last_handler       # number of the handler that had the last batch: where a tie begins
     RingRef log_answers
@@ -99,6 +102,7 @@ cdef struct Turn:
     uint64_t fence_order_seen
     int16_t first_flexible[128] # per API key: first version with request header 2; 32767: none; -1: unknown key
     uint64_t now_ns
+    uint64_t clock_ns           # as now_ns, and later: when the last answer was written
     FileTable files
     Event *late                 # answers that came after their connection was closed
     uint32_t late_count
@@ -112,6 +116,7 @@ cdef class ProcessorTurn:
     cdef Turn *t
     cdef object memory
     cdef readonly Sessions sessions
+    cdef readonly Meters meters
     cdef list keep
     cdef dict rings
     cdef uint64_t order_now
