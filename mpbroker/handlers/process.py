@@ -26,7 +26,7 @@ from mpbroker.handlers.readers import Readers
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.handlers.turn import Turn
 from mpbroker.ipc.bulletin import BulletinReader
-from mpbroker.ipc.counters import Counter, Histogram
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import (
     LOG_FENCE_CLOSE,
     LOG_FENCE_RESUME,
@@ -49,9 +49,9 @@ from mpbroker.ipc.topology import (
     COORDINATOR,
     FIRST_HANDLER,
     LOG,
-    PROCESSORS,
     is_processor,
     name_of,
+    processors_of,
 )
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_request
@@ -66,6 +66,7 @@ log = logging.getLogger("mpbroker")
 RETRY_FULL_RING_MS = 2
 # How long a stopping handler waits for log process and coordinator to answer what it took.
 STOP_PATIENCE_MS = 5_000
+LEAVING_ROUND_MS = 5
 
 _CLIENT_ID_AT = 12
 _LENGTH = struct.Struct(">h")
@@ -80,11 +81,12 @@ class Handler:
         self.number = context.index - FIRST_HANDLER
         self.arena = memory.arena(context.index)
         self.unsent: set[Outbox] = set()
+        processors = processors_of(context.index)
         self.outboxes = {
             p: Outbox(memory.ring(context.index, p), partial(context.ring, p), self.unsent)
-            for p in (COORDINATOR, *PROCESSORS)
+            for p in (COORDINATOR, *processors)
         }
-        self.request_arenas = {p: memory.arena(p) for p in PROCESSORS}
+        self.request_arenas = {p: memory.arena(p) for p in processors}
         self.turn = Turn(context.index, memory, context.counters, TopicTable())
         self.open: dict[Exchange, None] = {}
         self.heavy = memory.words("heavy")
@@ -125,6 +127,7 @@ class Handler:
             readers=Readers(context.config.log_dirs),
             producer_ids=ProducerIds(coordinator),
             counters=context.counters,
+            session=context.session,
         )
         self.set_log_up(context.is_alive(LOG))
 
@@ -137,6 +140,7 @@ class Handler:
         while not self.context.must_stop():
             self.round(self.sleep_ms())
         self.finish()
+        self.await_returns()
         self.context.stopped()
         return ExitCode.STOPPED
 
@@ -244,8 +248,8 @@ class Handler:
             body, _ = decode_request(slot.api_key, slot.api_version, frame, slot.body)
         except (MalformedMessage, UnicodeDecodeError) as error:
             log.warning(
-                "closing connection %x: malformed %s v%d: %s",
-                slot.connection,
+                "closing connection %s: malformed %s v%d: %s",
+                self.context.session(slot).connection_id,
                 api.name,
                 slot.api_version,
                 error,
@@ -253,9 +257,7 @@ class Handler:
             self.broker.answers.close(slot)
             return
         exchange = Exchange(slot, client_id, body, api, self.broker)
-        started_ns = time.monotonic_ns()
         exchange.run()
-        self.context.counters.record(Histogram.TIME_LOCAL_NS, time.monotonic_ns() - started_ns)
         if not exchange.done:
             self.open[exchange] = None
             exchange.on_end = partial(self.open.pop, exchange, None)
@@ -267,12 +269,13 @@ class Handler:
             try:
                 self.broker.answers.send(slot, frame)
             except ArenaFull as error:
-                log.error("closing connection %x: no memory for an answer: %s", slot.connection, error)
+                connection_id = self.context.session(slot).connection_id
+                log.error("closing connection %s: no memory for an answer: %s", connection_id, error)
                 self.broker.answers.close(slot)
             return
         log.warning(
-            "closing connection %x: API key %d version %d is not served",
-            slot.connection,
+            "closing connection %s: API key %d version %d is not served",
+            self.context.session(slot).connection_id,
             slot.api_key,
             slot.api_version,
         )
@@ -346,18 +349,27 @@ class Handler:
             self.broker.coordinator.fenced()
 
     def finish(self) -> None:
-        """Takes nothing new; waits for what it asked of others, as long as that makes sense."""
-        self.turn.paused = True
-        self.broker.fetches.expire_all()
+        """Nobody gives it anything new: answers what it has, and waits for log process and coordinator."""
         until_ms = monotonic_ms() + (0 if self.context.orphaned else STOP_PATIENCE_MS)
+        self.round(0)
         while self.has_unfinished() and monotonic_ms() < until_ms:
-            self.round(RETRY_FULL_RING_MS)
+            self.broker.fetches.expire_all()
+            self.round(LEAVING_ROUND_MS)
         for exchange in list(self.open):
             exchange.close()
         self.flush()
 
     def has_unfinished(self) -> bool:
         return bool(self.open or self.turn.waiting_jobs or self.unsent)
+
+    def await_returns(self) -> None:
+        """The answers that processors still send lie in this handler's arena, which goes with it.
+
+        Slow clients may take long, and how long they may is the supervisor's to say. A processor that dies or
+        leaves is fenced, which returns what it had.
+        """
+        while (self.unsent or self.broker.answers.lent_blocks) and not self.context.orphaned:
+            self.round(LEAVING_ROUND_MS)
 
 
 def _client_id(frame: memoryview) -> str:

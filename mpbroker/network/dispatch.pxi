@@ -20,7 +20,10 @@ cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
                 close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
         return
     answered(t, c)
+    c.dequeued_ns = t.clock_ns
     if c.state == ChannelState.CHANNEL_CLOSED:
+        c.answer = a[0]
+        note_finished(t, c)
         give_back(t, a)
         free_request(t, c)
         free_place(t, c)
@@ -28,7 +31,6 @@ cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
     if c.state != ChannelState.CHANNEL_WAITING:
         give_back(t, a)
         return
-    histogram_record(t.counters, Histogram.TIME_RESPONSE_QUEUE_NS, t.now_ns - a.done_ns if t.now_ns > a.done_ns else 0)
     c.answer = a[0]
     if a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS:
         start_sending(t, c)
@@ -36,6 +38,7 @@ cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
         give_back(t, a)
         finish_request(t, c)
     else:
+        note_finished(t, c)
         give_back(t, a)
         c.state = ChannelState.CHANNEL_READING      # nobody else has its block now
         close_channel(t, c, CloseReason.CLOSED_BY_HANDLER, c.api_key)
@@ -72,7 +75,7 @@ cdef Peer *least_loaded(Turn *t) noexcept nogil:
     for i in range(t.handler_count):
         h = (t.last_handler + i) % t.handler_count
         peer = &t.handlers[h]
-        if not peer.alive or peer.owed_count or ring_room(&peer.requests) == 0:
+        if not peer.alive or peer.leaving or peer.owed_count or ring_room(&peer.requests) == 0:
             continue
         cost = peer.load + (1000000 if load_relaxed(peer.heavy) else 0)
         if cost < least:
@@ -145,7 +148,7 @@ cdef void dispatch(Turn *t) noexcept nogil:
 cdef void want_room(Turn *t) noexcept nogil:
     cdef uint32_t h
     for h in range(t.handler_count):
-        if t.handlers[h].alive:
+        if t.handlers[h].alive and not t.handlers[h].leaving:
             ring_want_space(&t.handlers[h].requests, True)
             t.handlers[h].wants_room = True
             if ring_room(&t.handlers[h].requests):

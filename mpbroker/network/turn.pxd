@@ -1,6 +1,8 @@
 """The state of the processor's native turn; turn.pyx has its phases."""
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from mpbroker.ipc.meters cimport Meters, MetersRef
+from mpbroker.ipc.session cimport SessionEntry, Sessions
 from mpbroker.network.channel cimport Channel
 from mpbroker.network.files cimport FileTable
 from shm.arena cimport ArenaRef
@@ -9,17 +11,17 @@ from shm.doorbell cimport BellRef
 from shm.ring cimport RingRef, Slot
 
 cdef enum:
-    MOST_HANDLERS = 32
+    MOST_HANDLERS = 33          # with the control plane's
     MOST_EVENTS = 512
     FIFO_PLACES = 65536         # a power of two; at least as many as there can be channels with a request each
     API_KEYS = 128
-    MOST_CLOSED = 4096
 
 cdef struct Peer:
     uint32_t number             # handler number
     uint32_t process            # process index
     bint known                  # its rings are bound
-    bint alive                  # requests may go to it
+    bint alive                  # it has a process
+    bint leaving                # it finishes what it has, and gets nothing new
     bint wants_room             # we asked for room in `requests`
     RingRef requests            # to the handler
     RingRef answers             # from the handler
@@ -44,13 +46,15 @@ cdef struct Turn:
     int handover_fd
     ArenaRef *arena
     CountersRef *counters
+    MetersRef *meters
     BellRef bell
-    Peer handlers[32]
+    Peer handlers[MOST_HANDLERS]
     uint32_t handler_count      # places in use in `handlers`
     uint32_t last_handler       # number of the handler that had the last batch: where a tie begins
     RingRef log_answers
     BellRef log_bell
     Channel *channels
+    SessionEntry *sessions      # by channel
     uint32_t channel_places
     uint32_t *free_channels
     uint32_t free_count
@@ -73,8 +77,9 @@ cdef struct Turn:
     bint memory_short
     int16_t first_flexible[128] # per API key: first version with request header 2; 32767: none; -1: unknown key
     uint64_t now_ns
+    uint64_t clock_ns           # as now_ns, and later: when the last answer was written
     FileTable files
-    Event closed[MOST_CLOSED]          # connections closed since Python looked
+    Event *closed               # connections closed since Python looked; room for all there can be
     uint32_t closed_count
     uint32_t opening[1024]      # channels in CHANNEL_OPENING since Python looked
     uint32_t opening_count
@@ -83,6 +88,8 @@ cdef struct Turn:
 cdef class ProcessorTurn:
     cdef Turn *t
     cdef object memory
+    cdef readonly Sessions sessions
+    cdef readonly Meters meters
     cdef list keep
     cdef dict rings
     cdef uint64_t order_now
