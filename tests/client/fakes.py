@@ -20,6 +20,8 @@ from mpbroker.protocol.headers import RequestHeader, decode_request_header, enco
 from mpbroker.protocol.wire import Buffer
 
 SIZE_BYTES = 4
+# completed sends, completed receives, connected, disconnected
+Results = tuple[list[int], dict[int, bytearray], list[int], dict[int, Disconnect]]
 
 
 class Clock:
@@ -33,7 +35,7 @@ class Clock:
 
 
 class FakeSelector:
-    """What a test puts into `coming` is the result of the next poll; without any the poll waits in full."""
+    """What a test arranges is the result of the next poll; without anything the poll waits in full."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -48,7 +50,7 @@ class FakeSelector:
         self.timeouts: list[float] = []
         self.refuses: OSError | None = None
         self.sends_stall = False
-        self._next: tuple[list[int], dict[int, bytearray], list[int], dict[int, Disconnect]] = ([], {}, [], {})
+        self._next: Results = ([], {}, [], {})
 
     def connect(self, channel: Channel, address: Address, _options: SocketOptions) -> None:
         if self.refuses is not None:
@@ -135,16 +137,13 @@ class Rig:
         self.node = Node(-2, "here", 9092)
         self.resolved = 0
         self._addresses = addresses
-        self.states = ConnectionStates(
-            ExponentialBackoff(self.config.reconnect_backoff_ms, self.config.reconnect_backoff_max_ms, middle),
-            ExponentialBackoff(
-                self.config.socket_connection_setup_timeout_ms,
-                self.config.socket_connection_setup_timeout_max_ms,
-                middle,
-            ),
-            self._resolve,
+        c = self.config
+        reconnect = ExponentialBackoff(c.reconnect_backoff_ms, c.reconnect_backoff_max_ms, middle)
+        setup = ExponentialBackoff(
+            c.socket_connection_setup_timeout_ms, c.socket_connection_setup_timeout_max_ms, middle
         )
-        retry = ExponentialBackoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, middle)
+        self.states = ConnectionStates(reconnect, setup, self._resolve)
+        retry = ExponentialBackoff(c.retry_backoff_ms, c.retry_backoff_max_ms, middle)
         self.metadata = Metadata([("here", 9092)], retry, self.config.metadata_max_age_ms)
         self.client = NetworkClient(
             self.selector, _channel, self.states, self.metadata, self.config, self.clock, lambda _count: 0

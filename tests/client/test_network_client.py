@@ -185,7 +185,8 @@ def test_correlation_ids_leave_those_of_sasl_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("listed", "asked"), [([(18, 0, 2)], [4, 2]), ([], [4, 0]), ([(18, 0, 4)], [4, 0]), ([(18, 0, 9)], [4, 0])]
+    ("listed", "asked"),
+    [([(18, 0, 2)], [4, 2]), ([], [4, 0]), ([(18, 0, 4)], [4, 0]), ([(18, 0, 9)], [4, 0])],
 )
 def test_an_older_broker_is_asked_in_its_own_version(
     listed: list[tuple[int, int, int]], asked: list[int]
@@ -340,18 +341,13 @@ def test_dropping_a_connection() -> None:
     assert rig.selector.open == set()
 
 
-def metadata(*nodes: int, leaders: dict[int, int] | None = None, error: int = 0) -> m.MetadataResponse:
+def metadata(*nodes: int, leaders: dict[int, int] | None = None) -> m.MetadataResponse:
     broker, topic = m.MetadataResponse.MetadataResponseBroker, m.MetadataResponse.MetadataResponseTopic
     part = m.MetadataResponse.MetadataResponsePartition
+    parts = [part(partition_index=index, leader_id=node) for index, node in (leaders or {}).items()]
     return m.MetadataResponse(
         brokers=[broker(node, f"host{node}", 9092) for node in nodes],
-        topics=[
-            topic(
-                name="t",
-                error_code=error,
-                partitions=[part(partition_index=index, leader_id=node) for index, node in (leaders or {}).items()],
-            )
-        ],
+        topics=[topic(name="t", partitions=parts)],
     )
 
 
