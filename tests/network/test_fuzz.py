@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ops.bench import frames
 from ops.bench.brokers import Mpbroker, running
 from tests.network import fuzz
 from tests.network.fuzz import Holdings, differences
@@ -23,6 +24,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
 def test_nothing_is_left(broker: Mpbroker) -> None:
     assert fuzz.fuzz(broker, SEED, INPUTS) == []
     assert "Traceback" not in broker.output()
+
+
+def test_what_is_borrowed_is_seen(broker: Mpbroker) -> None:
+    with frames.connected(broker.address) as connection:
+        frames.exchange(connection, frames.api_versions())
+        assert fuzz.holdings(broker).borrowed["processor 0: connections"] == 1
+    assert fuzz.settled(broker).borrowed == {}
 
 
 def test_the_same_seed_is_the_same_input() -> None:
