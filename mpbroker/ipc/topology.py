@@ -17,11 +17,12 @@ from mpbroker.ipc import table as partition_table
 from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.meters import Meters, Reader
 from mpbroker.ipc.session import Sessions
-from shm import doorbell, marks, region, ring, table
+from shm import doorbell, marks, rates, region, ring, table
 from shm.arena import Arena
 from shm.counters import CounterPage, page_bytes
 from shm.doorbell import Doorbell
 from shm.marks import WaitingMarks
+from shm.rates import SharedRates
 from shm.region import Block, Region
 from shm.ring import Ring
 from shm.table import SlotTable
@@ -58,6 +59,10 @@ CONTROL_QUEUED_REQUESTS = 20
 # Connections that one processor can serve at once.
 CHANNELS_PER_PROCESSOR = 32768
 SESSIONS_BYTES = CHANNELS_PER_PROCESSOR * session.BYTES_EACH
+
+# Clients that can be measured at once by each handler; what is idle makes room.
+QUOTA_ROWS = 8192
+QUOTA_SECRET_BYTES = 16
 
 COUNTER_PAGE_BYTES = page_bytes(Counter.COUNTERS, Histogram.HISTOGRAMS)
 assert PROCESSES <= marks.MAX_WAITERS
@@ -142,6 +147,8 @@ class Sizes:
     request_limit_bytes: int = 1 << 30  # per processor: queued.max.request.bytes, or a share of memory
     reply_limit_bytes: int = 1 << 30  # per handler, and of the coordinator and the log process
     arena_extent_bytes: int = 16 << 30  # virtual
+    quota_samples: int = 11
+    quota_window_ms: int = 1000
 
 
 class SharedMemory:
