@@ -1,5 +1,6 @@
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.ipc.topology import SharedMemory
+from mpbroker.quotas.clients import Clients
 from shm.counters import CounterPage
 
 class Turn:
@@ -7,6 +8,8 @@ class Turn:
     log_is_up: bool
     @property
     def topics(self) -> TopicTable: ...
+    @property
+    def clients(self) -> Clients: ...
     def __init__(
         self, index: int, memory: SharedMemory, counters: CounterPage, topics: TopicTable
     ) -> None: ...

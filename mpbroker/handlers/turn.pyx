@@ -8,17 +8,19 @@
 The ring to the log process has one producer, this object: Python's own jobs go through `push_job`.
 (Kafka: KafkaRequestHandler.run and the quick half of KafkaApis.handleProduceRequest.)
 """
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
-from mpbroker.handlers.produce cimport PRODUCE_KEY, try_produce
+from mpbroker.handlers.produce cimport PRODUCE_KEY, set_throttle, try_produce
 from mpbroker.handlers.topics cimport TopicTable
 from mpbroker.ipc.counters cimport (
     COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS, COUNT_RING_FULL, COUNT_WAKEUPS,
     REQUESTS_PER_TURN,
 )
+from mpbroker.ipc.session cimport SessionEntry, Sessions
 from mpbroker.ipc.slots cimport REQUEST, ProduceSlot, RequestSlot
+from mpbroker.quotas.clients cimport Client, Clients, charge, client_of
 from shm.arena cimport Arena
 from shm.atomics cimport load_acquire
 from shm.counters cimport (
@@ -55,11 +57,14 @@ cdef enum:
     TAKEN_AT_ONCE = 1024
     # The clock is read again after so many bytes of batches: a few microseconds of work.
     CLOCK_EVERY_BYTES = 16384
+    SIZE_FIELD_BYTES = 4        # of a frame; a request's size is counted without it
+    CLIENT_ID_AT = 12           # in a frame: length i16 and text
 
 cdef struct Peer:
     RingRef *inbox              # NULL: not there
     BellRef *bell
     uint8_t *arena
+    SessionEntry *sessions
     uint16_t index
     bint requests               # a processor
 
@@ -105,13 +110,18 @@ cdef class Turn:
     cdef public bint paused     # requests stay in their rings
     cdef public bint log_is_up  # False: every Produce goes to Python
     cdef readonly TopicTable topics
+    cdef readonly Clients clients
+    cdef int64_t window_ms      # of quotas
     cdef list keep
+    cdef list sessions
 
     def __init__(self, int index, memory, CounterPage counters, TopicTable topics):
         cdef Ring to_log = memory.ring(index, LOG)
         cdef Doorbell bell = memory.doorbell(index), log_bell = memory.doorbell(LOG)
         self.index, self.topics = index, topics
+        self.clients, self.window_ms = Clients(memory.rates(index)), memory.sizes.quota_window_ms
         self.keep = [to_log, bell, log_bell, counters]
+        self.sessions = []
         self.log, self.log_bell = &to_log.ref, &log_bell.ref
         self.bell, self.counters = &bell.ref, &counters.ref
         self.paused, self.log_is_up = False, True
@@ -126,10 +136,15 @@ cdef class Turn:
         cdef Ring inbox = memory.ring(index, self.index)
         cdef Doorbell bell = memory.doorbell(index)
         cdef Arena arena = memory.arena(index)
+        cdef Sessions sessions
         cdef Peer *peer = &self.peers[self.peer_count]
         self.keep += [inbox, bell, arena]
         peer.inbox, peer.bell, peer.arena, peer.index = &inbox.ref, &bell.ref, arena.ref.base, index
         peer.requests = index != LOG and index != COORDINATOR
+        if peer.requests:
+            sessions = memory.sessions(index)
+            self.sessions.append(sessions)
+            peer.sessions = sessions.entries
         self.peer_count += 1
 
     def watch(self, unsigned char[::1] block, Py_ssize_t at) -> int:
@@ -274,9 +289,7 @@ cdef class Turn:
                 continue
             own += 1
             if request.api_key == PRODUCE_KEY:
-                if self.log_is_up and try_produce(
-                    request, peer.arena, &self.topics.ref, now_ms, self.index, &job
-                ):
+                if self.log_is_up and self._produce(peer, request, now_ms, &job):
                     job.queue_us = stamp_us(request.received_ns, now_ns)
                     since_clock += request.length + 256
                     if since_clock >= CLOCK_EVERY_BYTES:
@@ -293,6 +306,42 @@ cdef class Turn:
         counter_add(self.counters, COUNT_PRODUCE_FAST, fast)
         counter_add(self.counters, COUNT_PRODUCE_SLOW, slow)
         return failed
+
+    cdef inline bint _produce(self, Peer *peer, RequestSlot *request, int64_t now_ms, ProduceSlot *job) noexcept nogil:
+        if self.clients.ref.on:
+            return self._produce_on_account(peer, request, now_ms, job)
+        return try_produce(request, peer.arena, &self.topics.ref, now_ms, self.index, job)
+
+    cdef bint _produce_on_account(
+        self, Peer *peer, RequestSlot *request, int64_t now_ms, ProduceSlot *job
+    ) noexcept nogil:
+        """Somebody has a quota: who is not known here is for Python, who is gets charged."""
+        cdef uint64_t begun_ns = monotonic_ns()
+        cdef int64_t clock_ms = begun_ns // 1000000, pause_ms = 0, time_ms = 0
+        cdef Client *client = self._client(peer, request)
+        if client == NULL or not try_produce(request, peer.arena, &self.topics.ref, now_ms, self.index, job):
+            return False
+        if client.produce.key:
+            pause_ms = charge(
+                &self.clients.ref, client.produce.key, client.produce.bound, request.length - SIZE_FIELD_BYTES, clock_ms
+            )
+        if client.request.key and job.acks != 0:
+            time_ms = charge(
+                &self.clients.ref, client.request.key, client.request.bound, monotonic_ns() - begun_ns, clock_ms
+            )
+            time_ms = self.window_ms if time_ms > self.window_ms else time_ms
+        pause_ms = time_ms if time_ms > pause_ms else pause_ms
+        if pause_ms:
+            set_throttle(job, peer.arena, request.api_version, <uint32_t>pause_ms)
+        return True
+
+    cdef Client *_client(self, Peer *peer, RequestSlot *request) noexcept nogil:
+        cdef uint8_t *frame = peer.arena + request.block
+        cdef int16_t length = <int16_t>(<uint16_t>frame[CLIENT_ID_AT] << 8 | frame[CLIENT_ID_AT + 1])
+        return client_of(
+            &self.clients.ref, request.connection, peer.sessions[request.channel].revision, frame + CLIENT_ID_AT + 2,
+            <uint32_t>length if length > 0 else 0,
+        )
 
     cdef int _to_log(self, const Slot *job) noexcept nogil:
         if self.to_log.count == 0 and ring_stage(self.log, job):

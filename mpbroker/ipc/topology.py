@@ -164,7 +164,7 @@ class SharedMemory:
     written by the supervisor), `orders` (run or stop; written by the supervisor), `states` (written by the
     process), `fatal` (the broker's exit status, written by the process that cannot go on), `bulletin`
     (metadata), `bulletin_acks` (a word per reader) and `sessions` (per processor number an entry for each of
-    its channels, written by it).
+    its channels, written by it) and `quotas` (what clients have used, per handler: see shm.rates).
     """
 
     BULLETIN_BYTES = 256 << 20
@@ -199,8 +199,11 @@ class SharedMemory:
                 Block("bulletin_acks", words),
                 Block("bulletin", self.BULLETIN_BYTES, 4096),
                 Block("sessions", len(PROCESSORS) * SESSIONS_BYTES, 4096),
+                Block("quotas", rates.block_bytes(len(HANDLERS), QUOTA_ROWS, sizes.quota_samples), 4096),
             ],
         )
+        # Keys of clients in the rates are made with it, so that nobody can choose names that meet.
+        self.quota_secret = os.urandom(QUOTA_SECRET_BYTES)
         self.bell_fds = [Doorbell.new_fd() for _ in range(PROCESSES)]
         self._arenas = {
             index: region.sparse(sizes.arena_extent_bytes)
@@ -225,6 +228,17 @@ class SharedMemory:
         """The connections of a processor, for itself or for whoever holds requests of it."""
         at = (index - FIRST_PROCESSOR) * SESSIONS_BYTES
         return Sessions(self.private.block("sessions")[at : at + SESSIONS_BYTES])
+
+    def rates(self, index: int) -> SharedRates:
+        """What clients have used of their quotas, as a handler records it."""
+        return SharedRates(
+            self.private.block("quotas"),
+            len(HANDLERS),
+            QUOTA_ROWS,
+            self.sizes.quota_samples,
+            self.sizes.quota_window_ms,
+            index - FIRST_HANDLER,
+        )
 
     def counters(self, index: int) -> CounterPage:
         return counter_page(self.public, index)

@@ -1,7 +1,5 @@
 from shm.rates import SharedRates
 
-Budget = tuple[int, float]
-
 class Clients:
     on: bool
     unmeasured: int
@@ -9,7 +7,12 @@ class Clients:
     def __len__(self) -> int: ...
     def clear(self) -> None: ...
     def put(
-        self, connection: int, revision: int, client_id: bytes, produce: Budget | None, request: Budget | None
+        self,
+        connection: int,
+        revision: int,
+        client_id: bytes,
+        produce: tuple[int, float] | None,
+        request: tuple[int, float] | None,
     ) -> None: ...
     def knows(self, connection: int, revision: int, client_id: bytes) -> bool: ...
     def charge(self, key: int, bound: float, value: int, now_ms: int) -> int: ...

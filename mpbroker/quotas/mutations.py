@@ -1,6 +1,6 @@
 """The quota on controller mutations: partitions created and deleted, from a bucket of tokens per budget.
 
-The coordinator alone decides about topics, so it alone has the buckets. They begin full, also after its death.
+The coordinator alone decides about topics, so it alone has the buckets. They begin full, in a successor too.
 Kafka: ControllerMutationQuotaManager, stats.TokenBucket (KIP-599).
 """
 

@@ -192,13 +192,14 @@ def test_each_store_of_a_new_sample_may_be_the_last(last_store: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"rows": 12}, {"rows": 4}, {"samples": 0}, {"window_ms": 0}, {"own": WRITERS}, {"rows": 1 << 20}]
+    "wrong",
+    [{"rows": 12}, {"rows": 4}, {"samples": 0}, {"window_ms": 0}, {"own": WRITERS}, {"rows": 1 << 20}],
 )
 def test_what_cannot_be(wrong: dict[str, int]) -> None:
     sizes = {"writers": WRITERS, "rows": ROWS, "samples": SAMPLES, "window_ms": WINDOW_MS, "own": 0} | wrong
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="rates"):
         SharedRates(make_block(), **sizes)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="key 0"):
         writers(make_block())[0].record(0, 1, 1000)
 
 
