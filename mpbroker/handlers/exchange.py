@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpbroker.handlers.answers import Timing
+from mpbroker.ipc.calls import Account
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request
@@ -68,6 +69,10 @@ class Exchange:
     def session(self) -> Session:
         """Who sent the request. Only while it is not answered: then the connection may be gone."""
         return self.broker.session(self.slot)
+
+    def account(self, *, strict: bool) -> Account:
+        """Whose quota pays for topics that this request makes and deletes."""
+        return Account(self.session.principal_name, self.client_id, strict)
 
     def __str__(self) -> str:
         who = f"client '{self.client_id}' (connection {self.session.connection_id})"
