@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.metadata import Metadata
 from mpbroker.ipc.session import Session
-from mpbroker.ipc.slots import Request
+from mpbroker.ipc.slots import Request, SlotFlag
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.quotas.clients import Clients
 from mpbroker.quotas.entities import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
@@ -110,7 +110,10 @@ class Throttling:
 
     def charge_fetch(self, exchange: Exchange, response_bytes: int) -> int:
         """For a Fetch, with the size of what it would be answered; that is not charged if it has to pause."""
+        if exchange.slot.flags & SlotFlag.AGAIN:
+            return 0  # charged before it turned out that its answer could not be sent
         budgets = self.budgets(exchange)
+        self._introduce(exchange, budgets)
         pause_ms = max(
             self._charge(budgets.fetch, response_bytes), self._charge_time(exchange, budgets.request)
         )
@@ -138,8 +141,9 @@ class Throttling:
         return pause_ms
 
     def _introduce(self, exchange: Exchange, budgets: Budgets) -> None:
-        """From now on the turn charges the produce requests of this connection."""
+        """From now on the turn serves this connection: charges what it produces, fetches if that is free."""
         session, client_id = self._session(exchange.slot), exchange.client_id.encode()
         who = exchange.slot.connection, session.revision, client_id
         if not self._clients.knows(*who):
-            self._clients.put(*who, budgets.produce, budgets.request)
+            fetch_limited = budgets.fetch is not None or budgets.request is not None
+            self._clients.put(*who, budgets.produce, budgets.request, fetch_limited)

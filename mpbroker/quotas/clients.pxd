@@ -17,6 +17,7 @@ cdef struct Client:
     uint64_t revision
     uint8_t *id
     uint32_t id_length
+    bint fetch_limited          # every fetch is for Python
     Budget produce
     Budget request
 

@@ -105,7 +105,7 @@ cdef class Clients:
         self.ref.count = 0
         self._resize(FIRST_PLACES)
 
-    def put(self, uint64_t connection, uint64_t revision, bytes client_id, produce, request) -> None:
+    def put(self, uint64_t connection, uint64_t revision, bytes client_id, produce, request, bint fetch_limited=False) -> None:
         """What limits a connection; each budget is (key, bound per second) or None."""
         cdef Client *client
         cdef uint8_t *id
@@ -125,6 +125,7 @@ cdef class Clients:
         memset(client, 0, sizeof(Client))
         client.connection, client.revision, client.id, client.id_length = connection, revision, id, len(client_id)
         client.produce.key, client.produce.bound = produce or (0, 0.0)
+        client.fetch_limited = fetch_limited
         client.request.key, client.request.bound = request or (0, 0.0)
 
     def knows(self, uint64_t connection, uint64_t revision, bytes client_id) -> bool:

@@ -288,38 +288,6 @@ def test_request_time_pauses_for_a_window_at_most(broker: Broker) -> None:
     assert ask(broker, "idle", METADATA, MetadataRequest(topics=[])).throttle_time_ms == 0
 
 
-def test_a_throttled_connection_answers_at_once_and_reads_on_later(
-    broker: Broker, new_topic: TopicMaker
-) -> None:
-    topic, bound = new_topic(), 1000.0
-    only(broker, "paused", producer_byte_rate=bound)
-    with peer(broker, "paused") as paused, peer(broker, "paused") as other:
-        sent = time.monotonic()
-        paused.send(PRODUCE, produce_request(topic, 13_000))
-        paused.send(METADATA, MetadataRequest(topics=[]))
-        throttle_ms = paused.receive()[0].throttle_time_ms
-        assert throttle_ms > 1000
-        answered = time.monotonic()
-        # Another connection of the same client is served meanwhile.
-        other.ask(METADATA, MetadataRequest(topics=[]))
-        if time.monotonic() - sent < throttle_ms / 1000:
-            assert not paused.has_answer()
-        paused.receive()
-        assert time.monotonic() - sent >= throttle_ms / 1000
-        assert answered - sent < throttle_ms / 1000
-
-
-def test_acks_of_zero_pauses_the_connection(broker: Broker, new_topic: TopicMaker) -> None:
-    topic, bound = new_topic(), 1000.0
-    only(broker, "silent", producer_byte_rate=bound)
-    with peer(broker, "silent") as silent:
-        sent = time.monotonic()
-        used = silent.send(PRODUCE, produce_request(topic, 13_000, acks=0))
-        silent.asked.clear()
-        silent.ask(METADATA, MetadataRequest(topics=[]))
-        assert time.monotonic() - sent >= 0.9 * (used / bound - 11)
-
-
 def test_creating_topics_is_limited_by_partitions(broker: Broker, request: pytest.FixtureRequest) -> None:
     only(broker, "creator", controller_mutation_rate=1.0)
 
