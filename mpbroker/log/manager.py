@@ -124,7 +124,7 @@ class LogManager:
                 return ensured
 
     def ensuring(self, topic: EnsureTopic) -> Generator[None, None, EnsuredTopic]:
-        """`ensure` in steps, one per partition that has to be opened: in between the log goes on appending."""
+        """`ensure` in steps, one per partition to be opened: in between the log goes on appending."""
         try:
             config = resolve(self.config, topic.configs)
         except TopicConfigError as problem:

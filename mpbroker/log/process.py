@@ -205,7 +205,7 @@ class LogProcess:
         self._send_answer(call, calls.encode(answer))
 
     def ensure_on(self) -> bool:
-        """Opens one partition, which takes some syncs, and producers wait for the next round; False: none to open."""
+        """Opens one partition: that takes some syncs, and producers wait for the round after it."""
         if not self._ensuring:
             return False
         call, steps = self._ensuring[0]
