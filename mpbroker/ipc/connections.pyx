@@ -14,8 +14,11 @@ cdef enum:
     TAKEN = 64
     JOURNAL_END = 72
     EVICTIONS_DONE = 80
+    CLEARED = 256
 
-OUTSTANDING_MAX = PENDING_PLACES // 2
+# Kafka: Processor.ConnectionQueueSize.
+OUTSTANDING_MAX = 20
+assert OUTSTANDING_MAX < PENDING_PLACES
 
 
 def ledger_bytes(places: int) -> int:
@@ -74,6 +77,11 @@ cdef class Ledger:
     def taken(self):
         return load_acquire(self._word(TAKEN))
 
+    @property
+    def cleared(self):
+        """How often the supervisor has emptied it: who sees another number counts the rows again."""
+        return load_acquire(self._word(CLEARED))
+
     def outstanding(self) -> int:
         """Connections on their way to the processor; one more than there are if an acceptor was killed while it sent."""
         return load_acquire(self._word(HANDED)) - load_acquire(self._word(TAKEN))
@@ -81,7 +89,7 @@ cdef class Ledger:
     # ---- acceptors
 
     def hand(self, int listener, const unsigned char[::1] address) -> int:
-        """Notes a connection and returns its ticket. Send it then; if that fails, the next call reuses the ticket."""
+        """Notes a connection and returns its ticket. Send it then, or take it back."""
         cdef uint64_t ticket = load_relaxed(self._word(HANDED)) + 1
         _fill(&self.pending[ticket % PENDING_PLACES], ticket, listener, address)
         store_release(self._word(HANDED), ticket)
@@ -198,4 +206,9 @@ cdef class Ledger:
         """Behind a fence: the processor is dead, and so are its connections but for those on their way to a successor."""
         memset(self.rows, 0, self.places * ROW_BYTES)
         store_release(self._word(EVICTIONS_DONE), load_acquire(self._word(EVICTIONS_ASKED)))
-        fence_full()
+        store_release(self._word(CLEARED), load_relaxed(self._word(CLEARED)) + 1)
+
+    def abandon(self) -> None:
+        """After `clear`: nobody follows, and what was on its way is closed."""
+        store_release(self._word(TAKEN), load_acquire(self._word(HANDED)))
+        store_release(self._word(CLEARED), load_relaxed(self._word(CLEARED)) + 1)
