@@ -28,6 +28,7 @@ RANKS = {
     "mpbroker.ipc": 2,
     "mpbroker.protocol": 3,
     "mpbroker.records": 3,
+    "mpbroker.security": 4,
     "mpbroker.quotas": 4,
     "mpbroker.log": 4,
     "mpbroker.network": 5,
@@ -42,6 +43,7 @@ NARROW = {
     "shm": (),
     "mpbroker.config": (),
     "mpbroker.records": (),
+    "mpbroker.security": ("mpbroker.protocol", "mpbroker.config"),
     # Metadata that others hold is given to it: it reads no log and knows no network.
     "mpbroker.quotas": ("shm", "mpbroker.config", "mpbroker.ipc", "mpbroker.protocol"),
     "spark_integration": (
@@ -291,6 +293,8 @@ def test_never_written(pattern: re.Pattern[str]) -> None:
         ("mpbroker.handlers.readers", "mpbroker.log.reader", True),
         ("mpbroker.handlers.readers", "mpbroker.log.manager", False),
         ("mpbroker.records.batch", "mpbroker.protocol", False),
+        ("mpbroker.security.sasl", "mpbroker.protocol.codec", True),
+        ("mpbroker.security.sasl", "mpbroker.ipc.slots", False),
         ("mpbroker.quotas.entities", "mpbroker.ipc.topology", True),
         ("mpbroker.quotas.entities", "mpbroker.records", False),
         ("mpbroker", "mpbroker.log", False),

@@ -5,15 +5,15 @@ before `ConfigError` is raised, each with the place where the value was written;
 not what was meant comes back as a warning.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from mpbroker.config import known, listeners, properties
+from mpbroker.config import known, limits, listeners, properties, security
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
-from mpbroker.config.keys import LONG_MAX, ConfigError, Problem, Value, field_name
+from mpbroker.config.keys import LONG_MAX, ConfigError, ConfigType, Problem, Value, field_name
 
 _LISTENER_KEYS = ("listeners", "advertised.listeners", "listener.security.protocol.map")
 
@@ -47,8 +47,12 @@ def load(path: Path | None = None, overrides: Sequence[str] = (), flags: Sequenc
     _merge(settings, _from_file(path), warnings)
     _merge(settings, _from_overrides(overrides, problems), warnings)
     _merge(settings, [_Setting(flag.key, flag.value, flag.name) for flag in flags], warnings)
+    of_listeners = _take_prefixed(settings)
+    own_limits = _take(settings, limits.names_limit)
     values = _values(_supported(settings, problems, warnings), problems)
     _add_listeners(values, settings, problems, warnings)
+    _add_security(values, of_listeners, settings, problems)
+    _add_limits(values, own_limits, problems)
     if problems:
         raise ConfigError(sorted(problems, key=_line))
     origins = {key: setting.origin for key, setting in settings.items() if key in BROKER_KEYS}
@@ -84,11 +88,22 @@ def _from_overrides(overrides: Sequence[str], problems: list[Problem]) -> list[_
     settings = []
     for override in overrides:
         key, equals, text = override.partition("=")
-        if equals and key.strip():
+        if equals and key.strip() and _is_secret(key.strip()):
+            why = f"{key.strip()} is a secret, and a command line can be read by everybody on this host"
+            problems.append(Problem(key.strip(), "-o", f"{why}: write it into the properties file"))
+        elif equals and key.strip():
             settings.append(_Setting(key.strip(), text, "-o"))
         else:
             problems.append(Problem(override, "-o", f"'{override}' is not key=value"))
     return settings
+
+
+def _is_secret(key: str) -> bool:
+    return any(
+        key == name or key.endswith(f".{name}")
+        for name, one in BROKER_KEYS.items()
+        if one.type is ConfigType.PASSWORD
+    )
 
 
 def _merge(settings: dict[str, _Setting], more: Iterable[_Setting], warnings: list[Problem]) -> None:
@@ -100,6 +115,62 @@ def _merge(settings: dict[str, _Setting], more: Iterable[_Setting], warnings: li
             message = f"{setting.key} given here beats the one given in {before.origin}"
             warnings.append(Problem(key, setting.origin, message))
         settings[key] = _Setting(key, setting.text, setting.origin)
+
+
+def _take_prefixed(settings: dict[str, _Setting]) -> list[_Setting]:
+    """Takes what is meant for one listener out of the settings."""
+    return _take(settings, security.names_setting)
+
+
+def _take(settings: dict[str, _Setting], is_wanted: Callable[[str], bool]) -> list[_Setting]:
+    return [settings.pop(key) for key in list(settings) if is_wanted(key)]
+
+
+def _add_limits(values: dict[str, Any], of_listeners: list[_Setting], problems: list[Problem]) -> None:
+    """Limits of single listeners, and the names of the two special ones in the form that listeners have."""
+    names = {listener.name for listener in values.get("listeners") or BrokerConfig().listeners}
+    found: dict[str, dict[str, int]] = {}
+    for setting in of_listeners:
+        try:
+            listener, key, limit = limits.parse_limit(setting.key, setting.text, names)
+        except ValueError as error:
+            problems.append(Problem(setting.key, setting.origin, str(error)))
+        else:
+            found.setdefault(listener, {})[field_name(key)] = limit
+    values["listener_limits"] = {name: limits.ListenerLimits(**own) for name, own in found.items()}
+    for field in ("inter_broker_listener_name", "control_plane_listener_name"):
+        if values.get(field) is not None:
+            values[field] = values[field].strip().upper() or None
+
+
+def _add_security(
+    values: dict[str, Any],
+    of_listeners: list[_Setting],
+    settings: dict[str, _Setting],
+    problems: list[Problem],
+) -> None:
+    """Resolves the security settings of each listener, and refuses those that cannot be served safely."""
+    served = values.get("listeners") or BrokerConfig().listeners
+    protocols = {listener.name: listener.protocol for listener in served}
+    overrides: dict[tuple[str, str], dict[str, Value]] = {}
+    for setting in of_listeners:
+        try:
+            listener, mechanism, key = security.prefixed(setting.key, set(protocols))
+            value = key.parse(setting.text)
+        except ValueError as error:
+            problems.append(Problem(setting.key, setting.origin, str(error)))
+        else:
+            overrides.setdefault((listener, mechanism), {})[field_name(key.name)] = value
+    own = {name: values[name] for name in security.SecuritySettings.__struct_fields__ if name in values}
+    resolved = security.resolve(security.SecuritySettings(**own), protocols, overrides)
+    values["listener_security"] = resolved
+    if listeners.not_built(served):
+        return
+    origin = settings["listeners"].origin if "listeners" in settings else ""
+    for name, protocol in protocols.items():
+        problems.extend(
+            Problem("listeners", origin, why) for why in security.missing(name, protocol, resolved)
+        )
 
 
 def _supported(
@@ -203,6 +274,40 @@ def _controller_names(settings: dict[str, _Setting]) -> set[str]:
     return {name.strip().upper() for name in setting.text.split(",") if name.strip()} if setting else set()
 
 
+def _listener_contradictions(config: BrokerConfig, names: set[str]) -> list[Problem]:
+    """Listeners with a role of their own, and limits that would let nobody in."""
+    found = []
+
+    def wrong(key: str, message: str) -> None:
+        found.append(Problem(key, config.origins.get(key, ""), message))
+
+    special = {
+        "inter.broker.listener.name": config.inter_broker_listener_name,
+        "control.plane.listener.name": config.control_plane_listener_name,
+    }
+    for key, name in special.items():
+        if name is not None and name not in names:
+            wrong(key, f"{key}={name}: there is no such listener; there are {', '.join(sorted(names))}")
+    if config.control_plane_listener_name is not None:
+        if config.control_plane_listener_name == config.inter_broker_listener_name:
+            wrong(
+                "control.plane.listener.name",
+                "control.plane.listener.name and inter.broker.listener.name must be different listeners",
+            )
+        if names == {config.control_plane_listener_name}:
+            wrong(
+                "control.plane.listener.name",
+                f"{config.control_plane_listener_name} is the only listener: clients need another one",
+            )
+    if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
+        wrong(
+            "max.connections.per.ip",
+            "max.connections.per.ip=0 lets nobody in: name addresses that may connect in "
+            "max.connections.per.ip.overrides",
+        )
+    return found
+
+
 def _contradictions(config: BrokerConfig) -> list[Problem]:
     """Values that are fine alone and wrong together (`KafkaConfig.validateValues`)."""
     found = []
@@ -220,6 +325,7 @@ def _contradictions(config: BrokerConfig) -> list[Problem]:
             key = "advertised.listeners" if config.advertised_listeners else "listeners"
             advice = f"set advertised.listeners={listener.name}://<name clients can reach>:{listener.port}"
             wrong(key, f"clients cannot connect to {listener.host}; {advice}")
+    found += _listener_contradictions(config, names)
     pool = config.queued_max_request_bytes
     if 0 < pool < config.socket_request_max_bytes:
         wrong(
@@ -232,6 +338,13 @@ def _contradictions(config: BrokerConfig) -> list[Problem]:
             "default.replication.factor",
             f"default.replication.factor={config.default_replication_factor} needs more than this "
             "single node; set it to 1, or mpbroker.replication.factor.clamp=true to get one replica instead",
+        )
+    delay_ms, idle_ms = config.connection_failed_authentication_delay_ms, config.connections_max_idle_ms
+    if 0 <= idle_ms <= delay_ms:
+        wrong(
+            "connection.failed.authentication.delay.ms",
+            f"connection.failed.authentication.delay.ms={delay_ms} must be below "
+            f"connections.max.idle.ms={idle_ms}",
         )
     lag_min, lag_max = config.log_cleaner_min_compaction_lag_ms, config.log_cleaner_max_compaction_lag_ms
     if lag_min > lag_max:

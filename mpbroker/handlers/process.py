@@ -26,7 +26,7 @@ from mpbroker.handlers.readers import Readers
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.handlers.turn import Turn
 from mpbroker.ipc.bulletin import BulletinReader
-from mpbroker.ipc.counters import Counter, Histogram
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import (
     LOG_FENCE_CLOSE,
     LOG_FENCE_RESUME,
@@ -257,9 +257,7 @@ class Handler:
             self.broker.answers.close(slot)
             return
         exchange = Exchange(slot, client_id, body, api, self.broker)
-        started_ns = time.monotonic_ns()
         exchange.run()
-        self.context.counters.record(Histogram.TIME_LOCAL_NS, time.monotonic_ns() - started_ns)
         if not exchange.done:
             self.open[exchange] = None
             exchange.on_end = partial(self.open.pop, exchange, None)

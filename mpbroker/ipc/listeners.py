@@ -17,8 +17,6 @@ from shm.word import Words
 MAX_LISTENERS = 256
 RECORD_BYTES = 2048
 LISTENERS_BYTES = MAX_LISTENERS * RECORD_BYTES
-# An order's stage that says: the listener with this number is removed, close its connections.
-LISTENER_REMOVED = 0xFF
 
 
 class ListenerCount(IntEnum):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpbroker.config import workers
-from mpbroker.ipc import session
+from mpbroker.ipc import meters, session
 from mpbroker.ipc import table as partition_table
 from mpbroker.ipc.connections import Ledger, ledger_bytes
 from mpbroker.ipc.counters import Counter, Histogram
@@ -23,6 +23,7 @@ from mpbroker.ipc.listeners import (
     ListenerCounts,
     ListenerTable,
 )
+from mpbroker.ipc.meters import Meters, Reader
 from mpbroker.ipc.session import Sessions
 from shm import doorbell, marks, region, ring, table
 from shm.arena import Arena
@@ -156,7 +157,8 @@ class SharedMemory:
     """All memory of one broker, made by the supervisor before the first fork and inherited by every child.
 
     Blocks of the public region: `counters` (a page per process), `listeners` (counts per listener number),
-    `table` (partition slots). Blocks of the private region: `rings`, `doorbells`, `marks` (a row per partition slot, the waiter is handler number h),
+    `table` (partition slots), `meters_…` (pages per API, topic and client: see meters.pxd). Blocks of the
+    private region: `rings`, `doorbells`, `marks` (a row per partition slot, the waiter is handler number h),
     `dirty` (a word per handler number; non-zero: a slot that the handler marked has moved; written by the log
     process), `heavy` (a word per handler number: since when, in ns, it runs a heavy request, 0 if none;
     written by the handler), `fence_orders` (a word per process, written by the supervisor), `fence_acks` (a
@@ -242,6 +244,10 @@ class SharedMemory:
     def counters(self, index: int) -> CounterPage:
         return counter_page(self.public, index)
 
+    def meters(self, index: int) -> Meters:
+        """The pages per API, topic and client of a process, for itself alone: it holds a descriptor."""
+        return Meters(self.public, self.public_path, index, self.sizes.partition_slots)
+
     def table(self) -> SlotTable:
         return SlotTable(
             self.public.block("table"), self.sizes.partition_slots, partition_table.PAYLOAD_BYTES
@@ -271,6 +277,7 @@ def public_blocks(partition_slots: int) -> list[Block]:
         Block("counters", PROCESSES * COUNTER_PAGE_BYTES),
         Block("listeners", MAX_LISTENERS * COUNTS_BYTES),
         Block("table", partition_slots * table.slot_bytes(partition_table.PAYLOAD_BYTES), 4096),
+        *meters.blocks(PROCESSES, partition_slots),
     ]
 
 
@@ -287,6 +294,12 @@ def listener_counts(public: Region, number: int) -> ListenerCounts:
     assert 0 <= number < MAX_LISTENERS
     at = number * COUNTS_BYTES
     return ListenerCounts(public.block("listeners")[at : at + COUNTS_BYTES])
+
+
+def meter_reader(public: Region) -> Reader:
+    """All processes' pages per API, topic and client of an attached public region."""
+    slots = len(public.block("table")) // table.slot_bytes(partition_table.PAYLOAD_BYTES)
+    return Reader(public, PROCESSES, slots)
 
 
 def attach_table(public: Region) -> SlotTable:

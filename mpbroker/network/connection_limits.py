@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
-
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.limits import ListenerLimits, resolve_overrides
 from mpbroker.network.connection_quotas import ConnectionQuotas, Limits
 
 
@@ -13,10 +12,7 @@ def quotas_of(config: BrokerConfig) -> ConnectionQuotas:
     return ConnectionQuotas(
         Limits(config.max_connections, config.max_connection_creation_rate),
         config.max_connections_per_ip,
-        {
-            ipaddress.ip_address(address).packed: limit
-            for address, limit in config.max_connections_per_ip_overrides.items()
-        },
+        resolve_overrides(config.max_connections_per_ip_overrides),
         config.quota_window_num,
         config.quota_window_size_seconds * 1000,
     )
@@ -26,7 +22,11 @@ def limits_of(config: BrokerConfig, listener: str) -> tuple[Limits, bool]:
     """Of a listener, and whether it is the brokers' own. What is not set for it alone is the broker's value,
     as Kafka's lookup of prefixed keys does it.
     """
-    own = config.listener_limits.get(listener)
-    connections = config.max_connections if own is None else own.max_connections
-    per_second = config.max_connection_creation_rate if own is None else own.max_connection_creation_rate
-    return Limits(connections, per_second), listener == config.inter_broker_listener_name
+    own = config.listener_limits.get(listener, ListenerLimits())
+    limits = Limits(
+        config.max_connections if own.max_connections is None else own.max_connections,
+        config.max_connection_creation_rate
+        if own.max_connection_creation_rate is None
+        else own.max_connection_creation_rate,
+    )
+    return limits, listener == config.inter_broker_listener_name

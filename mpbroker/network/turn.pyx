@@ -17,6 +17,9 @@ from libc.string cimport memcpy, memmove, memset
 from posix.unistd cimport close
 
 from mpbroker.ipc.counters cimport Counter, Histogram
+from mpbroker.ipc.meters cimport (
+    ApiHistogram, Meters, MetersRef, api_page, client_enter, client_leave, count_version, note_api,
+)
 from mpbroker.ipc.session cimport SessionEntry, Sessions, session_software
 from mpbroker.ipc.slots cimport Part, PartKind, ReplySlot, RequestSlot, ReturnSlot, SlotFlag, SlotKind
 from mpbroker.network.channel cimport Channel, ChannelState, CloseReason
@@ -96,6 +99,7 @@ cdef inline uint64_t answer_room(uint64_t frame_bytes) noexcept nogil:
     return room if room < ANSWER_ROOM_MAX else ANSWER_ROOM_MAX
 
 
+include "metering.pxi"
 include "channels.pxi"
 include "sending.pxi"
 include "receiving.pxi"
@@ -165,7 +169,7 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
         timeout_ms = 0
     count = epoll_wait(t.epoll_fd, events, MOST_EVENTS, timeout_ms)
     bell_disarm(&t.bell)
-    t.now_ns = monotonic_ns()
+    t.now_ns = t.clock_ns = monotonic_ns()
     t.soon = False
     if timeout_ms:
         counter_add(t.counters, Counter.COUNT_IDLE_NS, t.now_ns - before)
@@ -228,10 +232,13 @@ cdef class ProcessorTurn:
         self.memory = memory
         self.rings = {}
         self.sessions = memory.sessions(process)
+        self.meters = memory.meters(process)
         self.keep = [arena, counters, bell, log_answers, log_bell, orders, fence_orders]
         t.process = process
         t.arena = &arena.ref
         t.counters = &counters.ref
+        t.meters = &self.meters.ref
+        begin_counting(t)
         t.bell = bell.ref
         t.log_answers = log_answers.ref
         t.log_bell = log_bell.ref
@@ -316,10 +323,12 @@ cdef class ProcessorTurn:
         c.state = ChannelState.CHANNEL_READING
         c.handler = NO_HANDLER
         c.listener = listener
+        c.client = -1
         t.next_connection += 1
         c.connection = t.next_connection
         c.last_active_ns = monotonic_ns()
         counter_add(t.counters, Counter.COUNT_CONNECTIONS_CREATED, 1)
+        count_client(t, c)
         return index, c.connection
 
     def set_session(self, uint32_t channel, uint64_t connection, **known) -> None:
