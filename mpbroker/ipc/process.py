@@ -84,6 +84,7 @@ class Fence:
     stage: int
     alive: bool
     leaving: bool = False  # neither: it lives, and is about to leave
+    listener_removed: bool = False  # `role` is the number of a listener
 
 
 def pack_fence(sequence: int, stage: int, role: int) -> int:

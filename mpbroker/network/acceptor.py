@@ -26,7 +26,7 @@ from mpbroker.network import handover
 from mpbroker.network.connection_counts import ConnectionCounts
 from mpbroker.network.connection_limits import limits_of, quotas_of
 from mpbroker.network.connection_quotas import Admission
-from mpbroker.network.listener_orders import AddListener, RemoveListener, receive
+from mpbroker.network.listener_orders import AddListener, Orders, RemoveListener
 
 # Errors of accept() that a moment's rest may cure; the connection stays in the backlog.
 OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -75,7 +75,7 @@ class Acceptor:
         context: ProcessContext,
         served: list[tuple[int, Listener, socket.socket]],
         handovers: dict[int, socket.socket],
-        orders: socket.socket,
+        orders: Orders,
     ) -> None:
         self.context = context
         self.log = context.log
@@ -96,7 +96,7 @@ class Acceptor:
         self.epoll = select.epoll()
         for fd in (context.bell.fd, orders.fileno()):
             self.epoll.register(fd, select.EPOLLIN)
-        for sock in (*handovers.values(), orders):
+        for sock in handovers.values():
             sock.setblocking(False)
         for number, listener, sock in served:
             self._add(number, listener, sock)
@@ -119,6 +119,8 @@ class Acceptor:
         """Whatever may have changed while this process slept."""
         self._look_at_processors()
         self._tell_that_we_wait()
+        # First what is owed: what was closed for it is then surely in the journals.
+        owed = sum(ledger.evictions_owed() for ledger in self.ledgers.values())
         self.counts.catch_up()
         now_ms = time.monotonic() * 1000
         for there in list(self.open.values()):
@@ -129,7 +131,7 @@ class Acceptor:
                 self.epoll.register(there.sock.fileno(), select.EPOLLIN)
         while self.parked and self.parked[0][0] < now_ms:
             heapq.heappop(self.parked)[2].close()
-        self._ask_evictions()
+        self._ask_evictions(owed)
         self._publish_counts(now_ms)
 
     def _wait(self) -> None:
@@ -230,9 +232,9 @@ class Acceptor:
             return True
         return False
 
-    def _ask_evictions(self) -> None:
+    def _ask_evictions(self, owed: int) -> None:
         """More connections than max.connections: processors close the least recently active ones."""
-        surplus = self.quotas.surplus() - sum(ledger.evictions_owed() for ledger in self.ledgers.values())
+        surplus = self.quotas.surplus() - owed
         if surplus <= 0 or self.context.index != topology.ACCEPTOR:
             return
         for role in sorted(self.processors, key=lambda r: -len(self.counts.by_processor(r))):
@@ -368,7 +370,7 @@ class Acceptor:
 
     def _obey(self) -> None:
         """Takes the supervisor's changes of the listeners."""
-        while (order := receive(self.orders)) is not None:
+        while (order := self.orders.receive()) is not None:
             if isinstance(order, AddListener):
                 self._add(order.number, order.listener, order.sock)
             elif isinstance(order, RemoveListener):
@@ -406,7 +408,7 @@ def run(
     context: ProcessContext,
     served: list[tuple[int, Listener, socket.socket]],
     handovers: dict[int, socket.socket],
-    orders: socket.socket,
+    orders: Orders,
 ) -> int:
     """The acceptor's main; returns its exit code."""
     return Acceptor(context, served, handovers, orders).run()

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.limits import ListenerLimits, resolve_overrides
+from mpbroker.ipc.process import FatalError
 from mpbroker.network.connection_quotas import ConnectionQuotas, Limits
 
 
 def quotas_of(config: BrokerConfig) -> ConnectionQuotas:
-    """Without listeners."""
+    """Without listeners. Raises FatalError when a host of the overrides cannot be resolved."""
+    try:
+        overrides = resolve_overrides(config.max_connections_per_ip_overrides)
+    except OSError as error:
+        raise FatalError(str(error.strerror)) from error
     return ConnectionQuotas(
         Limits(config.max_connections, config.max_connection_creation_rate),
         config.max_connections_per_ip,
-        resolve_overrides(config.max_connections_per_ip_overrides),
+        overrides,
         config.quota_window_num,
         config.quota_window_size_seconds * 1000,
     )

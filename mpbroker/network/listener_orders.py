@@ -6,6 +6,8 @@ acceptor did not read before it died its successor need not know: it is forked w
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from dataclasses import dataclass
 
@@ -29,32 +31,48 @@ class RemoveListener:
 
 
 class _Message(msgspec.Struct):
+    sequence: int
     number: int
     added: Listener | None = None
 
 
-def send_add(channel: socket.socket, number: int, listener: Listener, fd: int) -> None:
-    socket.send_fds(channel, [msgspec.json.encode(_Message(number, listener))], [fd])
+def send_add(channel: socket.socket, sequence: int, number: int, listener: Listener, fd: int) -> None:
+    socket.send_fds(channel, [msgspec.json.encode(_Message(sequence, number, listener))], [fd])
 
 
-def send_remove(channel: socket.socket, number: int) -> None:
-    channel.send(msgspec.json.encode(_Message(number)))
+def send_remove(channel: socket.socket, sequence: int, number: int) -> None:
+    channel.send(msgspec.json.encode(_Message(sequence, number)))
 
 
-def receive(channel: socket.socket) -> AddListener | RemoveListener | None:
-    """The next order; None when there is none now, or nobody to give one. The channel must not block.
+class Orders:
+    """An acceptor's end. `known`: the last order that it need not hear any more, as it began with that done."""
 
-    Raises OSError when this process has no descriptor left for a new listener.
-    """
-    try:
-        data, fds, _, _ = socket.recv_fds(channel, MESSAGE_BYTES_MAX, 1)
-    except BlockingIOError:
-        return None
-    if not data:
-        return None
-    message = msgspec.json.decode(data, type=_Message)
-    if message.added is None:
-        return RemoveListener(message.number)
-    if not fds:
-        raise OSError(f"no descriptor is left for listener {message.added}")
-    return AddListener(message.number, message.added, socket.socket(fileno=fds[0]))
+    def __init__(self, channel: socket.socket, known: int) -> None:
+        self.channel = channel
+        self.known = known
+        channel.setblocking(False)
+
+    def fileno(self) -> int:
+        return self.channel.fileno()
+
+    def receive(self) -> AddListener | RemoveListener | None:
+        """The next order; None when there is none now, or nobody to give one. Raises OSError when this process
+        has no descriptor left for a new listener.
+        """
+        while True:
+            try:
+                data, fds, _, _ = socket.recv_fds(self.channel, MESSAGE_BYTES_MAX, 1)
+            except BlockingIOError:
+                return None
+            if not data:
+                return None
+            message = msgspec.json.decode(data, type=_Message)
+            if message.sequence <= self.known:
+                for fd in fds:
+                    os.close(fd)
+                continue
+            if message.added is None:
+                return RemoveListener(message.number)
+            if not fds:
+                raise OSError(errno.EMFILE, f"no descriptor is left for listener {message.added}")
+            return AddListener(message.number, message.added, socket.socket(fileno=fds[0]))

@@ -518,6 +518,16 @@ cdef class ProcessorTurn:
                 close_channel(self.t, c, CloseReason.CLOSED_IDLE, 0)
         publish(self.t)
 
+    def close_listener(self, int listener) -> None:
+        """Closes all connections that came by a listener."""
+        cdef uint32_t i
+        cdef Channel *c
+        for i in range(self.t.channel_places):
+            c = &self.t.channels[i]
+            if c.connection and c.listener == listener:
+                close_channel(self.t, c, CloseReason.CLOSED_LISTENER, 0)
+        publish(self.t)
+
     def close_parked(self) -> None:
         """Stopping: nobody waits for a long poll."""
         cdef uint32_t i
