@@ -128,6 +128,7 @@ class Handler:
             producer_ids=ProducerIds(coordinator),
             counters=context.counters,
             session=context.session,
+            listener=context.listener,
         )
         self.set_log_up(context.is_alive(LOG))
 

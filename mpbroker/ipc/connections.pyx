@@ -2,19 +2,12 @@
 from libc.string cimport memcpy, memset
 
 from mpbroker.ipc.connections cimport (
-    ADDRESS_BYTES, JOURNAL_PLACES, PENDING_AT, PENDING_PLACES, ROW_BYTES, ROWS_AT, WAITING_AT, Row,
+    ADDRESS_BYTES, CLEARED_AT, EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, HANDED_AT, JOURNAL_END_AT, JOURNAL_PLACES, PENDING_AT,
+    PENDING_PLACES, ROW_BYTES, ROWS_AT, TAKEN_AT, WAITING_AT, Row,
 )
 from shm.atomics cimport fence_acquire, fence_full, load_acquire, load_relaxed, store_release
 
 assert sizeof(Row) == ROW_BYTES
-
-cdef enum:
-    HANDED = 0
-    EVICTIONS_ASKED = 8
-    TAKEN = 64
-    JOURNAL_END = 72
-    EVICTIONS_DONE = 80
-    CLEARED = 256
 
 # Kafka: Processor.ConnectionQueueSize.
 OUTSTANDING_MAX = 20
@@ -71,41 +64,41 @@ cdef class Ledger:
 
     @property
     def handed(self):
-        return load_acquire(self._word(HANDED))
+        return load_acquire(self._word(HANDED_AT))
 
     @property
     def taken(self):
-        return load_acquire(self._word(TAKEN))
+        return load_acquire(self._word(TAKEN_AT))
 
     @property
     def cleared(self):
         """How often the supervisor has emptied it: who sees another number counts the rows again."""
-        return load_acquire(self._word(CLEARED))
+        return load_acquire(self._word(CLEARED_AT))
 
     def outstanding(self) -> int:
         """Connections on their way to the processor; one more than there are if an acceptor was killed while it sent."""
-        return load_acquire(self._word(HANDED)) - load_acquire(self._word(TAKEN))
+        return load_acquire(self._word(HANDED_AT)) - load_acquire(self._word(TAKEN_AT))
 
     # ---- acceptors
 
     def hand(self, int listener, const unsigned char[::1] address) -> int:
         """Notes a connection and returns its ticket. Send it then, or take it back."""
-        cdef uint64_t ticket = load_relaxed(self._word(HANDED)) + 1
+        cdef uint64_t ticket = load_relaxed(self._word(HANDED_AT)) + 1
         _fill(&self.pending[ticket % PENDING_PLACES], ticket, listener, address)
-        store_release(self._word(HANDED), ticket)
+        store_release(self._word(HANDED_AT), ticket)
         return ticket
 
     def take_back(self, uint64_t ticket) -> None:
         """The message with this ticket, the last one, was not sent."""
-        assert load_relaxed(self._word(HANDED)) == ticket
-        store_release(self._word(HANDED), ticket - 1)
+        assert load_relaxed(self._word(HANDED_AT)) == ticket
+        store_release(self._word(HANDED_AT), ticket - 1)
         store_release(&self.pending[ticket % PENDING_PLACES].ticket, 0)
 
     def mark(self) -> int:
         """A ticket for a message without a connection: when it is taken, so is everything that was sent before."""
-        cdef uint64_t ticket = load_relaxed(self._word(HANDED)) + 1
+        cdef uint64_t ticket = load_relaxed(self._word(HANDED_AT)) + 1
         store_release(&self.pending[ticket % PENDING_PLACES].ticket, 0)
-        store_release(self._word(HANDED), ticket)
+        store_release(self._word(HANDED_AT), ticket)
         return ticket
 
     def wait(self, int acceptor, bint waits) -> None:
@@ -114,7 +107,7 @@ cdef class Ledger:
         fence_full()
 
     def ask_evictions(self, uint64_t count) -> None:
-        store_release(self._word(EVICTIONS_ASKED), load_relaxed(self._word(EVICTIONS_ASKED)) + count)
+        store_release(self._word(EVICTIONS_ASKED_AT), load_relaxed(self._word(EVICTIONS_ASKED_AT)) + count)
 
     # ---- the processor
 
@@ -139,7 +132,7 @@ cdef class Ledger:
 
     def take(self, uint64_t ticket) -> None:
         """After `open` or `refuse`."""
-        store_release(self._word(TAKEN), ticket)
+        store_release(self._word(TAKEN_AT), ticket)
 
     def waits(self, int acceptor) -> bool:
         """Whether to ring the acceptor; call after what it may wait for."""
@@ -147,14 +140,14 @@ cdef class Ledger:
         return load_acquire(self._word(WAITING_AT + 64 * acceptor)) != 0
 
     def evictions_owed(self) -> int:
-        return load_acquire(self._word(EVICTIONS_ASKED)) - load_acquire(self._word(EVICTIONS_DONE))
+        return load_acquire(self._word(EVICTIONS_ASKED_AT)) - load_acquire(self._word(EVICTIONS_DONE_AT))
 
     def evicted(self, uint64_t count) -> None:
         """So many of what was asked for are closed, or cannot be found."""
-        store_release(self._word(EVICTIONS_DONE), load_relaxed(self._word(EVICTIONS_DONE)) + count)
+        store_release(self._word(EVICTIONS_DONE_AT), load_relaxed(self._word(EVICTIONS_DONE_AT)) + count)
 
     cdef void _note(self, uint64_t ticket, int channel, bint opened) noexcept:
-        cdef uint64_t *end = self._word(JOURNAL_END)
+        cdef uint64_t *end = self._word(JOURNAL_END_AT)
         cdef uint64_t position = load_relaxed(end)
         store_release(&self.journal[position % JOURNAL_PLACES], ticket << 17 | <uint64_t>channel << 1 | opened)
         store_release(end, position + 1)
@@ -163,8 +156,8 @@ cdef class Ledger:
 
     def snapshot(self):
         """(position, taken, {ticket: (listener, address)}): all connections; `news` from `position` on tells what changed."""
-        cdef uint64_t position = load_acquire(self._word(JOURNAL_END))
-        cdef uint64_t taken = load_acquire(self._word(TAKEN))
+        cdef uint64_t position = load_acquire(self._word(JOURNAL_END_AT))
+        cdef uint64_t taken = load_acquire(self._word(TAKEN_AT))
         cdef int i
         found = {}
         for i in range(self.places):
@@ -180,7 +173,7 @@ cdef class Ledger:
 
     def news(self, uint64_t position):
         """(new position, [(ticket, opened as (listener, address), or None for closed)]); None: too far behind, count again."""
-        cdef uint64_t end = load_acquire(self._word(JOURNAL_END)), i, entry, ticket
+        cdef uint64_t end = load_acquire(self._word(JOURNAL_END_AT)), i, entry, ticket
         if end == position:
             return position, ()
         if end - position > JOURNAL_PLACES:
@@ -196,7 +189,7 @@ cdef class Ledger:
             if row is not None and row[0] == ticket:
                 found.append((ticket, (row[1], row[2])))
         fence_acquire()
-        if load_relaxed(self._word(JOURNAL_END)) - position >= JOURNAL_PLACES:
+        if load_relaxed(self._word(JOURNAL_END_AT)) - position >= JOURNAL_PLACES:
             return None
         return end, found
 
@@ -205,10 +198,10 @@ cdef class Ledger:
     def clear(self) -> None:
         """Behind a fence: the processor is dead, and so are its connections but for those on their way to a successor."""
         memset(self.rows, 0, self.places * ROW_BYTES)
-        store_release(self._word(EVICTIONS_DONE), load_acquire(self._word(EVICTIONS_ASKED)))
-        store_release(self._word(CLEARED), load_relaxed(self._word(CLEARED)) + 1)
+        store_release(self._word(EVICTIONS_DONE_AT), load_acquire(self._word(EVICTIONS_ASKED_AT)))
+        store_release(self._word(CLEARED_AT), load_relaxed(self._word(CLEARED_AT)) + 1)
 
     def abandon(self) -> None:
         """After `clear`: nobody follows, and what was on its way is closed."""
-        store_release(self._word(TAKEN), load_acquire(self._word(HANDED)))
-        store_release(self._word(CLEARED), load_relaxed(self._word(CLEARED)) + 1)
+        store_release(self._word(TAKEN_AT), load_acquire(self._word(HANDED_AT)))
+        store_release(self._word(CLEARED_AT), load_relaxed(self._word(CLEARED_AT)) + 1)

@@ -1,8 +1,8 @@
 """What processes share about listeners: those that came while the broker runs, and what each has counted.
 
-A listener has a number for as long as the broker runs, never given to another: its place in the configuration,
-or the next one when it is added. Those of the configuration are known to every process from its start; what
-is added later the supervisor writes into the table before anybody can hand over a connection of it.
+A listener has a number for as long as the broker runs, never given to another: its place in the
+configuration, or the next one when it is added. Those of the configuration are known to every process from
+its start; what is added later the supervisor writes into the table before a connection of it is handed over.
 """
 
 from __future__ import annotations

@@ -151,7 +151,13 @@ class ProcessContext:
         if order == self._fence_seen:
             return None
         role, stage = order & 0xFF, order >> 8 & 0xFF
-        return Fence(role, stage, alive=stage == 0, leaving=stage == LEAVING, listener_removed=stage == LISTENER_REMOVED)
+        return Fence(
+            role,
+            stage,
+            alive=stage == 0,
+            leaving=stage == LEAVING,
+            listener_removed=stage == LISTENER_REMOVED,
+        )
 
     def acknowledge_fence(self) -> None:
         self._fence_seen = self._fence_orders.load(self.index)
@@ -166,7 +172,7 @@ class ProcessContext:
         return sessions.of(request.channel, request.connection)
 
     def listener(self, number: int) -> AddedListener:
-        """A listener of the configuration, or one that was added while the broker runs. Raises LookupError."""
+        """Of the configuration, or one that was added while the broker runs. Raises LookupError."""
         known = self._added.get(number)
         if known is None:
             if number < len(self.config.listeners):

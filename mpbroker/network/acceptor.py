@@ -3,8 +3,8 @@
 
 A connection waits here when there is no slot for it (connection_quotas), when it came too fast, or when no
 processor has room; then its listener is paused, the others go on, and behind it the backlog waits. What the
-rate of an address forbids is parked and closed later. Nothing is kept of a connection that was handed over but
-its place in the counts.
+rate of an address forbids is parked and closed later. Nothing is kept of a connection that was handed over
+but its place in the counts.
 """
 
 from __future__ import annotations
@@ -378,7 +378,7 @@ class Acceptor:
         self.context.ring(topology.SUPERVISOR)
 
     def _remove(self, number: int) -> None:
-        """Its socket closes, with what waits in its backlog; whoever waits here for a slot of it does, too."""
+        """Its socket closes, with what waits in its backlog; so does what waits here."""
         for there in [there for there in self.open.values() if there.number == number]:
             self.quotas.remove_listener(number)
             if there.may_accept:

@@ -52,7 +52,7 @@ class ConnectionCounts:
                     self._learn(book, ticket, opened)
 
     def recount_when_taken(self, role: int, ticket: int) -> None:
-        """The role serves (again): what was sent to it up to `ticket` is either in its rows by then, or gone."""
+        """The role serves (again): what was sent to it up to `ticket` is in its rows by then, or gone."""
         self._books[role].recount_at = ticket
 
     def by_processor(self, role: int) -> dict[int, Known]:

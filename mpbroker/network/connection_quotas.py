@@ -1,8 +1,8 @@
 """How many connections there may be, and how fast they may come (Kafka: ConnectionQuotas; sans-I/O).
 
 An acceptor asks in this order: `delay_ms` when it has accepted a connection, then it waits until that time is
-over and `has_slot` says yes, then `admit`. Waiting is the acceptor's business; meanwhile its other listeners go
-on. Whoever was admitted is counted until `remove`.
+over and `has_slot` says yes, then `admit`. Waiting is the acceptor's business; meanwhile its other listeners
+go on. Whoever was admitted is counted until `remove`.
 
 The listener of the brokers is protected when there is another one: it has a limit of its own and does not
 mind what all listeners together have or how fast they get it. What is too many then because of it,

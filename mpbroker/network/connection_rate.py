@@ -1,4 +1,4 @@
-"""How many connections a second: Kafka's windowed rate with a bound, and how long to wait when it is exceeded (sans-I/O).
+"""Connections a second: Kafka's windowed rate with a bound, and how long to wait beyond it (sans-I/O).
 
 Samples of one window each, as `Rate` and `SampledStat` of Kafka's metrics keep them; what a violation costs
 is `QuotaUtils.throttleTime`, capped to one window as connections are.

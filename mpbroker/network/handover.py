@@ -1,4 +1,4 @@
-"""How a connection travels from an acceptor to a processor: a message of this form with its socket (SCM_RIGHTS).
+"""How a connection travels from an acceptor to a processor: such a message with its socket (SCM_RIGHTS).
 
 Ticket (8 bytes), listener number (2), length of the client's address (1), address (16). A message without a
 socket and with MARK for the listener says: whatever was sent before me you have taken by now.

@@ -45,7 +45,7 @@ def send_remove(channel: socket.socket, sequence: int, number: int) -> None:
 
 
 class Orders:
-    """An acceptor's end. `known`: the last order that it need not hear any more, as it began with that done."""
+    """An acceptor's end. `known`: the last order that was obeyed before it began."""
 
     def __init__(self, channel: socket.socket, known: int) -> None:
         self.channel = channel
@@ -56,8 +56,9 @@ class Orders:
         return self.channel.fileno()
 
     def receive(self) -> AddListener | RemoveListener | None:
-        """The next order; None when there is none now, or nobody to give one. Raises OSError when this process
-        has no descriptor left for a new listener.
+        """The next order; None when there is none now, or nobody to give one.
+
+        Raises OSError when this process has no descriptor left for a new listener.
         """
         while True:
             try:

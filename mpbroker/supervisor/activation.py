@@ -39,7 +39,7 @@ class Inherited:
             self.sockets.append((names[number] if number < len(names) else "", sock))
 
     def take(self, listener: Listener) -> tuple[int, Listener] | None:
-        """The socket for a listener, and the listener with the port that the socket has. Raises FatalError."""
+        """The socket for a listener, and the listener with the port it has. Raises FatalError."""
         found = [
             (name, sock)
             for name, sock in self.sockets
@@ -49,7 +49,9 @@ class Inherited:
             return None
         name, sock = found[0]
         if not _listens(sock):
-            raise FatalError(f"the socket {name!r} for listener {listener} does not listen: set ListenStream=")
+            raise FatalError(
+                f"the socket {name!r} for listener {listener} does not listen: set ListenStream="
+            )
         self.sockets.remove((name, sock))
         if not listener.path and sock.family != socket.AF_UNIX:
             listener = structs.replace(listener, port=sock.getsockname()[1])
@@ -60,8 +62,8 @@ class Inherited:
         if self.sockets:
             rest = ", ".join(f"{name or 'unnamed'} at {sock.getsockname()}" for name, sock in self.sockets)
             raise FatalError(
-                f"the service manager passed sockets that are no listener's: {rest}. Give them the listener's "
-                "name (FileDescriptorName=) or address, or add the listener"
+                f"the service manager passed sockets that are no listener's: {rest}. Give them the "
+                "listener's name (FileDescriptorName=) or address, or add the listener"
             )
 
 

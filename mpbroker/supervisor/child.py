@@ -79,9 +79,7 @@ def fork_child(child: Child, context: ProcessContext, keep_fds: Iterable[int]) -
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _OUR_SIGNALS)
     pid = os.fork()
     if pid == 0:
-        _child_main(
-            child, context, parent, {0, 1, 2, *context.memory.bell_fds, *own_fds, *keep_fds}, blocked
-        )
+        _child_main(child, context, parent, {0, 1, 2, *context.memory.bell_fds, *own_fds, *keep_fds}, blocked)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     child.pid = pid
     child.pidfd = os.pidfd_open(pid)

@@ -78,9 +78,7 @@ class Listeners:
         return ",".join(self.config.listeners[n].name for n in self.of_acceptor(plane))
 
     def acceptor(self, role: int) -> Child:
-        ends = {
-            r: a.fileno() for r, (a, _) in self.handovers.items() if topology.acceptor_of(r) == role
-        }
+        ends = {r: a.fileno() for r, (a, _) in self.handovers.items() if topology.acceptor_of(r) == role}
         orders = self.orders[role][1].fileno()
 
         def main(context: ProcessContext) -> int:
@@ -141,8 +139,8 @@ class Listeners:
         listeners.check_all((*now, added))
         if added.protocol != "PLAINTEXT":
             raise FatalError(
-                f"listener {added} needs {added.protocol}: only PLAINTEXT listeners can be added while the broker "
-                "runs. Write it into the configuration and restart"
+                f"listener {added} needs {added.protocol}: only PLAINTEXT listeners can be added while "
+                "the broker runs. Write it into the configuration and restart"
             )
         told = None
         if advertised is not None:
@@ -178,7 +176,9 @@ class Listeners:
             raise FatalError(f"there is no listener {name}; there are {names}")
         special = (self.config.inter_broker_listener_name, self.config.control_plane_listener_name)
         if name in special:
-            raise FatalError(f"listener {name} cannot be removed: the configuration gives it a role of its own")
+            raise FatalError(
+                f"listener {name} cannot be removed: the configuration gives it a role of its own"
+            )
         if self.of_acceptor(topology.ACCEPTOR) == found:
             raise FatalError(f"listener {name} is the last one: nobody could connect any more")
         (number,) = found
@@ -235,9 +235,7 @@ class Listeners:
             "listener": str(listener),
             "protocol": listener.protocol,
             "advertised": shown,
-            "plane": "control"
-            if listener.name == self.config.control_plane_listener_name
-            else "data",
+            "plane": "control" if listener.name == self.config.control_plane_listener_name else "data",
             "connections": counts.get(ListenerCount.OPEN),
             "accepted": counts.get(ListenerCount.ACCEPTED),
             "refused_per_ip": counts.get(ListenerCount.REFUSED_PER_IP),
@@ -254,4 +252,3 @@ class Listeners:
 
 def _pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-

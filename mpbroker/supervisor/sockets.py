@@ -61,9 +61,10 @@ def _bind_address(listener: Listener, config: BrokerConfig) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6 and host:
-            # "::" and other IPv6 literals leave IPv4 to a listener of its own on the same port.
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, host != "::")
+        if family == socket.AF_INET6:
+            # "::" takes IPv4 clients too, unless their address has a listener of its own on the same port.
+            shared = sum(other.port == listener.port for other in config.listeners) > 1
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, shared)
         if config.socket_receive_buffer_bytes != -1:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
         sock.bind(address)
@@ -80,7 +81,7 @@ def _bind_path(listener: Listener, config: BrokerConfig) -> socket.socket:
     mask = os.umask(SOCKET_UMASK)
     try:
         if _is_abandoned(listener.path):
-            os.unlink(listener.path)
+            Path(listener.path).unlink()
         sock.bind(listener.path)
         sock.listen(config.socket_listen_backlog_size)
     except OSError as error:
