@@ -10,6 +10,7 @@ header
     64    taken            ticket of the last message that the processor took; written by it, after the row
     72    journal_end      entries ever written to the journal; written by the processor
     80    evictions_done   written by the processor
+    88    rows_used        no channel from this number on was ever used; written by the processor
     128   waiting          per acceptor, on a cache line of its own: it wants to hear of room and closed connections
     256   cleared          how often the rows were emptied; written by the supervisor
     1024  pending          what was handed over: row of ticket t at place t mod PENDING_PLACES; written by the acceptor
@@ -30,6 +31,7 @@ cdef enum:
     TAKEN_AT = 64
     JOURNAL_END_AT = 72
     EVICTIONS_DONE_AT = 80
+    ROWS_USED_AT = 88
     WAITING_AT = 128
     CLEARED_AT = 256
     PENDING_AT = 1024

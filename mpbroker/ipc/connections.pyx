@@ -3,7 +3,7 @@ from libc.string cimport memcpy, memset
 
 from mpbroker.ipc.connections cimport (
     ADDRESS_BYTES, CLEARED_AT, EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, HANDED_AT, JOURNAL_END_AT, JOURNAL_PLACES, PENDING_AT,
-    PENDING_PLACES, ROW_BYTES, ROWS_AT, TAKEN_AT, WAITING_AT, Row,
+    PENDING_PLACES, ROW_BYTES, ROWS_AT, ROWS_USED_AT, TAKEN_AT, WAITING_AT, Row,
 )
 from shm.atomics cimport fence_acquire, fence_full, load_acquire, load_relaxed, store_release
 
@@ -114,6 +114,8 @@ cdef class Ledger:
     def open(self, int channel, uint64_t ticket, int listener, const unsigned char[::1] address) -> None:
         if not 0 <= channel < self.places:
             raise IndexError(f"channel {channel} of {self.places}")
+        if <uint64_t>channel >= load_relaxed(self._word(ROWS_USED_AT)):
+            store_release(self._word(ROWS_USED_AT), channel + 1)
         _fill(&self.rows[channel], ticket, listener, address)
         self._note(ticket, channel, True)
 
@@ -160,7 +162,7 @@ cdef class Ledger:
         cdef uint64_t taken = load_acquire(self._word(TAKEN_AT))
         cdef int i
         found = {}
-        for i in range(self.places):
+        for i in range(<int>load_acquire(self._word(ROWS_USED_AT))):
             if self.rows[i].ticket:
                 row = _read(&self.rows[i])
                 if row is not None:
@@ -197,7 +199,7 @@ cdef class Ledger:
 
     def clear(self) -> None:
         """Behind a fence: the processor is dead, and so are its connections but for those on their way to a successor."""
-        memset(self.rows, 0, self.places * ROW_BYTES)
+        memset(self.rows, 0, load_acquire(self._word(ROWS_USED_AT)) * ROW_BYTES)
         store_release(self._word(EVICTIONS_DONE_AT), load_acquire(self._word(EVICTIONS_ASKED_AT)))
         store_release(self._word(CLEARED_AT), load_relaxed(self._word(CLEARED_AT)) + 1)
 

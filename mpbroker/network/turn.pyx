@@ -267,7 +267,6 @@ cdef class ProcessorTurn:
     ):
         cdef Turn *t = <Turn *>calloc(1, sizeof(Turn))
         cdef Arena arena = memory.arena(process)
-        cdef Ledger ledger = memory.connections(process)
         cdef CounterPage counters = memory.counters(process)
         cdef Doorbell bell = memory.doorbell(process)
         cdef Ring log_answers = memory.ring(LOG_PROCESS, process)
@@ -286,10 +285,9 @@ cdef class ProcessorTurn:
         self.rings = {}
         self.sessions = memory.sessions(process)
         self.meters = memory.meters(process)
-        self.keep = [arena, counters, bell, log_answers, log_bell, orders, fence_orders, queued, ledger]
+        self.keep = [arena, counters, bell, log_answers, log_bell, orders, fence_orders, queued]
         t.process = process
-        t.evictions_asked = ledger._word(EVICTIONS_ASKED_AT)
-        t.evictions_done = ledger._word(EVICTIONS_DONE_AT)
+        self._bind_ledger(memory.connections(process))
         t.arena = &arena.ref
         t.counters = &counters.ref
         t.meters = &self.meters.ref
@@ -333,6 +331,11 @@ cdef class ProcessorTurn:
             raise OSError(errno, "epoll_create1")
         self._watch(t.bell.fd, EPOLLIN | EPOLLET, BELL_TAG)
         self._watch(handover_fd, EPOLLIN, HANDOVER_TAG)
+
+    def _bind_ledger(self, Ledger ledger):
+        self.keep.append(ledger)
+        self.t.evictions_asked = ledger._word(EVICTIONS_ASKED_AT)
+        self.t.evictions_done = ledger._word(EVICTIONS_DONE_AT)
 
     def _watch(self, int fd, uint32_t events, uint64_t tag):
         cdef epoll_event event
