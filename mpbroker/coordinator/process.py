@@ -18,6 +18,7 @@ from enum import Enum
 from functools import partial
 
 from mpbroker.coordinator.announcer import Announcer
+from mpbroker.coordinator.credentials import CredentialAnnouncer
 from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.mailbox import Lender, Peer
 from mpbroker.coordinator.metadata_records import build_metadata_batch, encode_record
@@ -30,9 +31,11 @@ from mpbroker.ipc.metadata import METADATA_SLOT, PartitionImage
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, FatalError, Fence, ProcessContext
 from mpbroker.ipc.slots import SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
-from mpbroker.ipc.topology import COORDINATOR, HANDLERS, LOG, is_handler, name_of
+from mpbroker.ipc.topology import COORDINATOR, HANDLERS, LOG, PROCESSORS, is_handler, name_of
 from mpbroker.log.names import METADATA_TOPIC_ID
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.quotas.mutations import Mutations
+from shm.rates import monotonic_ms
 from shm.table import SlotBusy
 
 # A round takes no more calls from here on, so that its batch stays small enough for every reader.
@@ -81,6 +84,12 @@ class Round:
     draft: MetadataState
     decided: list[tuple[Caller, Message, Decision]] = field(default_factory=list)
 
+    def refund(self) -> None:
+        """Nothing comes of it: the clients' quotas get back what it took from them."""
+        for _, _, decision in self.decided:
+            if decision.mutation:
+                decision.mutation.refund()
+
 
 @dataclass
 class Pending:
@@ -110,11 +119,17 @@ class Coordinator:
         # Dead and not welcomed anew: `roles` may name the successor before we have bound its rings.
         self._fenced: set[int] = set()
         # Slot 0 is the metadata log's own.
-        self._decider = Decider(config, self._table.slots - 1, new_id)
+        burst_s = config.controller_quota_window_num * config.controller_quota_window_size_seconds
+        self._decider = Decider(config, self._table.slots - 1, new_id, Mutations(burst_s, monotonic_ms))
         publisher = BulletinPublisher(
             memory.private.block("bulletin"), memory.words("bulletin_acks"), self._live_handlers
         )
         self._announcer = Announcer(publisher, cluster_id(config.log_dirs), config.node_id)
+        self._credentials = CredentialAnnouncer(
+            BulletinPublisher(
+                memory.private.block("credentials"), memory.words("credential_acks"), self._live_processors
+            )
+        )
         self._state = MetadataState()
         self._slot: Partition | None = None
         self._calls: deque[tuple[Caller, Message]] = deque()
@@ -159,7 +174,8 @@ class Coordinator:
 
     @property
     def sleep_ms(self) -> int:
-        blocked_base = self.phase is Phase.SERVING and self._announcer.has_news
+        news = self._announcer.has_news or self._credentials.has_news
+        blocked_base = self.phase is Phase.SERVING and news
         return POLL_MS if blocked_base or self.phase is Phase.READING else MAX_SLEEP_MS
 
     @property
@@ -172,6 +188,9 @@ class Coordinator:
 
     def _live_handlers(self) -> list[int]:
         return [index for index in HANDLERS if self._context.is_alive(index)]
+
+    def _live_processors(self) -> list[int]:
+        return [index for index in PROCESSORS if self._context.is_alive(index)]
 
     def _bound_handlers(self) -> list[Peer]:
         return [self._peer(index) for index in self._live_handlers() if index not in self._fenced]
@@ -253,6 +272,7 @@ class Coordinator:
         self._log.resume()
         self._resolve_round(state)
         self._remove_leftovers(removed)
+        self._credentials.replaced()
         self._to_open = set(state.topics)
         for topic in state.topics.values():
             self._log.open(topic)
@@ -265,6 +285,7 @@ class Coordinator:
             self._state = state
         elif state.next_offset == self._state.next_offset:
             self._state = state
+            unknown.refund()
             self._calls.extendleft((caller, call) for caller, call, _ in reversed(unknown.decided))
         elif state.next_offset == unknown.draft.next_offset:
             self._complete(unknown, state)
@@ -289,6 +310,7 @@ class Coordinator:
             self._failed.clear()
         if self._round is None and self._calls:
             self._start_round()
+        self._credentials.publish(self._state.credentials)
         if self._announcer.publish(self._state):
             for index in self._live_handlers():
                 self._context.ring(index)
@@ -337,6 +359,7 @@ class Coordinator:
         self._round = None
         if error:
             self._context.log.error("append to the metadata log was refused: %s", code.name)
+            done.refund()
             for caller, _, _ in done.decided:
                 self._answer(caller, Failed(code, code.message))
             return
@@ -364,6 +387,10 @@ class Coordinator:
                 missing.add(token)
                 self._announcer.quotas_changed(decision.quotas)
                 self._announcer.then(partial(self._settle, {token}))
+            if decision.credentials:
+                token = ("known", caller.handler.to_bytes(2) + caller.request.to_bytes(4))
+                missing.add(token)
+                self._credentials.changed(decision.credentials, partial(self._settle, {token}))
             if missing:
                 self._pending.append(Pending(caller, decision.answer, missing))
             else:

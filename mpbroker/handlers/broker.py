@@ -15,6 +15,7 @@ from mpbroker.handlers.answers import Answers
 from mpbroker.handlers.calls import Caller
 from mpbroker.handlers.jobs import Jobs
 from mpbroker.handlers.metadata import Metadata, Topic
+from mpbroker.handlers.throttling import Throttling
 from mpbroker.ipc.listeners import AddedListener
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.session import Session
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from mpbroker.handlers.fetches import Fetches
     from mpbroker.handlers.producer_ids import ProducerIds
     from mpbroker.handlers.readers import Readers
+    from mpbroker.log.places import SegmentPlaces
 
 ANY_EPOCH = -1
 
@@ -52,10 +54,12 @@ class Broker:
     apis: dict[int, Api]
     fetches: Fetches
     readers: Readers
+    places: SegmentPlaces
     producer_ids: ProducerIds
     counters: CounterPage
     session: Callable[[Request], Session]
     listener: Callable[[int], AddedListener]
+    throttling: Throttling
     wall_clock_ms: Callable[[], int] = wall_clock_ms
     monotonic_ms: Callable[[], int] = monotonic_ms
 

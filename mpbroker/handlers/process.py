@@ -23,6 +23,7 @@ from mpbroker.handlers.metadata import Metadata
 from mpbroker.handlers.outbox import Outbox
 from mpbroker.handlers.producer_ids import ProducerIds
 from mpbroker.handlers.readers import Readers
+from mpbroker.handlers.throttling import Throttling
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.handlers.turn import Turn
 from mpbroker.ipc.bulletin import BulletinReader
@@ -82,12 +83,11 @@ class Handler:
         self.arena = memory.arena(context.index)
         self.unsent: set[Outbox] = set()
         processors = processors_of(context.index)
-        self.outboxes = {
-            p: Outbox(memory.ring(context.index, p), partial(context.ring, p), self.unsent)
-            for p in (COORDINATOR, *processors)
-        }
+        rings = {p: memory.ring(context.index, p) for p in (COORDINATOR, *processors)}
+        self.outboxes = {p: Outbox(ring, partial(context.ring, p), self.unsent) for p, ring in rings.items()}
         self.request_arenas = {p: memory.arena(p) for p in processors}
-        self.turn = Turn(context.index, memory, context.counters, TopicTable())
+        self.turn = Turn(context.index, memory, context.counters, TopicTable(), rings)
+        self.turn.fetch_bytes_max = context.config.fetch_max_bytes
         self.open: dict[Exchange, None] = {}
         self.heavy = memory.words("heavy")
         self.is_ready = False
@@ -115,9 +115,10 @@ class Handler:
         table, marks = memory.table(), memory.marks()
         # What a predecessor marked is nobody's wait any more.
         marks.clear_waiter(self.number)
+        metadata = Metadata(context.config, self.turn.topics)
         self.broker = Broker(
             config=context.config,
-            metadata=Metadata(context.config, self.turn.topics),
+            metadata=metadata,
             table=table,
             answers=Answers(context.index, self.arena, lambda p: self.outboxes[p]),
             coordinator=coordinator,
@@ -125,10 +126,14 @@ class Handler:
             apis=all_apis(),
             fetches=Fetches(table, marks, self.number),
             readers=Readers(context.config.log_dirs),
+            places=self.turn.places,
             producer_ids=ProducerIds(coordinator),
             counters=context.counters,
             session=context.session,
             listener=context.listener,
+            throttling=Throttling(
+                context.config, metadata, self.turn.clients, memory.quota_secret, context.session
+            ),
         )
         self.set_log_up(context.is_alive(LOG))
 
@@ -180,6 +185,7 @@ class Handler:
         news = self.news.poll()
         if news:
             self.broker.metadata.apply(news)
+            self.broker.throttling.refresh()
             self.context.counters.set(Counter.COUNT_TOPICS, len(self.broker.metadata.by_id))
             # A topic that is gone, or has come: whoever waits for it has to look.
             self.broker.fetches.look_at_all()
@@ -319,6 +325,7 @@ class Handler:
             self.turn.rebind_log()
             # Its successor may have cut files, or recovered them into others.
             self.broker.readers.forget_all()
+            self.turn.places.forget_all()
             self.broker.fetches.look_at_all()
             self.log_was_fenced = self.turn.paused = False
             self.set_log_up(True)

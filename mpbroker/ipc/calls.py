@@ -26,12 +26,21 @@ class CreateTopic(Struct):
     configs: dict[str, str | None] = {}
 
 
+class Account(Struct):
+    """Whose quota pays for what is created and deleted. `strict`: what it does not cover is refused."""
+
+    user: str
+    client_id: str
+    strict: bool = False
+
+
 class CreateTopics(Struct, tag="create_topics"):
     """handler -> coordinator. `automatic`: by Metadata, so that an existing topic is no error."""
 
     topics: list[CreateTopic]
     validate_only: bool = False
     automatic: bool = False
+    account: Account | None = None
 
 
 class CreatedTopic(Struct):
@@ -46,6 +55,7 @@ class CreatedTopic(Struct):
 
 class CreatedTopics(Struct, tag="created_topics"):
     topics: list[CreatedTopic]
+    throttle_ms: int = 0
 
 
 class DeleteTopics(Struct, tag="delete_topics"):
@@ -53,6 +63,7 @@ class DeleteTopics(Struct, tag="delete_topics"):
 
     names: list[str] = []
     ids: list[bytes] = []
+    account: Account | None = None
 
 
 class DeletedTopic(Struct):
@@ -64,6 +75,7 @@ class DeletedTopic(Struct):
 
 class DeletedTopics(Struct, tag="deleted_topics"):
     topics: list[DeletedTopic]
+    throttle_ms: int = 0
 
 
 class QuotaAlteration(Struct):
@@ -93,6 +105,43 @@ class AllocateProducerIds(Struct, tag="allocate_producer_ids"):
 class ProducerIds(Struct, tag="producer_ids"):
     first: int
     count: int
+
+
+class ScramUpsertion(Struct):
+    """What becomes of a password: nobody can log in elsewhere with it."""
+
+    user: str
+    mechanism: int
+    iterations: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+
+
+class AlterScram(Struct, tag="alter_scram"):
+    """handler -> coordinator: credentials to set, and (user, mechanism) of those to remove."""
+
+    upsertions: list[ScramUpsertion] = []
+    deletions: list[tuple[str, int]] = []
+
+
+class ScramUser(Struct):
+    """What became of a user's alterations, or its credentials as (mechanism, iterations)."""
+
+    user: str
+    error: int = 0
+    message: str | None = None
+    credentials: list[tuple[int, int]] = []
+
+
+class DescribeScram(Struct, tag="describe_scram"):
+    """handler -> coordinator: who has which credentials; None: everybody."""
+
+    users: list[str] | None = None
+
+
+class ScramUsers(Struct, tag="scram_users"):
+    users: list[ScramUser]
 
 
 class EnsureTopic(Struct, tag="ensure_topic"):
@@ -147,6 +196,9 @@ Message = (
     | AlteredQuotas
     | AllocateProducerIds
     | ProducerIds
+    | AlterScram
+    | DescribeScram
+    | ScramUsers
     | EnsureTopic
     | EnsuredTopic
     | RemoveTopic

@@ -25,11 +25,12 @@ from mpbroker.ipc.listeners import (
 )
 from mpbroker.ipc.meters import Meters, Reader
 from mpbroker.ipc.session import Sessions
-from shm import doorbell, marks, region, ring, table
+from shm import doorbell, marks, rates, region, ring, table
 from shm.arena import Arena
 from shm.counters import CounterPage, page_bytes
 from shm.doorbell import Doorbell
 from shm.marks import WaitingMarks
+from shm.rates import SharedRates
 from shm.region import Block, Region
 from shm.ring import Ring
 from shm.table import SlotTable
@@ -67,6 +68,10 @@ CONTROL_QUEUED_REQUESTS = 20
 CHANNELS_PER_PROCESSOR = 32768
 SESSIONS_BYTES = CHANNELS_PER_PROCESSOR * session.BYTES_EACH
 LEDGER_BYTES = ledger_bytes(CHANNELS_PER_PROCESSOR)
+
+# Clients that can be measured at once by each handler; what is idle makes room.
+QUOTA_ROWS = 8192
+QUOTA_SECRET_BYTES = 16
 
 COUNTER_PAGE_BYTES = page_bytes(Counter.COUNTERS, Histogram.HISTOGRAMS)
 assert PROCESSES <= marks.MAX_WAITERS
@@ -151,6 +156,8 @@ class Sizes:
     request_limit_bytes: int = 1 << 30  # per processor: queued.max.request.bytes, or a share of memory
     reply_limit_bytes: int = 1 << 30  # per handler, and of the coordinator and the log process
     arena_extent_bytes: int = 16 << 30  # virtual
+    quota_samples: int = 11
+    quota_window_ms: int = 1000
 
 
 class SharedMemory:
@@ -166,11 +173,13 @@ class SharedMemory:
     word per process, written by it), `roles` (a word per process: its incarnation, 0 while there is none;
     written by the supervisor), `orders` (run or stop; written by the supervisor), `states` (written by the
     process), `fatal` (the broker's exit status, written by the process that cannot go on), `bulletin`
-    (metadata), `bulletin_acks` (a word per reader) and `sessions` (per processor number an entry for each of
-    its channels, written by it).
+    (metadata), `bulletin_acks` (a word per reader), `credentials` and `credential_acks` (the same for
+    SCRAM credentials, which processors read), `sessions` (per processor number an entry for each of
+    its channels, written by it) and `quotas` (what clients have used, per handler: see shm.rates).
     """
 
     BULLETIN_BYTES = 256 << 20
+    CREDENTIALS_BYTES = 64 << 20
 
     def __init__(self, public_path: Path, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -201,12 +210,17 @@ class SharedMemory:
                 Block("states", words),
                 Block("fatal", words),
                 Block("bulletin_acks", words),
+                Block("credential_acks", words),
                 Block("bulletin", self.BULLETIN_BYTES, 4096),
+                Block("credentials", self.CREDENTIALS_BYTES, 4096),
                 Block("sessions", len(PROCESSORS) * SESSIONS_BYTES, 4096),
                 Block("connections", len(PROCESSORS) * LEDGER_BYTES, 4096),
                 Block("listeners", LISTENERS_BYTES, 4096),
+                Block("quotas", rates.block_bytes(len(HANDLERS), QUOTA_ROWS, sizes.quota_samples), 4096),
             ],
         )
+        # Keys of clients in the rates are made with it, so that nobody can choose names that meet.
+        self.quota_secret = os.urandom(QUOTA_SECRET_BYTES)
         self.bell_fds = [Doorbell.new_fd() for _ in range(PROCESSES)]
         self._arenas = {
             index: region.sparse(sizes.arena_extent_bytes)
@@ -242,6 +256,17 @@ class SharedMemory:
 
     def listener_counts(self, number: int) -> ListenerCounts:
         return listener_counts(self.public, number)
+
+    def rates(self, index: int) -> SharedRates:
+        """What clients have used of their quotas, as a handler records it."""
+        return SharedRates(
+            self.private.block("quotas"),
+            len(HANDLERS),
+            QUOTA_ROWS,
+            self.sizes.quota_samples,
+            self.sizes.quota_window_ms,
+            index - FIRST_HANDLER,
+        )
 
     def counters(self, index: int) -> CounterPage:
         return counter_page(self.public, index)

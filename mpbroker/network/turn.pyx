@@ -292,14 +292,12 @@ cdef class ProcessorTurn:
         t.counters = &counters.ref
         t.meters = &self.meters.ref
         begin_counting(t)
-        t.bell = bell.ref
+        t.bell, t.log_bell = bell.ref, log_bell.ref
         t.log_answers = log_answers.ref
-        t.log_bell = log_bell.ref
         t.handover_fd = handover_fd
         t.order = <uint64_t *>(<size_t>&orders[process * 8])
         t.fence_order = <uint64_t *>(<size_t>&fence_orders[process * 8])
-        t.order_seen = load_acquire(t.order)
-        t.fence_order_seen = load_acquire(t.fence_order)
+        t.order_seen, t.fence_order_seen = load_acquire(t.order), load_acquire(t.fence_order)
         t.channel_places = channel_places
         # Places are used from the lowest on: what was never used costs no memory.
         t.channels = <Channel *>calloc(channel_places, sizeof(Channel))
@@ -453,7 +451,7 @@ cdef class ProcessorTurn:
             c = &t.channels[t.opening[i]]
             if c.state != ChannelState.CHANNEL_OPENING:
                 continue
-            base = t.handlers[c.answer.owner - FIRST_HANDLER].arena
+            base = answer_base(t, &c.answer)
             missing = []
             for k in range(c.answer.length):
                 part = parts_of(t, &c.answer) + k

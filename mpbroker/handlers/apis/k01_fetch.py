@@ -1,5 +1,7 @@
 """Fetch (key 1), versions 4-18: slices of segment files, after at most `max_wait_ms` for `min_bytes`.
 
+What the turn could not answer at once (see mpbroker/handlers/fetch.pxd) comes here, and here only is waited.
+
 Topics by name up to v12, by id from v13. There are no fetch sessions: a full fetch (epoch 0 or -1) is
 answered with session id 0, an incremental one with FETCH_SESSION_ID_NOT_FOUND, which makes every client send
 full ones (KIP-227). Followers do not exist. A slice is whole batches but maybe for its end, which clients
@@ -19,16 +21,18 @@ from mpbroker.handlers.metadata import Topic
 from mpbroker.handlers.readers import READ_COMMITTED, bound_of
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import PartitionImage
-from mpbroker.ipc.slots import Request
-from mpbroker.ipc.table import Partition
+from mpbroker.ipc.slots import Request, SlotFlag
+from mpbroker.ipc.table import Partition, read_partition
 from mpbroker.log.reader import Bound, OffsetOutOfRange, SegmentGone, Slice
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.headers import encode_response_frame
 from mpbroker.protocol.messages import FetchRequest, FetchResponse
 from mpbroker.records.errors import CorruptBatch
 
 log = logging.getLogger("mpbroker")
 
+FIRST_FLEXIBLE_VERSION = 12
 FIRST_TOPIC_ID_VERSION = 13
 FULL_FETCH_EPOCHS = (0, -1)
 # A segment that vanished under us was replaced: the table knows more by now, or does so on the next try.
@@ -79,7 +83,11 @@ class Fetch:
         self.request: FetchRequest = exchange.body
         self.slot: Request = exchange.slot
         self.limit = min(self.request.max_bytes, exchange.broker.config.fetch_max_bytes)
-        self.min_bytes = min(self.request.min_bytes, exchange.broker.config.fetch_max_bytes)
+        if exchange.broker.throttling.on:
+            # More than that would have to wait, and would be as much the next time.
+            quota = exchange.broker.throttling.fetch_bytes_max(exchange)
+            self.limit = self.limit if quota is None else min(self.limit, quota)
+        self.min_bytes = min(self.request.min_bytes, self.limit)
         self.deadline_ms = exchange.broker.monotonic_ms() + max(0, self.request.max_wait_ms)
 
     # ---- what the purgatory calls ----
@@ -103,7 +111,13 @@ class Fetch:
     def start(self) -> None:
         broker = self.exchange.broker
         broker.counters.add(Counter.COUNT_FETCHES)
-        broker.fetches.park(self, self._slots(), self.deadline_ms, self._parked)
+        slots = self._slots()
+        if self.slot.flags & SlotFlag.AGAIN:
+            # Its processor found other files than we have open.
+            for slot in slots:
+                broker.readers.forget(read_partition(broker.table, slot))
+                broker.places.forget(slot)
+        broker.fetches.park(self, slots, self.deadline_ms, self._parked)
 
     def _parked(self) -> None:
         self.exchange.broker.counters.add(Counter.COUNT_FETCHES_PARKED)
@@ -146,7 +160,21 @@ class Fetch:
                 FetchResponse.FetchableTopicResponse(asked.topic, asked.topic_id, answers)
             )
         if settled or not self.request.topics or total >= self.min_bytes:
-            self.exchange.reply(response)
+            self._reply(response)
+
+    def _reply(self, response: FetchResponse) -> None:
+        """Or tells the client to come again later, without charging it for records that it does not get."""
+        exchange = self.exchange
+        if exchange.broker.throttling.on and exchange.charge(self._size_of(response)):
+            response = FetchResponse()
+        exchange.reply(response)
+
+    def _size_of(self, response: FetchResponse) -> int:
+        """As Kafka counts it: the body and its size field."""
+        slot = self.exchange.slot
+        frame = encode_response_frame(slot.api_key, slot.api_version, slot.correlation, response)
+        header_bytes = 4 if slot.api_version < FIRST_FLEXIBLE_VERSION else 5
+        return sum(len(segment) for segment in frame) - header_bytes
 
     def _read(self, topic: Topic | ErrorCode, wanted: Wanted, budget: int, first: bool) -> Read:
         if isinstance(topic, ErrorCode):
@@ -181,6 +209,9 @@ class Fetch:
             most = min(wanted.partition_max_bytes, budget)
             reader = broker.readers.get(topic.name, now)
             piece = reader.fetch_slice(wanted.fetch_offset, max(most, 0), bound, min_one_batch=first)
+            if piece is not None:
+                # The next one is for the turn.
+                broker.places.learn(image.slot, image.slot_generation, piece.segment_base, piece.path)
         return self._found(index, image, now, bound, piece)
 
     def _refusal(self, wanted: Wanted, now: Partition) -> ErrorCode | None:
