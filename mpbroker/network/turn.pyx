@@ -564,12 +564,7 @@ cdef class ProcessorTurn:
 
     def close_listener(self, int listener) -> None:
         """Closes all connections that came by a listener."""
-        cdef uint32_t i
-        cdef Channel *c
-        for i in range(self.t.channels_used):
-            c = &self.t.channels[i]
-            if c.connection and c.listener == listener:
-                close_channel(self.t, c, CloseReason.CLOSED_LISTENER, 0)
+        close_all_of(self.t, listener)
         publish(self.t)
 
     def close_least_recently_active(self, listeners=None):
