@@ -140,7 +140,10 @@ class Consumer:
 def _print_all(consumer: Consumer, render: Part, out: BinaryIO) -> None:
     for partition, group in consumer.groups():
         # One write per batch, also when Python was told not to buffer.
-        out.write(b"".join([render(consumer.topic.name, partition, record) for record in group]))
+        left = memoryview(b"".join([render(consumer.topic.name, partition, record) for record in group]))
+        while left:
+            # A stream without a buffer may take a part.
+            left = left[out.write(left) :]
         out.flush()
 
 
