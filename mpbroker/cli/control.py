@@ -25,7 +25,7 @@ class ControlClient:
 
     def __init__(self, runtime_dir: Path, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self.path = runtime_dir / CONTROL_NAME
-        self._timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds
 
     @classmethod
     def find(cls, log_dirs: str | None) -> "ControlClient":
@@ -54,7 +54,7 @@ class ControlClient:
             packet = self._exchange(request)
         except TimeoutError as error:
             raise CliError(
-                f"the supervisor at {self.path} has not answered within {self._timeout_seconds:g} s"
+                f"the supervisor at {self.path} has not answered within {self.timeout_seconds:g} s"
             ) from error
         except OSError as error:
             raise self._explain(error) from error
@@ -75,7 +75,7 @@ class ControlClient:
         directory = os.open(self.path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-                connection.settimeout(self._timeout_seconds)
+                connection.settimeout(self.timeout_seconds)
                 connection.connect(f"/proc/self/fd/{directory}/{self.path.name}")
                 connection.send(request)
                 return connection.recv(REPLY_BYTES_MAX)

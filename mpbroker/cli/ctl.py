@@ -6,6 +6,9 @@ from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.output import print_document, print_json
 
+# A worker that leaves waits for slow clients to take what it has for them, as long as the supervisor lets it.
+RESIZE_TIMEOUT_SECONDS = 120.0
+
 
 def status(log_dirs: str | None, *, as_json: bool) -> None:
     """What the supervisor says of itself and its processes."""
@@ -21,7 +24,9 @@ def resize(log_dirs: str | None, handlers: int | None, processors: int | None, *
     given = {name: number for name, number in wanted.items() if number is not None}
     if not given:
         raise CliError("nothing to resize: give --handlers N, --processors N or both", USAGE_ERROR)
-    _show(ControlClient.find(log_dirs).call("resize", **given), as_json=as_json)
+    supervisor = ControlClient.find(log_dirs)
+    supervisor.timeout_seconds = RESIZE_TIMEOUT_SECONDS
+    _show(supervisor.call("resize", **given), as_json=as_json)
 
 
 def short(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -16,6 +16,8 @@ from mpbroker.handlers.calls import Caller
 from mpbroker.handlers.jobs import Jobs
 from mpbroker.handlers.metadata import Metadata, Topic
 from mpbroker.ipc.metadata import PartitionImage
+from mpbroker.ipc.session import Session
+from mpbroker.ipc.slots import Request
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.protocol.errors import ErrorCode
 from shm.counters import CounterPage
@@ -63,6 +65,7 @@ class Broker:
     readers: Readers
     producer_ids: ProducerIds
     counters: CounterPage
+    session: Callable[[Request], Session]
     wall_clock_ms: Callable[[], int] = wall_clock_ms
     monotonic_ms: Callable[[], int] = monotonic_ms
     host_name: str = field(default_factory=socket.gethostname)

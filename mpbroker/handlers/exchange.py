@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.headers import encode_response_frame
@@ -40,8 +41,13 @@ class Exchange:
     def version(self) -> int:
         return self.slot.api_version
 
+    @property
+    def session(self) -> Session:
+        """Who sent the request. Only while it is not answered: then the connection may be gone."""
+        return self.broker.session(self.slot)
+
     def __str__(self) -> str:
-        who = f"client '{self.client_id}' (connection {self.slot.connection:#x})"
+        who = f"client '{self.client_id}' (connection {self.session.connection_id})"
         return f"{self.api.name} v{self.version} of {who}"
 
     def run(self) -> None:

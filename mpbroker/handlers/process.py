@@ -66,6 +66,7 @@ log = logging.getLogger("mpbroker")
 RETRY_FULL_RING_MS = 2
 # How long a stopping handler waits for log process and coordinator to answer what it took.
 STOP_PATIENCE_MS = 5_000
+LEAVING_ROUND_MS = 5
 
 _CLIENT_ID_AT = 12
 _LENGTH = struct.Struct(">h")
@@ -125,6 +126,7 @@ class Handler:
             readers=Readers(context.config.log_dirs),
             producer_ids=ProducerIds(coordinator),
             counters=context.counters,
+            session=context.session,
         )
         self.set_log_up(context.is_alive(LOG))
 
@@ -137,6 +139,7 @@ class Handler:
         while not self.context.must_stop():
             self.round(self.sleep_ms())
         self.finish()
+        self.await_returns()
         self.context.stopped()
         return ExitCode.STOPPED
 
@@ -244,8 +247,8 @@ class Handler:
             body, _ = decode_request(slot.api_key, slot.api_version, frame, slot.body)
         except (MalformedMessage, UnicodeDecodeError) as error:
             log.warning(
-                "closing connection %x: malformed %s v%d: %s",
-                slot.connection,
+                "closing connection %s: malformed %s v%d: %s",
+                self.context.session(slot).connection_id,
                 api.name,
                 slot.api_version,
                 error,
@@ -267,12 +270,13 @@ class Handler:
             try:
                 self.broker.answers.send(slot, frame)
             except ArenaFull as error:
-                log.error("closing connection %x: no memory for an answer: %s", slot.connection, error)
+                connection_id = self.context.session(slot).connection_id
+                log.error("closing connection %s: no memory for an answer: %s", connection_id, error)
                 self.broker.answers.close(slot)
             return
         log.warning(
-            "closing connection %x: API key %d version %d is not served",
-            slot.connection,
+            "closing connection %s: API key %d version %d is not served",
+            self.context.session(slot).connection_id,
             slot.api_key,
             slot.api_version,
         )
@@ -346,18 +350,27 @@ class Handler:
             self.broker.coordinator.fenced()
 
     def finish(self) -> None:
-        """Takes nothing new; waits for what it asked of others, as long as that makes sense."""
-        self.turn.paused = True
-        self.broker.fetches.expire_all()
+        """Nobody gives it anything new: answers what it has, and waits for log process and coordinator."""
         until_ms = monotonic_ms() + (0 if self.context.orphaned else STOP_PATIENCE_MS)
+        self.round(0)
         while self.has_unfinished() and monotonic_ms() < until_ms:
-            self.round(RETRY_FULL_RING_MS)
+            self.broker.fetches.expire_all()
+            self.round(LEAVING_ROUND_MS)
         for exchange in list(self.open):
             exchange.close()
         self.flush()
 
     def has_unfinished(self) -> bool:
         return bool(self.open or self.turn.waiting_jobs or self.unsent)
+
+    def await_returns(self) -> None:
+        """The answers that processors still send lie in this handler's arena, which goes with it.
+
+        Slow clients may take long, and how long they may is the supervisor's to say. A processor that dies or
+        leaves is fenced, which returns what it had.
+        """
+        while (self.unsent or self.broker.answers.lent_blocks) and not self.context.orphaned:
+            self.round(LEAVING_ROUND_MS)
 
 
 def _client_id(frame: memoryview) -> str:

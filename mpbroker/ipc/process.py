@@ -4,6 +4,7 @@ Orders are state in shared words, never queued messages: each process looks at i
 does what is new. `orders` says run or stop. `fence_orders` says that a role died (drop what is left of it,
 then acknowledge) or that its successor is there (bind its rings anew, then acknowledge). Some deaths are
 mended in stages, so that what depends on what is done in order; the stage is in the order, 0 for a welcome.
+A role that leaves a running broker is announced in the same way (`LEAVING`: give it nothing new).
 `roles` is changed when all have acknowledged the welcome: who sees the role there when it starts gets none.
 """
 
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.session import Session, Sessions
+from mpbroker.ipc.slots import Request
 from mpbroker.ipc.topology import PROCESSES, SUPERVISOR, SharedMemory, name_of
 from shm.counters import CounterPage
 from shm.doorbell import Doorbell
@@ -29,6 +32,8 @@ MAX_SLEEP_MS = 300
 # The stages of the log process's death that handlers take part in: they close what was under way with it and
 # pause, and go on when the processors have done their part.
 LOG_FENCE_CLOSE, LOG_FENCE_RESUME = 1, 3
+# The stage of an order that is no death: the role will leave, and gets nothing new from now on.
+LEAVING = 255
 
 
 class Order(IntEnum):
@@ -53,7 +58,14 @@ class ExitCode(IntEnum):
 
 
 class FatalError(Exception):
-    """Stops the whole broker with a message that says what, where and what to do."""
+    """Stops the whole broker, with a message that says what, where and what to do, and its exit status.
+
+    (Kafka: FatalExitError.)
+    """
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,7 @@ class Fence:
     role: int
     stage: int
     alive: bool
+    leaving: bool = False  # neither: it lives, and is about to leave
 
 
 def pack_fence(sequence: int, stage: int, role: int) -> int:
@@ -90,6 +103,7 @@ class ProcessContext:
         self._fence_orders = memory.words("fence_orders")
         self._fence_acks = memory.words("fence_acks")
         self._roles = memory.words("roles")
+        self._sessions: dict[int, Sessions] = {}
         self._fence_seen = self._fence_orders.load(index)
         # The supervisor is gone: nobody mends deaths any more, so what was asked of others may never come.
         self.orphaned = False
@@ -107,6 +121,10 @@ class ProcessContext:
         self._states.store(self.index, State.STOPPED)
         self.ring(SUPERVISOR)
 
+    def fatal(self, status: int) -> None:
+        """Leaves the broker's exit status for the supervisor, before this process exits with FATAL."""
+        self.memory.words("fatal").store(self.index, status)
+
     def must_stop(self) -> bool:
         return self.orphaned or self._orders.load(self.index) == Order.STOP
 
@@ -120,12 +138,19 @@ class ProcessContext:
         if order == self._fence_seen:
             return None
         role, stage = order & 0xFF, order >> 8 & 0xFF
-        return Fence(role, stage, alive=stage == 0)
+        return Fence(role, stage, alive=stage == 0, leaving=stage == LEAVING)
 
     def acknowledge_fence(self) -> None:
         self._fence_seen = self._fence_orders.load(self.index)
         self._fence_acks.store(self.index, self._fence_seen)
         self.ring(SUPERVISOR)
+
+    def session(self, request: Request) -> Session:
+        """Who sent a request that this process holds. Raises session.SessionGone if it does not hold it."""
+        sessions = self._sessions.get(request.processor)
+        if sessions is None:
+            sessions = self._sessions[request.processor] = self.memory.sessions(request.processor)
+        return sessions.of(request.channel, request.connection)
 
     def ring(self, index: int) -> None:
         """Wakes another process if it sleeps; call once after publishing a batch."""

@@ -42,7 +42,7 @@ cpdef enum SlotKind:
     ANSWER = 13         # the answer to a CALL; also ends the lease of the CALL's block
 
 cpdef enum SlotFlag:
-    HEAVY = 1           # REQUEST: went alone to a handler with nothing waiting
+    HEAVY = 1           # REQUEST: of unknown cost; it went alone, to a handler with nothing waiting if there was one
 
 cdef struct RequestSlot:
     uint8_t kind

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpbroker.config import workers
+from mpbroker.ipc import session
 from mpbroker.ipc import table as partition_table
 from mpbroker.ipc.counters import Counter, Histogram
+from mpbroker.ipc.session import Sessions
 from shm import doorbell, marks, region, ring, table
 from shm.arena import Arena
 from shm.counters import CounterPage, page_bytes
@@ -44,6 +46,9 @@ HANDLERS = tuple(range(FIRST_HANDLER, PROCESSES))
 REQUEST_RING_SLOTS = 1024
 ANSWER_RING_SLOTS = 4096
 CALL_RING_SLOTS = 256
+# Connections that one processor can serve at once.
+CHANNELS_PER_PROCESSOR = 32768
+SESSIONS_BYTES = CHANNELS_PER_PROCESSOR * session.BYTES_EACH
 
 COUNTER_PAGE_BYTES = page_bytes(Counter.COUNTERS, Histogram.HISTOGRAMS)
 assert PROCESSES <= marks.MAX_WAITERS
@@ -117,7 +122,9 @@ class SharedMemory:
     written by the handler), `fence_orders` (a word per process, written by the supervisor), `fence_acks` (a
     word per process, written by it), `roles` (a word per process: its incarnation, 0 while there is none;
     written by the supervisor), `orders` (run or stop; written by the supervisor), `states` (written by the
-    process), `bulletin` (metadata) and `bulletin_acks` (a word per reader).
+    process), `fatal` (the broker's exit status, written by the process that cannot go on), `bulletin`
+    (metadata), `bulletin_acks` (a word per reader) and `sessions` (per processor number an entry for each of
+    its channels, written by it).
     """
 
     BULLETIN_BYTES = 256 << 20
@@ -148,8 +155,10 @@ class SharedMemory:
                 Block("roles", words),
                 Block("orders", words),
                 Block("states", words),
+                Block("fatal", words),
                 Block("bulletin_acks", words),
                 Block("bulletin", self.BULLETIN_BYTES, 4096),
+                Block("sessions", MAX_PROCESSORS * SESSIONS_BYTES, 4096),
             ],
         )
         self.bell_fds = [Doorbell.new_fd() for _ in range(PROCESSES)]
@@ -171,6 +180,11 @@ class SharedMemory:
         """The owner's allocator, or a borrower's view."""
         limit = self.sizes.request_limit_bytes if is_processor(index) else self.sizes.reply_limit_bytes
         return Arena(self._arenas[index], limit)
+
+    def sessions(self, index: int) -> Sessions:
+        """The connections of a processor, for itself or for whoever holds requests of it."""
+        at = (index - FIRST_PROCESSOR) * SESSIONS_BYTES
+        return Sessions(self.private.block("sessions")[at : at + SESSIONS_BYTES])
 
     def counters(self, index: int) -> CounterPage:
         return counter_page(self.public, index)

@@ -31,6 +31,7 @@ cdef struct Channel:
     uint8_t ended               # the client has sent its last byte; no further edge tells so
     uint8_t parked
     uint8_t deferred            # is in the list of channels to look at again
+    uint8_t unreported          # closed, and Python has not been told: the place and its session stay until then
     uint16_t listener
     uint16_t handler            # handler number that has the request
     uint32_t index

@@ -13,10 +13,11 @@ cdef inline void enqueue(Turn *t, Channel *c) noexcept nogil:
     t.fifo_tail += 1
 
 cdef inline void free_place(Turn *t, Channel *c) noexcept nogil:
-    """While the channel is in the deferred list its place is not given out; whoever walks the list does it then."""
+    """While the channel is in the deferred list, or its end has not been reported, its place is not given out; whoever
+    takes it from there does it then."""
     c.state = ChannelState.CHANNEL_FREE
     c.connection = 0
-    if not c.deferred:
+    if not c.deferred and not c.unreported:
         t.free_channels[t.free_count] = c.index
         t.free_count += 1
 
@@ -106,13 +107,13 @@ cdef void close_channel(Turn *t, Channel *c, uint32_t reason, int64_t detail) no
         c.stash = 0
     close(c.fd)
     c.fd = -1
-    if t.closed_count < MOST_CLOSED:
-        event = &t.closed[t.closed_count]
-        event.channel = c.index
-        event.reason = reason
-        event.connection = c.connection
-        event.detail = detail
-        t.closed_count += 1
+    event = &t.closed[t.closed_count]
+    event.channel = c.index
+    event.reason = reason
+    event.connection = c.connection
+    event.detail = detail
+    t.closed_count += 1
+    c.unreported = 1
     counter_add(t.counters, Counter.COUNT_CONNECTIONS_CLOSED, 1)
     if c.state == ChannelState.CHANNEL_WAITING:
         c.state = ChannelState.CHANNEL_CLOSED

@@ -72,7 +72,7 @@ cdef Peer *least_loaded(Turn *t) noexcept nogil:
     for i in range(t.handler_count):
         h = (t.last_handler + i) % t.handler_count
         peer = &t.handlers[h]
-        if not peer.alive or peer.owed_count or ring_room(&peer.requests) == 0:
+        if not peer.alive or peer.leaving or peer.owed_count or ring_room(&peer.requests) == 0:
             continue
         cost = peer.load + (1000000 if load_relaxed(peer.heavy) else 0)
         if cost < least:
@@ -145,7 +145,7 @@ cdef void dispatch(Turn *t) noexcept nogil:
 cdef void want_room(Turn *t) noexcept nogil:
     cdef uint32_t h
     for h in range(t.handler_count):
-        if t.handlers[h].alive:
+        if t.handlers[h].alive and not t.handlers[h].leaving:
             ring_want_space(&t.handlers[h].requests, True)
             t.handlers[h].wants_room = True
             if ring_room(&t.handlers[h].requests):

@@ -42,7 +42,7 @@ cdef void mend_handler(Turn *t, uint32_t number) noexcept nogil:
         else:
             c.state = ChannelState.CHANNEL_READING
             close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, peer.process)
-    peer.alive = False
+    peer.alive = peer.leaving = False
     peer.known = False
     peer.load = 0
     peer.owed_count = 0

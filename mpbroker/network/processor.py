@@ -7,6 +7,7 @@ closed, and does what the supervisor orders. The rest happens in `turn.pyx` with
 from __future__ import annotations
 
 import array
+import errno
 import os
 import socket
 import struct
@@ -14,6 +15,7 @@ import time
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
+from mpbroker.ipc.session import SecurityProtocol
 from mpbroker.network import turn
 from mpbroker.network.channel import CloseReason
 from mpbroker.network.turn import ProcessorTurn
@@ -24,7 +26,6 @@ HANDOVER = struct.Struct("<H")
 FDS_PER_MESSAGE = 1
 # As Kafka's Processor: at most this many new sockets per wake-up, so that the others are not kept waiting.
 NEW_CONNECTIONS_MAX = 20
-CHANNEL_PLACES = 32768
 NO_FLEXIBLE_VERSION = 32767
 UNKNOWN_KEY = -1
 IDLE_CHECK_MS = 1000
@@ -70,7 +71,7 @@ class Processor:
             context.index,
             handover.fileno(),
             first_flexible_versions(),
-            CHANNEL_PLACES,
+            topology.CHANNELS_PER_PROCESSOR,
             config.socket_request_max_bytes,
             config.queued_max_requests,
             connection_prefix(context.index, context.incarnation),
@@ -98,10 +99,10 @@ class Processor:
         flags = self.turn.turn(timeout_ms)
         if flags & turn.OPENING:
             self._open_files()
-        if flags & turn.CONNECTIONS:
-            self._take_connections()
         if flags & turn.CLOSED:
             self._report_closed()
+        if flags & turn.CONNECTIONS:
+            self._take_connections()
 
     def _obey(self) -> None:
         fence = self.context.pending_fence()
@@ -109,7 +110,9 @@ class Processor:
             return
         if topology.is_handler(fence.role):
             number = fence.role - topology.FIRST_HANDLER
-            if fence.alive:
+            if fence.leaving:
+                self.turn.leave_handler(number)
+            elif fence.alive:
                 self.turn.welcome_handler(number)
             else:
                 self.turn.fence_handler(number)
@@ -121,32 +124,40 @@ class Processor:
         self._report_closed()
         self.context.acknowledge_fence()
 
-    def _take_connections(self) -> None:
+    def _take_connections(self) -> bool:
+        """Whether there may be more of them."""
         for _ in range(NEW_CONNECTIONS_MAX):
             try:
                 message, fds, _, _ = socket.recv_fds(self.handover, HANDOVER.size, FDS_PER_MESSAGE)
             except BlockingIOError:
-                return
+                return False
             if not fds:
                 self.log.error(
                     "a connection was lost: this processor has no descriptor left for it. "
                     "Raise the limit of open files (LimitNOFILE)"
                 )
-                return
+                return True
             (listener,) = HANDOVER.unpack(message)
             try:
-                connection = self.turn.add_connection(fds[0], listener)
+                added = self._add_connection(fds[0], listener)
             except OSError as error:
                 os.close(fds[0])
-                self.log.warning("a new connection could not be registered: %s", error)
+                # The client may have gone before it was served.
+                level = self.log.debug if error.errno == errno.ENOTCONN else self.log.warning
+                level("a new connection could not be registered: %s", error)
                 continue
-            if not connection:
+            if added is None:
                 os.close(fds[0])
                 self.log.error(
                     "a connection was refused: this processor serves %d already. "
                     "Start more processors (--processors)",
-                    CHANNEL_PLACES,
+                    topology.CHANNELS_PER_PROCESSOR,
                 )
+        return True
+
+    def _add_connection(self, fd: int, listener: int) -> tuple[int, int] | None:
+        protocol = SecurityProtocol[self.context.config.listeners[listener].protocol]
+        return self.turn.add_connection(fd, listener, protocol)
 
     def _open_files(self) -> None:
         """Opens the segments that answers wait for; what is not there any more goes back to a handler."""
@@ -172,10 +183,10 @@ class Processor:
         return True
 
     def _report_closed(self) -> None:
-        for connection, reason, detail, _ in self.turn.closed():
+        for session, reason, detail in self.turn.closed():
             why = describe_close(reason, detail)
             level = self.log.debug if reason in _QUIET else self.log.warning
-            level("connection %x closed: %s", connection, why)
+            level("connection %s closed: %s", session.connection_id, why)
 
     def _close_idle(self) -> None:
         if self.idle_ns < 0:
@@ -188,6 +199,10 @@ class Processor:
     def _drain(self) -> None:
         """Answers what is under way, takes nothing new; then the rest is closed with the process."""
         self.turn.saw_orders()
+        # The acceptor gives nothing more to one that leaves; what it gave before must not wait for a
+        # successor.
+        while self._take_connections():
+            pass
         self.turn.stop_reading()
         patience_ms = 0 if self.context.orphaned else DRAIN_TIMEOUT_MS
         deadline_ns = time.monotonic_ns() + patience_ms * 1_000_000

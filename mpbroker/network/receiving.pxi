@@ -40,6 +40,36 @@ cdef bint read_uvarint(const uint8_t *bytes, uint64_t *at, uint64_t end, uint64_
         shift += 7
     return False
 
+cdef inline bint is_alphanumeric(uint8_t a) noexcept nogil:
+    return 48 <= a <= 57 or 65 <= a <= 90 or 97 <= a <= 122
+
+cdef bint is_software(const uint8_t *text, uint64_t length) noexcept nogil:
+    """What KIP-511 accepts: letters, digits, dashes and dots, a letter or digit at either end."""
+    cdef uint64_t i
+    if length == 0 or not is_alphanumeric(text[0]) or not is_alphanumeric(text[length - 1]):
+        return False
+    for i in range(length):
+        if not is_alphanumeric(text[i]) and text[i] != c'-' and text[i] != c'.':
+            return False
+    return True
+
+cdef void note_software(Turn *t, Channel *c) noexcept nogil:
+    """An ApiVersions request names the client's software: the session has it before the request is queued. What is
+    malformed or not valid is left to the handler, who answers it."""
+    cdef const uint8_t *frame = t.arena.base + c.block
+    cdef uint64_t at = c.body, name, name_bytes, version, version_bytes
+    if c.api_version < t.first_flexible[API_VERSIONS] or c.api_version > API_VERSIONS_LATEST:
+        return
+    if not read_uvarint(frame, &at, c.needed, &name_bytes) or name_bytes == 0 or name_bytes - 1 > c.needed - at:
+        return
+    name = at
+    at += name_bytes - 1
+    if not read_uvarint(frame, &at, c.needed, &version_bytes) or version_bytes == 0 or version_bytes - 1 > c.needed - at:
+        return
+    version = at
+    if is_software(frame + name, name_bytes - 1) and is_software(frame + version, version_bytes - 1):
+        session_software(&t.sessions[c.index], frame + name, name_bytes - 1, frame + version, version_bytes - 1)
+
 cdef void frame_whole(Turn *t, Channel *c) noexcept nogil:
     """Mutes the channel and puts its request into the FIFO; bytes behind the frame are kept for later."""
     cdef uint32_t extra = c.received - c.needed
@@ -60,6 +90,8 @@ cdef void frame_whole(Turn *t, Channel *c) noexcept nogil:
     if c.api_key < 0 or c.api_key >= API_KEYS or t.first_flexible[c.api_key] < 0:
         close_channel(t, c, CloseReason.CLOSED_UNKNOWN_API, c.api_key)
         return
+    if c.api_key == API_VERSIONS:
+        note_software(t, c)
     c.expected = c.needed
     c.received_ns = t.now_ns
     c.state = ChannelState.CHANNEL_WAITING

@@ -1,6 +1,7 @@
 """The state of the processor's native turn; turn.pyx has its phases."""
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from mpbroker.ipc.session cimport SessionEntry, Sessions
 from mpbroker.network.channel cimport Channel
 from mpbroker.network.files cimport FileTable
 from shm.arena cimport ArenaRef
@@ -13,13 +14,13 @@ cdef enum:
     MOST_EVENTS = 512
     FIFO_PLACES = 65536         # a power of two; at least as many as there can be channels with a request each
     API_KEYS = 128
-    MOST_CLOSED = 4096
 
 cdef struct Peer:
     uint32_t number             # handler number
     uint32_t process            # process index
     bint known                  # its rings are bound
-    bint alive                  # requests may go to it
+    bint alive                  # it has a process
+    bint leaving                # it finishes what it has, and gets nothing new
     bint wants_room             # we asked for room in `requests`
     RingRef requests            # to the handler
     RingRef answers             # from the handler
@@ -51,6 +52,7 @@ cdef struct Turn:
     RingRef log_answers
     BellRef log_bell
     Channel *channels
+    SessionEntry *sessions      # by channel
     uint32_t channel_places
     uint32_t *free_channels
     uint32_t free_count
@@ -74,7 +76,7 @@ cdef struct Turn:
     int16_t first_flexible[128] # per API key: first version with request header 2; 32767: none; -1: unknown key
     uint64_t now_ns
     FileTable files
-    Event closed[MOST_CLOSED]          # connections closed since Python looked
+    Event *closed               # connections closed since Python looked; room for all there can be
     uint32_t closed_count
     uint32_t opening[1024]      # channels in CHANNEL_OPENING since Python looked
     uint32_t opening_count
@@ -83,6 +85,7 @@ cdef struct Turn:
 cdef class ProcessorTurn:
     cdef Turn *t
     cdef object memory
+    cdef readonly Sessions sessions
     cdef list keep
     cdef dict rings
     cdef uint64_t order_now

@@ -17,6 +17,7 @@ from libc.string cimport memcpy, memmove, memset
 from posix.unistd cimport close
 
 from mpbroker.ipc.counters cimport Counter, Histogram
+from mpbroker.ipc.session cimport SessionEntry, Sessions, session_software
 from mpbroker.ipc.slots cimport Part, PartKind, ReplySlot, RequestSlot, ReturnSlot, SlotFlag, SlotKind
 from mpbroker.network.channel cimport Channel, ChannelState, CloseReason
 from mpbroker.network.files cimport FILE_LIMIT, FILE_PLACES, OpenFile, file_find, file_hash
@@ -31,6 +32,7 @@ from shm.ring cimport (
 from shm.atomics cimport load_acquire, load_relaxed
 
 from mpbroker.ipc import topology
+from mpbroker.protocol.api_keys import ApiKey, valid_versions
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -55,6 +57,7 @@ cdef extern from "<sys/sendfile.h>" nogil:
 
 cdef enum:
     NO_HANDLER = 0xFFFF
+    FIRST_PROCESSOR = 8             # mpbroker.ipc.topology.FIRST_PROCESSOR, checked at import
     FIRST_HANDLER = 24              # mpbroker.ipc.topology.FIRST_HANDLER, checked at import
     LOG_PROCESS = 3                 # mpbroker.ipc.topology.LOG, checked at import
     SMALL_BLOCK = 1984              # bytes of the smallest size class: most requests fit
@@ -66,13 +69,16 @@ cdef enum:
     TURN_CLOSED = 2
     TURN_OPENING = 4
     API_PRODUCE = 0
+    API_VERSIONS = 18
     API_INIT_PRODUCER_ID = 22
     API_DESCRIBE_CONFIGS = 32
     HEAVY_BYTES = 1 << 18           # a produce of this size is alone with its handler
     DEATHS_MAX = 2
     OPEN_TRIES_MAX = 3
 
+assert FIRST_PROCESSOR == topology.FIRST_PROCESSOR
 assert FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG and MOST_HANDLERS == topology.MAX_HANDLERS
+cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
 # What epoll says of the two descriptors that are no channels.
 cdef uint32_t BELL_TAG = <uint32_t>0xFFFFFFFFu
 cdef uint32_t HANDOVER_TAG = <uint32_t>0xFFFFFFFEu
@@ -216,9 +222,12 @@ cdef class ProcessorTurn:
         cdef unsigned char[::1] orders = memory.private.block("orders")
         cdef unsigned char[::1] fence_orders = memory.private.block("fence_orders")
         cdef uint32_t i
+        if channel_places > topology.CHANNELS_PER_PROCESSOR:
+            raise ValueError(f"{channel_places} channels: there are {topology.CHANNELS_PER_PROCESSOR} sessions")
         self.t = t
         self.memory = memory
         self.rings = {}
+        self.sessions = memory.sessions(process)
         self.keep = [arena, counters, bell, log_answers, log_bell, orders, fence_orders]
         t.process = process
         t.arena = &arena.ref
@@ -233,6 +242,8 @@ cdef class ProcessorTurn:
         t.fence_order_seen = load_acquire(t.fence_order)
         t.channel_places = channel_places
         t.channels = <Channel *>calloc(channel_places, sizeof(Channel))
+        t.sessions = self.sessions.entries
+        t.closed = <Event *>calloc(channel_places, sizeof(Event))
         t.free_channels = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
         t.deferred = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
         t.deferred_now = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
@@ -281,15 +292,20 @@ cdef class ProcessorTurn:
             flags = run_turn(self.t, timeout_ms)
         return flags
 
-    def add_connection(self, int fd, int listener) -> int:
-        """Takes over a connected non-blocking socket; returns the connection id, or 0 when all places are taken."""
+    def add_connection(self, int fd, int listener, int protocol=0, bint privileged=False):
+        """Takes over a connected non-blocking socket; returns (channel, connection), or None when all places are taken.
+
+        Raises OSError: the socket stays the caller's.
+        """
         cdef Turn *t = self.t
         cdef Channel *c
         cdef uint32_t index
         if t.free_count == 0:
-            return 0
+            return None
         index = t.free_channels[t.free_count - 1]
-        # First, because it may fail: then the place is free and the socket the caller's.
+        # First what may fail: then the place is free and the socket the caller's.
+        self.sessions.open(
+            index, t.next_connection + 1, fd, t.process - FIRST_PROCESSOR, listener, protocol, privileged)
         self._watch(
             fd, <uint32_t>(EPOLLIN | EPOLLOUT | EPOLLRDHUP) | EPOLLET, <uint64_t><uint32_t>(t.next_connection + 1) << 32 | index)
         t.free_count -= 1
@@ -304,13 +320,26 @@ cdef class ProcessorTurn:
         c.connection = t.next_connection
         c.last_active_ns = monotonic_ns()
         counter_add(t.counters, Counter.COUNT_CONNECTIONS_CREATED, 1)
-        return c.connection
+        return index, c.connection
 
-    def closed(self) -> list[tuple[int, int, int, int]]:
-        """(connection, reason, detail, channel) of what was closed since the last call."""
+    def set_session(self, uint32_t channel, uint64_t connection, **known) -> None:
+        """What authentication found out: see `Sessions.set`. Only while no request of the connection is with a handler."""
+        if channel < self.t.channel_places and self.t.channels[channel].state == ChannelState.CHANNEL_WAITING:
+            raise RuntimeError(f"channel {channel} has a request under way: its session must not change")
+        self.sessions.set(channel, connection, **known)
+
+    def closed(self):
+        """(session, reason, detail) of what was closed since the last call; its places may be used again now."""
         cdef uint32_t i
         cdef Turn *t = self.t
-        out = [(t.closed[i].connection, t.closed[i].reason, t.closed[i].detail, t.closed[i].channel) for i in range(t.closed_count)]
+        cdef Channel *c
+        out = []
+        for i in range(t.closed_count):
+            c = &t.channels[t.closed[i].channel]
+            out.append((self.sessions.of(c.index, t.closed[i].connection), t.closed[i].reason, t.closed[i].detail))
+            c.unreported = 0
+            if c.state == ChannelState.CHANNEL_FREE:
+                free_place(t, c)
         t.closed_count = 0
         return out
 
@@ -439,9 +468,14 @@ cdef class ProcessorTurn:
         peer.wants_room = False
         peer.known = True
         peer.alive = True
+        peer.leaving = False
         if number >= t.handler_count:
             t.handler_count = number + 1
         t.soon = True
+
+    def leave_handler(self, uint32_t number) -> None:
+        """It will leave: from here on it gets nothing new, and finishes what it has."""
+        self.t.handlers[number].leaving = True
 
     def fence_handler(self, uint32_t number) -> None:
         if self.t.handlers[number].known:

@@ -18,6 +18,7 @@ import setproctitle
 from mpbroker.ipc.process import ExitCode, FatalError, ProcessContext, die_with_parent
 from mpbroker.ipc.topology import name_of
 from mpbroker.supervisor import logs
+from mpbroker.supervisor.hangs import Patience, Pulse
 from mpbroker.supervisor.restarts import RestartPolicy
 
 _OUR_SIGNALS = (
@@ -42,15 +43,16 @@ class Child:
     pidfd: int = -1
     incarnation: int = 0
     started: float = 0.0  # time.monotonic()
-    stale_ticks: int = 0
+    pulse: Pulse = field(default_factory=Pulse)
     last_turns: int = -1
-    moved_at: float = 0.0  # time.monotonic(); while it starts
+    moves: Patience = field(default_factory=lambda: Patience(0))  # while it starts
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     restart_at: float | None = None
     serves: bool = False  # it is ready, and its peers know
     hears: bool = False  # it looks at orders
     missed: list[tuple[int, int]] = field(default_factory=list)  # (stage, role) of orders it did not hear
-    ready_by: float = 0.0  # time.monotonic()
+    ready_by: Patience = field(default_factory=lambda: Patience(0))
+    leaves_by: Patience | None = None  # it was told to leave, and nobody follows it
     died_at: float = 0.0  # time.monotonic(); 0: never
 
     @property
@@ -76,7 +78,6 @@ def fork_child(child: Child, context: ProcessContext, keep_fds: Iterable[int]) -
     child.pid = pid
     child.pidfd = os.pidfd_open(pid)
     child.started = time.monotonic()
-    child.stale_ticks = 0
     child.last_turns = -1
 
 
@@ -99,6 +100,7 @@ def _child_main(
     except FatalError as error:
         context.log.error("%s", error)
         context.counters.set_last_error(str(error))
+        context.fatal(error.status)
         code = ExitCode.FATAL
     except BaseException:
         context.log.critical("the %s process fails:\n%s", child.name, traceback.format_exc())

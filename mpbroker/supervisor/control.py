@@ -11,8 +11,9 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -28,10 +29,31 @@ class Command(msgspec.Struct):
     processors: int | None = None
 
 
+Answer: TypeAlias = dict[str, Any]
+
+
+class Later:
+    """An answer that is not known yet: whoever asked gets it as soon as it is given."""
+
+    def __init__(self) -> None:
+        self._answer: Answer | None = None
+        self._send: Callable[[Answer], None] | None = None
+
+    def give(self, answer: Answer) -> None:
+        self._answer = answer
+        if self._send is not None:
+            self._send(answer)
+
+    def send_with(self, send: Callable[[Answer], None]) -> None:
+        self._send = send
+        if self._answer is not None:
+            send(self._answer)
+
+
 class ControlSocket:
     """`serve(command)` returns what is answered; FatalError and ValueError become error answers."""
 
-    def __init__(self, directory: Path, serve: Callable[[Command], dict[str, Any]]) -> None:
+    def __init__(self, directory: Path, serve: Callable[[Command], Answer | Later]) -> None:
         self.path = directory / CONTROL_NAME
         self.serve = serve
         self.path.unlink(missing_ok=True)
@@ -53,16 +75,24 @@ class ControlSocket:
             connection, _ = self.sock.accept()
         except BlockingIOError:
             return
-        with connection, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
             connection.settimeout(1.0)
-            connection.sendall(self._answer(connection.recv(MESSAGE_BYTES_MAX)))
+            answer = self._answer(connection.recv(MESSAGE_BYTES_MAX))
+            if isinstance(answer, Later):
+                answer.send_with(partial(self._send, connection))
+                return
+            self._send(connection, answer)
+        connection.close()
 
-    def _answer(self, message: bytes) -> bytes:
+    def _send(self, connection: socket.socket, answer: Answer) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(msgspec.json.encode(answer))
+
+    def _answer(self, message: bytes) -> Answer | Later:
         try:
-            answer = self.serve(msgspec.json.decode(message, type=Command))
+            return self.serve(msgspec.json.decode(message, type=Command))
         except (FatalError, ValueError, msgspec.MsgspecError) as error:
-            answer = {"error": str(error)}
-        return msgspec.json.encode(answer)
+            return {"error": str(error)}
 
     def close(self) -> None:
         self.sock.close()

@@ -13,7 +13,6 @@ from typing import Any
 
 import psutil
 import setproctitle
-from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator import process as coordinator_process
@@ -29,10 +28,11 @@ from mpbroker.protocol import codec
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.supervisor import logs, runtime_dir, sockets
 from mpbroker.supervisor.child import Child
-from mpbroker.supervisor.control import Command, ControlSocket
+from mpbroker.supervisor.control import Command, ControlSocket, Later
 from mpbroker.supervisor.notify import Notifier
+from mpbroker.supervisor.resize import Resize
 from mpbroker.supervisor.status import status
-from mpbroker.supervisor.tree import BrokerStops, Tree, check_resize
+from mpbroker.supervisor.tree import BrokerStops, Tree
 from shm.region import RegionUnavailable
 
 EXIT_OK = 0
@@ -84,6 +84,7 @@ class Broker:
         ]
         self.handovers = [(a.detach(), b.detach()) for a, b in pairs]
         self.tree = Tree(self.memory, self.config)
+        self.resizing: Resize | None = None
         self.signals = 0
         self.stop_signal = 0
         self.stopped_at = 0.0
@@ -216,18 +217,9 @@ class Broker:
         self._asked_handlers += by
 
     def _watch(self) -> None:
-        next_tick = time.monotonic() + 1
         while not self.signals:
             self.tree.step()
-            if time.monotonic() >= next_tick:
-                next_tick = time.monotonic() + 1
-                self.tree.judge_heartbeats()
-            if self._asked_handlers:
-                wanted, self._asked_handlers = self.config.num_io_threads + self._asked_handlers, 0
-                try:
-                    self._resize(Command("resize", handlers=wanted))
-                except FatalError as error:
-                    log.error("%s", error)
+            self._go_on_resizing()
         log.info("stopping: %s", signal.Signals(self.stop_signal).name)
 
     def _stop(self) -> None:
@@ -246,7 +238,7 @@ class Broker:
 
     # ---- control socket
 
-    def _serve(self, command: Command) -> dict[str, Any]:
+    def _serve(self, command: Command) -> dict[str, Any] | Later:
         if command.command == "status":
             return status(
                 self.config, self.identity.cluster_id, self.memory, list(self.tree.children.values())
@@ -255,28 +247,24 @@ class Broker:
             return self._resize(command)
         raise ValueError(f"unknown command {command.command!r}; known are status and resize")
 
-    def _resize(self, command: Command) -> dict[str, Any]:
-        old = self.config
-        handlers = command.handlers if command.handlers is not None else old.num_io_threads
-        processors = command.processors if command.processors is not None else old.num_network_threads
-        check_resize("handlers", old.num_io_threads, handlers, topology.MAX_HANDLERS)
-        check_resize("processors", old.num_network_threads, processors, topology.MAX_PROCESSORS)
-        kinds = (
-            ("handlers", self._handler, topology.is_handler, old.num_io_threads, handlers),
-            ("processors", self._processor, topology.is_processor, old.num_network_threads, processors),
-        )
-        for kind, make, is_kind, before, after in kinds:
-            if before != after:
-                log.info("resizing %s from %d to %d", kind, before, after)
-                self.tree.resize(
-                    [make(n) for n in range(after)], [r for r in self.tree.children if is_kind(r)]
-                )
-        self.config = self.tree.config = resized(old, handlers, processors)
-        return {"handlers": handlers, "processors": processors}
+    def _resize(self, command: Command) -> Later:
+        """Notes what is wanted and answers when it is done. Raises FatalError."""
+        if self.resizing is not None:
+            raise FatalError(f"{self.resizing} goes on already; ask again when that is done")
+        self.resizing = Resize.checked(self.config, command.handlers, command.processors)
+        return self.resizing.answer
 
-
-def resized(config: BrokerConfig, handlers: int, processors: int) -> BrokerConfig:
-    return structs.replace(config, num_io_threads=handlers, num_network_threads=processors)
+    def _go_on_resizing(self) -> None:
+        if self.resizing is None and self._asked_handlers:
+            wanted, self._asked_handlers = self.config.num_io_threads + self._asked_handlers, 0
+            try:
+                self._resize(Command("resize", handlers=wanted))
+            except FatalError as error:
+                log.error("%s", error)
+        if self.resizing is not None and self.resizing.go_on(self.tree, self._handler, self._processor):
+            self.config = self.tree.config = self.resizing.applied_to(self.config)
+            self.resizing.answer.give(self.resizing.result)
+            self.resizing = None
 
 
 def raise_file_limit() -> None:

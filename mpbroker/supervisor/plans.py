@@ -52,3 +52,8 @@ def peers_of(role: int) -> tuple[int, ...]:
     if role == topology.COORDINATOR:
         return HANDLERS
     return ()
+
+
+def givers_of(role: int) -> tuple[int, ...]:
+    """Who gives the role work, and has to stop that before it can leave."""
+    return PROCESSORS if topology.is_handler(role) else (topology.ACCEPTOR,)

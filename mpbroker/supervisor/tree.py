@@ -9,25 +9,28 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.process import ExitCode, FatalError, Order, ProcessContext, State, pack_fence
+from mpbroker.ipc.process import LEAVING, ExitCode, Order, ProcessContext, State, pack_fence
 from mpbroker.ipc.topology import SharedMemory, name_of
 from mpbroker.supervisor import plans
 from mpbroker.supervisor.child import Child, fork_child
+from mpbroker.supervisor.hangs import HEAVY_TIMEOUTS, TICK_S, Patience, Pulse, Verdict, look_at
 
 # A child gets this long to answer an order or to stop before it is killed; recovery of the log has no limit.
 ACKNOWLEDGE_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
+# One that leaves a running broker waits for slow clients to take what it has for them.
+LEAVE_TIMEOUT_S = 90.0
 READY_TIMEOUT_S = 60.0
-TICK_MS = 1000
+TICK_MS = round(TICK_S * 1000)
 # How long to sleep at most while something is under way; who is waited for rings.
 STARTING_TICK_MS = 100
 ACKNOWLEDGE_TICK_MS = 50
 STOPPING_TICK_MS = 50
-RESIZE_FACTOR = 2
 
 
 class BrokerStops(Exception):
@@ -59,23 +62,25 @@ class Tree:
         self._dead: deque[Child] = deque()
         self._stopping = False
         self._callbacks: dict[int, Callable[[], None]] = {}
+        self._tick = Patience(TICK_S)
         self.on_wait: Callable[[], None] | None = None  # called after every sleep; may raise BrokerStops
 
     # ---- what the main loop waits for
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
-        """Calls back when `fd` is readable, from `step` only."""
+        """Calls back when `fd` is readable, whatever the tree waits for: so it may look and note, not
+        change.
+        """
         self._callbacks[fd] = callback
         self.poll.register(fd, select.EPOLLIN)
 
     def step(self, timeout_ms: int = TICK_MS) -> None:
         """Waits for something to happen and looks after it. Raises BrokerStops."""
-        for callback in self._wait(timeout_ms, self._something_to_do):
-            callback()
+        self._wait(timeout_ms, self._something_to_do)
         self._look_after()
 
-    def _wait(self, timeout_ms: int, nothing_to_wait_for: Callable[[], bool]) -> list[Callable[[], None]]:
-        """Sleeps; notices deaths at once; returns the callbacks of other descriptors that are readable."""
+    def _wait(self, timeout_ms: int, nothing_to_wait_for: Callable[[], bool]) -> None:
+        """Sleeps; notices deaths and hangs; calls back for other descriptors that are readable."""
         due_s = [child.restart_at - time.monotonic() for child in self.children.values() if child.restart_at]
         self.bell.arm()
         try:
@@ -86,15 +91,16 @@ class Tree:
         self.counters.beat()
         if self.on_wait is not None:
             self.on_wait()
-        ready = []
         for fd, _ in events:
             if fd == self.bell.fd:
                 self.bell.drain()
             elif fd in self._callbacks:
-                ready.append(self._callbacks[fd])
+                self._callbacks[fd]()
             else:
                 self._reap(fd)
-        return ready
+        if self._tick.is_over():
+            self._tick.renew()
+            self.judge_heartbeats()
 
     def _something_to_do(self) -> bool:
         return bool(self._dead) or any(map(self._has_started, self.children.values()))
@@ -113,6 +119,8 @@ class Tree:
                 self._introduce(child)
             elif child.pid and not child.serves:
                 self._judge_start(child)
+            elif child.pid and child.leaves_by is not None and child.leaves_by.is_over():
+                self._hasten(child)
 
     def _reap(self, pidfd: int) -> None:
         child = next(c for c in self.children.values() if c.pidfd == pidfd)
@@ -125,7 +133,8 @@ class Tree:
         child.died_at = time.monotonic()
         self._roles.store(child.role, 0)
         if code == ExitCode.FATAL:
-            raise BrokerStops(1, f"the {child.name} process cannot go on; its message above says why")
+            status = self.memory.words("fatal").load(child.role)
+            raise BrokerStops(status, f"the {child.name} process cannot go on; its message above says why")
         if self._states.load(child.role) == State.STOPPED and code == ExitCode.STOPPED:
             self.log.debug("%s (pid %d) has stopped", child.name, pid)
         else:
@@ -144,7 +153,8 @@ class Tree:
         self.children[child.role] = child
         child.incarnation += 1
         child.restart_at = None
-        child.ready_by = time.monotonic() + READY_TIMEOUT_S
+        child.ready_by = Patience(READY_TIMEOUT_S)
+        child.pulse = Pulse()
         # The log process looks at orders only when it has recovered, which may take long.
         child.hears = child.role != topology.LOG
         child.missed.clear()
@@ -183,24 +193,26 @@ class Tree:
             self.log.info("%s was replaced (pid %d) in %d ms", child.name, child.pid, took_ms)
 
     def _judge_start(self, child: Child) -> None:
-        """Who does not become ready in time is killed. Recovery of the log has no limit, and who starts
-        meanwhile waits for it: also the coordinator, which has all partitions opened, and who needs what it
-        announces then.
+        """Who does not become ready in time is killed. Recovery of the log has no limit but that it goes on,
+        and who starts meanwhile waits for it: also the coordinator, which has all partitions opened, and who
+        needs what it announces then.
         """
         waited_for = [self.children.get(role) for role in (topology.LOG, topology.COORDINATOR)]
         if any(c is not None and c.pid and not c.serves and self._moves(c) for c in waited_for):
-            child.ready_by = time.monotonic() + READY_TIMEOUT_S
-        elif time.monotonic() > child.ready_by:
-            self.log.error("%s is not ready after %d s: it is killed", child.name, READY_TIMEOUT_S)
-            child.ready_by = float("inf")
+            child.ready_by.renew()
+        elif child.ready_by.is_over():
+            self.log.error("%s is not ready after %d s: it is killed", child.name, child.ready_by.limit_s)
+            child.ready_by = Patience(float("inf"))
             os.kill(child.pid, signal.SIGKILL)
 
     def _moves(self, child: Child) -> bool:
-        """Whether it shows life, but for the time that recovery may take without a sign of it."""
+        """Whether it shows life, but for the time that a start may take without a sign of it."""
         turns = self.memory.counters(child.role).turns
         if turns != child.last_turns:
-            child.last_turns, child.moved_at = turns, time.monotonic()
-        return child.role == topology.LOG or time.monotonic() - child.moved_at < READY_TIMEOUT_S
+            child.last_turns = turns
+            child.moves = Patience(READY_TIMEOUT_S)
+        # A log process that recovers is judged by its heartbeat.
+        return child.role == topology.LOG or not child.moves.is_over()
 
     # ---- orders and fences
 
@@ -231,19 +243,21 @@ class Tree:
             ordered = [self.children[role] for role in given]
             return [c for c in ordered if c.pid and self._fence_acks.load(c.role) != given[c.role]]
 
-        deadline = time.monotonic() + ACKNOWLEDGE_TIMEOUT_S
+        patience = Patience(ACKNOWLEDGE_TIMEOUT_S)
         turns = -1
         while late := owing():
-            if time.monotonic() > deadline:
+            if patience.is_over():
                 before, turns = turns, self.memory.counters(topology.LOG).turns
-                # The log process may be at something long, such as opening all partitions.
-                stuck = [child for child in late if child.role != topology.LOG or turns == before]
-                for child in stuck:
+                # The log process may be at something long, such as opening all partitions, and a handler at a
+                # heavy request; if they hang, their heartbeat tells.
+                for child in late:
+                    if (child.role == topology.LOG and turns != before) or self._has_heavy_work(child):
+                        continue
                     self.log.error(
                         "%s does not acknowledge that %s changed: it is killed", child.name, name_of(about)
                     )
                     os.kill(child.pid, signal.SIGKILL)
-                deadline = time.monotonic() + ACKNOWLEDGE_TIMEOUT_S
+                patience.renew()
             self._wait(ACKNOWLEDGE_TICK_MS, lambda: not owing())
 
     def _fence(self, role: int) -> None:
@@ -260,6 +274,9 @@ class Tree:
     def _mend(self, child: Child) -> None:
         """Fences the dead and launches its successor, now or after a while."""
         if self._stopping or child.role not in self.children:
+            return
+        if child.leaves_by is not None:
+            self._has_left(child)
             return
         self._fence(child.role)
         self.counters.add(Counter.COUNT_FENCES)
@@ -282,49 +299,88 @@ class Tree:
     # ---- hangs
 
     def judge_heartbeats(self) -> None:
-        """Kills a child whose turn counter has not moved for handler.hang.timeout.ms; called once per tick.
-
-        Counted in our own ticks, so that a suspended machine or supervisor does not make everybody look hung.
+        """Kills who hangs; `hangs` says what that means. Called once per tick, whatever the tree waits
+        for.
         """
         limit = max(1, self.config.handler_hang_timeout_ms // TICK_MS)
         for child in self.children.values():
-            if not child.serves:
+            recovers = child.role == topology.LOG and not child.serves
+            if not child.pid or not (child.serves or recovers):
                 continue
-            turns = self.memory.counters(child.role).turns
-            child.stale_ticks = child.stale_ticks + 1 if turns == child.last_turns else 0
-            child.last_turns = turns
-            if child.stale_ticks >= limit:
+            working_limit = float("inf") if recovers else HEAVY_TIMEOUTS * limit
+            verdict = child.pulse.judge(
+                self.memory.counters(child.role).turns,
+                limit,
+                working_limit if recovers or self._has_heavy_work(child) else 0,
+                partial(look_at, child.pid),
+            )
+            if verdict is Verdict.HANGS:
                 self.log.error(
                     "%s (pid %d) has not moved for %d s: it is killed",
                     child.name,
                     child.pid,
-                    child.stale_ticks,
+                    child.pulse.silent_ticks * TICK_S,
                 )
-                child.stale_ticks = 0
+                child.pulse = Pulse()
                 os.kill(child.pid, signal.SIGKILL)
+            elif verdict is Verdict.WAITS_FOR_DISK and child.pulse.silent_ticks == limit:
+                self.log.warning(
+                    "%s (pid %d) has waited for its disk for %d s; nothing can end that but the disk",
+                    child.name,
+                    child.pid,
+                    child.pulse.silent_ticks * TICK_S,
+                )
 
-    # ---- stopping
+    def _has_heavy_work(self, child: Child) -> bool:
+        if not topology.is_handler(child.role):
+            return False
+        return self.memory.words("heavy").load(child.role - topology.FIRST_HANDLER) != 0
+
+    # ---- leaving and stopping
 
     def retire(self, roles: list[int]) -> None:
-        """Stops these children gracefully, all at once, and fences what they leave: to resize and to end."""
-        for role in roles:
+        """Begins to take these out of a running broker; `step` goes on with it, and they are gone from
+        `children` when it is done. Whoever gives them work gives them no more before they hear of it, so that
+        they can finish what they have; nobody waits for that but they.
+        """
+        for role in sorted(roles, reverse=True):
+            if topology.is_processor(role):
+                self._roles.store(role, 0)  # by which the acceptor knows to whom it may give
+            self._order_all(plans.givers_of(role), LEAVING, role)
+            child = self.children[role]
+            child.leaves_by = Patience(LEAVE_TIMEOUT_S)
+            child.restart_at = None
             self._orders.store(role, Order.STOP)
             self._wake(role)
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        leaving = [self.children[r] for r in roles if self.children[r].pid]
-        while leaving := [c for c in leaving if c.pid]:
-            if time.monotonic() > deadline:
-                for child in leaving:
-                    self.log.error("%s does not stop within %d s: it is killed", child.name, STOP_TIMEOUT_S)
-                    os.kill(child.pid, signal.SIGKILL)
-                deadline = float("inf")
+            if not child.pid and child not in self._dead:
+                self._has_left(child)
+
+    def _hasten(self, child: Child) -> None:
+        assert child.leaves_by is not None
+        self.log.error("%s does not stop within %d s: it is killed", child.name, child.leaves_by.limit_s)
+        child.leaves_by = Patience(float("inf"))
+        os.kill(child.pid, signal.SIGKILL)
+
+    def _has_left(self, child: Child) -> None:
+        self._fence(child.role)
+        del self.children[child.role]
+
+    def _stop_now(self, roles: list[int]) -> None:
+        """The broker ends: stops these gracefully, all at once, and fences what they leave."""
+        for role in roles:
+            self.children[role].leaves_by = Patience(STOP_TIMEOUT_S)
+            self._orders.store(role, Order.STOP)
+            self._wake(role)
+        while leaving := [c for role in roles if (c := self.children[role]).pid]:
+            for child in leaving:
+                if child.leaves_by is not None and child.leaves_by.is_over():
+                    self._hasten(child)
             self._wait(STOPPING_TICK_MS, lambda: False)
         for role in roles:
             child = self.children[role]
             if child in self._dead:
                 self._dead.remove(child)
-            self._fence(role)
-            del self.children[role]
+            self._has_left(child)
 
     def stop_all(self) -> None:
         """Graceful: what is under way is answered, then everything is flushed. Deaths meanwhile are final."""
@@ -336,7 +392,7 @@ class Tree:
             [r for r in present if topology.is_handler(r)],
             [r for r in present if r == topology.COORDINATOR],
         ):
-            self.retire(group)
+            self._stop_now(group)
         if topology.LOG in self.children:
             self._orders.store(topology.LOG, Order.STOP)
             self._wake(topology.LOG)
@@ -353,24 +409,3 @@ class Tree:
             if child.pid:
                 os.waitpid(child.pid, 0)
                 child.pid = 0
-
-    # ---- resizing
-
-    def resize(self, wanted: list[Child], present: list[int]) -> None:
-        """Makes `wanted` the children of a kind, now `present`: starts what is new, retires the highest."""
-        keep = {child.role for child in wanted}
-        for child in wanted:
-            if child.role not in self.children:
-                self.start(child)
-        self.retire([role for role in sorted(present, reverse=True) if role not in keep])
-
-
-def check_resize(kind: str, old: int, new: int, most: int) -> None:
-    """Kafka's rule for dynamic thread counts: at least one, half to double. Raises FatalError."""
-    if new < 1 or new > most:
-        raise FatalError(f"cannot resize {kind} to {new}: the number must lie in 1..{most}")
-    if new < old // RESIZE_FACTOR or new > old * RESIZE_FACTOR:
-        raise FatalError(
-            f"cannot resize {kind} from {old} to {new}: one step goes from half ({old // 2}) "
-            f"to double ({old * 2})"
-        )

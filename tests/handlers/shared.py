@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import struct
 import tempfile
 import time
@@ -20,6 +21,7 @@ from mpbroker.ipc import calls, slots, topology
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, TopicImage
 from mpbroker.ipc.process import ProcessContext
+from mpbroker.ipc.session import SessionGone
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
 from mpbroker.ipc.topology import COORDINATOR, LOG, SharedMemory, Sizes
@@ -113,6 +115,10 @@ def piece(arena: Arena, block: int, position: int, length: int) -> memoryview:
     return arena.view(block, position + length)[position:]
 
 
+def channel_of(connection: int) -> int:
+    return connection % topology.CHANNELS_PER_PROCESSOR
+
+
 class ProcessorEnd:
     """What a processor does for its connections, without sockets."""
 
@@ -123,6 +129,7 @@ class ProcessorEnd:
         self.to_handler = memory.ring(index, handler)
         self.from_handler = memory.ring(handler, index)
         self.handler_bell = memory.doorbell(handler)
+        self.sessions = memory.sessions(index)
         self._request = itertools.count(1)
 
     def place(self, frame: bytes, room: int = ROOM_FOR_ANSWER) -> tuple[int, int]:
@@ -137,10 +144,11 @@ class ProcessorEnd:
         api_key, version, correlation, client = struct.unpack_from(">hhih", frame, 4)
         body = 14 + max(client, 0) + is_flexible_header(api_key, version)
         block, generation = self.place(frame, room)
+        self.open_session(connection)
         return slots.pack_request(
             SlotKind.REQUEST,
             self.index,
-            3,
+            channel_of(connection),
             connection,
             block,
             generation,
@@ -155,6 +163,16 @@ class ProcessorEnd:
             flags,
         )
 
+    def open_session(self, connection: int) -> None:
+        """As for a new connection, if it has none yet."""
+        channel = channel_of(connection)
+        try:
+            self.sessions.of(channel, connection)
+        except SessionGone:
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                self.sessions.open(channel, connection, ours.fileno(), 0, 0, 0, False)
+
     def send(
         self, frame: bytes, *, connection: int = 7, room: int = ROOM_FOR_ANSWER, flags: int = 0
     ) -> bytes:
@@ -164,7 +182,9 @@ class ProcessorEnd:
         return slot
 
     def cancel(self, connection: int) -> None:
-        assert self.to_handler.push(slots.pack_request(SlotKind.CANCEL, self.index, 3, connection))
+        assert self.to_handler.push(
+            slots.pack_request(SlotKind.CANCEL, self.index, channel_of(connection), connection)
+        )
         self.handler_bell.ring()
 
     def replies(self) -> list[Any]:

@@ -66,13 +66,18 @@ class Rig:
         self.directory.cleanup()
 
     def connect(self) -> socket.socket:
+        served, client = self.pair()
+        assert self.turn.add_connection(served.detach(), 0)
+        return client
+
+    def pair(self) -> tuple[socket.socket, socket.socket]:
+        """(the broker's end of a connection that no processor has yet, the client's)"""
         client = socket.create_connection(self.listener.getsockname())
         served, _ = self.listener.accept()
         served.setblocking(False)
-        assert self.turn.add_connection(served.detach(), 0)
         client.settimeout(5)
         self.clients.append(client)
-        return client
+        return served, client
 
     def step(self, turns: int = 3) -> None:
         """Loopback delivers at once; a few turns see everything that was sent."""

@@ -136,7 +136,7 @@ def test_what_is_no_kafka_request_closes_the_connection(rig: Rig, sent: bytes, r
     client = rig.connect()
     client.sendall(sent)
     rig.step()
-    assert [r for _, r, _, _ in rig.turn.closed()] == [reason]
+    assert [r for _, r, _ in rig.turn.closed()] == [reason]
     assert is_closed(client)
     assert rig.requests_taken() == []
     assert rig.in_use_bytes() == 0
@@ -154,7 +154,7 @@ def test_noop_goes_on_reading_and_close_closes(rig: Rig) -> None:
     rig.answer_kind(second, SlotKind.CLOSE)
     rig.step()
     assert is_closed(client)
-    assert [r for _, r, _, _ in rig.turn.closed()] == [CloseReason.CLOSED_BY_HANDLER]
+    assert [r for _, r, _ in rig.turn.closed()] == [CloseReason.CLOSED_BY_HANDLER]
     assert rig.in_use_bytes() == 0
 
 
@@ -166,7 +166,7 @@ def test_the_block_of_a_gone_connection_is_kept_until_its_borrower_answers(rig: 
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
     rig.step()
-    assert [c for c, _, _, _ in rig.turn.closed()] == [request.connection]
+    assert [s.connection for s, _, _ in rig.turn.closed()] == [request.connection]
     assert rig.in_use_bytes() > 0
     assert rig.bytes_of(request).endswith(b"records")
     rig.answer_in_place(request, answer_frame(1))
@@ -350,11 +350,17 @@ def test_a_request_that_kills_its_handlers_is_not_given_to_all_of_them() -> None
 
 
 def test_a_socket_that_cannot_be_watched_takes_no_place(rig: Rig) -> None:
-    with open(os.devnull) as unwatchable:  # epoll refuses it
-        for _ in range(100):
-            with pytest.raises(PermissionError):
-                rig.turn.add_connection(unwatchable.fileno(), 0)
-    assert rig.turn.open_connections() == 0
+    watched = socket.create_connection(rig.listener.getsockname())
+    served, _ = rig.listener.accept()
+    rig.clients.append(watched)
+    fd = served.detach()
+    assert rig.turn.add_connection(fd, 0)
+    for _ in range(100):
+        with pytest.raises(FileExistsError):
+            rig.turn.add_connection(fd, 0)
+    with open(os.devnull) as no_socket, pytest.raises(OSError, match="getpeername"):
+        rig.turn.add_connection(no_socket.fileno(), 0)
+    assert rig.turn.open_connections() == 1
     client = rig.connect()
     client.sendall(frame(METADATA, 1, 1))
     rig.step()

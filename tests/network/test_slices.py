@@ -146,5 +146,5 @@ def test_a_replaced_segment_sends_the_request_to_a_handler_again_and_then_closes
         rig.turn.ask_again(channel)
         assert attempt < 3
     rig.step()
-    assert [r for _, r, _, _ in rig.turn.closed()] == [CloseReason.CLOSED_NO_FILE]
+    assert [r for _, r, _ in rig.turn.closed()] == [CloseReason.CLOSED_NO_FILE]
     assert is_closed(client)

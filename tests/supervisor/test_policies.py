@@ -10,13 +10,13 @@ from mpbroker.ipc import topology
 from mpbroker.ipc.process import LOG_FENCE_CLOSE, LOG_FENCE_RESUME, FatalError
 from mpbroker.supervisor.main import raise_file_limit
 from mpbroker.supervisor.plans import needed_to_start, peers_of, stages_of
+from mpbroker.supervisor.resize import check_resize
 from mpbroker.supervisor.restarts import (
     DEATHS_IN_A_ROW_MAX,
     HEALTHY_AFTER_MS,
     LONGEST_DELAY_MS,
     RestartPolicy,
 )
-from mpbroker.supervisor.tree import check_resize
 
 ROLES = [topology.LOG, topology.COORDINATOR, topology.processor(0), topology.handler(3)]
 

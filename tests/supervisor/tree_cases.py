@@ -6,7 +6,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,10 @@ from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import topology
-from mpbroker.ipc.process import ExitCode, FatalError, ProcessContext, State
+from mpbroker.ipc.process import LEAVING, ExitCode, FatalError, ProcessContext, State
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.supervisor.child import Child
+from mpbroker.supervisor.hangs import look_at
 from mpbroker.supervisor.tree import BrokerStops, Tree
 
 HANDLER, PROCESSOR = topology.handler(0), topology.processor(0)
@@ -85,7 +86,7 @@ def dies_at_once(_: ProcessContext) -> int:
 
 
 def gives_up(_: ProcessContext) -> int:
-    raise FatalError("log.dirs: /nowhere is gone. Mount it")
+    raise FatalError("log.dirs: /nowhere is gone. Mount it", status=4)
 
 
 def deaf(context: ProcessContext) -> int:
@@ -251,8 +252,9 @@ def test_a_role_that_always_dies_stops_the_broker_with_a_reason(tree: Tree) -> N
 
 
 def test_a_fatal_error_stops_the_broker_at_once(tree: Tree) -> None:
-    with pytest.raises(BrokerStops, match="log process cannot go on"):
+    with pytest.raises(BrokerStops, match="log process cannot go on") as stops:
         tree.start(Child(topology.LOG, gives_up))
+    assert stops.value.code == 4
     assert tree.memory.counters(topology.LOG).last_error == "log.dirs: /nowhere is gone. Mount it"
 
 
@@ -264,6 +266,51 @@ def test_a_child_that_does_not_move_is_killed_and_replaced(tree: Tree) -> None:
         tree.judge_heartbeats()
     step_until_mended(tree, HANDLER, 2)
     assert tree.children[topology.LOG].incarnation == 1 or tree.children[topology.LOG].pid
+
+
+def announces_and(work: Callable[[], None]) -> Callable[[ProcessContext], int]:
+    def main(context: ProcessContext) -> int:
+        context.ready()
+        if context.incarnation == 1:
+            while context.pending_fence() is not None:
+                context.acknowledge_fence()
+            context.memory.words("heavy").store(0, 1)
+            while not context.must_stop():
+                work()
+        return obedient(context)
+
+    return main
+
+
+def test_a_handler_at_a_heavy_request_works_as_long_as_it_uses_the_cpu(tree: Tree) -> None:
+    tree.config = structs.replace(tree.config, handler_hang_timeout_ms=2000)
+    start(tree, topology.LOG)
+    tree.start(Child(HANDLER, announces_and(lambda: None)))
+    pid = tree.children[HANDLER].pid
+    cpu = look_at(pid)[1]
+    for _ in range(10):
+        while look_at(pid)[1] == cpu:
+            continue
+        cpu = look_at(pid)[1]
+        tree.judge_heartbeats()
+    assert tree.children[HANDLER].pid == pid
+    os.kill(pid, signal.SIGSTOP)
+    while look_at(pid)[0] != "T":
+        continue
+    for _ in range(4):
+        tree.judge_heartbeats()
+    step_until_mended(tree, HANDLER, 2)
+
+
+def test_a_handler_that_sleeps_at_a_heavy_request_hangs(tree: Tree) -> None:
+    tree.config = structs.replace(tree.config, handler_hang_timeout_ms=2000)
+    start(tree, topology.LOG)
+    tree.start(Child(HANDLER, announces_and(signal.pause)))
+    while look_at(tree.children[HANDLER].pid)[0] != "S":
+        continue
+    for _ in range(4):
+        tree.judge_heartbeats()
+    step_until_mended(tree, HANDLER, 2)
 
 
 def test_who_does_not_acknowledge_a_fence_is_killed_and_does_not_hold_up_the_others(
@@ -289,15 +336,100 @@ def test_stopping_is_graceful_and_leaves_nobody(tree: Tree) -> None:
             os.kill(pid, 0)
 
 
-def test_resizing_starts_and_retires_the_highest(tree: Tree) -> None:
+def gone(tree: Tree, *roles: int) -> bool:
+    return not set(roles) & set(tree.children)
+
+
+def step_until_gone(tree: Tree, *roles: int) -> None:
+    for _ in range(200):
+        if gone(tree, *roles):
+            return
+        tree.step(100)
+    raise AssertionError(f"{[topology.name_of(role) for role in roles]} are still there")
+
+
+def test_who_gives_work_hears_first_that_a_handler_leaves(tree: Tree) -> None:
+    start(tree, topology.LOG, topology.COORDINATOR, HANDLER, topology.handler(1), PROCESSOR)
+    stays = tree.children[HANDLER].pid
+    role = topology.handler(1)
+    tree.retire([role])
+    assert status_of(tree, PROCESSOR)[-1] == f"{role}.{LEAVING}-"
+    step_until_gone(tree, role)
+    assert status_of(tree, PROCESSOR)[-1] == f"{role}.2-"
+    assert status_of(tree, topology.LOG)[-1] == f"{role}.1-"
+    assert tree.memory.words("roles").load(role) == 0
+    assert tree.children[HANDLER].pid == stays
+
+
+def test_the_acceptor_gives_nothing_to_a_processor_that_leaves(tree: Tree) -> None:
+    role = topology.processor(1)
+
+    def accepts(context: ProcessContext) -> int:
+        context.ready()
+        while not context.must_stop():
+            fence = context.pending_fence()
+            if fence is not None:
+                context.counters.set_status(f"{fence.role} {fence.stage} {context.is_alive(fence.role)}")
+                context.acknowledge_fence()
+            context.wait(lambda: context.pending_fence() is not None or context.must_stop())
+        context.stopped()
+        return ExitCode.STOPPED
+
+    start(tree, topology.LOG, HANDLER, PROCESSOR, role)
+    tree.start(Child(topology.ACCEPTOR, accepts))
+    tree.retire([role])
+    assert status_of(tree, topology.ACCEPTOR) == [str(role), str(LEAVING), "False"]
+    step_until_gone(tree, role)
+
+
+def leaves_when_told(context: ProcessContext) -> int:
+    """Stops only when the test says so, too: it has something to finish."""
+    context.ready()
+    while not context.must_stop() or context.memory.words("dirty").load(0) == 0:
+        fence = context.pending_fence()
+        if fence is not None:
+            context.acknowledge_fence()
+        context.wait(lambda: context.pending_fence() is not None, timeout_ms=5)
+    context.stopped()
+    return ExitCode.STOPPED
+
+
+def test_the_tree_hears_and_mends_while_one_takes_its_time_to_leave(tree: Tree) -> None:
     start(tree, topology.LOG, topology.COORDINATOR, HANDLER, PROCESSOR)
-    tree.resize([Child(topology.handler(n), obedient) for n in range(3)], [HANDLER])
-    first = tree.children[HANDLER].pid
-    assert {r for r in tree.children if topology.is_handler(r)} == {topology.handler(n) for n in range(3)}
-    present = [r for r in tree.children if topology.is_handler(r)]
-    tree.resize([Child(topology.handler(n), obedient) for n in range(2)], present)
-    assert {r for r in tree.children if topology.is_handler(r)} == {topology.handler(n) for n in range(2)}
-    assert tree.children[HANDLER].pid == first, "a handler that stays was restarted"
+    role = topology.handler(1)
+    tree.start(Child(role, leaves_when_told))
+    reader, writer = os.pipe()
+    heard: list[bytes] = []
+    tree.watch(reader, lambda: heard.append(os.read(reader, 1)))
+    tree.retire([role])
+    os.kill(tree.children[HANDLER].pid, signal.SIGKILL)
+    os.write(writer, b"!")
+    step_until_mended(tree, HANDLER, 2)
+    assert heard == [b"!"]
+    assert tree.children[role].pid, "it has not finished"
+    tree.memory.words("dirty").store(0, 1)
+    step_until_gone(tree, role)
+    tree.poll.unregister(reader)
+    os.close(reader)
+    os.close(writer)
+
+
+def test_one_that_is_killed_while_it_leaves_is_not_replaced(tree: Tree) -> None:
+    start(tree, topology.LOG, topology.COORDINATOR, HANDLER, PROCESSOR)
+    role = topology.handler(1)
+    tree.start(Child(role, leaves_when_told))
+    tree.retire([role])
+    os.kill(tree.children[role].pid, signal.SIGKILL)
+    step_until_gone(tree, role)
+    assert status_of(tree, PROCESSOR)[-1] == f"{role}.2-"
+
+
+def test_one_that_does_not_leave_is_killed(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpbroker.supervisor.tree.LEAVE_TIMEOUT_S", 0.1)
+    start(tree, topology.LOG)
+    tree.start(Child(HANDLER, deaf))
+    tree.retire([HANDLER])
+    step_until_gone(tree, HANDLER)
 
 
 def test_children_die_with_their_supervisor() -> None:

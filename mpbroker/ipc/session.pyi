@@ -1,0 +1,86 @@
+from enum import IntEnum
+
+BYTES_EACH: int
+PRINCIPAL_BYTES_MAX: int
+ANONYMOUS: str
+UNKNOWN_SOFTWARE: str
+
+class SecurityProtocol(IntEnum):
+    PLAINTEXT = 0
+    SSL = 1
+    SASL_PLAINTEXT = 2
+    SASL_SSL = 3
+
+class SessionFlag(IntEnum):
+    PRIVILEGED = 1
+
+class SessionGone(LookupError): ...
+class TooLong(ValueError): ...
+
+class Session:
+    @property
+    def connection(self) -> int: ...
+    @property
+    def revision(self) -> int: ...
+    @property
+    def connection_id(self) -> str: ...
+    @property
+    def listener(self) -> int: ...
+    @property
+    def security_protocol(self) -> SecurityProtocol: ...
+    @property
+    def privileged(self) -> bool: ...
+    @property
+    def processor(self) -> int: ...
+    @property
+    def client_host(self) -> str: ...
+    @property
+    def client_port(self) -> int: ...
+    @property
+    def local_host(self) -> str: ...
+    @property
+    def local_port(self) -> int: ...
+    @property
+    def principal(self) -> str: ...
+    @property
+    def principal_type(self) -> str: ...
+    @property
+    def principal_name(self) -> str: ...
+    @property
+    def client_software_name(self) -> str: ...
+    @property
+    def client_software_version(self) -> str: ...
+    @property
+    def mechanism(self) -> str: ...
+    @property
+    def cipher(self) -> str: ...
+    @property
+    def tls_version(self) -> str: ...
+    @property
+    def expires_ns(self) -> int: ...
+
+class Sessions:
+    places: int
+    def __init__(self, block: memoryview) -> None: ...
+    def of(self, channel: int, connection: int) -> Session: ...
+    def open(
+        self,
+        channel: int,
+        connection: int,
+        fd: int,
+        processor: int,
+        listener: int,
+        protocol: int,
+        privileged: bool,
+    ) -> None: ...
+    def set(
+        self,
+        channel: int,
+        connection: int,
+        *,
+        principal: str | None = ...,
+        mechanism: str | None = ...,
+        cipher: str | None = ...,
+        tls_version: str | None = ...,
+        expires_ns: int | None = ...,
+    ) -> None: ...

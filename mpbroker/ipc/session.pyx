@@ -1,0 +1,257 @@
+"""Sessions as a processor writes them and handlers read them; `session.pxd` draws the entry."""
+import os
+from libc.errno cimport errno
+from libc.string cimport memcpy, memset
+
+from mpbroker.ipc.session cimport (
+    CIPHER_BYTES, HOST_BYTES, MECHANISM_BYTES, PRINCIPAL_BYTES, SESSION_BYTES, SOFTWARE_BYTES, TLS_VERSION_BYTES,
+    SecurityProtocol, SessionEntry, SessionFlag,
+)
+from shm.atomics cimport load_acquire, store_release
+
+cdef extern from *:
+    """
+    #include <arpa/inet.h>
+    #include <net/if.h>
+    #include <stdio.h>
+    #include <sys/socket.h>
+
+    /* Host and port of one end of a socket; clients of Unix-domain sockets have neither. -1: errno says why. */
+    static int session_address(int fd, int peer, char *host, size_t room, uint16_t *port)
+    {
+        struct sockaddr_storage at;
+        socklen_t length = sizeof at;
+        const struct sockaddr_in *v4 = (const struct sockaddr_in *)&at;
+        const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&at;
+        if (peer ? getpeername(fd, (struct sockaddr *)&at, &length) : getsockname(fd, (struct sockaddr *)&at, &length))
+            return -1;
+        *port = 0;
+        if (at.ss_family == AF_INET) {
+            *port = ntohs(v4->sin_port);
+            return inet_ntop(AF_INET, &v4->sin_addr, host, room) ? 0 : -1;
+        }
+        if (at.ss_family == AF_INET6) {
+            *port = ntohs(v6->sin6_port);
+            if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))   /* an IPv4 client of a dual-stack listener, as Java shows it */
+                return inet_ntop(AF_INET, v6->sin6_addr.s6_addr + 12, host, room) ? 0 : -1;
+            return inet_ntop(AF_INET6, &v6->sin6_addr, host, room) ? 0 : -1;
+        }
+        snprintf(host, room, "unix");
+        return 0;
+    }
+    """
+    int session_address(int fd, int peer, char *host, size_t room, uint16_t *port)
+
+assert sizeof(SessionEntry) == SESSION_BYTES
+
+BYTES_EACH = SESSION_BYTES
+PRINCIPAL_BYTES_MAX = PRINCIPAL_BYTES - 1
+ANONYMOUS = "User:ANONYMOUS"
+UNKNOWN_SOFTWARE = "unknown"
+# The part of a connection's running number that its text shows, as Kafka's.
+INDEX_MASK = 0x7FFFFFFF
+
+
+class SessionGone(LookupError):
+    """The channel serves another connection, or none: whoever asks does not hold a request of it."""
+
+
+class TooLong(ValueError):
+    """What would not fit into a session. It is refused, never cut: half a principal is somebody else."""
+
+
+cdef void session_software(
+    SessionEntry *entry, const uint8_t *name, uint64_t name_bytes, const uint8_t *version, uint64_t version_bytes
+) noexcept nogil:
+    """What ApiVersions says of the client: for people and metrics, so what is too long is cut."""
+    if name_bytes >= SOFTWARE_BYTES:
+        name_bytes = SOFTWARE_BYTES - 1
+    if version_bytes >= SOFTWARE_BYTES:
+        version_bytes = SOFTWARE_BYTES - 1
+    memset(entry.software_name, 0, 2 * SOFTWARE_BYTES)
+    memcpy(entry.software_name, name, name_bytes)
+    memcpy(entry.software_version, version, version_bytes)
+    entry.revision += 1
+
+
+cdef _put(char *to, size_t room, str what, str text):
+    cdef bytes data = text.encode()
+    if <size_t>len(data) >= room:
+        raise TooLong(f"the {what} of a connection has {len(data)} bytes, at most {room - 1} are served: {text[:64]!r}…")
+    if b"\0" in data:
+        raise ValueError(f"the {what} of a connection holds a zero byte: {text[:64]!r}")
+    memset(to, 0, room)
+    memcpy(to, <const char *>data, len(data))
+
+
+cdef class Session:
+    """One connection as it was when this was made. Texts are decoded when they are asked for."""
+
+    @property
+    def connection(self):
+        """64 bits, never reused."""
+        return self.entry.connection
+
+    @property
+    def revision(self):
+        """Grows with each change of this connection's session."""
+        return self.entry.revision
+
+    @property
+    def connection_id(self):
+        """Kafka's form: localHost:localPort-remoteHost:remotePort-processorId-index."""
+        return (
+            f"{self.local_host}:{self.entry.local_port}-{self.client_host}:{self.entry.peer_port}"
+            f"-{self.entry.processor}-{self.entry.index}"
+        )
+
+    @property
+    def listener(self):
+        """Number of the listener in the configuration's order."""
+        return self.entry.listener
+
+    @property
+    def security_protocol(self):
+        return SecurityProtocol(self.entry.protocol)
+
+    @property
+    def privileged(self):
+        """Whether the connection came by a listener that only brokers and operators reach."""
+        return bool(self.entry.flags & SessionFlag.PRIVILEGED)
+
+    @property
+    def processor(self):
+        """Number of the processor that serves the connection."""
+        return self.entry.processor
+
+    @property
+    def client_host(self):
+        return self.entry.peer_host.decode()
+
+    @property
+    def client_port(self):
+        return self.entry.peer_port
+
+    @property
+    def local_host(self):
+        return self.entry.local_host.decode()
+
+    @property
+    def local_port(self):
+        return self.entry.local_port
+
+    @property
+    def principal(self):
+        """type:name, as in ACLs."""
+        return self.entry.principal.decode()
+
+    @property
+    def principal_type(self):
+        return self.principal.partition(":")[0]
+
+    @property
+    def principal_name(self):
+        return self.principal.partition(":")[2]
+
+    @property
+    def client_software_name(self):
+        return self.entry.software_name.decode()
+
+    @property
+    def client_software_version(self):
+        return self.entry.software_version.decode()
+
+    @property
+    def mechanism(self):
+        """Of SASL, "" without."""
+        return self.entry.mechanism.decode()
+
+    @property
+    def cipher(self):
+        """Of TLS, "" without."""
+        return self.entry.cipher.decode()
+
+    @property
+    def tls_version(self):
+        return self.entry.tls_version.decode()
+
+    @property
+    def expires_ns(self):
+        """When the client must authenticate anew (CLOCK_MONOTONIC); 0: never."""
+        return self.entry.expires_ns
+
+    def __repr__(self):
+        return f"<Session {self.connection_id} {self.principal}>"
+
+
+cdef class Sessions:
+    """The sessions of one processor: `open` and `set` are for it, `of` for whoever holds a request."""
+
+    def __init__(self, unsigned char[::1] block):
+        if block.shape[0] < SESSION_BYTES or <size_t>&block[0] % 64:
+            raise ValueError(f"{block.shape[0]} bytes are no room for sessions")
+        self.keep = block
+        self.entries = <SessionEntry *>&block[0]
+        self.places = block.shape[0] // SESSION_BYTES
+
+    cdef SessionEntry *_entry(self, uint32_t channel) except NULL:
+        if channel >= self.places:
+            raise SessionGone(f"channel {channel} of {self.places}")
+        return &self.entries[channel]
+
+    cdef SessionEntry *_entry_of(self, uint32_t channel, uint64_t connection) except NULL:
+        cdef SessionEntry *entry = self._entry(channel)
+        cdef uint64_t there = load_acquire(&entry.connection)
+        if there != connection or not there:
+            raise SessionGone(f"channel {channel} serves connection {there:#x}, not {connection:#x}")
+        return entry
+
+    def of(self, uint32_t channel, uint64_t connection) -> Session:
+        """The session of a connection of which the caller holds a request. Raises SessionGone."""
+        cdef SessionEntry *entry = self._entry_of(channel, connection)
+        cdef Session session = Session.__new__(Session)
+        memcpy(&session.entry, entry, sizeof(SessionEntry))
+        # Again: whoever asks without holding a request must not get a mixture.
+        self._entry_of(channel, connection)
+        return session
+
+    def open(self, uint32_t channel, uint64_t connection, int fd, int processor, int listener, int protocol, bint privileged):
+        """Processor: a connection begins, nobody has authenticated. Raises OSError when the client has gone already."""
+        cdef SessionEntry *entry = self._entry(channel)
+        store_release(&entry.connection, 0)
+        memset(<char *>entry + sizeof(uint64_t), 0, sizeof(SessionEntry) - sizeof(uint64_t))
+        if session_address(fd, 1, entry.peer_host, HOST_BYTES, &entry.peer_port):
+            raise OSError(errno, f"getpeername: {os.strerror(errno)}")
+        if session_address(fd, 0, entry.local_host, HOST_BYTES, &entry.local_port):
+            raise OSError(errno, f"getsockname: {os.strerror(errno)}")
+        entry.listener, entry.protocol, entry.processor = listener, protocol, processor
+        entry.index = <uint32_t>(connection & INDEX_MASK)
+        entry.flags = SessionFlag.PRIVILEGED if privileged else 0
+        _put(entry.principal, PRINCIPAL_BYTES, "principal", ANONYMOUS)
+        session_software(entry, <const uint8_t *>b"unknown", 7, <const uint8_t *>b"unknown", 7)
+        store_release(&entry.connection, connection)
+
+    def set(
+        self, uint32_t channel, uint64_t connection, *, str principal=None, str mechanism=None, str cipher=None,
+        str tls_version=None, expires_ns=None,
+    ):
+        """Processor: what is now known of the client. Raises TooLong, having changed nothing; SessionGone."""
+        cdef SessionEntry *entry = self._entry_of(channel, connection)
+        cdef SessionEntry changed
+        memcpy(&changed, entry, sizeof(SessionEntry))
+        if principal is not None:
+            if not all(principal.partition(":")):
+                raise ValueError(f"a principal is type:name, not {principal[:64]!r}")
+            _put(changed.principal, PRINCIPAL_BYTES, "principal", principal)
+        if mechanism is not None:
+            _put(changed.mechanism, MECHANISM_BYTES, "SASL mechanism", mechanism)
+        if cipher is not None:
+            _put(changed.cipher, CIPHER_BYTES, "cipher", cipher)
+        if tls_version is not None:
+            _put(changed.tls_version, TLS_VERSION_BYTES, "TLS version", tls_version)
+        if expires_ns is not None:
+            changed.expires_ns = expires_ns
+        changed.revision += 1
+        store_release(&entry.connection, 0)
+        memcpy(<char *>entry + sizeof(uint64_t), <char *>&changed + sizeof(uint64_t), sizeof(SessionEntry) - sizeof(uint64_t))
+        store_release(&entry.connection, connection)

@@ -1,0 +1,97 @@
+"""Who hangs, and who only works for long, waits for a disk or recovers.
+
+Judged in the supervisor's own looks, never by the clock alone: a supervisor that was stopped, or a machine
+that slept, must not make everybody else look dead (Kafka has no counterpart: a JVM cannot replace a thread).
+
+alive     its turn counter moves; every loop turns at least each 300 ms
+works     it has announced a heavy request, or recovers, and uses the CPU: counts as alive, the request up to
+          `HEAVY_TIMEOUTS` times handler.hang.timeout.ms, recovery for as long as it takes
+waits     it is in an uninterruptible sleep of the kernel: its disk is slow, and no signal can end that
+hangs     none of these for handler.hang.timeout.ms: it is killed and mended like any other death
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+# How often heartbeats are judged.
+TICK_S = 1.0
+# However long we could not look, one look counts as at most this much.
+LOOK_MAX_S = 2.0
+# One request may work for so many times the timeout, without a sign of life but the CPU it uses.
+HEAVY_TIMEOUTS = 10
+
+_STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12
+_WAITS_FOR_DISK = "D"
+
+
+class Patience:
+    """A time limit that runs only while its owner looks."""
+
+    def __init__(self, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limit_s = limit_s
+        self._left_s = limit_s
+        self._clock = clock
+        self._last = clock()
+
+    def is_over(self) -> bool:
+        now = self._clock()
+        self._left_s -= min(now - self._last, LOOK_MAX_S)
+        self._last = now
+        return self._left_s <= 0
+
+    def renew(self) -> None:
+        self._left_s = self.limit_s
+        self._last = self._clock()
+
+
+class Verdict(Enum):
+    ALIVE = 0
+    WAITS_FOR_DISK = 1
+    HANGS = 2
+
+
+@dataclass
+class Pulse:
+    """What was seen of one process so far; a successor gets a new one."""
+
+    turns: int = -1
+    cpu_ticks: int = 0
+    silent_ticks: int = 0
+    working_ticks: int = 0
+
+    def judge(
+        self, turns: int, limit_ticks: int, working_limit_ticks: float, look: Callable[[], tuple[str, int]]
+    ) -> Verdict:
+        """One tick. `look` -> (state, CPU time used) of the process is asked only when it is silent;
+        `working_limit_ticks`: how long using the CPU counts as a sign of life, 0 if it has nothing long to
+        do.
+        """
+        if turns != self.turns:
+            self.turns, self.silent_ticks, self.working_ticks = turns, 0, 0
+            return Verdict.ALIVE
+        state, cpu_ticks = look()
+        worked, self.cpu_ticks = cpu_ticks != self.cpu_ticks, cpu_ticks
+        if worked and self.working_ticks < working_limit_ticks:
+            self.working_ticks += 1
+            self.silent_ticks = 0
+            return Verdict.ALIVE
+        self.silent_ticks += 1
+        if self.silent_ticks < limit_ticks:
+            return Verdict.ALIVE
+        return Verdict.WAITS_FOR_DISK if state == _WAITS_FOR_DISK else Verdict.HANGS
+
+
+def look_at(pid: int) -> tuple[str, int]:
+    """(state, CPU time in clock ticks) of a process of ours; ("", 0) if it ended just now."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return "", 0
+    # The name before the last parenthesis may contain anything.
+    fields = text[text.rindex(")") + 2 :].split()
+    return fields[_STATE], int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])

@@ -1,0 +1,125 @@
+"""Changing the numbers of processors and handlers while the broker runs.
+
+Kafka's rule for one step: at least one, at least half (rounded down) and at most double of what is effective
+now (DynamicThreadPool.validateReconfiguration, SocketServer.resizeThreadPool). What is new gets the next
+higher numbers. What goes has the highest ones, is given nothing new, finishes what it has, and is fenced when
+it is gone; its connections, if it is a processor, are closed between two requests.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import structs
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc import topology
+from mpbroker.ipc.process import FatalError
+from mpbroker.supervisor.child import Child
+from mpbroker.supervisor.control import Later
+from mpbroker.supervisor.tree import Tree
+
+FACTOR = 2
+
+log = logging.getLogger("mpbroker")
+
+
+def check_resize(kind: str, old: int, new: int, most: int) -> None:
+    """Raises FatalError, which names the rule."""
+    if new < 1 or new > most:
+        raise FatalError(f"cannot resize {kind} from {old} to {new}: the number must lie in 1..{most}")
+    if new < old // FACTOR or new > old * FACTOR:
+        raise FatalError(
+            f"cannot resize {kind} from {old} to {new}: one step may go from half of what there is "
+            f"({max(1, old // FACTOR)}) to double ({min(most, old * FACTOR)})"
+        )
+
+
+@dataclass
+class Kind:
+    """How many workers of a kind there are, and are to be."""
+
+    name: str
+    before: int
+    after: int
+    role: Callable[[int], int]
+
+    def __str__(self) -> str:
+        return f"resizing {self.name} from {self.before} to {self.after}"
+
+    @property
+    def added(self) -> range:
+        return range(self.before, self.after)
+
+    @property
+    def removed(self) -> range:
+        return range(self.after, self.before)
+
+
+@dataclass
+class Resize:
+    """One change on its way: `go_on` takes it further each time that something has happened in the tree."""
+
+    handlers: Kind
+    processors: Kind
+    answer: Later = field(default_factory=Later)
+    _begun: bool = False
+
+    @classmethod
+    def checked(cls, config: BrokerConfig, handlers: int | None, processors: int | None) -> Resize:
+        """Raises FatalError."""
+        old_handlers, old_processors = config.num_io_threads, config.num_network_threads
+        handlers = old_handlers if handlers is None else handlers
+        processors = old_processors if processors is None else processors
+        check_resize("handlers", old_handlers, handlers, topology.MAX_HANDLERS)
+        check_resize("processors", old_processors, processors, topology.MAX_PROCESSORS)
+        return cls(
+            Kind("handlers", old_handlers, handlers, topology.handler),
+            Kind("processors", old_processors, processors, topology.processor),
+        )
+
+    def __str__(self) -> str:
+        return ", ".join(str(kind) for kind in self._changed) or "resizing nothing"
+
+    @property
+    def _changed(self) -> list[Kind]:
+        return [kind for kind in (self.handlers, self.processors) if kind.before != kind.after]
+
+    @property
+    def result(self) -> dict[str, Any]:
+        return {"handlers": self.handlers.after, "processors": self.processors.after}
+
+    def applied_to(self, config: BrokerConfig) -> BrokerConfig:
+        return structs.replace(
+            config, num_io_threads=self.handlers.after, num_network_threads=self.processors.after
+        )
+
+    def go_on(
+        self, tree: Tree, new_handler: Callable[[int], Child], new_processor: Callable[[int], Child]
+    ) -> bool:
+        """Whether it is done."""
+        if not self._begun:
+            self._begun = True
+            for kind, make in ((self.handlers, new_handler), (self.processors, new_processor)):
+                self._begin(tree, kind, make)
+        return all(
+            all(self._serves(tree, kind.role(number)) for number in kind.added)
+            and not any(kind.role(number) in tree.children for number in kind.removed)
+            for kind in self._changed
+        )
+
+    @staticmethod
+    def _begin(tree: Tree, kind: Kind, make: Callable[[int], Child]) -> None:
+        if kind.before != kind.after:
+            log.info("%s", kind)
+        for number in kind.added:
+            tree.launch(make(number))
+        tree.retire([kind.role(number) for number in kind.removed])
+
+    @staticmethod
+    def _serves(tree: Tree, role: int) -> bool:
+        child = tree.children.get(role)
+        return child is not None and child.serves

@@ -1,0 +1,276 @@
+"""Workers of a broker: hung ones are replaced; under load their number changes without a failed request."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from mpbroker.cli.control import ControlClient
+from mpbroker.cli.errors import CliError
+from ops.bench import frames
+from ops.bench.brokers import Mpbroker
+from tests.clients.conftest import create_topic, stop_cleanly
+from tests.clients.tools import eventually
+
+HANG_TIMEOUT_S = 3
+PATIENCE_S = 30
+
+
+def started(directory: Path, *flags: str) -> Iterator[Mpbroker]:
+    directory.mkdir()
+    made = Mpbroker(directory, flags=("--processors", "2", *flags))
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Mpbroker]:
+    yield from started(tmp_path / "broker")
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Mpbroker]:
+    yield from started(tmp_path / "watched", "-o", f"handler.hang.timeout.ms={HANG_TIMEOUT_S * 1000}")
+
+
+def control(broker: Mpbroker) -> ControlClient:
+    return ControlClient(broker.runtime_dir, timeout_seconds=60)
+
+
+def pids(broker: Mpbroker) -> dict[str, int]:
+    return {each["name"]: each["pid"] for each in control(broker).call("status")["processes"]}
+
+
+def names(broker: Mpbroker, kind: str) -> set[str]:
+    return {name for name in pids(broker) if name.startswith(kind)}
+
+
+class Load:
+    """An idempotent producer and a reader, as applications use them: any error they are told of is a
+    failure.
+    """
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.errors: list[str] = []
+        self.acked = self.read = self.sent = 0
+        self._topic, self._bootstrap = topic, bootstrap
+        self._ending = threading.Event()
+        self._threads = [threading.Thread(target=self._produce), threading.Thread(target=self._consume)]
+        for thread in self._threads:
+            thread.start()
+
+    def _produce(self) -> None:
+        producer = Producer(
+            {"bootstrap.servers": self._bootstrap, "enable.idempotence": True, "log_level": 0, "linger.ms": 0}
+        )
+        while not self._ending.is_set():
+            producer.produce(self._topic, b"%d" % self.sent, partition=0, on_delivery=self._told)
+            self.sent += 1
+            producer.poll(0.01 if len(producer) > 20 else 0)
+        producer.flush(PATIENCE_S)
+
+    def _told(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self.errors.append(f"produce: {error}")
+        self.acked += error is None
+
+    def _consume(self) -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": "load",
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
+        )
+        consumer.assign([TopicPartition(self._topic, 0, 0)])
+        while not self._ending.is_set() or self.read < self.sent:
+            message = consumer.poll(0.1)
+            if message is None:
+                continue
+            if message.error():
+                self.errors.append(f"fetch: {message.error()}")
+            elif int(message.value() or b"") != self.read:
+                self.errors.append(f"read {message.value()!r} after {self.read} records")
+                break
+            else:
+                self.read += 1
+        consumer.close()
+
+    def goes_on(self) -> bool:
+        """Whether records that are sent from now on are acknowledged and read."""
+        sent = self.sent
+        end = time.monotonic() + PATIENCE_S
+        while self.read <= sent and time.monotonic() < end:
+            threading.Event().wait(0.01)
+        return self.read > sent
+
+    def end(self) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+
+
+@pytest.fixture
+def load(broker: Mpbroker) -> Iterator[Load]:
+    create_topic(broker.bootstrap, "load", 1)
+    made = Load(broker.bootstrap, "load")
+    yield made
+    made.end()
+
+
+@pytest.mark.parametrize("name", ["handler 0", "processor 0", "coordinator", "log"])
+def test_a_hung_process_is_replaced(watched: Mpbroker, name: str) -> None:
+    broker = watched
+    create_topic(broker.bootstrap, "before", 1)
+    hung = pids(broker)[name]
+    os.kill(hung, signal.SIGSTOP)
+    eventually(lambda: pids(broker)[name] not in (hung, 0), f"{name} is replaced")
+    assert not psutil.pid_exists(hung)
+    create_topic(broker.bootstrap, "after", 1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    told: list[KafkaError | None] = []
+    producer.produce("after", b"x", on_delivery=lambda error, _: told.append(error))
+    producer.flush(PATIENCE_S)
+    assert told == [None]
+    assert f"{name} (pid {hung}) has not moved for {HANG_TIMEOUT_S} s: it is killed" in broker.output()
+    assert broker.output().count("is killed") == 1, broker.output()
+    stop_cleanly(broker)
+
+
+def test_a_supervisor_that_was_away_accuses_nobody(watched: Mpbroker) -> None:
+    """As after a suspended machine or a debugger: all stop, for longer than the limit, and go on."""
+    broker = watched
+    before = pids(broker)
+    members = broker.tree().members()
+    for member in members:
+        member.suspend()
+    subprocess.run([sys.executable, "-c", f"import time; time.sleep({HANG_TIMEOUT_S + 1})"], check=True)
+    for member in members:
+        member.resume()
+    create_topic(broker.bootstrap, "after", 1)
+    assert pids(broker) == before
+    assert "killed" not in broker.output()
+
+
+def test_resizing_under_load_fails_no_request(broker: Mpbroker, load: Load) -> None:
+    assert load.goes_on()
+    sizes = [(handlers, processors) for handlers in (4, 2, 1, 2) for processors in (4, 2, 1, 2, 2)]
+    before = (2, 2)
+    for wanted in sizes:
+        handlers, processors = wanted
+        answer = control(broker).call("resize", handlers=handlers, processors=processors)
+        assert answer == {"handlers": handlers, "processors": processors}
+        assert names(broker, "handler") == {f"handler {n}" for n in range(handlers)}
+        assert names(broker, "processor") == {f"processor {n}" for n in range(processors)}
+        for kind, old, new in zip(("handlers", "processors"), before, wanted, strict=True):
+            said = f"resizing {kind} from {old} to {new}"
+            assert old == new or said in broker.output()
+        before = wanted
+    assert load.goes_on()
+    load.end()
+    assert load.errors == []
+    assert load.acked == load.read == load.sent
+    assert "ERROR" not in broker.output()
+    assert "was replaced" not in broker.output()
+    stop_cleanly(broker)
+
+
+def test_plain_connections_feel_nothing_of_handlers_that_come_and_go(broker: Mpbroker) -> None:
+    """These retry nothing: each request is answered, on the connection that it was sent on."""
+    with frames.connected(broker.address) as connection:
+        frames.exchange(connection, frames.create_topic("plain", 1))
+    request = frames.produce("plain", 1, 100)
+    ending = threading.Event()
+    errors: list[str] = []
+
+    def send() -> None:
+        try:
+            with frames.connected(broker.address) as connection:
+                while not ending.is_set():
+                    code, _ = frames.exchange(connection, request)
+                    if code:
+                        errors.append(f"error {code}")
+        except OSError as error:
+            errors.append(repr(error))
+
+    threads = [threading.Thread(target=send) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for handlers in (4, 2, 1, 2, 4, 3, 6, 3, 2, 1) * 2:
+        control(broker).call("resize", handlers=handlers)
+        if handlers == 1:
+            control(broker).call("resize", handlers=2)
+    ending.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert errors == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"handlers": 5}, "cannot resize handlers from 2 to 5: one step may go from half of what there is"),
+        ({"processors": 0}, "cannot resize processors from 2 to 0: the number must lie in 1.."),
+        ({"processors": 9}, r"from half of what there is \(1\) to double \(4\)"),
+    ],
+)
+def test_a_step_that_is_too_large_is_refused(broker: Mpbroker, arguments: dict[str, int], said: str) -> None:
+    with pytest.raises(CliError, match=said):
+        control(broker).call("resize", **arguments)
+    assert len(names(broker, "handler")) == 2
+
+
+def stuck(broker: Mpbroker) -> bool:
+    """Whether no request has come for a while: all who sent some wait for somebody to read."""
+    counts = set()
+    for _ in range(5):
+        counts.add(control(broker).call("status")["requests"])
+        threading.Event().wait(0.02)
+    return len(counts) == 1
+
+
+def test_a_slow_client_holds_up_the_handler_that_leaves_and_nobody_else(broker: Mpbroker) -> None:
+    """An answer lies in the arena of its handler until it is sent; meanwhile the supervisor answers."""
+    create_topic(broker.bootstrap, "wide", 200)
+    metadata = struct.pack(">ihhih", 14, 3, 1, 7, -1) + struct.pack(">i", -1)
+    first = pids(broker)["handler 0"]
+    os.kill(first, signal.SIGSTOP)  # so that the other one has what these ask for
+    slow = []
+    for _ in range(4):
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(broker.address)
+        connection.sendall(metadata * 1000)
+        slow.append(connection)
+        eventually(lambda: stuck(broker), "nobody reads")
+    os.kill(first, signal.SIGCONT)
+    answers: list[dict[str, int]] = []
+    resizing = threading.Thread(
+        target=lambda: answers.append(control(broker).call("resize", handlers=1)), daemon=True
+    )
+    resizing.start()
+    eventually(lambda: "resizing handlers from 2 to 1" in broker.output(), "it begins")
+    with pytest.raises(CliError, match="goes on already"):
+        control(broker).call("resize", handlers=2)
+    create_topic(broker.bootstrap, "meanwhile", 1)
+    assert answers == []
+    for connection in slow:
+        connection.close()
+    resizing.join(PATIENCE_S)
+    assert answers == [{"handlers": 1, "processors": 2}]
