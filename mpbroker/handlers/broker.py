@@ -26,6 +26,7 @@ from shm.table import SlotTable
 if TYPE_CHECKING:
     from mpbroker.handlers.apis import Api
     from mpbroker.handlers.fetches import Fetches
+    from mpbroker.handlers.groups import Groups
     from mpbroker.handlers.producer_ids import ProducerIds
     from mpbroker.handlers.readers import Readers
 
@@ -62,6 +63,7 @@ class Broker:
     log: Jobs
     apis: dict[int, Api]
     fetches: Fetches
+    groups: Groups
     readers: Readers
     producer_ids: ProducerIds
     counters: CounterPage

@@ -1,7 +1,7 @@
 """OffsetCommit, OffsetFetch and OffsetDelete. (Kafka: OffsetMetadataManager, and KafkaApis for the topics.)
 
-A commit is answered when it is durable. Topics go by name in the log; from version 10 on requests name them by
-id, which is translated here.
+A commit is answered when it is durable. Topics go by name in the log; from version 10 on requests name them
+by id, which is translated here.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ class Commits:
         self._rebalances = rebalances
 
     def write(
-        self, group_id: str, offsets: list[tuple[OffsetKey, OffsetValue | None]], then: Callable[[ErrorCode], None]
+        self,
+        group_id: str,
+        offsets: list[tuple[OffsetKey, OffsetValue | None]],
+        then: Callable[[ErrorCode], None],
     ) -> None:
         """Appends and, once that is durable, believes it."""
         keys = [key for key, _ in offsets]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, Protocol
 
 from mpbroker.config.broker import MINUTE_MS, BrokerConfig
@@ -75,7 +75,7 @@ class Answers(Protocol):
 
 
 class GroupCoordinator:
-    """`partitions`: of `__consumer_offsets`; None while it is not known whether it exists, empty if it does not."""
+    """`partitions` of `__consumer_offsets`: None while that is not known, empty while it does not exist."""
 
     def __init__(
         self,
@@ -137,7 +137,8 @@ class GroupCoordinator:
                     waiter, self._existing(request.group_id), request, self._answers.answer
                 )
             case DescribeGroupsRequest():
-                return DescribeGroupsResponse(groups=[self._describe(name, version) for name in request.groups])
+                described = [self._describe(name, version) for name in request.groups]
+                return DescribeGroupsResponse(groups=described)
             case ListGroupsRequest():
                 return self._list(request)
             case DeleteGroupsRequest():
@@ -363,7 +364,7 @@ class GroupCoordinator:
                 result.error_code = error.code
         missing = len(doomed)
         for group, result in doomed:
-            self._bury(group, lambda error, result=result: written(result, error))
+            self._bury(group, partial(written, result))
         return None if doomed else DeleteGroupsResponse(results=results)
 
     def _bury(self, group: Group, then: Callable[[ErrorCode], None]) -> None:
@@ -425,7 +426,7 @@ class GroupCoordinator:
     # --- coming and going
 
     def opened(self, partitions: int) -> None:
-        """`__consumer_offsets` has so many partitions, of which nothing has been read yet; 0: it is not there."""
+        """`__consumer_offsets` has so many partitions, none of which was read yet; 0: it is not there."""
         self.partitions = [PartitionState.LOADING] * partitions
 
     def loaded(self, partition: int, groups: dict[str, GroupValue | None]) -> None:
@@ -444,8 +445,18 @@ class GroupCoordinator:
         self._set(partition, PartitionState.LOADED)
 
     def failed(self, partition: int) -> None:
-        """The partition cannot be read or written."""
+        """The partition cannot be read."""
+        for name in self.offsets.groups():
+            if self.partition_for(name) == partition:
+                self.offsets.forget(name)
         self._set(partition, PartitionState.OFFLINE)
+
+    def reopened(self, partition: int) -> bool:
+        """Whether the partition was offline, and is loading now."""
+        if self.partitions is None or self.partitions[partition] is not PartitionState.OFFLINE:
+            return False
+        self._set(partition, PartitionState.LOADING)
+        return True
 
     def _set(self, partition: int, state: PartitionState) -> None:
         assert self.partitions is not None

@@ -168,7 +168,7 @@ class Group:
         """A member, or an id that is pending; another member leads if the leader goes."""
         member = self.members.pop(member_id, None)
         if member is not None:
-            assert member.awaits_join is None and member.awaits_sync is None
+            assert (member.awaits_join, member.awaits_sync) == (None, None)
             self._forget_protocols(member)
             if member.instance_id is not None:
                 del self.static_members[member.instance_id]
@@ -189,7 +189,7 @@ class Group:
     def replace_static(self, member: Member, new_id: str) -> None:
         """The same instance under a new member id; whoever used the old one is fenced from now on."""
         assert member.instance_id is not None
-        assert member.awaits_join is None and member.awaits_sync is None
+        assert (member.awaits_join, member.awaits_sync) == (None, None)
         self.members = {
             (new_id if key == member.member_id else key): value for key, value in self.members.items()
         }

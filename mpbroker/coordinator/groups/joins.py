@@ -242,5 +242,3 @@ class Joins:
         self._rebalances.wait_for_join(group, member, join.waiter)
         reason = f"{member.member_id} joins again {how}: {join.reason}"
         self._rebalances.rebalance_or_complete(group, reason)
-
-

@@ -40,13 +40,16 @@ class _Wanted:
 class PartitionBatch(NamedTuple):
     partition: int
     batch: bytes
-    count: int
+    record_count: int
+    max_timestamp: int
 
 
 class Journal:
-    """`partition_for` says where a group's records go; `most_bytes`: the largest batch that the log takes."""
+    """`partition_for` says where a group's records go; `most_bytes`: of one batch in the log."""
 
-    def __init__(self, partition_for: Callable[[str], int], now_ms: Callable[[], int], most_bytes: int) -> None:
+    def __init__(
+        self, partition_for: Callable[[str], int], now_ms: Callable[[], int], most_bytes: int
+    ) -> None:
         self._partition_for = partition_for
         self._now_ms = now_ms
         self._most_bytes = most_bytes
@@ -70,7 +73,7 @@ class Journal:
         self._wanted.setdefault(self._partition_for(group_id), deque()).append(wanted)
 
     def next_round(self) -> list[PartitionBatch]:
-        """The batches to append now; empty if there are none. What is too large for the log is refused here."""
+        """The batches to append now; empty if there are none. What is too large is refused."""
         assert not self._round
         batches: list[PartitionBatch] = []
         total = 0
@@ -82,7 +85,9 @@ class Journal:
             total += sum(wanted.size for wanted in taken)
             if records:
                 self._round[partition] = taken
-                batches.append(PartitionBatch(partition, bytes(build_batch(records)), len(records)))
+                stamp = max(record.timestamp for record in records)
+                batch = bytes(build_batch(records))
+                batches.append(PartitionBatch(partition, batch, len(records), stamp))
             else:
                 _end(taken, ErrorCode.NONE)
         return batches

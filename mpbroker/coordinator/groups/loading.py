@@ -71,8 +71,8 @@ class Loader:
 
     def _fail(self, image: PartitionImage, why: str) -> None:
         log.error(
-            "%s-%d cannot be read: %s. The groups in it are unavailable; restore its directory from a copy, or "
-            "repair the disk, and start the broker again",
+            "%s-%d cannot be read: %s. The groups in it are unavailable; restore its directory from a "
+            "copy, or repair the disk, and start the broker again",
             GROUP_TOPIC,
             image.partition,
             why,

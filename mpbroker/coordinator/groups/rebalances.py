@@ -135,7 +135,7 @@ class Rebalances:
             self.end_join(member, refused_join(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS))
             self.keep_alive(group, member)
         else:
-            self.remove_and_update(group, member, f"the connection of new member {member.member_id} is closed")
+            self.remove_and_update(group, member, f"the connection of {member.member_id} is closed")
 
     def forget(self, group: Group, error: ErrorCode) -> None:
         """The group is no longer ours: whoever waits is told so."""
@@ -175,7 +175,7 @@ class Rebalances:
         member = group.members.get(member_id)
         if member is None or member.is_alive_without_heartbeats:
             return
-        log.info("group %s: %s has not been heard of for its session, it is removed", group.group_id, member_id)
+        log.info("group %s: the session of %s has expired, it is removed", group.group_id, member_id)
         self.remove_and_update(group, member, f"the session of {member_id} has expired")
 
     def remove_and_update(self, group: Group, member: Member, reason: str) -> None:
@@ -269,7 +269,7 @@ class Rebalances:
             return
         group.member_joined_meanwhile = False
         group.next_generation(self._clock.wall_ms())
-        if group.state is GroupState.EMPTY:
+        if not group.members:
             log.info("group %s: empty in generation %d", group.group_id, group.generation)
             self._write_empty(group)
             return

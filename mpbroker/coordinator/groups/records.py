@@ -5,9 +5,9 @@ A key begins with its type, a value with its version; a value that is null is a 
     key 0, 1   OffsetCommitKey    group, topic, partition
     key 2      GroupMetadataKey   group
 
-Values are written in version 3, the last before the flexible ones, as Kafka 4.3 does; an offset with an expiry
-of its own (OffsetCommit v2-4) in version 1. Versions 0-4 are read. Other types of keys belong to kinds of
-groups that are not built; they are stepped over, as Kafka does with types it does not know.
+Values are written in version 3, the last before the flexible ones, as Kafka 4.3 does; an offset with an
+expiry of its own (OffsetCommit v2-4) in version 1. Versions 0-4 are read. Other types of keys belong to kinds
+of groups that are not built; they are stepped over, as Kafka does with types it does not know.
 """
 
 from __future__ import annotations
@@ -216,7 +216,8 @@ class _Reader:
     def of_value(cls, data: bytes) -> _Reader:
         (version,) = _SHORT.unpack_from(data)
         if not 0 <= version <= FIRST_FLEXIBLE_VERSION:
-            raise UnreadableRecord(f"version {version} of a value, {FIRST_FLEXIBLE_VERSION} is the newest known")
+            newest = FIRST_FLEXIBLE_VERSION
+            raise UnreadableRecord(f"version {version} of a value, {newest} is the newest known")
         return cls(data, flexible=version >= FIRST_FLEXIBLE_VERSION)
 
     def int32(self) -> int:

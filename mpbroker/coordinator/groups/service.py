@@ -107,6 +107,7 @@ class GroupService:
             config, self._clock, self._journal, self, self, lambda: str(uuid.uuid4())
         )
         self._topic_id: bytes | None = None
+        self._images: list[PartitionImage] = []
         self._loader: Loader | None = None
         self._is_stuck = False
         self._held: list[tuple[Waiter, GroupRequest]] = []
@@ -198,18 +199,29 @@ class GroupService:
     def _follow_topic(self) -> None:
         """The topic may have come, or gone, since we last looked."""
         topic_id = self._surroundings.metadata.ids.get(GROUP_TOPIC)
-        if topic_id == self._topic_id and self.coordinator.partitions is not None:
-            return
         images = None if topic_id is None else self._surroundings.images_of(topic_id)
+        if topic_id == self._topic_id and self.coordinator.partitions is not None:
+            if images is not None and images is not self._images and self._loader is None:
+                self._load_changed(images)
+            return
         if topic_id is not None and images is None:
             return
         if self._topic_id is not None:
             log.error("%s is gone, and with it all groups and committed offsets", GROUP_TOPIC)
             self._forget()
         self._topic_id = topic_id
-        self.coordinator.opened(len(images or ()))
+        self._images = images or []
+        self.coordinator.opened(len(self._images))
         if images is not None:
             self._loader = Loader(self.coordinator, self._table, self._config.log_dirs, images)
+
+    def _load_changed(self, images: list[PartitionImage]) -> None:
+        """The log process could open, at last, what it could not."""
+        changed = [image for image, before in zip(images, self._images, strict=False) if image != before]
+        self._images = images
+        offline = [image for image in changed if self.coordinator.reopened(image.partition)]
+        if offline:
+            self._loader = Loader(self.coordinator, self._table, self._config.log_dirs, offline)
 
     # --- the loop's view
 

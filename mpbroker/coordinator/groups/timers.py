@@ -1,7 +1,7 @@
 """Deadlines by name: what a group waits for ends when its time has come (Kafka: CoordinatorTimer).
 
-Setting a timer anew moves it. An entry of the heap whose timer was moved or cancelled is left where it is until
-it comes up; the heap is built again when most of its entries are such.
+Setting a timer anew moves it. An entry of the heap whose timer was moved or cancelled is left where it is
+until it comes up; the heap is built again when most of its entries are such.
 """
 
 from __future__ import annotations
