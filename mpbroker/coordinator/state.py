@@ -17,11 +17,14 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator import topic_rules
+from mpbroker.coordinator import quota_rules, scram_rules, topic_rules
 from mpbroker.coordinator.metadata_records import TOPIC_RESOURCE, MetadataRecord
+from mpbroker.coordinator.scram_rules import Credentials
 from mpbroker.coordinator.topic_rules import Refused
 from mpbroker.ipc.calls import (
     AllocateProducerIds,
+    AlterQuotas,
+    AlterScram,
     CreatedTopic,
     CreatedTopics,
     CreateTopic,
@@ -29,6 +32,7 @@ from mpbroker.ipc.calls import (
     DeletedTopic,
     DeletedTopics,
     DeleteTopics,
+    DescribeScram,
     Failed,
     Message,
     ProducerIds,
@@ -36,13 +40,17 @@ from mpbroker.ipc.calls import (
 from mpbroker.log.names import METADATA_TOPIC
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
+    ClientQuotaRecord,
     ConfigRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
+    UserScramCredentialRecord,
 )
 from mpbroker.protocol.topic_names import collision_key
+from mpbroker.quotas.entities import Entity, QuotaTable
 
 PRODUCER_IDS_PER_BLOCK: Final = 1000
 ZERO_ID: Final = bytes(16)
@@ -81,12 +89,19 @@ class MetadataState:
     next_producer_id: int = 0
     next_offset: int = 0
     partitions: int = 0
+    quotas: QuotaTable = field(default_factory=QuotaTable)
+    credentials: Credentials = field(default_factory=dict)
     _colliding: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def draft(self) -> MetadataState:
         """A copy to try decisions on; topics are immutable and shared."""
         return replace(
-            self, topics=self.topics.copy(), ids=self.ids.copy(), _colliding=self._colliding.copy()
+            self,
+            topics=self.topics.copy(),
+            ids=self.ids.copy(),
+            quotas=self.quotas.copy(),
+            credentials=self.credentials.copy(),
+            _colliding=self._colliding.copy(),
         )
 
     def colliding_with(self, name: str) -> str | None:
@@ -121,6 +136,14 @@ class MetadataState:
                 self._set_config(record)
             case RemoveTopicRecord():
                 self._remove(record.topic_id)
+            case ClientQuotaRecord():
+                entity = quota_rules.entity_in(record)
+                self.quotas.change(entity, record.key, None if record.remove else record.value)
+            case UserScramCredentialRecord():
+                self.credentials[record.name, record.mechanism] = scram_rules.credential_in(record)
+            case RemoveUserScramCredentialRecord():
+                if self.credentials.pop((record.name, record.mechanism), None) is None:
+                    self._inconsistent("a credential is to be removed and does not exist")
             case ProducerIdsRecord():
                 if record.next_producer_id < self.next_producer_id:
                     self._inconsistent(f"producer ids go back to {record.next_producer_id}")
@@ -173,14 +196,16 @@ class MetadataState:
 class Decision:
     """What a call comes to.
 
-    The answer is true once `records` are durable, the topics of `awaits` can be used and those of
-    `removes` are gone.
+    The answer is true once `records` are durable, the topics of `awaits` can be used, those of `removes`
+    are gone, the handlers can see the new quotas of `quotas` and the processors the new `credentials`.
     """
 
     answer: Message
     records: list[MetadataRecord] = field(default_factory=list)
     awaits: list[bytes] = field(default_factory=list)
     removes: list[Topic] = field(default_factory=list)
+    quotas: list[Entity] = field(default_factory=list)
+    credentials: list[tuple[str, int]] = field(default_factory=list)
 
 
 class Decider:
@@ -198,6 +223,15 @@ class Decider:
                 return self._create_topics(state.draft(), call)
             case DeleteTopics():
                 return self._delete_topics(state, call)
+            case AlterQuotas():
+                answer, changes = quota_rules.alter(state.quotas, call)
+                entities = list(dict.fromkeys(map(quota_rules.entity_in, changes)))
+                return Decision(answer, list(changes), quotas=entities)
+            case AlterScram():
+                users, altered = scram_rules.alter(state.credentials, call)
+                return Decision(users, list(altered), credentials=[(r.name, r.mechanism) for r in altered])
+            case DescribeScram():
+                return Decision(scram_rules.describe(state.credentials, call))
             case AllocateProducerIds():
                 return self._allocate_producer_ids(state)
             case _:

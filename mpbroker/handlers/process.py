@@ -27,7 +27,7 @@ from mpbroker.handlers.readers import Readers
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.handlers.turn import Turn
 from mpbroker.ipc.bulletin import BulletinReader
-from mpbroker.ipc.counters import Counter, Histogram
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import (
     LOG_FENCE_CLOSE,
     LOG_FENCE_RESUME,
@@ -50,9 +50,9 @@ from mpbroker.ipc.topology import (
     COORDINATOR,
     FIRST_HANDLER,
     LOG,
-    PROCESSORS,
     is_processor,
     name_of,
+    processors_of,
 )
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_request
@@ -82,11 +82,12 @@ class Handler:
         self.number = context.index - FIRST_HANDLER
         self.arena = memory.arena(context.index)
         self.unsent: set[Outbox] = set()
+        processors = processors_of(context.index)
         self.outboxes = {
             p: Outbox(memory.ring(context.index, p), partial(context.ring, p), self.unsent)
-            for p in (COORDINATOR, *PROCESSORS)
+            for p in (COORDINATOR, *processors)
         }
-        self.request_arenas = {p: memory.arena(p) for p in PROCESSORS}
+        self.request_arenas = {p: memory.arena(p) for p in processors}
         self.turn = Turn(context.index, memory, context.counters, TopicTable())
         self.open: dict[Exchange, None] = {}
         self.heavy = memory.words("heavy")
@@ -260,9 +261,7 @@ class Handler:
             self.broker.answers.close(slot)
             return
         exchange = Exchange(slot, client_id, body, api, self.broker)
-        started_ns = time.monotonic_ns()
         exchange.run()
-        self.context.counters.record(Histogram.TIME_LOCAL_NS, time.monotonic_ns() - started_ns)
         if not exchange.done:
             self.open[exchange] = None
             exchange.on_end = partial(self.open.pop, exchange, None)

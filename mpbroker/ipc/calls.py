@@ -66,6 +66,26 @@ class DeletedTopics(Struct, tag="deleted_topics"):
     topics: list[DeletedTopic]
 
 
+class QuotaAlteration(Struct):
+    """`entity`: (type, name) pairs, None for a default. `changes`: quota -> its value, None removes it."""
+
+    entity: list[tuple[str, str | None]]
+    changes: dict[str, float | None]
+
+
+class AlterQuotas(Struct, tag="alter_quotas"):
+    """handler -> coordinator; what is wrong with one entity does not harm the others."""
+
+    alterations: list[QuotaAlteration]
+    validate_only: bool = False
+
+
+class AlteredQuotas(Struct, tag="altered_quotas"):
+    """(error, message) of each alteration, in the order asked; all handlers can see what was changed."""
+
+    results: list[tuple[int, str | None]]
+
+
 class AllocateProducerIds(Struct, tag="allocate_producer_ids"):
     """handler -> coordinator: a block of producer ids of the handler's own, durable before it is answered."""
 
@@ -101,6 +121,43 @@ class Abandon(Struct, tag="abandon"):
     """
 
     request: int
+
+
+class ScramUpsertion(Struct):
+    """What becomes of a password: nobody can log in elsewhere with it."""
+
+    user: str
+    mechanism: int
+    iterations: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+
+
+class AlterScram(Struct, tag="alter_scram"):
+    """handler -> coordinator: credentials to set, and (user, mechanism) of those to remove."""
+
+    upsertions: list[ScramUpsertion] = []
+    deletions: list[tuple[str, int]] = []
+
+
+class ScramUser(Struct):
+    """What became of a user's alterations, or its credentials as (mechanism, iterations)."""
+
+    user: str
+    error: int = 0
+    message: str | None = None
+    credentials: list[tuple[int, int]] = []
+
+
+class DescribeScram(Struct, tag="describe_scram"):
+    """handler -> coordinator: who has which credentials; None: everybody."""
+
+    users: list[str] | None = None
+
+
+class ScramUsers(Struct, tag="scram_users"):
+    users: list[ScramUser]
 
 
 class EnsureTopic(Struct, tag="ensure_topic"):
@@ -151,11 +208,16 @@ Message = (
     | CreatedTopics
     | DeleteTopics
     | DeletedTopics
+    | AlterQuotas
+    | AlteredQuotas
     | AllocateProducerIds
     | ProducerIds
     | GroupRequest
     | GroupResponse
     | Abandon
+    | AlterScram
+    | DescribeScram
+    | ScramUsers
     | EnsureTopic
     | EnsuredTopic
     | RemoveTopic

@@ -2,7 +2,7 @@
 
 cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
     cdef Channel *c
-    if a.channel >= t.channel_places:
+    if a.channel >= t.channels_used:
         return
     c = &t.channels[a.channel]
     if c.connection != a.connection or c.request != a.request:
@@ -20,7 +20,13 @@ cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
                 close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
         return
     answered(t, c)
+    c.dequeued_ns = t.clock_ns
     if c.state == ChannelState.CHANNEL_CLOSED:
+        if a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS:
+            note(c, &t.late[t.late_count], 0, c.api_key)
+            t.late_count += 1
+        c.answer = a[0]
+        note_finished(t, c)
         give_back(t, a)
         free_request(t, c)
         free_place(t, c)
@@ -28,14 +34,19 @@ cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
     if c.state != ChannelState.CHANNEL_WAITING:
         give_back(t, a)
         return
-    histogram_record(t.counters, Histogram.TIME_RESPONSE_QUEUE_NS, t.now_ns - a.done_ns if t.now_ns > a.done_ns else 0)
     c.answer = a[0]
+    if a.throttle_ms and a.kind != SlotKind.CLOSE and not start_throttle(t, c, a):
+        give_back(t, a)
+        c.state = ChannelState.CHANNEL_READING
+        close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
+        return
     if a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS:
         start_sending(t, c)
     elif a.kind == SlotKind.NOOP:
         give_back(t, a)
         finish_request(t, c)
     else:
+        note_finished(t, c)
         give_back(t, a)
         c.state = ChannelState.CHANNEL_READING      # nobody else has its block now
         close_channel(t, c, CloseReason.CLOSED_BY_HANDLER, c.api_key)
@@ -112,7 +123,7 @@ cdef bint hand_over(Turn *t, Peer *peer, Channel *c, bint heavy) noexcept nogil:
     r.reserved = 0
     r.request = c.request
     c.ring_position = peer.requests.staged
-    if not ring_stage(&peer.requests, &slot):
+    if not stage(t, peer, &slot):
         return False
     block_lend(t.arena, c.block, peer.process)
     c.handler = peer.number
@@ -166,7 +177,7 @@ cdef void publish(Turn *t) noexcept nogil:
             continue
         if peer.owed_count:
             pay(t, peer)
-        if peer.wants_room and t.fifo_head == t.fifo_tail and not peer.owed_count:
+        if peer.wants_room and t.fifo_head == t.fifo_tail and not peer.owed_count and not t.held_count:
             peer.wants_room = False
             ring_want_space(&peer.requests, False)
         if peer.requests.staged != load_relaxed(peer.requests.tail):

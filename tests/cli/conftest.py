@@ -25,17 +25,25 @@ SPOKEN = (
     ApiKey.CREATE_TOPICS,
     ApiKey.DELETE_TOPICS,
     ApiKey.DESCRIBE_CONFIGS,
+    ApiKey.INIT_PRODUCER_ID,
 )
 
 
 class FakeBroker:
-    """Partitions are lists of batches. `refuse` and `hang_up` make the next requests of an API fail."""
+    """Partitions are lists of batches. `refuse` and `hang_up` make the next requests of an API fail.
+
+    `swallow_answer` does what was asked and then closes. Sequences of producers are checked as a broker does.
+    """
 
     def __init__(self) -> None:
         self.topics: dict[str, list[bytearray]] = {}
         self.configs: dict[str, dict[str, str]] = {}
         self.refuse: dict[ApiKey, list[ErrorCode]] = {}
         self.hang_up: list[ApiKey] = []
+        self.swallow_answer: list[ApiKey] = []
+        self.silent: list[ApiKey] = []
+        self._came = threading.Condition()
+        self.next_sequence: dict[tuple[str, int, int], int] = {}
         self.only_api_versions_v0 = False
         self.requests: list[tuple[ApiKey, int]] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -50,12 +58,18 @@ class FakeBroker:
             ApiKey.CREATE_TOPICS: self._create_topics,
             ApiKey.DELETE_TOPICS: self._delete_topics,
             ApiKey.DESCRIBE_CONFIGS: self._describe_configs,
+            ApiKey.INIT_PRODUCER_ID: lambda _request: m.InitProducerIdResponse(producer_id=4711),
         }
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+
+    def wait_for(self, key: ApiKey) -> None:
+        """Until such a request has come."""
+        with self._came:
+            assert self._came.wait_for(lambda: key in [seen for seen, _ in self.requests], timeout=30)
 
     def end_offset(self, topic: str, partition: int) -> int:
         log = self.topics[topic][partition]
@@ -79,7 +93,11 @@ class FakeBroker:
                 frame = stream.read(struct.unpack(">i", head)[0])
                 header, position = decode_request_header(frame)
                 key = ApiKey(header.api_key)
-                self.requests.append((key, header.api_version))
+                with self._came:
+                    self.requests.append((key, header.api_version))
+                    self._came.notify_all()
+                if key in self.silent:
+                    continue
                 if key in self.hang_up:
                     self.hang_up.remove(key)
                     return
@@ -92,6 +110,9 @@ class FakeBroker:
                     response = self._handlers[key](request)
                     if key is ApiKey.PRODUCE and request.acks == 0:
                         continue
+                if key in self.swallow_answer:
+                    self.swallow_answer.remove(key)
+                    return
                 for segment in encode_response_frame(key, version, header.correlation_id, response):
                     connection.sendall(segment)
 
@@ -191,12 +212,26 @@ class FakeBroker:
             result = m.ProduceResponse.PartitionProduceResponse(index=data.index, error_code=code)
             if not code:
                 assert data.records is not None
-                batch = bytearray(data.records)
-                assign_offset_and_epoch(batch, self.end_offset(topic.name, data.index), 0)
-                self.topics[topic.name][data.index] += batch
+                result.error_code = self._append(topic.name, data.index, bytearray(data.records))
             results.append(result)
         answer = m.ProduceResponse.TopicProduceResponse(name=topic.name, partition_responses=results)
         return m.ProduceResponse(responses=[answer])
+
+    def _append(self, topic: str, partition: int, batch: bytearray) -> ErrorCode:
+        header = frame_at(batch, 0)
+        assert header is not None
+        if header.producer_id >= 0:
+            key = (topic, partition, header.producer_id)
+            expected = self.next_sequence.get(key, 0)
+            if header.base_sequence != expected:
+                known = header.base_sequence < expected
+                return (
+                    ErrorCode.DUPLICATE_SEQUENCE_NUMBER if known else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+                )
+            self.next_sequence[key] = expected + header.last_offset_delta + 1
+        assign_offset_and_epoch(batch, self.end_offset(topic, partition), 0)
+        self.topics[topic][partition] += batch
+        return ErrorCode.NONE
 
     def _fetch(self, request: m.FetchRequest) -> m.Message:
         (topic,) = request.topics

@@ -1,0 +1,127 @@
+"""TLS over a non-blocking socket, the client's side (Kafka: SslTransportLayer).
+
+OpenSSL takes one record at a time from the socket; what is decrypted and not yet read shows in `pending`.
+"""
+
+import socket
+import ssl
+from collections.abc import Sequence
+
+from mpbroker.client.config import ClientConfig
+from mpbroker.client.errors import AuthenticationFailed, ConfigError
+from mpbroker.config.keys import Secret
+from mpbroker.config.security import SecuritySettings
+from mpbroker.protocol.wire import Buffer
+from mpbroker.security.tls import TlsError, load_client_context
+
+# A write that did not fit has to be repeated with the same bytes, so they are few.
+WRITE_BYTES = 64 << 10
+
+
+class TlsTransport:
+    """`host` is the name that the broker's certificate must have."""
+
+    def __init__(self, context: ssl.SSLContext, host: str) -> None:
+        self.ready = False
+        self.wants_write = False
+        self._context = context
+        self._host = host
+        self._tls: ssl.SSLSocket | None = None
+        # Nothing was received yet: with TLS 1.3 a refused client certificate shows only now.
+        self._silent = True
+
+    def connected(self, sock: socket.socket) -> None:
+        # The channel closes its socket itself: this one is a second one on the same connection.
+        self._tls = self._context.wrap_socket(
+            sock.dup(), server_hostname=self._host, do_handshake_on_connect=False, suppress_ragged_eofs=True
+        )
+
+    def handshake(self) -> bool:
+        assert self._tls is not None
+        self.wants_write = False
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLWantWriteError:
+            self.wants_write = True
+            return False
+        except (ssl.SSLEOFError, ConnectionResetError, BrokenPipeError) as error:
+            raise OSError(
+                "it ended the TLS handshake without a word; if this listener has no TLS, set "
+                "security.protocol to PLAINTEXT or SASL_PLAINTEXT"
+            ) from error
+        except ssl.SSLError as error:
+            raise AuthenticationFailed(_handshake_failure(error)) from error
+        self.ready = True
+        return True
+
+    def receive_into(self, room: memoryview) -> int | None:
+        assert self._tls is not None
+        try:
+            # A read of nothing is the end of the stream; the room is never empty.
+            count = self._tls.recv_into(room)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+        except ssl.SSLError as error:
+            if self._silent:
+                raise AuthenticationFailed(_handshake_failure(error)) from error
+            raise OSError(f"TLS failed: {error.reason or error}") from error
+        self._silent = False
+        return count
+
+    def send(self, segments: Sequence[Buffer]) -> int | None:
+        assert self._tls is not None
+        try:
+            return self._tls.send(memoryview(segments[0])[:WRITE_BYTES])
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+        except ssl.SSLError as error:
+            raise OSError(f"TLS failed: {error.reason or error}") from error
+
+    def has_buffered(self) -> bool:
+        return self.ready and self._tls is not None and self._tls.pending() > 0
+
+    def close(self) -> None:
+        if self._tls is not None:
+            self._tls.close()
+
+
+def _handshake_failure(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted: {error.verify_message}; set ssl.truststore.location to the PEM "
+            "file of its authority"
+        )
+    reason = (error.reason or str(error)).lower().replace("_", " ")
+    if "wrong version number" in reason or "record layer" in reason:
+        return "it does not speak TLS: set security.protocol to PLAINTEXT or SASL_PLAINTEXT"
+    if "certificate required" in reason or "alert" in reason:
+        return f"it refused the TLS handshake: {reason}; ssl.keystore.location has what it is shown"
+    return f"the TLS handshake failed: {reason}"
+
+
+def client_context(config: ClientConfig) -> ssl.SSLContext:
+    """Raises ConfigError, which says which setting is wrong."""
+    settings = SecuritySettings(
+        ssl_truststore_location=config.ssl_truststore_location or None,
+        ssl_truststore_password=_secret(config.ssl_truststore_password),
+        ssl_truststore_certificates=_secret(config.ssl_truststore_certificates),
+        ssl_keystore_location=config.ssl_keystore_location or None,
+        ssl_keystore_password=_secret(config.ssl_keystore_password),
+        ssl_keystore_key=_secret(config.ssl_keystore_key),
+        ssl_keystore_certificate_chain=_secret(config.ssl_keystore_certificate_chain),
+        ssl_key_password=_secret(config.ssl_key_password),
+        ssl_enabled_protocols=config.ssl_enabled_protocols,
+        ssl_cipher_suites=config.ssl_cipher_suites,
+    )
+    try:
+        return load_client_context(
+            settings, check_hostname=bool(config.ssl_endpoint_identification_algorithm)
+        )
+    except TlsError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _secret(text: str) -> Secret | None:
+    return Secret(text) if text else None
