@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mpbroker.handlers.groups import Groups
     from mpbroker.handlers.producer_ids import ProducerIds
     from mpbroker.handlers.readers import Readers
+    from mpbroker.log.places import SegmentPlaces
 
 WILDCARDS = ("", "0.0.0.0", "::")
 LOOPBACK = "127.0.0.1"
@@ -65,6 +66,7 @@ class Broker:
     fetches: Fetches
     groups: Groups
     readers: Readers
+    places: SegmentPlaces
     producer_ids: ProducerIds
     counters: CounterPage
     session: Callable[[Request], Session]
