@@ -419,9 +419,12 @@ class GroupCoordinator:
         self._set_cleanup()
 
     def tick(self) -> None:
-        """Does what is due."""
+        """Does what is due. What goes wrong with one group is no other group's affair."""
         for action in self.timers.due(self._clock.monotonic_ms()):
-            action()
+            try:
+                action()
+            except Exception:
+                log.exception("what was due for a group failed")
 
     # --- coming and going
 

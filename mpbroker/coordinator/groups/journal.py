@@ -129,5 +129,9 @@ class Journal:
 
 
 def _end(done: list[_Wanted], error: ErrorCode) -> None:
+    """What goes wrong with one is no other's affair."""
     for wanted in done:
-        wanted.then(error)
+        try:
+            wanted.then(error)
+        except Exception:
+            log.exception("what follows a record of a group failed")
