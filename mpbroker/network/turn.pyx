@@ -93,10 +93,6 @@ cdef enum:
     TURN_OPENING = 4
     API_PRODUCE = 0
     API_VERSIONS = 18
-    API_OFFSET_COMMIT = 8
-    API_LIST_GROUPS = 16
-    API_DELETE_GROUPS = 42
-    API_OFFSET_DELETE = 47
     API_INIT_PRODUCER_ID = 22
     API_DESCRIBE_CONFIGS = 32
     HEAVY_BYTES = 1 << 18           # a produce of this size is alone with its handler

@@ -21,7 +21,7 @@ SESSION_MS = 6000
 
 @dataclass
 class Members:
-    """`read` and `committed`: by partition, the offsets that were read, and what a commit's answer promised."""
+    """By partition, `read`: the offsets that were read; `committed`: what a commit's answer promised."""
 
     bootstrap: str
     count: int = 2
@@ -149,7 +149,7 @@ class Members:
         return {each.partition: max(each.offset, 0) for each in answer if each.error is None}
 
     def check(self) -> list[str]:
-        """After a restart: everything up to the committed offsets was read by somebody, and they are there."""
+        """After a restart: the committed offsets are there, and all before them was read by somebody."""
         consumer = self._consumer()
         found: dict[int, int] = {}
         deadline = time.monotonic() + STOP_S

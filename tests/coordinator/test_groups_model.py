@@ -40,7 +40,7 @@ REFUSED = ErrorCode.KAFKA_STORAGE_ERROR
 
 @dataclass(eq=False)
 class Client:
-    """A consumer as clients write it: one request at a time, and what it does next follows from the answer."""
+    """A consumer as clients write it: one request at a time, and the answer says what it does next."""
 
     name: str
     instance: str | None

@@ -1,4 +1,4 @@
-"""Groups in the coordinator process, with the real log process: either dies, and its successor reads the log."""
+"""Groups in the coordinator process, with the real log process: either dies, and the log is read again."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ RETRIED = (
 
 
 class Party:
-    """A coordinator and a log process, of which either can be killed, and a handler that asks about groups."""
+    """A coordinator and a log process, either of which can be killed, and handlers that ask about groups."""
 
     def __init__(self, make_tree: Callable[..., Tree]) -> None:
         settings = {"group_initial_rebalance_delay_ms": 0, "offsets_topic_num_partitions": 3}
