@@ -178,6 +178,12 @@ def test_offsets_with_a_retention_of_their_own(world: World) -> None:
     assert world.committed() == -1
 
 
+def test_a_retention_beyond_all_time(world: World) -> None:
+    waiter = world.commit(1, version=4, retention_time_ms=(1 << 63) - 1)
+    assert outcome(world, waiter) is ErrorCode.NONE
+    assert world.restarted().committed() == 1
+
+
 def deleted(world: World, *names: str) -> dict[str, int]:
     return {r.group_id: r.error_code for r in world.now(DeleteGroupsRequest(list(names))).results}
 

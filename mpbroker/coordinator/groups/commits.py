@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.keys import LONG_MAX
 from mpbroker.coordinator.groups.group import CONSUMER_PROTOCOL, NO_MEMBER, Group, GroupState, Waiter
 from mpbroker.coordinator.groups.offsets import NO_OFFSET, Offsets
 from mpbroker.coordinator.groups.rebalances import Clock, Rebalances, Writer, response_error
@@ -79,8 +80,8 @@ class Commits:
                     self._offsets.apply(key, value)
             then(error)
 
-        self._offsets.begin(keys)
         self._writer.write(group_id, list(offsets), written)
+        self._offsets.begin(keys)
 
     def expire(self, group_id: str, keys: list[OffsetKey]) -> None:
         self.write(group_id, [(key, None) for key in keys], lambda _error: None)
@@ -121,7 +122,8 @@ class Commits:
         entries: list[tuple[OffsetKey, OffsetValue | None]] = []
         waiting: list[CommittedPartition] = []
         now_ms = self._clock.wall_ms()
-        expire_ms = NO_TIME if request.retention_time_ms < 0 else now_ms + request.retention_time_ms
+        retention_ms = request.retention_time_ms
+        expire_ms = NO_TIME if retention_ms < 0 else min(now_ms + retention_ms, LONG_MAX)
         for topic in request.topics:
             name, unknown = self._resolve(topic.name, topic.topic_id)
             results = []

@@ -320,9 +320,10 @@ def topics_in(subscription: bytes) -> list[str]:
     if len(subscription) < at or count < 0:
         raise MalformedMessage("a subscription is cut off")
     for _ in range(count):
-        length = int.from_bytes(subscription[at : at + 2], signed=True)
+        head = subscription[at : at + 2]
+        length = int.from_bytes(head, signed=True)
         name = subscription[at + 2 : at + 2 + length]
-        if length < 0 or len(name) != length or not subscription[at : at + 2]:
+        if length < 0 or len(name) != length or len(head) != 2:
             raise MalformedMessage("a subscription is cut off")
         topics.append(name.decode())
         at += 2 + length
