@@ -14,14 +14,23 @@ from pathlib import Path
 from mpbroker.config import workers
 from mpbroker.ipc import meters, session
 from mpbroker.ipc import table as partition_table
+from mpbroker.ipc.connections import Ledger, ledger_bytes
 from mpbroker.ipc.counters import Counter, Histogram
+from mpbroker.ipc.listeners import (
+    COUNTS_BYTES,
+    LISTENERS_BYTES,
+    MAX_LISTENERS,
+    ListenerCounts,
+    ListenerTable,
+)
 from mpbroker.ipc.meters import Meters, Reader
 from mpbroker.ipc.session import Sessions
-from shm import doorbell, marks, region, ring, table
+from shm import doorbell, marks, rates, region, ring, table
 from shm.arena import Arena
 from shm.counters import CounterPage, page_bytes
 from shm.doorbell import Doorbell
 from shm.marks import WaitingMarks
+from shm.rates import SharedRates
 from shm.region import Block, Region
 from shm.ring import Ring
 from shm.table import SlotTable
@@ -58,6 +67,11 @@ CONTROL_QUEUED_REQUESTS = 20
 # Connections that one processor can serve at once.
 CHANNELS_PER_PROCESSOR = 32768
 SESSIONS_BYTES = CHANNELS_PER_PROCESSOR * session.BYTES_EACH
+LEDGER_BYTES = ledger_bytes(CHANNELS_PER_PROCESSOR)
+
+# Clients that can be measured at once by each handler; what is idle makes room.
+QUOTA_ROWS = 8192
+QUOTA_SECRET_BYTES = 16
 
 COUNTER_PAGE_BYTES = page_bytes(Counter.COUNTERS, Histogram.HISTOGRAMS)
 assert PROCESSES <= marks.MAX_WAITERS
@@ -142,13 +156,15 @@ class Sizes:
     request_limit_bytes: int = 1 << 30  # per processor: queued.max.request.bytes, or a share of memory
     reply_limit_bytes: int = 1 << 30  # per handler, and of the coordinator and the log process
     arena_extent_bytes: int = 16 << 30  # virtual
+    quota_samples: int = 11
+    quota_window_ms: int = 1000
 
 
 class SharedMemory:
     """All memory of one broker, made by the supervisor before the first fork and inherited by every child.
 
-    Blocks of the public region: `counters` (a page per process), `table` (partition slots), `meters_…` (pages
-    per API, topic and client: see meters.pxd). Blocks of the
+    Blocks of the public region: `counters` (a page per process), `listeners` (counts per listener number),
+    `table` (partition slots), `meters_…` (pages per API, topic and client: see meters.pxd). Blocks of the
     private region: `rings`, `doorbells`, `marks` (a row per partition slot, the waiter is handler number h),
     `dirty` (a word per handler number; non-zero: a slot that the handler marked has moved; written by the log
     process), `heavy` (a word per handler number: since when, in ns, it runs a heavy request, 0 if none;
@@ -158,8 +174,8 @@ class SharedMemory:
     written by the supervisor), `orders` (run or stop; written by the supervisor), `states` (written by the
     process), `fatal` (the broker's exit status, written by the process that cannot go on), `bulletin`
     (metadata), `bulletin_acks` (a word per reader), `credentials` and `credential_acks` (the same for
-    SCRAM credentials, which processors read) and `sessions` (per processor number an entry for each of
-    its channels, written by it).
+    SCRAM credentials, which processors read), `sessions` (per processor number an entry for each of
+    its channels, written by it) and `quotas` (what clients have used, per handler: see shm.rates).
     """
 
     BULLETIN_BYTES = 256 << 20
@@ -198,8 +214,13 @@ class SharedMemory:
                 Block("bulletin", self.BULLETIN_BYTES, 4096),
                 Block("credentials", self.CREDENTIALS_BYTES, 4096),
                 Block("sessions", len(PROCESSORS) * SESSIONS_BYTES, 4096),
+                Block("connections", len(PROCESSORS) * LEDGER_BYTES, 4096),
+                Block("listeners", LISTENERS_BYTES, 4096),
+                Block("quotas", rates.block_bytes(len(HANDLERS), QUOTA_ROWS, sizes.quota_samples), 4096),
             ],
         )
+        # Keys of clients in the rates are made with it, so that nobody can choose names that meet.
+        self.quota_secret = os.urandom(QUOTA_SECRET_BYTES)
         self.bell_fds = [Doorbell.new_fd() for _ in range(PROCESSES)]
         self._arenas = {
             index: region.sparse(sizes.arena_extent_bytes)
@@ -224,6 +245,28 @@ class SharedMemory:
         """The connections of a processor, for itself or for whoever holds requests of it."""
         at = (index - FIRST_PROCESSOR) * SESSIONS_BYTES
         return Sessions(self.private.block("sessions")[at : at + SESSIONS_BYTES])
+
+    def connections(self, index: int) -> Ledger:
+        """The ledger of a processor's connections."""
+        at = (index - FIRST_PROCESSOR) * LEDGER_BYTES
+        return Ledger(self.private.block("connections")[at : at + LEDGER_BYTES], CHANNELS_PER_PROCESSOR)
+
+    def listeners(self) -> ListenerTable:
+        return ListenerTable(self.private.block("listeners"))
+
+    def listener_counts(self, number: int) -> ListenerCounts:
+        return listener_counts(self.public, number)
+
+    def rates(self, index: int) -> SharedRates:
+        """What clients have used of their quotas, as a handler records it."""
+        return SharedRates(
+            self.private.block("quotas"),
+            len(HANDLERS),
+            QUOTA_ROWS,
+            self.sizes.quota_samples,
+            self.sizes.quota_window_ms,
+            index - FIRST_HANDLER,
+        )
 
     def counters(self, index: int) -> CounterPage:
         return counter_page(self.public, index)
@@ -259,6 +302,7 @@ def public_blocks(partition_slots: int) -> list[Block]:
     """The blocks of the public region."""
     return [
         Block("counters", PROCESSES * COUNTER_PAGE_BYTES),
+        Block("listeners", MAX_LISTENERS * COUNTS_BYTES),
         Block("table", partition_slots * table.slot_bytes(partition_table.PAYLOAD_BYTES), 4096),
         *meters.blocks(PROCESSES, partition_slots),
     ]
@@ -270,6 +314,13 @@ def counter_page(public: Region, index: int) -> CounterPage:
     return CounterPage(
         public.block("counters")[at : at + COUNTER_PAGE_BYTES], Counter.COUNTERS, Histogram.HISTOGRAMS
     )
+
+
+def listener_counts(public: Region, number: int) -> ListenerCounts:
+    """The counts of a listener, for its acceptor or for a reader that attached the public region."""
+    assert 0 <= number < MAX_LISTENERS
+    at = number * COUNTS_BYTES
+    return ListenerCounts(public.block("listeners")[at : at + COUNTS_BYTES])
 
 
 def meter_reader(public: Region) -> Reader:
