@@ -1,4 +1,4 @@
-"""What a processor says of its connections: Kafka's events, with level, listener and connection id; one test each.
+"""What a processor says of its connections: Kafka's events, with level, listener and connection id.
 
 A real `Processor` around the rig's memory, taken one step at a time.
 """
