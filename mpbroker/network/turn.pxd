@@ -26,7 +26,8 @@ cdef struct Peer:
     RingRef answers             # from the handler
     BellRef bell
     uint8_t *arena              # its reply arena
-    uint64_t *heavy             # its word: since when it runs a heavy request
+    uint64_t *heavy             # its word: since when it has a heavy request
+    uint64_t heavy_until        # its ring's position behind the last heavy request from here
     uint32_t load               # requests with it that are not parked
     bint touched                # something was staged for it in this turn that it must wake up for
     Slot *owed                  # what did not fit into `requests`
