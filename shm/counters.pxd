@@ -5,10 +5,11 @@
     64    status          192 bytes of UTF-8, zero-terminated
     256   last error      768 bytes of UTF-8, zero-terminated
     1024  counters        u64 each
-    ...   histograms      HISTOGRAM_BUCKETS u64 each, on a cache line
+    ...   histograms      HISTOGRAM_WORDS u64 each, on a cache line
 
-Histogram buckets: four of equal width per power of two, so the middle of a bucket is within 12.5 % of what it
-counts. Texts may be seen half-written; numbers never.
+A histogram is HISTOGRAM_BUCKETS counts, four of equal width per power of two, so that the middle of a bucket is
+within 12.5 % of what it counts; then the exact sum and the largest value. Texts may be seen half-written; numbers
+never.
 """
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
@@ -30,7 +31,10 @@ cdef enum:
     ERROR_AT = 256
     ERROR_BYTES = 768
     COUNTERS_AT = 1024
-    HISTOGRAM_BUCKETS = 256
+    HISTOGRAM_BUCKETS = 252
+    HISTOGRAM_SUM = 252
+    HISTOGRAM_MAX = 253
+    HISTOGRAM_WORDS = 256
 
 cdef struct CountersRef:
     uint64_t *heartbeat_ns
@@ -51,9 +55,16 @@ cdef inline int histogram_bucket(uint64_t value) noexcept nogil:
     order = 63 - leading_zeros(value)
     return (order - 1) * 4 + <int>((value >> (order - 2)) & 3)
 
+cdef inline void histogram_note(uint64_t *histogram, uint64_t value, uint64_t times) noexcept nogil:
+    """Counts the value so many times in the histogram that begins there."""
+    cdef uint64_t *bucket = histogram + histogram_bucket(value)
+    store_relaxed(bucket, bucket[0] + times)
+    store_relaxed(&histogram[HISTOGRAM_SUM], histogram[HISTOGRAM_SUM] + value * times)
+    if value > histogram[HISTOGRAM_MAX]:
+        store_relaxed(&histogram[HISTOGRAM_MAX], value)
+
 cdef inline void histogram_record(CountersRef *page, int histogram, uint64_t value) noexcept nogil:
-    cdef uint64_t *bucket = page.histograms + histogram * HISTOGRAM_BUCKETS + histogram_bucket(value)
-    store_relaxed(bucket, bucket[0] + 1)
+    histogram_note(page.histograms + histogram * HISTOGRAM_WORDS, value, 1)
 
 cdef inline void heartbeat(CountersRef *page, uint64_t now_ns) noexcept nogil:
     store_relaxed(page.heartbeat_ns, now_ns)
@@ -69,4 +80,5 @@ cdef class CounterPage:
     cdef _check(self, int counter)
     cdef _check_histogram(self, int histogram)
     cdef _check_writable(self)
+    cdef _clear(self, size_t size)
     cdef _text(self, int at)

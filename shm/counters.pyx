@@ -2,18 +2,19 @@
 import math
 
 from shm.counters cimport (
-    COUNTERS_AT, ERROR_AT, ERROR_BYTES, HISTOGRAM_BUCKETS, STATUS_AT, STATUS_BYTES, counter_add, counter_set,
-    heartbeat, histogram_bucket, histogram_record, monotonic_ns,
+    COUNTERS_AT, ERROR_AT, ERROR_BYTES, HISTOGRAM_BUCKETS, HISTOGRAM_MAX, HISTOGRAM_SUM, HISTOGRAM_WORDS, STATUS_AT,
+    STATUS_BYTES, counter_add, counter_set, heartbeat, histogram_bucket, histogram_record, monotonic_ns,
 )
 from shm.atomics cimport load_relaxed, store_relaxed
 from libc.string cimport memcpy
 
 BUCKETS = HISTOGRAM_BUCKETS
+HISTOGRAM_BYTES = HISTOGRAM_WORDS * 8
 
 
 def page_bytes(counters: int, histograms: int) -> int:
     """Bytes of shared memory for a page."""
-    return COUNTERS_AT + (counters * 8 + 63) // 64 * 64 + histograms * HISTOGRAM_BUCKETS * 8
+    return COUNTERS_AT + (counters * 8 + 63) // 64 * 64 + histograms * HISTOGRAM_WORDS * 8
 
 
 def bucket_of(value: int) -> int:
@@ -103,8 +104,18 @@ cdef class CounterPage:
         """The counts of all buckets; see `bucket_bounds`."""
         self._check_histogram(histogram)
         cdef int i
-        cdef uint64_t *first = self.ref.histograms + histogram * HISTOGRAM_BUCKETS
+        cdef uint64_t *first = self.ref.histograms + histogram * HISTOGRAM_WORDS
         return [load_relaxed(first + i) for i in range(HISTOGRAM_BUCKETS)]
+
+    def histogram_sum(self, int histogram) -> int:
+        """Of all values that were recorded, exactly."""
+        self._check_histogram(histogram)
+        return load_relaxed(self.ref.histograms + histogram * HISTOGRAM_WORDS + HISTOGRAM_SUM)
+
+    def histogram_max(self, int histogram) -> int:
+        """The largest value that was recorded; 0 if there is none."""
+        self._check_histogram(histogram)
+        return load_relaxed(self.ref.histograms + histogram * HISTOGRAM_WORDS + HISTOGRAM_MAX)
 
     def beat(self) -> None:
         self._check_writable()
@@ -119,10 +130,17 @@ cdef class CounterPage:
         return load_relaxed(self.ref.turns)
 
     def clear(self) -> None:
-        """A successor starts from zero."""
-        cdef size_t i, words = page_bytes(self.counter_count, self.histogram_count) // 8
+        """Everything from zero."""
+        self._clear(page_bytes(self.counter_count, self.histogram_count))
+
+    def restart(self) -> None:
+        """For a successor: heartbeat and texts from zero, while what was counted stays counted."""
+        self._clear(COUNTERS_AT)
+
+    cdef _clear(self, size_t size):
+        cdef size_t i
         self._check_writable()
-        for i in range(words):
+        for i in range(size // 8):
             store_relaxed(self.ref.heartbeat_ns + i, 0)
 
     cdef _text(self, int at):

@@ -14,6 +14,10 @@ A *public* region is a file on a tmpfs that other programs map read-only; its sp
 so a full tmpfs is an error here and not a SIGBUS later. A *private* region is anonymous memory that only
 forked children see. Big sparse extents (`sparse`) are mapped without reserving: what was never touched costs
 nothing.
+
+A `sparse` block of a public region is not reserved: whoever first writes to a part of it reserves that part,
+with `fallocate` at the block's `offset`, and a reader that maps the file does not touch what nobody has said
+to be there (on a tmpfs reading a hole through a map would make a page of it).
 """
 
 from __future__ import annotations
@@ -48,11 +52,12 @@ class RegionUnavailable(OSError):
 
 @dataclass(frozen=True)
 class Block:
-    """A named part of a region. `align` is a power of two, at least a cache line."""
+    """A named part of a region. `align` is a power of two, at least a cache line; of a sparse one a page."""
 
     name: str
     size: int
     align: int = CACHE_LINE_BYTES
+    sparse: bool = False
 
 
 def _stat_fields(pid: int) -> list[bytes]:
@@ -142,7 +147,11 @@ class Region:
             ) from error
         try:
             os.fchmod(fd, 0o640)
-            os.posix_fallocate(fd, 0, total)
+            os.ftruncate(fd, total)
+            os.posix_fallocate(fd, 0, _placed(blocks)[0][1])
+            for block, at in _placed(blocks):
+                if not block.sparse:
+                    os.posix_fallocate(fd, at, block.size)
             buffer = memoryview(mmap.mmap(fd, total))
             _write_header(buffer, magic, layout_version, blocks, total)
             making.rename(path)
@@ -193,6 +202,10 @@ class Region:
         offset, size = self._directory[name]
         return self._buffer[offset : offset + size]
 
+    def offset(self, name: str) -> int:
+        """Where the block begins in the region, and in its file. Raises KeyError."""
+        return self._directory[name][0]
+
     def names(self) -> list[str]:
         return list(self._directory)
 
@@ -219,6 +232,8 @@ def _check_layout(magic: bytes, blocks: list[Block]) -> None:
             raise ValueError(f"{block}: the size must be positive, the alignment a power of two")
         if block.align > PAGE_BYTES:
             raise ValueError(f"{block}: a mapping starts on a page, so no block is aligned to more than that")
+        if block.sparse and (block.align != PAGE_BYTES or block.size % PAGE_BYTES):
+            raise ValueError(f"{block}: what is reserved part by part shares no page with others")
 
 
 def _directory_is_sound(buffer: memoryview, count: int) -> bool:

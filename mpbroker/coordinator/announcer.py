@@ -1,4 +1,4 @@
-"""Telling the handlers: which topics can be used, in which slots, by the bulletin.
+"""Telling the handlers: which topics can be used, in which slots, and who has which quotas, by the bulletin.
 
 A change is announced when it is durable and the log process serves it. What may only happen after all
 handlers can see a change is queued with `then` and runs after the message is out.
@@ -13,7 +13,8 @@ import msgspec
 from mpbroker.coordinator.state import MetadataState, Topic
 from mpbroker.coordinator.topic_rules import INTERNAL_TOPICS
 from mpbroker.ipc.bulletin import BulletinFull, BulletinPublisher
-from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, TopicImage
+from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, QuotaImage, TopicImage
+from mpbroker.quotas.entities import Entity
 
 
 class Announcer:
@@ -27,13 +28,14 @@ class Announcer:
         self._node_id = node_id
         self._changed: set[bytes] = set()
         self._removed: list[bytes] = []
+        self._quotas: dict[Entity, None] = {}
         self._then: list[Callable[[], None]] = []
         self._needs_base = True
         self._encoder = msgspec.msgpack.Encoder()
 
     @property
     def has_news(self) -> bool:
-        return bool(self._needs_base or self._changed or self._removed)
+        return bool(self._needs_base or self._changed or self._removed or self._quotas)
 
     def opened(self, topic_id: bytes, partitions: list[PartitionImage]) -> bool:
         """Notes where the log process has a topic; whether that is news."""
@@ -50,6 +52,9 @@ class Announcer:
         self._removed.append(topic_id)
         self.then(then)
 
+    def quotas_changed(self, entities: list[Entity]) -> None:
+        self._quotas.update(dict.fromkeys(entities))
+
     def then(self, action: Callable[[], None]) -> None:
         """Runs the action when everything noted so far is announced."""
         self._then.append(action)
@@ -64,6 +69,7 @@ class Announcer:
             return False
         self._changed.clear()
         self._removed.clear()
+        self._quotas.clear()
         return True
 
     def run_actions(self) -> None:
@@ -74,9 +80,10 @@ class Announcer:
 
     def _publish_delta(self, state: MetadataState) -> bool:
         changed = [self._image(state.topics[topic_id]) for topic_id in sorted(self._changed)]
+        quotas = [QuotaImage(list(entity), state.quotas.of(entity)) for entity in self._quotas]
         try:
             self._publisher.publish_delta(
-                self._encoder.encode(MetadataDelta(state.next_offset, changed, self._removed))
+                self._encoder.encode(MetadataDelta(state.next_offset, changed, self._removed, quotas))
             )
         except BulletinFull:
             return False
@@ -87,7 +94,8 @@ class Announcer:
         if not self._publisher.can_publish_base():
             return False
         topics = [self._image(topic) for topic in state.topics.values() if topic.topic_id in self.slots]
-        base = MetadataBase(state.next_offset, self._cluster_id, self._node_id, topics)
+        quotas = [QuotaImage(list(entity), values) for entity, values in state.quotas]
+        base = MetadataBase(state.next_offset, self._cluster_id, self._node_id, topics, quotas)
         self._publisher.publish_base(self._encoder.encode(base))
         self.announced = {topic.topic_id for topic in topics}
         self._needs_base = False

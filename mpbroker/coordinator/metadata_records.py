@@ -12,6 +12,7 @@ from typing import Final
 
 from mpbroker.protocol.codec import decode_data, encode_bytes, encode_data
 from mpbroker.protocol.messages import (
+    ClientQuotaRecord,
     ConfigRecord,
     PartitionRecord,
     ProducerIdsRecord,
@@ -26,7 +27,9 @@ FRAME_VERSION: Final = 1
 TOPIC_RESOURCE: Final = 2
 """Kafka's ConfigResource.Type.TOPIC."""
 
-MetadataRecord = TopicRecord | PartitionRecord | ConfigRecord | RemoveTopicRecord | ProducerIdsRecord
+MetadataRecord = (
+    TopicRecord | PartitionRecord | ConfigRecord | RemoveTopicRecord | ClientQuotaRecord | ProducerIdsRecord
+)
 
 # PartitionRecord 1 has the directories of its replicas; 2 adds what only a cluster needs (KIP-966).
 _VERSIONS: Final[dict[type[MetadataRecord], int]] = {
@@ -34,6 +37,7 @@ _VERSIONS: Final[dict[type[MetadataRecord], int]] = {
     PartitionRecord: 1,
     ConfigRecord: 0,
     RemoveTopicRecord: 0,
+    ClientQuotaRecord: 0,
     ProducerIdsRecord: 0,
 }
 _KEYS: Final[dict[type[MetadataRecord], int]] = {
@@ -41,6 +45,7 @@ _KEYS: Final[dict[type[MetadataRecord], int]] = {
     PartitionRecord: 3,
     ConfigRecord: 4,
     RemoveTopicRecord: 9,
+    ClientQuotaRecord: 14,
     ProducerIdsRecord: 15,
 }
 

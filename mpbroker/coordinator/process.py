@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 
 from mpbroker.coordinator.announcer import Announcer
 from mpbroker.coordinator.log_link import LogLink
@@ -358,6 +359,11 @@ class Coordinator:
                     missing.add(("usable", topic_id))
                     if topic_id not in self._announcer.slots:
                         self._log.open(state.topics[topic_id])
+            if decision.quotas:
+                token = ("announced", caller.handler.to_bytes(2) + caller.request.to_bytes(4))
+                missing.add(token)
+                self._announcer.quotas_changed(decision.quotas)
+                self._announcer.then(partial(self._settle, {token}))
             if missing:
                 self._pending.append(Pending(caller, decision.answer, missing))
             else:

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator import topic_rules
+from mpbroker.coordinator import quota_rules, topic_rules
 from mpbroker.coordinator.metadata_records import TOPIC_RESOURCE, MetadataRecord
 from mpbroker.coordinator.topic_rules import Refused
 from mpbroker.ipc.calls import (
     AllocateProducerIds,
+    AlterQuotas,
     CreatedTopic,
     CreatedTopics,
     CreateTopic,
@@ -36,6 +37,7 @@ from mpbroker.ipc.calls import (
 from mpbroker.log.names import METADATA_TOPIC
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
+    ClientQuotaRecord,
     ConfigRecord,
     PartitionRecord,
     ProducerIdsRecord,
@@ -43,6 +45,7 @@ from mpbroker.protocol.messages import (
     TopicRecord,
 )
 from mpbroker.protocol.topic_names import collision_key
+from mpbroker.quotas.entities import Entity, QuotaTable
 
 PRODUCER_IDS_PER_BLOCK: Final = 1000
 ZERO_ID: Final = bytes(16)
@@ -81,12 +84,17 @@ class MetadataState:
     next_producer_id: int = 0
     next_offset: int = 0
     partitions: int = 0
+    quotas: QuotaTable = field(default_factory=QuotaTable)
     _colliding: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def draft(self) -> MetadataState:
         """A copy to try decisions on; topics are immutable and shared."""
         return replace(
-            self, topics=self.topics.copy(), ids=self.ids.copy(), _colliding=self._colliding.copy()
+            self,
+            topics=self.topics.copy(),
+            ids=self.ids.copy(),
+            quotas=self.quotas.copy(),
+            _colliding=self._colliding.copy(),
         )
 
     def colliding_with(self, name: str) -> str | None:
@@ -121,6 +129,9 @@ class MetadataState:
                 self._set_config(record)
             case RemoveTopicRecord():
                 self._remove(record.topic_id)
+            case ClientQuotaRecord():
+                entity = quota_rules.entity_in(record)
+                self.quotas.change(entity, record.key, None if record.remove else record.value)
             case ProducerIdsRecord():
                 if record.next_producer_id < self.next_producer_id:
                     self._inconsistent(f"producer ids go back to {record.next_producer_id}")
@@ -173,14 +184,15 @@ class MetadataState:
 class Decision:
     """What a call comes to.
 
-    The answer is true once `records` are durable, the topics of `awaits` can be used and those of
-    `removes` are gone.
+    The answer is true once `records` are durable, the topics of `awaits` can be used, those of `removes`
+    are gone and the handlers can see the new quotas of `quotas`.
     """
 
     answer: Message
     records: list[MetadataRecord] = field(default_factory=list)
     awaits: list[bytes] = field(default_factory=list)
     removes: list[Topic] = field(default_factory=list)
+    quotas: list[Entity] = field(default_factory=list)
 
 
 class Decider:
@@ -198,6 +210,10 @@ class Decider:
                 return self._create_topics(state.draft(), call)
             case DeleteTopics():
                 return self._delete_topics(state, call)
+            case AlterQuotas():
+                answer, changes = quota_rules.alter(state.quotas, call)
+                entities = list(dict.fromkeys(map(quota_rules.entity_in, changes)))
+                return Decision(answer, list(changes), quotas=entities)
             case AllocateProducerIds():
                 return self._allocate_producer_ids(state)
             case _:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from mpbroker.handlers.outbox import Outbox
 from mpbroker.ipc.slots import PartKind, Produce, Request, SlotKind, pack_part, pack_reply
@@ -50,6 +51,24 @@ class FileSlice(RecordsSlice):
         )
 
 
+class Timing(NamedTuple):
+    """When this process took a request and had done its part (CLOCK_MONOTONIC); 0: with the answer."""
+
+    taken_ns: int
+    local_ns: int
+
+    def stamps_us(self, request: Request, done_ns: int) -> tuple[int, int]:
+        """`queue_us` and `local_us` of the reply."""
+        taken_ns = self.taken_ns or done_ns
+        queue_us = max(taken_ns - request.received_ns, 0) // 1000
+        local_us = max((self.local_ns or done_ns) - taken_ns, 0) // 1000
+        return min(queue_us, STAMP_MAX_US), min(local_us, STAMP_MAX_US)
+
+
+UNTIMED = Timing(0, 0)
+STAMP_MAX_US = (1 << 32) - 1
+
+
 class Answers:
     """`outbox(processor)` is the way to a processor; `index` is this handler's, the owner of the arena."""
 
@@ -63,10 +82,16 @@ class Answers:
     def lent_blocks(self) -> int:
         return len(self._sizes)
 
-    def send(self, request: Request, segments: Sequence[Buffer | RecordsSlice], throttle_ms: int = 0) -> None:
+    def send(
+        self,
+        request: Request,
+        segments: Sequence[Buffer | RecordsSlice],
+        throttle_ms: int = 0,
+        timing: Timing = UNTIMED,
+    ) -> None:
         """Raises shm.arena.ArenaFull, having sent nothing."""
         if any(isinstance(segment, RecordsSlice) for segment in segments):
-            self._send_parts(request, segments, throttle_ms)
+            self._send_parts(request, segments, throttle_ms, timing)
             return
         size = sum(len(segment) for segment in segments)
         block, view = self._allocate(size)
@@ -74,10 +99,10 @@ class Answers:
         for segment in segments:
             view[at : at + len(segment)] = segment  # type: ignore[assignment]
             at += len(segment)
-        self._push(request, SlotKind.SEND, block, size, 0, size, throttle_ms)
+        self._push(request, SlotKind.SEND, block, size, 0, size, throttle_ms, timing)
 
     def _send_parts(
-        self, request: Request, segments: Sequence[Buffer | RecordsSlice], throttle_ms: int
+        self, request: Request, segments: Sequence[Buffer | RecordsSlice], throttle_ms: int, timing: Timing
     ) -> None:
         """The block: bytes of the frame, paths of the segments, table of the parts."""
         parts: list[bytes] = []
@@ -105,15 +130,24 @@ class Answers:
         block, view = self._allocate(size)
         view[:held] = b"".join((*pieces, *paths))
         view[parts_at:] = table
-        self._push(request, SlotKind.SEND_PARTS, block, size, parts_at, len(parts), throttle_ms)
+        self._push(request, SlotKind.SEND_PARTS, block, size, parts_at, len(parts), throttle_ms, timing)
 
     def _allocate(self, size: int) -> tuple[int, memoryview]:
         block = self._arena.allocate(size)
         return block, self._arena.view(block, size)
 
     def _push(
-        self, request: Request, kind: int, block: int, size: int, position: int, length: int, throttle_ms: int
+        self,
+        request: Request,
+        kind: int,
+        block: int,
+        size: int,
+        position: int,
+        length: int,
+        throttle_ms: int,
+        timing: Timing,
     ) -> None:
+        done_ns = time.monotonic_ns()
         generation = self._arena.lend(block, request.processor)
         self._sizes[block] = size
         self._outbox(request.processor).push(
@@ -128,21 +162,24 @@ class Answers:
                 length,
                 throttle_ms,
                 request.request,
-                time.monotonic_ns(),
+                done_ns,
+                *timing.stamps_us(request, done_ns),
             )
         )
 
-    def nothing(self, request: Request, throttle_ms: int = 0) -> None:
-        self._push_empty(request, SlotKind.NOOP, throttle_ms)
+    def nothing(self, request: Request, throttle_ms: int = 0, timing: Timing = UNTIMED) -> None:
+        self._push_empty(request, SlotKind.NOOP, throttle_ms, timing)
 
-    def close(self, request: Request) -> None:
-        self._push_empty(request, SlotKind.CLOSE, 0)
+    def close(self, request: Request, timing: Timing = UNTIMED) -> None:
+        self._push_empty(request, SlotKind.CLOSE, 0, timing)
 
     def parked(self, request: Request) -> None:
         """The request stays here without being work: the processor no longer counts it as load."""
-        self._push_empty(request, SlotKind.PARKED, 0)
+        self._push_empty(request, SlotKind.PARKED, 0, UNTIMED)
 
-    def _push_empty(self, request: Request, kind: int, throttle_ms: int) -> None:
+    def _push_empty(self, request: Request, kind: int, throttle_ms: int, timing: Timing) -> None:
+        done_ns = time.monotonic_ns()
+        queue_us, local_us = timing.stamps_us(request, done_ns)
         self._outbox(request.processor).push(
             pack_reply(
                 kind,
@@ -151,7 +188,9 @@ class Answers:
                 request.connection,
                 throttle_ms=throttle_ms,
                 request=request.request,
-                done_ns=time.monotonic_ns(),
+                done_ns=done_ns,
+                queue_us=queue_us,
+                local_us=local_us,
             )
         )
 

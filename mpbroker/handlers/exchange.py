@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mpbroker.handlers.answers import Timing
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.session import Session, SessionGone
@@ -30,7 +32,19 @@ T = TypeVar("T")
 class Exchange:
     """What an API gets: the decoded request, the broker around it, and the ways to end it."""
 
-    __slots__ = ("_session", "api", "body", "broker", "client_id", "done", "on_end", "pieces", "slot")
+    __slots__ = (
+        "_session",
+        "api",
+        "body",
+        "broker",
+        "client_id",
+        "done",
+        "local_ns",
+        "on_end",
+        "pieces",
+        "slot",
+        "taken_ns",
+    )
 
     def __init__(self, slot: Request, client_id: str, body: Any, api: Api, broker: Broker) -> None:
         self.slot = slot
@@ -39,6 +53,8 @@ class Exchange:
         self.api = api
         self.broker = broker
         self.done = False
+        self.taken_ns = time.monotonic_ns()
+        self.local_ns = 0
         self.on_end: Callable[[], object] | None = None
         self.pieces: Iterator[None] | None = None
         self._session: Session | None = None
@@ -46,6 +62,10 @@ class Exchange:
     @property
     def version(self) -> int:
         return self.slot.api_version
+
+    @property
+    def timing(self) -> Timing:
+        return Timing(self.taken_ns, self.local_ns)
 
     @property
     def session(self) -> Session:
@@ -67,6 +87,7 @@ class Exchange:
     def run(self) -> None:
         """Calls the API. Whatever goes wrong in it, the exchange ends or will end."""
         self.guard(self._run)
+        self.local_ns = time.monotonic_ns()
 
     def _run(self) -> None:
         response = self.api.handle(self)
@@ -88,6 +109,7 @@ class Exchange:
         """The next piece of a heavy request; False when there is none left."""
         if self.pieces is not None:
             self.guard(self._work)
+            self.local_ns = time.monotonic_ns()
         if self.done:
             self.pieces = None
         return self.pieces is not None
@@ -126,22 +148,22 @@ class Exchange:
             return
         # Not ended before it is sent: a response that cannot be encoded still becomes an error.
         frame = encode_response_frame(self.slot.api_key, self.version, self.slot.correlation, response)
-        self.broker.answers.send(self.slot, frame, throttle_ms)
+        self.broker.answers.send(self.slot, frame, throttle_ms, self.timing)
         self._end()
 
     def reply_nothing(self) -> None:
         """For acks=0: the client expects no bytes."""
         if self._end():
-            self.broker.answers.nothing(self.slot)
+            self.broker.answers.nothing(self.slot, timing=self.timing)
 
     def close(self) -> None:
         if self._end():
-            self.broker.answers.close(self.slot)
+            self.broker.answers.close(self.slot, self.timing)
 
     def cancel(self) -> None:
         """The connection is closed: nothing is sent, but the processor gets its request's block back."""
         if self._end():
-            self.broker.answers.nothing(self.slot)
+            self.broker.answers.nothing(self.slot, timing=self.timing)
 
     def drop(self) -> None:
         """The connection or its processor is gone: there is nobody to answer."""

@@ -9,7 +9,6 @@ here.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -103,8 +102,6 @@ class Jobs:
                 self._index,
                 max(timeout_ms, 0),
                 number,
-                request.received_ns,
-                time.monotonic_ns(),
             )
         )
 

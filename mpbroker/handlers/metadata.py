@@ -1,4 +1,4 @@
-"""The topics as this handler knows them: the coordinator's base and deltas applied, looked up by name and id.
+"""Topics and quotas as this handler knows them: base and deltas applied, topics looked up by name and id.
 
 `__cluster_metadata` is left out: clients never see it, and a name that is not here cannot be written or read.
 (Kafka: KRaftMetadataCache.)
@@ -13,8 +13,16 @@ import msgspec
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import TopicConfig, resolve
 from mpbroker.handlers.topics import TopicTable
-from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, MetadataNews, PartitionImage, TopicImage
+from mpbroker.ipc.metadata import (
+    MetadataBase,
+    MetadataDelta,
+    MetadataNews,
+    PartitionImage,
+    QuotaImage,
+    TopicImage,
+)
 from mpbroker.log.names import METADATA_TOPIC
+from mpbroker.quotas.entities import QuotaTable
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import CREATE_TIME, LOG_APPEND_TIME
 from mpbroker.records.validation import TopicPolicy
@@ -91,6 +99,9 @@ class Metadata:
         self.node_id = config.node_id
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[bytes, Topic] = {}
+        self.quotas = QuotaTable()
+        # Grows when the quotas change: what was derived from them is good for one number.
+        self.quotas_version = 0
         self._config = config
         self._table = table
         self._resolved: dict[tuple[tuple[str, str], ...], tuple[TopicConfig, TopicPolicy]] = {}
@@ -110,12 +121,21 @@ class Metadata:
         self.by_name, self.by_id = {}, {}
         self._table.clear()
         self._put(base.topics)
+        self.quotas = QuotaTable()
+        self._put_quotas(base.quotas)
 
     def _apply_delta(self, delta: MetadataDelta) -> None:
         for topic_id in delta.removed:
             self._remove(topic_id)
         self._table.update((), delta.removed)
         self._put(delta.changed)
+        if delta.quotas:
+            self._put_quotas(delta.quotas)
+
+    def _put_quotas(self, images: list[QuotaImage]) -> None:
+        for image in images:
+            self.quotas.put(tuple(image.entity), image.values)
+        self.quotas_version += 1
 
     def _remove(self, topic_id: bytes) -> None:
         topic = self.by_id.pop(topic_id, None)

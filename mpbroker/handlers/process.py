@@ -29,7 +29,7 @@ from mpbroker.handlers.readers import Readers
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.handlers.turn import Turn
 from mpbroker.ipc.bulletin import BulletinReader
-from mpbroker.ipc.counters import Counter, Histogram
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import (
     LOG_FENCE_CLOSE,
     LOG_FENCE_RESUME,
@@ -53,9 +53,9 @@ from mpbroker.ipc.topology import (
     COORDINATOR,
     FIRST_HANDLER,
     LOG,
-    PROCESSORS,
     is_processor,
     name_of,
+    processors_of,
 )
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_request
@@ -85,11 +85,12 @@ class Handler:
         self.number = context.index - FIRST_HANDLER
         self.arena = memory.arena(context.index)
         self.unsent: set[Outbox] = set()
+        processors = processors_of(context.index)
         self.outboxes = {
             p: Outbox(memory.ring(context.index, p), partial(context.ring, p), self.unsent)
-            for p in (COORDINATOR, *PROCESSORS)
+            for p in (COORDINATOR, *processors)
         }
-        self.request_arenas = {p: memory.arena(p) for p in PROCESSORS}
+        self.request_arenas = {p: memory.arena(p) for p in processors}
         self.turn = Turn(context.index, memory, context.counters, TopicTable())
         self.open: dict[Exchange, None] = {}
         # Heavy requests that wait, oldest first, and the one that is worked on.
@@ -287,9 +288,7 @@ class Handler:
             self.broker.answers.close(slot)
             return None
         exchange = Exchange(slot, client_id, body, api, self.broker)
-        started_ns = time.monotonic_ns()
         exchange.run()
-        self.context.counters.record(Histogram.TIME_LOCAL_NS, time.monotonic_ns() - started_ns)
         if not exchange.done:
             self.open[exchange] = None
             exchange.on_end = partial(self.open.pop, exchange, None)

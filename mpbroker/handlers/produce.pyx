@@ -329,5 +329,5 @@ cdef bint try_produce(
     out.job, out.owner, out.sender = <uint32_t>job, request.processor, sender
     # Java's timeouts are signed; a negative one has run out already.
     out.timeout_ms = <uint32_t>(shape.timeout_ms if shape.timeout_ms > 0 else 0)
-    out.request, out.received_ns = request.request, request.received_ns
+    out.request = request.request
     return True

@@ -18,14 +18,13 @@ from mpbroker.handlers.produce cimport PRODUCE_KEY, try_produce
 from mpbroker.handlers.topics cimport TopicTable
 from mpbroker.ipc.counters cimport (
     COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS, COUNT_RING_FULL, COUNT_WAKEUPS,
-    REQUESTS_PER_TURN, TIME_LOCAL_NS, TIME_REQUEST_QUEUE_NS,
+    REQUESTS_PER_TURN,
 )
 from mpbroker.ipc.slots cimport HEAVY, REQUEST, ProduceSlot, RequestSlot
 from shm.arena cimport Arena
 from shm.atomics cimport load_acquire, load_relaxed, store_relaxed
 from shm.counters cimport (
-    HISTOGRAM_BUCKETS, CounterPage, CountersRef, counter_add, heartbeat, histogram_bucket, histogram_record,
-    monotonic_ns,
+    CounterPage, CountersRef, counter_add, heartbeat, histogram_record, monotonic_ns,
 )
 from shm.doorbell cimport BellRef, Doorbell, bell_arm, bell_disarm, bell_drain, bell_ring
 from shm.ring cimport (
@@ -33,7 +32,7 @@ from shm.ring cimport (
     ring_want_space,
 )
 
-from mpbroker.ipc.topology import COORDINATOR, FIRST_HANDLER, FIRST_PROCESSOR, LOG, MAX_PROCESSORS, processor
+from mpbroker.ipc.topology import COORDINATOR, FIRST_HANDLER, LOG, processors_of
 
 cdef extern from "<poll.h>" nogil:
     cdef struct pollfd:
@@ -56,6 +55,8 @@ cdef enum:
     MOST_PEERS = 18             # processors, log, coordinator
     MOST_WATCHED = 8
     TAKEN_AT_ONCE = 1024
+    # The clock is read again after so many bytes of batches: a few microseconds of work.
+    CLOCK_EVERY_BYTES = 16384
 
 cdef struct Peer:
     RingRef *inbox              # NULL: not there
@@ -122,7 +123,7 @@ cdef class Turn:
         self.heavy = <uint64_t *>&heavy[8 * (index - FIRST_HANDLER)]
         store_relaxed(self.heavy, 0)
         self.paused, self.log_is_up = False, True
-        for peer in (*range(FIRST_PROCESSOR, FIRST_PROCESSOR + MAX_PROCESSORS), LOG, COORDINATOR):
+        for peer in (*processors_of(index), LOG, COORDINATOR):
             self._add_peer(memory, peer)
 
     def __dealloc__(self):
@@ -269,7 +270,7 @@ cdef class Turn:
         """Up to TAKEN_AT_ONCE slots of one ring."""
         # Copied, not cast: the compiler may assume that a Slot and a RequestSlot are never the same bytes.
         cdef RequestSlot taken[TAKEN_AT_ONCE]
-        cdef uint64_t count = ring_waiting(peer.inbox), i, own = 0, fast = 0, slow = 0, now_ns
+        cdef uint64_t count = ring_waiting(peer.inbox), i, own = 0, fast = 0, slow = 0, now_ns, before_ns, since_clock = 0
         cdef int64_t now_ms
         cdef int failed = 0
         cdef Slot slot
@@ -292,12 +293,15 @@ cdef class Turn:
                 failed |= append(&self.slow, &slot)
                 continue
             own += 1
-            histogram_record(self.counters, TIME_REQUEST_QUEUE_NS, elapsed(request.received_ns, now_ns))
             if request.api_key == PRODUCE_KEY:
                 if self.log_is_up and try_produce(
                     request, peer.arena, &self.topics.ref, now_ms, self.index, &job
                 ):
-                    job.sent_ns = now_ns
+                    job.queue_us = stamp_us(request.received_ns, now_ns)
+                    since_clock += request.length + 256
+                    if since_clock >= CLOCK_EVERY_BYTES:
+                        since_clock, before_ns, now_ns = 0, now_ns, monotonic_ns()
+                        job.local_us = stamp_us(before_ns, now_ns)
                     memcpy(&slot, &job, sizeof(Slot))
                     failed |= self._to_log(&slot)
                     fast += 1
@@ -307,17 +311,10 @@ cdef class Turn:
                 self.heavy_for_python = True
             failed |= append(&self.slow, &slot)
         requests[0] += own
-        self._count(own, fast, slow, elapsed(now_ns, monotonic_ns()))
-        return failed
-
-    cdef void _count(self, uint64_t requests, uint64_t fast, uint64_t slow, uint64_t local_ns) noexcept nogil:
-        cdef int place = TIME_LOCAL_NS * HISTOGRAM_BUCKETS + histogram_bucket(local_ns)
-        cdef uint64_t *bucket = self.counters.histograms + place
-        counter_add(self.counters, COUNT_REQUESTS, requests)
+        counter_add(self.counters, COUNT_REQUESTS, own)
         counter_add(self.counters, COUNT_PRODUCE_FAST, fast)
         counter_add(self.counters, COUNT_PRODUCE_SLOW, slow)
-        # All of them were handed on at the end of their batch.
-        store_relaxed(bucket, load_relaxed(bucket) + fast)
+        return failed
 
     cdef int _to_log(self, const Slot *job) noexcept nogil:
         if self.to_log.count == 0 and ring_stage(self.log, job):
@@ -349,5 +346,7 @@ cdef class Turn:
             bell_ring(self.log_bell)
 
 
-cdef inline uint64_t elapsed(uint64_t since_ns, uint64_t now_ns) noexcept nogil:
-    return now_ns - since_ns if now_ns > since_ns else 0
+cdef inline uint32_t stamp_us(uint64_t since_ns, uint64_t now_ns) noexcept nogil:
+    """As descriptors carry it, up to 71 minutes."""
+    cdef uint64_t passed_us = (now_ns - since_ns) // 1000 if now_ns > since_ns else 0
+    return <uint32_t>passed_us if passed_us < 0xFFFFFFFFu else <uint32_t>0xFFFFFFFFu

@@ -66,6 +66,26 @@ class DeletedTopics(Struct, tag="deleted_topics"):
     topics: list[DeletedTopic]
 
 
+class QuotaAlteration(Struct):
+    """`entity`: (type, name) pairs, None for a default. `changes`: quota -> its value, None removes it."""
+
+    entity: list[tuple[str, str | None]]
+    changes: dict[str, float | None]
+
+
+class AlterQuotas(Struct, tag="alter_quotas"):
+    """handler -> coordinator; what is wrong with one entity does not harm the others."""
+
+    alterations: list[QuotaAlteration]
+    validate_only: bool = False
+
+
+class AlteredQuotas(Struct, tag="altered_quotas"):
+    """(error, message) of each alteration, in the order asked; all handlers can see what was changed."""
+
+    results: list[tuple[int, str | None]]
+
+
 class AllocateProducerIds(Struct, tag="allocate_producer_ids"):
     """handler -> coordinator: a block of producer ids of the handler's own, durable before it is answered."""
 
@@ -123,6 +143,8 @@ Message = (
     | CreatedTopics
     | DeleteTopics
     | DeletedTopics
+    | AlterQuotas
+    | AlteredQuotas
     | AllocateProducerIds
     | ProducerIds
     | EnsureTopic

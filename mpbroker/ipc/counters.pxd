@@ -1,4 +1,7 @@
-"""Names of the numbers that each process keeps in its counter page. One list for all roles: a page is small and a reader adds up."""
+"""Names of the numbers that each process keeps in its counter page. One list for all roles: a page is small and a reader adds up.
+
+What is counted per API, per topic and per client is in `meters.pxd`. A successor goes on counting where its predecessor died.
+"""
 
 cpdef enum Counter:
     COUNT_CONNECTIONS = 0            # open now (processor)
@@ -30,15 +33,37 @@ cpdef enum Counter:
     COUNT_TOPICS = 26
     COUNT_QUEUED_REQUESTS = 27       # processor: FIFO + sent and not taken
     COUNT_ARENA_BYTES = 28           # in use
-    COUNTERS = 32
+    COUNT_STARTED_NS = 29            # CLOCK_MONOTONIC when it began to serve; 0 while it does not
+    COUNT_READS = 30                 # system calls on sockets (processor)
+    COUNT_WRITES = 31
+    COUNT_RESPONSE_BYTES_MAX = 32    # the largest response
+    COUNT_RESPONSES_WAITING = 33     # found in the rings when last looked at (processor)
+    COUNT_EXPIRED_KILLED = 34        # connections closed because their authentication had expired
+    COUNT_AUTHENTICATIONS = 35
+    COUNT_AUTHENTICATIONS_FAILED = 36
+    COUNT_REAUTHENTICATIONS = 37
+    COUNT_REAUTHENTICATIONS_FAILED = 38
+    COUNT_AUTHENTICATIONS_NO_REAUTH = 39     # by clients that do not know how to authenticate again
+    COUNT_ARENA_LIMIT_BYTES = 40
+    COUNT_MEMORY_DEPLETED_NS = 41    # how long allocation was being refused
+    COUNT_FETCHES_WATCHED = 42       # purgatory: watched keys, operations that wait
+    COUNT_FETCHES_DELAYED = 43
+    COUNT_FETCHES_EXPIRED = 44
+    COUNT_PRODUCES_DELAYED = 45      # log: wait for their commit round
+    COUNT_PRODUCES_EXPIRED = 46
+    COUNT_THROTTLED_PRODUCE = 47     # channels that are muted by a quota now (processor)
+    COUNT_THROTTLED_FETCH = 48
+    COUNT_THROTTLED_REQUEST = 49
+    COUNT_THROTTLED_MUTATION = 50
+    COUNT_EXEMPT_REQUEST_NS = 51     # handler time that no quota limits
+    COUNT_REQUEST_BYTES_MAX = 52
+    COUNT_ACCEPTOR_BLOCKED_NS = 64   # and on: by listener number (acceptor)
+    COUNTERS = 96
 
 cpdef enum Histogram:
-    TIME_TOTAL_NS = 0                # processor: frame whole -> last byte written
-    TIME_REQUEST_QUEUE_NS = 1        # handler: frame whole -> taken
-    TIME_LOCAL_NS = 2                # handler: taken -> answered or handed on
-    TIME_APPEND_NS = 3               # log: one round
-    TIME_COMMIT_NS = 4               # log: one durable commit
-    TIME_RESPONSE_QUEUE_NS = 5       # processor: answered -> dequeued
-    BATCHES_PER_ROUND = 6
-    REQUESTS_PER_TURN = 7
-    HISTOGRAMS = 8
+    TIME_APPEND_NS = 0               # log: one round
+    TIME_COMMIT_NS = 1               # log: one durable commit
+    BATCHES_PER_ROUND = 2
+    REQUESTS_PER_TURN = 3
+    TIME_REAUTHENTICATION_NS = 4
+    HISTOGRAMS = 5

@@ -1,4 +1,4 @@
-"""What the coordinator publishes and every handler holds: the topics, as a base and the deltas after it."""
+"""What the coordinator publishes and every handler holds: topics and quotas; a base, and deltas after it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ class TopicImage(Struct, array_like=True):
     internal: bool = False
 
 
+class QuotaImage(Struct, array_like=True):
+    """All quotas of an entity, (type, name) pairs; no values: it has none any more."""
+
+    entity: list[tuple[str, str | None]]
+    values: dict[str, float]
+
+
 class MetadataBase(Struct, tag="base"):
     """Everything, as of the offset in `__cluster_metadata` before which all records are applied."""
 
@@ -33,14 +40,16 @@ class MetadataBase(Struct, tag="base"):
     cluster_id: str
     node_id: int
     topics: list[TopicImage]
+    quotas: list[QuotaImage] = []
 
 
 class MetadataDelta(Struct, tag="delta"):
-    """What changed up to `version`: topics to put, and ids of topics that are gone."""
+    """What changed up to `version`: topics and quotas to put, and ids of topics that are gone."""
 
     version: int
     changed: list[TopicImage] = []
     removed: list[bytes] = []
+    quotas: list[QuotaImage] = []
 
 
 MetadataNews = MetadataBase | MetadataDelta

@@ -15,11 +15,13 @@ import logging
 import os
 import select
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.session import Session, Sessions
 from mpbroker.ipc.slots import Request
 from mpbroker.ipc.topology import PROCESSES, SUPERVISOR, SharedMemory, name_of
@@ -114,10 +116,12 @@ class ProcessContext:
 
     def ready(self) -> None:
         """Tells the supervisor that this process serves."""
+        self.counters.set(Counter.COUNT_STARTED_NS, time.monotonic_ns())
         self._states.store(self.index, State.READY)
         self.ring(SUPERVISOR)
 
     def stopped(self) -> None:
+        self.counters.set(Counter.COUNT_STARTED_NS, 0)
         self._states.store(self.index, State.STOPPED)
         self.ring(SUPERVISOR)
 

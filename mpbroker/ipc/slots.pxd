@@ -83,8 +83,9 @@ cdef struct ReplySlot:
     uint32_t length             # bytes, or number of parts
     uint32_t throttle_ms
     uint32_t request
-    uint64_t done_ns
-    uint64_t reserved
+    uint64_t done_ns            # CLOCK_MONOTONIC when the request was answered
+    uint32_t queue_us           # frame whole -> taken by a handler
+    uint32_t local_us           # taken -> answered, handed on or parked
 
 cdef struct ProduceSlot:
     uint8_t kind
@@ -99,8 +100,10 @@ cdef struct ProduceSlot:
     uint16_t sender             # process index of the handler or coordinator
     uint32_t timeout_ms
     uint32_t request
-    uint64_t received_ns
-    uint64_t sent_ns
+    uint32_t queue_us           # these three go into the reply
+    uint32_t local_us
+    uint32_t throttle_ms
+    uint32_t reserved
 
 cdef struct CallSlot:
     uint8_t kind

@@ -65,6 +65,8 @@ class Reply(NamedTuple):
     throttle_ms: int
     request: int
     done_ns: int
+    queue_us: int
+    local_us: int
 
 class Produce(NamedTuple):
     kind: int
@@ -79,8 +81,9 @@ class Produce(NamedTuple):
     sender: int
     timeout_ms: int
     request: int
-    received_ns: int
-    sent_ns: int
+    queue_us: int
+    local_us: int
+    throttle_ms: int
 
 class Call(NamedTuple):
     kind: int
@@ -146,6 +149,8 @@ def pack_reply(
     throttle_ms: int = 0,
     request: int = 0,
     done_ns: int = 0,
+    queue_us: int = 0,
+    local_us: int = 0,
 ) -> bytes: ...
 def unpack_produce(slots: Bytes, index: int = 0) -> Produce: ...
 def pack_produce(
@@ -161,8 +166,9 @@ def pack_produce(
     sender: int,
     timeout_ms: int = 0,
     request: int = 0,
-    received_ns: int = 0,
-    sent_ns: int = 0,
+    queue_us: int = 0,
+    local_us: int = 0,
+    throttle_ms: int = 0,
 ) -> bytes: ...
 def unpack_call(slots: Bytes, index: int = 0) -> Call: ...
 def pack_call(

@@ -26,11 +26,11 @@ Request = namedtuple(
 )
 Return = namedtuple("Return", "kind owner block generation")
 Reply = namedtuple(
-    "Reply", "kind flags owner channel connection block generation position length throttle_ms request done_ns"
+    "Reply", "kind flags owner channel connection block generation position length throttle_ms request done_ns queue_us local_us"
 )
 Produce = namedtuple(
     "Produce",
-    "kind acks processor channel connection block generation job owner sender timeout_ms request received_ns sent_ns",
+    "kind acks processor channel connection block generation job owner sender timeout_ms request queue_us local_us throttle_ms",
 )
 Call = namedtuple("Call", "kind flags owner request block generation length connection")
 Batch = namedtuple(
@@ -91,19 +91,21 @@ def unpack_reply(const unsigned char[::1] slots, Py_ssize_t index=0):
     memcpy(&s, _slot_at(slots, index), 64)
     return Reply(
         s.kind, s.flags, s.owner, s.channel, s.connection, s.block, s.generation, s.position, s.length, s.throttle_ms, s.request,
-        s.done_ns,
+        s.done_ns, s.queue_us, s.local_us,
     )
 
 
 def pack_reply(
     int kind, int owner, uint32_t channel, uint64_t connection, uint64_t block=0, uint64_t generation=0, uint32_t position=0,
     uint32_t length=0, uint32_t throttle_ms=0, uint32_t request=0, uint64_t done_ns=0,
+    uint32_t queue_us=0, uint32_t local_us=0,
 ) -> bytes:
     cdef ReplySlot s
     memset(&s, 0, 64)
     s.kind, s.owner, s.channel, s.connection = kind, owner, channel, connection
     s.block, s.generation, s.position, s.length = block, generation, position, length
     s.throttle_ms, s.request, s.done_ns = throttle_ms, request, done_ns
+    s.queue_us, s.local_us = queue_us, local_us
     return (<char *>&s)[:64]
 
 
@@ -112,19 +114,21 @@ def unpack_produce(const unsigned char[::1] slots, Py_ssize_t index=0):
     memcpy(&s, _slot_at(slots, index), 64)
     return Produce(
         s.kind, s.acks, s.processor, s.channel, s.connection, s.block, s.generation, s.job, s.owner, s.sender, s.timeout_ms,
-        s.request, s.received_ns, s.sent_ns,
+        s.request, s.queue_us, s.local_us, s.throttle_ms,
     )
 
 
 def pack_produce(
     int kind, int acks, int processor, uint32_t channel, uint64_t connection, uint64_t block, uint64_t generation, uint32_t job,
-    int owner, int sender, uint32_t timeout_ms=0, uint32_t request=0, uint64_t received_ns=0, uint64_t sent_ns=0,
+    int owner, int sender, uint32_t timeout_ms=0, uint32_t request=0, uint32_t queue_us=0, uint32_t local_us=0,
+    uint32_t throttle_ms=0,
 ) -> bytes:
     cdef ProduceSlot s
     memset(&s, 0, 64)
     s.kind, s.acks, s.processor, s.channel, s.connection = kind, acks, processor, channel, connection
     s.block, s.generation, s.job, s.owner, s.sender = block, generation, job, owner, sender
-    s.timeout_ms, s.request, s.received_ns, s.sent_ns = timeout_ms, request, received_ns, sent_ns
+    s.timeout_ms, s.request, s.queue_us, s.local_us = timeout_ms, request, queue_us, local_us
+    s.throttle_ms = throttle_ms
     return (<char *>&s)[:64]
 
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpbroker.config import workers
-from mpbroker.ipc import session
+from mpbroker.ipc import meters, session
 from mpbroker.ipc import table as partition_table
 from mpbroker.ipc.counters import Counter, Histogram
+from mpbroker.ipc.meters import Meters, Reader
 from mpbroker.ipc.session import Sessions
 from shm import doorbell, marks, region, ring, table
 from shm.arena import Arena
@@ -34,11 +35,16 @@ SUPERVISOR = 0
 ACCEPTOR = 1
 COORDINATOR = 2
 LOG = 3
+CONTROL_ACCEPTOR = 4
+ACCEPTORS = (ACCEPTOR, CONTROL_ACCEPTOR)
+# Of each plane's workers those of the control plane have the highest number. They talk to each other only.
 FIRST_PROCESSOR = 8
 MAX_PROCESSORS = workers.MAX_PROCESSORS
-FIRST_HANDLER = FIRST_PROCESSOR + MAX_PROCESSORS
+CONTROL_PROCESSOR = FIRST_PROCESSOR + MAX_PROCESSORS
+FIRST_HANDLER = CONTROL_PROCESSOR + 1
 MAX_HANDLERS = workers.MAX_HANDLERS
-PROCESSES = FIRST_HANDLER + MAX_HANDLERS
+CONTROL_HANDLER = FIRST_HANDLER + MAX_HANDLERS
+PROCESSES = CONTROL_HANDLER + 1
 PROCESSORS = tuple(range(FIRST_PROCESSOR, FIRST_HANDLER))
 HANDLERS = tuple(range(FIRST_HANDLER, PROCESSES))
 
@@ -46,6 +52,9 @@ HANDLERS = tuple(range(FIRST_HANDLER, PROCESSES))
 REQUEST_RING_SLOTS = 1024
 ANSWER_RING_SLOTS = 4096
 CALL_RING_SLOTS = 256
+CONTROL_RING_SLOTS = 32
+# Kafka's capacity of the control plane's request queue (SocketServer.ControlPlaneQueueSize).
+CONTROL_QUEUED_REQUESTS = 20
 # Connections that one processor can serve at once.
 CHANNELS_PER_PROCESSOR = 32768
 SESSIONS_BYTES = CHANNELS_PER_PROCESSOR * session.BYTES_EACH
@@ -66,6 +75,25 @@ def handler(number: int) -> int:
     return FIRST_HANDLER + number
 
 
+def handlers_of(processor: int) -> tuple[int, ...]:
+    """Who takes the requests of a processor: the handlers of its plane."""
+    return (CONTROL_HANDLER,) if processor == CONTROL_PROCESSOR else HANDLERS[:MAX_HANDLERS]
+
+
+def processors_of(handler: int) -> tuple[int, ...]:
+    """Whose requests a handler takes: those of the processors of its plane."""
+    return (CONTROL_PROCESSOR,) if handler == CONTROL_HANDLER else PROCESSORS[:MAX_PROCESSORS]
+
+
+def acceptor_of(processor: int) -> int:
+    """Who gives a processor its connections."""
+    return CONTROL_ACCEPTOR if processor == CONTROL_PROCESSOR else ACCEPTOR
+
+
+def is_control_plane(index: int) -> bool:
+    return index in (CONTROL_ACCEPTOR, CONTROL_PROCESSOR, CONTROL_HANDLER)
+
+
 def is_processor(index: int) -> bool:
     return FIRST_PROCESSOR <= index < FIRST_HANDLER
 
@@ -76,25 +104,29 @@ def is_handler(index: int) -> bool:
 
 def name_of(index: int) -> str:
     """How a process is called in logs, titles and errors."""
-    if is_processor(index):
-        return f"processor {index - FIRST_PROCESSOR}"
-    if is_handler(index):
-        return f"handler {index - FIRST_HANDLER}"
     names = {
         SUPERVISOR: "supervisor",
         ACCEPTOR: "acceptor",
         COORDINATOR: "coordinator",
         LOG: "log",
+        CONTROL_ACCEPTOR: "control-plane acceptor",
+        CONTROL_PROCESSOR: "control-plane processor",
+        CONTROL_HANDLER: "control-plane handler",
     }
-    return names[index]
+    if index in names:
+        return names[index]
+    if is_processor(index):
+        return f"processor {index - FIRST_PROCESSOR}"
+    return f"handler {index - FIRST_HANDLER}"
 
 
 def ring_pairs() -> list[tuple[int, int, int]]:
     """(producer, consumer, slots) of every ring."""
     pairs = []
     for h in HANDLERS:
-        for p in PROCESSORS:
-            pairs += [(p, h, REQUEST_RING_SLOTS), (h, p, REQUEST_RING_SLOTS)]
+        slots = CONTROL_RING_SLOTS if is_control_plane(h) else REQUEST_RING_SLOTS
+        for p in processors_of(h):
+            pairs += [(p, h, slots), (h, p, slots)]
         pairs += [(h, LOG, REQUEST_RING_SLOTS), (LOG, h, REQUEST_RING_SLOTS)]
         pairs += [(h, COORDINATOR, CALL_RING_SLOTS), (COORDINATOR, h, CALL_RING_SLOTS)]
     pairs += [(LOG, p, ANSWER_RING_SLOTS) for p in PROCESSORS]
@@ -115,7 +147,8 @@ class Sizes:
 class SharedMemory:
     """All memory of one broker, made by the supervisor before the first fork and inherited by every child.
 
-    Blocks of the public region: `counters` (a page per process), `table` (partition slots). Blocks of the
+    Blocks of the public region: `counters` (a page per process), `table` (partition slots), `meters_…` (pages
+    per API, topic and client: see meters.pxd). Blocks of the
     private region: `rings`, `doorbells`, `marks` (a row per partition slot, the waiter is handler number h),
     `dirty` (a word per handler number; non-zero: a slot that the handler marked has moved; written by the log
     process), `heavy` (a word per handler number: since when, in ns, it runs a heavy request, 0 if none;
@@ -158,7 +191,7 @@ class SharedMemory:
                 Block("fatal", words),
                 Block("bulletin_acks", words),
                 Block("bulletin", self.BULLETIN_BYTES, 4096),
-                Block("sessions", MAX_PROCESSORS * SESSIONS_BYTES, 4096),
+                Block("sessions", len(PROCESSORS) * SESSIONS_BYTES, 4096),
             ],
         )
         self.bell_fds = [Doorbell.new_fd() for _ in range(PROCESSES)]
@@ -189,6 +222,10 @@ class SharedMemory:
     def counters(self, index: int) -> CounterPage:
         return counter_page(self.public, index)
 
+    def meters(self, index: int) -> Meters:
+        """The pages per API, topic and client of a process, for itself alone: it holds a descriptor."""
+        return Meters(self.public, self.public_path, index, self.sizes.partition_slots)
+
     def table(self) -> SlotTable:
         return SlotTable(
             self.public.block("table"), self.sizes.partition_slots, partition_table.PAYLOAD_BYTES
@@ -217,6 +254,7 @@ def public_blocks(partition_slots: int) -> list[Block]:
     return [
         Block("counters", PROCESSES * COUNTER_PAGE_BYTES),
         Block("table", partition_slots * table.slot_bytes(partition_table.PAYLOAD_BYTES), 4096),
+        *meters.blocks(PROCESSES, partition_slots),
     ]
 
 
@@ -226,6 +264,12 @@ def counter_page(public: Region, index: int) -> CounterPage:
     return CounterPage(
         public.block("counters")[at : at + COUNTER_PAGE_BYTES], Counter.COUNTERS, Histogram.HISTOGRAMS
     )
+
+
+def meter_reader(public: Region) -> Reader:
+    """All processes' pages per API, topic and client of an attached public region."""
+    slots = len(public.block("table")) // table.slot_bytes(partition_table.PAYLOAD_BYTES)
+    return Reader(public, PROCESSES, slots)
 
 
 def attach_table(public: Region) -> SlotTable:

@@ -103,6 +103,7 @@ cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) no
     reply.owner, reply.channel, reply.connection = slot.owner, slot.channel, slot.connection
     reply.block, reply.generation, reply.request = slot.block, slot.generation, slot.request
     reply.done_ns = answers.now_ns
+    reply.queue_us, reply.local_us, reply.throttle_ms = slot.queue_us, slot.local_us, slot.throttle_ms
     push_bytes(answers, slot.processor, &reply)
 
 

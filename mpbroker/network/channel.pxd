@@ -33,6 +33,7 @@ cdef struct Channel:
     uint8_t deferred            # is in the list of channels to look at again
     uint8_t unreported          # closed, and Python has not been told: the place and its session stay until then
     uint16_t listener
+    int16_t client              # its software, in meters_clients; -1: not counted
     uint16_t handler            # handler number that has the request
     uint32_t index
     uint32_t request
@@ -49,6 +50,7 @@ cdef struct Channel:
     int32_t correlation
     uint32_t expected           # guess for the next frame: the last one's size
     uint64_t received_ns
+    uint64_t dequeued_ns        # when its answer was taken from the ring
     uint64_t ring_position      # of the request in the handler's ring
     # bytes behind that frame: the beginning of the next
     uint64_t stash

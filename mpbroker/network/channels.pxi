@@ -115,6 +115,9 @@ cdef void close_channel(Turn *t, Channel *c, uint32_t reason, int64_t detail) no
     t.closed_count += 1
     c.unreported = 1
     counter_add(t.counters, Counter.COUNT_CONNECTIONS_CLOSED, 1)
+    client_leave(t.meters, c.client)
+    if c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_OPENING:
+        note_finished(t, c)
     if c.state == ChannelState.CHANNEL_WAITING:
         c.state = ChannelState.CHANNEL_CLOSED
         if c.parked:

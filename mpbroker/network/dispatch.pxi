@@ -20,7 +20,10 @@ cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
                 close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
         return
     answered(t, c)
+    c.dequeued_ns = t.clock_ns
     if c.state == ChannelState.CHANNEL_CLOSED:
+        c.answer = a[0]
+        note_finished(t, c)
         give_back(t, a)
         free_request(t, c)
         free_place(t, c)
@@ -28,7 +31,6 @@ cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
     if c.state != ChannelState.CHANNEL_WAITING:
         give_back(t, a)
         return
-    histogram_record(t.counters, Histogram.TIME_RESPONSE_QUEUE_NS, t.now_ns - a.done_ns if t.now_ns > a.done_ns else 0)
     c.answer = a[0]
     if a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS:
         start_sending(t, c)
@@ -36,6 +38,7 @@ cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
         give_back(t, a)
         finish_request(t, c)
     else:
+        note_finished(t, c)
         give_back(t, a)
         c.state = ChannelState.CHANNEL_READING      # nobody else has its block now
         close_channel(t, c, CloseReason.CLOSED_BY_HANDLER, c.api_key)

@@ -77,9 +77,9 @@ class Processor:
             connection_prefix(context.index, context.incarnation),
         )
         self.next_idle_check_ns = 0
-        for number in range(topology.MAX_HANDLERS):
-            if context.is_alive(topology.handler(number)):
-                self.turn.welcome_handler(number)
+        for role in topology.handlers_of(context.index):
+            if context.is_alive(role):
+                self.turn.welcome_handler(role - topology.FIRST_HANDLER)
 
     def run(self) -> int:
         # The turn counts orders from its making on; one may have come before.

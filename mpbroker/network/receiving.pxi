@@ -69,6 +69,7 @@ cdef void note_software(Turn *t, Channel *c) noexcept nogil:
     version = at
     if is_software(frame + name, name_bytes - 1) and is_software(frame + version, version_bytes - 1):
         session_software(&t.sessions[c.index], frame + name, name_bytes - 1, frame + version, version_bytes - 1)
+        count_client(t, c)
 
 cdef void frame_whole(Turn *t, Channel *c) noexcept nogil:
     """Mutes the channel and puts its request into the FIFO; bytes behind the frame are kept for later."""
@@ -93,7 +94,7 @@ cdef void frame_whole(Turn *t, Channel *c) noexcept nogil:
     if c.api_key == API_VERSIONS:
         note_software(t, c)
     c.expected = c.needed
-    c.received_ns = t.now_ns
+    c.received_ns = t.clock_ns
     c.state = ChannelState.CHANNEL_WAITING
     c.handler = NO_HANDLER
     c.parked = 0
@@ -166,6 +167,7 @@ cdef void read_channel(Turn *t, Channel *c) noexcept nogil:
         else:
             room = block_capacity(t.arena.base, c.block) - c.received
         n = recv(c.fd, t.arena.base + c.block + c.received, room, MSG_DONTWAIT)
+        counter_add(t.counters, Counter.COUNT_READS, 1)
         if n <= 0:
             if n < 0 and errno == EINTR:
                 continue

@@ -24,6 +24,7 @@ cdef int send_bytes(Turn *t, Channel *c, const uint8_t *bytes, uint64_t length, 
     cdef ssize_t n
     while c.part_sent < length:
         n = send(c.fd, bytes + c.part_sent, length - c.part_sent, MSG_NOSIGNAL | MSG_DONTWAIT | flags)
+        counter_add(t.counters, Counter.COUNT_WRITES, 1)
         if n < 0:
             if errno == EINTR:
                 continue
@@ -48,6 +49,7 @@ cdef int send_file(Turn *t, Channel *c, Part *part, uint64_t *budget) noexcept n
             want = budget[0]
         offset = <long>(part.position + c.part_sent)
         n = sendfile(c.fd, entry.fd, &offset, want)
+        counter_add(t.counters, Counter.COUNT_WRITES, 1)
         if n < 0:
             if errno == EINTR:
                 continue
@@ -129,7 +131,7 @@ cdef void go_on_sending(Turn *t, Channel *c) noexcept nogil:
 
 cdef void finish_request(Turn *t, Channel *c) noexcept nogil:
     """The request is answered: unmute. What was pipelined behind it comes next, without another wake-up."""
-    histogram_record(t.counters, Histogram.TIME_TOTAL_NS, t.now_ns - c.received_ns if t.now_ns > c.received_ns else 0)
+    note_finished(t, c)
     counter_add(t.counters, Counter.COUNT_RESPONSES, 1)
     free_request(t, c)
     c.state = ChannelState.CHANNEL_READING

@@ -1,6 +1,7 @@
 """The state of the processor's native turn; turn.pyx has its phases."""
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from mpbroker.ipc.meters cimport Meters, MetersRef
 from mpbroker.ipc.session cimport SessionEntry, Sessions
 from mpbroker.network.channel cimport Channel
 from mpbroker.network.files cimport FileTable
@@ -10,7 +11,7 @@ from shm.doorbell cimport BellRef
 from shm.ring cimport RingRef, Slot
 
 cdef enum:
-    MOST_HANDLERS = 32
+    MOST_HANDLERS = 33          # with the control plane's
     MOST_EVENTS = 512
     FIFO_PLACES = 65536         # a power of two; at least as many as there can be channels with a request each
     API_KEYS = 128
@@ -46,8 +47,9 @@ cdef struct Turn:
     int handover_fd
     ArenaRef *arena
     CountersRef *counters
+    MetersRef *meters
     BellRef bell
-    Peer handlers[32]
+    Peer handlers[MOST_HANDLERS]
     uint32_t handler_count      # places in use in `handlers`
     uint32_t last_handler       # number of the handler that had the last batch: where a tie begins
     RingRef log_answers
@@ -76,6 +78,7 @@ cdef struct Turn:
     bint memory_short
     int16_t first_flexible[128] # per API key: first version with request header 2; 32767: none; -1: unknown key
     uint64_t now_ns
+    uint64_t clock_ns           # as now_ns, and later: when the last answer was written
     FileTable files
     Event *closed               # connections closed since Python looked; room for all there can be
     uint32_t closed_count
@@ -87,6 +90,7 @@ cdef class ProcessorTurn:
     cdef Turn *t
     cdef object memory
     cdef readonly Sessions sessions
+    cdef readonly Meters meters
     cdef list keep
     cdef dict rings
     cdef uint64_t order_now

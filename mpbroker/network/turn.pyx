@@ -17,6 +17,9 @@ from libc.string cimport memcpy, memmove, memset
 from posix.unistd cimport close
 
 from mpbroker.ipc.counters cimport Counter, Histogram
+from mpbroker.ipc.meters cimport (
+    ApiHistogram, Meters, MetersRef, api_page, client_enter, client_leave, count_version, note_api,
+)
 from mpbroker.ipc.session cimport SessionEntry, Sessions, session_software
 from mpbroker.ipc.slots cimport Part, PartKind, ReplySlot, RequestSlot, ReturnSlot, SlotFlag, SlotKind
 from mpbroker.network.channel cimport Channel, ChannelState, CloseReason
@@ -58,7 +61,7 @@ cdef extern from "<sys/sendfile.h>" nogil:
 cdef enum:
     NO_HANDLER = 0xFFFF
     FIRST_PROCESSOR = 8             # mpbroker.ipc.topology.FIRST_PROCESSOR, checked at import
-    FIRST_HANDLER = 24              # mpbroker.ipc.topology.FIRST_HANDLER, checked at import
+    FIRST_HANDLER = 25              # mpbroker.ipc.topology.FIRST_HANDLER, checked at import
     LOG_PROCESS = 3                 # mpbroker.ipc.topology.LOG, checked at import
     SMALL_BLOCK = 1984              # bytes of the smallest size class: most requests fit
     ANSWER_ROOM = 1024              # a block keeps at least this free behind the frame for the produce job and its answer
@@ -83,7 +86,7 @@ cdef enum:
     OPEN_TRIES_MAX = 3
 
 assert FIRST_PROCESSOR == topology.FIRST_PROCESSOR
-assert FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG and MOST_HANDLERS == topology.MAX_HANDLERS
+assert FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG and MOST_HANDLERS == len(topology.HANDLERS)
 cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
 # What epoll says of the two descriptors that are no channels.
 cdef uint32_t BELL_TAG = <uint32_t>0xFFFFFFFFu
@@ -102,6 +105,7 @@ cdef inline uint64_t answer_room(uint64_t frame_bytes) noexcept nogil:
     return room if room < ANSWER_ROOM_MAX else ANSWER_ROOM_MAX
 
 
+include "metering.pxi"
 include "channels.pxi"
 include "sending.pxi"
 include "receiving.pxi"
@@ -171,7 +175,7 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
         timeout_ms = 0
     count = epoll_wait(t.epoll_fd, events, MOST_EVENTS, timeout_ms)
     bell_disarm(&t.bell)
-    t.now_ns = monotonic_ns()
+    t.now_ns = t.clock_ns = monotonic_ns()
     t.soon = False
     if timeout_ms:
         counter_add(t.counters, Counter.COUNT_IDLE_NS, t.now_ns - before)
@@ -234,10 +238,13 @@ cdef class ProcessorTurn:
         self.memory = memory
         self.rings = {}
         self.sessions = memory.sessions(process)
+        self.meters = memory.meters(process)
         self.keep = [arena, counters, bell, log_answers, log_bell, orders, fence_orders]
         t.process = process
         t.arena = &arena.ref
         t.counters = &counters.ref
+        t.meters = &self.meters.ref
+        begin_counting(t)
         t.bell = bell.ref
         t.log_answers = log_answers.ref
         t.log_bell = log_bell.ref
@@ -322,10 +329,12 @@ cdef class ProcessorTurn:
         c.state = ChannelState.CHANNEL_READING
         c.handler = NO_HANDLER
         c.listener = listener
+        c.client = -1
         t.next_connection += 1
         c.connection = t.next_connection
         c.last_active_ns = monotonic_ns()
         counter_add(t.counters, Counter.COUNT_CONNECTIONS_CREATED, 1)
+        count_client(t, c)
         return index, c.connection
 
     def set_session(self, uint32_t channel, uint64_t connection, **known) -> None:

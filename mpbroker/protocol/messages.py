@@ -3235,6 +3235,19 @@ class FeatureLevelRecord(Message):
     feature_level: int = 0
 
 
+class ClientQuotaRecord(Message):
+    """Data 14, v0, flexible from v0."""
+
+    entity: list[ClientQuotaRecord.EntityData] = field(default_factory=list)
+    key: str = ""
+    value: float = 0.0
+    remove: bool = False
+
+    class EntityData(Message):
+        entity_type: str = ""
+        entity_name: str | None = ""
+
+
 class ProducerIdsRecord(Message):
     """Data 15, v0, flexible from v0."""
 
@@ -3435,5 +3448,6 @@ DATAS: dict[int, type[Message]] = {
     4: ConfigRecord,
     9: RemoveTopicRecord,
     12: FeatureLevelRecord,
+    14: ClientQuotaRecord,
     15: ProducerIdsRecord,
 }

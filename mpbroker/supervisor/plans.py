@@ -17,7 +17,7 @@ coordinator  The log process finishes what it had published; handlers answer the
 from __future__ import annotations
 
 from mpbroker.ipc import topology
-from mpbroker.ipc.topology import HANDLERS, PROCESSORS
+from mpbroker.ipc.topology import HANDLERS, PROCESSORS, handlers_of, processors_of
 
 # The stage of an order that a role is there: bind its rings. Those of a death begin with 1.
 WELCOME = 0
@@ -26,9 +26,9 @@ WELCOME = 0
 def stages_of(role: int) -> list[tuple[int, ...]]:
     """The stages of a death, each the process indices that must acknowledge; stage numbers begin with 1."""
     if topology.is_handler(role):
-        return [(topology.LOG, topology.COORDINATOR), PROCESSORS]
+        return [(topology.LOG, topology.COORDINATOR), processors_of(role)]
     if topology.is_processor(role):
-        return [HANDLERS, (topology.LOG,)]
+        return [handlers_of(role), (topology.LOG,)]
     if role == topology.LOG:
         return [(*HANDLERS, topology.COORDINATOR), PROCESSORS, HANDLERS]
     if role == topology.COORDINATOR:
@@ -44,9 +44,9 @@ def needed_to_start(role: int) -> tuple[int, ...]:
 def peers_of(role: int) -> tuple[int, ...]:
     """Who must bind its rings anew when the role's successor is ready."""
     if topology.is_handler(role):
-        return (topology.LOG, topology.COORDINATOR, *PROCESSORS)
+        return (topology.LOG, topology.COORDINATOR, *processors_of(role))
     if topology.is_processor(role):
-        return (*HANDLERS, topology.LOG)
+        return (*handlers_of(role), topology.LOG)
     if role == topology.LOG:
         return (*HANDLERS, topology.COORDINATOR, *PROCESSORS)
     if role == topology.COORDINATOR:
@@ -56,4 +56,4 @@ def peers_of(role: int) -> tuple[int, ...]:
 
 def givers_of(role: int) -> tuple[int, ...]:
     """Who gives the role work, and has to stop that before it can leave."""
-    return PROCESSORS if topology.is_handler(role) else (topology.ACCEPTOR,)
+    return processors_of(role) if topology.is_handler(role) else (topology.acceptor_of(role),)

@@ -164,7 +164,7 @@ class Tree:
             # It reads the bulletin before it is ready, and must count as a reader by then.
             self._roles.store(child.role, child.incarnation)
         context = ProcessContext(child.role, self.memory, self.config, child.incarnation)
-        context.counters.clear()
+        context.counters.restart()
         fork_child(child, context, ())
         self.poll.register(child.pidfd, select.EPOLLIN)
         self._order_all(plans.needed_to_start(child.role), plans.WELCOME, child.role)

@@ -7,7 +7,7 @@ import socket
 import struct
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from mpbroker.handlers.metadata import Metadata
 from mpbroker.handlers.process import Handler
 from mpbroker.ipc import calls, slots, topology
 from mpbroker.ipc.bulletin import BulletinPublisher
-from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, TopicImage
+from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, QuotaImage, TopicImage
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.session import SessionGone
 from mpbroker.ipc.slots import SlotKind
@@ -75,12 +75,17 @@ def topic_image(
     )
 
 
-def base(*topics: TopicImage, version: int = 1) -> bytes:
-    return msgspec.msgpack.encode(MetadataBase(version, CLUSTER, 1, list(topics)))
+def base(*topics: TopicImage, version: int = 1, quotas: Sequence[QuotaImage] = ()) -> bytes:
+    return msgspec.msgpack.encode(MetadataBase(version, CLUSTER, 1, list(topics), list(quotas)))
 
 
-def delta(*topics: TopicImage, version: int = 2, removed: tuple[bytes, ...] = ()) -> bytes:
-    return msgspec.msgpack.encode(MetadataDelta(version, list(topics), list(removed)))
+def delta(
+    *topics: TopicImage,
+    version: int = 2,
+    removed: tuple[bytes, ...] = (),
+    quotas: Sequence[QuotaImage] = (),
+) -> bytes:
+    return msgspec.msgpack.encode(MetadataDelta(version, list(topics), list(removed), list(quotas)))
 
 
 def partition_payload(topic: TopicImage, number: int = 0, **changes: Any) -> bytes:
@@ -202,7 +207,7 @@ class ProcessorEnd:
         assert self.to_handler.push(slots.pack_return(reply.owner, reply.block, reply.generation))
 
 
-_FIRST_FLEXIBLE = {0: 9, 1: 12, 2: 6, 3: 9, 10: 3, 18: 3, 19: 5, 20: 4, 22: 2, 32: 4, 60: 0}
+_FIRST_FLEXIBLE = {0: 9, 1: 12, 2: 6, 3: 9, 10: 3, 18: 3, 19: 5, 20: 4, 22: 2, 32: 4, 48: 1, 49: 1, 60: 0}
 
 
 def is_flexible_header(api_key: int, version: int) -> bool:

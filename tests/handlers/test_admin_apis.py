@@ -56,6 +56,8 @@ KAFKA_RANGES = {
     20: (1, 6),
     22: (0, 5),
     32: (1, 4),
+    48: (0, 1),
+    49: (0, 1),
     60: (0, 2),
 }
 ORDERS = topic_image("orders", 1, partitions=2, retention_ms="1000")

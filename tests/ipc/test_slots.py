@@ -23,12 +23,13 @@ FIELDS = {
     "reply": {
         "kind": KINDS, "owner": U16, "channel": U32, "connection": U64, "block": U64, "generation": U64,
         "position": U32, "length": U32, "throttle_ms": U32, "request": U32, "done_ns": U64,
+        "queue_us": U32, "local_us": U32,
     },
     "return": {"owner": U16, "block": U64, "generation": U64},
     "produce": {
         "kind": KINDS, "acks": I8, "processor": U16, "channel": U32, "connection": U64, "block": U64,
         "generation": U64, "job": U32, "owner": U16, "sender": U16, "timeout_ms": U32, "request": U32,
-        "received_ns": U64, "sent_ns": U64,
+        "queue_us": U32, "local_us": U32, "throttle_ms": U32,
     },
     "call": {
         "kind": KINDS, "owner": U16, "request": U32, "block": U64, "generation": U64, "length": U32,

@@ -44,8 +44,23 @@ def test_every_pair_has_one_ring_each_way() -> None:
     assert all(size & (size - 1) == 0 for _, _, size in topology.ring_pairs())
 
 
+def test_the_planes_share_no_ring() -> None:
+    between = [
+        (producer, consumer)
+        for producer, consumer, _ in topology.ring_pairs()
+        if topology.is_control_plane(producer) != topology.is_control_plane(consumer)
+    ]
+    assert {index for pair in between for index in pair} == {
+        LOG,
+        COORDINATOR,
+        topology.CONTROL_HANDLER,
+        topology.CONTROL_PROCESSOR,
+    }
+    assert topology.CONTROL_QUEUED_REQUESTS <= topology.CONTROL_RING_SLOTS
+
+
 def test_every_process_has_a_name_of_its_own() -> None:
-    used = [0, 1, 2, 3, *range(topology.FIRST_PROCESSOR, PROCESSES)]
+    used = [0, 1, 2, 3, topology.CONTROL_ACCEPTOR, *range(topology.FIRST_PROCESSOR, PROCESSES)]
     assert len({topology.name_of(index) for index in used}) == len(used)
     assert topology.name_of(handler(3)) == "handler 3"
 

@@ -18,7 +18,14 @@ from mpbroker.supervisor.restarts import (
     RestartPolicy,
 )
 
-ROLES = [topology.LOG, topology.COORDINATOR, topology.processor(0), topology.handler(3)]
+ROLES = [
+    topology.LOG,
+    topology.COORDINATOR,
+    topology.processor(0),
+    topology.handler(3),
+    topology.CONTROL_PROCESSOR,
+    topology.CONTROL_HANDLER,
+]
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -1,0 +1,92 @@
+"""AlterClientQuotas (key 49), versions 0-1: sets and removes quotas, or checks whether it could.
+
+The coordinator decides and answers when the change is durable and published. A host name is looked up here,
+once, and the quota belongs to its address from then on; Kafka keeps the name and looks it up at every start.
+(Kafka: ControllerApis.handleAlterClientQuotas; KIP-546.)
+"""
+
+from __future__ import annotations
+
+import socket
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.ipc import calls
+from mpbroker.ipc.calls import AlteredQuotas, AlterQuotas, QuotaAlteration
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import AlterClientQuotasRequest, AlterClientQuotasResponse
+from mpbroker.quotas.entities import IP, InvalidQuota, address_of
+
+Result = tuple[int, str | None]
+
+
+def answer(exchange: Exchange, results: list[Result]) -> AlterClientQuotasResponse:
+    entries = []
+    for asked, (code, message) in zip(exchange.body.entries, results, strict=True):
+        entity = [AlterClientQuotasResponse.EntityData(e.entity_type, e.entity_name) for e in asked.entity]
+        entries.append(AlterClientQuotasResponse.EntryData(code, message, entity))
+    return AlterClientQuotasResponse(entries=entries)
+
+
+def failed(exchange: Exchange, code: ErrorCode) -> AlterClientQuotasResponse:
+    return answer(exchange, [(code, code.message)] * len(exchange.body.entries))
+
+
+def found_address(name: str | None) -> str | None:
+    """The address itself, or that of a host with this name; as it came if there is none."""
+    if not name:
+        return name
+    try:
+        return address_of(name)
+    except InvalidQuota:
+        try:
+            return str(socket.getaddrinfo(name, None)[0][4][0])
+        except OSError:
+            return name
+
+
+def alteration(entry: AlterClientQuotasRequest.EntryData) -> QuotaAlteration:
+    """Raises InvalidQuota for a quota that is to get two values."""
+    entity = [
+        (e.entity_type, found_address(e.entity_name) if e.entity_type == IP else e.entity_name)
+        for e in entry.entity
+    ]
+    changes: dict[str, float | None] = {}
+    for op in entry.ops:
+        if op.key in changes:
+            raise InvalidQuota(f"Quota {op.key} is given more than once")
+        changes[op.key] = None if op.remove else op.value
+    return QuotaAlteration(entity, changes)
+
+
+def altered(exchange: Exchange, results: list[Result | None], message: calls.Message) -> None:
+    asked = results.count(None)
+    if isinstance(message, AlteredQuotas) and len(message.results) == asked:
+        found = iter(message.results)
+    else:
+        text = message.message if isinstance(message, calls.Failed) else "the coordinator did not answer"
+        # NOT_CONTROLLER makes every admin client ask again.
+        found = iter([(int(ErrorCode.NOT_CONTROLLER), text)] * asked)
+    exchange.reply(answer(exchange, [next(found) if one is None else one for one in results]))
+
+
+@api(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, name="AlterClientQuotas", failed=failed)
+def handle(exchange: Exchange) -> AlterClientQuotasResponse | None:
+    """Sets and removes quotas of users, client ids and addresses."""
+    results: list[Result | None] = []
+    good: list[QuotaAlteration] = []
+    for entry in exchange.body.entries:
+        try:
+            good.append(alteration(entry))
+            results.append(None)
+        except InvalidQuota as error:
+            results.append((ErrorCode.INVALID_REQUEST, str(error)))
+    if not good:
+        return answer(exchange, [one for one in results if one is not None])
+    exchange.broker.coordinator.call(
+        AlterQuotas(good, exchange.body.validate_only),
+        exchange.later(lambda message: altered(exchange, results, message)),
+        exchange.slot.connection,
+    )
+    return None

@@ -1,0 +1,347 @@
+"""The pages that `meters.pxd` draws, for the process that writes them and for anybody who reads."""
+import os
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset, strncmp
+
+from mpbroker.ipc.meters cimport (
+    API_PAGE_BYTES, API_PAGES, CELL_BYTES, CELL_WORDS, CELLS_PER_PART, CLIENT_BYTES, CLIENT_TEXT_BYTES, CLIENTS, ERROR_PAGE_BYTES,
+    ERRORS, HISTOGRAMS_AT, NAME_BYTES, NAMES_PER_PART, PART_BYTES, USED_APIS, USED_CLIENTS, USED_ERRORS, USED_LOST,
+    USED_RETIRED, USED_TOPICS,
+    VERSIONS, ApiHistogram, TopicMeter,
+)
+from shm.atomics cimport load_acquire, load_relaxed, store_relaxed, store_release
+from shm.counters cimport HISTOGRAM_BUCKETS, HISTOGRAM_MAX, HISTOGRAM_SUM, HISTOGRAM_WORDS
+
+from shm.region import Block
+
+cdef extern from "<string.h>" nogil:
+    size_t strnlen(const char *text, size_t most)
+
+cdef extern from "<fcntl.h>" nogil:
+    int fallocate(int fd, int mode, int64_t offset, int64_t length)
+
+assert HISTOGRAMS_AT * 8 + ApiHistogram.API_HISTOGRAMS * HISTOGRAM_WORDS * 8 <= API_PAGE_BYTES
+assert ERRORS * 8 <= ERROR_PAGE_BYTES and TopicMeter.TOPIC_METERS <= CELL_WORDS
+assert CELLS_PER_PART * CELL_BYTES == PART_BYTES == NAMES_PER_PART * NAME_BYTES
+assert CLIENT_BYTES * CLIENTS % PART_BYTES == 0 and USED_RETIRED + CELL_WORDS == USED_TOPICS
+
+ALL_API_PAGES = API_PAGES
+TOPIC_NAME_BYTES_MAX = NAME_BYTES - 16
+OTHER_ERROR = ERRORS - 2
+OTHER_VERSION = VERSIONS - 1
+MOST_CLIENTS = CLIENTS
+
+cdef struct ClientEntry:
+    char name[CLIENT_TEXT_BYTES]
+    char version[CLIENT_TEXT_BYTES]
+    uint64_t connections            # open now
+    uint64_t connected              # ever
+    uint64_t reserved[6]
+
+assert sizeof(ClientEntry) == CLIENT_BYTES
+
+
+def _parts(slots: int, each: int) -> int:
+    return (slots + each - 1) // each
+
+
+def _used_words(slots: int) -> int:
+    return USED_TOPICS + _parts(_parts(slots, CELLS_PER_PART), 64) + _parts(_parts(slots, NAMES_PER_PART), 64)
+
+
+def blocks(processes: int, slots: int) -> list:
+    """The blocks of the public region; the sparse ones last."""
+    cells, names = _parts(slots, CELLS_PER_PART) * PART_BYTES, _parts(slots, NAMES_PER_PART) * PART_BYTES
+    return [
+        Block("meters_used", processes * _used_words(slots) * 8, PART_BYTES),
+        Block("meters_apis", processes * API_PAGES * API_PAGE_BYTES, PART_BYTES, sparse=True),
+        Block("meters_errors", processes * API_PAGES * ERROR_PAGE_BYTES, PART_BYTES, sparse=True),
+        Block("meters_topics", processes * cells, PART_BYTES, sparse=True),
+        Block("meters_names", names, PART_BYTES, sparse=True),
+        Block("meters_clients", processes * CLIENTS * CLIENT_BYTES, PART_BYTES, sparse=True),
+    ]
+
+
+# ---- the first touch of a part
+
+cdef bint reserve(MetersRef *meters, int64_t at, int64_t size) noexcept nogil:
+    """Makes the bytes of the file at `at` there to be written. False: the tmpfs is full."""
+    cdef int64_t first = at // PART_BYTES * PART_BYTES
+    cdef int64_t end = (at + size + PART_BYTES - 1) // PART_BYTES * PART_BYTES
+    if fallocate(meters.fd, 0, first, end - first) == 0:
+        return True
+    store_relaxed(&meters.used[USED_LOST], meters.used[USED_LOST] + 1)
+    return False
+
+cdef inline void mark(MetersRef *meters, uint32_t word, uint32_t bit) noexcept nogil:
+    """Readers may look from now on."""
+    word += bit // 64
+    store_release(&meters.used[word], meters.used[word] | <uint64_t>1 << (bit % 64))
+
+cdef uint64_t *open_api(MetersRef *meters, int api) noexcept nogil:
+    meters.apis[api] = meters.scratch
+    if reserve(meters, meters.apis_at + api * API_PAGE_BYTES, API_PAGE_BYTES):
+        meters.apis[api] = <uint64_t *>(meters.apis_base + api * API_PAGE_BYTES)
+        mark(meters, USED_APIS, api)
+    return meters.apis[api]
+
+cdef uint64_t *open_errors(MetersRef *meters, int api) noexcept nogil:
+    meters.errors[api] = meters.scratch
+    if reserve(meters, meters.errors_at + api * ERROR_PAGE_BYTES, ERROR_PAGE_BYTES):
+        meters.errors[api] = <uint64_t *>(meters.errors_base + api * ERROR_PAGE_BYTES)
+        mark(meters, USED_ERRORS, api)
+    return meters.errors[api]
+
+cdef uint64_t *open_cell(MetersRef *meters, uint32_t slot, uint32_t generation) noexcept nogil:
+    """A cell that is not there yet, or that counted for another partition."""
+    cdef uint32_t part = slot // CELLS_PER_PART
+    cdef uint64_t *cell = <uint64_t *>(meters.topics_base + <uint64_t>slot * CELL_BYTES)
+    cdef int i
+    if slot >= meters.slots:
+        return meters.scratch
+    if not meters.used[USED_TOPICS + part // 64] >> (part % 64) & 1:
+        if not reserve(meters, meters.topics_at + <int64_t>part * PART_BYTES, PART_BYTES):
+            return meters.scratch
+        mark(meters, USED_TOPICS, part)
+    store_release(&cell[<int>TopicMeter.TOPIC_GENERATION], 0)
+    for i in range(1, CELL_WORDS):
+        store_relaxed(&meters.used[USED_RETIRED + i], meters.used[USED_RETIRED + i] + cell[i])
+        store_relaxed(&cell[i], 0)
+    store_release(&cell[<int>TopicMeter.TOPIC_GENERATION], generation)
+    return cell
+
+
+# ---- clients by their software
+
+cdef ClientEntry *client_at(MetersRef *meters, int client) noexcept nogil:
+    return <ClientEntry *>(meters.clients_base + client * CLIENT_BYTES)
+
+cdef int client_enter(MetersRef *meters, const char *name, const char *version) noexcept nogil:
+    """Counts a connection of that software, names zero-terminated; -1 if there are too many kinds."""
+    cdef int i
+    cdef ClientEntry *entry
+    if not meters.used[USED_CLIENTS]:
+        if not reserve(meters, meters.clients_at, CLIENTS * CLIENT_BYTES):
+            return -1
+        mark(meters, USED_CLIENTS, 0)
+    for i in range(CLIENTS):
+        entry = client_at(meters, i)
+        if entry.connected == 0:
+            memset(entry, 0, sizeof(ClientEntry))
+            memcpy(entry.name, name, strnlen(name, CLIENT_TEXT_BYTES - 1))
+            memcpy(entry.version, version, strnlen(version, CLIENT_TEXT_BYTES - 1))
+        elif strncmp(entry.name, name, CLIENT_TEXT_BYTES - 1) or strncmp(entry.version, version, CLIENT_TEXT_BYTES - 1):
+            continue
+        store_relaxed(&entry.connections, entry.connections + 1)
+        store_release(&entry.connected, entry.connected + 1)
+        return i
+    return -1
+
+cdef void client_leave(MetersRef *meters, int client) noexcept nogil:
+    cdef ClientEntry *entry
+    if 0 <= client < CLIENTS:
+        entry = client_at(meters, client)
+        if entry.connections:
+            store_relaxed(&entry.connections, entry.connections - 1)
+
+
+cdef class Meters:
+    """The pages of one process, for itself. `path` is the public region's file, of which parts get reserved."""
+
+    def __init__(self, public, path, int process, uint32_t slots):
+        cdef MetersRef *ref = &self.ref
+        cdef unsigned char[::1] used = public.block("meters_used")
+        cdef unsigned char[::1] apis = public.block("meters_apis")
+        cdef unsigned char[::1] errors = public.block("meters_errors")
+        cdef unsigned char[::1] topics = public.block("meters_topics")
+        cdef unsigned char[::1] names = public.block("meters_names")
+        cdef unsigned char[::1] clients = public.block("meters_clients")
+        cdef int64_t cells = _parts(slots, CELLS_PER_PART) * PART_BYTES
+        self.process = process
+        self.keep = [used, apis, errors, topics, names, clients]
+        ref.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        ref.slots = slots
+        ref.used = <uint64_t *>&used[process * _used_words(slots) * 8]
+        ref.used_names = USED_TOPICS + _parts(_parts(slots, CELLS_PER_PART), 64)
+        ref.apis_base = &apis[process * API_PAGES * API_PAGE_BYTES]
+        ref.errors_base = &errors[process * API_PAGES * ERROR_PAGE_BYTES]
+        ref.topics_base = &topics[process * cells]
+        ref.names_base = &names[0]
+        ref.clients_base = &clients[process * CLIENTS * CLIENT_BYTES]
+        ref.apis_at = public.offset("meters_apis") + process * API_PAGES * API_PAGE_BYTES
+        ref.errors_at = public.offset("meters_errors") + process * API_PAGES * ERROR_PAGE_BYTES
+        ref.topics_at = public.offset("meters_topics") + process * cells
+        ref.names_at = public.offset("meters_names")
+        ref.clients_at = public.offset("meters_clients") + process * CLIENTS * CLIENT_BYTES
+        ref.scratch = <uint64_t *>calloc(1, API_PAGE_BYTES)
+        if ref.scratch == NULL:
+            raise MemoryError("no memory for counts that cannot be reserved")
+        self._take_over()
+
+    cdef _take_over(self):
+        """Of a predecessor: its counts go on, its connections are gone."""
+        cdef MetersRef *ref = &self.ref
+        cdef int i
+        for i in range(API_PAGES):
+            if ref.used[USED_APIS + i // 64] >> (i % 64) & 1:
+                ref.apis[i] = <uint64_t *>(ref.apis_base + i * API_PAGE_BYTES)
+            if ref.used[USED_ERRORS + i // 64] >> (i % 64) & 1:
+                ref.errors[i] = <uint64_t *>(ref.errors_base + i * ERROR_PAGE_BYTES)
+        if ref.used[USED_CLIENTS]:
+            for i in range(CLIENTS):
+                store_relaxed(&client_at(ref, i).connections, 0)
+
+    def __cinit__(self, *args):
+        memset(&self.ref, 0, sizeof(MetersRef))
+        self.ref.fd = -1
+
+    def __dealloc__(self):
+        free(self.ref.scratch)
+        if self.ref.fd >= 0:
+            os.close(self.ref.fd)
+
+    @property
+    def lost(self):
+        """Parts that could not be reserved since the region was made."""
+        return load_relaxed(&self.ref.used[USED_LOST])
+
+    def request(self, int api, int version, int histogram, uint64_t value) -> None:
+        """Records one value of an API's histogram; for TOTAL_NS the request is counted too."""
+        cdef uint64_t *page = api_page(&self.ref, api)
+        if not 0 <= histogram < ApiHistogram.API_HISTOGRAMS:
+            raise IndexError(f"histogram {histogram} of {ApiHistogram.API_HISTOGRAMS}")
+        if histogram == ApiHistogram.TOTAL_NS:
+            count_version(page, version)
+        note_api(page, histogram, value)
+
+    def error(self, int api, int code, uint64_t times=1) -> None:
+        count_error(&self.ref, api, code, times)
+
+    def topic(self, uint32_t slot, uint32_t generation, int meter, uint64_t amount=1) -> None:
+        if not 0 < meter < TopicMeter.TOPIC_METERS:
+            raise IndexError(f"meter {meter} of {TopicMeter.TOPIC_METERS}")
+        count_topic(topic_cell(&self.ref, slot, generation), meter, amount)
+
+    def name_topic(self, uint32_t slot, uint32_t generation, str name) -> None:
+        """Log process: the slot of the partition table belongs to a partition of that topic."""
+        cdef MetersRef *ref = &self.ref
+        cdef bytes text = name.encode()[:TOPIC_NAME_BYTES_MAX]
+        cdef uint32_t part = slot // NAMES_PER_PART
+        cdef uint64_t *entry = <uint64_t *>(ref.names_base + <uint64_t>slot * NAME_BYTES)
+        if slot >= ref.slots:
+            raise IndexError(f"slot {slot} of {ref.slots}")
+        if not ref.used[ref.used_names + part // 64] >> (part % 64) & 1:
+            if not reserve(ref, ref.names_at + <int64_t>part * PART_BYTES, PART_BYTES):
+                return
+            mark(ref, ref.used_names, part)
+        store_release(&entry[0], 0)
+        store_release(&entry[1], len(text))
+        memcpy(&entry[2], <const char *>text, len(text))
+        store_release(&entry[0], generation)
+
+    def client(self, bytes name, bytes version) -> int:
+        """Counts a connection of that software; returns its number, for `client_gone`, or -1."""
+        return client_enter(&self.ref, name, version)
+
+    def client_gone(self, int client) -> None:
+        client_leave(&self.ref, client)
+
+
+# ---- for whoever reads
+
+cdef list words_of(const uint64_t *first, int count):
+    return [load_relaxed(first + i) for i in range(count)]
+
+
+class Reader:
+    """All processes' pages in an attached public region. Reads words that are there, and allocates nothing."""
+
+    def __init__(self, public, processes: int, slots: int) -> None:
+        self._blocks = {name: public.block(name) for name in public.names() if name.startswith("meters_")}
+        self._processes = processes
+        self._slots = slots
+
+    def _words(self, name: str, at: int, count: int) -> list:
+        cdef const unsigned char[::1] block = self._blocks[name]
+        if at < 0 or at + count * 8 > block.shape[0]:
+            raise IndexError(f"{count} words at {at} of {name}")
+        return words_of(<const uint64_t *>&block[at], count)
+
+    def _used(self, process: int) -> list:
+        count = _used_words(self._slots)
+        return self._words("meters_used", process * count * 8, count)
+
+    def lost(self, process: int) -> int:
+        """Parts of this process's pages that could not be reserved."""
+        return self._used(process)[USED_LOST]
+
+    def apis(self, process: int) -> dict:
+        """API page -> ({version: requests}, [(bucket counts, sum, max) per ApiHistogram])."""
+        used, found = self._used(process), {}
+        for api in _bits(used, USED_APIS, API_PAGES):
+            words = self._words("meters_apis", (process * API_PAGES + api) * API_PAGE_BYTES, API_PAGE_BYTES // 8)
+            versions = {version: count for version, count in enumerate(words[:VERSIONS]) if count}
+            histograms = []
+            for i in range(ApiHistogram.API_HISTOGRAMS):
+                one = words[HISTOGRAMS_AT + i * HISTOGRAM_WORDS : HISTOGRAMS_AT + (i + 1) * HISTOGRAM_WORDS]
+                histograms.append((one[:HISTOGRAM_BUCKETS], one[HISTOGRAM_SUM], one[HISTOGRAM_MAX]))
+            found[api] = versions, histograms
+        return found
+
+    def errors(self, process: int) -> dict:
+        """API key -> {error code: count}; OTHER_ERROR stands for codes that have no word."""
+        used, found = self._used(process), {}
+        for api in _bits(used, USED_ERRORS, API_PAGES):
+            words = self._words("meters_errors", (process * API_PAGES + api) * ERROR_PAGE_BYTES, ERRORS)
+            found[api] = {code - 1: count for code, count in enumerate(words) if count}
+        return found
+
+    def topics(self, process: int) -> dict:
+        """(slot, generation) -> words of TopicMeter."""
+        used, found = self._used(process), {}
+        cells = _parts(self._slots, CELLS_PER_PART) * PART_BYTES
+        for part in _bits(used, USED_TOPICS, _parts(self._slots, CELLS_PER_PART)):
+            words = self._words("meters_topics", process * cells + part * PART_BYTES, PART_BYTES // 8)
+            for i in range(CELLS_PER_PART):
+                cell = words[i * CELL_WORDS : i * CELL_WORDS + TopicMeter.TOPIC_METERS]
+                if cell[TopicMeter.TOPIC_GENERATION]:
+                    found[part * CELLS_PER_PART + i, cell[TopicMeter.TOPIC_GENERATION]] = cell
+        return found
+
+    def retired(self, process: int) -> list:
+        """Words of TopicMeter: what cells had counted that were given to other partitions."""
+        return self._used(process)[USED_RETIRED : USED_RETIRED + TopicMeter.TOPIC_METERS]
+
+    def names(self, log_process: int) -> dict:
+        """(slot, generation) -> topic."""
+        used, found = self._used(log_process), {}
+        first = USED_TOPICS + _parts(_parts(self._slots, CELLS_PER_PART), 64)
+        block = self._blocks["meters_names"]
+        for part in _bits(used, first, _parts(self._slots, NAMES_PER_PART)):
+            for slot in range(part * NAMES_PER_PART, (part + 1) * NAMES_PER_PART):
+                at = slot * NAME_BYTES
+                generation, length = self._words("meters_names", at, 2)
+                text = bytes(block[at + 16 : at + 16 + min(length, TOPIC_NAME_BYTES_MAX)])
+                if generation and self._words("meters_names", at, 1) == [generation]:
+                    found[slot, generation] = text.decode("utf-8", "replace")
+        return found
+
+    def clients(self, process: int) -> list:
+        """(software name, version, connections open, connections ever)."""
+        found = []
+        if not self._used(process)[USED_CLIENTS]:
+            return found
+        block = self._blocks["meters_clients"]
+        for i in range(CLIENTS):
+            at = (process * CLIENTS + i) * CLIENT_BYTES
+            now, ever = self._words("meters_clients", at + 2 * CLIENT_TEXT_BYTES, 2)
+            if not ever:
+                break
+            texts = [bytes(block[at + k * CLIENT_TEXT_BYTES : at + (k + 1) * CLIENT_TEXT_BYTES]) for k in (0, 1)]
+            found.append((*(text.split(b"\0")[0].decode("utf-8", "replace") for text in texts), now, ever))
+        return found
+
+
+def _bits(words: list, first: int, count: int) -> list:
+    return [i for i in range(count) if words[first + i // 64] >> (i % 64) & 1]

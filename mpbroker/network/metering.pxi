@@ -1,0 +1,47 @@
+# What a processor counts of requests and clients (Kafka: RequestChannel.Request.updateRequestMetrics). Part of turn.pyx.
+
+cdef enum:
+    STAMP_NS = 1000             # unit of a descriptor's stamps
+
+cdef void begin_counting(Turn *t) noexcept nogil:
+    """A predecessor's connections are closed, whether it could say so or not."""
+    counter_set(t.counters, Counter.COUNT_CONNECTIONS_CLOSED, t.counters.counters[<int>Counter.COUNT_CONNECTIONS_CREATED])
+    counter_set(t.counters, Counter.COUNT_ARENA_LIMIT_BYTES, t.arena.limit_bytes)
+
+cdef inline uint64_t since(uint64_t earlier_ns, uint64_t later_ns) noexcept nogil:
+    return later_ns - earlier_ns if later_ns > earlier_ns else 0
+
+cdef void count_client(Turn *t, Channel *c) noexcept nogil:
+    """The connection's software is known now; "unknown" before ApiVersions names it."""
+    cdef SessionEntry *session = &t.sessions[c.index]
+    client_leave(t.meters, c.client)
+    c.client = <int16_t>client_enter(t.meters, session.software_name, session.software_version)
+
+cdef void note_finished(Turn *t, Channel *c) noexcept nogil:
+    """The request has ended: answered, or answered in vain. Each stage ends where the next begins, so that they add up."""
+    cdef ReplySlot *a = &c.answer
+    cdef uint64_t *page = api_page(t.meters, c.api_key)
+    cdef uint64_t queue_ns = <uint64_t>a.queue_us * STAMP_NS, local_ns = <uint64_t>a.local_us * STAMP_NS
+    cdef uint64_t answered_ns, remote_ns
+    # Nothing was written for the others: no time has passed.
+    if a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS:
+        t.clock_ns = monotonic_ns()
+    answered_ns = since(c.received_ns, a.done_ns if a.done_ns and a.done_ns < c.dequeued_ns else c.dequeued_ns)
+    remote_ns = since(queue_ns + local_ns, answered_ns)
+    if remote_ns < 2 * STAMP_NS:    # what rounding two stamps down has left
+        local_ns += remote_ns
+        remote_ns = 0
+    count_version(page, c.api_version)
+    if queue_ns:
+        note_api(page, ApiHistogram.REQUEST_QUEUE_NS, queue_ns)
+    if local_ns:
+        note_api(page, ApiHistogram.LOCAL_NS, local_ns)
+    if remote_ns:
+        note_api(page, ApiHistogram.REMOTE_NS, remote_ns)
+    if a.throttle_ms:
+        note_api(page, ApiHistogram.THROTTLE_NS, <uint64_t>a.throttle_ms * 1000000)
+    note_api(page, ApiHistogram.RESPONSE_QUEUE_NS, since(c.received_ns + answered_ns, c.dequeued_ns))
+    if t.clock_ns > c.dequeued_ns:
+        note_api(page, ApiHistogram.RESPONSE_SEND_NS, t.clock_ns - c.dequeued_ns)
+    note_api(page, ApiHistogram.TOTAL_NS, since(c.received_ns, t.clock_ns))
+    note_api(page, ApiHistogram.REQUEST_BYTES, c.needed - c.body)
