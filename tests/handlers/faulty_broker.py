@@ -1,5 +1,4 @@
-"""The broker with APIs that fail for clients which ask for it by their client id. Run with `-m`, like mpbroker.
-`mpbroker`.
+"""The broker with APIs that fail for clients which ask for it by their client id. Run with `-m`, as mpbroker.
 
 The faults are put around the registered functions before the supervisor forks, so the product has no seam for
 them and nothing to pay for it.
