@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from mpbroker.ipc.slots import Request, SlotFlag, SlotKind, kind_of, unpack_request
 from tests.network.rig import Rig, frame
@@ -171,13 +171,6 @@ class Model(RuleBasedStateMachine):
     @rule(data=st.data())
     def answer(self, data: st.DataObject) -> None:
         self.pool.answer(data.draw(st.sampled_from([h for h, taken in self.pool.taken.items() if taken])))
-
-    @invariant()
-    def a_heavy_request_goes_alone(self) -> None:
-        for handler in range(HANDLERS):
-            flags = [r.flags & SlotFlag.HEAVY for r in self.pool.peek(handler)]
-            others = [h for h in range(HANDLERS) if not self.pool.has_heavy(h)]
-            assert not others or sum(map(bool, flags)) <= 1
 
 
 TestModel = Model.TestCase
