@@ -128,7 +128,13 @@ class Handler:
             coordinator=coordinator,
             log=Jobs(context.index, self.arena, self.turn.push_job),
             apis=all_apis(),
-            fetches=Fetches(table, marks, self.number),
+            fetches=Fetches(
+                table,
+                marks,
+                self.number,
+                context.counters,
+                context.config.fetch_purgatory_purge_interval_requests,
+            ),
             readers=Readers(context.config.log_dirs),
             producer_ids=ProducerIds(coordinator),
             counters=context.counters,
@@ -170,7 +176,9 @@ class Handler:
             self.serve(slots)
         if self.turn.changed(self.dirty_word) or not slots:
             self.broker.fetches.look()
-        self.broker.fetches.expire(monotonic_ms())
+        now_ms = monotonic_ms()
+        self.broker.fetches.expire(now_ms)
+        self.broker.coordinator.expire(now_ms)
         self.flush()
 
     def has_heavy(self) -> bool:
@@ -192,10 +200,11 @@ class Handler:
             return 0
         if self.unsent:
             return RETRY_FULL_RING_MS
-        deadline_ms = self.broker.fetches.next_deadline_ms()
-        if deadline_ms is None:
+        deadlines = (self.broker.fetches.next_deadline_ms(), self.broker.coordinator.next_deadline_ms())
+        known = [deadline_ms for deadline_ms in deadlines if deadline_ms is not None]
+        if not known:
             return MAX_SLEEP_MS
-        return max(0, min(MAX_SLEEP_MS, deadline_ms - monotonic_ms()))
+        return max(0, min(MAX_SLEEP_MS, min(known) - monotonic_ms()))
 
     def flush(self) -> None:
         self.turn.flush()
