@@ -31,7 +31,7 @@ RANKS = {
     "mpbroker.security": 4,
     "mpbroker.quotas": 4,
     "mpbroker.log": 4,
-    "mpbroker.client": 4,
+    "mpbroker.client": 5,
     "mpbroker.network": 5,
     "mpbroker.handlers": 5,
     "mpbroker.coordinator": 5,
@@ -42,7 +42,7 @@ RANKS = {
 # Rooms that are narrower than their rank: all they may import of ours.
 NARROW = {
     "shm": (),
-    "mpbroker.client": ("mpbroker.config.properties", "mpbroker.protocol", "mpbroker.records"),
+    "mpbroker.client": ("mpbroker.config", "mpbroker.protocol", "mpbroker.records", "mpbroker.security"),
     "mpbroker.config": (),
     "mpbroker.records": (),
     "mpbroker.security": ("mpbroker.protocol", "mpbroker.config"),
@@ -62,7 +62,7 @@ NARROW = {
 # What these rooms may import of the log: how others read it, never the process that writes.
 OF_THE_LOG = {
     "mpbroker.network": (),
-    "mpbroker.handlers": ("mpbroker.log.names", "mpbroker.log.reader"),
+    "mpbroker.handlers": ("mpbroker.log.names", "mpbroker.log.places", "mpbroker.log.reader"),
     "mpbroker.coordinator": ("mpbroker.log.names",),
 }
 # struct.pack_into clears its target before it writes: a reader of shared memory would see torn words. These

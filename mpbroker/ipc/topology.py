@@ -157,11 +157,13 @@ class SharedMemory:
     word per process, written by it), `roles` (a word per process: its incarnation, 0 while there is none;
     written by the supervisor), `orders` (run or stop; written by the supervisor), `states` (written by the
     process), `fatal` (the broker's exit status, written by the process that cannot go on), `bulletin`
-    (metadata), `bulletin_acks` (a word per reader) and `sessions` (per processor number an entry for each of
+    (metadata), `bulletin_acks` (a word per reader), `credentials` and `credential_acks` (the same for
+    SCRAM credentials, which processors read) and `sessions` (per processor number an entry for each of
     its channels, written by it).
     """
 
     BULLETIN_BYTES = 256 << 20
+    CREDENTIALS_BYTES = 64 << 20
 
     def __init__(self, public_path: Path, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -192,7 +194,9 @@ class SharedMemory:
                 Block("states", words),
                 Block("fatal", words),
                 Block("bulletin_acks", words),
+                Block("credential_acks", words),
                 Block("bulletin", self.BULLETIN_BYTES, 4096),
+                Block("credentials", self.CREDENTIALS_BYTES, 4096),
                 Block("sessions", len(PROCESSORS) * SESSIONS_BYTES, 4096),
             ],
         )
