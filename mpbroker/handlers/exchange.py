@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpbroker.handlers.answers import Timing
+from mpbroker.ipc.calls import Account
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.session import Session, SessionGone
@@ -33,7 +34,10 @@ class Exchange:
     """What an API gets: the decoded request, the broker around it, and the ways to end it."""
 
     __slots__ = (
+        "_at_work_since_ns",
         "_session",
+        "_throttle_ms",
+        "_worked_ns",
         "api",
         "body",
         "broker",
@@ -58,6 +62,8 @@ class Exchange:
         self.on_end: Callable[[], object] | None = None
         self.pieces: Iterator[None] | None = None
         self._session: Session | None = None
+        self._at_work_since_ns = self._worked_ns = 0
+        self._throttle_ms: int | None = None
 
     @property
     def version(self) -> int:
@@ -76,6 +82,10 @@ class Exchange:
         if self._session is None:
             self._session = self.broker.session(self.slot)
         return self._session
+
+    def account(self, *, strict: bool) -> Account:
+        """Whose quota pays for topics that this request makes and deletes."""
+        return Account(self.session.principal_name, self.client_id, strict)
 
     def __str__(self) -> str:
         try:
@@ -127,7 +137,23 @@ class Exchange:
 
         return guarded
 
+    @property
+    def worked_ns(self) -> int:
+        """How long this handler has been at work on the request."""
+        now_ns = time.monotonic_ns()
+        return self._worked_ns + (now_ns - self._at_work_since_ns if self._at_work_since_ns else 0)
+
     def guard(self, do: Callable[[], None]) -> None:
+        outermost = not self._at_work_since_ns
+        if outermost:
+            self._at_work_since_ns = time.monotonic_ns()
+        try:
+            self._guard(do)
+        finally:
+            if outermost:
+                self._worked_ns, self._at_work_since_ns = self.worked_ns, 0
+
+    def _guard(self, do: Callable[[], None]) -> None:
         try:
             do()
         except FatalError:
@@ -143,9 +169,25 @@ class Exchange:
             self.broker.counters.set_last_error(f"{self}: {type(error).__name__}: {error}")
             self.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
 
+    def charge(self, response_bytes: int | None = None) -> int:
+        """The pause in ms that the request costs its client, charged once; a Fetch says what it answers."""
+        throttling = self.broker.throttling
+        if not throttling.on:
+            return 0
+        if self._throttle_ms is None:
+            if response_bytes is None:
+                self._throttle_ms = throttling.charge(self)
+            else:
+                self._throttle_ms = throttling.charge_fetch(self, response_bytes)
+        return self._throttle_ms
+
     def reply(self, response: Message, throttle_ms: int = 0) -> None:
+        """`throttle_ms`: a pause for reasons of its own; the longer one counts."""
         if self.done:
             return
+        throttle_ms = max(throttle_ms, self.charge())
+        if throttle_ms and hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = throttle_ms
         # Not ended before it is sent: a response that cannot be encoded still becomes an error.
         frame = encode_response_frame(self.slot.api_key, self.version, self.slot.correlation, response)
         self.broker.answers.send(self.slot, frame, throttle_ms, self.timing)
@@ -154,7 +196,7 @@ class Exchange:
     def reply_nothing(self) -> None:
         """For acks=0: the client expects no bytes."""
         if self._end():
-            self.broker.answers.nothing(self.slot, timing=self.timing)
+            self.broker.answers.nothing(self.slot, self.charge(), self.timing)
 
     def close(self) -> None:
         if self._end():
