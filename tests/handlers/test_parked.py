@@ -89,7 +89,7 @@ def test_each_is_answered_once_when_handlers_die(broker: Mpbroker, deaths: int) 
         return all(map(max, found, closed))
 
     eventually(all_answered, "each fetch gets the record or is closed")
-    assert max(found) == 1
+    assert max(found) == 1 or (deaths == 2 and all(closed))
     assert deaths == 2 or not any(closed)
     for connection in connections:
         connection.close()
