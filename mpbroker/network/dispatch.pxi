@@ -1,5 +1,17 @@
 # Taking answers from the rings, handing requests to handlers. Part of turn.pyx.
 
+cdef enum:
+    BATCH_REQUESTS_MAX = 256        # about a millisecond of a handler's work
+    FIRST_ADMINISTRATIVE_API = 19   # CreateTopics; those before it are asked for all the time
+    API_INIT_PRODUCER_ID = 22
+    API_ADD_PARTITIONS_TO_TXN = 24
+    API_TXN_OFFSET_COMMIT = 28
+    API_SASL_AUTHENTICATE = 36
+    API_DESCRIBE_CLUSTER = 60
+    API_CONSUMER_GROUP_HEARTBEAT = 68
+    HEAVY_BYTES = 1 << 18           # a produce of this size is alone with its handler
+    HEAVY_COST = 1 << 20            # more than any number of requests that can wait
+
 cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
     cdef Channel *c
     if a.channel >= t.channels_used:

@@ -87,21 +87,11 @@ cdef enum:
     THROTTLE_ENDED = 5
     MUTE_EVENTS = 6
     MUTE_IMPOSSIBLE = 255
-    BATCH_REQUESTS_MAX = 256        # about a millisecond of a handler's work
     TURN_CONNECTIONS = 1
     TURN_CLOSED = 2
     TURN_OPENING = 4
     API_PRODUCE = 0
     API_VERSIONS = 18
-    FIRST_ADMINISTRATIVE_API = 19   # CreateTopics; those before it are asked for all the time
-    API_INIT_PRODUCER_ID = 22
-    API_ADD_PARTITIONS_TO_TXN = 24
-    API_TXN_OFFSET_COMMIT = 28
-    API_SASL_AUTHENTICATE = 36
-    API_DESCRIBE_CLUSTER = 60
-    API_CONSUMER_GROUP_HEARTBEAT = 68
-    HEAVY_BYTES = 1 << 18           # a produce of this size is alone with its handler
-    HEAVY_COST = 1 << 20            # more than any number of requests that can wait
     DEATHS_MAX = 2
     OPEN_TRIES_MAX = 3
 
