@@ -116,7 +116,19 @@ cdef bint is_heavy(Channel *c) noexcept nogil:
         return False
     if API_ADD_PARTITIONS_TO_TXN <= c.api_key <= API_TXN_OFFSET_COMMIT:
         return False
+    if asks_for_group(c.api_key):       # the handler hands it on, the coordinator has the work
+        return False
     return c.api_key not in (API_SASL_AUTHENTICATE, API_DESCRIBE_CLUSTER, API_CONSUMER_GROUP_HEARTBEAT)
+
+cdef enum:
+    API_OFFSET_COMMIT = 8
+    API_LIST_GROUPS = 16
+    API_DELETE_GROUPS = 42
+    API_OFFSET_DELETE = 47
+
+cdef inline bint asks_for_group(int16_t api_key) noexcept nogil:
+    """OffsetCommit to ListGroups, DeleteGroups and OffsetDelete."""
+    return API_OFFSET_COMMIT <= api_key <= API_LIST_GROUPS or api_key == API_DELETE_GROUPS or api_key == API_OFFSET_DELETE
 
 cdef bint hand_over(Turn *t, Peer *peer, Channel *c, bint heavy) noexcept nogil:
     cdef Slot slot
