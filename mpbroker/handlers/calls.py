@@ -63,8 +63,8 @@ class Caller:
         return len(self._pending)
 
     def call(self, message: Message, then: Then, connection: int = 0, deadline_ms: int = NEVER_MS) -> int:
-        """-> the number of the call, 0 if it has failed already. `deadline_ms` (monotonic): from then on nobody
-        waits for the answer.
+        """-> the number of the call, 0 if it has failed already. `deadline_ms` (monotonic): from then on
+        nobody waits for the answer.
         """
         if not self.peer_is_up:
             then(Failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is being restarted"))
