@@ -124,6 +124,9 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
         int, Key(INT, "Handler processes (--handlers).", at_least=1, at_most=MAX_HANDLERS)
     ] = msgspec.field(default_factory=lambda: default_workers().handlers)
     log_workers: Annotated[int, Key(INT, "Log processes (--log-workers).", check=one_log_process)] = 1
+    fetch_purgatory_purge_interval_requests: Annotated[
+        int, Key(INT, "Ended operations whose timers may linger before they are purged.", at_least=1)
+    ] = 1000
     handler_hang_timeout_ms: Annotated[
         int,
         Key(LONG, "A process that gives no sign of life for this long is killed and replaced.", at_least=1),

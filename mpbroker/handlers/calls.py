@@ -1,4 +1,8 @@
-"""Calls to the coordinator: a message in a block of this handler's arena; the ANSWER ends its lease."""
+"""Calls to the coordinator: a message in a block of this handler's arena; the ANSWER ends its lease.
+
+One that says how long its client waits is parked in a purgatory of calls, keyed by their numbers: after that
+time the client is told so, whatever becomes of the call. (Kafka: the deadline of a controller event.)
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from mpbroker.handlers.outbox import Outbox
+from mpbroker.handlers.purgatory import Purgatory
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import Failed, Message
 from mpbroker.ipc.slots import Call, SlotKind, pack_call, pack_return
@@ -14,6 +19,30 @@ from mpbroker.protocol.errors import ErrorCode
 from shm.arena import Arena, ArenaFull
 
 Then: TypeAlias = Callable[[Message], None]
+
+# For what only an answer or a death can end.
+NEVER_MS = 1 << 62
+
+
+class DelayedCall:
+    """A call that is under way: `then` is called once, with the answer or with what came in its place."""
+
+    __slots__ = ("answer", "block", "size", "then")
+
+    def __init__(self, block: int, size: int, then: Then) -> None:
+        self.block = block
+        self.size = size
+        self.then = then
+        self.answer: Message | None = None
+
+    def try_complete(self) -> bool:
+        if self.answer is None:
+            return False
+        self.then(self.answer)
+        return True
+
+    def expire(self) -> None:
+        self.then(Failed(ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT.message))
 
 
 class Caller:
@@ -26,14 +55,17 @@ class Caller:
         self._theirs = theirs
         self._outbox = outbox
         self._numbers = itertools.count(1)
-        self._pending: dict[int, tuple[int, int, Then]] = {}
+        self._pending: dict[int, DelayedCall] = {}
+        self._purgatory: Purgatory[int] = Purgatory()
         self.peer_is_up = True
 
     def __len__(self) -> int:
         return len(self._pending)
 
-    def call(self, message: Message, then: Then, connection: int = 0) -> int:
-        """-> the number of the call, 0 if it has failed already."""
+    def call(self, message: Message, then: Then, connection: int = 0, deadline_ms: int = NEVER_MS) -> int:
+        """-> the number of the call, 0 if it has failed already. `deadline_ms` (monotonic): from then on
+        nobody waits for the answer.
+        """
         if not self.peer_is_up:
             then(Failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is being restarted"))
             return 0
@@ -46,7 +78,8 @@ class Caller:
         self._own.view(block, len(payload))[:] = payload
         generation = self._own.lend(block, self._peer)
         number = next(self._numbers) & 0xFFFFFFFF
-        self._pending[number] = block, len(payload), then
+        self._pending[number] = call = DelayedCall(block, len(payload), then)
+        self._purgatory.watch(call, (number,), deadline_ms)
         self._outbox.push(
             pack_call(SlotKind.CALL, self._index, number, block, generation, len(payload), connection)
         )
@@ -62,23 +95,31 @@ class Caller:
             self._outbox.push(pack_return(answer.owner, answer.block, answer.generation))
         if pending is None:
             return
-        block, size, then = pending
-        self._end_lease(block, size)
-        then(message or Failed(ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator's answer was stale"))
+        stale = Failed(ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator's answer was stale")
+        self._end(answer.request, pending, message or stale)
 
     def fenced(self) -> None:
         """The coordinator is dead: nothing that was asked will be answered."""
         self.peer_is_up = False
         self._outbox.clear()
         pending, self._pending = self._pending, {}
-        for block, size, then in pending.values():
-            self._end_lease(block, size)
-            then(Failed(ErrorCode.NOT_COORDINATOR, "the coordinator died before it answered"))
+        for number, call in pending.items():
+            died = Failed(ErrorCode.NOT_COORDINATOR, "the coordinator died before it answered")
+            self._end(number, call, died)
 
     def welcomed(self) -> None:
         self._outbox.rebind()
         self.peer_is_up = True
 
-    def _end_lease(self, block: int, size: int) -> None:
-        self._own.take_back(block, self._own.generation(block))
-        self._own.free(block, size)
+    def expire(self, now_ms: int) -> None:
+        """Tells who has waited long enough; what they asked for goes on."""
+        self._purgatory.expire(now_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        return self._purgatory.next_deadline_ms()
+
+    def _end(self, number: int, call: DelayedCall, answer: Message) -> None:
+        self._own.take_back(call.block, self._own.generation(call.block))
+        self._own.free(call.block, call.size)
+        call.answer = answer
+        self._purgatory.check(number)

@@ -1,17 +1,21 @@
-"""One request and its one answer: now, later, or a closed connection; never twice and never nothing."""
+"""One request and its one answer: now, later, or a closed connection; never twice and never nothing.
+
+(Kafka: RequestChannel.Request, RequestContext, KafkaApis.handle and handleError, RequestHandlerHelper.)
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpbroker.handlers.answers import Timing
 from mpbroker.ipc.calls import Account
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.session import Session
-from mpbroker.ipc.slots import Request
+from mpbroker.ipc.process import FatalError
+from mpbroker.ipc.session import Session, SessionGone
+from mpbroker.ipc.slots import Request, SlotFlag
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.headers import encode_response_frame
 from mpbroker.protocol.messages import Message
@@ -31,6 +35,7 @@ class Exchange:
 
     __slots__ = (
         "_at_work_since_ns",
+        "_session",
         "_throttle_ms",
         "_worked_ns",
         "api",
@@ -40,6 +45,7 @@ class Exchange:
         "done",
         "local_ns",
         "on_end",
+        "pieces",
         "slot",
         "taken_ns",
     )
@@ -54,6 +60,8 @@ class Exchange:
         self.taken_ns = time.monotonic_ns()
         self.local_ns = 0
         self.on_end: Callable[[], object] | None = None
+        self.pieces: Iterator[None] | None = None
+        self._session: Session | None = None
         self._at_work_since_ns = self._worked_ns = 0
         self._throttle_ms: int | None = None
 
@@ -67,16 +75,24 @@ class Exchange:
 
     @property
     def session(self) -> Session:
-        """Who sent the request. Only while it is not answered: then the connection may be gone."""
-        return self.broker.session(self.slot)
+        """Who sent the request, from where and with which software, as it was when this was first asked.
+
+        Raises SessionGone if that is after the answer: then the connection may be gone.
+        """
+        if self._session is None:
+            self._session = self.broker.session(self.slot)
+        return self._session
 
     def account(self, *, strict: bool) -> Account:
         """Whose quota pays for topics that this request makes and deletes."""
         return Account(self.session.principal_name, self.client_id, strict)
 
     def __str__(self) -> str:
-        who = f"client '{self.client_id}' (connection {self.session.connection_id})"
-        return f"{self.api.name} v{self.version} of {who}"
+        try:
+            connection = self.session.connection_id
+        except SessionGone:
+            connection = f"{self.slot.connection:#x}"
+        return f"{self.api.name} v{self.version} of client '{self.client_id}' (connection {connection})"
 
     def run(self) -> None:
         """Calls the API. Whatever goes wrong in it, the exchange ends or will end."""
@@ -87,6 +103,31 @@ class Exchange:
         response = self.api.handle(self)
         if response is not None:
             self.reply(response)
+
+    def work_off(self, pieces: Iterator[None]) -> None:
+        """Does work that may be long: at once if the request is light, else one piece between two looks at
+        everything else that the handler has to do.
+        """
+        if self.slot.flags & SlotFlag.HEAVY:
+            self.pieces = pieces
+            return
+        for _ in pieces:
+            if self.done:
+                return
+
+    def work(self) -> bool:
+        """The next piece of a heavy request; False when there is none left."""
+        if self.pieces is not None:
+            self.guard(self._work)
+            self.local_ns = time.monotonic_ns()
+        if self.done:
+            self.pieces = None
+        return self.pieces is not None
+
+    def _work(self) -> None:
+        assert self.pieces is not None
+        if next(self.pieces, self) is self:
+            self.pieces = None
 
     def later(self, then: Callable[[T], None]) -> Callable[[T], None]:
         """`then`, for a callback: what it raises ends this exchange as if it had been raised in the API."""
@@ -115,6 +156,8 @@ class Exchange:
     def _guard(self, do: Callable[[], None]) -> None:
         try:
             do()
+        except FatalError:
+            raise  # the broker stops
         except ApiError as error:
             self.fail(error.code)
         except ArenaFull as error:
@@ -176,6 +219,8 @@ class Exchange:
             response = self.api.failed(self, code)
             if response is not None:
                 self.reply(response)
+        except FatalError:
+            raise
         except Exception:
             log.exception("%s: its error response cannot be sent, the connection is closed", self)
         self.close()

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from mpbroker.handlers.purgatory import Purgatory, Watch
+from mpbroker.handlers.purgatory import PURGE_INTERVAL, Purgatory, Watch
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import Request
+from shm.counters import CounterPage
 from shm.marks import WaitingMarks
 from shm.table import SlotTable
 
@@ -39,11 +41,19 @@ class ParkedFetch(Protocol):
 class Fetches:
     """`waiter` is this handler's number, its column in the marks."""
 
-    def __init__(self, table: SlotTable, marks: WaitingMarks, waiter: int) -> None:
+    def __init__(
+        self,
+        table: SlotTable,
+        marks: WaitingMarks,
+        waiter: int,
+        counters: CounterPage,
+        purge_interval: int = PURGE_INTERVAL,
+    ) -> None:
         self._table = table
         self._marks = marks
         self._waiter = waiter
-        self._purgatory: Purgatory[int] = Purgatory(self._mark, self._unmark)
+        self._counters = counters
+        self._purgatory: Purgatory[int] = Purgatory(self._mark, self._unmark, purge_interval)
         self._seen: dict[int, int] = {}
         self._by_connection: dict[int, tuple[ParkedFetch, Watch[int]]] = {}
 
@@ -59,6 +69,7 @@ class Fetches:
             return
         # A connection has one request under way: one with its id already here belongs to the past.
         self._by_connection[fetch.slot.connection] = fetch, watch
+        self._count()
         parked()
 
     def look(self) -> None:
@@ -77,7 +88,9 @@ class Fetches:
         self._sweep()
 
     def expire(self, now_ms: int) -> None:
-        if self._purgatory.expire(now_ms):
+        expired = self._purgatory.expire(now_ms)
+        if expired:
+            self._counters.add(Counter.COUNT_FETCHES_EXPIRED, expired)
             self._sweep()
 
     def expire_all(self) -> None:
@@ -86,6 +99,7 @@ class Fetches:
             if self._purgatory.cancel(watch):
                 fetch.expire()
         self._by_connection.clear()
+        self._count()
 
     def next_deadline_ms(self) -> int | None:
         return self._purgatory.next_deadline_ms()
@@ -95,6 +109,7 @@ class Fetches:
         found = self._by_connection.pop(connection, None)
         if found is not None and self._purgatory.cancel(found[1]):
             found[0].cancel()
+            self._count()
 
     def forget_processor(self, processor: int) -> None:
         for connection, (fetch, _) in list(self._by_connection.items()):
@@ -102,8 +117,15 @@ class Fetches:
                 _, watch = self._by_connection.pop(connection)
                 if self._purgatory.cancel(watch):
                     fetch.drop()
+        self._count()
+
+    def _count(self) -> None:
+        """What waits now, for whoever looks at the counters."""
+        self._counters.set(Counter.COUNT_FETCHES_DELAYED, len(self._purgatory))
+        self._counters.set(Counter.COUNT_FETCHES_WATCHED, self._purgatory.entries)
 
     def _sweep(self) -> None:
+        self._count()
         if len(self._by_connection) <= 2 * len(self._purgatory) + MOST_ENDED:
             return
         ended = [connection for connection, (_, watch) in self._by_connection.items() if watch.ended]

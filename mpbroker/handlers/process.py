@@ -1,14 +1,16 @@
 """The handler process: the loop around the native turn, and what the turn hands back.
 
 Each round: obey the supervisor's fences, take a turn, read the coordinator's news, serve the slow requests,
-look after the parked ones, publish all answers. (Kafka: KafkaRequestHandler.run, RequestHandlerHelper.)
+look after the parked ones, publish all answers; then, if there is a heavy request, one piece of it. So
+nothing waits for longer than a piece takes, and heavy work goes on however much else there is. (Kafka:
+KafkaRequestHandler.run, RequestHandlerHelper.)
 """
 
 from __future__ import annotations
 
 import logging
 import struct
-import time
+from collections import deque
 from functools import partial
 
 from mpbroker.handlers.answers import Answers
@@ -34,6 +36,7 @@ from mpbroker.ipc.process import (
     LOG_FENCE_RESUME,
     MAX_SLEEP_MS,
     ExitCode,
+    FatalError,
     Fence,
     ProcessContext,
 )
@@ -90,7 +93,9 @@ class Handler:
         self.turn = Turn(context.index, memory, context.counters, TopicTable(), rings)
         self.turn.fetch_bytes_max = context.config.fetch_max_bytes
         self.open: dict[Exchange, None] = {}
-        self.heavy = memory.words("heavy")
+        # Heavy requests that wait, oldest first, and the one that is worked on.
+        self.heavy: deque[Request] = deque()
+        self.working: Exchange | None = None
         self.is_ready = False
         self.log_was_fenced = self.coordinator_was_fenced = False
         self._watch_words()
@@ -125,7 +130,13 @@ class Handler:
             coordinator=coordinator,
             log=Jobs(context.index, self.arena, self.turn.push_job),
             apis=all_apis(),
-            fetches=Fetches(table, marks, self.number),
+            fetches=Fetches(
+                table,
+                marks,
+                self.number,
+                context.counters,
+                context.config.fetch_purgatory_purge_interval_requests,
+            ),
             groups=Groups(coordinator),
             readers=Readers(context.config.log_dirs),
             places=self.turn.places,
@@ -156,6 +167,14 @@ class Handler:
         self.obey_fences()
         if not self.turn.log_is_up or not self.broker.coordinator.peer_is_up:
             self.notice_peers()
+        self.take_and_serve(timeout_ms)
+        if self.has_heavy():
+            self.turn.works(True)
+            # What came meanwhile would wait for all of the next piece.
+            self.take_and_serve(0)
+            self.work()
+
+    def take_and_serve(self, timeout_ms: int) -> None:
         slots = self.turn.run(timeout_ms)
         for word in self.order_words:
             self.turn.changed(word)
@@ -165,16 +184,35 @@ class Handler:
             self.serve(slots)
         if self.turn.changed(self.dirty_word) or not slots:
             self.broker.fetches.look()
-        self.broker.fetches.expire(monotonic_ms())
+        now_ms = monotonic_ms()
+        self.broker.fetches.expire(now_ms)
+        self.broker.coordinator.expire(now_ms)
+        self.flush()
+
+    def has_heavy(self) -> bool:
+        return self.working is not None or bool(self.heavy)
+
+    def work(self) -> None:
+        """One piece of the oldest heavy request. Everything else has been looked after, and is published."""
+        if self.working is None:
+            self.working = self.request(self.heavy.popleft())
+        elif not self.working.work():
+            self.working = None
+        if self.working is not None and self.working.pieces is None:
+            self.working = None
+        self.turn.works(self.has_heavy())
         self.flush()
 
     def sleep_ms(self) -> int:
+        if self.has_heavy():
+            return 0
         if self.unsent:
             return RETRY_FULL_RING_MS
-        deadline_ms = self.broker.fetches.next_deadline_ms()
-        if deadline_ms is None:
+        deadlines = (self.broker.fetches.next_deadline_ms(), self.broker.coordinator.next_deadline_ms())
+        known = [deadline_ms for deadline_ms in deadlines if deadline_ms is not None]
+        if not known:
             return MAX_SLEEP_MS
-        return max(0, min(MAX_SLEEP_MS, deadline_ms - monotonic_ms()))
+        return max(0, min(MAX_SLEEP_MS, min(known) - monotonic_ms()))
 
     def flush(self) -> None:
         self.turn.flush()
@@ -205,13 +243,12 @@ class Handler:
     # ---- what the turn hands back ----
 
     def serve(self, slots: list[bytes]) -> None:
-        heavy = []
         for slot in slots:
             kind = kind_of(slot)
             if kind == SlotKind.REQUEST:
                 request = unpack_request(slot)
                 if request.flags & SlotFlag.HEAVY:
-                    heavy.append(request)
+                    self.heavy.append(request)
                 else:
                     self.request(request)
             elif kind == SlotKind.RETURN:
@@ -230,29 +267,31 @@ class Handler:
             else:
                 log.error("slot of kind %d is not for a handler; it is dropped", kind)
                 self.context.counters.add(Counter.COUNT_ERRORS)
-        for request in heavy:
-            self.heavy_request(request)
         self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.arena.in_use_bytes)
 
-    def heavy_request(self, request: Request) -> None:
-        """Says so first, and has published everything else: nothing waits behind it."""
-        self.flush()
-        self.heavy.store(self.number, time.monotonic_ns())
+    def request(self, slot: Request) -> Exchange | None:
+        """Serves a request; what it raises, here or in the API, ends that request and nobody else's."""
         try:
-            self.request(request)
-        finally:
-            self.heavy.store(self.number, 0)
+            return self.serve_request(slot)
+        except FatalError:
+            raise
+        except Exception as error:
+            log.exception("closing connection %x: its request failed", slot.connection)
+            self.context.counters.add(Counter.COUNT_ERRORS)
+            self.context.counters.set_last_error(f"API key {slot.api_key}: {type(error).__name__}: {error}")
+            self.broker.answers.close(slot)
+            return None
 
-    def request(self, slot: Request) -> None:
+    def serve_request(self, slot: Request) -> Exchange | None:
         arena = self.request_arenas[slot.processor]
         if not arena.check(slot.block, slot.generation):
             log.error("request %d of %s names a stale block; dropped", slot.request, name_of(slot.processor))
             self.context.counters.add(Counter.COUNT_ERRORS)
-            return
+            return None
         api = self.broker.apis.get(slot.api_key)
         if api is None or not api.serves(slot.api_version):
             self.refuse(slot)
-            return
+            return None
         frame = arena.view(slot.block, slot.length)
         try:
             client_id = _client_id(frame)
@@ -266,12 +305,13 @@ class Handler:
                 error,
             )
             self.broker.answers.close(slot)
-            return
+            return None
         exchange = Exchange(slot, client_id, body, api, self.broker)
         exchange.run()
         if not exchange.done:
             self.open[exchange] = None
             exchange.on_end = partial(self.open.pop, exchange, None)
+        return exchange
 
     def refuse(self, slot: Request) -> None:
         """An API or version that is not served. Only ApiVersions has an answer for that."""
@@ -314,6 +354,7 @@ class Handler:
             self.outboxes[fence.role].rebind()
             return
         self.turn.drop_inbox(fence.role)
+        self.heavy = deque(slot for slot in self.heavy if slot.processor != fence.role)
         for exchange in [e for e in self.open if e.slot.processor == fence.role]:
             exchange.drop()
         self.broker.fetches.forget_processor(fence.role)
@@ -350,6 +391,13 @@ class Handler:
             if job.kind == SlotKind.PRODUCE:
                 self.broker.answers.close_produce(job)
         self.broker.log.fenced()
+        # The processors take every produce that was taken and is not answered for lost, also those that the
+        # log process has not been asked for yet.
+        for slot in [slot for slot in self.heavy if slot.api_key == ApiKey.PRODUCE]:
+            self.heavy.remove(slot)
+            self.broker.answers.close(slot)
+        if self.working is not None and self.working.slot.api_key == ApiKey.PRODUCE:
+            self.working.close()
 
     def fence_coordinator(self, fence: Fence) -> None:
         if fence.alive:
@@ -363,8 +411,10 @@ class Handler:
 
     def finish(self) -> None:
         """Nobody gives it anything new: answers what it has, and waits for log process and coordinator."""
-        until_ms = monotonic_ms() + (0 if self.context.orphaned else STOP_PATIENCE_MS)
         self.round(0)
+        while self.has_heavy() and not self.context.orphaned:
+            self.round(0)
+        until_ms = monotonic_ms() + (0 if self.context.orphaned else STOP_PATIENCE_MS)
         while self.has_unfinished() and monotonic_ms() < until_ms:
             self.broker.fetches.expire_all()
             self.broker.groups.release()
@@ -374,7 +424,7 @@ class Handler:
         self.flush()
 
     def has_unfinished(self) -> bool:
-        return bool(self.open or self.turn.waiting_jobs or self.unsent)
+        return bool(self.open or self.heavy or self.turn.waiting_jobs or self.unsent)
 
     def await_returns(self) -> None:
         """The answers that processors still send lie in this handler's arena, which goes with it.

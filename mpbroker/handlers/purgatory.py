@@ -1,8 +1,11 @@
 """Where requests wait for something to happen to a key, or for their time to run out. Sans-I/O.
 
 Each operation ends exactly once: completed because a key it watches was checked, expired at its deadline, or
-cancelled. Deadlines are kept to the millisecond in one heap. (Kafka: DelayedOperation,
-DelayedOperationPurgatory.)
+cancelled. One that ends leaves the lists of all its keys at once, so none that is over is watched (Kafka
+finds those when more than `purge.interval.requests` have gathered); what stays is its place among the timers,
+and that is what is purged at the same interval here. Deadlines are kept to the millisecond in one heap, not
+in Kafka's hierarchical wheel: a heap is exact, and a handler has few timers. (Kafka: DelayedOperation,
+DelayedOperationPurgatory, SystemTimer.)
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ from typing import Generic, Protocol, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 # The heap is rebuilt when more than this many of its entries, and more than half of them, belong to
-# operations that have ended.
-MOST_DEAD_TIMERS = 256
+# operations that have ended. (fetch.purgatory.purge.interval.requests)
+PURGE_INTERVAL = 1000
 
 
 class Operation(Protocol):
-    """What can wait; either method ends it: `expire` at most once, never after a true `try_complete`."""
+    """What can wait. `try_complete` ends it if what it waits for is there and says so, whenever a key is
+    checked; `expire` ends it in any case, at most once, and never after a true `try_complete`.
+    """
 
     def try_complete(self) -> bool: ...
 
@@ -46,6 +51,7 @@ class Purgatory(Generic[K]):
         self,
         on_first: Callable[[K], None] = lambda _key: None,
         on_last: Callable[[K], None] = lambda _key: None,
+        purge_interval: int = PURGE_INTERVAL,
     ) -> None:
         self._on_first = on_first
         self._on_last = on_last
@@ -53,10 +59,13 @@ class Purgatory(Generic[K]):
         self._by_key: dict[K, dict[Watch[K], None]] = {}
         self._timers: list[tuple[int, int, Watch[K]]] = []
         self._order = itertools.count()
+        self._purge_interval = purge_interval
         self._alive = 0
+        # Kafka's PurgatorySize: an operation counts once for each key.
+        self.entries = 0
 
     def __len__(self) -> int:
-        """Operations that wait."""
+        """Operations that wait; Kafka's NumDelayedOperations."""
         return self._alive
 
     def watched(self) -> list[K]:
@@ -72,6 +81,7 @@ class Purgatory(Generic[K]):
             return None
         watch = Watch(operation, tuple(dict.fromkeys(keys)), deadline_ms)
         self._alive += 1
+        self.entries += len(watch.keys)
         for key in watch.keys:
             watchers = self._by_key.get(key)
             if watchers is None:
@@ -120,12 +130,14 @@ class Purgatory(Generic[K]):
     def _end(self, watch: Watch[K]) -> None:
         watch.ended = True
         self._alive -= 1
+        self.entries -= len(watch.keys)
         for key in watch.keys:
             watchers = self._by_key[key]
             del watchers[watch]
             if not watchers:
                 del self._by_key[key]
                 self._on_last(key)
-        if len(self._timers) > MOST_DEAD_TIMERS and len(self._timers) > 2 * self._alive:
+        dead = len(self._timers) - self._alive
+        if dead > self._purge_interval and dead > self._alive:
             self._timers = [timer for timer in self._timers if not timer[2].ended]
             heapq.heapify(self._timers)

@@ -8,6 +8,8 @@
 
 The ring to the log process has one producer, this object: Python's own jobs go through `push_job`. The rings to
 the processors are shared with Python's outboxes, in this one process: what is staged here is published here.
+This handler's word of `heavy` is set before a ring's head moves behind a heavy request, so who sees that it was
+taken sees what it does to the handler, and is cleared when no such request is left.
 (Kafka: KafkaRequestHandler.run and the quick half of KafkaApis.handleProduceRequest.)
 """
 from libc.stdint cimport int16_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -23,10 +25,10 @@ from mpbroker.ipc.counters cimport (
     COUNT_RING_FULL, COUNT_WAKEUPS, REQUESTS_PER_TURN,
 )
 from mpbroker.ipc.session cimport SessionEntry, Sessions
-from mpbroker.ipc.slots cimport AGAIN, REQUEST, ProduceSlot, ReplySlot, RequestSlot
+from mpbroker.ipc.slots cimport AGAIN, HEAVY, REQUEST, ProduceSlot, ReplySlot, RequestSlot
 from mpbroker.quotas.clients cimport Client, Clients, charge, client_of
 from shm.arena cimport Arena
-from shm.atomics cimport load_acquire
+from shm.atomics cimport load_acquire, load_relaxed, store_relaxed
 from shm.counters cimport (
     CounterPage, CountersRef, counter_add, heartbeat, histogram_record, monotonic_ns,
 )
@@ -37,7 +39,7 @@ from shm.ring cimport (
     ring_want_space,
 )
 
-from mpbroker.ipc.topology import COORDINATOR, LOG, processors_of
+from mpbroker.ipc.topology import COORDINATOR, FIRST_HANDLER, LOG, processors_of
 
 cdef extern from "<poll.h>" nogil:
     cdef struct pollfd:
@@ -110,6 +112,9 @@ cdef class Turn:
     cdef BellRef *log_bell
     cdef BellRef *bell
     cdef CountersRef *counters
+    cdef uint64_t *heavy        # since when, in ns, a heavy request is here; 0: none
+    cdef bint heavy_for_python  # some of what this turn hands back is heavy
+    cdef bint python_works      # Python has a heavy request from an earlier turn
     cdef SlotList to_log        # what found the log ring full, oldest first
     cdef SlotList slow          # for Python
     cdef bint asked_for_space
@@ -136,6 +141,9 @@ cdef class Turn:
         self.sessions = []
         self.log, self.log_bell = &to_log.ref, &log_bell.ref
         self.bell, self.counters = &bell.ref, &counters.ref
+        cdef unsigned char[::1] heavy = memory.private.block("heavy")
+        self.heavy = <uint64_t *>&heavy[8 * (index - FIRST_HANDLER)]
+        store_relaxed(self.heavy, 0)
         self.paused, self.log_is_up, self.fetch_is_fast = False, True, True
         self.fetch_bytes_max = 0x7fffffff
         self.places, self.table = SegmentPlaces(), memory.table()
@@ -179,6 +187,12 @@ cdef class Turn:
             return False
         watched.seen = now
         return True
+
+    def works(self, bint works) -> None:
+        """Whether Python has a heavy request that it goes on with after the next turn."""
+        self.python_works = works
+        if works != (load_relaxed(self.heavy) != 0):
+            store_relaxed(self.heavy, monotonic_ns() if works else 0)
 
     def push_job(self, const unsigned char[::1] slot) -> None:
         """Sends a PRODUCE or PRODUCE_BACK to the log process, behind all that were sent before."""
@@ -246,12 +260,15 @@ cdef class Turn:
         if timeout_ms > 0:
             self._sleep(timeout_ms)
         heartbeat(self.counters, monotonic_ns())
+        self.heavy_for_python = False
         for i in range(self.peer_count):
             if self.paused and self.peers[i].requests:
                 continue
             while failed == 0 and ring_waiting(self.peers[i].inbox):
                 failed = self._take(&self.peers[i], &requests)
         self._publish()
+        if not self.heavy_for_python and not self.python_works and load_relaxed(self.heavy):
+            store_relaxed(self.heavy, 0)
         if requests:
             histogram_record(self.counters, REQUESTS_PER_TURN, requests)
         return failed
@@ -294,6 +311,9 @@ cdef class Turn:
             count = TAKEN_AT_ONCE
         for i in range(count):
             memcpy(&taken[i], ring_peek(peer.inbox, i), sizeof(Slot))
+            if peer.requests and taken[i].kind == REQUEST and taken[i].flags & HEAVY:
+                if load_relaxed(self.heavy) == 0:
+                    store_relaxed(self.heavy, monotonic_ns())
         if ring_advance(peer.inbox, count):
             bell_ring(peer.bell)
         now_ns, now_ms = monotonic_ns(), wall_clock_ms()
@@ -319,6 +339,8 @@ cdef class Turn:
             elif request.api_key == FETCH_KEY and self._fetch(peer, request, now_ns):
                 fetches += 1
                 continue
+            if request.flags & HEAVY:
+                self.heavy_for_python = True
             failed |= append(&self.slow, &slot)
         requests[0] += own
         counter_add(self.counters, COUNT_REQUESTS, own)

@@ -2,6 +2,9 @@
 
 A full ring never blocks and nothing is dropped: what does not fit waits in a list of its own and goes first when there is room. Answers to
 a process that is dead are not sent; what it lent is its successor's to forget.
+
+A produce waits for as long as its request says: then each of its partitions that is not durable yet is answered with REQUEST_TIMED_OUT. Its
+data stays appended and becomes visible with its commit round, however late that is (Kafka: DelayedProduce).
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
 
@@ -50,6 +53,7 @@ cdef struct AnswersRef:
     uint64_t count
     uint64_t room                       # a power of two
     uint64_t next_deadline_ns
+    uint64_t overdue                    # of `count`, how many have timed out
     uint32_t waiting_of[PROCESS_COUNT]  # how many wait by sender, and by processor
     uint64_t now_ns
     CountersRef *counters
@@ -59,6 +63,7 @@ cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) no
 cdef bint answer_later(AnswersRef *answers, const ProduceSlot *slot, uint64_t ticket) noexcept nogil
 cdef void answer_durable(AnswersRef *answers, uint64_t done) noexcept nogil
 cdef void answer_overdue(AnswersRef *answers) noexcept nogil
+cdef void count_delayed(AnswersRef *answers) noexcept nogil
 cdef void push(AnswersRef *answers, int process, const Slot *slot) noexcept nogil
 cdef void send_kept(AnswersRef *answers) noexcept nogil
 cdef void publish_answers(AnswersRef *answers) noexcept nogil

@@ -3,13 +3,15 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 
-from mpbroker.ipc.counters cimport COUNT_ERRORS, COUNT_RESPONSES, COUNT_RING_FULL
+from mpbroker.ipc.counters cimport (
+    COUNT_ERRORS, COUNT_PRODUCES_DELAYED, COUNT_PRODUCES_EXPIRED, COUNT_RESPONSES, COUNT_RING_FULL,
+)
 from mpbroker.ipc.slots cimport CLOSE, NOOP, PRODUCE, PRODUCED, SEND, JobBatch, JobHeader, ProduceSlot, ReplySlot
 from mpbroker.ipc.table cimport PARTITION_OFFLINE
 from mpbroker.log.state cimport PartitionCore
 from mpbroker.records.wire cimport store_u16, store_u64
 from shm.arena cimport BLOCK_HEADER_BYTES, block_capacity, block_generation
-from shm.counters cimport counter_add
+from shm.counters cimport counter_add, counter_set
 from shm.doorbell cimport bell_ring
 from shm.ring cimport Slot, ring_publish, ring_stage, ring_want_space
 
@@ -57,6 +59,12 @@ cdef void fill_holes(uint8_t *block, uint64_t capacity, JobHeader *job) noexcept
             store_u64(at + HOLE_BYTES, <uint64_t>batch.log_start_offset)
 
 
+cdef bint is_durable(PartitionCore *core, JobBatch *batch) noexcept nogil:
+    if core == NULL or core.slot.generation != batch.slot_generation:
+        return False
+    return batch.base_offset + batch.count <= core.slot.high_watermark.offset
+
+
 cdef int worst_of(AnswersRef *answers, JobHeader *job, int timed_out) noexcept nogil:
     """Brings the results up to date with what happened since the append; returns an error if there is any."""
     cdef int worst = NO_ERROR
@@ -69,8 +77,9 @@ cdef int worst_of(AnswersRef *answers, JobHeader *job, int timed_out) noexcept n
         if batch.error == NO_ERROR:
             if core != NULL and core.slot.generation == batch.slot_generation and core.slot.flags & PARTITION_OFFLINE:
                 fill(batch, KAFKA_STORAGE_ERROR, -1, -1, -1)
-            elif timed_out:
+            elif timed_out and not is_durable(core, batch):
                 batch.error = REQUEST_TIMED_OUT
+                counter_add(answers.counters, COUNT_PRODUCES_EXPIRED, 1)
         if batch.error != NO_ERROR:
             worst = batch.error
     return worst
@@ -150,6 +159,8 @@ cdef void answer_durable(AnswersRef *answers, uint64_t done) noexcept nogil:
                 return
             answer(answers, &entry.slot, False)
             count_waiting(answers, &entry.slot, -1)
+        else:
+            answers.overdue -= 1
         answers.first += 1
         answers.count -= 1
     answers.next_deadline_ns = <uint64_t>NEVER_NS
@@ -168,10 +179,15 @@ cdef void answer_overdue(AnswersRef *answers) noexcept nogil:
             continue
         if entry.deadline_ns <= answers.now_ns:
             entry.answered = 1
+            answers.overdue += 1
             answer(answers, &entry.slot, True)
             count_waiting(answers, &entry.slot, -1)
         else:
             answers.next_deadline_ns = min(answers.next_deadline_ns, entry.deadline_ns)
+
+
+cdef void count_delayed(AnswersRef *answers) noexcept nogil:
+    counter_set(answers.counters, COUNT_PRODUCES_DELAYED, answers.count - answers.overdue)
 
 
 # ---- pushing ----

@@ -13,7 +13,7 @@ from mpbroker.ipc.slots cimport CLOSE, PRODUCE, PRODUCE_BACK, JobBatch, JobHeade
 from mpbroker.ipc.table cimport PARTITION_DELETED, PARTITION_LIVE, PARTITION_OFFLINE
 from mpbroker.log.answers cimport (
     KAFKA_STORAGE_ERROR, NEVER_NS, NO_ERROR, NOT_LEADER_OR_FOLLOWER, PROCESS_COUNT, UNKNOWN_TOPIC_OR_PARTITION, answer, answer_durable,
-    answer_later, answer_overdue, batches_of, fill, forget_process, job_of, owes, publish_answers, push, send_kept,
+    answer_later, answer_overdue, batches_of, count_delayed, fill, forget_process, job_of, owes, publish_answers, push, send_kept,
 )
 from mpbroker.log.commit cimport (
     appended, ask_next, commit_close, commit_open, drop_core, fail_dir, flusher_start, publish_moved, retire_file, take_in,
@@ -408,6 +408,7 @@ cdef class Turn:
         ask_next(&self.commit, monotonic_ns())
         publish_moved(&self.commit, &self.answers)
         answer_overdue(&self.answers)
+        count_delayed(&self.answers)
         send_kept(&self.answers)
         publish_answers(&self.answers)
 

@@ -1,5 +1,17 @@
 # Taking answers from the rings, handing requests to handlers. Part of turn.pyx.
 
+cdef enum:
+    BATCH_REQUESTS_MAX = 256        # about a millisecond of a handler's work
+    FIRST_ADMINISTRATIVE_API = 19   # CreateTopics; those before it are asked for all the time
+    API_INIT_PRODUCER_ID = 22
+    API_ADD_PARTITIONS_TO_TXN = 24
+    API_TXN_OFFSET_COMMIT = 28
+    API_SASL_AUTHENTICATE = 36
+    API_DESCRIBE_CLUSTER = 60
+    API_CONSUMER_GROUP_HEARTBEAT = 68
+    HEAVY_BYTES = 1 << 18           # a produce of this size is alone with its handler
+    HEAVY_COST = 1 << 20            # more than any number of requests that can wait
+
 cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
     cdef Channel *c
     if a.channel >= t.channels_used:
@@ -73,8 +85,13 @@ cdef void take_all_answers(Turn *t) noexcept nogil:
 
 # ---- dispatch
 
+cdef inline bint has_heavy(Peer *peer) noexcept nogil:
+    """Whether a heavy request runs or waits there: one of ours that it has not taken, or one that it has announced.
+    It announces before it moves its head, so one that it has taken is never overlooked."""
+    return load_acquire(peer.requests.head) < peer.heavy_until or load_relaxed(peer.heavy) != 0
+
 cdef Peer *least_loaded(Turn *t) noexcept nogil:
-    """The live handler with the least waiting and running, none that runs a heavy request if another is free; ties
+    """The live handler with the least waiting and running, none that has a heavy request if another has not; ties
     stay with the one that had the last batch, whose caches are warm (measured: a tenth more requests a second)."""
     cdef Peer *best = NULL
     cdef Peer *peer
@@ -85,19 +102,23 @@ cdef Peer *least_loaded(Turn *t) noexcept nogil:
         peer = &t.handlers[h]
         if not peer.alive or peer.leaving or peer.owed_count or ring_room(&peer.requests) == 0:
             continue
-        cost = peer.load + (1000000 if load_relaxed(peer.heavy) else 0)
+        cost = peer.load + (HEAVY_COST if has_heavy(peer) else 0)
         if cost < least:
             least = cost
             best = peer
     return best
 
 cdef bint is_heavy(Channel *c) noexcept nogil:
-    """Of unknown cost: a large produce, which may be compressed, and whatever is not asked for all the time."""
+    """Of unknown cost: a large produce, which may be compressed, and what administrators ask for."""
     if c.api_key == API_PRODUCE:
         return c.needed >= HEAVY_BYTES
+    if c.api_key < FIRST_ADMINISTRATIVE_API or c.api_key == API_INIT_PRODUCER_ID:
+        return False
+    if API_ADD_PARTITIONS_TO_TXN <= c.api_key <= API_TXN_OFFSET_COMMIT:
+        return False
     if asks_for_group(c.api_key):       # the handler hands it on, the coordinator has the work
         return False
-    return not (changes_nothing(c.api_key) and c.api_key != API_DESCRIBE_CONFIGS) and c.api_key != API_INIT_PRODUCER_ID
+    return c.api_key not in (API_SASL_AUTHENTICATE, API_DESCRIBE_CLUSTER, API_CONSUMER_GROUP_HEARTBEAT)
 
 cdef enum:
     API_OFFSET_COMMIT = 8
@@ -131,6 +152,8 @@ cdef bint hand_over(Turn *t, Peer *peer, Channel *c, bint heavy) noexcept nogil:
     c.ring_position = peer.requests.staged
     if not stage(t, peer, &slot):
         return False
+    if heavy:
+        peer.heavy_until = c.ring_position + 1
     block_lend(t.arena, c.block, peer.process)
     c.handler = peer.number
     peer.load += 1

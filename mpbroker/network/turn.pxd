@@ -29,7 +29,8 @@ cdef struct Peer:
     RingRef answers             # from the handler
     BellRef bell
     uint8_t *arena              # its reply arena
-    uint64_t *heavy             # its word: since when it runs a heavy request
+    uint64_t *heavy             # its word: since when it has a heavy request
+    uint64_t heavy_until        # its ring's position behind the last heavy request from here
     uint64_t counted            # position up to which `requests` was seen taken
     uint32_t untaken            # requests in it behind that
     uint8_t is_request[REQUEST_RING_PLACES]

@@ -87,15 +87,11 @@ cdef enum:
     THROTTLE_ENDED = 5
     MUTE_EVENTS = 6
     MUTE_IMPOSSIBLE = 255
-    BATCH_REQUESTS_MAX = 256        # about a millisecond of a handler's work
     TURN_CONNECTIONS = 1
     TURN_CLOSED = 2
     TURN_OPENING = 4
     API_PRODUCE = 0
     API_VERSIONS = 18
-    API_INIT_PRODUCER_ID = 22
-    API_DESCRIBE_CONFIGS = 32
-    HEAVY_BYTES = 1 << 18           # a produce of this size is alone with its handler
     DEATHS_MAX = 2
     OPEN_TRIES_MAX = 3
 
@@ -456,6 +452,7 @@ cdef class ProcessorTurn:
         peer.number = number
         peer.process = process
         peer.load = 0
+        peer.heavy_until = 0
         forget_untaken(t, peer)
         peer.owed_count = 0
         peer.touched = False

@@ -7,7 +7,9 @@ alive     its turn counter moves; every loop turns at least each 300 ms
 works     it has announced a heavy request, or recovers, and uses the CPU: counts as alive, the request up to
           `HEAVY_TIMEOUTS` times handler.hang.timeout.ms, recovery for as long as it takes
 waits     it is in an uninterruptible sleep of the kernel: its disk is slow, and no signal can end that
-hangs     none of these for handler.hang.timeout.ms: it is killed and mended like any other death
+hangs     none of these for handler.hang.timeout.ms, or ten times that in recovery: it is killed and mended
+like
+          any other death
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from pathlib import Path
 TICK_S = 1.0
 # However long we could not look, one look counts as at most this much.
 LOOK_MAX_S = 2.0
-# One request may work for so many times the timeout, without a sign of life but the CPU it uses.
+# One request may work for so many times the timeout, without a sign of life but the CPU it uses; and recovery
+# may wait for so long, for what shows neither in its turns nor as CPU.
 HEAVY_TIMEOUTS = 10
 
 _STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12

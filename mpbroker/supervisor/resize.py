@@ -66,6 +66,7 @@ class Resize:
     handlers: Kind
     processors: Kind
     answer: Later = field(default_factory=Later)
+    error: str = ""
     _begun: bool = False
 
     @classmethod
@@ -90,9 +91,13 @@ class Resize:
 
     @property
     def result(self) -> dict[str, Any]:
+        if self.error:
+            return {"error": f"{self}: {self.error}; the numbers are as they were"}
         return {"handlers": self.handlers.after, "processors": self.processors.after}
 
     def applied_to(self, config: BrokerConfig) -> BrokerConfig:
+        if self.error:
+            return config
         return structs.replace(
             config, num_io_threads=self.handlers.after, num_network_threads=self.processors.after
         )
@@ -103,8 +108,16 @@ class Resize:
         """Whether it is done."""
         if not self._begun:
             self._begun = True
-            for kind, make in ((self.handlers, new_handler), (self.processors, new_processor)):
-                self._begin(tree, kind, make)
+            try:
+                for kind, make in ((self.handlers, new_handler), (self.processors, new_processor)):
+                    self._add(tree, kind, make)
+            except OSError as error:
+                self._give_up(tree, error)
+            else:
+                for kind in self._changed:
+                    tree.retire([kind.role(number) for number in kind.removed])
+        if self.error:
+            return not any(kind.role(n) in tree.children for kind in self._changed for n in kind.added)
         return all(
             all(self._serves(tree, kind.role(number)) for number in kind.added)
             and not any(kind.role(number) in tree.children for number in kind.removed)
@@ -112,12 +125,18 @@ class Resize:
         )
 
     @staticmethod
-    def _begin(tree: Tree, kind: Kind, make: Callable[[int], Child]) -> None:
+    def _add(tree: Tree, kind: Kind, make: Callable[[int], Child]) -> None:
         if kind.before != kind.after:
             log.info("%s", kind)
         for number in kind.added:
             tree.launch(make(number))
-        tree.retire([kind.role(number) for number in kind.removed])
+
+    def _give_up(self, tree: Tree, error: OSError) -> None:
+        """The system has no process for us: what was added goes again."""
+        self.error = str(error)
+        log.error("%s: %s", self, error)
+        added = [kind.role(number) for kind in self._changed for number in kind.added]
+        tree.retire([role for role in added if role in tree.children])
 
     @staticmethod
     def _serves(tree: Tree, role: int) -> bool:

@@ -316,6 +316,8 @@ class Tree:
         """Kills who hangs; `hangs` says what that means. Called once per tick, whatever the tree waits
         for.
         """
+        if self._stopping:
+            return  # that has its own limits, and the log process takes what it needs to flush
         limit = max(1, self.config.handler_hang_timeout_ms // TICK_MS)
         for child in self.children.values():
             recovers = child.role == topology.LOG and not child.serves
@@ -324,7 +326,7 @@ class Tree:
             working_limit = float("inf") if recovers else HEAVY_TIMEOUTS * limit
             verdict = child.pulse.judge(
                 self.memory.counters(child.role).turns,
-                limit,
+                HEAVY_TIMEOUTS * limit if recovers else limit,
                 working_limit if recovers or self._has_heavy_work(child) else 0,
                 partial(look_at, child.pid),
             )

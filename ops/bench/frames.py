@@ -8,7 +8,7 @@ those names).
 
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -57,12 +57,13 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def record_batch(records: int, value_bytes: int) -> bytes:
-    """One uncompressed batch, magic 2, of records without key and headers."""
+def record_batch(records: int, value_bytes: int, value: bytes = b"") -> bytes:
+    """One uncompressed batch, magic 2, of records without key and headers; of x unless `value` is given."""
     body = b""
+    value = value or b"x" * value_bytes
     for offset_delta in range(records):
-        value = _varint(-1) + _varint(value_bytes) + b"x" * value_bytes + _varint(0)
-        record = b"\0" + _varint(0) + _varint(offset_delta) + value
+        content = _varint(-1) + _varint(len(value)) + value + _varint(0)
+        record = b"\0" + _varint(0) + _varint(offset_delta) + content
         body += _varint(len(record)) + record
     times = (CREATE_TIME_MS, CREATE_TIME_MS)
     checked = struct.pack(">hiqqqhii", 0, records - 1, *times, -1, -1, -1, records) + body
@@ -71,7 +72,15 @@ def record_batch(records: int, value_bytes: int) -> bytes:
 
 def produce(topic: str, records: int, value_bytes: int) -> Request:
     """Produce version 3, acks=all, one batch for partition 0."""
-    batch = record_batch(records, value_bytes)
+    return _produce(topic, record_batch(records, value_bytes))
+
+
+def produce_value(topic: str, value: bytes) -> Request:
+    """The same, of one record with this value."""
+    return _produce(topic, record_batch(1, 0, value))
+
+
+def _produce(topic: str, batch: bytes) -> Request:
     body = struct.pack(">hhii", -1, -1, TIMEOUT_MS, 1) + _string(topic)
     body += struct.pack(">iii", 1, 0, len(batch)) + batch
     error_at = 4 + 4 + 4 + len(_string(topic)) + 4 + 4
@@ -86,8 +95,10 @@ def fetch(topic: str, offset: int, bytes_max: int) -> Request:
     return Request(_frame(FETCH, 4, body), error_at, response_bytes_min=bytes_max - bytes_max // 32)
 
 
-def create_topic(topic: str, partitions: int) -> Request:
-    body = struct.pack(">i", 1) + _string(topic) + struct.pack(">ihii", partitions, 1, 0, 0)
+def create_topic(topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> Request:
+    settings = configs or {}
+    body = struct.pack(">i", 1) + _string(topic) + struct.pack(">ihii", partitions, 1, 0, len(settings))
+    body += b"".join(_string(key) + _string(value) for key, value in settings.items())
     body += struct.pack(">ib", TIMEOUT_MS, 0)
     return Request(_frame(CREATE_TOPICS, 2, body), 4 + 4 + 4 + 4 + len(_string(topic)))
 

@@ -372,7 +372,9 @@ def test_create_topics_while_the_coordinator_is_down(ready: Rig) -> None:
 @pytest.mark.parametrize("version", range(1, 7))
 def test_delete_topics(ready: Rig, version: int) -> None:
     states = [DeleteTopicsRequest.DeleteTopicState("orders"), DeleteTopicsRequest.DeleteTopicState("nowhere")]
-    ready.processor.send(request_frame(DELETE, version, DeleteTopicsRequest(["orders", "nowhere"], states)))
+    ready.processor.send(
+        request_frame(DELETE, version, DeleteTopicsRequest(["orders", "nowhere"], states, timeout_ms=1000))
+    )
     ready.turn()
     ((call, message),) = ready.coordinator.take()
     assert (message.names, message.ids) == (["orders"], [])
@@ -384,14 +386,45 @@ def test_delete_topics(ready: Rig, version: int) -> None:
     }
 
 
+@pytest.mark.parametrize("key", [CREATE, DELETE])
+def test_who_waits_for_the_coordinator_is_told_after_its_own_time(ready: Rig, key: int) -> None:
+    """The others keep their result, what was asked for goes on, and its late answer changes nothing."""
+    now_ms = [ready.handler.broker.monotonic_ms()]
+    ready.handler.broker.monotonic_ms = lambda: now_ms[0] + 100_000  # beyond any real clock of this test
+    asked = {
+        CREATE: CreateTopicsRequest([creatable("orders"), creatable("new")], timeout_ms=5),
+        DELETE: DeleteTopicsRequest(["orders", "nowhere"], timeout_ms=5),
+    }
+    ready.processor.send(request_frame(key, 5, asked[key]))
+    ready.turn()
+    ((call, _),) = ready.coordinator.take()
+    caller = ready.handler.broker.coordinator
+    assert caller.next_deadline_ms() == now_ms[0] + 100_005
+    caller.expire(now_ms[0] + 100_004)
+    ready.turn()
+    assert ready.processor.replies() == []
+    caller.expire(now_ms[0] + 100_005)
+    ready.turn()
+    answer = ready.answer(key, 5)
+    results = answer.topics if key == CREATE else answer.responses
+    found = {t.name: t.error_code for t in results}
+    assert found == ({"orders": 36, "new": 7} if key == CREATE else {"orders": 7, "nowhere": 3})
+    ready.coordinator.answer(call, CreatedTopics([]) if key == CREATE else DeletedTopics([]))
+    ready.turn()
+    assert ready.processor.replies() == []
+    assert len(caller) == 0
+    assert caller.next_deadline_ms() is None
+    assert ready.handler.open == {}
+
+
 def test_delete_topics_by_id(ready: Rig) -> None:
     state = DeleteTopicsRequest.DeleteTopicState
     asked = [state(None, topic_id(1)), state(None, topic_id(9)), state("orders", topic_id(1)), state(None)]
-    ready.processor.send(request_frame(DELETE, 6, DeleteTopicsRequest(topics=asked)))
+    ready.processor.send(request_frame(DELETE, 6, DeleteTopicsRequest(topics=asked, timeout_ms=1000)))
     ready.turn()
     ((call, message),) = ready.coordinator.take()
     assert (message.names, message.ids) == ([], [topic_id(1)])
-    ready.coordinator.answer(call, Failed(7, "no"))
+    ready.coordinator.answer(call, Failed(-1, "no"))
     ready.turn()
     assert [t.error_code for t in ready.answer(DELETE, 6).responses] == [100, 42, 42, 41]
 

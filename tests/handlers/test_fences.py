@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.ipc.slots import Request, SlotFlag, SlotKind
+from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import COORDINATOR, LOG
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import CreateTopicsRequest, InitProducerIdRequest, ProduceRequest
@@ -159,25 +159,6 @@ def test_answers_wait_while_the_ring_to_the_processor_is_full(ready: Rig) -> Non
     ready.turn()
     seen += [reply.connection for reply in ready.processor.replies()]
     assert seen == list(range(1500))
-
-
-def test_a_heavy_request_says_so_and_goes_last(ready: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    heavy = ready.memory.words("heavy")
-    seen: list[tuple[int, bool, int]] = []
-    request = ready.handler.request
-
-    def watched(slot: Request) -> None:
-        seen.append((slot.connection, heavy.load(0) != 0, ready.processor.from_handler.waiting()))
-        request(slot)
-
-    monkeypatch.setattr(ready.handler, "request", watched)
-    frame = request_frame(19, 5, CreateTopicsRequest([]))
-    ready.processor.send(frame, connection=1, flags=SlotFlag.HEAVY)
-    ready.processor.send(frame, connection=2)
-    ready.turn()
-    # The answer of the other one is out before the heavy one begins.
-    assert seen == [(2, False, 0), (1, True, 1)]
-    assert heavy.load(0) == 0
 
 
 def test_the_handler_notices_peers_that_start_after_it(rig: Rig) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mpbroker.handlers.purgatory import MOST_DEAD_TIMERS, Purgatory, Watch
+from mpbroker.handlers.purgatory import PURGE_INTERVAL, Purgatory, Watch
 
 KEYS = range(5)
 
@@ -93,6 +94,7 @@ class Model(RuleBasedStateMachine):
         assert (
             set(self.purgatory.watched()) == self.marked == {k for wait, _ in self.waiting for k in wait.keys}
         )
+        assert self.purgatory.entries == sum(len(set(wait.keys)) for wait, _ in self.waiting)
         deadlines = [watch.deadline_ms for _, watch in self.waiting]
         assert self.purgatory.next_deadline_ms() == min(deadlines, default=None)
 
@@ -115,14 +117,16 @@ def test_what_happens_between_the_two_looks_is_not_missed() -> None:
     assert purgatory.next_deadline_ms() is None
 
 
-def test_timers_of_ended_operations_do_not_pile_up() -> None:
+@pytest.mark.parametrize("interval", [1, 10, PURGE_INTERVAL])
+def test_timers_of_ended_operations_are_purged(interval: int) -> None:
     levels = {1: 0}
-    purgatory: Purgatory[int] = Purgatory()
-    for _ in range(20 * MOST_DEAD_TIMERS):
+    purgatory: Purgatory[int] = Purgatory(purge_interval=interval)
+    for _ in range(3 * interval):
         watch = purgatory.watch(Wait(levels, [1], 1), [1], 10**9)
         assert watch is not None
         purgatory.cancel(watch)
-    assert len(purgatory._timers) <= 2 * MOST_DEAD_TIMERS
+        assert len(purgatory._timers) <= interval + 1
+    assert purgatory.entries == len(purgatory) == 0
 
 
 def test_expiry_is_exact_to_the_millisecond() -> None:

@@ -123,18 +123,6 @@ def test_idempotent_producers(rig, batch) -> None:  # type: ignore[no-untyped-de
     b.close()
 
 
-def test_timeouts_are_answered_with_the_data_appended(rig, batch) -> None:  # type: ignore[no-untyped-def]
-    b = Broker(rig())
-    b.produce(batch())
-    b.rig.job([(b.targets[0], batch())], timeout_ms=0)
-    b.settle()
-    (reply,) = b.rig.replies()
-    assert reply.results[0].error in (0, 7)
-    assert reply.results[0].base_offset == 1
-    assert b.rig.partition(b.targets[0][0]).high_watermark == 2
-    b.close()
-
-
 def test_a_failed_sync_takes_the_directory_offline(rig, batch) -> None:  # type: ignore[no-untyped-def]
     """With a second log directory the broker has a reason to go on; the flusher's fd cannot be synced."""
     first = rig()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import struct
@@ -160,6 +161,36 @@ def test_a_hung_process_is_replaced(watched: Mpbroker, name: str) -> None:
     assert f"{name} (pid {hung}) has not moved for {HANG_TIMEOUT_S} s: it is killed" in broker.output()
     assert broker.output().count("is killed") == 1, broker.output()
     stop_cleanly(broker)
+
+
+def test_a_long_request_is_no_hang_and_holds_up_nobody(watched: Mpbroker) -> None:
+    """gzip's slowest level takes longer for this batch, in one call, than a handler may be silent."""
+    broker = watched
+    value = bytes(random.Random(1).choices(b"ab", k=2_000_000))
+    configs = {"compression.type": "gzip", "compression.gzip.level": "9", "max.message.bytes": str(16 << 20)}
+    before = pids(broker)
+    with frames.connected(broker.address) as connection:
+        assert frames.exchange(connection, frames.create_topic("heavy", 1, configs))[0] == 0
+        assert frames.exchange(connection, frames.create_topic("light", 1))[0] == 0
+    answers: list[int] = []
+
+    def send_heavy() -> None:
+        with frames.connected(broker.address, timeout_s=PATIENCE_S * 3) as connection:
+            answers.append(frames.exchange(connection, frames.produce_value("heavy", value))[0])
+
+    start = time.monotonic()
+    sending = threading.Thread(target=send_heavy)
+    sending.start()
+    light, served = frames.produce("light", 1, 10), 0
+    with frames.connected(broker.address) as connection:
+        while sending.is_alive():
+            assert frames.exchange(connection, light)[0] == 0
+            served += 1
+    sending.join()
+    assert answers == [0]
+    assert time.monotonic() - start > HANG_TIMEOUT_S, "it was not long"
+    assert served > 100
+    assert pids(broker) == before, broker.output()
 
 
 def test_a_supervisor_that_was_away_accuses_nobody(watched: Mpbroker) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -16,8 +18,9 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import topology
 from mpbroker.ipc.process import LEAVING, ExitCode, FatalError, ProcessContext, State
 from mpbroker.ipc.topology import SharedMemory, Sizes
-from mpbroker.supervisor.child import Child
+from mpbroker.supervisor.child import Child, fork_child
 from mpbroker.supervisor.hangs import look_at
+from mpbroker.supervisor.resize import Resize
 from mpbroker.supervisor.tree import BrokerStops, Tree
 
 HANDLER, PROCESSOR = topology.handler(0), topology.processor(0)
@@ -430,6 +433,32 @@ def test_one_that_does_not_leave_is_killed(tree: Tree, monkeypatch: pytest.Monke
     tree.start(Child(HANDLER, deaf))
     tree.retire([HANDLER])
     step_until_gone(tree, HANDLER)
+
+
+def test_a_resize_that_gets_no_process_leaves_all_as_it_was(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(tree, topology.LOG, topology.COORDINATOR, HANDLER, PROCESSOR)
+    forked: list[str] = []
+
+    def fork(child: Child, *others: Any) -> None:
+        if len(forked) == 1:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        forked.append(child.name)
+        fork_child(child, *others)
+
+    monkeypatch.setattr("mpbroker.supervisor.tree.fork_child", fork)
+    config = structs.replace(tree.config, num_io_threads=2, num_network_threads=1)
+    resize = Resize.checked(config, 4, None)
+    before = set(tree.children)
+    while not resize.go_on(
+        tree, lambda n: Child(topology.handler(n), obedient), lambda n: Child(topology.processor(n), obedient)
+    ):
+        tree.step(100)
+    assert forked == ["handler 2"]
+    assert set(tree.children) == before
+    assert "Resource temporarily unavailable; the numbers are as they were" in resize.result["error"]
+    assert resize.applied_to(config) is config
 
 
 def test_children_die_with_their_supervisor() -> None:

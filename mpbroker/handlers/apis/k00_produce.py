@@ -9,6 +9,7 @@ ReplicaManager.appendRecords, ProduceRequest.validateRecords.)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
@@ -115,10 +116,14 @@ class Production:
         self.response = ProduceResponse()
         self.appends: list[Append] = []
         self.waiting: list[Answer] = []
-        for data in exchange.body.topic_data:
-            self._add(data)
 
-    def _add(self, data: ProduceRequest.TopicProduceData) -> None:
+    def pieces(self) -> Iterator[None]:
+        """Validates one batch after the other, which may take long for each, then asks for the append."""
+        for data in self.exchange.body.topic_data:
+            yield from self._add(data)
+        self.start()
+
+    def _add(self, data: ProduceRequest.TopicProduceData) -> Iterator[None]:
         topic = find_topic(self.exchange, data)
         answers = []
         for partition in data.partition_data:
@@ -130,6 +135,7 @@ class Production:
             else:
                 answer = refused(partition.index, found)
             answers.append(answer)
+            yield
         self.response.responses.append(
             ProduceResponse.TopicProduceResponse(
                 name=data.name, topic_id=data.topic_id, partition_responses=answers
@@ -177,7 +183,7 @@ def handle(exchange: Exchange) -> ProduceResponse | None:
         return failed_or_closed(exchange, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if request.acks not in (-1, 0, 1):
         return all_refused(request, ErrorCode.INVALID_REQUIRED_ACKS)
-    Production(exchange).start()
+    exchange.work_off(Production(exchange).pieces())
     return None
 
 

@@ -1,7 +1,8 @@
 """CreateTopics (key 19), versions 2-7: creates topics, or checks whether it could (`validate_only`).
 
 What can be said without knowing all topics is said here: names, numbers, assignments, configurations. The
-rest is the coordinator's, who answers when the topic is durable, there and published. More replicas than
+rest is the coordinator's, who answers when the topic is durable, there and published; after `timeout_ms` the
+answer is REQUEST_TIMED_OUT, and the topic still comes. More replicas than
 brokers are refused with INVALID_REPLICATION_FACTOR, or clamped to one with mpbroker.replication.factor.clamp.
 (Kafka: ControllerApis.createTopics, ReplicationControlManager.)
 """
@@ -145,9 +146,11 @@ def created(exchange: Exchange, results: dict[str, Result], asked: list[str], me
         if isinstance(message, calls.Failed)
         else "the coordinator did not answer for this topic"
     )
+    timed_out = isinstance(message, calls.Failed) and message.error == ErrorCode.REQUEST_TIMED_OUT
+    # NOT_CONTROLLER makes every admin client ask again.
+    code = ErrorCode.REQUEST_TIMED_OUT if timed_out else ErrorCode.NOT_CONTROLLER
     for name in asked:
-        # NOT_CONTROLLER makes every admin client ask again.
-        results.setdefault(name, refused(name, ErrorCode.NOT_CONTROLLER, text))
+        results.setdefault(name, refused(name, code, text))
     throttle_ms = message.throttle_ms if isinstance(message, CreatedTopics) else 0
     exchange.reply(CreateTopicsResponse(topics=list(results.values())), throttle_ms)
 
@@ -177,5 +180,6 @@ def handle(exchange: Exchange) -> CreateTopicsResponse | None:
         ),
         exchange.later(lambda message: created(exchange, results, names, message)),
         exchange.slot.connection,
+        exchange.broker.monotonic_ms() + max(0, request.timeout_ms),
     )
     return None

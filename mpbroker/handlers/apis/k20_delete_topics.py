@@ -1,7 +1,7 @@
 """DeleteTopics (key 20), versions 1-6: deletes topics, by name or (v6) by id.
 
-Answered when the deletion is durable and the partitions can no longer be reached; their files go later.
-(Kafka: ControllerApis.deleteTopics.)
+Answered when the deletion is durable and the partitions can no longer be reached, or with REQUEST_TIMED_OUT
+after `timeout_ms`, and then it goes on; their files go later. (Kafka: ControllerApis.deleteTopics.)
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ def deleted(exchange: Exchange, results: list[Result], asked: list[Wanted], mess
         for topic in message.topics:
             one = Result(topic.name, topic.topic_id, topic.error, topic.message)
             found[topic.name] = found[topic.topic_id] = one
+    timed_out = isinstance(message, calls.Failed) and message.error == ErrorCode.REQUEST_TIMED_OUT
     for wanted in asked:
         # NOT_CONTROLLER makes every admin client ask again.
-        missing = refused(wanted, ErrorCode.NOT_CONTROLLER)
+        missing = refused(wanted, ErrorCode.REQUEST_TIMED_OUT if timed_out else ErrorCode.NOT_CONTROLLER)
         key = wanted.name if wanted.topic_id == ZERO_UUID else wanted.topic_id
         results.append(found.get(key, missing))
     throttle_ms = message.throttle_ms if isinstance(message, DeletedTopics) else 0
@@ -97,5 +98,6 @@ def handle(exchange: Exchange) -> DeleteTopicsResponse | None:
         ),
         exchange.later(lambda message: deleted(exchange, results, good, message)),
         exchange.slot.connection,
+        exchange.broker.monotonic_ms() + max(0, exchange.body.timeout_ms),
     )
     return None

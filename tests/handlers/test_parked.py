@@ -1,0 +1,117 @@
+"""A parked fetch is answered once, whatever dies: with what came, or at its time.
+
+One that has seen two handlers die may be what kills them, and its connection is closed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mpbroker.cli.control import ControlClient
+from ops.bench import frames
+from ops.bench.brokers import Mpbroker
+from tests.clients.conftest import create_topic, stop_cleanly
+from tests.clients.tools import eventually
+
+WAIT_MS = 2_000
+# Fetch v4: replica_id, max_wait_ms behind the header.
+MAX_WAIT_AT = struct.calcsize(">i hhi h") + len(frames.CLIENT_ID) + 4
+FETCHES = 20
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Mpbroker]:
+    made = Mpbroker(tmp_path)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill()
+
+
+def handlers(broker: Mpbroker) -> list[int]:
+    processes = ControlClient(broker.runtime_dir).call("status")["processes"]
+    return [each["pid"] for each in processes if each["name"].startswith("handler ")]
+
+
+def waiting_fetch(wait_ms: int) -> frames.Request:
+    made = frames.fetch("t", 0, 1 << 16)
+    frame = bytearray(made.frame)
+    struct.pack_into(">i", frame, MAX_WAIT_AT, wait_ms)
+    return frames.Request(bytes(frame), made.error_at)
+
+
+def answers(connection: socket.socket) -> tuple[int, bool]:
+    """How many whole frames have come, with no piece of another; whether the connection is closed."""
+    connection.setblocking(False)
+    received, closed, count = b"", False, 0
+    try:
+        while part := connection.recv(1 << 16):
+            received += part
+        closed = True
+    except BlockingIOError:
+        pass
+    while received:
+        (size,) = struct.unpack_from(">i", received)
+        assert len(received) >= 4 + size
+        received = received[4 + size :]
+        count += 1
+    return count, closed
+
+
+@pytest.mark.parametrize("deaths", [0, 1, 2])
+def test_each_is_answered_once_when_handlers_die(broker: Mpbroker, deaths: int) -> None:
+    create_topic(broker.bootstrap, "t", 1)
+    fetch, produce = waiting_fetch(60_000), frames.produce("t", 1, 10)
+    connections = [socket.create_connection(broker.address) for _ in range(FETCHES)]
+    for connection in connections:
+        connection.sendall(fetch.frame)
+    for pid in handlers(broker)[:deaths]:
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda gone=pid: gone not in handlers(broker), "it is replaced")  # type: ignore[misc]
+    with frames.connected(broker.address) as connection:
+        eventually(lambda: frames.exchange(connection, produce)[0] == 0, "it takes produces")
+    found, closed = [0] * FETCHES, [False] * FETCHES
+
+    def all_answered() -> bool:
+        for number, connection in enumerate(connections):
+            count, closed[number] = answers(connection)
+            found[number] += count
+        return all(map(max, found, closed))
+
+    eventually(all_answered, "each fetch gets the record or is closed")
+    assert max(found) == 1 or (deaths == 2 and all(closed))
+    assert deaths == 2 or not any(closed)
+    for connection in connections:
+        connection.close()
+    stop_cleanly(broker)
+
+
+def test_it_ends_at_its_time(broker: Mpbroker) -> None:
+    create_topic(broker.bootstrap, "t", 1)
+    took: list[float] = []
+
+    def fetch() -> None:
+        with frames.connected(broker.address) as connection:
+            start = time.monotonic()
+            assert frames.exchange(connection, waiting_fetch(WAIT_MS))[0] == 0
+            took.append(time.monotonic() - start)
+
+    threads = [threading.Thread(target=fetch) for _ in range(FETCHES)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(took) == FETCHES
+    # Deadlines are kept in whole milliseconds.
+    assert min(took) > (WAIT_MS - 1) / 1000 - 0.001
+    assert max(took) < 2 * WAIT_MS / 1000

@@ -1,0 +1,177 @@
+"""Who gets a request: never one that has a heavy request while another has none, never one that leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from mpbroker.ipc.slots import Request, SlotFlag, SlotKind, kind_of, unpack_request
+from tests.network.rig import Rig, frame
+
+METADATA, CREATE_TOPICS, INIT_PRODUCER_ID, HEARTBEAT, PRODUCE = 3, 19, 22, 12, 0
+HANDLERS = 3
+
+
+class Pool:
+    """Handlers that take requests when told so, and announce what is heavy as the real ones do."""
+
+    def __init__(self, handlers: int = HANDLERS) -> None:
+        self.rig = Rig(handlers=handlers, places=256)
+        self.heavy = self.rig.memory.words("heavy")
+        self.taken: dict[int, list[Request]] = {h: [] for h in range(handlers)}
+
+    def send(self, api_key: int, body: bytes = b"") -> None:
+        self.rig.connect().sendall(frame(api_key, 0, 1, body))
+        self.rig.step()
+
+    def waiting(self) -> dict[int, int]:
+        """Requests in each handler's ring, not taken yet."""
+        return {h: self.rig.requests[h].waiting() for h in self.taken}
+
+    def take(self, handler: int) -> list[Request]:
+        # The announcement comes first: the slots are looked at before the head moves.
+        if SlotFlag.HEAVY in {r.flags for r in self.peek(handler)}:
+            self.heavy.store(handler, 1)
+        new = self.rig.requests_taken(handler)
+        self.taken[handler] += new
+        return new
+
+    def peek(self, handler: int) -> list[Request]:
+        left = self.rig.requests[handler].untaken()
+        return [unpack_request(slot) for slot in left if kind_of(slot) == SlotKind.REQUEST]
+
+    def answer(self, handler: int) -> None:
+        """The oldest that it took."""
+        request = self.taken[handler].pop(0)
+        if request.flags & SlotFlag.HEAVY and not any(r.flags & SlotFlag.HEAVY for r in self.taken[handler]):
+            self.heavy.store(handler, 0)
+        self.rig.answer_kind(request, SlotKind.NOOP, handler)
+        self.rig.step()
+
+    def has_heavy(self, handler: int) -> bool:
+        return any(r.flags & SlotFlag.HEAVY for r in [*self.taken[handler], *self.peek(handler)])
+
+    def load(self, handler: int) -> int:
+        return len(self.taken[handler]) + len(self.peek(handler))
+
+
+@pytest.fixture(name="pool")
+def _pool() -> Iterator[Pool]:
+    made = Pool()
+    yield made
+    made.rig.close()
+
+
+@pytest.mark.parametrize(
+    ("api_key", "body", "heavy"),
+    [
+        (PRODUCE, b"", False),
+        (PRODUCE, bytes(1 << 18), True),
+        (METADATA, b"", False),
+        (HEARTBEAT, b"", False),
+        (INIT_PRODUCER_ID, b"", False),
+        (CREATE_TOPICS, b"", True),
+    ],
+)
+def test_what_is_heavy(pool: Pool, api_key: int, body: bytes, heavy: bool) -> None:
+    pool.send(api_key, body)
+    for _ in range(1000):
+        pool.rig.step()  # a large frame needs several
+        if any(pool.waiting().values()):
+            break
+    (request,) = [r for h in pool.taken for r in pool.take(h)]
+    assert bool(request.flags & SlotFlag.HEAVY) == heavy
+
+
+def test_light_requests_avoid_who_has_not_even_taken_its_heavy_one(pool: Pool) -> None:
+    pool.send(CREATE_TOPICS)
+    (busy,) = [h for h, waiting in pool.waiting().items() if waiting]
+    for _ in range(40):
+        pool.send(METADATA)
+    assert pool.waiting()[busy] == 1
+    pool.take(busy)
+    for _ in range(40):
+        pool.send(METADATA)
+    assert pool.waiting()[busy] == 0
+    pool.answer(busy)
+    pool.send(METADATA)
+    assert pool.waiting()[busy] == 1
+
+
+def test_a_heavy_request_goes_where_nothing_waits(pool: Pool) -> None:
+    pool.send(METADATA)
+    pool.send(METADATA)
+    (idle,) = [h for h, waiting in pool.waiting().items() if not waiting]
+    pool.send(CREATE_TOPICS)
+    assert [r.flags for r in pool.peek(idle)] == [SlotFlag.HEAVY]
+
+
+def test_what_comes_together_with_a_heavy_request_does_not_wait_behind_it(pool: Pool) -> None:
+    clients = [pool.rig.connect() for _ in range(9)]
+    for number, client in enumerate(clients):
+        client.sendall(frame(CREATE_TOPICS if number == 4 else METADATA, 0, number))
+    pool.rig.step()
+    (busy,) = [h for h in pool.taken if pool.has_heavy(h)]
+    assert [r.correlation for r in pool.peek(busy)] == [4]
+
+
+def test_one_that_leaves_gets_nothing_and_keeps_what_it_has(pool: Pool) -> None:
+    pool.send(METADATA)
+    (leaving,) = [h for h, waiting in pool.waiting().items() if waiting]
+    pool.rig.turn.leave_handler(leaving)
+    for _ in range(20):
+        pool.send(METADATA)
+    assert pool.waiting()[leaving] == 1
+    pool.take(leaving)
+    pool.answer(leaving)
+    pool.rig.turn.fence_handler(leaving)
+    pool.rig.turn.welcome_handler(leaving)
+    pool.rig.step()
+    pool.send(METADATA)
+    assert pool.waiting()[leaving] == 1
+
+
+def test_nobody_spins_while_only_one_that_leaves_has_room(pool: Pool) -> None:
+    for handler in (1, 2):
+        pool.rig.turn.leave_handler(handler)
+    pool.rig.turn.fence_handler(0)
+    pool.send(METADATA)
+    assert set(pool.waiting().values()) == {0}
+    pool.rig.turn.welcome_handler(0)
+    pool.rig.step()
+    assert pool.waiting()[0] == 1
+
+
+class Model(RuleBasedStateMachine):
+    """Any order of sending, taking and answering."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = Pool()
+
+    def teardown(self) -> None:
+        self.pool.rig.close()
+
+    @rule(heavy=st.sampled_from([False, False, False, True]))
+    def send(self, heavy: bool) -> None:
+        before = {h: (self.pool.has_heavy(h), self.pool.load(h)) for h in range(HANDLERS)}
+        self.pool.send(CREATE_TOPICS if heavy else METADATA)
+        (chosen,) = [h for h in range(HANDLERS) if self.pool.load(h) > before[h][1]]
+        assert before[chosen] == min(before.values()), "no heavy request first, then the least load"
+
+    @rule(handler=st.integers(0, HANDLERS - 1))
+    def take(self, handler: int) -> None:
+        self.pool.take(handler)
+
+    @precondition(lambda self: any(self.pool.taken.values()))
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        self.pool.answer(data.draw(st.sampled_from([h for h, taken in self.pool.taken.items() if taken])))
+
+
+TestModel = Model.TestCase
+TestModel.settings = settings(max_examples=15, stateful_step_count=25, deadline=None)
