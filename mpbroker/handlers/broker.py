@@ -16,6 +16,7 @@ from mpbroker.handlers.calls import Caller
 from mpbroker.handlers.jobs import Jobs
 from mpbroker.handlers.metadata import Metadata, Topic
 from mpbroker.ipc.metadata import PartitionImage
+from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
@@ -65,6 +66,7 @@ class Broker:
     readers: Readers
     producer_ids: ProducerIds
     counters: CounterPage
+    meters: Meters
     session: Callable[[Request], Session]
     wall_clock_ms: Callable[[], int] = wall_clock_ms
     monotonic_ms: Callable[[], int] = monotonic_ms

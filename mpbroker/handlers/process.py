@@ -127,6 +127,7 @@ class Handler:
             readers=Readers(context.config.log_dirs),
             producer_ids=ProducerIds(coordinator),
             counters=context.counters,
+            meters=self.turn.meters,
             session=context.session,
         )
         self.set_log_up(context.is_alive(LOG))
@@ -157,8 +158,16 @@ class Handler:
             self.serve(slots)
         if self.turn.changed(self.dirty_word) or not slots:
             self.broker.fetches.look()
-        self.broker.fetches.expire(monotonic_ms())
+        expired = self.broker.fetches.expire(monotonic_ms())
         self.flush()
+        self.count_parked(expired)
+
+    def count_parked(self, expired: int) -> None:
+        counters = self.context.counters
+        counters.set(Counter.COUNT_FETCHES_DELAYED, len(self.broker.fetches))
+        counters.set(Counter.COUNT_FETCHES_WATCHED, self.broker.fetches.watching)
+        if expired:
+            counters.add(Counter.COUNT_FETCHES_EXPIRED, expired)
 
     def sleep_ms(self) -> int:
         if self.unsent:

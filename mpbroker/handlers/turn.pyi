@@ -1,10 +1,13 @@
 from mpbroker.handlers.topics import TopicTable
+from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.topology import SharedMemory
 from shm.counters import CounterPage
 
 class Turn:
     paused: bool
     log_is_up: bool
+    @property
+    def meters(self) -> Meters: ...
     @property
     def topics(self) -> TopicTable: ...
     def __init__(

@@ -12,12 +12,14 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
+from mpbroker.handlers.metering cimport count_produce
 from mpbroker.handlers.produce cimport PRODUCE_KEY, try_produce
 from mpbroker.handlers.topics cimport TopicTable
 from mpbroker.ipc.counters cimport (
     COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS, COUNT_RING_FULL, COUNT_WAKEUPS,
     REQUESTS_PER_TURN,
 )
+from mpbroker.ipc.meters cimport Meters
 from mpbroker.ipc.slots cimport REQUEST, ProduceSlot, RequestSlot
 from shm.arena cimport Arena
 from shm.atomics cimport load_acquire
@@ -105,12 +107,13 @@ cdef class Turn:
     cdef public bint paused     # requests stay in their rings
     cdef public bint log_is_up  # False: every Produce goes to Python
     cdef readonly TopicTable topics
+    cdef readonly Meters meters
     cdef list keep
 
     def __init__(self, int index, memory, CounterPage counters, TopicTable topics):
         cdef Ring to_log = memory.ring(index, LOG)
         cdef Doorbell bell = memory.doorbell(index), log_bell = memory.doorbell(LOG)
-        self.index, self.topics = index, topics
+        self.index, self.topics, self.meters = index, topics, memory.meters(index)
         self.keep = [to_log, bell, log_bell, counters]
         self.log, self.log_bell = &to_log.ref, &log_bell.ref
         self.bell, self.counters = &bell.ref, &counters.ref
@@ -284,6 +287,7 @@ cdef class Turn:
                         job.local_us = stamp_us(before_ns, now_ns)
                     memcpy(&slot, &job, sizeof(Slot))
                     failed |= self._to_log(&slot)
+                    count_produce(&self.meters.ref, peer.arena, &job)
                     fast += 1
                     continue
                 slow += 1

@@ -17,6 +17,7 @@ from mpbroker.handlers.broker import check_leader_epoch
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.metadata import Topic
 from mpbroker.handlers.readers import READ_COMMITTED, bound_of
+from mpbroker.handlers.topic_meters import partition_fetched
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.slots import Request
@@ -147,6 +148,16 @@ class Fetch:
             )
         if settled or not self.request.topics or total >= self.min_bytes:
             self.exchange.reply(response)
+            self._count(response)
+
+    def _count(self, response: FetchResponse) -> None:
+        meters = self.exchange.broker.meters
+        for asked, answered in zip(self.request.topics, response.responses, strict=True):
+            topic = self._topic(asked)
+            if isinstance(topic, Topic):
+                for one in answered.partitions:
+                    size = len(one.records or b"")
+                    partition_fetched(meters, topic, one.partition_index, one.error_code, size)
 
     def _read(self, topic: Topic | ErrorCode, wanted: Wanted, budget: int, first: bool) -> Read:
         if isinstance(topic, ErrorCode):
