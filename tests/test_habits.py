@@ -28,8 +28,10 @@ RANKS = {
     "mpbroker.ipc": 2,
     "mpbroker.protocol": 3,
     "mpbroker.records": 3,
+    "mpbroker.security": 4,
     "mpbroker.quotas": 4,
     "mpbroker.log": 4,
+    "mpbroker.client": 4,
     "mpbroker.network": 5,
     "mpbroker.handlers": 5,
     "mpbroker.coordinator": 5,
@@ -40,8 +42,10 @@ RANKS = {
 # Rooms that are narrower than their rank: all they may import of ours.
 NARROW = {
     "shm": (),
+    "mpbroker.client": ("mpbroker.config.properties", "mpbroker.protocol", "mpbroker.records"),
     "mpbroker.config": (),
     "mpbroker.records": (),
+    "mpbroker.security": ("mpbroker.protocol", "mpbroker.config"),
     # Metadata that others hold is given to it: it reads no log and knows no network.
     "mpbroker.quotas": ("shm", "mpbroker.config", "mpbroker.ipc", "mpbroker.protocol"),
     "spark_integration": (
@@ -64,6 +68,12 @@ OF_THE_LOG = {
 # struct.pack_into clears its target before it writes: a reader of shared memory would see torn words. These
 # rooms know no shared memory, they write into buffers of their own.
 MAY_PACK_INTO = ("mpbroker/protocol/", "mpbroker/records/")
+
+# Whoever frames requests and reads responses has a connection of its own: there is one such room.
+SPEAKS_AS_A_CLIENT = ("encode_request_frame", "decode_response_frame", "create_connection")
+CLIENT_ROOMS = ("mpbroker/client/", "mpbroker/protocol/headers.py")
+NOT_YET = ("spark_integration/connection.py",)
+OTHER_KAFKA_CLIENTS = ("kafka", "confluent_kafka", "aiokafka", "kio")
 
 # These pace a load or poll a foreign program that rings nobody; none of them is a test.
 MAY_PAUSE = (
@@ -242,6 +252,33 @@ def test_no_error_is_swallowed() -> None:
     assert broken(files(PRODUCT, ".pyx", ".pxd"), _BARE_EXCEPT.findall) == []
 
 
+def client_signs(source: str) -> list[str]:
+    """Names that only a client of Kafka's protocol uses, and modules that are one."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [node.module or ""]
+            found += [alias.name for alias in node.names if alias.name in SPEAKS_AS_A_CLIENT]
+        else:
+            modules = []
+            if isinstance(node, ast.Attribute) and node.attr in SPEAKS_AS_A_CLIENT:
+                found.append(node.attr)
+        found += [name for name in modules if name.split(".")[0] in OTHER_KAFKA_CLIENTS]
+    return found
+
+
+def test_there_is_one_kafka_client() -> None:
+    """Two would differ in what they do when a connection breaks, and only one of them would be tested."""
+    sources = [
+        path
+        for path in files(PRODUCT, ".py")
+        if not path.relative_to(ROOT).as_posix().startswith((*CLIENT_ROOMS, *NOT_YET))
+    ]
+    assert broken(iter(sources), client_signs) == []
+
+
 def test_shared_words_are_never_packed_into() -> None:
     sources = [path.relative_to(ROOT).as_posix() for path in files(PRODUCT, ".py", ".pyx")]
     users = [name for name in sources if "pack_into" in (ROOT / name).read_text()]
@@ -291,6 +328,8 @@ def test_never_written(pattern: re.Pattern[str]) -> None:
         ("mpbroker.handlers.readers", "mpbroker.log.reader", True),
         ("mpbroker.handlers.readers", "mpbroker.log.manager", False),
         ("mpbroker.records.batch", "mpbroker.protocol", False),
+        ("mpbroker.security.sasl", "mpbroker.protocol.codec", True),
+        ("mpbroker.security.sasl", "mpbroker.ipc.slots", False),
         ("mpbroker.quotas.entities", "mpbroker.ipc.topology", True),
         ("mpbroker.quotas.entities", "mpbroker.records", False),
         ("mpbroker", "mpbroker.log", False),
@@ -332,6 +371,14 @@ def test_the_other_checks_bite() -> None:
     assert (
         len(long_cython_functions(f"cdef int f(int a) nogil:\n{body}\n\ncdef int g(int a):\n    pass\n")) == 1
     )
+    assert client_signs("import socket, kafka.admin\nfrom kio import x\nsocket.create_connection(a)\n") == [
+        "kafka.admin",
+        "kio",
+        "create_connection",
+    ]
+    assert client_signs("from mpbroker.protocol.headers import decode_response_frame, RequestHeader") == [
+        "decode_response_frame"
+    ]
     assert sorted(sleeps("import time\ntime.sleep(1)\nfrom time import sleep\n")) == [2, 3]
     assert swallows("try:\n    f()\nexcept Exception:\n    pass\n") == [3]
     assert swallows("try:\n    f()\nexcept:\n    raise\n") == [3]

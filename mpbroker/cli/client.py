@@ -1,16 +1,20 @@
-"""A small synchronous Kafka client for the commands of this package.
+"""What the commands ask of a cluster: topics, offsets, records. No consumer groups, no transactions."""
 
-It finds the leader of each partition through metadata, keeps one connection per broker, and turns error
-codes into `KafkaError`. No consumer groups, no transactions, no idempotence.
-"""
+from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from mpbroker.cli.connection import Connection
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.where import Where
+from mpbroker.client.cluster import Cluster
+from mpbroker.client.config import ClientConfig, from_properties, parse_servers
+from mpbroker.client.errors import ApiFailed, ConfigError
+from mpbroker.config.properties import PropertiesError, parse
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.wire import Buffer
@@ -19,26 +23,11 @@ EARLIEST = -2
 LATEST = -1
 TOPIC_RESOURCE = 2
 REQUEST_TIMEOUT_MS = 30_000
+ADVICE = "does the broker run there? (--bootstrap-server)"
 FETCH_BYTES_MAX = 16 << 20
 PARTITION_BYTES_MAX = 4 << 20
 
 _Value = TypeVar("_Value")
-
-
-_CODES = {int(code): code for code in ErrorCode}
-
-
-def error_code(number: int) -> ErrorCode:
-    """The named code; a newer broker may have one that has no name here."""
-    return _CODES.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
-
-
-class KafkaError(CliError):
-    """The broker answered with an error code."""
-
-    def __init__(self, what: str, code: int, message: str | None = None) -> None:
-        self.code = error_code(code)
-        super().__init__(f"{what}: {message or self.code.message} ({self.code.name})")
 
 
 class Partition(msgspec.Struct, frozen=True):
@@ -69,38 +58,36 @@ class Fetched(msgspec.Struct, frozen=True):
     records: Buffer
 
 
-def parse_address(address: str) -> tuple[str, int]:
-    """`host:port`, IPv6 hosts in brackets; without a port it is Kafka's 9092."""
-    host, colon, port = address.strip().rpartition(":")
-    if not colon or address.endswith("]"):
-        host, port = address.strip(), "9092"
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise CliError(f"'{address}' is not HOST:PORT", USAGE_ERROR)
-    return host, int(port)
+def read_config(path: Path | None) -> ClientConfig:
+    """The settings of --command-config, which Kafka's tools understand too. Raises ConfigError."""
+    base = ClientConfig(client_id="mpbroker-cli")
+    if path is None:
+        return base
+    try:
+        entries = parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, PropertiesError) as error:
+        raise ConfigError(f"--command-config {path}: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        config, unknown = from_properties({entry.key: entry.value for entry in entries}, base)
+    except ConfigError as error:
+        raise ConfigError(f"--command-config {path}: {error}") from error
+    for name in unknown:
+        print(f"mpbroker: {path}: {name} means nothing to this command", file=sys.stderr)
+    return config
 
 
 class Client:
     """Use it as a context manager; it connects when it is first asked something."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = [parse_address(address) for address in bootstrap.split(",")]
-        self._connections: dict[int, Connection] = {}
-        self._any: Connection | None = None
-        self._brokers: dict[int, tuple[str, int]] = {}
+    def __init__(self, where: Where) -> None:
+        self.config = read_config(where.command_config)
+        self.cluster = Cluster(parse_servers(where.bootstrap), self.config, ADVICE)
 
-    def __enter__(self) -> "Client":
+    def __enter__(self) -> Client:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        self.disconnect()
-
-    def disconnect(self) -> None:
-        """Forgets all connections; the next question makes new ones."""
-        for connection in [*self._connections.values(), *filter(None, [self._any])]:
-            connection.close()
-        self._connections.clear()
-        self._any = None
+        self.cluster.close()
 
     def topics(self, names: Iterable[str] | None = None, *, auto_create: bool = False) -> list[Topic]:
         """The topics of these names, or all, by name."""
@@ -109,21 +96,25 @@ class Client:
             topics=None if names is None else [wanted(name=name) for name in names],
             allow_auto_topic_creation=auto_create,
         )
-        response: m.MetadataResponse = self._ask_any(request)
-        self._brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        response = self.cluster.refresh(request)
         return sorted((_topic(topic) for topic in response.topics), key=lambda topic: topic.name)
 
     def topic(self, name: str, *, auto_create: bool = False) -> Topic:
-        """One topic; KafkaError if it is not there."""
+        """One topic; ApiFailed if it is not there."""
         (topic,) = self.topics([name], auto_create=auto_create)
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise KafkaError(f"topic {name}", topic.error_code, "does not exist")
+            raise ApiFailed(f"topic {name}", topic.error_code, "does not exist")
         if topic.error_code:
-            raise KafkaError(f"topic {name}", topic.error_code)
+            raise ApiFailed(f"topic {name}", topic.error_code)
         return topic
 
     def create_topic(
-        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        configs: Mapping[str, str],
+        timeout_s: float,
     ) -> tuple[int, int]:
         """Number of partitions and replicas that the topic got."""
         request = m.CreateTopicsRequest(
@@ -138,21 +129,21 @@ class Client:
                     ],
                 )
             ],
-            timeout_ms=REQUEST_TIMEOUT_MS,
+            timeout_ms=int(timeout_s * 1000),
         )
-        response: m.CreateTopicsResponse = self._ask_any(request)
+        response: m.CreateTopicsResponse = self.cluster.ask_any(request, timeout_s * 1000)
         (result,) = response.topics
         if result.error_code:
-            raise KafkaError(f"topic {name}", result.error_code, result.error_message)
+            raise ApiFailed(f"topic {name}", result.error_code, result.error_message)
         return result.num_partitions, result.replication_factor
 
-    def delete_topics(self, names: list[str]) -> dict[str, KafkaError | None]:
+    def delete_topics(self, names: list[str], timeout_s: float) -> dict[str, ApiFailed | None]:
         """What became of each topic: None for a deleted one."""
         states = [m.DeleteTopicsRequest.DeleteTopicState(name=name) for name in names]
-        request = m.DeleteTopicsRequest(topic_names=names, topics=states, timeout_ms=REQUEST_TIMEOUT_MS)
-        response: m.DeleteTopicsResponse = self._ask_any(request)
+        request = m.DeleteTopicsRequest(topic_names=names, topics=states, timeout_ms=int(timeout_s * 1000))
+        response: m.DeleteTopicsResponse = self.cluster.ask_any(request, timeout_s * 1000)
         return {
-            result.name or "": KafkaError(f"topic {result.name}", result.error_code, result.error_message)
+            result.name or "": ApiFailed(f"topic {result.name}", result.error_code, result.error_message)
             if result.error_code
             else None
             for result in response.responses
@@ -163,10 +154,12 @@ class Client:
         resource = m.DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
         )
-        response: m.DescribeConfigsResponse = self._ask_any(m.DescribeConfigsRequest(resources=[resource]))
+        response: m.DescribeConfigsResponse = self.cluster.ask_any(
+            m.DescribeConfigsRequest(resources=[resource])
+        )
         (result,) = response.results
         if result.error_code:
-            raise KafkaError(f"settings of topic {name}", result.error_code, result.error_message)
+            raise ApiFailed(f"settings of topic {name}", result.error_code, result.error_message)
         return result.configs
 
     def offsets(self, topic: Topic, timestamp: int, partitions: Iterable[int]) -> dict[int, int]:
@@ -184,83 +177,45 @@ class Client:
                 ],
                 timeout_ms=REQUEST_TIMEOUT_MS,
             )
-            response: m.ListOffsetsResponse = self._ask(leader, request)
+            response: m.ListOffsetsResponse = self.cluster.ask(leader, request)
             for result in (part for one in response.topics for part in one.partitions):
                 if result.error_code:
-                    raise KafkaError(f"offsets of {topic.name}-{result.partition_index}", result.error_code)
+                    raise ApiFailed(f"offsets of {topic.name}-{result.partition_index}", result.error_code)
                 found[result.partition_index] = result.offset
         return found
 
-    def produce(self, topic: Topic, batches: Mapping[int, Buffer], acks: int) -> dict[int, KafkaError | None]:
-        """Sends one batch per partition; what became of each. The caller decides about another try."""
-        data = m.ProduceRequest.PartitionProduceData
-        results: dict[int, KafkaError | None] = {}
-        for leader, mine in _by_leader(topic, batches).items():
-            request = m.ProduceRequest(
-                acks=acks,
-                timeout_ms=REQUEST_TIMEOUT_MS,
-                topic_data=[
-                    m.ProduceRequest.TopicProduceData(
-                        name=topic.name,
-                        partition_data=[data(index=index, records=batch) for index, batch in mine.items()],
-                    )
-                ],
-            )
-            response: m.ProduceResponse | None = self._ask(leader, request)
-            if response is None:
-                results.update(dict.fromkeys(mine, None))
-                continue
-            for part in (part for one in response.responses for part in one.partition_responses):
-                what = f"partition {topic.name}-{part.index}"
-                failed = KafkaError(what, part.error_code, part.error_message) if part.error_code else None
-                results[part.index] = failed
-        return results
-
     def fetch(self, topic: Topic, positions: Mapping[int, int], max_wait_ms: int) -> list[Fetched]:
-        """Records from these positions on; waits for the first byte if there is none."""
-        by_leader = _by_leader(topic, positions)
+        """Records from these positions on, of all leaders at once; waits for the first byte of each."""
+        asked = [
+            self.cluster.start(leader, _fetch_request(topic, mine, max_wait_ms))
+            for leader, mine in _by_leader(topic, positions).items()
+        ]
         fetched: list[Fetched] = []
-        for leader, mine in by_leader.items():
-            partitions = [
-                m.FetchRequest.FetchPartition(
-                    partition=index, fetch_offset=offset, partition_max_bytes=PARTITION_BYTES_MAX
-                )
-                for index, offset in mine.items()
-            ]
-            request = m.FetchRequest(
-                max_wait_ms=max_wait_ms // len(by_leader),
-                min_bytes=1,
-                max_bytes=FETCH_BYTES_MAX,
-                topics=[m.FetchRequest.FetchTopic(topic=topic.name, partitions=partitions)],
-            )
-            response: m.FetchResponse = self._ask(leader, request)
+        for one in asked:
+            response: m.FetchResponse = self.cluster.finish(one)
             if response.error_code:
-                raise KafkaError(f"fetching {topic.name}", response.error_code)
+                raise ApiFailed(f"fetching {topic.name}", response.error_code)
             fetched += [
                 Fetched(part.partition_index, part.error_code, part.high_watermark, part.records or b"")
-                for one in response.responses
-                for part in one.partitions
+                for answer in response.responses
+                for part in answer.partitions
             ]
         return fetched
 
-    def _ask(self, node_id: int, request: m.Message) -> Any:
-        connection = self._connections.get(node_id)
-        if connection is None:
-            connection = self._connections[node_id] = Connection(*self._brokers[node_id])
-        return connection.call(request)
 
-    def _ask_any(self, request: m.Message) -> Any:
-        if self._any is None:
-            self._any = self._first_that_answers()
-        return self._any.call(request)
-
-    def _first_that_answers(self) -> Connection:
-        for host, port in self._bootstrap[:-1]:
-            try:
-                return Connection(host, port)
-            except CliError:
-                continue
-        return Connection(*self._bootstrap[-1])
+def _fetch_request(topic: Topic, positions: Mapping[int, int], max_wait_ms: int) -> m.FetchRequest:
+    partitions = [
+        m.FetchRequest.FetchPartition(
+            partition=index, fetch_offset=offset, partition_max_bytes=PARTITION_BYTES_MAX
+        )
+        for index, offset in positions.items()
+    ]
+    return m.FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=FETCH_BYTES_MAX,
+        topics=[m.FetchRequest.FetchTopic(topic=topic.name, partitions=partitions)],
+    )
 
 
 def _topic(topic: m.MetadataResponse.MetadataResponseTopic) -> Topic:
@@ -283,6 +238,6 @@ def _by_leader(topic: Topic, values: Mapping[int, _Value]) -> dict[int, dict[int
                 f"topic {topic.name} has no partition {index}, only 0 to {len(leaders) - 1}", USAGE_ERROR
             )
         if leader < 0:
-            raise KafkaError(f"partition {topic.name}-{index}", ErrorCode.LEADER_NOT_AVAILABLE)
+            raise ApiFailed(f"partition {topic.name}-{index}", ErrorCode.LEADER_NOT_AVAILABLE)
         split.setdefault(leader, {})[index] = value
     return split

@@ -6,11 +6,12 @@ from typing import BinaryIO
 
 import msgspec
 
-from mpbroker.cli.client import EARLIEST, LATEST, Client, Fetched, KafkaError, Topic
-from mpbroker.cli.connection import ConnectionLost
+from mpbroker.cli.client import EARLIEST, LATEST, Client, Fetched, Topic
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.retry import Retry
 from mpbroker.cli.template import Part, compile_template
+from mpbroker.cli.where import Where
+from mpbroker.client.errors import ApiFailed, ClientError, ConnectionLost
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import LOG_APPEND_TIME, Record
@@ -30,12 +31,12 @@ class Settings(msgspec.Struct, frozen=True):
     as_json: bool
 
 
-def consume(bootstrap: str, settings: Settings) -> None:
+def consume(where: Where, settings: Settings) -> None:
     """Prints until it has enough, the end is reached if that was asked for, or it is interrupted."""
     render = _render_json if settings.as_json else compile_template(settings.template)
-    where = parse_offset(settings.offset)
-    with Client(bootstrap) as client:
-        consumer = Consumer(client, settings, where)
+    start = parse_offset(settings.offset)
+    with Client(where) as client:
+        consumer = Consumer(client, settings, start)
         try:
             _print_all(consumer, render, sys.stdout.buffer)
         except KeyboardInterrupt:
@@ -104,21 +105,20 @@ class Consumer:
                 fetched = self._client.fetch(self._topic, self._positions, MAX_WAIT_MS)
                 for part in fetched:
                     if part.error_code:
-                        raise KafkaError(self._where(part.partition), part.error_code)
-            except (ConnectionLost, KafkaError) as error:
+                        raise ApiFailed(self._where(part.partition), part.error_code)
+            except (ConnectionLost, ApiFailed) as error:
                 self._recover(error)
                 continue
             self._retry.succeeded()
             return fetched
 
-    def _recover(self, error: CliError) -> None:
+    def _recover(self, error: ClientError) -> None:
         """Waits, connects anew and asks who leads now; raises when it is no use."""
         while True:
             self._retry.pause_or_raise(error)
-            self._client.disconnect()
             try:
                 self._topic = self._client.topic(self._settings.topic)
-            except (ConnectionLost, KafkaError) as again:
+            except (ConnectionLost, ApiFailed) as again:
                 error = again
             else:
                 return

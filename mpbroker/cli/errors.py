@@ -2,6 +2,8 @@
 
 RUNTIME_ERROR = 1
 USAGE_ERROR = 2
+# As a shell has it: 128 and the number of the signal.
+INTERRUPTED = 130
 
 
 class CliError(Exception):

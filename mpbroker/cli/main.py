@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
-from mpbroker.cli.errors import CliError
+from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
+from mpbroker.cli.where import Where
+from mpbroker.client.errors import ClientError, ConfigError
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
@@ -35,6 +37,17 @@ Bootstrap = Annotated[
         envvar="MPBROKER_BOOTSTRAP_SERVER",
         help="Where the broker is.",
     ),
+]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        help="Properties of Kafka's clients: security.protocol, sasl.*, ssl.*, timeouts.",
+    ),
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long to wait for the broker.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 LogDirs = Annotated[
@@ -118,44 +131,53 @@ def topic_create(
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="An existing topic is fine.")
     ] = False,
+    timeout: Timeout = 30.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
 ) -> None:
     """Create a topic."""
     from mpbroker.cli import topics
 
-    topics.create(bootstrap, name, partitions, replication_factor, config or [], if_not_exists=if_not_exists)
+    new = topics.New(name, partitions, replication_factor, config or [])
+    where = Where(bootstrap, command_config)
+    topics.create(where, new, timeout, if_not_exists=if_not_exists)
 
 
 @topic_app.command("list")
-def topic_list(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+def topic_list(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, command_config: CommandConfig = None, json: Json = False
+) -> None:
     """List all topics."""
     from mpbroker.cli import topics
 
-    topics.show_list(bootstrap, as_json=json)
+    topics.show_list(Where(bootstrap, command_config), as_json=json)
 
 
 @topic_app.command("describe")
 def topic_describe(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]…", help="Default: all.")] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
     """Partitions, offsets and changed settings of topics."""
     from mpbroker.cli import topics
 
-    topics.describe(bootstrap, names or [], as_json=json)
+    topics.describe(Where(bootstrap, command_config), names or [], as_json=json)
 
 
 @topic_app.command("delete")
 def topic_delete(
     names: Annotated[list[str], typer.Argument(metavar="NAME…")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    timeout: Timeout = 30.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
 ) -> None:
     """Delete topics and all their records."""
     from mpbroker.cli import topics
 
-    topics.delete(bootstrap, names, dry_run=dry_run)
+    topics.delete(Where(bootstrap, command_config), names, timeout, dry_run=dry_run)
 
 
 @app.command()
@@ -180,12 +202,13 @@ def produce(
         typer.Option("-X", metavar="KEY=VALUE", help="acks or compression by their names in other clients."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
 ) -> None:
     """Send each line of standard input as one record."""
     from mpbroker.cli import produce as command
 
     settings = command.Settings(topic, partition, key_separator, acks, compression)
-    command.produce(bootstrap, settings, properties or [])
+    command.produce(Where(bootstrap, command_config), settings, properties or [])
 
 
 @app.command()
@@ -214,13 +237,14 @@ def consume(
     ] = "%v\\n",
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
 ) -> None:
     """Print records of a topic as they come."""
     from mpbroker.cli import consume as command
 
     start = "beginning" if from_beginning else offset
     settings = command.Settings(topic, partition, start, count, exit_at_end, template, json)
-    command.consume(bootstrap, settings)
+    command.consume(Where(bootstrap, command_config), settings)
 
 
 @ctl_app.command("status")
@@ -252,6 +276,9 @@ def main() -> None:
         for line in str(error).splitlines():
             print(f"mpbroker: {line}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except ClientError as error:
+        print(f"mpbroker: {error}", file=sys.stderr)
+        sys.exit(USAGE_ERROR if isinstance(error, ConfigError) else RUNTIME_ERROR)
     except BrokenPipeError:
         # Whoever read our output has gone (`| head`); Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

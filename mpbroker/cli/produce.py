@@ -1,26 +1,39 @@
 """`mpbroker produce`: each line of standard input becomes a record.
 
 Lines are sent as they come: whatever one read brings is one batch per partition, so that typing is sent at
-once and a file in large pieces. Errors that pass (no leader yet, a topic that is just being created) are
-tried again; a lost connection is not, because nobody knows whether the batch was written.
+once and a file in large pieces. A thread reads ahead, a little; the main thread builds batches and speaks
+with the broker meanwhile. With acks=all a batch that was lost on the way is sent again and written once.
 """
 
 import os
+import queue
+import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from mpbroker.cli.client import Client, KafkaError, Topic
-from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.client import Client, Topic
+from mpbroker.cli.errors import INTERRUPTED, USAGE_ERROR, CliError
 from mpbroker.cli.partitioner import partition_for
 from mpbroker.cli.retry import Retry
-from mpbroker.records.builder import build_batch
+from mpbroker.cli.where import Where
+from mpbroker.client.errors import ApiFailed, ClientError
+from mpbroker.client.producer import Producer
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 
 READ_BYTES = 512 << 10
+# Below max.message.bytes, which is 1 MiB unless it was changed.
+BATCH_BYTES_MAX = 768 << 10
+# The most that lengths, deltas and attributes of a record without headers take.
+RECORD_OVERHEAD_BYTES = 24
+# No broker takes a larger request (socket.request.max.bytes).
+LINE_BYTES_MAX = 100 << 20
+GROUPS_AHEAD = 4
+FLUSH_AFTER_INTERRUPT_MS = 10_000
 CODECS = {codec.name.lower(): codec for codec in Codec}
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 # What -X takes: the names that Kafka's and librdkafka's producers have for the two settings there are.
@@ -42,13 +55,45 @@ class Settings(msgspec.Struct, frozen=True):
     compression: str
 
 
-def produce(bootstrap: str, settings: Settings, properties: Sequence[str] = ()) -> None:
-    """Sends standard input until it ends."""
+def produce(where: Where, settings: Settings, properties: Sequence[str] = ()) -> None:
+    """Sends standard input until it ends; after Ctrl-C what was read by then is still written."""
     settings = check(with_properties(settings, properties))
-    with Client(bootstrap) as client:
-        producer = Producer(client, settings)
-        for lines in read_lines(sys.stdin.fileno()):
-            producer.send(lines)
+    with Client(where) as client:
+        lines = Lines(client, settings)
+        interrupt = Interrupt(client.cluster.client.wakeup)
+        try:
+            _send_all(lines, Reader(sys.stdin.fileno(), client.cluster.client.wakeup), interrupt)
+        except ClientError as error:
+            raise CliError(f"{error}; {lines.producer.acknowledged} records are written") from error
+        if interrupt.came:
+            raise CliError(f"interrupted; {lines.producer.acknowledged} records are written", INTERRUPTED)
+
+
+class Interrupt:
+    """Ctrl-C ends the reading, and what was read is still written; a second one ends the command at once.
+
+    As a flag, because an exception could come in the middle of anything and leave it half done.
+    """
+
+    def __init__(self, wakeup: Callable[[], None]) -> None:
+        self.came = False
+        self._wakeup = wakeup
+        signal.signal(signal.SIGINT, self._interrupted)
+
+    def _interrupted(self, *_: object) -> None:
+        self.came = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._wakeup()
+
+
+def _send_all(lines: "Lines", reader: "Reader", interrupt: Interrupt) -> None:
+    reader.start()
+    while not reader.ended and not interrupt.came:
+        while lines.producer.has_room and (group := reader.take()):
+            lines.append(group)
+        if not reader.ended:
+            lines.producer.poll()
+    lines.producer.flush(FLUSH_AFTER_INTERRUPT_MS if interrupt.came else None)
 
 
 def with_properties(settings: Settings, properties: Sequence[str]) -> Settings:
@@ -75,75 +120,131 @@ def check(settings: Settings) -> Settings:
 def read_lines(descriptor: int, size: int = READ_BYTES) -> Iterator[list[bytes]]:
     """Lines without their ends, in groups as they arrive; a last line needs no end."""
     rest: list[bytes] = []
+    rest_bytes = 0
     while chunk := os.read(descriptor, size):
         *lines, last = chunk.split(b"\n")
         if lines:
             lines[0] = b"".join([*rest, lines[0]])
-            rest = []
+            rest, rest_bytes = [], 0
             yield lines
         rest.append(last)
+        rest_bytes += len(last)
+        if rest_bytes > LINE_BYTES_MAX:
+            raise CliError(f"a line is longer than {LINE_BYTES_MAX} bytes: no broker takes such a record")
     if tail := b"".join(rest):
         yield [tail]
 
 
-class Producer:
-    """Turns lines into batches and sees them written."""
+class Reader(threading.Thread):
+    """Reads a few groups ahead, so that memory stays bounded and the broker is not kept waiting."""
+
+    def __init__(self, descriptor: int, wakeup: Callable[[], None]) -> None:
+        # Nobody waits for a thread that waits for a terminal.
+        super().__init__(daemon=True, name="stdin")
+        self.ended = False
+        self._descriptor = descriptor
+        self._wakeup = wakeup
+        self._groups: queue.Queue[list[bytes] | BaseException] = queue.Queue(GROUPS_AHEAD)
+
+    def run(self) -> None:
+        try:
+            for group in read_lines(self._descriptor):
+                self._put(group)
+        except (OSError, CliError) as error:
+            self._put(error)
+        self._put([])
+
+    def take(self) -> list[bytes] | None:
+        """The next group if it is there. Raises what went wrong with reading."""
+        try:
+            group = self._groups.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(group, OSError):
+            raise CliError(f"cannot read standard input: {group.strerror}") from group
+        if isinstance(group, BaseException):
+            raise group
+        self.ended = not group
+        return group
+
+    def _put(self, group: list[bytes] | BaseException) -> None:
+        self._groups.put(group)
+        self._wakeup()
+
+
+class Lines:
+    """Turns lines into batches of partitions."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
-        self._client = client
         self._settings = settings
         self._separator = settings.key_separator.encode() if settings.key_separator else None
-        self._acks = ACKS[settings.acks]
-        self._codec = CODECS[settings.compression]
-        self._topic = self._find_topic()
+        topic = _find_topic(client, settings.topic)
+        self._partitions = len(topic.partitions)
+        if settings.partition >= self._partitions:
+            raise CliError(
+                f"topic {topic.name} has no partition {settings.partition}, only 0 to {self._partitions - 1}",
+                USAGE_ERROR,
+            )
         self._next_partition = 0
+        self.producer = Producer(
+            client.cluster,
+            topic.name,
+            acks=ACKS[settings.acks],
+            codec=CODECS[settings.compression],
+            delivery_timeout_ms=client.config.delivery_timeout_ms,
+            trouble=_say,
+        )
 
-    def send(self, lines: list[bytes]) -> None:
-        """Returns when all these lines are acknowledged."""
-        pending = {
-            partition: build_batch(records, codec=self._codec)
-            for partition, records in self._distribute(lines).items()
-        }
-        retry = Retry()
-        while pending:
-            results = self._client.produce(self._topic, pending, self._acks)
-            pending = {index: batch for index, batch in pending.items() if results.get(index) is not None}
-            for error in filter(None, results.values()):
-                retry.pause_or_raise(error)
-                self._topic = self._find_topic()
-
-    def _find_topic(self) -> Topic:
-        """The topic, created by the broker if it does that; it may take a moment to have leaders."""
-        retry = Retry()
-        while True:
-            try:
-                topic = self._client.topic(self._settings.topic, auto_create=True)
-            except KafkaError as error:
-                retry.pause_or_raise(error)
-                continue
-            without_leader = [part for part in topic.partitions if part.leader < 0]
-            if not without_leader:
-                return topic
-            part = without_leader[0]
-            retry.pause_or_raise(KafkaError(f"partition {topic.name}-{part.index}", part.error_code))
-
-    def _distribute(self, lines: list[bytes]) -> dict[int, list[NewRecord]]:
-        """Records by partition: the one asked for, else the key's, else a different one for each group."""
+    def append(self, lines: list[bytes]) -> None:
+        """One batch per partition: the one asked for, else the key's, else another one for each group."""
         now_ms = time.time_ns() // 1_000_000
-        count = len(self._topic.partitions)
-        keyless = self._next_partition % count
+        keyless = self._next_partition % self._partitions
         self._next_partition += 1
         distributed: dict[int, list[NewRecord]] = {}
         for line in lines:
             key, value = self._split(line)
             partition = self._settings.partition
             if partition < 0:
-                partition = keyless if key is None else partition_for(key, count)
+                partition = keyless if key is None else partition_for(key, self._partitions)
             distributed.setdefault(partition, []).append(NewRecord(value=value, key=key, timestamp=now_ms))
-        return distributed
+        for partition, records in distributed.items():
+            for batch in _cut(records):
+                self.producer.append(partition, batch)
 
     def _split(self, line: bytes) -> tuple[bytes | None, bytes]:
         if self._separator is None:
             return None, line
         key, found, value = line.partition(self._separator)
         return (key, value) if found else (None, line)
+
+
+def _cut(records: list[NewRecord]) -> Iterator[list[NewRecord]]:
+    """In batches that every broker takes; short lines take more room as records."""
+    first = size = 0
+    for index, record in enumerate(records):
+        own = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+        if index > first and size + own > BATCH_BYTES_MAX:
+            yield records[first:index]
+            first, size = index, 0
+        size += own
+    yield records[first:]
+
+
+def _find_topic(client: Client, name: str) -> Topic:
+    """The topic, created by the broker if it does that; it may take a moment to have leaders."""
+    retry = Retry()
+    while True:
+        try:
+            topic = client.topic(name, auto_create=True)
+        except ApiFailed as error:
+            retry.pause_or_raise(error)
+            continue
+        without_leader = [part for part in topic.partitions if part.leader < 0]
+        if not without_leader:
+            return topic
+        part = without_leader[0]
+        retry.pause_or_raise(ApiFailed(f"partition {topic.name}-{part.index}", part.error_code))
+
+
+def _say(text: str) -> None:
+    print(f"mpbroker: {text}", file=sys.stderr)

@@ -2,9 +2,7 @@
 
 import time
 
-from mpbroker.cli.client import KafkaError
-from mpbroker.cli.connection import ConnectionLost
-from mpbroker.cli.errors import CliError
+from mpbroker.client.errors import ApiFailed, ClientError, ConnectionLost
 
 GIVE_UP_AFTER_SECONDS = 30.0
 PAUSE_SECONDS = 0.1
@@ -20,11 +18,9 @@ class Retry:
     def succeeded(self) -> None:
         self._deadline = time.monotonic() + self._give_up_after_seconds
 
-    def pause_or_raise(self, error: CliError) -> None:
+    def pause_or_raise(self, error: ClientError) -> None:
         """Waits a little, or raises the error if it is final or has lasted too long."""
-        passing = isinstance(error, ConnectionLost) or (
-            isinstance(error, KafkaError) and error.code.retriable
-        )
+        passing = isinstance(error, ConnectionLost) or (isinstance(error, ApiFailed) and error.code.retriable)
         if not passing or time.monotonic() >= self._deadline:
             raise error
         time.sleep(PAUSE_SECONDS)

@@ -1,45 +1,55 @@
 """`mpbroker topic`: create, list, describe, delete."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from mpbroker.cli.client import EARLIEST, LATEST, Client, KafkaError, Topic
+from mpbroker.cli.client import EARLIEST, LATEST, Client, Topic
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.output import print_json, print_table
+from mpbroker.cli.where import Where
+from mpbroker.client.errors import ApiFailed
 from mpbroker.protocol.errors import ErrorCode
 
 DYNAMIC_TOPIC_CONFIG = 1
 
 
-def create(
-    bootstrap: str,
-    name: str,
-    partitions: int,
-    replication_factor: int,
-    settings: list[str],
-    *,
-    if_not_exists: bool,
-) -> None:
+class New(NamedTuple):
+    """A topic to be; numbers of -1 are as the broker is set, `settings` are KEY=VALUE."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    settings: list[str]
+
+
+def create(where: Where, new: New, timeout_s: float, *, if_not_exists: bool) -> None:
     """Creates one topic and says what it got."""
-    configs = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise CliError(f"'{setting}' is not KEY=VALUE", USAGE_ERROR)
-        configs[key.strip()] = value
-    with Client(bootstrap) as client:
+    configs = dict(parse_setting(setting) for setting in new.settings)
+    with Client(where) as client:
         try:
-            got, replicas = client.create_topic(name, partitions, replication_factor, configs)
-        except KafkaError as error:
+            got, replicas = client.create_topic(
+                new.name, new.partitions, new.replication_factor, configs, timeout_s
+            )
+        except ApiFailed as error:
             if if_not_exists and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
-                print(f"topic {name} exists already")
+                print(f"topic {new.name} exists already")
                 return
             raise
-    print(f"created topic {name} with {got} partition(s), {replicas} replica(s)")
+    print(f"created topic {new.name} with {got} partition(s), {replicas} replica(s)")
 
 
-def show_list(bootstrap: str, *, as_json: bool) -> None:
+def parse_setting(text: str) -> tuple[str, str]:
+    """KEY=VALUE, both of them there."""
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not key:
+        raise CliError(f"-c {text}: this is not KEY=VALUE", USAGE_ERROR)
+    if not value:
+        raise CliError(f"-c {text}: {key} has no value; leave it out to have the broker's", USAGE_ERROR)
+    return key, value
+
+
+def show_list(where: Where, *, as_json: bool) -> None:
     """All topics the broker shows, internal ones marked."""
-    with Client(bootstrap) as client:
+    with Client(where) as client:
         topics = client.topics()
     rows = [
         {
@@ -58,9 +68,9 @@ def show_list(bootstrap: str, *, as_json: bool) -> None:
         print("no topics")
 
 
-def describe(bootstrap: str, names: list[str], *, as_json: bool) -> None:
+def describe(where: Where, names: list[str], *, as_json: bool) -> None:
     """Partitions with their offsets, and the settings a topic has of its own."""
-    with Client(bootstrap) as client:
+    with Client(where) as client:
         found = [client.topic(name) for name in names] if names else client.topics()
         documents = [_describe(client, topic) for topic in found]
     if as_json:
@@ -73,16 +83,16 @@ def describe(bootstrap: str, names: list[str], *, as_json: bool) -> None:
         print_table(list(rows[0]), [list(row.values()) for row in rows], title=title)
 
 
-def delete(bootstrap: str, names: list[str], *, dry_run: bool) -> None:
+def delete(where: Where, names: list[str], timeout_s: float, *, dry_run: bool) -> None:
     """Deletes topics; one that cannot be deleted does not save the others."""
-    with Client(bootstrap) as client:
+    with Client(where) as client:
         if dry_run:
             for topic in [client.topic(name) for name in names]:
                 records = sum(row["end_offset"] - row["start_offset"] for row in _partitions(client, topic))
                 count = len(topic.partitions)
                 print(f"would delete topic {topic.name}: {count} partition(s), {records} offset(s)")
             return
-        results = client.delete_topics(names)
+        results = client.delete_topics(names, timeout_s)
     for name, error in results.items():
         if error is None:
             print(f"deleted topic {name}")

@@ -12,6 +12,7 @@ import msgspec
 
 from mpbroker.config.keys import INT_MAX, LONG_MAX, ConfigType, Key, table_of
 from mpbroker.config.listeners import DEFAULT_PROTOCOL_MAP, Listener
+from mpbroker.config.security import SecuritySettings
 from mpbroker.config.workers import MAX_HANDLERS, MAX_PROCESSORS, default_workers
 
 BOOLEAN, DOUBLE, INT, LIST = ConfigType.BOOLEAN, ConfigType.DOUBLE, ConfigType.INT, ConfigType.LIST
@@ -48,7 +49,7 @@ def _default_listeners() -> tuple[Listener, ...]:
     return (Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092),)
 
 
-class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
     """Everything a process of the broker may want to know about its configuration."""
 
     # identity and addresses
@@ -137,6 +138,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     connections_max_idle_ms: Annotated[
         int, Key(LONG, "Close connections idle for this long; negative: never.")
     ] = 600_000
+    connection_failed_authentication_delay_ms: Annotated[
+        int, Key(INT, "How long a failed authentication is held back before it is answered.", at_least=0)
+    ] = 100
     max_connections: Annotated[int, Key(INT, "Connections that may be open at once.", at_least=0)] = INT_MAX
     fetch_max_bytes: Annotated[int, Key(INT, "Upper limit of one fetch response.", at_least=1024)] = (
         57_671_680
@@ -351,6 +355,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     # Where each key that was set was written ("server.properties:12", "--handlers"): Kafka key → place.
     origins: dict[str, str] = msgspec.field(default_factory=dict)
+    # Security settings by listener name, and by `NAME/MECHANISM` (security.resolve).
+    listener_security: dict[str, SecuritySettings] = msgspec.field(default_factory=dict)
+
+    def security_of(self, listener: str, mechanism: str = "") -> SecuritySettings:
+        """What holds for a listener, or for one of its mechanisms."""
+        return self.listener_security.get(f"{listener}/{mechanism}" if mechanism else listener, self)
 
     @property
     def roll_ms(self) -> int:

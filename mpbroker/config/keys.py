@@ -17,7 +17,19 @@ INT_MIN = -(2**31)
 LONG_MAX = 2**63 - 1
 LONG_MIN = -(2**63)
 
-Value = bool | int | float | str | tuple[str, ...] | None
+
+class Secret(msgspec.Struct, frozen=True, gc=False):
+    """A password or key. Only whoever asks for `text` sees it."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return "[hidden]"
+
+    __str__ = __repr__
+
+
+Value = bool | int | float | str | tuple[str, ...] | Secret | None
 
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
@@ -103,6 +115,8 @@ class Key(msgspec.Struct, frozen=True):
                 return float(text)
             case ConfigType.LIST:
                 return tuple(part.strip() for part in text.split(",")) if text else ()
+            case ConfigType.PASSWORD:
+                return Secret(text)
             case _:
                 return text
 
@@ -153,8 +167,8 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
 
 
 def format_value(value: Any) -> str | None:
-    """Text of a value as Kafka's tools print it; None stays None (null on the wire)."""
-    if value is None:
+    """Text of a value as Kafka's tools print it; None stays None (null on the wire), as do secrets."""
+    if value is None or isinstance(value, Secret):
         return None
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -18,21 +18,21 @@ from mpbroker.config.broker import BROKER_KEYS
 ALIASES = {"log.dir": "log.dirs", "broker.id": "node.id"}
 HANDLED = ("controller.listener.names", "process.roles")
 
-_SECURITY = "TLS, SASL and authorization are not built yet"
+_SECURITY = "authorization is not built yet"
+_NOT_OURS = "TLS and SASL here have no such setting"
 _QUOTAS = "connection limits are not built yet"
 _PLUGINS = "Java plug-ins cannot be loaded"
 REFUSED: dict[str, str] = {
-    "ssl.": _SECURITY,
-    "sasl.": _SECURITY,
-    "security.": _SECURITY,
-    "listener.name.": "settings of a single listener are not built yet",
+    "ssl.": _NOT_OURS,
+    "sasl.": _NOT_OURS,
+    "security.": _NOT_OURS,
+    "listener.name.": "this setting cannot be given for a single listener",
     "authorizer.class.name": _SECURITY,
     "super.users": _SECURITY,
     "allow.everyone.if.no.acl.found": _SECURITY,
     "principal.builder.class": _PLUGINS,
-    "connections.max.reauth.ms": _SECURITY,
-    "delegation.token.": _SECURITY,
-    "password.encoder.": _SECURITY,
+    "delegation.token.": "delegation tokens are not built",
+    "password.encoder.": _NOT_OURS,
     "max.connections.per.ip": _QUOTAS,
     "max.connection.creation.rate": _QUOTAS,
     "client.quota.callback.class": _PLUGINS,
@@ -49,6 +49,17 @@ _GROUPS = "consumer groups are not built yet"
 _TRANSACTIONS = "transactions are not built yet"
 _SINGLE_NODE = "this broker is a single node without replicas"
 _METRICS = "metrics are not reported through Java classes"
+_PROVIDERS = "OpenSSL is used, not Java's providers"
+HARMLESS: dict[str, str] = {
+    "ssl.protocol": "ssl.enabled.protocols says which versions are accepted",
+    "ssl.provider": _PROVIDERS,
+    "ssl.keymanager.algorithm": _PROVIDERS,
+    "ssl.trustmanager.algorithm": _PROVIDERS,
+    "ssl.secure.random.implementation": _PROVIDERS,
+    "ssl.endpoint.identification.algorithm": "it is about connections that a broker makes",
+    "sasl.mechanism.inter.broker.protocol": "this broker is a single node without replicas",
+    "security.inter.broker.protocol": "this broker is a single node without replicas",
+}
 WARNED: dict[str, str] = {
     "group.share.": "share groups are not built yet",
     "group.": _GROUPS,
@@ -75,14 +86,14 @@ def is_known(key: str) -> bool:
 
 def refusal(key: str, value: str) -> str | None:
     """Why this value must not be ignored; None when a warning is enough."""
-    if value == (_kafka_defaults().get(key) or ""):
+    if key in HARMLESS or value == (_kafka_defaults().get(key) or ""):
         return None
     return _reason(REFUSED, key)
 
 
 def no_effect(key: str) -> str:
     """Why the setting does nothing here."""
-    return _reason(REFUSED, key) or _reason(WARNED, key) or _NO_EFFECT
+    return HARMLESS.get(key) or _reason(REFUSED, key) or _reason(WARNED, key) or _NO_EFFECT
 
 
 def nearest(key: str) -> str | None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from mpbroker.config import known, listeners, properties
+from mpbroker.config import known, listeners, properties, security
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
-from mpbroker.config.keys import LONG_MAX, ConfigError, Problem, Value, field_name
+from mpbroker.config.keys import LONG_MAX, ConfigError, ConfigType, Problem, Value, field_name
 
 _LISTENER_KEYS = ("listeners", "advertised.listeners", "listener.security.protocol.map")
 
@@ -47,8 +47,10 @@ def load(path: Path | None = None, overrides: Sequence[str] = (), flags: Sequenc
     _merge(settings, _from_file(path), warnings)
     _merge(settings, _from_overrides(overrides, problems), warnings)
     _merge(settings, [_Setting(flag.key, flag.value, flag.name) for flag in flags], warnings)
+    of_listeners = _take_prefixed(settings)
     values = _values(_supported(settings, problems, warnings), problems)
     _add_listeners(values, settings, problems, warnings)
+    _add_security(values, of_listeners, settings, problems)
     if problems:
         raise ConfigError(sorted(problems, key=_line))
     origins = {key: setting.origin for key, setting in settings.items() if key in BROKER_KEYS}
@@ -84,11 +86,22 @@ def _from_overrides(overrides: Sequence[str], problems: list[Problem]) -> list[_
     settings = []
     for override in overrides:
         key, equals, text = override.partition("=")
-        if equals and key.strip():
+        if equals and key.strip() and _is_secret(key.strip()):
+            why = f"{key.strip()} is a secret, and a command line can be read by everybody on this host"
+            problems.append(Problem(key.strip(), "-o", f"{why}: write it into the properties file"))
+        elif equals and key.strip():
             settings.append(_Setting(key.strip(), text, "-o"))
         else:
             problems.append(Problem(override, "-o", f"'{override}' is not key=value"))
     return settings
+
+
+def _is_secret(key: str) -> bool:
+    return any(
+        key == name or key.endswith(f".{name}")
+        for name, one in BROKER_KEYS.items()
+        if one.type is ConfigType.PASSWORD
+    )
 
 
 def _merge(settings: dict[str, _Setting], more: Iterable[_Setting], warnings: list[Problem]) -> None:
@@ -100,6 +113,42 @@ def _merge(settings: dict[str, _Setting], more: Iterable[_Setting], warnings: li
             message = f"{setting.key} given here beats the one given in {before.origin}"
             warnings.append(Problem(key, setting.origin, message))
         settings[key] = _Setting(key, setting.text, setting.origin)
+
+
+def _take_prefixed(settings: dict[str, _Setting]) -> list[_Setting]:
+    """Takes what is meant for one listener out of the settings."""
+    keys = [key for key in settings if security.names_setting(key)]
+    return [settings.pop(key) for key in keys]
+
+
+def _add_security(
+    values: dict[str, Any],
+    of_listeners: list[_Setting],
+    settings: dict[str, _Setting],
+    problems: list[Problem],
+) -> None:
+    """Resolves the security settings of each listener, and refuses those that cannot be served safely."""
+    served = values.get("listeners") or BrokerConfig().listeners
+    protocols = {listener.name: listener.protocol for listener in served}
+    overrides: dict[tuple[str, str], dict[str, Value]] = {}
+    for setting in of_listeners:
+        try:
+            listener, mechanism, key = security.prefixed(setting.key, set(protocols))
+            value = key.parse(setting.text)
+        except ValueError as error:
+            problems.append(Problem(setting.key, setting.origin, str(error)))
+        else:
+            overrides.setdefault((listener, mechanism), {})[field_name(key.name)] = value
+    own = {name: values[name] for name in security.SecuritySettings.__struct_fields__ if name in values}
+    resolved = security.resolve(security.SecuritySettings(**own), protocols, overrides)
+    values["listener_security"] = resolved
+    if listeners.not_built(served):
+        return
+    origin = settings["listeners"].origin if "listeners" in settings else ""
+    for name, protocol in protocols.items():
+        problems.extend(
+            Problem("listeners", origin, why) for why in security.missing(name, protocol, resolved)
+        )
 
 
 def _supported(
@@ -232,6 +281,13 @@ def _contradictions(config: BrokerConfig) -> list[Problem]:
             "default.replication.factor",
             f"default.replication.factor={config.default_replication_factor} needs more than this "
             "single node; set it to 1, or mpbroker.replication.factor.clamp=true to get one replica instead",
+        )
+    delay_ms, idle_ms = config.connection_failed_authentication_delay_ms, config.connections_max_idle_ms
+    if 0 <= idle_ms <= delay_ms:
+        wrong(
+            "connection.failed.authentication.delay.ms",
+            f"connection.failed.authentication.delay.ms={delay_ms} must be below "
+            f"connections.max.idle.ms={idle_ms}",
         )
     lag_min, lag_max = config.log_cleaner_min_compaction_lag_ms, config.log_cleaner_max_compaction_lag_ms
     if lag_min > lag_max:

@@ -25,17 +25,23 @@ SPOKEN = (
     ApiKey.CREATE_TOPICS,
     ApiKey.DELETE_TOPICS,
     ApiKey.DESCRIBE_CONFIGS,
+    ApiKey.INIT_PRODUCER_ID,
 )
 
 
 class FakeBroker:
-    """Partitions are lists of batches. `refuse` and `hang_up` make the next requests of an API fail."""
+    """Partitions are lists of batches. `refuse` and `hang_up` make the next requests of an API fail.
+
+    `swallow_answer` does what was asked and then closes. Sequences of producers are checked as a broker does.
+    """
 
     def __init__(self) -> None:
         self.topics: dict[str, list[bytearray]] = {}
         self.configs: dict[str, dict[str, str]] = {}
         self.refuse: dict[ApiKey, list[ErrorCode]] = {}
         self.hang_up: list[ApiKey] = []
+        self.swallow_answer: list[ApiKey] = []
+        self.next_sequence: dict[tuple[str, int, int], int] = {}
         self.only_api_versions_v0 = False
         self.requests: list[tuple[ApiKey, int]] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -50,6 +56,7 @@ class FakeBroker:
             ApiKey.CREATE_TOPICS: self._create_topics,
             ApiKey.DELETE_TOPICS: self._delete_topics,
             ApiKey.DESCRIBE_CONFIGS: self._describe_configs,
+            ApiKey.INIT_PRODUCER_ID: lambda _request: m.InitProducerIdResponse(producer_id=4711),
         }
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -92,6 +99,9 @@ class FakeBroker:
                     response = self._handlers[key](request)
                     if key is ApiKey.PRODUCE and request.acks == 0:
                         continue
+                if key in self.swallow_answer:
+                    self.swallow_answer.remove(key)
+                    return
                 for segment in encode_response_frame(key, version, header.correlation_id, response):
                     connection.sendall(segment)
 
@@ -191,12 +201,26 @@ class FakeBroker:
             result = m.ProduceResponse.PartitionProduceResponse(index=data.index, error_code=code)
             if not code:
                 assert data.records is not None
-                batch = bytearray(data.records)
-                assign_offset_and_epoch(batch, self.end_offset(topic.name, data.index), 0)
-                self.topics[topic.name][data.index] += batch
+                result.error_code = self._append(topic.name, data.index, bytearray(data.records))
             results.append(result)
         answer = m.ProduceResponse.TopicProduceResponse(name=topic.name, partition_responses=results)
         return m.ProduceResponse(responses=[answer])
+
+    def _append(self, topic: str, partition: int, batch: bytearray) -> ErrorCode:
+        header = frame_at(batch, 0)
+        assert header is not None
+        if header.producer_id >= 0:
+            key = (topic, partition, header.producer_id)
+            expected = self.next_sequence.get(key, 0)
+            if header.base_sequence != expected:
+                known = header.base_sequence < expected
+                return (
+                    ErrorCode.DUPLICATE_SEQUENCE_NUMBER if known else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+                )
+            self.next_sequence[key] = expected + header.last_offset_delta + 1
+        assign_offset_and_epoch(batch, self.end_offset(topic, partition), 0)
+        self.topics[topic][partition] += batch
+        return ErrorCode.NONE
 
     def _fetch(self, request: m.FetchRequest) -> m.Message:
         (topic,) = request.topics

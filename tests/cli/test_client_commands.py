@@ -107,15 +107,28 @@ def test_errors_that_stay_end_the_command(broker: "FakeBroker") -> None:
     broker.refuse[ApiKey.PRODUCE] = [ErrorCode.MESSAGE_TOO_LARGE]
     assert b"(MESSAGE_TOO_LARGE)" in run(broker, "produce", "t", lines=b"x\n", code=1).stderr
     broker.hang_up = [ApiKey.PRODUCE]
-    lost = run(broker, "produce", "t", lines=b"x\n", code=1)
+    lost = run(broker, "produce", "t", "--acks", "1", lines=b"x\n", code=1)
     assert b"was lost: closed by the broker" in lost.stderr
+    assert b"0 records are written" in lost.stderr
     assert broker.end_offset("t", 0) == 0
+
+
+def test_a_lost_connection_neither_loses_nor_doubles_a_record(broker: "FakeBroker") -> None:
+    """Whether the batch had been written, or the connection broke before."""
+    lines = b"".join(b"%d\n" % number for number in range(300_000))
+    for lost in (broker.hang_up, broker.swallow_answer):
+        broker.topics["t"] = [bytearray()]
+        broker.next_sequence.clear()
+        lost += [ApiKey.PRODUCE, ApiKey.PRODUCE]
+        stderr = run(broker, "produce", "t", lines=lines).stderr
+        assert b"was lost: closed by the broker" in stderr
+        assert run(broker, "consume", "t", "--from-beginning", "-e").stdout == lines
 
 
 def test_an_old_broker_is_asked_again_in_version_0(broker: "FakeBroker") -> None:
     broker.only_api_versions_v0 = True
     run(broker, "topic", "list")
-    assert [version for key, version in broker.requests if key is ApiKey.API_VERSIONS] == [3, 0]
+    assert [version for key, version in broker.requests if key is ApiKey.API_VERSIONS] == [4, 0]
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from mpbroker.cli.client import parse_address
 from mpbroker.cli.consume import parse_offset
-from mpbroker.cli.errors import CliError
 from mpbroker.cli.partitioner import murmur2, partition_for
 from mpbroker.cli.produce import read_lines
 from mpbroker.cli.template import compile_template
+from mpbroker.client.config import parse_servers
+from mpbroker.client.errors import ConfigError
 from mpbroker.records.record import Record
 
 
@@ -68,10 +68,10 @@ def test_offsets(text: str, position: int) -> None:
     [("h:1", ("h", 1)), ("h", ("h", 9092)), ("[::1]:5", ("::1", 5)), ("[::1]", ("::1", 9092))],
 )
 def test_addresses(address: str, parsed: tuple[str, int]) -> None:
-    assert parse_address(address) == parsed
+    assert parse_servers(address) == [parsed]
 
 
 @pytest.mark.parametrize("address", ["", ":1", "h:0", "h:70000", "h:x"])
 def test_bad_addresses(address: str) -> None:
-    with pytest.raises(CliError, match="is not HOST:PORT"):
-        parse_address(address)
+    with pytest.raises(ConfigError, match="is not HOST:PORT"):
+        parse_servers(address)

@@ -40,11 +40,12 @@ def test_later_sources_beat_earlier_ones_and_say_so(tmp_path: Path) -> None:
 
 def test_every_problem_is_named_with_file_and_line(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
-    path.write_text("# comment\nnum.partition=3\nnum.io.threads=none\n\nlisteners=SSL://:9093\n")
+    path.write_text("# comment\nnum.partition=3\nnum.io.threads=none\n\nlisteners=OTHER://:9093\n")
     assert problems(path=path).splitlines() == [
         f"{path}:2: unknown setting num.partition; did you mean num.partitions?",
         f"{path}:3: Invalid value none for configuration num.io.threads: Not a number of type INT",
-        f"{path}:5: listener SSL://:9093 needs SSL, which is not built yet; only PLAINTEXT can be served",
+        f"{path}:5: listeners: listener OTHER has no security protocol; map it in "
+        "listener.security.protocol.map, for example OTHER:PLAINTEXT",
     ]
 
 
@@ -73,8 +74,13 @@ def test_every_problem_is_named_with_file_and_line(tmp_path: Path) -> None:
         ("listeners=PLAINTEXT://0.0.0.0:9092", "clients cannot connect to 0.0.0.0"),
         ("advertised.listeners=SSL://h:1", "needs SSL"),
         ("process.roles=controller", "must contain broker"),
-        ("ssl.client.auth=required", "cannot be honoured: TLS"),
-        ("listener.name.internal.ssl.client.auth=none", "settings of a single listener"),
+        ("ssl.client.auth=sometimes", "String must be one of: none, requested, required"),
+        ("ssl.engine.factory.class=a.B", "cannot be honoured: TLS and SASL here have no such setting"),
+        ("listener.name.internal.ssl.client.auth=none", "there is no listener INTERNAL"),
+        ("listener.name.plaintext.num.network.threads=1", "cannot be given for a single listener"),
+        ("ssl.keystore.password=changeit", "a command line can be read by everybody"),
+        ("listener.name.x.plain.sasl.jaas.config=a", "a command line can be read by everybody"),
+        ("connection.failed.authentication.delay.ms=600000", "must be below connections.max.idle.ms"),
         ("authorizer.class.name=kafka.Foo", "authorization"),
         ("completely.unlike.anything=1", "unknown setting completely.unlike.anything"),
     ],
@@ -103,7 +109,7 @@ def test_advertised_name_must_be_a_listener() -> None:
     ("override", "message"),
     [
         ("group.initial.rebalance.delay.ms=0", "consumer groups are not built yet"),
-        ("ssl.client.auth=none", "TLS, SASL and authorization are not built yet"),
+        ("ssl.protocol=TLSv1.3", "ssl.enabled.protocols says which versions"),
         ("replica.lag.time.max.ms=1", "single node"),
         ("background.threads=4", "no such setting"),
         ("log.retention.hours=1", "deletion by age or size is not built yet"),
@@ -184,6 +190,7 @@ def test_supported_and_unsupported_keys_do_not_overlap() -> None:
         "log.workers",
         "handler.hang.timeout.ms",
         "mpbroker.replication.factor.clamp",
+        "mpbroker.sasl.oauthbearer.required.scope",
     }
     assert not set(ALIASES) & set(BROKER_KEYS)
 

@@ -1,0 +1,1 @@
+"""Kafka's network client: selector, connections, requests in flight, metadata, idempotent producer."""

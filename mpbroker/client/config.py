@@ -1,0 +1,251 @@
+"""Settings of a client by the names that Kafka gives them (CommonClientConfigs, SslConfigs, SaslConfigs).
+
+Read from a mapping, which comes from a properties file or from options of another program. Librdkafka's names
+for files and passwords are understood too. What cannot be honoured is refused, never left out silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mpbroker.client.errors import ConfigError
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+DEFAULT_PORT = 9092
+# Families of settings in which an unknown name is an error: leaving one out could open what was to be closed.
+GUARDED = ("security.", "ssl.", "sasl.")
+
+
+class ClientConfig(msgspec.Struct, frozen=True):
+    """Defaults are those of Kafka's clients, unless a comment says why not."""
+
+    client_id: str = "mpbroker"
+    security_protocol: str = "PLAINTEXT"
+    request_timeout_ms: int = 30_000
+    default_api_timeout_ms: int = 60_000
+    delivery_timeout_ms: int = 120_000
+    connections_max_idle_ms: int = 540_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    socket_connection_setup_timeout_ms: int = 10_000
+    socket_connection_setup_timeout_max_ms: int = 30_000
+    max_in_flight_requests_per_connection: int = 5
+    metadata_max_age_ms: int = 300_000
+    # The kernel sizes its buffers better than a fixed 128 and 64 KiB do.
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1
+    # What a stranger may make this process allocate; Kafka's client has no limit.
+    receive_max_bytes: int = 1 << 30
+    sasl_mechanism: str = ""
+    sasl_username: str = ""
+    sasl_password: str = ""
+    ssl_truststore_location: str = ""
+    ssl_truststore_certificates: str = ""
+    ssl_keystore_location: str = ""
+    ssl_keystore_key: str = ""
+    ssl_keystore_certificate_chain: str = ""
+    ssl_certificate_location: str = ""
+    ssl_key_location: str = ""
+    ssl_key_password: str = ""
+    ssl_endpoint_identification_algorithm: str = "https"
+    ssl_enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
+    ssl_cipher_suites: tuple[str, ...] = ()
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.security_protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+
+def parse_servers(text: str) -> list[tuple[str, int]]:
+    """`host:port,…`, IPv6 hosts in brackets; without a port it is Kafka's 9092. Raises ConfigError."""
+    servers = [_server(address.strip()) for address in text.split(",") if address.strip()]
+    if not servers:
+        raise ConfigError(f"'{text}' is not HOST:PORT")
+    return servers
+
+
+def _server(address: str) -> tuple[str, int]:
+    host, colon, port = address.rpartition(":")
+    if not colon or address.endswith("]"):
+        host, port = address, str(DEFAULT_PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(f"'{address}' is not HOST:PORT")
+    return host, int(port)
+
+
+def from_properties(
+    properties: Mapping[str, str], base: ClientConfig | None = None
+) -> tuple[ClientConfig, list[str]]:
+    """The settings, and the names that mean nothing to this client. Raises ConfigError."""
+    values: dict[str, Any] = {}
+    unknown = []
+    for name, text in properties.items():
+        if name in _NAMES:
+            attribute, parse = _NAMES[name]
+            values[attribute] = parse(name, text.strip())
+        elif name in _ONLY:
+            _check_only(name, text.strip())
+        elif name == "sasl.jaas.config":
+            values.update(_of_jaas(text))
+        elif name.startswith(GUARDED):
+            raise ConfigError(f"{name} is not supported by this client")
+        else:
+            unknown.append(name)
+    config = msgspec.structs.replace(base or ClientConfig(), **values)
+    _check(config)
+    return config, unknown
+
+
+def _text(_name: str, text: str) -> str:
+    return text
+
+
+def _list(_name: str, text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _number(lowest: int) -> Callable[[str, str], int]:
+    def parse(name: str, text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise ConfigError(f"{name}={text} is not a number") from None
+        if number < lowest:
+            raise ConfigError(f"{name}={text}: the least is {lowest}")
+        return number
+
+    return parse
+
+
+def _one_of(*allowed: str) -> Callable[[str, str], str]:
+    def parse(name: str, text: str) -> str:
+        if text.upper() not in allowed:
+            raise ConfigError(f"{name}={text} is not one of {', '.join(allowed)}")
+        return text.upper()
+
+    return parse
+
+
+def _file(name: str, text: str) -> str:
+    if not Path(text).is_file():
+        raise ConfigError(f"{name}: there is no file {text}")
+    return text
+
+
+def _identification(name: str, text: str) -> str:
+    if text.lower() not in ("https", ""):
+        raise ConfigError(f"{name}={text} is neither https nor empty")
+    return text.lower()
+
+
+_NAMES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "client.id": ("client_id", _text),
+    "security.protocol": ("security_protocol", _one_of(*PROTOCOLS)),
+    "request.timeout.ms": ("request_timeout_ms", _number(1)),
+    "default.api.timeout.ms": ("default_api_timeout_ms", _number(0)),
+    "delivery.timeout.ms": ("delivery_timeout_ms", _number(1)),
+    "connections.max.idle.ms": ("connections_max_idle_ms", _number(-1)),
+    "reconnect.backoff.ms": ("reconnect_backoff_ms", _number(0)),
+    "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", _number(0)),
+    "retry.backoff.ms": ("retry_backoff_ms", _number(0)),
+    "retry.backoff.max.ms": ("retry_backoff_max_ms", _number(0)),
+    "socket.connection.setup.timeout.ms": ("socket_connection_setup_timeout_ms", _number(1)),
+    "socket.connection.setup.timeout.max.ms": ("socket_connection_setup_timeout_max_ms", _number(1)),
+    "max.in.flight.requests.per.connection": ("max_in_flight_requests_per_connection", _number(1)),
+    "metadata.max.age.ms": ("metadata_max_age_ms", _number(0)),
+    "send.buffer.bytes": ("send_buffer_bytes", _number(-1)),
+    "receive.buffer.bytes": ("receive_buffer_bytes", _number(-1)),
+    "sasl.mechanism": ("sasl_mechanism", _one_of(*MECHANISMS)),
+    "sasl.mechanisms": ("sasl_mechanism", _one_of(*MECHANISMS)),
+    "sasl.username": ("sasl_username", _text),
+    "sasl.password": ("sasl_password", _text),
+    "ssl.truststore.location": ("ssl_truststore_location", _file),
+    "ssl.ca.location": ("ssl_truststore_location", _file),
+    "ssl.truststore.certificates": ("ssl_truststore_certificates", _text),
+    "ssl.keystore.location": ("ssl_keystore_location", _file),
+    "ssl.keystore.key": ("ssl_keystore_key", _text),
+    "ssl.keystore.certificate.chain": ("ssl_keystore_certificate_chain", _text),
+    "ssl.certificate.location": ("ssl_certificate_location", _file),
+    "ssl.key.location": ("ssl_key_location", _file),
+    "ssl.key.password": ("ssl_key_password", _text),
+    "ssl.endpoint.identification.algorithm": ("ssl_endpoint_identification_algorithm", _identification),
+    "ssl.enabled.protocols": ("ssl_enabled_protocols", _list),
+    "ssl.cipher.suites": ("ssl_cipher_suites", _list),
+}
+
+# Settings that have but one value here.
+_ONLY = {
+    "ssl.truststore.type": ("PEM", "keytool -exportcert -rfc writes the certificates of a JKS store as PEM"),
+    "ssl.keystore.type": ("PEM", "openssl pkcs12 -in FILE -nodes writes key and certificates as PEM"),
+    "ssl.protocol": ("TLS, TLSv1.2, TLSv1.3", "ssl.enabled.protocols says which versions are allowed"),
+}
+
+
+def _check_only(name: str, text: str) -> None:
+    allowed, advice = _ONLY[name]
+    if text not in allowed.split(", "):
+        raise ConfigError(f"{name}={text} is not supported, only {allowed}: {advice}")
+
+
+def _check(config: ClientConfig) -> None:
+    if config.uses_sasl:
+        if not config.sasl_mechanism:
+            raise ConfigError(
+                f"security.protocol={config.security_protocol} needs sasl.mechanism, "
+                f"one of {', '.join(MECHANISMS)}"
+            )
+        if not config.sasl_username or not config.sasl_password:
+            raise ConfigError(
+                f"sasl.mechanism={config.sasl_mechanism} needs username and password: give sasl.jaas.config, "
+                "or sasl.username and sasl.password"
+            )
+    if bool(config.ssl_keystore_key) != bool(config.ssl_keystore_certificate_chain):
+        raise ConfigError("ssl.keystore.key and ssl.keystore.certificate.chain belong together")
+
+
+_LOGIN_MODULES = ("PlainLoginModule", "ScramLoginModule")
+
+
+def _of_jaas(text: str) -> dict[str, str]:
+    """`…PlainLoginModule required username="…" password="…";`"""
+    words = _jaas_words(text.strip().removesuffix(";"))
+    module = words[0].rpartition(".")[2] if words else ""
+    if module not in _LOGIN_MODULES:
+        raise ConfigError(f"sasl.jaas.config: the login module is one of {', '.join(_LOGIN_MODULES)}")
+    options = dict(word.partition("=")[::2] for word in words[2:])
+    if not options.get("username") or not options.get("password"):
+        raise ConfigError("sasl.jaas.config has no username or no password")
+    return {"sasl_username": options["username"], "sasl_password": options["password"]}
+
+
+def _jaas_words(text: str) -> list[str]:
+    """Words between blanks; quotes keep blanks in, a backslash in them the next character."""
+    words = [""]
+    quoted = escaped = False
+    for char in text:
+        if escaped:
+            words[-1] += char
+            escaped = False
+        elif quoted and char == "\\":
+            escaped = True
+        elif char == '"':
+            quoted = not quoted
+        elif char.isspace() and not quoted:
+            words.append("")
+        else:
+            words[-1] += char
+    if quoted or escaped:
+        raise ConfigError("sasl.jaas.config: a quotation mark is missing")
+    return [word for word in words if word]

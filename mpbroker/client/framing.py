@@ -1,0 +1,65 @@
+"""Frames as a client receives them: a signed size of four bytes, then so many bytes (Kafka: NetworkReceive).
+
+Sans-I/O: `room` says where the next bytes go, `received` how many came. A first frame that is none names the
+protocol that it looks like, because a port of the wrong kind is the commonest of all mistakes.
+"""
+
+import struct
+
+from mpbroker.client.errors import InvalidReceive
+
+_SIZE = struct.Struct(">i")
+# TLS record types alert and handshake; the version's first byte is 3 in all of TLS.
+_TLS_RECORDS = (0x15, 0x16)
+_TLS_MAJOR = 3
+_OTHERS = {b"HTTP": "HTTP", b"SSH-": "SSH"}
+
+
+class Receive:
+    """One frame on its way in."""
+
+    __slots__ = ("_first", "_frame", "_head", "_position", "_size_max", "_view")
+
+    def __init__(self, size_max: int, *, first: bool = False) -> None:
+        self._size_max = size_max
+        self._first = first
+        self._head = bytearray(_SIZE.size)
+        self._frame: bytearray | None = None
+        self._view = memoryview(self._head)
+        self._position = 0
+
+    @property
+    def started(self) -> bool:
+        """Whether the peer owes the rest of a frame."""
+        return self._frame is not None or self._position > 0
+
+    def room(self) -> memoryview:
+        """Where the next bytes belong; never empty before the frame is whole."""
+        return self._view[self._position :]
+
+    def received(self, count: int) -> bytearray | None:
+        """The frame without its size when these were its last bytes. Raises InvalidReceive."""
+        self._position += count
+        if self._position < len(self._view):
+            return None
+        if self._frame is None:
+            self._frame = bytearray(self._size())
+            self._view = memoryview(self._frame)
+            self._position = 0
+        return self._frame if self._position == len(self._frame) else None
+
+    def _size(self) -> int:
+        (size,) = _SIZE.unpack(self._head)
+        if self._first:
+            self._refuse_other_protocols()
+        if not 0 <= size <= self._size_max:
+            raise InvalidReceive(
+                f"it does not speak Kafka's protocol (a response of {size} bytes, at most {self._size_max})"
+            )
+        return int(size)
+
+    def _refuse_other_protocols(self) -> None:
+        if self._head[0] in _TLS_RECORDS and self._head[1] == _TLS_MAJOR:
+            raise InvalidReceive("it speaks TLS: set security.protocol to SSL or SASL_SSL")
+        if other := _OTHERS.get(bytes(self._head)):
+            raise InvalidReceive(f"it speaks {other}, not Kafka's protocol: is the port right?")

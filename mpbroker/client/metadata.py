@@ -1,0 +1,141 @@
+"""What is known of the cluster: nodes, and who leads which partition (Kafka: Metadata). Sans-I/O.
+
+It begins with the bootstrap servers, whose ids are negative. It is asked for anew when somebody found it
+wrong or when it is old, not before the back-off after the last try is over. When no node of it can be
+reached any more it begins anew with the bootstrap servers (KIP-899).
+"""
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from mpbroker.client.backoff import ExponentialBackoff
+from mpbroker.client.errors import error_code
+from mpbroker.protocol.messages import MetadataRequest, MetadataResponse
+
+NO_NODE = -1
+NEVER_MS = float("inf")
+
+
+class Node(NamedTuple):
+    """Where a broker listens."""
+
+    id: int
+    host: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def bootstrap_nodes(servers: Iterable[tuple[str, int]]) -> list[Node]:
+    """Ids from -2 downwards: nobody else's, and not that of a missing leader."""
+    return [Node(-2 - index, host, port) for index, (host, port) in enumerate(servers)]
+
+
+class Metadata:
+    """Of the topics that somebody has asked for."""
+
+    def __init__(
+        self, servers: Iterable[tuple[str, int]], backoff: ExponentialBackoff, max_age_ms: float
+    ) -> None:
+        self._bootstrap = bootstrap_nodes(servers)
+        self._nodes = {node.id: node for node in self._bootstrap}
+        self._backoff = backoff
+        self._max_age_ms = max_age_ms
+        self._topics: set[str] = set()
+        self._auto_create = False
+        self._leaders: dict[str, dict[int, int]] = {}
+        self._errors: dict[str, int] = {}
+        self._wanted = False
+        self._attempts = 0
+        self._tried_ms = -NEVER_MS
+        self._updated_ms = -NEVER_MS
+        self.updates = 0
+
+    def track(self, topic: str, *, auto_create: bool = False) -> None:
+        """Keeps this topic known from now on."""
+        self._topics.add(topic)
+        self._auto_create = self._auto_create or auto_create
+        if topic not in self._leaders:
+            self.request_update()
+
+    def nodes(self) -> list[Node]:
+        return [*self._nodes.values()]
+
+    def node_ids(self) -> Collection[int]:
+        return self._nodes.keys()
+
+    def node(self, node_id: int) -> Node | None:
+        return self._nodes.get(node_id)
+
+    def partitions(self, topic: str) -> list[int]:
+        """The partitions that are known, in order."""
+        return sorted(self._leaders.get(topic, ()))
+
+    def leader(self, topic: str, partition: int) -> Node | None:
+        """None while there is none, or none that is known."""
+        return self._nodes.get(self._leaders.get(topic, {}).get(partition, NO_NODE))
+
+    def error(self, topic: str) -> int:
+        """What the last answer said about the topic as a whole."""
+        return self._errors.get(topic, 0)
+
+    def request_update(self) -> None:
+        """Somebody found it wrong."""
+        self._wanted = True
+
+    def time_to_next_update_ms(self, now_ms: float) -> float:
+        """Infinite while nobody tracks a topic."""
+        if not self._topics:
+            return NEVER_MS
+        due = 0.0 if self._wanted else self._updated_ms + self._max_age_ms - now_ms
+        rest = self._tried_ms + self._backoff.after(self._attempts) - now_ms
+        return max(0.0, due, rest)
+
+    def request(self) -> MetadataRequest:
+        """For all topics that are tracked."""
+        wanted = MetadataRequest.MetadataRequestTopic
+        return MetadataRequest(
+            topics=[wanted(name=name) for name in sorted(self._topics)],
+            allow_auto_topic_creation=self._auto_create,
+        )
+
+    def updated(self, response: MetadataResponse, now_ms: float) -> None:
+        """An answer, to whomever; what is not settled yet is asked again after the back-off."""
+        if response.brokers:
+            self._nodes = {
+                broker.node_id: Node(broker.node_id, broker.host, broker.port) for broker in response.brokers
+            }
+        settled = self._topics <= {topic.name for topic in response.topics}
+        for topic in response.topics:
+            name = topic.name or ""
+            self._errors[name] = topic.error_code
+            leaders = {part.partition_index: part.leader_id for part in topic.partitions}
+            if not topic.error_code or leaders:
+                self._leaders[name] = leaders
+            settled = (
+                settled
+                and not error_code(topic.error_code).retriable
+                and min(leaders.values(), default=0) >= 0
+            )
+        self._tried_ms = now_ms
+        self.updates += 1
+        if settled:
+            self._wanted = False
+            self._attempts = 0
+            self._updated_ms = now_ms
+        else:
+            self._wanted = True
+            self._attempts += 1
+
+    def failed(self, now_ms: float) -> None:
+        """The question got lost."""
+        self._tried_ms = now_ms
+        self._attempts += 1
+        self._wanted = True
+
+    def rebootstrap(self) -> None:
+        """Forgets the nodes; what led to them is tried again."""
+        self._nodes = {node.id: node for node in self._bootstrap}
+        self.request_update()

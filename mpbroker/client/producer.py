@@ -1,0 +1,308 @@
+"""Batches written once and in order, also when connections break (Kafka: Sender, RecordAccumulator, KIP-98).
+
+With acks=all the producer has an id and every batch a sequence, so that the broker knows a batch that it has
+already. A batch that failed in passing waits until nothing of its partition is in flight; then it and those
+behind it are sent again in their order. Without an id a batch whose connection was lost may be in the log or
+not: that is an error then, since a second copy cannot be told from the first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from mpbroker.client.cluster import Cluster
+from mpbroker.client.errors import ApiFailed, ClientError, ConfigError, RequestTimedOut, error_code
+from mpbroker.client.metadata import Node
+from mpbroker.client.network_client import ClientRequest, ClientResponse
+from mpbroker.client.selector import ChannelState
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.wire import Buffer
+from mpbroker.records.builder import build_batch
+from mpbroker.records.compression import Codec
+from mpbroker.records.record import NewRecord
+
+ALL = -1
+# The broker remembers so many batches of a producer and partition (Kafka: ProducerStateEntry).
+IN_FLIGHT_MAX_WITH_ID = 5
+BUFFERED_BYTES_MAX = 8 << 20
+REQUEST_BYTES_MAX = 1 << 20
+SEQUENCE_MODULUS = 1 << 31
+WAIT_MS = 1000.0
+# Failures that no retry mends.
+_HOPELESS = (ChannelState.AUTHENTICATION_FAILED, ChannelState.INVALID_RECEIVE)
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """What goes to one partition in one piece; its bytes never change once its sequence is in them."""
+
+    data: Buffer
+    records: int
+    deadline_ms: float
+    in_flight: bool = False
+
+
+@dataclass(slots=True)
+class PartitionQueue:
+    """Batches in their order, the oldest that is not acknowledged first."""
+
+    batches: deque[Batch] = field(default_factory=deque)
+    next_sequence: int = 0
+    # Something failed: nothing is sent before all that is in flight has come back, nor before this time.
+    draining: bool = False
+    retry_at_ms: float = 0.0
+    attempts: int = 0
+
+    def next_unsent(self) -> Batch | None:
+        return next((batch for batch in self.batches if not batch.in_flight), None)
+
+    def in_flight(self) -> int:
+        return sum(batch.in_flight for batch in self.batches)
+
+
+class Producer:
+    """Of one topic. `trouble` hears, once per kind, what is being retried."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        *,
+        acks: int,
+        codec: Codec,
+        delivery_timeout_ms: float,
+        trouble: Callable[[str], None],
+    ) -> None:
+        self.acknowledged = 0
+        self._cluster = cluster
+        self._topic = topic
+        self._acks = acks
+        self._codec = codec
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._trouble = trouble
+        self._queues: dict[int, PartitionQueue] = {}
+        self._buffered_bytes = 0
+        self._failed: ClientError | None = None
+        self._last_problem: ClientError | None = None
+        self._per_partition_max = 1
+        self._producer_id, self._producer_epoch = -1, -1
+        if acks == ALL:
+            self._become_idempotent()
+        cluster.metadata.track(topic, auto_create=True)
+
+    @property
+    def has_room(self) -> bool:
+        return self._buffered_bytes < BUFFERED_BYTES_MAX
+
+    @property
+    def idle(self) -> bool:
+        """Everything is acknowledged."""
+        return self._buffered_bytes == 0
+
+    def append(self, partition: int, records: Sequence[NewRecord]) -> None:
+        """Takes a batch for the next poll."""
+        queue = self._queues.setdefault(partition, PartitionQueue())
+        with_id = self._producer_id >= 0
+        data = build_batch(
+            records,
+            codec=self._codec,
+            producer_id=self._producer_id,
+            producer_epoch=self._producer_epoch,
+            base_sequence=queue.next_sequence if with_id else -1,
+        )
+        queue.next_sequence = (queue.next_sequence + len(records)) % SEQUENCE_MODULUS
+        queue.batches.append(Batch(data, len(records), _now_ms() + self._delivery_timeout_ms))
+        self._buffered_bytes += len(data)
+
+    def poll(self, timeout_ms: float = WAIT_MS) -> None:
+        """Sends what can be sent and waits for something to happen. Raises ClientError for a lost batch."""
+        now_ms = _now_ms()
+        timeout_ms = min(timeout_ms, self._send(now_ms))
+        self._cluster.client.poll(timeout_ms)
+        self._look_at_failures()
+        self._expire(_now_ms())
+        if self._failed is not None:
+            raise self._failed
+
+    def flush(self, timeout_ms: float | None = None) -> None:
+        """Waits until everything is acknowledged. Raises ClientError."""
+        deadline_ms = None if timeout_ms is None else _now_ms() + timeout_ms
+        while not self.idle:
+            if deadline_ms is not None and _now_ms() >= deadline_ms:
+                raise RequestTimedOut(f"{self._topic}: not everything was acknowledged in time")
+            self.poll()
+
+    def _become_idempotent(self) -> None:
+        if self._cluster.config.max_in_flight_requests_per_connection > IN_FLIGHT_MAX_WITH_ID:
+            raise ConfigError(
+                f"max.in.flight.requests.per.connection: with acks=all the most is {IN_FLIGHT_MAX_WITH_ID}"
+            )
+        deadline_ms = _now_ms() + self._delivery_timeout_ms
+        request = m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        while True:
+            response: m.InitProducerIdResponse = self._cluster.ask_any(request)
+            if not response.error_code:
+                break
+            code = error_code(response.error_code)
+            if not code.retriable or _now_ms() >= deadline_ms:
+                raise ApiFailed("getting a producer id", response.error_code)
+            self._cluster.client.poll(self._cluster.config.retry_backoff_ms)
+        self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch
+        self._per_partition_max = IN_FLIGHT_MAX_WITH_ID
+
+    def _send(self, now_ms: float) -> float:
+        """One request to every leader that takes one; milliseconds after which there may be more to send."""
+        wait_ms = WAIT_MS
+        by_leader: dict[Node, list[int]] = {}
+        for partition, queue in self._queues.items():
+            if queue.draining and not queue.in_flight():
+                wait_ms = min(wait_ms, max(1.0, queue.retry_at_ms - now_ms))
+                queue.draining = now_ms < queue.retry_at_ms
+            if queue.draining or queue.next_unsent() is None or queue.in_flight() >= self._per_partition_max:
+                continue
+            leader = self._cluster.metadata.leader(self._topic, partition)
+            if leader is None:
+                self._cluster.metadata.request_update()
+                self._last_problem = ApiFailed(
+                    f"partition {self._topic}-{partition}", ErrorCode.LEADER_NOT_AVAILABLE
+                )
+            else:
+                by_leader.setdefault(leader, []).append(partition)
+        for leader, partitions in by_leader.items():
+            if self._cluster.client.ready(leader):
+                self._send_to(leader, partitions)
+                wait_ms = 0.0 if self._cluster.client.is_ready(leader.id) else wait_ms
+            elif delay_ms := self._cluster.client.connection_delay_ms(leader.id):
+                wait_ms = min(wait_ms, max(1.0, delay_ms))
+        return wait_ms
+
+    def _send_to(self, leader: Node, partitions: list[int]) -> None:
+        chosen: dict[int, Batch] = {}
+        size = 0
+        for partition in partitions:
+            batch = self._queues[partition].next_unsent()
+            assert batch is not None, "only partitions with something to send are asked"
+            if chosen and size + len(batch.data) > REQUEST_BYTES_MAX:
+                continue
+            size += len(batch.data)
+            batch.in_flight = True
+            chosen[partition] = batch
+        data = m.ProduceRequest.PartitionProduceData
+        timeout_ms = self._cluster.config.request_timeout_ms
+        request = m.ProduceRequest(
+            acks=self._acks,
+            timeout_ms=timeout_ms,
+            topic_data=[
+                m.ProduceRequest.TopicProduceData(
+                    name=self._topic,
+                    partition_data=[data(index=index, records=one.data) for index, one in chosen.items()],
+                )
+            ],
+        )
+        done = partial(self._completed, leader, chosen)
+        self._cluster.client.send(ClientRequest(leader.id, request, timeout_ms, done))
+
+    def _completed(self, leader: Node, sent: dict[int, Batch], response: ClientResponse) -> None:
+        for batch in sent.values():
+            batch.in_flight = False
+        if response.unsupported is not None:
+            self._fail(ClientError(f"{leader.address}: {response.unsupported}"))
+        elif response.disconnect is not None:
+            self._lost(self._cluster.error(leader, response.disconnect), sent)
+        elif response.body is None:
+            for partition, batch in sent.items():
+                self._acknowledged(partition, batch)
+        else:
+            self._answered(response.body, sent)
+
+    def _lost(self, error: ClientError, sent: dict[int, Batch]) -> None:
+        """The batches may be written or not."""
+        if self._producer_id < 0:
+            self._fail(error)
+        for partition in sent:
+            self._retry(partition, error)
+
+    def _answered(self, body: m.ProduceResponse, sent: dict[int, Batch]) -> None:
+        answers = {part.index: part for topic in body.responses for part in topic.partition_responses}
+        for partition, batch in sent.items():
+            what = f"partition {self._topic}-{partition}"
+            answer = answers.get(partition)
+            if answer is None:
+                self._fail(
+                    ClientError(f"{what}: the broker answered a produce without telling what became of it")
+                )
+                continue
+            code = error_code(answer.error_code)
+            queue = self._queues[partition]
+            # An earlier batch failed, so this one came too early; or it is there, and its answer was lost.
+            too_early = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.batches[0] is not batch
+            if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                self._acknowledged(partition, batch)
+            elif code.retriable or too_early:
+                self._retry(partition, ApiFailed(what, answer.error_code, answer.error_message))
+            else:
+                self._fail(ApiFailed(what, answer.error_code, answer.error_message))
+
+    def _acknowledged(self, partition: int, batch: Batch) -> None:
+        queue = self._queues[partition]
+        queue.batches.remove(batch)
+        queue.attempts = 0
+        self._buffered_bytes -= len(batch.data)
+        self.acknowledged += batch.records
+        self._last_problem = None
+
+    def _retry(self, partition: int, error: ClientError) -> None:
+        queue = self._queues[partition]
+        queue.draining = True
+        queue.retry_at_ms = _now_ms() + self._cluster.retry_backoff.after(queue.attempts)
+        queue.attempts += 1
+        self._problem(error)
+        self._cluster.metadata.request_update()
+
+    def _look_at_failures(self) -> None:
+        """Why a leader cannot be connected to: passing, or not."""
+        for leader in set(self._leaders()):
+            failure = self._cluster.client.failure(leader.id)
+            if failure is None:
+                continue
+            error = self._cluster.error(leader, failure)
+            if failure.state in _HOPELESS:
+                self._fail(error)
+            else:
+                self._problem(error)
+
+    def _leaders(self) -> Iterator[Node]:
+        for partition, queue in self._queues.items():
+            leader = self._cluster.metadata.leader(self._topic, partition)
+            if queue.batches and leader is not None:
+                yield leader
+
+    def _problem(self, error: ClientError) -> None:
+        if str(error) != str(self._last_problem):
+            self._trouble(f"{error}; trying again")
+        self._last_problem = error
+
+    def _expire(self, now_ms: float) -> None:
+        """A batch has been tried for long enough; what is in flight is waited for."""
+        for partition, queue in self._queues.items():
+            if queue.batches and now_ms >= queue.batches[0].deadline_ms and not queue.in_flight():
+                seconds = self._delivery_timeout_ms / 1000
+                reason = f": {self._last_problem}" if self._last_problem else ""
+                self._fail(
+                    RequestTimedOut(
+                        f"partition {self._topic}-{partition}: not written within {seconds:g} s "
+                        f"(delivery.timeout.ms){reason}"
+                    )
+                )
+
+    def _fail(self, error: ClientError) -> None:
+        self._failed = self._failed or error
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1000

@@ -1,0 +1,125 @@
+"""Which versions both sides speak (Kafka: NodeApiVersions; KIP-35, KIP-511). Sans-I/O."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from mpbroker.protocol.api_keys import ApiKey, valid_versions
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import REQUESTS as _REQUESTS
+from mpbroker.protocol.messages import ApiVersionsRequest, ApiVersionsResponse, ProduceRequest
+from mpbroker.protocol.wire import UnsupportedVersion
+
+SOFTWARE_NAME = "mpbroker"
+SOFTWARE_VERSION = "1"
+
+# Versions beyond these name topics by id only; the users of this client have names.
+VERSION_CAPS = {ApiKey.PRODUCE: 12, ApiKey.FETCH: 12}
+
+KEYS = {message: ApiKey(key) for key, message in _REQUESTS.items()}
+
+# The first version of each API whose clients wait by themselves for what throttle_time_ms says (KIP-219);
+# before it the broker held the response back. Kafka: AbstractResponse.shouldClientThrottle of each response.
+CLIENT_THROTTLES_FROM = {
+    ApiKey.PRODUCE: 6,
+    ApiKey.FETCH: 8,
+    ApiKey.LIST_OFFSETS: 3,
+    ApiKey.METADATA: 6,
+    ApiKey.OFFSET_COMMIT: 4,
+    ApiKey.OFFSET_FETCH: 4,
+    ApiKey.FIND_COORDINATOR: 2,
+    ApiKey.JOIN_GROUP: 3,
+    ApiKey.HEARTBEAT: 2,
+    ApiKey.LEAVE_GROUP: 2,
+    ApiKey.SYNC_GROUP: 2,
+    ApiKey.DESCRIBE_GROUPS: 2,
+    ApiKey.LIST_GROUPS: 2,
+    ApiKey.API_VERSIONS: 2,
+    ApiKey.CREATE_TOPICS: 3,
+    ApiKey.DELETE_TOPICS: 2,
+    ApiKey.DELETE_RECORDS: 1,
+    ApiKey.INIT_PRODUCER_ID: 1,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 1,
+    ApiKey.ADD_OFFSETS_TO_TXN: 1,
+    ApiKey.END_TXN: 1,
+    ApiKey.TXN_OFFSET_COMMIT: 1,
+    ApiKey.DESCRIBE_ACLS: 1,
+    ApiKey.CREATE_ACLS: 1,
+    ApiKey.DELETE_ACLS: 1,
+    ApiKey.DESCRIBE_CONFIGS: 2,
+    ApiKey.ALTER_CONFIGS: 1,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: 1,
+    ApiKey.DESCRIBE_LOG_DIRS: 1,
+    ApiKey.CREATE_PARTITIONS: 1,
+    ApiKey.CREATE_DELEGATION_TOKEN: 1,
+    ApiKey.RENEW_DELEGATION_TOKEN: 1,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: 1,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: 1,
+    ApiKey.DELETE_GROUPS: 1,
+}
+
+
+def client_throttles(key: ApiKey, version: int) -> bool:
+    """Whether the client must wait; newer APIs are all of that kind."""
+    return version >= CLIENT_THROTTLES_FROM.get(key, 0)
+
+
+class Span(NamedTuple):
+    """Lowest and highest version."""
+
+    lowest: int
+    highest: int
+
+
+class NodeApiVersions:
+    """What one node speaks, and which version to use with it."""
+
+    def __init__(self, spans: Mapping[int, Span]) -> None:
+        self._spans = spans
+
+    def usable(self, key: ApiKey) -> int:
+        """The highest version both sides have. Raises UnsupportedVersion."""
+        ours = valid_versions(key)
+        theirs = self._spans.get(key)
+        if theirs is None:
+            raise UnsupportedVersion(f"the broker has no {key.name} requests")
+        version = min(ours[-1], theirs.highest, VERSION_CAPS.get(key, ours[-1]))
+        if version < max(ours[0], theirs.lowest):
+            raise UnsupportedVersion(
+                f"the broker speaks {key.name} v{theirs.lowest} to v{theirs.highest}, "
+                f"this client v{ours[0]} to v{ours[-1]}"
+            )
+        return version
+
+
+class ApiVersionsTalk:
+    """The question that comes first on every connection, asked again in a version that the broker has."""
+
+    def __init__(self) -> None:
+        self.versions: NodeApiVersions | None = None
+        self._version = valid_versions(ApiKey.API_VERSIONS)[-1]
+
+    def request(self) -> tuple[int, ApiVersionsRequest]:
+        """The version to ask in, and the request."""
+        request = ApiVersionsRequest(
+            client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
+        )
+        return self._version, request
+
+    def received(self, response: ApiVersionsResponse) -> str | None:
+        """What is wrong, if something is; then either `versions` is set or `request` has another version."""
+        spans = {api.api_key: Span(api.min_version, api.max_version) for api in response.api_keys}
+        if not response.error_code:
+            self.versions = NodeApiVersions(spans)
+            return None
+        if response.error_code != ErrorCode.UNSUPPORTED_VERSION or self._version == 0:
+            return f"it does not say what it speaks (ApiVersions failed with error {response.error_code})"
+        listed = spans.get(ApiKey.API_VERSIONS)
+        lower = min(listed.highest, self._version) if listed is not None else 0
+        # A broker that refuses a version and lists it would be asked for ever.
+        self._version = lower if 0 <= lower < self._version else 0
+        return None
+
+
+def expects_response(request: object) -> bool:
+    """Every request has a response but a produce with acks=0."""
+    return not (isinstance(request, ProduceRequest) and request.acks == 0)

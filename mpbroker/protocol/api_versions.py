@@ -1,0 +1,43 @@
+"""The answer to ApiVersions, for whoever has to give it: a handler, or a processor before authentication.
+
+(Kafka: ApiVersionsRequest, ApiVersionManager; KIP-511.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+
+OLDEST, LATEST = 0, 4
+FIRST_VERSION_WITH_SOFTWARE = 3
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+class Served(NamedTuple):
+    """An API that the broker serves, with the versions that clients are told."""
+
+    key: int
+    oldest: int
+    latest: int
+
+
+def unsupported() -> ApiVersionsResponse:
+    """The answer, in version 0, to a version that is not served."""
+    own = ApiVersionsResponse.ApiVersion(ApiKey.API_VERSIONS, OLDEST, LATEST)
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
+
+
+def answer(request: ApiVersionsRequest, version: int, served: Iterable[Served]) -> ApiVersionsResponse:
+    """A malformed name or version of the client software (v3+) is an invalid request."""
+    if version >= FIRST_VERSION_WITH_SOFTWARE and not (
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
+    ):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    return ApiVersionsResponse(api_keys=[ApiVersionsResponse.ApiVersion(*one) for one in served])

@@ -1,0 +1,38 @@
+"""What a SASL mechanism is to the server that speaks it: tokens in, tokens out, a principal at the end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from mpbroker.security.principals import Principal
+
+
+class SaslFailed(Exception):
+    """Authentication fails.
+
+    `shown` is what the client may read (it says nothing about users); without it the client gets Kafka's
+    general text. What the log reads is the exception's own text, which has no secret either.
+    """
+
+    def __init__(self, reason: str, shown: str | None = None) -> None:
+        super().__init__(reason)
+        self.shown = shown
+
+
+class Mechanism(ABC):
+    """One authentication. `principal` is set when it is complete; `expires_ms` (wall clock) if it ends."""
+
+    name: ClassVar[str]
+
+    def __init__(self) -> None:
+        self.principal: Principal | None = None
+        self.expires_ms: int | None = None
+
+    @property
+    def complete(self) -> bool:
+        return self.principal is not None
+
+    @abstractmethod
+    def step(self, token: bytes) -> bytes:
+        """The answer to the client's token. Raises SaslFailed."""

@@ -1,0 +1,172 @@
+"""SASL OAUTHBEARER (RFC 7628; KIP-255, KIP-768): bearer tokens, unsecured or signed by a key of a set.
+
+An invalid token is answered with a JSON text in a *successful* SaslAuthenticate; the client says 0x01, and
+then it fails. Signatures (RS256, ES256 and their longer forms) need the `cryptography` package.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from mpbroker.security.mechanism import Mechanism, SaslFailed
+from mpbroker.security.principals import Principal
+
+_CLIENT_FIRST = re.compile(r"n,(?:a=(?P<authzid>[^,]*))?,\x01(?P<pairs>(?:[A-Za-z]+=[^\x01]*\x01)+)\x01")
+_BEARER = re.compile(r"bearer ([A-Za-z0-9._~+/=-]+)", re.IGNORECASE)
+_KVSEP = b"\x01"
+_REFUSAL = '{"status":"invalid_token"}'
+TOKEN_CHARACTERS_MAX = 64 << 10
+
+
+class InvalidToken(ValueError):
+    """The token is refused; the text has nothing of the token in it."""
+
+
+class Token(NamedTuple):
+    """What is believed of a token that was checked."""
+
+    subject: str
+    expires_ms: int
+
+
+class Validator(Protocol):
+    def __call__(self, token: str, now_ms: int) -> Token:
+        """Raises InvalidToken."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClaimRules:
+    """What the claims must say; times are checked with `skew_ms` in the token's favour."""
+
+    subject_claim: str = "sub"
+    scope_claim: str = "scope"
+    required_scope: frozenset[str] = frozenset()
+    audience: frozenset[str] = frozenset()
+    issuer: str | None = None
+    skew_ms: int = 0
+
+    def check(self, claims: dict[str, Any], now_ms: int) -> Token:
+        """Raises InvalidToken."""
+        expires_ms = _time_ms(claims, "exp")
+        if expires_ms is None:
+            raise InvalidToken("it has no expiry (exp)")
+        if now_ms >= expires_ms + self.skew_ms:
+            raise InvalidToken("it has expired (exp)")
+        for name in ("nbf", "iat"):
+            begins_ms = _time_ms(claims, name)
+            if begins_ms is not None and now_ms < begins_ms - self.skew_ms:
+                raise InvalidToken(f"it is not valid yet ({name})")
+        subject = claims.get(self.subject_claim)
+        if not isinstance(subject, str) or not subject.strip():
+            raise InvalidToken(f"it names nobody ({self.subject_claim})")
+        if self.issuer is not None and claims.get("iss") != self.issuer:
+            raise InvalidToken("it is from another issuer (iss)")
+        if self.audience and not self.audience & _words(claims.get("aud")):
+            raise InvalidToken("it is for another audience (aud)")
+        if not self.required_scope <= _words(claims.get(self.scope_claim), " "):
+            raise InvalidToken(f"its scope does not suffice ({self.scope_claim})")
+        return Token(subject, expires_ms)
+
+
+def _time_ms(claims: dict[str, Any], name: str) -> int | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
+        raise InvalidToken(f"its {name} is no time")
+    return int(value * 1000)
+
+
+def _words(value: object, separator: str | None = None) -> frozenset[str]:
+    """A claim that is one text or a list of texts."""
+    if isinstance(value, str):
+        return frozenset(value.split(separator)) if separator else frozenset([value])
+    if isinstance(value, list):
+        return frozenset(one for one in value if isinstance(one, str))
+    return frozenset()
+
+
+def decode_segment(text: str) -> bytes:
+    """base64url without padding. Raises InvalidToken."""
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidToken("it is not base64") from error
+
+
+def decode_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(decode_segment(text))
+    except (ValueError, RecursionError) as error:
+        raise InvalidToken("it is not JSON") from error
+    if not isinstance(value, dict):
+        raise InvalidToken("it is not a JSON object")
+    return value
+
+
+def split_token(token: str) -> tuple[str, str, str]:
+    parts = token.split(".")
+    if len(parts) != 3 or len(token) > TOKEN_CHARACTERS_MAX:
+        raise InvalidToken("it has not three parts")
+    return parts[0], parts[1], parts[2]
+
+
+def unsecured_validator(rules: ClaimRules) -> Validator:
+    """Believes tokens that nobody signed (alg none): for tests, as Kafka says of it too."""
+
+    def validate(token: str, now_ms: int) -> Token:
+        header, claims, signature = split_token(token)
+        if decode_object(header).get("alg") != "none" or signature:
+            raise InvalidToken("it is signed, and this listener only knows unsecured tokens")
+        return rules.check(decode_object(claims), now_ms)
+
+    return validate
+
+
+class OAuthBearerServer(Mechanism):
+    name: ClassVar[str] = "OAUTHBEARER"
+
+    def __init__(self, validator: Validator, now_ms: Callable[[], int]) -> None:
+        super().__init__()
+        self._validate = validator
+        self._now_ms = now_ms
+        self._refused: str | None = None
+
+    def step(self, token: bytes) -> bytes:
+        if self._refused is not None:
+            if token != _KVSEP:
+                raise SaslFailed("no 0x01 after an invalid token")
+            raise SaslFailed(f"invalid token: {self._refused}", _REFUSAL)
+        if self.complete:
+            raise SaslFailed("a message after the last one")
+        try:
+            text = token.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise SaslFailed("the message is not UTF-8") from error
+        match = _CLIENT_FIRST.fullmatch(text)
+        if match is None:
+            raise SaslFailed("the client's message is malformed")
+        bearer = [_BEARER.fullmatch(p[5:]) for p in match["pairs"].split("\x01") if p.startswith("auth=")]
+        if len(bearer) != 1 or bearer[0] is None:
+            raise SaslFailed("the client's message has no bearer token")
+        try:
+            believed = self._validate(bearer[0][1], self._now_ms())
+        except InvalidToken as error:
+            self._refused = str(error)
+            return _REFUSAL.encode()
+        if (match["authzid"] or "") not in ("", believed.subject):
+            raise SaslFailed(
+                "the client asked for another user's authorization id",
+                "Authentication failed: Client requested an authorization id that is different from the "
+                "token's principal name",
+            )
+        self.principal = Principal(believed.subject)
+        self.expires_ms = believed.expires_ms
+        return b""

@@ -1,0 +1,100 @@
+"""Principals, and the rules that make one of a certificate's subject (KIP-371, SslPrincipalMapper).
+
+A rule is `RULE:pattern/replacement/[LU]` or `DEFAULT` (the subject as it is); the first whose pattern matches
+the whole subject counts. Patterns are Java's; what Python's `re` knows of them is the same, but for
+possessive and named groups, and `$1` in replacements is read as Java does.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+USER = "User"
+
+
+class Principal(NamedTuple):
+    """Kafka's KafkaPrincipal: a type, which is always `User` here, and a name."""
+
+    name: str
+    type: str = USER
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.name}"
+
+
+ANONYMOUS = Principal("ANONYMOUS")
+
+# As Kafka's SslPrincipalMapper splits: a rule's pattern and replacement have no unescaped slash.
+_RULE = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|$)")
+_REFERENCE = re.compile(r"\\(.)|\$(\d)", re.DOTALL)
+
+
+class RuleError(ValueError):
+    """ssl.principal.mapping.rules cannot be understood."""
+
+
+class NoRuleMatches(ValueError):
+    """A certificate's subject is not covered by the rules: its owner is refused."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`pattern` None: DEFAULT. `case`: L, U or nothing."""
+
+    pattern: re.Pattern[str] | None = None
+    replacement: str = ""
+    case: str = ""
+
+    def apply(self, subject: str) -> str | None:
+        if self.pattern is None:
+            return subject
+        match = self.pattern.fullmatch(subject)
+        if match is None:
+            return None
+        name = expand(self.replacement, match)
+        return name.lower() if self.case == "L" else name.upper() if self.case == "U" else name
+
+
+def expand(replacement: str, match: re.Match[str]) -> str:
+    """Java's appendReplacement: `$n` is a group, a backslash makes the next character literal."""
+    return _REFERENCE.sub(lambda found: found[1] or match[int(found[2])] or "", replacement)
+
+
+def parse_rules(text: str) -> tuple[Rule, ...]:
+    """Raises RuleError with the place."""
+    rules: list[Rule] = []
+    at, text = 0, text.strip() or "DEFAULT"
+    while at < len(text):
+        found = _RULE.match(text, at)
+        if found is None:
+            raise RuleError(
+                f"'{text[at:]}' is not a rule; write RULE:pattern/replacement/ (with L or U behind it for "
+                "lower or upper case) or DEFAULT"
+            )
+        if found[1]:
+            rules.append(Rule())
+        else:
+            rules.append(_rule(found[2], found[3], found[4]))
+        at = found.end()
+    return tuple(rules)
+
+
+def _rule(pattern: str, replacement: str, case: str) -> Rule:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise RuleError(f"'{pattern}' is not a pattern: {error}") from error
+    groups = [int(found[2]) for found in _REFERENCE.finditer(replacement) if found[2]]
+    if any(group > compiled.groups for group in groups):
+        raise RuleError(f"'{replacement}' refers to a group that '{pattern}' has not")
+    return Rule(compiled, replacement, case)
+
+
+def map_subject(rules: tuple[Rule, ...], subject: str) -> Principal:
+    """Raises NoRuleMatches."""
+    for rule in rules:
+        if (name := rule.apply(subject)) is not None:
+            return Principal(name)
+    raise NoRuleMatches(f"No rules apply to {subject}, rules {len(rules)} in ssl.principal.mapping.rules")

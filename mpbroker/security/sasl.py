@@ -1,0 +1,233 @@
+"""The server's side of SASL on a connection: Kafka's SaslServerAuthenticator without its sockets.
+
+    HANDSHAKE_OR_VERSIONS   ApiVersions (answered; if it succeeds HANDSHAKE follows) or SaslHandshake
+    HANDSHAKE               SaslHandshake only
+    AUTHENTICATE            tokens: in SaslAuthenticate, or bare after a handshake of version 0
+    COMPLETE, FAILED        nothing more
+
+Frames go in without their size field, whole frames with it come out. What a failure answers is held back by
+the caller for connection.failed.authentication.delay.ms; then the connection closes. A re-authentication
+(KIP-368) is a server that begins at HANDSHAKE and knows who was there before.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from mpbroker.protocol import api_versions
+from mpbroker.protocol.api_keys import ApiKey, valid_versions
+from mpbroker.protocol.api_versions import Served
+from mpbroker.protocol.codec import decode_request, encode_bytes
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.headers import RequestHeader, decode_request_header, encode_response_frame
+from mpbroker.protocol.messages import (
+    RESPONSES,
+    ApiVersionsResponse,
+    Message,
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
+)
+from mpbroker.protocol.wire import MalformedMessage, UnsupportedVersion
+from mpbroker.security.mechanism import Mechanism, SaslFailed
+from mpbroker.security.principals import Principal
+
+_SIZE = struct.Struct(">i")
+
+
+class State(Enum):
+    HANDSHAKE_OR_VERSIONS = 0
+    HANDSHAKE = 1
+    AUTHENTICATE = 2
+    COMPLETE = 3
+    FAILED = 4
+
+
+class Session(NamedTuple):
+    """What authentication came to. `expires_ms`: wall clock; None: never."""
+
+    principal: Principal
+    mechanism: str
+    expires_ms: int | None
+
+
+class Failure(Exception):
+    """Ends the authentication. `answer` goes to the client, after the delay; the text to the log."""
+
+    def __init__(self, reason: str, answer: bytes = b"") -> None:
+        super().__init__(reason)
+        self.answer = answer
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a listener offers. `max_reauth_ms` by mechanism; 0: sessions do not expire by themselves."""
+
+    mechanisms: tuple[str, ...]
+    make: Callable[[str], Mechanism] = field(repr=False)
+    served: tuple[Served, ...]
+    max_reauth_ms: dict[str, int]
+    now_ms: Callable[[], int]
+
+
+class SaslServer:
+    """One authentication; `again` is the session that is to be renewed."""
+
+    def __init__(self, offer: Offer, again: Session | None = None) -> None:
+        self._offer = offer
+        self._again = again
+        self._mechanism: Mechanism | None = None
+        self._mechanism_name = ""
+        self._bare = False
+        self._wrong_mechanism = ""
+        self.state = State.HANDSHAKE_OR_VERSIONS if again is None else State.HANDSHAKE
+        self.session: Session | None = None
+        self.software: tuple[str, str] | None = None
+
+    @property
+    def renews(self) -> bool:
+        return self._again is not None
+
+    def receive(self, frame: bytes) -> bytes:
+        """The bytes to send now. Raises Failure, whose answer is sent later and is the last."""
+        try:
+            if self.state is State.AUTHENTICATE and self._bare:
+                return self._bare_token(frame)
+            return self._request(frame)
+        except Failure:
+            self.state = State.FAILED
+            raise
+
+    def _request(self, frame: bytes) -> bytes:
+        header, body = self._parse(frame)
+        match self.state:
+            case State.HANDSHAKE_OR_VERSIONS if header.api_key == ApiKey.API_VERSIONS:
+                return self._versions(header, body)
+            case State.HANDSHAKE_OR_VERSIONS | State.HANDSHAKE if header.api_key == ApiKey.SASL_HANDSHAKE:
+                return self._handshake(header, body.mechanism)
+            case State.AUTHENTICATE if header.api_key == ApiKey.SASL_AUTHENTICATE:
+                return self._token(header, body.auth_bytes)
+            case State.AUTHENTICATE:
+                answer = _illegal_state(header)
+                raise Failure(f"{_name(header)} during authentication", answer)
+            case _:
+                raise Failure(f"{_name(header)} instead of SaslHandshake")
+
+    def _parse(self, frame: bytes) -> tuple[RequestHeader, Any]:
+        """Header and, of requests that belong here, body; ApiVersions of an unknown version has none."""
+        try:
+            header, at = decode_request_header(frame)
+            ours = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+            if header.api_key not in ours:
+                return header, None
+            if header.api_version not in valid_versions(header.api_key):
+                if header.api_key == ApiKey.API_VERSIONS:
+                    return header, None
+                raise Failure(f"{_name(header)} has no version {header.api_version}")
+            body, end = decode_request(header.api_key, header.api_version, frame, at)
+        except (MalformedMessage, UnsupportedVersion) as error:
+            raise Failure(f"no valid request: {error}") from error
+        if end != len(frame):
+            raise Failure(f"{len(frame) - end} bytes too many behind {_name(header)}")
+        return header, body
+
+    def _versions(self, header: RequestHeader, body: Any) -> bytes:
+        if body is None:
+            return _frame(header, api_versions.unsupported(), version=0)
+        answer: ApiVersionsResponse = api_versions.answer(body, header.api_version, self._offer.served)
+        if answer.error_code == ErrorCode.NONE:
+            self.state = State.HANDSHAKE
+            self.software = body.client_software_name, body.client_software_version
+        return _frame(header, answer)
+
+    def _handshake(self, header: RequestHeader, mechanism: str) -> bytes:
+        offered = list(self._offer.mechanisms)
+        if mechanism not in offered:
+            refusal = SaslHandshakeResponse(ErrorCode.UNSUPPORTED_SASL_MECHANISM, offered)
+            raise Failure("the client wants a mechanism that is not enabled", _frame(header, refusal))
+        if self._again is not None and mechanism != self._again.mechanism:
+            # Said in answer to the next frame, so that the client counts it as a failed authentication.
+            self._wrong_mechanism = (
+                f"SASL mechanism '{mechanism}' requested by client is not supported for reauthentication of "
+                f"mechanism '{self._again.mechanism}'"
+            )
+        self._bare = header.api_version == 0
+        self._mechanism_name = mechanism
+        self._mechanism = self._offer.make(mechanism)
+        self.state = State.AUTHENTICATE
+        return _frame(header, SaslHandshakeResponse(ErrorCode.NONE, offered))
+
+    def _bare_token(self, token: bytes) -> bytes:
+        try:
+            answer, _ = self._step(token)
+        except SaslFailed as failed:
+            raise Failure(str(failed)) from failed
+        return _SIZE.pack(len(answer)) + answer
+
+    def _token(self, header: RequestHeader, token: bytes) -> bytes:
+        try:
+            answer, lifetime_ms = self._step(token)
+        except SaslFailed as failed:
+            shown = failed.shown or self._general_text()
+            refusal = SaslAuthenticateResponse(ErrorCode.SASL_AUTHENTICATION_FAILED, shown)
+            raise Failure(str(failed), _frame(header, refusal)) from failed
+        return _frame(header, SaslAuthenticateResponse(ErrorCode.NONE, None, answer, lifetime_ms))
+
+    def _step(self, token: bytes) -> tuple[bytes, int]:
+        """-> (answer, session lifetime, 0 for none). Raises SaslFailed."""
+        if self._wrong_mechanism:
+            raise SaslFailed("re-authentication with another mechanism", self._wrong_mechanism)
+        assert self._mechanism is not None
+        answer = self._mechanism.step(token)
+        if self._mechanism.principal is None:
+            return answer, 0
+        return answer, self._complete(self._mechanism, self._mechanism.principal)
+
+    def _complete(self, mechanism: Mechanism, principal: Principal) -> int:
+        if self._again is not None and principal != self._again.principal:
+            raise SaslFailed(
+                "re-authentication as another user",
+                "Cannot change principals during re-authentication "
+                f"from {self._again.principal.type}.{self._again.principal.name}: "
+                f"{principal.type}.{principal.name}",
+            )
+        now_ms = self._offer.now_ms()
+        limits = [max(0, mechanism.expires_ms - now_ms)] if mechanism.expires_ms is not None else []
+        if (most_ms := self._offer.max_reauth_ms.get(self._mechanism_name, 0)) > 0:
+            limits.append(most_ms)
+        lifetime_ms = min(limits) if limits else None
+        expires_ms = None if lifetime_ms is None else now_ms + lifetime_ms
+        self.session = Session(principal, self._mechanism_name, expires_ms)
+        self.state = State.COMPLETE
+        return lifetime_ms or 0
+
+    def _general_text(self) -> str:
+        what = "re-authentication" if self.renews else "authentication"
+        return (
+            f"Authentication failed during {what} due to invalid credentials with SASL mechanism "
+            f"{self._mechanism_name}"
+        )
+
+
+def _frame(header: RequestHeader, body: Message, version: int | None = None) -> bytes:
+    answered = header.api_version if version is None else version
+    return encode_bytes(encode_response_frame(header.api_key, answered, header.correlation_id, body))
+
+
+def _illegal_state(header: RequestHeader) -> bytes:
+    """The API's own response with the error, where it has one place for it; else nothing."""
+    made: Any = RESPONSES[header.api_key]()
+    if not hasattr(made, "error_code"):
+        return b""
+    made.error_code = ErrorCode.ILLEGAL_SASL_STATE
+    try:
+        return _frame(header, made)
+    except (UnsupportedVersion, MalformedMessage):
+        return b""
+
+
+def _name(header: RequestHeader) -> str:
+    return ApiKey(header.api_key).name

@@ -1,0 +1,217 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677; KIP-84): credentials, server and client, no I/O.
+
+As in Kafka: no channel binding, names are not prepared with SASLprep, and a credential is bound to one
+mechanism. Who is unknown fails at the first message.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import ClassVar
+
+from mpbroker.security.mechanism import Mechanism, SaslFailed
+from mpbroker.security.principals import Principal
+
+ITERATIONS_MIN = 4096
+ITERATIONS_MAX = 16384
+SALT_BYTES = 26
+NONCE_BITS = 130
+GS2_HEADER = re.compile(r"n,(?:a=((?:[^=,]|=2C|=3D)*))?,")
+_CLIENT_FIRST = re.compile(
+    r"n,(?:a=(?P<authzid>(?:[^=,\x00]|=2C|=3D)+))?,(?:m=[^,\x00]+,)?n=(?P<user>(?:[^=,\x00]|=2C|=3D)+),"
+    r"r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?P<extensions>(?:,[A-Za-z]+=[^,\x00]+)*)"
+)
+_CLIENT_FINAL = re.compile(
+    r"(?P<without_proof>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)"
+    r"(?:,[A-Za-z]+=[^,\x00]+)*?),p=(?P<proof>[A-Za-z0-9+/=]+)"
+)
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+class ScramType(IntEnum):
+    """Kafka's ScramMechanism, as requests and records number it."""
+
+    UNKNOWN = 0
+    SCRAM_SHA_256 = 1
+    SCRAM_SHA_512 = 2
+
+    @property
+    def mechanism(self) -> str:
+        return self.name.replace("_", "-")
+
+    @property
+    def hash_name(self) -> str:
+        return {1: "sha256", 2: "sha512"}[self.value]
+
+
+TYPES = {kind.mechanism: kind for kind in (ScramType.SCRAM_SHA_256, ScramType.SCRAM_SHA_512)}
+
+
+@dataclass(frozen=True)
+class ScramCredential:
+    """What the broker keeps of a password: nothing that a client could log in with elsewhere."""
+
+    iterations: int
+    salt: bytes = field(repr=False)
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+
+
+def _mac(hash_name: str, key: bytes, text: bytes) -> bytes:
+    return hmac.digest(key, text, hash_name)
+
+
+def salted_password(kind: ScramType, password: str, salt: bytes, iterations: int) -> bytes:
+    return hashlib.pbkdf2_hmac(kind.hash_name, password.encode(), salt, iterations)
+
+
+def credential_of(kind: ScramType, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
+    """From what AlterUserScramCredentials brings."""
+    client_key = _mac(kind.hash_name, salted, b"Client Key")
+    stored_key = hashlib.new(kind.hash_name, client_key).digest()
+    return ScramCredential(iterations, salt, stored_key, _mac(kind.hash_name, salted, b"Server Key"))
+
+
+def new_nonce() -> str:
+    """As much chance as Kafka's (130 bits, base 36)."""
+    value, out = secrets.randbits(NONCE_BITS), ""
+    while value:
+        value, digit = divmod(value, 36)
+        out += _DIGITS[digit]
+    return out or "0"
+
+
+def unescape_name(name: str) -> str:
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def escape_name(name: str) -> str:
+    return name.replace("=", "=3D").replace(",", "=2C")
+
+
+def _text(token: bytes) -> str:
+    try:
+        return token.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SaslFailed("the message is not UTF-8") from error
+
+
+class ScramServer(Mechanism):
+    """`look_up` finds a user's credential for this mechanism."""
+
+    name: ClassVar[str] = "SCRAM"
+
+    def __init__(
+        self,
+        kind: ScramType,
+        look_up: Callable[[ScramType, str], ScramCredential | None],
+        nonce: Callable[[], str] = new_nonce,
+    ) -> None:
+        super().__init__()
+        self._kind = kind
+        self._look_up = look_up
+        self._new_nonce = nonce
+        self._user = ""
+        self._nonce = ""
+        self._binding = ""
+        self._messages = ""
+        self._credential: ScramCredential | None = None
+
+    def step(self, token: bytes) -> bytes:
+        if self.complete:
+            raise SaslFailed("a message after the last one")
+        return self._first(token) if self._credential is None else self._final(self._credential, token)
+
+    def _first(self, token: bytes) -> bytes:
+        text = _text(token)
+        match = _CLIENT_FIRST.fullmatch(text)
+        if match is None:
+            raise SaslFailed("the client's first message is malformed, or wants channel binding")
+        user = unescape_name(match["user"])
+        if unescape_name(match["authzid"] or "") not in ("", user):
+            raise SaslFailed(
+                "the client asked for another user's authorization id",
+                "Authentication failed: Client requested an authorization id that is different from username",
+            )
+        if ",tokenauth=true" in match["extensions"]:
+            raise SaslFailed("delegation tokens are not built")
+        credential = self._look_up(self._kind, user)
+        if credential is None:
+            raise SaslFailed("invalid user credentials")
+        if credential.iterations < ITERATIONS_MIN:
+            raise SaslFailed(f"{credential.iterations} iterations are fewer than {ITERATIONS_MIN}")
+        self._user, self._credential = user, credential
+        self._nonce = match["nonce"] + self._new_nonce()
+        header, bare = GS2_HEADER.match(text), text
+        assert header is not None
+        self._binding, bare = header[0], text[header.end() :]
+        salt = base64.b64encode(credential.salt).decode()
+        answer = f"r={self._nonce},s={salt},i={credential.iterations}"
+        self._messages = f"{bare},{answer}"
+        return answer.encode()
+
+    def _final(self, credential: ScramCredential, token: bytes) -> bytes:
+        match = _CLIENT_FINAL.fullmatch(_text(token))
+        if match is None:
+            raise SaslFailed("the client's final message is malformed")
+        try:
+            binding = base64.b64decode(match["binding"], validate=True)
+            proof = base64.b64decode(match["proof"], validate=True)
+        except binascii.Error as error:
+            raise SaslFailed("the client's final message is malformed") from error
+        if match["nonce"] != self._nonce or binding != self._binding.encode():
+            raise SaslFailed("the client's final message is of another exchange")
+        said = f"{self._messages},{match['without_proof']}".encode()
+        signature = _mac(self._kind.hash_name, credential.stored_key, said)
+        if len(proof) != len(signature):
+            raise SaslFailed("invalid client credentials")
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        stored_key = hashlib.new(self._kind.hash_name, client_key).digest()
+        if not hmac.compare_digest(stored_key, credential.stored_key):
+            raise SaslFailed("invalid client credentials")
+        self.principal = Principal(self._user)
+        own = _mac(self._kind.hash_name, credential.server_key, said)
+        return b"v=" + base64.b64encode(own)
+
+
+class ScramClient:
+    """The other side: `first()`, then `final(server's first)`, then `verify(server's final)`."""
+
+    def __init__(self, kind: ScramType, user: str, password: str, nonce: str | None = None) -> None:
+        self._kind = kind
+        self._password = password
+        self._nonce = nonce or new_nonce()
+        self._bare = f"n={escape_name(user)},r={self._nonce}"
+        self._expected = b""
+
+    def first(self) -> bytes:
+        return f"n,,{self._bare}".encode()
+
+    def final(self, server_first: bytes) -> bytes:
+        """Raises SaslFailed if the server does not play by the rules."""
+        match = re.fullmatch(r"r=([^,]+),s=([A-Za-z0-9+/=]+),i=(\d{1,9})", _text(server_first))
+        if match is None or not match[1].startswith(self._nonce):
+            raise SaslFailed("the server's first message is malformed")
+        salted = salted_password(self._kind, self._password, base64.b64decode(match[2]), int(match[3]))
+        client_key = _mac(self._kind.hash_name, salted, b"Client Key")
+        stored_key = hashlib.new(self._kind.hash_name, client_key).digest()
+        without_proof = f"c={base64.b64encode(b'n,,').decode()},r={match[1]}"
+        said = f"{self._bare},{server_first.decode()},{without_proof}".encode()
+        signature = _mac(self._kind.hash_name, stored_key, said)
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        server_key = _mac(self._kind.hash_name, salted, b"Server Key")
+        self._expected = b"v=" + base64.b64encode(_mac(self._kind.hash_name, server_key, said))
+        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+    def verify(self, server_final: bytes) -> None:
+        """Raises SaslFailed if the server does not know the password either."""
+        if not hmac.compare_digest(server_final, self._expected):
+            raise SaslFailed("the server could not prove that it knows the user")

@@ -1,0 +1,249 @@
+"""TLS contexts from Kafka's `ssl.` settings, on Python's ssl module (OpenSSL).
+
+Keys and certificates are PEM, in files or inline; PKCS12 is converted in memory if the `cryptography` package
+is there; JKS is refused with the commands that convert it. `Keystore` notices changed files: new connections
+get the new certificate, those that are open keep theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpbroker.config.keys import Secret
+from mpbroker.config.security import SecuritySettings
+
+VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+# TLS 1.3's suites, which Python's ssl module cannot choose among.
+TLS13_SUITES = ("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256")
+_EXCHANGES = ("ECDHE_ECDSA", "ECDHE_RSA", "DHE_RSA")
+_CIPHERS = {
+    "AES_256_GCM_SHA384": "AES256-GCM-SHA384",
+    "AES_128_GCM_SHA256": "AES128-GCM-SHA256",
+    "CHACHA20_POLY1305_SHA256": "CHACHA20-POLY1305",
+    "AES_256_CBC_SHA384": "AES256-SHA384",
+    "AES_256_CBC_SHA256": "AES256-SHA256",
+    "AES_128_CBC_SHA256": "AES128-SHA256",
+}
+# IANA's names, which Java and Kafka's documentation use, to OpenSSL's.
+TLS12_SUITES = {
+    f"TLS_{exchange}_WITH_{cipher}": f"{exchange.replace('_', '-')}-{name}"
+    for exchange in _EXCHANGES
+    for cipher, name in _CIPHERS.items()
+}
+PEM_BEGIN = b"-----BEGIN "
+_PEM_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----([^-]*)-----END \1-----")
+JKS_MAGIC = b"\xfe\xed\xfe\xed"
+
+
+class TlsError(ValueError):
+    """A key store, trust store or setting cannot be used; says which, and what to do."""
+
+
+@dataclass(frozen=True)
+class Material:
+    """PEM bytes. `key_password` opens the private key."""
+
+    chain: bytes
+    trusted: bytes
+    key_password: str | None
+
+
+def load_context(settings: SecuritySettings) -> ssl.SSLContext:
+    """A server's context. Raises TlsError."""
+    material = read_material(settings)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    versions = _versions(settings)
+    context.minimum_version = VERSIONS[versions[0]]
+    context.maximum_version = VERSIONS[versions[-1]]
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | getattr(ssl, "OP_ENABLE_KTLS", 0)
+    _set_ciphers(context, settings.ssl_cipher_suites)
+    with _as_file(material.chain) as path:
+        try:
+            # Without a password OpenSSL would ask the terminal.
+            context.load_cert_chain(path, password=material.key_password or "")
+        except (ssl.SSLError, OSError, ValueError) as error:
+            raise TlsError(
+                f"{_named(settings.ssl_keystore_location, 'ssl.keystore.key')} has no private key with a "
+                f"certificate chain that fits and that ssl.key.password opens ({_why(error)})"
+            ) from error
+    context.verify_mode = CLIENT_AUTH[settings.ssl_client_auth]
+    if material.trusted:
+        try:
+            context.load_verify_locations(cadata=material.trusted.decode("ascii", "replace"))
+        except ssl.SSLError as error:
+            named = _named(settings.ssl_truststore_location, "ssl.truststore.certificates")
+            raise TlsError(f"{named} has no certificates in PEM ({_why(error)})") from error
+    return context
+
+
+def _versions(settings: SecuritySettings) -> list[str]:
+    """In order. Suites of TLS 1.2 alone exclude TLS 1.3, and the other way round."""
+    allowed = [name for name in VERSIONS if name in settings.ssl_enabled_protocols]
+    suites = settings.ssl_cipher_suites
+    if not suites:
+        return allowed
+    newer = set(TLS13_SUITES) & set(suites)
+    if newer and newer != set(TLS13_SUITES) and "TLSv1.3" in allowed:
+        raise TlsError(
+            "ssl.cipher.suites names some suites of TLS 1.3, and this Python cannot choose among them: name "
+            f"{', '.join(TLS13_SUITES)}, or none of them for TLS 1.2 alone"
+        )
+    fitting = [n for n in allowed if (newer if n == "TLSv1.3" else set(suites) - newer)]
+    if not fitting:
+        raise TlsError("ssl.cipher.suites has no suite for any of ssl.enabled.protocols")
+    return fitting
+
+
+def _set_ciphers(context: ssl.SSLContext, suites: tuple[str, ...]) -> None:
+    older = [suite for suite in suites if suite not in TLS13_SUITES]
+    if unknown := [suite for suite in older if suite not in TLS12_SUITES]:
+        raise TlsError(
+            f"ssl.cipher.suites: {', '.join(unknown)} is not a suite that can be served; there are "
+            f"{', '.join((*TLS13_SUITES, *TLS12_SUITES))}"
+        )
+    if older:
+        context.set_ciphers(":".join(TLS12_SUITES[suite] for suite in older))
+
+
+def read_material(settings: SecuritySettings) -> Material:
+    """Raises TlsError."""
+    chain, trusted = b"", b""
+    password = settings.ssl_key_password
+    if settings.ssl_keystore_location:
+        data = _read(settings.ssl_keystore_location, "ssl.keystore.location")
+        kind = _kind(data, settings.ssl_keystore_location, "ssl.keystore")
+        if kind == "PKCS12":
+            chain = _from_pkcs12(data, settings.ssl_keystore_location, settings.ssl_keystore_password)
+            password = None
+        else:
+            chain = data
+    elif settings.ssl_keystore_key and settings.ssl_keystore_certificate_chain:
+        inline = (settings.ssl_keystore_key, settings.ssl_keystore_certificate_chain)
+        chain = "".join(lines_of_pem(one.text) for one in inline).encode()
+    if settings.ssl_truststore_location:
+        data = _read(settings.ssl_truststore_location, "ssl.truststore.location")
+        kind = _kind(data, settings.ssl_truststore_location, "ssl.truststore")
+        if kind == "PKCS12":
+            trusted = _from_pkcs12(data, settings.ssl_truststore_location, settings.ssl_truststore_password)
+        else:
+            trusted = data
+    elif settings.ssl_truststore_certificates:
+        trusted = lines_of_pem(settings.ssl_truststore_certificates.text).encode()
+    return Material(chain, trusted, password.text if password else None)
+
+
+def lines_of_pem(text: str) -> str:
+    """PEM as OpenSSL wants it: in a properties file it is often one long line."""
+    out = ""
+    for label, body in _PEM_BLOCK.findall(text):
+        packed = "".join(body.split())
+        lines = [packed[at : at + 64] for at in range(0, len(packed), 64)]
+        out += "\n".join((f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", ""))
+    return out
+
+
+def _read(location: str, key: str) -> bytes:
+    try:
+        return Path(location).read_bytes()
+    except OSError as error:
+        raise TlsError(f"{key}={location} cannot be read: {error.strerror}") from error
+
+
+def _kind(data: bytes, location: str, store: str) -> str:
+    """By what is in the file: the type of a key store is often left at Java's default."""
+    if PEM_BEGIN in data:
+        return "PEM"
+    if data.startswith(JKS_MAGIC):
+        raise TlsError(
+            f"{location} is a Java key store, which only Java reads. Convert it: keytool -importkeystore "
+            f"-srckeystore {location} -destkeystore store.p12 -deststoretype PKCS12; openssl pkcs12 -in "
+            f"store.p12 -out store.pem -nodes; then {store}.location=…/store.pem and {store}.type=PEM"
+        )
+    if data[:1] == b"\x30":
+        return "PKCS12"
+    raise TlsError(f"{location} is neither PEM nor PKCS12")
+
+
+def _from_pkcs12(data: bytes, location: str, password: Secret | None) -> bytes:
+    try:
+        from cryptography.hazmat.primitives import serialization as s
+        from cryptography.hazmat.primitives.serialization import pkcs12
+    except ImportError as error:
+        raise TlsError(
+            f"{location} is PKCS12, which needs the cryptography package: install mpbroker[security], or "
+            f"convert it with openssl pkcs12 -in {location} -out store.pem -nodes"
+        ) from error
+    try:
+        store = pkcs12.load_pkcs12(data, password.text.encode() if password else None)
+    except ValueError as error:
+        raise TlsError(f"{location} cannot be opened: its password is another, or it is damaged") from error
+    pem = b""
+    if store.key is not None:
+        pem += store.key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())
+    own = [store.cert] if store.cert is not None else []
+    for one in (*own, *store.additional_certs):
+        pem += one.certificate.public_bytes(s.Encoding.PEM)
+    return pem
+
+
+@contextmanager
+def _as_file(data: bytes) -> Iterator[str]:
+    """A name for bytes that never touch a disk, for a library that only reads files."""
+    fd = os.memfd_create("certificates", os.MFD_CLOEXEC)
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(data)
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
+def _named(location: str | None, key: str) -> str:
+    return location or key
+
+
+def _why(error: Exception) -> str:
+    """OpenSSL's reason; its texts name no bytes of a key."""
+    reason = getattr(error, "reason", None)
+    return str(reason or type(error).__name__)
+
+
+class Keystore:
+    """The context of a listener, made anew when one of its files has changed."""
+
+    def __init__(self, settings: SecuritySettings) -> None:
+        self._settings = settings
+        self._seen = self._stamps()
+        self.context = load_context(settings)
+
+    def _stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(
+            _stamp(location)
+            for location in (self._settings.ssl_keystore_location, self._settings.ssl_truststore_location)
+        )
+
+    def refresh(self) -> bool:
+        """Whether there is a new context. Raises TlsError, once per change; the old context stays."""
+        now = self._stamps()
+        if now == self._seen:
+            return False
+        self._seen = now
+        self.context = load_context(self._settings)
+        return True
+
+
+def _stamp(location: str | None) -> tuple[int, int, int] | None:
+    if not location:
+        return None
+    try:
+        status = Path(location).stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -1,0 +1,94 @@
+"""Certificates for tests, made when they are needed: an authority, and whom it has signed."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import serialization as s
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+DAY = datetime.timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A key and its certificate."""
+
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+    @property
+    def der(self) -> bytes:
+        return self.certificate.public_bytes(s.Encoding.DER)
+
+    @property
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(s.Encoding.PEM)
+
+    def key_pem(self, password: bytes | None = None) -> bytes:
+        encryption = s.BestAvailableEncryption(password) if password else s.NoEncryption()
+        return self.key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, encryption)
+
+    def write(self, path: Path, password: bytes | None = None) -> Path:
+        """Key and certificate in one file, as ssl.keystore.location wants it."""
+        path.write_bytes(self.key_pem(password) + self.pem)
+        return path
+
+
+def name(common_name: str) -> x509.Name:
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.COUNTRY_NAME, "DE"),
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "mpbroker, tests"),
+            x509.NameAttribute(NameOID.COMMON_NAME, common_name),
+        ]
+    )
+
+
+class Authority:
+    """Signs; `pem` is what others trust."""
+
+    def __init__(self, common_name: str = "test authority") -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = name(common_name)
+        self.certificate = (
+            self._builder(self._name, self._key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+
+    @property
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(s.Encoding.PEM)
+
+    def write(self, path: Path) -> Path:
+        path.write_bytes(self.pem)
+        return path
+
+    def sign(self, subject: str | x509.Name) -> Signed:
+        key = ec.generate_private_key(ec.SECP256R1())
+        hosts = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        certificate = (
+            self._builder(name(subject) if isinstance(subject, str) else subject, key.public_key())
+            .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        return Signed(key, certificate)
+
+    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+        now = datetime.datetime.now(datetime.UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - DAY)
+            .not_valid_after(now + 30 * DAY)
+        )

@@ -1,0 +1,347 @@
+"""PLAIN, SCRAM and OAUTHBEARER as state machines: RFC examples, everything that is refused, and secrecy."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpbroker.config.keys import Secret
+from mpbroker.security.jaas import JaasEntry, JaasError, PlainUsers, parse_jaas
+from mpbroker.security.jwks import KeySet, KeySetError, path_of, signed_validator
+from mpbroker.security.mechanism import SaslFailed
+from mpbroker.security.oauth import ClaimRules, InvalidToken, OAuthBearerServer, unsecured_validator
+from mpbroker.security.plain import PlainServer
+from mpbroker.security.principals import Principal
+from mpbroker.security.scram import (
+    ScramClient,
+    ScramCredential,
+    ScramServer,
+    ScramType,
+    credential_of,
+    salted_password,
+)
+
+NOW_MS = 1_800_000_000_000
+SECRET = 'p=ä;, "x'
+NAMES = st.text(
+    st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), min_size=1, max_size=20
+)
+
+
+# ---- JAAS
+
+
+def test_a_jaas_entry() -> None:
+    text = 'a.b.PlainLoginModule required user_ann="a \\"b\\" \\\\ =;" user_bob=simple serviceName="kafka" ;'
+    entry = parse_jaas(Secret(text))
+    assert entry.module == "a.b.PlainLoginModule"
+    assert PlainUsers.of(entry).passwords == {"ann": b'a "b" \\ =;', "bob": b"simple"}
+    assert "simple" not in repr(entry) + repr(PlainUsers.of(entry)) + repr(Secret(text)) + str(Secret(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must begin with"),
+        ("a.B", "must begin with"),
+        ("a.B maybe;", "must begin with"),
+        ("a.B required", "must end with"),
+        ("a.B required x=y", "must end with"),
+        ("a.B required x=y; c.D required;", "must end with"),
+        ("a.B required user_a=hunter2 user_a=b;", "option user_a comes twice"),
+        ("a.B required user_a hunter2;", "option 1 is not key=value"),
+        ('a.B required user_a="hunter2;', "character 21"),
+    ],
+)
+def test_what_is_no_jaas_entry(text: str, message: str) -> None:
+    with pytest.raises(JaasError, match=message) as raised:
+        parse_jaas(Secret(text))
+    assert "hunter2" not in str(raised.value)
+
+
+# ---- PLAIN
+
+USERS = PlainUsers({"ann": SECRET.encode(), "bob": b"b"})
+
+
+def test_plain() -> None:
+    for authorization_id in ("", "ann"):
+        server = PlainServer(USERS)
+        assert server.step(f"{authorization_id}\0ann\0{SECRET}".encode()) == b""
+        assert server.principal == Principal("ann")
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    [
+        (b"\0ann\0wrong", "Authentication failed: Invalid username or password"),
+        (b"\0eve\0wrong", "Authentication failed: Invalid username or password"),
+        (b"\0\0x", "Authentication failed: username not specified"),
+        (b"\0ann\0", "Authentication failed: password not specified"),
+        (
+            b"eve\0bob\0b",
+            "Authentication failed: Client requested an authorization id that is different from username",
+        ),
+        (b"ann\0x", "Invalid SASL/PLAIN response: expected 3 tokens, got 2"),
+        (b"\0ann\0a\0b", "Invalid SASL/PLAIN response: expected 3 tokens, got 4"),
+        (b"\0\xff\0b", None),
+    ],
+)
+def test_plain_refuses(token: bytes, shown: str | None) -> None:
+    server = PlainServer(USERS)
+    with pytest.raises(SaslFailed) as raised:
+        server.step(token)
+    assert raised.value.shown == shown
+    assert not server.complete
+
+
+# ---- SCRAM
+
+
+def test_the_example_of_rfc_7677() -> None:
+    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    kind = ScramType.SCRAM_SHA_256
+    credential = credential_of(kind, salted_password(kind, "pencil", salt, 4096), salt, 4096)
+    server = ScramServer(
+        kind, lambda _, user: credential if user == "user" else None, lambda: "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    )
+    first = server.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
+    assert first == b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    final = server.step(
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+        b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    )
+    assert final == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    assert server.principal == Principal("user")
+
+
+def credential_for(kind: ScramType, password: str, iterations: int = 4096) -> ScramCredential:
+    salt = hashlib.sha256(password.encode()).digest()
+    return credential_of(kind, salted_password(kind, password, salt, iterations), salt, iterations)
+
+
+@given(NAMES, NAMES, st.sampled_from([ScramType.SCRAM_SHA_256, ScramType.SCRAM_SHA_512]))
+def test_scram_with_any_name_and_password(user: str, password: str, kind: ScramType) -> None:
+    users = {user: credential_for(kind, password)}
+    client = ScramClient(kind, user, password)
+    server = ScramServer(kind, lambda asked, name: users.get(name) if asked is kind else None)
+    client.verify(server.step(client.final(server.step(client.first()))))
+    assert server.principal == Principal(user)
+    wrong = ScramClient(kind, user, password + "x")
+    server = ScramServer(kind, lambda _, name: users.get(name))
+    with pytest.raises(SaslFailed, match="invalid client credentials"):
+        server.step(wrong.final(server.step(wrong.first())))
+    assert not server.complete
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        b"",
+        b"y,,n=ann,r=x",
+        b"p=tls-unique,,n=ann,r=x",
+        b"n,,n=eve,r=x",
+        b"n,a=eve,n=ann,r=x",
+        b"n,,n=ann,r=x,tokenauth=true",
+        b"n,,n=weak,r=x",
+        b"n,,n=a\xff,r=x",
+        b"n,,n=a=zz,r=x",
+    ],
+)
+def test_scram_refuses_at_the_first_message(token: bytes) -> None:
+    users = {
+        "ann": credential_for(ScramType.SCRAM_SHA_256, SECRET),
+        "weak": credential_for(ScramType.SCRAM_SHA_256, SECRET, 1000),
+    }
+    server = ScramServer(ScramType.SCRAM_SHA_256, lambda _, user: users.get(user))
+    with pytest.raises(SaslFailed):
+        server.step(token)
+
+
+@pytest.mark.parametrize("change", [("c=biws", "c=eSws"), (",r=", ",r=x"), (",p=", ",p="), ("", "")])
+def test_scram_refuses_a_final_message_of_another_exchange(change: tuple[str, str]) -> None:
+    users = {"ann": credential_for(ScramType.SCRAM_SHA_256, SECRET)}
+    client = ScramClient(ScramType.SCRAM_SHA_256, "ann", SECRET)
+    server = ScramServer(ScramType.SCRAM_SHA_256, lambda _, user: users.get(user))
+    final = client.final(server.step(client.first())).decode()
+    if change == ("", ""):
+        final = final[:-8] + "AAAAAAA="
+    elif change[0] == change[1]:
+        final = final.partition(",p=")[0]
+    with pytest.raises(SaslFailed):
+        server.step(final.replace(*change).encode() if change[0] else final.encode())
+    assert not server.complete
+
+
+def test_a_server_that_does_not_know_the_user_is_noticed() -> None:
+    client = ScramClient(ScramType.SCRAM_SHA_256, "ann", SECRET, "abc")
+    client.final(b"r=abcdef,s=AAAA,i=4096")
+    with pytest.raises(SaslFailed, match="could not prove"):
+        client.verify(b"v=AAAA")
+    with pytest.raises(SaslFailed, match="malformed"):
+        client.final(b"r=other,s=AAAA,i=4096")
+
+
+# ---- OAUTHBEARER
+
+
+def segment(value: object) -> str:
+    raw = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def claims(**changes: object) -> dict[str, object]:
+    usual: dict[str, object] = {"sub": "ann", "exp": NOW_MS / 1000 + 60, "scope": "read write"}
+    return {name: value for name, value in {**usual, **changes}.items() if value is not None}
+
+
+def unsecured(**changes: object) -> str:
+    return f"{segment({'alg': 'none'})}.{segment(claims(**changes))}."
+
+
+def message(token: str, authzid: str = "") -> bytes:
+    header = f"n,a={authzid}," if authzid else "n,,"
+    return f"{header}\x01auth=Bearer {token}\x01\x01".encode()
+
+
+RULES = ClaimRules(
+    required_scope=frozenset({"read"}), audience=frozenset({"kafka"}), issuer="https://i", skew_ms=1000
+)
+GOOD: dict[str, Any] = {"aud": ["kafka", "other"], "iss": "https://i"}
+
+
+def test_a_token_is_believed() -> None:
+    server = OAuthBearerServer(unsecured_validator(RULES), lambda: NOW_MS)
+    assert server.step(message(unsecured(**GOOD, exp=NOW_MS / 1000 - 0.5), "ann")) == b""
+    assert server.principal == Principal("ann")
+    assert server.expires_ms == NOW_MS - 500
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"exp": NOW_MS / 1000 - 1}, "expired"),
+        ({"exp": None}, "no expiry"),
+        ({"exp": True}, "no time"),
+        ({"exp": "tomorrow"}, "no time"),
+        ({"nbf": NOW_MS / 1000 + 5}, "not valid yet"),
+        ({"iat": NOW_MS / 1000 + 5}, "not valid yet"),
+        ({"sub": None}, "names nobody"),
+        ({"sub": 7}, "names nobody"),
+        ({"iss": "https://j"}, "another issuer"),
+        ({"aud": "kafk"}, "another audience"),
+        ({"scope": "readwrite"}, "scope"),
+        ({"scope": None}, "scope"),
+    ],
+)
+def test_a_token_is_refused(changes: dict[str, object], reason: str) -> None:
+    server = OAuthBearerServer(unsecured_validator(RULES), lambda: NOW_MS)
+    assert json.loads(server.step(message(unsecured(**{**GOOD, **changes})))) == {"status": "invalid_token"}
+    assert not server.complete
+    with pytest.raises(SaslFailed, match=reason) as raised:
+        server.step(b"\x01")
+    assert raised.value.shown == '{"status":"invalid_token"}'
+
+
+@pytest.mark.parametrize(
+    "token",
+    [b"", b"n,,", b"n,,\x01auth=Basic x\x01\x01", b"n,,\x01x=y\x01\x01", b"y,,\x01auth=Bearer a\x01\x01"],
+)
+def test_what_is_no_bearer_message(token: bytes) -> None:
+    with pytest.raises(SaslFailed):
+        OAuthBearerServer(unsecured_validator(RULES), lambda: NOW_MS).step(token)
+
+
+def test_another_users_authorization_id() -> None:
+    server = OAuthBearerServer(unsecured_validator(RULES), lambda: NOW_MS)
+    with pytest.raises(SaslFailed, match="another user"):
+        server.step(message(unsecured(**GOOD), "eve"))
+
+
+@given(st.text(max_size=60))
+def test_any_text_as_a_token(token: str) -> None:
+    with pytest.raises(InvalidToken):
+        unsecured_validator(RULES)(token, NOW_MS)
+
+
+def number(value: int, width: int = 0) -> str:
+    return segment(value.to_bytes(width or (value.bit_length() + 7) // 8))
+
+
+class Signer:
+    """An RSA and an EC key, their key set, and tokens signed with them."""
+
+    def __init__(self) -> None:
+        self.rsa = rsa.generate_private_key(65537, 2048)
+        self.ec = ec.generate_private_key(ec.SECP256R1())
+        r, e = self.rsa.public_key().public_numbers(), self.ec.public_key().public_numbers()
+        self.set = {
+            "keys": [
+                {"kty": "RSA", "kid": "r", "n": number(r.n), "e": number(r.e)},
+                {"kty": "EC", "kid": "e", "crv": "P-256", "x": number(e.x, 32), "y": number(e.y, 32)},
+            ]
+        }
+
+    def token(self, algorithm: str, kid: str, **changes: object) -> str:
+        signed = f"{segment({'alg': algorithm, 'kid': kid})}.{segment(claims(**GOOD, **changes))}"
+        if algorithm == "RS256":
+            raw = self.rsa.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256())
+        else:
+            r, s = decode_dss_signature(self.ec.sign(signed.encode(), ec.ECDSA(hashes.SHA256())))
+            raw = r.to_bytes(32) + s.to_bytes(32)
+        return f"{signed}.{segment(raw)}"
+
+
+@pytest.fixture(scope="module")
+def signer() -> Signer:
+    return Signer()
+
+
+def test_signed_tokens(signer: Signer, tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps(signer.set))
+    validate = signed_validator(KeySet(path_of(path.as_uri())), RULES)
+    for algorithm, kid in (("RS256", "r"), ("ES256", "e")):
+        token = signer.token(algorithm, kid)
+        assert validate(token, NOW_MS).subject == "ann"
+        head, body, signature = token.split(".")
+        forged = f"{head}.{segment(claims(**GOOD, sub='eve'))}.{signature}"
+        with pytest.raises(InvalidToken, match="signature"):
+            validate(forged, NOW_MS)
+        with pytest.raises(InvalidToken, match="expired"):
+            validate(signer.token(algorithm, kid, exp=1), NOW_MS)
+        with pytest.raises(InvalidToken, match="algorithm"):
+            validate(f"{segment({'alg': 'none'})}.{body}.", NOW_MS)
+        with pytest.raises(InvalidToken, match="algorithm"):
+            validate(f"{segment({'alg': 'HS256', 'kid': kid})}.{body}.{signature}", NOW_MS)
+    with pytest.raises(InvalidToken, match="no key"):
+        validate(signer.token("RS256", "e"), NOW_MS)
+
+
+def test_keys_can_be_exchanged(signer: Signer, tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps({"keys": []}))
+    validate = signed_validator(KeySet(path), RULES)
+    with pytest.raises(InvalidToken, match="no key"):
+        validate(signer.token("ES256", "e"), NOW_MS)
+    path.write_text(json.dumps(signer.set))
+    assert validate(signer.token("ES256", "e"), NOW_MS).subject == "ann"
+    path.write_text("{")
+    with pytest.raises(InvalidToken, match="cannot be read"):
+        validate(signer.token("ES256", "e"), NOW_MS)
+    with pytest.raises(KeySetError, match="not a JSON Web Key Set"):
+        KeySet(path)
+
+
+def test_the_entry_shows_no_options() -> None:
+    assert SECRET not in repr(JaasEntry("a", {"user_x": SECRET}))

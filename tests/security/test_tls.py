@@ -1,0 +1,170 @@
+"""Contexts from settings, by handshakes in memory; what cannot be used is refused with what to do."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+
+from mpbroker.config.keys import Secret
+from mpbroker.config.security import SecuritySettings
+from mpbroker.security.tls import TLS13_SUITES, Keystore, TlsError, load_context
+from tests.security.certificates import Authority, Signed
+
+AUTHORITY = Authority()
+SERVER, CLIENT = AUTHORITY.sign("broker"), AUTHORITY.sign("client")
+
+
+def client_context(tmp_path: Path, own: Signed | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=AUTHORITY.pem.decode())
+    if own is not None:
+        context.load_cert_chain(own.write(tmp_path / "client.pem"))
+    return context
+
+
+def shake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """Both ends after a handshake; raises what either raises."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname="localhost"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    waiting = ends[:]
+    for _ in range(10):
+        for end in waiting[:]:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            waiting.remove(end)
+        if not waiting:
+            # With TLS 1.3 a refused client certificate shows at the first byte.
+            ends[0].write(b"x")
+            assert ends[1].read(1) == b"x"
+            return ends[0], ends[1]
+    raise AssertionError("the handshake does not end")
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> SecuritySettings:
+    return SecuritySettings(
+        ssl_keystore_location=str(SERVER.write(tmp_path / "server.pem")),
+        ssl_truststore_location=str(AUTHORITY.write(tmp_path / "ca.pem")),
+    )
+
+
+def changed(settings: SecuritySettings, **changes: object) -> SecuritySettings:
+    own = {name: getattr(settings, name) for name in settings.__struct_fields__}
+    return SecuritySettings(**{**own, **changes})
+
+
+def test_a_handshake(stored: SecuritySettings, tmp_path: Path) -> None:
+    client, server = shake(load_context(stored), client_context(tmp_path, CLIENT))
+    assert client.version() == "TLSv1.3"
+    assert server.getpeercert(binary_form=True) is None
+
+
+def test_clients_show_certificates(stored: SecuritySettings, tmp_path: Path) -> None:
+    for auth in ("requested", "required"):
+        context = load_context(changed(stored, ssl_client_auth=auth))
+        _, server = shake(context, client_context(tmp_path, CLIENT))
+        assert server.getpeercert(binary_form=True) == CLIENT.der
+        with pytest.raises(ssl.SSLError):
+            shake(context, client_context(tmp_path, Authority("another").sign("client")))
+    shake(load_context(changed(stored, ssl_client_auth="requested")), client_context(tmp_path))
+    with pytest.raises(ssl.SSLError):
+        shake(load_context(changed(stored, ssl_client_auth="required")), client_context(tmp_path))
+
+
+def test_keys_with_a_password_and_in_line(stored: SecuritySettings, tmp_path: Path) -> None:
+    SERVER.write(tmp_path / "server.pem", b"pass phrase")
+    with pytest.raises(TlsError, match=r"server\.pem has no private key") as raised:
+        load_context(stored)
+    assert "PRIVATE" not in str(raised.value)
+    with pytest.raises(TlsError, match=r"ssl\.key\.password"):
+        load_context(changed(stored, ssl_key_password=Secret("other")))
+    shake(load_context(changed(stored, ssl_key_password=Secret("pass phrase"))), client_context(tmp_path))
+    inline = SecuritySettings(
+        ssl_keystore_key=Secret(SERVER.key_pem().decode().replace("\n", " ")),
+        ssl_keystore_certificate_chain=Secret(SERVER.pem.decode().replace("\n", " ")),
+        ssl_truststore_certificates=Secret(AUTHORITY.pem.decode().replace("\n", "")),
+        ssl_client_auth="required",
+    )
+    shake(load_context(inline), client_context(tmp_path, CLIENT))
+
+
+def test_pkcs12(tmp_path: Path) -> None:
+    path = tmp_path / "store.p12"
+    path.write_bytes(
+        pkcs12.serialize_key_and_certificates(
+            b"x", SERVER.key, SERVER.certificate, None, BestAvailableEncryption(b"pass")
+        )
+    )
+    settings = SecuritySettings(
+        ssl_keystore_location=str(path), ssl_keystore_type="PKCS12", ssl_keystore_password=Secret("pass")
+    )
+    shake(load_context(settings), client_context(tmp_path))
+    with pytest.raises(TlsError, match="its password is another"):
+        load_context(changed(settings, ssl_keystore_password=Secret("wrong")))
+
+
+def test_versions_and_suites(stored: SecuritySettings, tmp_path: Path) -> None:
+    older = load_context(changed(stored, ssl_enabled_protocols=("TLSv1.2",)))
+    assert shake(older, client_context(tmp_path))[0].version() == "TLSv1.2"
+    newer = client_context(tmp_path)
+    newer.minimum_version = ssl.TLSVersion.TLSv1_3
+    with pytest.raises(ssl.SSLError):
+        shake(older, newer)
+    one = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"
+    client, _ = shake(load_context(changed(stored, ssl_cipher_suites=(one,))), client_context(tmp_path))
+    assert client.cipher() == ("ECDHE-ECDSA-AES128-GCM-SHA256", "TLSv1.2", 128)
+    context = load_context(changed(stored, ssl_cipher_suites=TLS13_SUITES))
+    assert shake(context, client_context(tmp_path))[0].version() == "TLSv1.3"
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_3
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xfe\xed\xfe\xed\0\0\0\2", "keytool -importkeystore"),
+        (b"hello", "neither PEM nor PKCS12"),
+        (b"0\x82\x01\x00", "its password is another, or it is damaged"),
+        (AUTHORITY.pem, "has no private key"),
+    ],
+)
+def test_stores_that_cannot_be_used(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "store"
+    path.write_bytes(content)
+    with pytest.raises(TlsError, match=message):
+        load_context(SecuritySettings(ssl_keystore_location=str(path)))
+
+
+def test_other_refusals(stored: SecuritySettings) -> None:
+    for changes, message in (
+        ({"ssl_keystore_location": "/nowhere"}, "cannot be read: No such file"),
+        ({"ssl_cipher_suites": ("TLS_NULL",)}, "TLS_NULL is not a suite"),
+        ({"ssl_cipher_suites": TLS13_SUITES[:1]}, "cannot choose among them"),
+        ({"ssl_cipher_suites": TLS13_SUITES, "ssl_enabled_protocols": ("TLSv1.2",)}, "no suite for any"),
+    ):
+        with pytest.raises(TlsError, match=message):
+            load_context(changed(stored, **changes))
+
+
+def test_a_changed_certificate_is_for_new_connections(stored: SecuritySettings, tmp_path: Path) -> None:
+    keystore = Keystore(stored)
+    before = keystore.context
+    assert not keystore.refresh()
+    renewed = AUTHORITY.sign("renewed")
+    path = renewed.write(tmp_path / "new.pem")
+    path.replace(tmp_path / "server.pem")
+    assert keystore.refresh()
+    assert keystore.context is not before
+    client, _ = shake(keystore.context, client_context(tmp_path))
+    assert client.getpeercert(binary_form=True) == renewed.der
+    (tmp_path / "server.pem").write_text("nothing")
+    with pytest.raises(TlsError):
+        keystore.refresh()
+    assert not keystore.refresh()
+    shake(keystore.context, client_context(tmp_path))
