@@ -77,6 +77,7 @@ cdef struct Turn:
     bint memory_short
     int16_t first_flexible[128] # per API key: first version with request header 2; 32767: none; -1: unknown key
     uint64_t now_ns
+    uint64_t answers_waiting    # found in the rings by this turn
     uint64_t clock_ns           # as now_ns, and later: when the last answer was written
     FileTable files
     Event *closed               # connections closed since Python looked; room for all there can be

@@ -199,6 +199,8 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
         if not t.memory_short or t.arena.in_use_bytes < used_bytes:
             t.soon = True
     counter_set(t.counters, Counter.COUNT_ARENA_BYTES, t.arena.in_use_bytes)
+    counter_set(t.counters, Counter.COUNT_RESPONSES_WAITING, t.answers_waiting)
+    t.answers_waiting = 0
     counter_set(t.counters, Counter.COUNT_QUEUED_REQUESTS, t.fifo_tail - t.fifo_head)
     if t.closed_count:
         flags |= TURN_CLOSED
