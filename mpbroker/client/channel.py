@@ -21,9 +21,6 @@ _CORRELATION_ID = struct.Struct(">i")
 _READ, _WRITE = select.EPOLLIN | select.EPOLLRDHUP, select.EPOLLOUT
 
 
-CLOSED = "closed by the broker"
-
-
 class EndOfStream(OSError):
     """The peer has closed the connection."""
 
@@ -161,7 +158,7 @@ class Channel:
             if count is None:
                 return None
             if count == 0:
-                raise EndOfStream(CLOSED)
+                raise EndOfStream("closed by the broker")
             frame = self._receive.received(count)
             if frame is not None:
                 self.frames += 1

@@ -12,7 +12,6 @@ from typing import Any
 
 from mpbroker.client.backoff import ExponentialBackoff
 from mpbroker.client.build import network_client
-from mpbroker.client.channel import CLOSED
 from mpbroker.client.config import ClientConfig
 from mpbroker.client.errors import (
     AuthenticationFailed,
@@ -116,7 +115,7 @@ class Cluster:
             case ChannelState.NOT_CONNECTED:
                 return ConnectionLost(f"cannot connect to {node.address}: {failure.reason}; {self._advice}")
         text = f"the connection to {node.address} was lost: {failure.reason}"
-        if failure.reason == CLOSED and failure.frames <= 1 and not self.config.uses_sasl:
+        if failure.frames <= 1 and failure.state is not ChannelState.EXPIRED and not self.config.uses_sasl:
             # A listener that wants SASL answers ApiVersions and nothing else; one with TLS not even that.
             text += (
                 f"; security.protocol is {self.config.security_protocol}: does this listener want another?"

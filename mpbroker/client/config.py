@@ -1,7 +1,7 @@
 """Settings of a client by the names that Kafka gives them (CommonClientConfigs, SslConfigs, SaslConfigs).
 
 Read from a mapping, which comes from a properties file or from options of another program. Librdkafka's names
-for files and passwords are understood too. What cannot be honoured is refused, never left out silently.
+for user, password and authority are understood too. What cannot be honoured is refused, never left out.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from mpbroker.client.errors import ConfigError
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 DEFAULT_PORT = 9092
 # Families of settings in which an unknown name is an error: leaving one out could open what was to be closed.
 GUARDED = ("security.", "ssl.", "sasl.")
@@ -51,12 +52,16 @@ class ClientConfig(msgspec.Struct, frozen=True):
     ssl_keystore_location: str = ""
     ssl_keystore_key: str = ""
     ssl_keystore_certificate_chain: str = ""
-    ssl_certificate_location: str = ""
-    ssl_key_location: str = ""
+    ssl_keystore_password: str = ""
+    ssl_truststore_password: str = ""
     ssl_key_password: str = ""
     ssl_endpoint_identification_algorithm: str = "https"
-    ssl_enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
+    ssl_enabled_protocols: tuple[str, ...] = TLS_VERSIONS
     ssl_cipher_suites: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Without the secrets."""
+        return f"ClientConfig(client_id={self.client_id!r}, security_protocol={self.security_protocol!r})"
 
     @property
     def uses_tls(self) -> bool:
@@ -95,8 +100,8 @@ def from_properties(
         if name in _NAMES:
             attribute, parse = _NAMES[name]
             values[attribute] = parse(name, text.strip())
-        elif name in _ONLY:
-            _check_only(name, text.strip())
+        elif name in _NEEDLESS:
+            continue
         elif name == "sasl.jaas.config":
             values.update(_of_jaas(text))
         elif name.startswith(GUARDED):
@@ -177,26 +182,16 @@ _NAMES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "ssl.keystore.location": ("ssl_keystore_location", _file),
     "ssl.keystore.key": ("ssl_keystore_key", _text),
     "ssl.keystore.certificate.chain": ("ssl_keystore_certificate_chain", _text),
-    "ssl.certificate.location": ("ssl_certificate_location", _file),
-    "ssl.key.location": ("ssl_key_location", _file),
+    "ssl.keystore.password": ("ssl_keystore_password", _text),
+    "ssl.truststore.password": ("ssl_truststore_password", _text),
     "ssl.key.password": ("ssl_key_password", _text),
     "ssl.endpoint.identification.algorithm": ("ssl_endpoint_identification_algorithm", _identification),
     "ssl.enabled.protocols": ("ssl_enabled_protocols", _list),
     "ssl.cipher.suites": ("ssl_cipher_suites", _list),
 }
 
-# Settings that have but one value here.
-_ONLY = {
-    "ssl.truststore.type": ("PEM", "keytool -exportcert -rfc writes the certificates of a JKS store as PEM"),
-    "ssl.keystore.type": ("PEM", "openssl pkcs12 -in FILE -nodes writes key and certificates as PEM"),
-    "ssl.protocol": ("TLS, TLSv1.2, TLSv1.3", "ssl.enabled.protocols says which versions are allowed"),
-}
-
-
-def _check_only(name: str, text: str) -> None:
-    allowed, advice = _ONLY[name]
-    if text not in allowed.split(", "):
-        raise ConfigError(f"{name}={text} is not supported, only {allowed}: {advice}")
+# What is in a store shows by itself; the versions of TLS are those of ssl.enabled.protocols.
+_NEEDLESS = ("ssl.truststore.type", "ssl.keystore.type", "ssl.protocol")
 
 
 def _check(config: ClientConfig) -> None:
@@ -211,6 +206,10 @@ def _check(config: ClientConfig) -> None:
                 f"sasl.mechanism={config.sasl_mechanism} needs username and password: give sasl.jaas.config, "
                 "or sasl.username and sasl.password"
             )
+    if unknown := [name for name in config.ssl_enabled_protocols if name not in TLS_VERSIONS]:
+        raise ConfigError(f"ssl.enabled.protocols: {unknown[0]} is not one of {', '.join(TLS_VERSIONS)}")
+    if not config.ssl_enabled_protocols:
+        raise ConfigError("ssl.enabled.protocols names no version of TLS")
     if bool(config.ssl_keystore_key) != bool(config.ssl_keystore_certificate_chain):
         raise ConfigError("ssl.keystore.key and ssl.keystore.certificate.chain belong together")
 
@@ -220,32 +219,16 @@ _LOGIN_MODULES = ("PlainLoginModule", "ScramLoginModule")
 
 def _of_jaas(text: str) -> dict[str, str]:
     """`…PlainLoginModule required username="…" password="…";`"""
-    words = _jaas_words(text.strip().removesuffix(";"))
-    module = words[0].rpartition(".")[2] if words else ""
-    if module not in _LOGIN_MODULES:
+    # The broker's configuration is large; who has no use for it does not load it.
+    from mpbroker.config.keys import Secret
+    from mpbroker.security.jaas import JaasError, parse_jaas
+
+    try:
+        entry = parse_jaas(Secret(text))
+    except JaasError as error:
+        raise ConfigError(f"sasl.jaas.config: {error}") from error
+    if entry.module.rpartition(".")[2] not in _LOGIN_MODULES:
         raise ConfigError(f"sasl.jaas.config: the login module is one of {', '.join(_LOGIN_MODULES)}")
-    options = dict(word.partition("=")[::2] for word in words[2:])
-    if not options.get("username") or not options.get("password"):
+    if not entry.options.get("username") or not entry.options.get("password"):
         raise ConfigError("sasl.jaas.config has no username or no password")
-    return {"sasl_username": options["username"], "sasl_password": options["password"]}
-
-
-def _jaas_words(text: str) -> list[str]:
-    """Words between blanks; quotes keep blanks in, a backslash in them the next character."""
-    words = [""]
-    quoted = escaped = False
-    for char in text:
-        if escaped:
-            words[-1] += char
-            escaped = False
-        elif quoted and char == "\\":
-            escaped = True
-        elif char == '"':
-            quoted = not quoted
-        elif char.isspace() and not quoted:
-            words.append("")
-        else:
-            words[-1] += char
-    if quoted or escaped:
-        raise ConfigError("sasl.jaas.config: a quotation mark is missing")
-    return [word for word in words if word]
+    return {"sasl_username": entry.options["username"], "sasl_password": entry.options["password"]}

@@ -1,21 +1,21 @@
-"""TLS over a non-blocking socket, and whom a client trusts (Kafka: SslTransportLayer, SslFactory).
+"""TLS over a non-blocking socket, the client's side (Kafka: SslTransportLayer).
 
-Stores are PEM, in files or in the settings themselves. Without a truststore the system's authorities count.
 OpenSSL takes one record at a time from the socket; what is decrypted and not yet read shows in `pending`.
 """
 
-import os
 import socket
 import ssl
 from collections.abc import Sequence
 
 from mpbroker.client.config import ClientConfig
 from mpbroker.client.errors import AuthenticationFailed, ConfigError
+from mpbroker.config.keys import Secret
+from mpbroker.config.security import SecuritySettings
 from mpbroker.protocol.wire import Buffer
+from mpbroker.security.tls import TlsError, load_client_context
 
 # A write that did not fit has to be repeated with the same bytes, so they are few.
 WRITE_BYTES = 64 << 10
-_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
 class TlsTransport:
@@ -103,87 +103,25 @@ def _handshake_failure(error: ssl.SSLError) -> str:
 
 def client_context(config: ClientConfig) -> ssl.SSLContext:
     """Raises ConfigError, which says which setting is wrong."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = bool(config.ssl_endpoint_identification_algorithm)
-    versions = [_VERSIONS[name] for name in config.ssl_enabled_protocols if name in _VERSIONS]
-    if not versions:
-        raise ConfigError(f"ssl.enabled.protocols names none of {', '.join(_VERSIONS)}")
-    context.minimum_version, context.maximum_version = min(versions), max(versions)
-    if config.ssl_cipher_suites:
-        _set_ciphers(context, config.ssl_cipher_suites)
-    _load_trust(context, config)
-    _load_identity(context, config)
-    return context
-
-
-def _set_ciphers(context: ssl.SSLContext, names: Sequence[str]) -> None:
-    try:
-        context.set_ciphers(":".join(names))
-    except ssl.SSLError as error:
-        raise ConfigError(
-            f"ssl.cipher.suites: OpenSSL knows none of {', '.join(names)} (names as of `openssl ciphers`)"
-        ) from error
-
-
-def _load_trust(context: ssl.SSLContext, config: ClientConfig) -> None:
-    if not config.ssl_truststore_location and not config.ssl_truststore_certificates:
-        context.load_default_certs()
-        return
-    try:
-        context.load_verify_locations(
-            cafile=config.ssl_truststore_location or None,
-            cadata=_unfolded(config.ssl_truststore_certificates) or None,
-        )
-    except (ssl.SSLError, OSError, ValueError) as error:
-        where = config.ssl_truststore_location or "ssl.truststore.certificates"
-        raise ConfigError(f"{where} has no certificates in PEM: {error}") from error
-
-
-def _load_identity(context: ssl.SSLContext, config: ClientConfig) -> None:
-    chain = config.ssl_certificate_location or config.ssl_keystore_location
-    password = config.ssl_key_password or None
-    try:
-        if config.ssl_keystore_key:
-            pem = _unfolded(config.ssl_keystore_key) + "\n" + _unfolded(config.ssl_keystore_certificate_chain)
-            _load_from_memory(context, pem, password)
-        elif chain:
-            context.load_cert_chain(chain, config.ssl_key_location or None, lambda: password or "")
-    except (ssl.SSLError, OSError, ValueError) as error:
-        where = chain or "ssl.keystore.key"
-        raise ConfigError(
-            f"{where}: no private key with its certificate in PEM, or ssl.key.password is wrong "
-            f"({getattr(error, 'reason', None) or error})"
-        ) from error
-
-
-def _load_from_memory(context: ssl.SSLContext, pem: str, password: str | None) -> None:
-    """OpenSSL wants a file; one that never touches a disk."""
-    descriptor = os.memfd_create("identity", os.MFD_CLOEXEC)
-    try:
-        os.write(descriptor, pem.encode())
-        context.load_cert_chain(f"/proc/self/fd/{descriptor}", None, lambda: password or "")
-    finally:
-        os.close(descriptor)
-
-
-def _unfolded(pem: str) -> str:
-    """In a properties file PEM often stands in one line, blanks for line ends."""
-    text = pem.strip()
-    if "\n" in text:
-        return text
-    return "\n".join(
-        part.strip() if part.startswith("-----") else part.strip().replace(" ", "\n")
-        for part in _pem_parts(text)
+    settings = SecuritySettings(
+        ssl_truststore_location=config.ssl_truststore_location or None,
+        ssl_truststore_password=_secret(config.ssl_truststore_password),
+        ssl_truststore_certificates=_secret(config.ssl_truststore_certificates),
+        ssl_keystore_location=config.ssl_keystore_location or None,
+        ssl_keystore_password=_secret(config.ssl_keystore_password),
+        ssl_keystore_key=_secret(config.ssl_keystore_key),
+        ssl_keystore_certificate_chain=_secret(config.ssl_keystore_certificate_chain),
+        ssl_key_password=_secret(config.ssl_key_password),
+        ssl_enabled_protocols=config.ssl_enabled_protocols,
+        ssl_cipher_suites=config.ssl_cipher_suites,
     )
+    try:
+        return load_client_context(
+            settings, check_hostname=bool(config.ssl_endpoint_identification_algorithm)
+        )
+    except TlsError as error:
+        raise ConfigError(str(error)) from error
 
 
-def _pem_parts(text: str) -> list[str]:
-    """The lines that begin and end a block, and what is between them."""
-    parts: list[str] = []
-    while text:
-        end = text.find("-----", 5) + 5 if text.startswith("-----") else text.find("-----")
-        if end <= 4:
-            return [*parts, text]
-        parts.append(text[:end])
-        text = text[end:].lstrip()
-    return parts
+def _secret(text: str) -> Secret | None:
+    return Secret(text) if text else None

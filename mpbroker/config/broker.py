@@ -26,6 +26,8 @@ CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 CLEANUP_POLICIES = ("compact", "delete")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 FLUSH_POLICIES = ("group", "os")
+# A request lies in one block of at most 1 GiB, with its size in front and room for its answer behind it.
+LARGEST_REQUEST_BYTES = (1 << 30) - (1 << 16) - 128
 
 _NO_RETENTION = "this version keeps every segment: deletion by age or size is not built yet"
 _NO_COMPACTION = "compaction is not built yet: all records of compacted topics are kept"
@@ -132,9 +134,9 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
     socket_listen_backlog_size: Annotated[
         int, Key(INT, "Connections that may wait for accept, within net.core.somaxconn.", at_least=1)
     ] = 50
-    socket_request_max_bytes: Annotated[int, Key(INT, "Largest request that is read.", at_least=1)] = (
-        104_857_600
-    )
+    socket_request_max_bytes: Annotated[
+        int, Key(INT, "Largest request that is read.", at_least=1, at_most=LARGEST_REQUEST_BYTES)
+    ] = 104_857_600
     connections_max_idle_ms: Annotated[
         int, Key(LONG, "Close connections idle for this long; negative: never.")
     ] = 600_000

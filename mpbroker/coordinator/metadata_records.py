@@ -17,7 +17,9 @@ from mpbroker.protocol.messages import (
     PartitionRecord,
     ProducerIdsRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
+    UserScramCredentialRecord,
 )
 from mpbroker.protocol.wire import Buffer, MalformedMessage, UnsupportedVersion, read_uvarint, uvarint
 from mpbroker.records.builder import build_batch
@@ -28,7 +30,14 @@ TOPIC_RESOURCE: Final = 2
 """Kafka's ConfigResource.Type.TOPIC."""
 
 MetadataRecord = (
-    TopicRecord | PartitionRecord | ConfigRecord | RemoveTopicRecord | ClientQuotaRecord | ProducerIdsRecord
+    TopicRecord
+    | PartitionRecord
+    | ConfigRecord
+    | RemoveTopicRecord
+    | UserScramCredentialRecord
+    | ClientQuotaRecord
+    | ProducerIdsRecord
+    | RemoveUserScramCredentialRecord
 )
 
 # PartitionRecord 1 has the directories of its replicas; 2 adds what only a cluster needs (KIP-966).
@@ -37,16 +46,20 @@ _VERSIONS: Final[dict[type[MetadataRecord], int]] = {
     PartitionRecord: 1,
     ConfigRecord: 0,
     RemoveTopicRecord: 0,
+    UserScramCredentialRecord: 0,
     ClientQuotaRecord: 0,
     ProducerIdsRecord: 0,
+    RemoveUserScramCredentialRecord: 0,
 }
 _KEYS: Final[dict[type[MetadataRecord], int]] = {
     TopicRecord: 2,
     PartitionRecord: 3,
     ConfigRecord: 4,
     RemoveTopicRecord: 9,
+    UserScramCredentialRecord: 11,
     ClientQuotaRecord: 14,
     ProducerIdsRecord: 15,
+    RemoveUserScramCredentialRecord: 22,
 }
 
 

@@ -18,6 +18,7 @@ from enum import Enum
 from functools import partial
 
 from mpbroker.coordinator.announcer import Announcer
+from mpbroker.coordinator.credentials import CredentialAnnouncer
 from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.mailbox import Lender, Peer
 from mpbroker.coordinator.metadata_records import build_metadata_batch, encode_record
@@ -30,7 +31,7 @@ from mpbroker.ipc.metadata import METADATA_SLOT, PartitionImage
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, FatalError, Fence, ProcessContext
 from mpbroker.ipc.slots import SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
-from mpbroker.ipc.topology import COORDINATOR, HANDLERS, LOG, is_handler, name_of
+from mpbroker.ipc.topology import COORDINATOR, HANDLERS, LOG, PROCESSORS, is_handler, name_of
 from mpbroker.log.names import METADATA_TOPIC_ID
 from mpbroker.protocol.errors import ErrorCode
 from shm.table import SlotBusy
@@ -115,6 +116,11 @@ class Coordinator:
             memory.private.block("bulletin"), memory.words("bulletin_acks"), self._live_handlers
         )
         self._announcer = Announcer(publisher, cluster_id(config.log_dirs), config.node_id)
+        self._credentials = CredentialAnnouncer(
+            BulletinPublisher(
+                memory.private.block("credentials"), memory.words("credential_acks"), self._live_processors
+            )
+        )
         self._state = MetadataState()
         self._slot: Partition | None = None
         self._calls: deque[tuple[Caller, Message]] = deque()
@@ -159,7 +165,8 @@ class Coordinator:
 
     @property
     def sleep_ms(self) -> int:
-        blocked_base = self.phase is Phase.SERVING and self._announcer.has_news
+        news = self._announcer.has_news or self._credentials.has_news
+        blocked_base = self.phase is Phase.SERVING and news
         return POLL_MS if blocked_base or self.phase is Phase.READING else MAX_SLEEP_MS
 
     @property
@@ -172,6 +179,9 @@ class Coordinator:
 
     def _live_handlers(self) -> list[int]:
         return [index for index in HANDLERS if self._context.is_alive(index)]
+
+    def _live_processors(self) -> list[int]:
+        return [index for index in PROCESSORS if self._context.is_alive(index)]
 
     def _bound_handlers(self) -> list[Peer]:
         return [self._peer(index) for index in self._live_handlers() if index not in self._fenced]
@@ -253,6 +263,7 @@ class Coordinator:
         self._log.resume()
         self._resolve_round(state)
         self._remove_leftovers(removed)
+        self._credentials.replaced()
         self._to_open = set(state.topics)
         for topic in state.topics.values():
             self._log.open(topic)
@@ -289,6 +300,7 @@ class Coordinator:
             self._failed.clear()
         if self._round is None and self._calls:
             self._start_round()
+        self._credentials.publish(self._state.credentials)
         if self._announcer.publish(self._state):
             for index in self._live_handlers():
                 self._context.ring(index)
@@ -364,6 +376,10 @@ class Coordinator:
                 missing.add(token)
                 self._announcer.quotas_changed(decision.quotas)
                 self._announcer.then(partial(self._settle, {token}))
+            if decision.credentials:
+                token = ("known", caller.handler.to_bytes(2) + caller.request.to_bytes(4))
+                missing.add(token)
+                self._credentials.changed(decision.credentials, partial(self._settle, {token}))
             if missing:
                 self._pending.append(Pending(caller, decision.answer, missing))
             else:

@@ -17,12 +17,14 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator import quota_rules, topic_rules
+from mpbroker.coordinator import quota_rules, scram_rules, topic_rules
 from mpbroker.coordinator.metadata_records import TOPIC_RESOURCE, MetadataRecord
+from mpbroker.coordinator.scram_rules import Credentials
 from mpbroker.coordinator.topic_rules import Refused
 from mpbroker.ipc.calls import (
     AllocateProducerIds,
     AlterQuotas,
+    AlterScram,
     CreatedTopic,
     CreatedTopics,
     CreateTopic,
@@ -30,6 +32,7 @@ from mpbroker.ipc.calls import (
     DeletedTopic,
     DeletedTopics,
     DeleteTopics,
+    DescribeScram,
     Failed,
     Message,
     ProducerIds,
@@ -42,7 +45,9 @@ from mpbroker.protocol.messages import (
     PartitionRecord,
     ProducerIdsRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
+    UserScramCredentialRecord,
 )
 from mpbroker.protocol.topic_names import collision_key
 from mpbroker.quotas.entities import Entity, QuotaTable
@@ -85,6 +90,7 @@ class MetadataState:
     next_offset: int = 0
     partitions: int = 0
     quotas: QuotaTable = field(default_factory=QuotaTable)
+    credentials: Credentials = field(default_factory=dict)
     _colliding: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def draft(self) -> MetadataState:
@@ -94,6 +100,7 @@ class MetadataState:
             topics=self.topics.copy(),
             ids=self.ids.copy(),
             quotas=self.quotas.copy(),
+            credentials=self.credentials.copy(),
             _colliding=self._colliding.copy(),
         )
 
@@ -132,6 +139,11 @@ class MetadataState:
             case ClientQuotaRecord():
                 entity = quota_rules.entity_in(record)
                 self.quotas.change(entity, record.key, None if record.remove else record.value)
+            case UserScramCredentialRecord():
+                self.credentials[record.name, record.mechanism] = scram_rules.credential_in(record)
+            case RemoveUserScramCredentialRecord():
+                if self.credentials.pop((record.name, record.mechanism), None) is None:
+                    self._inconsistent("a credential is to be removed and does not exist")
             case ProducerIdsRecord():
                 if record.next_producer_id < self.next_producer_id:
                     self._inconsistent(f"producer ids go back to {record.next_producer_id}")
@@ -185,7 +197,7 @@ class Decision:
     """What a call comes to.
 
     The answer is true once `records` are durable, the topics of `awaits` can be used, those of `removes`
-    are gone and the handlers can see the new quotas of `quotas`.
+    are gone, the handlers can see the new quotas of `quotas` and the processors the new `credentials`.
     """
 
     answer: Message
@@ -193,6 +205,7 @@ class Decision:
     awaits: list[bytes] = field(default_factory=list)
     removes: list[Topic] = field(default_factory=list)
     quotas: list[Entity] = field(default_factory=list)
+    credentials: list[tuple[str, int]] = field(default_factory=list)
 
 
 class Decider:
@@ -214,6 +227,11 @@ class Decider:
                 answer, changes = quota_rules.alter(state.quotas, call)
                 entities = list(dict.fromkeys(map(quota_rules.entity_in, changes)))
                 return Decision(answer, list(changes), quotas=entities)
+            case AlterScram():
+                users, altered = scram_rules.alter(state.credentials, call)
+                return Decision(users, list(altered), credentials=[(r.name, r.mechanism) for r in altered])
+            case DescribeScram():
+                return Decision(scram_rules.describe(state.credentials, call))
             case AllocateProducerIds():
                 return self._allocate_producer_ids(state)
             case _:

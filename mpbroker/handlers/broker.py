@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mpbroker.handlers.fetches import Fetches
     from mpbroker.handlers.producer_ids import ProducerIds
     from mpbroker.handlers.readers import Readers
+    from mpbroker.log.places import SegmentPlaces
 
 WILDCARDS = ("", "0.0.0.0", "::")
 LOOPBACK = "127.0.0.1"
@@ -64,6 +65,7 @@ class Broker:
     apis: dict[int, Api]
     fetches: Fetches
     readers: Readers
+    places: SegmentPlaces
     producer_ids: ProducerIds
     counters: CounterPage
     meters: Meters

@@ -1,7 +1,8 @@
-"""What the native produce path counts per topic (Kafka: BrokerTopicStats, marked in ReplicaManager.appendRecordsToLeader)."""
-from libc.stdint cimport uint8_t, uint32_t
+"""What the native produce and fetch paths count per topic (Kafka: BrokerTopicStats, marked by ReplicaManager and KafkaApis)."""
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from mpbroker.ipc.meters cimport MetersRef, TopicMeter, count_topic, topic_cell
+from mpbroker.handlers.fetch cimport FETCH_KEY, FetchCounts
+from mpbroker.ipc.meters cimport MetersRef, TopicMeter, count_error, count_topic, topic_cell
 from mpbroker.ipc.slots cimport JobBatch, JobHeader, ProduceSlot
 
 cdef inline void count_produce(MetersRef *meters, const uint8_t *arena, const ProduceSlot *job) noexcept nogil:
@@ -11,3 +12,14 @@ cdef inline void count_produce(MetersRef *meters, const uint8_t *arena, const Pr
     cdef uint32_t i
     for i in range(header.batches):
         count_topic(topic_cell(meters, batches[i].slot, batches[i].slot_generation), TopicMeter.TOTAL_PRODUCE, 1)
+
+cdef inline void count_fetch(MetersRef *meters, const FetchCounts *counts) noexcept nogil:
+    """An answer without errors: neither the response nor a partition of it has one."""
+    cdef uint64_t *cell
+    cdef uint32_t i
+    for i in range(counts.count):
+        cell = topic_cell(meters, counts.partitions[i].slot, counts.partitions[i].generation)
+        count_topic(cell, TopicMeter.TOTAL_FETCH, 1)
+        if counts.partitions[i].length:
+            count_topic(cell, TopicMeter.BYTES_OUT, counts.partitions[i].length)
+    count_error(meters, FETCH_KEY, 0, 1 + counts.count)

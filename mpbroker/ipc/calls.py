@@ -95,6 +95,43 @@ class ProducerIds(Struct, tag="producer_ids"):
     count: int
 
 
+class ScramUpsertion(Struct):
+    """What becomes of a password: nobody can log in elsewhere with it."""
+
+    user: str
+    mechanism: int
+    iterations: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+
+
+class AlterScram(Struct, tag="alter_scram"):
+    """handler -> coordinator: credentials to set, and (user, mechanism) of those to remove."""
+
+    upsertions: list[ScramUpsertion] = []
+    deletions: list[tuple[str, int]] = []
+
+
+class ScramUser(Struct):
+    """What became of a user's alterations, or its credentials as (mechanism, iterations)."""
+
+    user: str
+    error: int = 0
+    message: str | None = None
+    credentials: list[tuple[int, int]] = []
+
+
+class DescribeScram(Struct, tag="describe_scram"):
+    """handler -> coordinator: who has which credentials; None: everybody."""
+
+    users: list[str] | None = None
+
+
+class ScramUsers(Struct, tag="scram_users"):
+    users: list[ScramUser]
+
+
 class EnsureTopic(Struct, tag="ensure_topic"):
     """coordinator -> log: open or create these partitions; idempotent, answered when they take appends."""
 
@@ -147,6 +184,9 @@ Message = (
     | AlteredQuotas
     | AllocateProducerIds
     | ProducerIds
+    | AlterScram
+    | DescribeScram
+    | ScramUsers
     | EnsureTopic
     | EnsuredTopic
     | RemoveTopic

@@ -152,15 +152,18 @@ class SharedMemory:
     private region: `rings`, `doorbells`, `marks` (a row per partition slot, the waiter is handler number h),
     `dirty` (a word per handler number; non-zero: a slot that the handler marked has moved; written by the log
     process), `heavy` (a word per handler number: since when, in ns, it runs a heavy request, 0 if none;
-    written by the handler), `fence_orders` (a word per process, written by the supervisor), `fence_acks` (a
+    written by the handler), `queued` (a word per process: requests that wait in a processor or in its rings;
+    written by it), `fence_orders` (a word per process, written by the supervisor), `fence_acks` (a
     word per process, written by it), `roles` (a word per process: its incarnation, 0 while there is none;
     written by the supervisor), `orders` (run or stop; written by the supervisor), `states` (written by the
     process), `fatal` (the broker's exit status, written by the process that cannot go on), `bulletin`
-    (metadata), `bulletin_acks` (a word per reader) and `sessions` (per processor number an entry for each of
+    (metadata), `bulletin_acks` (a word per reader), `credentials` and `credential_acks` (the same for
+    SCRAM credentials, which processors read) and `sessions` (per processor number an entry for each of
     its channels, written by it).
     """
 
     BULLETIN_BYTES = 256 << 20
+    CREDENTIALS_BYTES = 64 << 20
 
     def __init__(self, public_path: Path, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -186,11 +189,14 @@ class SharedMemory:
                 Block("fence_orders", words),
                 Block("fence_acks", words),
                 Block("roles", words),
+                Block("queued", words),
                 Block("orders", words),
                 Block("states", words),
                 Block("fatal", words),
                 Block("bulletin_acks", words),
+                Block("credential_acks", words),
                 Block("bulletin", self.BULLETIN_BYTES, 4096),
+                Block("credentials", self.CREDENTIALS_BYTES, 4096),
                 Block("sessions", len(PROCESSORS) * SESSIONS_BYTES, 4096),
             ],
         )

@@ -9,6 +9,7 @@ cpdef enum ChannelState:
     CHANNEL_WAITING = 2     # one request is with a handler or in the FIFO; nothing is read (Kafka: muted)
     CHANNEL_SENDING = 3     # the answer is partly written
     CHANNEL_OPENING = 4     # the answer needs a segment file that is not open yet
+    CHANNEL_THROTTLED = 6   # answered; nothing is read until the throttle has ended
     CHANNEL_CLOSED = 5      # the socket is closed, but a handler or the log process still has the request's block
 
 cpdef enum CloseReason:
@@ -22,7 +23,9 @@ cpdef enum CloseReason:
     CLOSED_ROLE_DIED = 8        # what it waited for was lost with a process
     CLOSED_STOPPING = 9
     CLOSED_NO_FILE = 10         # a segment could not be opened, three times in a row
-    CLOSED_NO_MEMORY = 11       # pipelined bytes found no room
+    CLOSED_ILLEGAL_STATE = 11   # an answer came that cannot come now (mute.py)
+    CLOSED_STALLED = 12         # memory was short, and what it began made no progress
+    CLOSED_EXCESS = 13          # made room for another connection (max.connections)
 
 cdef struct Channel:
     int fd
@@ -31,7 +34,12 @@ cdef struct Channel:
     uint8_t ended               # the client has sent its last byte; no further edge tells so
     uint8_t parked
     uint8_t deferred            # is in the list of channels to look at again
-    uint8_t unreported          # closed, and Python has not been told: the place and its session stay until then
+    uint8_t held                # is in the list of channels that wait for room in the queue
+    uint8_t starved             # is in the list of channels that wait for memory
+    uint8_t unreported          # what Python has not been told of it: the place and its session stay until then
+    uint8_t mute                # MuteState
+    uint32_t timer              # its place in the heap of throttled channels; 0: none
+    uint64_t throttled_until_ns
     uint16_t listener
     int16_t client              # its software, in meters_clients; -1: not counted
     uint16_t handler            # handler number that has the request
@@ -48,13 +56,14 @@ cdef struct Channel:
     int16_t api_key
     int16_t api_version
     int32_t correlation
-    uint32_t expected           # guess for the next frame: the last one's size
+    uint32_t expected           # guess for the next frame: the last one's size, within bounds
     uint64_t received_ns
     uint64_t dequeued_ns        # when its answer was taken from the ring
     uint64_t ring_position      # of the request in the handler's ring
-    # bytes behind that frame: the beginning of the next
+    # bytes behind that frame: what is pipelined stays in a block of its own, and an offset moves on in it
     uint64_t stash
     uint64_t stash_asked_bytes
+    uint32_t stash_at
     uint32_t stash_received
     # the answer being written
     uint32_t part               # index of the part being written

@@ -7,6 +7,7 @@ class ChannelState(IntEnum):
     CHANNEL_SENDING = 3
     CHANNEL_OPENING = 4
     CHANNEL_CLOSED = 5
+    CHANNEL_THROTTLED = 6
 
 class CloseReason(IntEnum):
     CLOSED_BY_PEER = 1
@@ -19,4 +20,6 @@ class CloseReason(IntEnum):
     CLOSED_ROLE_DIED = 8
     CLOSED_STOPPING = 9
     CLOSED_NO_FILE = 10
-    CLOSED_NO_MEMORY = 11
+    CLOSED_ILLEGAL_STATE = 11
+    CLOSED_STALLED = 12
+    CLOSED_EXCESS = 13

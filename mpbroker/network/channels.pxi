@@ -13,11 +13,11 @@ cdef inline void enqueue(Turn *t, Channel *c) noexcept nogil:
     t.fifo_tail += 1
 
 cdef inline void free_place(Turn *t, Channel *c) noexcept nogil:
-    """While the channel is in the deferred list, or its end has not been reported, its place is not given out; whoever
-    takes it from there does it then."""
+    """While the channel is in a list of those to look at again, or its end has not been reported, its place is not
+    given out; whoever takes it from there does it then."""
     c.state = ChannelState.CHANNEL_FREE
     c.connection = 0
-    if not c.deferred and not c.unreported:
+    if not c.deferred and not c.held and not c.starved and not c.unreported:
         t.free_channels[t.free_count] = c.index
         t.free_count += 1
 
@@ -28,6 +28,11 @@ cdef inline void free_request(Turn *t, Channel *c) noexcept nogil:
     if c.block:
         arena_free(t.arena, c.block, c.asked_bytes)
         c.block = 0
+
+cdef inline void free_stash(Turn *t, Channel *c) noexcept nogil:
+    if c.stash:
+        arena_free(t.arena, c.stash, c.stash_asked_bytes)
+        c.stash = 0
 
 cdef void give_back(Turn *t, ReplySlot *a) noexcept nogil:
     """Ends the lease of a handler's reply block. Our own blocks are freed with their request."""
@@ -44,7 +49,7 @@ cdef void give_back(Turn *t, ReplySlot *a) noexcept nogil:
     r.owner = a.owner
     r.block = a.block
     r.generation = a.generation
-    if not ring_stage(&peer.requests, &slot):
+    if not stage(t, peer, &slot):
         counter_add(t.counters, Counter.COUNT_RING_FULL, 1)
         owe(t, peer, &slot)
 
@@ -62,7 +67,7 @@ cdef void owe(Turn *t, Peer *peer, Slot *slot) noexcept nogil:
 
 cdef void pay(Turn *t, Peer *peer) noexcept nogil:
     cdef uint32_t paid = 0
-    while paid < peer.owed_count and ring_stage(&peer.requests, &peer.owed[paid]):
+    while paid < peer.owed_count and stage(t, peer, &peer.owed[paid]):
         paid += 1
     if paid:
         memmove(peer.owed, peer.owed + paid, (peer.owed_count - paid) * sizeof(Slot))
@@ -79,7 +84,7 @@ cdef void cancel(Turn *t, Channel *c) noexcept nogil:
     r.channel = c.index
     r.connection = c.connection
     r.request = c.request
-    if ring_stage(&peer.requests, &slot):
+    if stage(t, peer, &slot):
         peer.touched = True
     else:
         owe(t, peer, &slot)
@@ -95,25 +100,27 @@ cdef inline void answered(Turn *t, Channel *c) noexcept nogil:
 
 # ---- closing
 
-cdef void close_channel(Turn *t, Channel *c, uint32_t reason, int64_t detail) noexcept nogil:
-    """Closes the socket. While the request is with others the place stays CLOSED, until its answer ends the lease of the block."""
-    cdef Event *event
-    if c.state == ChannelState.CHANNEL_FREE or c.state == ChannelState.CHANNEL_CLOSED:
-        return
-    if c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_OPENING:
-        release_answer(t, c)
-    if c.stash:
-        arena_free(t.arena, c.stash, c.stash_asked_bytes)
-        c.stash = 0
-    close(c.fd)
-    c.fd = -1
-    event = &t.closed[t.closed_count]
+cdef inline void note(Channel *c, Event *event, uint32_t reason, int64_t detail) noexcept nogil:
+    """For Python; until it has been told, the place and its session stay."""
     event.channel = c.index
     event.reason = reason
     event.connection = c.connection
     event.detail = detail
+    c.unreported += 1
+
+cdef void close_channel(Turn *t, Channel *c, uint32_t reason, int64_t detail) noexcept nogil:
+    """Closes the socket. While the request is with others the place stays CLOSED, until its answer ends the lease of the block."""
+    if c.state == ChannelState.CHANNEL_FREE or c.state == ChannelState.CHANNEL_CLOSED:
+        return
+    if c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_OPENING:
+        release_answer(t, c)
+    free_stash(t, c)
+    timer_stop(t, c)
+    activity_remove(t, c.index)
+    close(c.fd)
+    c.fd = -1
+    note(c, &t.closed[t.closed_count], reason, detail)
     t.closed_count += 1
-    c.unreported = 1
     counter_add(t.counters, Counter.COUNT_CONNECTIONS_CLOSED, 1)
     client_leave(t.meters, c.client)
     if c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_OPENING:

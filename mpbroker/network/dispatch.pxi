@@ -2,7 +2,7 @@
 
 cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
     cdef Channel *c
-    if a.channel >= t.channel_places:
+    if a.channel >= t.channels_used:
         return
     c = &t.channels[a.channel]
     if c.connection != a.connection or c.request != a.request:
@@ -22,6 +22,9 @@ cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
     answered(t, c)
     c.dequeued_ns = t.clock_ns
     if c.state == ChannelState.CHANNEL_CLOSED:
+        if a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS:
+            note(c, &t.late[t.late_count], 0, c.api_key)
+            t.late_count += 1
         c.answer = a[0]
         note_finished(t, c)
         give_back(t, a)
@@ -32,6 +35,11 @@ cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
         give_back(t, a)
         return
     c.answer = a[0]
+    if a.throttle_ms and a.kind != SlotKind.CLOSE and not start_throttle(t, c, a):
+        give_back(t, a)
+        c.state = ChannelState.CHANNEL_READING
+        close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
+        return
     if a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS:
         start_sending(t, c)
     elif a.kind == SlotKind.NOOP:
@@ -94,7 +102,7 @@ cdef bint hand_over(Turn *t, Peer *peer, Channel *c, bint heavy) noexcept nogil:
     cdef Slot slot
     cdef RequestSlot *r = <RequestSlot *>&slot
     r.kind = SlotKind.REQUEST
-    r.flags = SlotFlag.HEAVY if heavy else 0
+    r.flags = (SlotFlag.HEAVY if heavy else 0) | (SlotFlag.AGAIN if c.open_tries else 0)
     r.processor = t.process
     r.channel = c.index
     r.connection = c.connection
@@ -110,7 +118,7 @@ cdef bint hand_over(Turn *t, Peer *peer, Channel *c, bint heavy) noexcept nogil:
     r.reserved = 0
     r.request = c.request
     c.ring_position = peer.requests.staged
-    if not ring_stage(&peer.requests, &slot):
+    if not stage(t, peer, &slot):
         return False
     block_lend(t.arena, c.block, peer.process)
     c.handler = peer.number
@@ -164,7 +172,7 @@ cdef void publish(Turn *t) noexcept nogil:
             continue
         if peer.owed_count:
             pay(t, peer)
-        if peer.wants_room and t.fifo_head == t.fifo_tail and not peer.owed_count:
+        if peer.wants_room and t.fifo_head == t.fifo_tail and not peer.owed_count and not t.held_count:
             peer.wants_room = False
             ring_want_space(&peer.requests, False)
         if peer.requests.staged != load_relaxed(peer.requests.tail):

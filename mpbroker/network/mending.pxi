@@ -24,7 +24,7 @@ cdef void mend_handler(Turn *t, uint32_t number) noexcept nogil:
     cdef uint32_t i
     cdef Channel *c
     take_all_answers(t)
-    for i in range(t.channel_places):
+    for i in range(t.channels_used):
         c = &t.channels[i]
         if c.state == ChannelState.CHANNEL_FREE:
             continue
@@ -47,13 +47,14 @@ cdef void mend_handler(Turn *t, uint32_t number) noexcept nogil:
     peer.load = 0
     peer.owed_count = 0
     peer.touched = False
+    forget_untaken(t, peer)
 
 cdef void mend_log(Turn *t) noexcept nogil:
     """The handlers have acknowledged and pause: whatever produce they had taken and not answered died with the log process."""
     cdef uint32_t i
     cdef Channel *c
     take_all_answers(t)
-    for i in range(t.channel_places):
+    for i in range(t.channels_used):
         c = &t.channels[i]
         if c.state != ChannelState.CHANNEL_WAITING and c.state != ChannelState.CHANNEL_CLOSED:
             continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import errno
+import logging
 import os
 import socket
 import struct
@@ -28,16 +29,20 @@ FDS_PER_MESSAGE = 1
 NEW_CONNECTIONS_MAX = 20
 NO_FLEXIBLE_VERSION = 32767
 UNKNOWN_KEY = -1
-IDLE_CHECK_MS = 1000
 DRAIN_TIMEOUT_MS = 5000
 TLS_HANDSHAKE_RECORD = 0x16
 
-# A handler that lets a connection be closed has said why.
-_QUIET = {
-    CloseReason.CLOSED_BY_PEER,
-    CloseReason.CLOSED_RESET,
-    CloseReason.CLOSED_STOPPING,
-    CloseReason.CLOSED_BY_HANDLER,
+# How loud an end is told, as Kafka does. A handler that lets a connection be closed has said why.
+_LEVELS = {
+    CloseReason.CLOSED_BY_PEER: logging.DEBUG,
+    CloseReason.CLOSED_RESET: logging.DEBUG,
+    CloseReason.CLOSED_STOPPING: logging.DEBUG,
+    CloseReason.CLOSED_BY_HANDLER: logging.DEBUG,
+    CloseReason.CLOSED_IDLE: logging.DEBUG,
+    CloseReason.CLOSED_EXCESS: logging.INFO,
+    CloseReason.CLOSED_HEADER: logging.ERROR,
+    CloseReason.CLOSED_UNKNOWN_API: logging.ERROR,
+    CloseReason.CLOSED_ILLEGAL_STATE: logging.ERROR,
 }
 
 
@@ -65,7 +70,8 @@ class Processor:
         # recv_fds() does not pass its flags on, so the socket itself must not block.
         handover.setblocking(False)
         config = context.config
-        self.idle_ns = config.connections_max_idle_ms * 1_000_000
+        control = topology.is_control_plane(context.index)
+        queued_requests_max = topology.CONTROL_QUEUED_REQUESTS if control else config.queued_max_requests
         self.turn = ProcessorTurn(
             context.memory,
             context.index,
@@ -73,10 +79,10 @@ class Processor:
             first_flexible_versions(),
             topology.CHANNELS_PER_PROCESSOR,
             config.socket_request_max_bytes,
-            config.queued_max_requests,
+            queued_requests_max,
             connection_prefix(context.index, context.incarnation),
+            max(0, config.connections_max_idle_ms) * 1_000_000,
         )
-        self.next_idle_check_ns = 0
         for role in topology.handlers_of(context.index):
             if context.is_alive(role):
                 self.turn.welcome_handler(role - topology.FIRST_HANDLER)
@@ -90,7 +96,6 @@ class Processor:
                 self._obey()
                 self.turn.saw_orders()
             self._work(MAX_SLEEP_MS)
-            self._close_idle()
         self._drain()
         self.context.stopped()
         return ExitCode.STOPPED
@@ -184,17 +189,20 @@ class Processor:
 
     def _report_closed(self) -> None:
         for session, reason, detail in self.turn.closed():
-            why = describe_close(reason, detail)
-            level = self.log.debug if reason in _QUIET else self.log.warning
-            level("connection %s closed: %s", session.connection_id, why)
-
-    def _close_idle(self) -> None:
-        if self.idle_ns < 0:
-            return
-        now_ns = time.monotonic_ns()
-        if now_ns >= self.next_idle_check_ns:
-            self.next_idle_check_ns = now_ns + IDLE_CHECK_MS * 1_000_000
-            self.turn.close_idle(max(0, now_ns - self.idle_ns))
+            level = _LEVELS.get(CloseReason(reason), logging.WARNING)
+            if self.log.isEnabledFor(level):
+                listener = self.context.config.listeners[session.listener].name
+                why = describe_close(reason, detail)
+                who = session.connection_id
+                self.log.log(level, "connection %s on %s closed: %s", who, listener, why)
+        for session, api_key in self.turn.late_answers():
+            listener = self.context.config.listeners[session.listener].name
+            self.log.warning(
+                "the answer to API key %d is dropped: its connection %s on %s was closed before it came",
+                api_key,
+                session.connection_id,
+                listener,
+            )
 
     def _drain(self) -> None:
         """Answers what is under way, takes nothing new; then the rest is closed with the process."""
@@ -230,7 +238,10 @@ def describe_close(reason: int, detail: int) -> str:
         CloseReason.CLOSED_IDLE: "idle for longer than connections.max.idle.ms",
         CloseReason.CLOSED_STOPPING: "the broker stops",
         CloseReason.CLOSED_NO_FILE: "the segment of its fetch changed three times in a row",
-        CloseReason.CLOSED_NO_MEMORY: f"no memory for {detail} pipelined bytes",
+        CloseReason.CLOSED_ILLEGAL_STATE: f"an answer came that cannot come in mute state {detail}",
+        CloseReason.CLOSED_STALLED: "what it began made no progress while memory for requests was short "
+        "(queued.max.request.bytes)",
+        CloseReason.CLOSED_EXCESS: "the least recently active, to make room for another (max.connections)",
     }
     if reason == CloseReason.CLOSED_RESET:
         return f"{os.strerror(detail)}"

@@ -71,29 +71,45 @@ cdef void note_software(Turn *t, Channel *c) noexcept nogil:
         session_software(&t.sessions[c.index], frame + name, name_bytes - 1, frame + version, version_bytes - 1)
         count_client(t, c)
 
-cdef void frame_whole(Turn *t, Channel *c) noexcept nogil:
-    """Mutes the channel and puts its request into the FIFO; bytes behind the frame are kept for later."""
+cdef bint set_aside(Turn *t, Channel *c) noexcept nogil:
+    """Bytes behind the frame have to leave the place of its answer: they move, or the frame does, whichever is
+    shorter. So no byte is ever moved more than once or twice, however many frames come at once. False: no memory."""
     cdef uint32_t extra = c.received - c.needed
-    cdef uint64_t asked
-    if extra:
+    cdef uint64_t asked, block
+    if extra <= c.needed:
         asked = extra if extra > SMALL_BLOCK else SMALL_BLOCK
-        c.stash = arena_allocate(t.arena, asked)
-        if c.stash == 0:
-            close_channel(t, c, CloseReason.CLOSED_NO_MEMORY, extra)
-            return
-        memcpy(t.arena.base + c.stash, t.arena.base + c.block + c.needed, extra)
-        c.stash_asked_bytes = asked
-        c.stash_received = extra
-        c.received = c.needed
+        block = arena_allocate(t.arena, asked)
+        if block == 0:
+            return False
+        memcpy(t.arena.base + block, t.arena.base + c.block + c.needed, extra)
+        c.stash, c.stash_asked_bytes, c.stash_at, c.stash_received = block, asked, 0, extra
+    else:
+        asked = c.needed + answer_room(c.needed)
+        block = arena_allocate(t.arena, asked)
+        if block == 0:
+            return False
+        memcpy(t.arena.base + block, t.arena.base + c.block, c.needed)
+        c.stash, c.stash_asked_bytes, c.stash_at, c.stash_received = c.block, c.asked_bytes, c.needed, c.received
+        c.block, c.asked_bytes = block, asked
+    c.received = c.needed
+    return True
+
+cdef int frame_whole(Turn *t, Channel *c) noexcept nogil:
+    """Mutes the channel and puts its request into the FIFO. 1: it is there; -1: closed; -2: no memory."""
+    if c.received > c.needed and not set_aside(t, c):
+        return -2
     if not parse_header(t, c):
         close_channel(t, c, CloseReason.CLOSED_HEADER, c.needed)
-        return
+        return -1
     if c.api_key < 0 or c.api_key >= API_KEYS or t.first_flexible[c.api_key] < 0:
         close_channel(t, c, CloseReason.CLOSED_UNKNOWN_API, c.api_key)
-        return
+        return -1
+    if not mute_event(t, c, MUTE) or not mute_event(t, c, REQUEST_RECEIVED):
+        close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
+        return -1
     if c.api_key == API_VERSIONS:
         note_software(t, c)
-    c.expected = c.needed
+    c.expected = c.needed if c.needed < EXPECTED_MAX else EXPECTED_MAX
     c.received_ns = t.clock_ns
     c.state = ChannelState.CHANNEL_WAITING
     c.handler = NO_HANDLER
@@ -104,6 +120,43 @@ cdef void frame_whole(Turn *t, Channel *c) noexcept nogil:
     c.request = t.next_request
     counter_add(t.counters, Counter.COUNT_REQUESTS, 1)
     enqueue(t, c)
+    return 1
+
+cdef bint take_size(Turn *t, Channel *c, const uint8_t *frame) noexcept nogil:
+    """Reads the size of a frame; False: it is impossible, and the channel is closed."""
+    cdef int32_t size = <int32_t>be32(frame)
+    if size < 0 or <uint32_t>size > t.frame_bytes_max:
+        close_channel(t, c, CloseReason.CLOSED_FRAME_SIZE, size)
+        return False
+    c.needed = <uint32_t>size + 4
+    return True
+
+cdef int take_from_stash(Turn *t, Channel *c) noexcept nogil:
+    """The next frame, or its beginning, gets a block of its own. Returns as `frame_received`."""
+    cdef uint32_t left = c.stash_received - c.stash_at
+    cdef uint32_t taken = left
+    cdef const uint8_t *frame = t.arena.base + c.stash + c.stash_at
+    cdef uint64_t asked = SMALL_BLOCK, block
+    c.needed = 0
+    if left >= 4:
+        if not take_size(t, c, frame):
+            return -1
+        asked = c.needed + answer_room(c.needed)
+        taken = c.needed if c.needed < left else left
+    if c.stash_at == 0 and taken == left:
+        # Nothing stands before it and nothing behind it: the block is the frame's.
+        c.block, c.asked_bytes, c.received = c.stash, c.stash_asked_bytes, left
+        c.stash = 0
+        return frame_received(t, c)
+    block = arena_allocate(t.arena, asked)
+    if block == 0:
+        return -2
+    memcpy(t.arena.base + block, frame, taken)
+    c.block, c.asked_bytes, c.received = block, asked, taken
+    c.stash_at += taken
+    if c.stash_at == c.stash_received:
+        free_stash(t, c)
+    return frame_received(t, c)
 
 cdef bint make_room(Turn *t, Channel *c) noexcept nogil:
     """Moves the beginning of a frame into a block that holds all of it and its answer. False: no memory now."""
@@ -122,76 +175,78 @@ cdef bint make_room(Turn *t, Channel *c) noexcept nogil:
 
 cdef int frame_received(Turn *t, Channel *c) noexcept nogil:
     """Looks at what is in the block. 1: a request went to the FIFO; 0: more bytes are needed; -1: closed; -2: no memory."""
-    cdef int32_t size
     if c.received < 4:
         return 0
-    if c.needed == 0:
-        size = <int32_t>be32(t.arena.base + c.block)
-        if size < 0 or <uint32_t>size > t.frame_bytes_max:
-            close_channel(t, c, CloseReason.CLOSED_FRAME_SIZE, size)
-            return -1
-        c.needed = <uint32_t>size + 4
+    if c.needed == 0 and not take_size(t, c, t.arena.base + c.block):
+        return -1
     if c.received < c.needed or c.needed + ANSWER_ROOM // 2 > block_capacity(t.arena.base, c.block):
         if not make_room(t, c):
             return -2
         if c.received < c.needed:
             return 0
-    frame_whole(t, c)
-    return 1 if c.state == ChannelState.CHANNEL_WAITING else -1
+    return frame_whole(t, c)
+
+cdef int find_block(Turn *t, Channel *c) noexcept nogil:
+    """Room for what the socket has. Returns as `frame_received`: 0 when there is room."""
+    cdef uint64_t asked
+    cdef int framed
+    if c.stash:
+        framed = take_from_stash(t, c)
+        if framed:
+            return framed
+    if c.block == 0:
+        asked = c.expected + answer_room(c.expected) if c.expected > SMALL_BLOCK - ANSWER_ROOM else SMALL_BLOCK
+        c.block = arena_allocate(t.arena, asked)
+        if c.block == 0:
+            return -2
+        c.asked_bytes = asked
+        c.received = 0
+        c.needed = 0
+        return 0
+    # Bytes that waited for memory: maybe a whole frame.
+    return frame_received(t, c) if c.received else 0
+
+cdef void receive_end(Turn *t, Channel *c, ssize_t n) noexcept nogil:
+    """What a recv without bytes means: nothing there, the end, or a failure."""
+    if n < 0 and errno == EAGAIN:
+        c.readable = 0
+        if c.received == 0:
+            free_request(t, c)
+        return
+    close_channel(t, c, CloseReason.CLOSED_BY_PEER if n == 0 else CloseReason.CLOSED_RESET, c.received if n == 0 else errno)
 
 cdef void read_channel(Turn *t, Channel *c) noexcept nogil:
-    """Receives until a request is whole, the socket is empty, or something is wrong."""
-    cdef uint64_t room, asked
+    """Receives until a request is whole, the socket is empty, this channel had its share, or something is wrong."""
+    cdef uint64_t room, budget = RECEIVED_PER_TURN_MAX
     cdef ssize_t n
     cdef int framed
-    while c.state == ChannelState.CHANNEL_READING and c.readable:
-        if t.stopping:
+    if t.stopping or not (c.readable or c.stash or c.received):
+        return
+    if queue_is_full(t):
+        hold(t, c)
+        return
+    framed = find_block(t, c)
+    while framed == 0 and c.readable:
+        if budget == 0:
+            defer(t, c, True)
             return
-        if t.fifo_tail - t.fifo_head >= t.queued_requests_max:
-            defer(t, c, False)
-            return
-        if c.block == 0:
-            asked = c.expected + answer_room(c.expected) if c.expected > SMALL_BLOCK - ANSWER_ROOM else SMALL_BLOCK
-            c.block = arena_allocate(t.arena, asked)
-            if c.block == 0:
-                memory_full(t, c)
-                return
-            c.asked_bytes = asked
-            c.received = 0
-            c.needed = 0
-        if c.needed:
-            if not make_room(t, c):
-                memory_full(t, c)
-                return
-            room = c.needed - c.received
-        else:
-            room = block_capacity(t.arena.base, c.block) - c.received
+        room = c.needed - c.received if c.needed else block_capacity(t.arena.base, c.block) - c.received
+        if room > budget:
+            room = budget
         n = recv(c.fd, t.arena.base + c.block + c.received, room, MSG_DONTWAIT)
         counter_add(t.counters, Counter.COUNT_READS, 1)
+        if n < 0 and errno == EINTR:
+            continue
         if n <= 0:
-            if n < 0 and errno == EINTR:
-                continue
-            if n < 0 and errno == EAGAIN:
-                c.readable = 0
-                if c.received == 0:
-                    free_request(t, c)
-                return
-            close_channel(t, c, CloseReason.CLOSED_BY_PEER if n == 0 else CloseReason.CLOSED_RESET, c.received if n == 0 else errno)
+            receive_end(t, c, n)
             return
         c.received += n
-        c.last_active_ns = t.now_ns
+        budget -= n
+        active(t, c)
         # A short read has emptied the socket's buffer: the next byte brings a new edge. The end may have come with
         # the bytes, and then brings none.
         c.readable = 1 if <uint64_t>n == room or c.ended else 0
         counter_add(t.counters, Counter.COUNT_BYTES_IN, n)
         framed = frame_received(t, c)
-        if framed == -2:
-            memory_full(t, c)
-            return
-        if framed < 0:
-            return
-
-cdef void memory_full(Turn *t, Channel *c) noexcept nogil:
-    t.memory_short = True
-    counter_add(t.counters, Counter.COUNT_MEMORY_FULL, 1)
-    defer(t, c, False)
+    if framed == -2:
+        memory_full(t, c)

@@ -1,8 +1,11 @@
 # Writing answers: bytes of an arena block, slices of segment files. Part of turn.pyx.
 
+cdef inline uint8_t *answer_base(Turn *t, ReplySlot *a) noexcept nogil:
+    """The arena that an answer lies in: the request's own block, or one of a handler."""
+    return t.arena.base if a.owner == t.process else t.handlers[a.owner - FIRST_HANDLER].arena
+
 cdef inline Part *parts_of(Turn *t, ReplySlot *a) noexcept nogil:
-    cdef uint8_t *base = t.arena.base if a.owner == t.process else t.handlers[a.owner - FIRST_HANDLER].arena
-    return <Part *>(base + a.block + a.position)
+    return <Part *>(answer_base(t, a) + a.block + a.position)
 
 cdef void release_answer(Turn *t, Channel *c) noexcept nogil:
     """Ends the use of files and of the lease of the answer that the channel was sending."""
@@ -19,22 +22,29 @@ cdef void release_answer(Turn *t, Channel *c) noexcept nogil:
                     entry.users -= 1
     give_back(t, a)
 
-cdef int send_bytes(Turn *t, Channel *c, const uint8_t *bytes, uint64_t length, int flags) noexcept nogil:
-    """Writes from `part_sent` on. 1: all written; 0: the socket is full; -1: error."""
+cdef int send_bytes(Turn *t, Channel *c, const uint8_t *bytes, uint64_t length, int flags, uint64_t *budget) noexcept nogil:
+    """Writes from `part_sent` on. 1: all written; 0: the socket is full; 2: the budget of this turn is used up; -1: error."""
     cdef ssize_t n
+    cdef uint64_t want
     while c.part_sent < length:
-        n = send(c.fd, bytes + c.part_sent, length - c.part_sent, MSG_NOSIGNAL | MSG_DONTWAIT | flags)
+        if budget[0] == 0:
+            return 2
+        want = length - c.part_sent
+        if want > budget[0]:
+            want = budget[0]
+        n = send(c.fd, bytes + c.part_sent, want, MSG_NOSIGNAL | MSG_DONTWAIT | flags)
         counter_add(t.counters, Counter.COUNT_WRITES, 1)
         if n < 0:
             if errno == EINTR:
                 continue
             return 0 if errno == EAGAIN else -1
         c.part_sent += n
+        budget[0] -= n
         counter_add(t.counters, Counter.COUNT_BYTES_OUT, n)
     return 1
 
 cdef int send_file(Turn *t, Channel *c, Part *part, uint64_t *budget) noexcept nogil:
-    """As `send_bytes`, from the page cache; 2: the budget of this turn is used up."""
+    """As `send_bytes`, from the page cache."""
     cdef OpenFile *entry = file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation)
     cdef ssize_t n
     cdef long offset
@@ -65,17 +75,18 @@ cdef int send_answer(Turn *t, Channel *c) noexcept nogil:
     """1: the whole answer is written; 0: wait for the socket; 2: go on next turn; -1: the connection failed."""
     cdef ReplySlot *a = &c.answer
     cdef Part *part
-    cdef uint8_t *base = t.arena.base if a.owner == t.process else t.handlers[a.owner - FIRST_HANDLER].arena
+    cdef uint8_t *base = answer_base(t, a)
     cdef uint64_t budget = SENT_PER_TURN_MAX
-    cdef int done
+    cdef int done, flags
     if a.kind == SlotKind.SEND:
-        return send_bytes(t, c, base + a.block + a.position, a.length, 0)
+        return send_bytes(t, c, base + a.block + a.position, a.length, 0, &budget)
     while c.part < a.length:
         part = parts_of(t, a) + c.part
         if part.kind == PartKind.PART_FILE:
             done = send_file(t, c, part, &budget)
         else:
-            done = send_bytes(t, c, base + a.block + part.position, part.length, MSG_MORE if c.part + 1 < a.length else 0)
+            flags = MSG_MORE if c.part + 1 < a.length else 0
+            done = send_bytes(t, c, base + a.block + part.position, part.length, flags, &budget)
         if done != 1:
             return done
         c.part += 1
@@ -121,7 +132,7 @@ cdef void start_sending(Turn *t, Channel *c) noexcept nogil:
 
 cdef void go_on_sending(Turn *t, Channel *c) noexcept nogil:
     cdef int done = send_answer(t, c)
-    c.last_active_ns = t.now_ns
+    active(t, c)
     if done == 1:
         release_answer(t, c)
         finish_request(t, c)
@@ -131,19 +142,14 @@ cdef void go_on_sending(Turn *t, Channel *c) noexcept nogil:
         close_channel(t, c, CloseReason.CLOSED_RESET, errno)
 
 cdef void finish_request(Turn *t, Channel *c) noexcept nogil:
-    """The request is answered: unmute. What was pipelined behind it comes next, without another wake-up."""
+    """The request is answered."""
     note_finished(t, c)
     counter_add(t.counters, Counter.COUNT_RESPONSES, 1)
     free_request(t, c)
     c.state = ChannelState.CHANNEL_READING
     c.received = 0
     c.needed = 0
-    if c.stash:
-        c.block = c.stash
-        c.asked_bytes = c.stash_asked_bytes
-        c.received = c.stash_received
-        c.stash = 0
-        if frame_received(t, c) == -2:
-            memory_full(t, c)
-    if c.state == ChannelState.CHANNEL_READING and c.readable:
-        defer(t, c, True)
+    if mute_event(t, c, RESPONSE_SENT):
+        go_on_reading(t, c)
+    else:
+        close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)

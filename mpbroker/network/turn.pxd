@@ -12,7 +12,9 @@ from shm.ring cimport RingRef, Slot
 
 cdef enum:
     MOST_HANDLERS = 33          # with the control plane's
+    REQUEST_RING_PLACES = 1024  # mpbroker.ipc.topology.REQUEST_RING_SLOTS, checked at import
     MOST_EVENTS = 512
+    MUTE_TABLE_BYTES = 30       # states times events of mute.py
     FIFO_PLACES = 65536         # a power of two; at least as many as there can be channels with a request each
     API_KEYS = 128
 
@@ -28,6 +30,9 @@ cdef struct Peer:
     BellRef bell
     uint8_t *arena              # its reply arena
     uint64_t *heavy             # its word: since when it runs a heavy request
+    uint64_t counted            # position up to which `requests` was seen taken
+    uint32_t untaken            # requests in it behind that
+    uint8_t is_request[REQUEST_RING_PLACES]
     uint32_t load               # requests with it that are not parked
     bint touched                # something was staged for it in this turn that it must wake up for
     Slot *owed                  # what did not fit into `requests`
@@ -39,6 +44,10 @@ cdef struct Event:
     uint32_t reason
     uint64_t connection
     int64_t detail
+
+cdef struct Links:
+    uint32_t before
+    uint32_t after
 
 cdef struct Turn:
     uint32_t process            # process index of this processor
@@ -58,12 +67,29 @@ cdef struct Turn:
     uint32_t channel_places
     uint32_t *free_channels
     uint32_t free_count
+    uint32_t channels_used      # places from here on were never used: they are zero, and cost nothing
+    Links *links                # by channel, and behind them the list's head: who was active when
+    uint64_t idle_ns            # connections.max.idle.ms; 0: for ever
+    uint32_t *timers            # heap of throttled channels, from 1
+    uint32_t timer_count
+    uint8_t mute_table[MUTE_TABLE_BYTES]
     uint32_t *fifo              # channels whose request waits for a handler
     uint64_t fifo_head
     uint64_t fifo_tail
+    uint64_t untaken            # requests that are with handlers who have not taken them
+    uint64_t *queued            # a word per process: FIFO and untaken; each processor writes its own
+    uint64_t queued_elsewhere
+    uint32_t *held              # channels that wait for room in the queue, the longest waiting first
+    uint32_t held_count
     uint32_t *deferred          # channels to look at again in the next turn
     uint32_t deferred_count
     uint32_t *deferred_now
+    uint32_t *starved           # channels that wait for memory, the longest waiting first
+    uint32_t starved_count
+    uint64_t dry_since_ns       # an allocation failed and no memory has come free since; 0: no
+    uint64_t stall_ns
+    uint64_t next_stall_check_ns
+    uint64_t dice
     bint soon                   # a deferred channel can go on at once: do not sleep
     uint32_t next_request
     uint64_t next_connection
@@ -74,12 +100,13 @@ cdef struct Turn:
     uint64_t *fence_order
     uint64_t order_seen
     uint64_t fence_order_seen
-    bint memory_short
     int16_t first_flexible[128] # per API key: first version with request header 2; 32767: none; -1: unknown key
     uint64_t now_ns
     uint64_t answers_waiting    # found in the rings by this turn
     uint64_t clock_ns           # as now_ns, and later: when the last answer was written
     FileTable files
+    Event *late                 # answers that came after their connection was closed
+    uint32_t late_count
     Event *closed               # connections closed since Python looked; room for all there can be
     uint32_t closed_count
     uint32_t opening[1024]      # channels in CHANNEL_OPENING since Python looked
@@ -95,3 +122,4 @@ cdef class ProcessorTurn:
     cdef dict rings
     cdef uint64_t order_now
     cdef uint64_t fence_order_now
+    cdef _reported(self, Channel *c)

@@ -32,9 +32,11 @@ from shm.doorbell cimport Doorbell, bell_arm, bell_disarm, bell_drain, bell_ring
 from shm.ring cimport (
     Ring, Slot, ring_advance, ring_bind, ring_peek, ring_publish, ring_room, ring_stage, ring_waiting, ring_want_space,
 )
-from shm.atomics cimport load_acquire, load_relaxed
+from shm.atomics cimport load_acquire, load_relaxed, store_relaxed
 
 from mpbroker.ipc import topology
+from mpbroker.network import mute
+from mpbroker.network.mute import MuteState
 from mpbroker.protocol.api_keys import ApiKey, valid_versions
 
 cdef extern from "<sys/epoll.h>" nogil:
@@ -61,12 +63,29 @@ cdef extern from "<sys/sendfile.h>" nogil:
 cdef enum:
     NO_HANDLER = 0xFFFF
     FIRST_PROCESSOR = 8             # mpbroker.ipc.topology.FIRST_PROCESSOR, checked at import
+    CONTROL_PROCESSOR = 24          # mpbroker.ipc.topology.CONTROL_PROCESSOR, checked at import
     FIRST_HANDLER = 25              # mpbroker.ipc.topology.FIRST_HANDLER, checked at import
     LOG_PROCESS = 3                 # mpbroker.ipc.topology.LOG, checked at import
     SMALL_BLOCK = 1984              # bytes of the smallest size class: most requests fit
     ANSWER_ROOM = 1024              # a block keeps at least this free behind the frame for the produce job and its answer
     ANSWER_ROOM_MAX = 65536
-    SENT_PER_TURN_MAX = 1 << 20     # bytes per channel and turn, so that no channel starves another
+    # Bytes per channel and turn, so that no channel starves another.
+    SENT_PER_TURN_MAX = 1 << 18
+    RECEIVED_PER_TURN_MAX = 1 << 18
+    EXPECTED_MAX = 1 << 15          # what is set aside for the next frame before its size is known
+    LOW_MEMORY_SHARE = 10           # memory is low when less than a tenth of it is left
+    STALL_CHECK_NS = 100 * 1000 * 1000
+    QUEUE_RETRY_MS = 2              # other processors may have room in the queue by then
+    # mute.py, checked at import.
+    NOT_MUTED = 0
+    MUTE = 0
+    UNMUTE = 1
+    REQUEST_RECEIVED = 2
+    RESPONSE_SENT = 3
+    THROTTLE_STARTED = 4
+    THROTTLE_ENDED = 5
+    MUTE_EVENTS = 6
+    MUTE_IMPOSSIBLE = 255
     BATCH_REQUESTS_MAX = 256        # about a millisecond of a handler's work
     TURN_CONNECTIONS = 1
     TURN_CLOSED = 2
@@ -79,7 +98,10 @@ cdef enum:
     DEATHS_MAX = 2
     OPEN_TRIES_MAX = 3
 
-assert FIRST_PROCESSOR == topology.FIRST_PROCESSOR
+assert FIRST_PROCESSOR == topology.FIRST_PROCESSOR and CONTROL_PROCESSOR == topology.CONTROL_PROCESSOR
+assert REQUEST_RING_PLACES == topology.REQUEST_RING_SLOTS
+assert NOT_MUTED == MuteState.NOT_MUTED and MUTE_IMPOSSIBLE == mute.IMPOSSIBLE
+assert (MUTE, UNMUTE, REQUEST_RECEIVED, RESPONSE_SENT, THROTTLE_STARTED, THROTTLE_ENDED) == tuple(mute.MuteEvent)
 assert FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG and MOST_HANDLERS == len(topology.HANDLERS)
 cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
 # What epoll says of the two descriptors that are no channels.
@@ -99,11 +121,16 @@ cdef inline uint64_t answer_room(uint64_t frame_bytes) noexcept nogil:
     return room if room < ANSWER_ROOM_MAX else ANSWER_ROOM_MAX
 
 
+include "activity.pxi"
+include "queue.pxi"
 include "metering.pxi"
 include "channels.pxi"
+include "memory.pxi"
+include "muting.pxi"
 include "sending.pxi"
 include "receiving.pxi"
 include "dispatch.pxi"
+include "files.pxi"
 # ---- the turn
 
 cdef bint must_stay_awake(Turn *t) noexcept nogil:
@@ -124,7 +151,6 @@ cdef void walk_deferred(Turn *t) noexcept nogil:
     t.deferred = t.deferred_now
     t.deferred_now = list_now
     t.deferred_count = 0
-    t.memory_short = False
     for i in range(count):
         c = &t.channels[list_now[i]]
         c.deferred = 0
@@ -132,11 +158,7 @@ cdef void walk_deferred(Turn *t) noexcept nogil:
             free_place(t, c)
         elif c.state == ChannelState.CHANNEL_SENDING:
             go_on_sending(t, c)
-        elif c.state == ChannelState.CHANNEL_READING:
-            if c.received >= 4 and (c.needed == 0 or c.received >= c.needed):
-                if frame_received(t, c) == -2:      # a pipelined frame that waited for memory
-                    memory_full(t, c)
-                    continue
+        elif c.state == ChannelState.CHANNEL_READING and not c.starved and not c.held:
             read_channel(t, c)
 
 cdef void socket_event(Turn *t, Channel *c, uint32_t events) noexcept nogil:
@@ -153,18 +175,47 @@ cdef void socket_event(Turn *t, Channel *c, uint32_t events) noexcept nogil:
     if c.state == ChannelState.CHANNEL_SENDING:
         if events & EPOLLOUT:
             go_on_sending(t, c)
-    elif c.state == ChannelState.CHANNEL_READING and c.readable:
+    elif c.state == ChannelState.CHANNEL_READING and c.readable and not c.starved and not c.held:
         read_channel(t, c)
+
+cdef void go_on(Turn *t) noexcept nogil:
+    """Whatever waited for something that may have come: time, the next turn, room in the queue, memory."""
+    end_throttles(t)
+    if t.deferred_count:
+        walk_deferred(t)
+    if t.held_count:
+        release_held(t)
+    if t.dry_since_ns or t.starved_count:
+        feed_starved(t)
+        close_stalled(t)
+    if t.idle_ns and t.idle_ns < t.now_ns:
+        close_idle_channels(t, t.now_ns - t.idle_ns)
+
+cdef void before_sleep(Turn *t) noexcept nogil:
+    """What would keep the next turn from sleeping, and what others may want to know."""
+    if t.held_count:
+        await_room(t)
+    else:
+        store_relaxed(&t.queued[t.process], queued_here(t))
+    if t.starved_count and not memory_is_out(t):
+        t.soon = True
+    counter_set(t.counters, Counter.COUNT_ARENA_BYTES, t.arena.in_use_bytes)
+    counter_set(t.counters, Counter.COUNT_QUEUED_REQUESTS, queued_here(t))
+    counter_set(t.counters, Counter.COUNT_RESPONSES_WAITING, t.answers_waiting)
+    t.answers_waiting = 0
 
 cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
     cdef epoll_event events[MOST_EVENTS]
     cdef int count, i
     cdef uint32_t tag
-    cdef uint64_t before, used_bytes
+    cdef uint64_t before
     cdef int flags = 0
     cdef Channel *c
     bell_arm(&t.bell)
     before = monotonic_ns()
+    timeout_ms = until_timer_ms(t, timeout_ms, before)
+    if t.held_count and timeout_ms > QUEUE_RETRY_MS:
+        timeout_ms = QUEUE_RETRY_MS
     if must_stay_awake(t):
         timeout_ms = 0
     count = epoll_wait(t.epoll_fd, events, MOST_EVENTS, timeout_ms)
@@ -175,10 +226,11 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
         counter_add(t.counters, Counter.COUNT_IDLE_NS, t.now_ns - before)
     counter_add(t.counters, Counter.COUNT_WAKEUPS, 1)
     heartbeat(t.counters, t.now_ns)
+    look_at_queues(t)
     take_all_answers(t)
-    if t.deferred_count:
-        walk_deferred(t)
-    used_bytes = t.arena.in_use_bytes
+    go_on(t)
+    if count > 1 and memory_is_low(t):
+        shuffle(t, events, count)
     for i in range(count):
         tag = <uint32_t>events[i].data.u64
         if tag == BELL_TAG:
@@ -193,16 +245,8 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
                     socket_event(t, c, events[i].events)
     dispatch(t)
     publish(t)
-    # Channels that waited for room in the FIFO go on; those that wait for memory do when some was freed: by an answer,
-    # which ends the sleep, or by a socket just now.
-    if t.deferred_count and t.fifo_tail - t.fifo_head < t.queued_requests_max:
-        if not t.memory_short or t.arena.in_use_bytes < used_bytes:
-            t.soon = True
-    counter_set(t.counters, Counter.COUNT_ARENA_BYTES, t.arena.in_use_bytes)
-    counter_set(t.counters, Counter.COUNT_RESPONSES_WAITING, t.answers_waiting)
-    t.answers_waiting = 0
-    counter_set(t.counters, Counter.COUNT_QUEUED_REQUESTS, t.fifo_tail - t.fifo_head)
-    if t.closed_count:
+    before_sleep(t)
+    if t.closed_count or t.late_count:
         flags |= TURN_CLOSED
     if t.opening_count:
         flags |= TURN_OPENING
@@ -217,7 +261,8 @@ cdef class ProcessorTurn:
 
     def __init__(
         self, memory, int process, int handover_fd, list first_flexible, uint32_t channel_places, uint32_t frame_bytes_max,
-        uint32_t queued_requests_max, uint64_t connection_prefix,
+        uint32_t queued_requests_max, uint64_t connection_prefix, uint64_t idle_ns=0,
+        uint64_t stall_ns=10_000_000_000,
     ):
         cdef Turn *t = <Turn *>calloc(1, sizeof(Turn))
         cdef Arena arena = memory.arena(process)
@@ -227,7 +272,11 @@ cdef class ProcessorTurn:
         cdef Doorbell log_bell = memory.doorbell(LOG_PROCESS)
         cdef unsigned char[::1] orders = memory.private.block("orders")
         cdef unsigned char[::1] fence_orders = memory.private.block("fence_orders")
+        cdef unsigned char[::1] queued = memory.private.block("queued")
+        cdef bytes native_table = mute.native_table()
         cdef uint32_t i
+        if len(native_table) != MUTE_TABLE_BYTES:
+            raise ValueError(f"the table of mute states has {len(native_table)} bytes")
         if channel_places > topology.CHANNELS_PER_PROCESSOR:
             raise ValueError(f"{channel_places} channels: there are {topology.CHANNELS_PER_PROCESSOR} sessions")
         self.t = t
@@ -235,7 +284,7 @@ cdef class ProcessorTurn:
         self.rings = {}
         self.sessions = memory.sessions(process)
         self.meters = memory.meters(process)
-        self.keep = [arena, counters, bell, log_answers, log_bell, orders, fence_orders]
+        self.keep = [arena, counters, bell, log_answers, log_bell, orders, fence_orders, queued]
         t.process = process
         t.arena = &arena.ref
         t.counters = &counters.ref
@@ -250,19 +299,24 @@ cdef class ProcessorTurn:
         t.order_seen = load_acquire(t.order)
         t.fence_order_seen = load_acquire(t.fence_order)
         t.channel_places = channel_places
+        # Places are used from the lowest on: what was never used costs no memory.
         t.channels = <Channel *>calloc(channel_places, sizeof(Channel))
+        t.links = <Links *>calloc(channel_places + 1, sizeof(Links))
+        t.links[channel_places].before = t.links[channel_places].after = channel_places
+        t.timers = <uint32_t *>calloc(channel_places + 1, sizeof(uint32_t))
+        t.held = <uint32_t *>calloc(2 * channel_places, sizeof(uint32_t))
+        t.starved = <uint32_t *>calloc(2 * channel_places, sizeof(uint32_t))
+        t.late = <Event *>calloc(channel_places, sizeof(Event))
         t.sessions = self.sessions.entries
         t.closed = <Event *>calloc(channel_places, sizeof(Event))
         t.free_channels = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
         t.deferred = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
         t.deferred_now = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
         t.fifo = <uint32_t *>calloc(FIFO_PLACES, sizeof(uint32_t))
-        for i in range(channel_places):
-            t.channels[i].index = i
-            t.channels[i].fd = -1
-            t.channels[i].handler = NO_HANDLER
-            t.free_channels[i] = channel_places - 1 - i
-        t.free_count = channel_places
+        memcpy(t.mute_table, <const char *>native_table, MUTE_TABLE_BYTES)
+        t.queued = <uint64_t *>(<size_t>&queued[0])
+        t.idle_ns, t.stall_ns = idle_ns, stall_ns
+        t.dice = monotonic_ns() | 1
         t.next_connection = connection_prefix
         t.frame_bytes_max = frame_bytes_max
         t.queued_requests_max = queued_requests_max
@@ -309,15 +363,19 @@ cdef class ProcessorTurn:
         cdef Turn *t = self.t
         cdef Channel *c
         cdef uint32_t index
-        if t.free_count == 0:
+        if t.free_count == 0 and t.channels_used == t.channel_places:
             return None
-        index = t.free_channels[t.free_count - 1]
+        index = t.free_channels[t.free_count - 1] if t.free_count else t.channels_used
         # First what may fail: then the place is free and the socket the caller's.
         self.sessions.open(
             index, t.next_connection + 1, fd, t.process - FIRST_PROCESSOR, listener, protocol, privileged)
         self._watch(
             fd, <uint32_t>(EPOLLIN | EPOLLOUT | EPOLLRDHUP) | EPOLLET, <uint64_t><uint32_t>(t.next_connection + 1) << 32 | index)
-        t.free_count -= 1
+        if t.free_count:
+            t.free_count -= 1
+        else:
+            t.channels_used += 1
+        t.now_ns = t.clock_ns = monotonic_ns()
         c = &t.channels[index]
         memset(c, 0, sizeof(Channel))
         c.index = index
@@ -328,7 +386,8 @@ cdef class ProcessorTurn:
         c.client = -1
         t.next_connection += 1
         c.connection = t.next_connection
-        c.last_active_ns = monotonic_ns()
+        c.last_active_ns = t.now_ns
+        activity_append(t, index)
         counter_add(t.counters, Counter.COUNT_CONNECTIONS_CREATED, 1)
         count_client(t, c)
         return index, c.connection
@@ -348,11 +407,26 @@ cdef class ProcessorTurn:
         for i in range(t.closed_count):
             c = &t.channels[t.closed[i].channel]
             out.append((self.sessions.of(c.index, t.closed[i].connection), t.closed[i].reason, t.closed[i].detail))
-            c.unreported = 0
-            if c.state == ChannelState.CHANNEL_FREE:
-                free_place(t, c)
+            self._reported(c)
         t.closed_count = 0
         return out
+
+    def late_answers(self):
+        """(session, API key) of answers that came when their connection was closed already."""
+        cdef uint32_t i
+        cdef Turn *t = self.t
+        out = [
+            (self.sessions.of(t.late[i].channel, t.late[i].connection), t.late[i].detail) for i in range(t.late_count)
+        ]
+        for i in range(t.late_count):
+            self._reported(&t.channels[t.late[i].channel])
+        t.late_count = 0
+        return out
+
+    cdef _reported(self, Channel *c):
+        c.unreported -= 1
+        if c.state == ChannelState.CHANNEL_FREE:
+            free_place(self.t, c)
 
     # ---- segment files
 
@@ -368,7 +442,7 @@ cdef class ProcessorTurn:
             c = &t.channels[t.opening[i]]
             if c.state != ChannelState.CHANNEL_OPENING:
                 continue
-            base = t.handlers[c.answer.owner - FIRST_HANDLER].arena
+            base = answer_base(t, &c.answer)
             missing = []
             for k in range(c.answer.length):
                 part = parts_of(t, &c.answer) + k
@@ -383,46 +457,7 @@ cdef class ProcessorTurn:
 
     def file_opened(self, uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode, int fd) -> None:
         """Hands an open segment file to the table, which closes it when it was not used for long."""
-        cdef FileTable *files = &self.t.files
-        if file_find(files, slot, slot_generation, segment_base, inode) != NULL:
-            close(fd)
-            return
-        if files.count >= FILE_LIMIT:
-            self._forget_files()
-        if files.count >= FILE_PLACES - 1:
-            close(fd)               # all are being sent from; the answer that waits for it is given up
-            return
-        self._place_file(slot, slot_generation, segment_base, inode, fd, 0, files.clock)
-
-    def _place_file(self, uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode, int fd, uint32_t users, uint64_t used):
-        cdef FileTable *files = &self.t.files
-        cdef uint32_t place = file_hash(slot, slot_generation, segment_base, inode)
-        cdef OpenFile *entry
-        while files.places[place].fd >= 0:
-            place = (place + 1) & (FILE_PLACES - 1)
-        entry = &files.places[place]
-        entry.slot, entry.slot_generation, entry.segment_base, entry.inode = slot, slot_generation, segment_base, inode
-        entry.fd, entry.users, entry.used = fd, users, used
-        files.count += 1
-
-    def _forget_files(self):
-        """Closes the older half of the files that nobody is sending from."""
-        cdef FileTable *files = &self.t.files
-        cdef uint32_t i
-        kept = []
-        idle = []
-        for i in range(<uint32_t>FILE_PLACES):
-            if files.places[i].fd >= 0:
-                e = files.places[i]
-                entry = (e.used, e.slot, e.slot_generation, e.segment_base, e.inode, e.fd, e.users)
-                (kept if e.users else idle).append(entry)
-                files.places[i].fd = -1
-        files.count = 0
-        idle.sort()
-        for entry in idle[: len(idle) // 2]:
-            close(entry[5])
-        for used, slot, generation, base, inode, fd, users in kept + idle[len(idle) // 2 :]:
-            self._place_file(slot, generation, base, inode, fd, users, used)
+        take_file(&self.t.files, slot, slot_generation, segment_base, inode, fd)
 
     def resume(self, uint32_t channel) -> None:
         """The files that a channel waited for are open."""
@@ -446,6 +481,8 @@ cdef class ProcessorTurn:
             close_channel(self.t, c, CloseReason.CLOSED_NO_FILE, 0)
             return
         give_back(self.t, &c.answer)
+        if c.timer:                 # the next answer brings its own throttle
+            end_throttle(self.t, c)
         c.state = ChannelState.CHANNEL_WAITING
         self.t.next_request += 1
         c.request = self.t.next_request
@@ -474,6 +511,7 @@ cdef class ProcessorTurn:
         peer.number = number
         peer.process = process
         peer.load = 0
+        forget_untaken(t, peer)
         peer.owed_count = 0
         peer.touched = False
         peer.wants_room = False
@@ -506,31 +544,41 @@ cdef class ProcessorTurn:
         """From here on no request begins; connections that have none are closed."""
         cdef uint32_t i
         self.t.stopping = True
-        for i in range(self.t.channel_places):
+        for i in range(self.t.channels_used):
             if self.t.channels[i].state == ChannelState.CHANNEL_READING:
                 close_channel(self.t, &self.t.channels[i], CloseReason.CLOSED_STOPPING, 0)
 
     def close_idle(self, uint64_t before_ns) -> None:
         """Closes all connections without readiness since `before_ns` (CLOCK_MONOTONIC), whatever they wait for, as Kafka does."""
-        cdef uint32_t i
-        cdef Channel *c
-        for i in range(self.t.channel_places):
-            c = &self.t.channels[i]
-            if c.connection and c.state != ChannelState.CHANNEL_CLOSED and c.last_active_ns < before_ns:
-                close_channel(self.t, c, CloseReason.CLOSED_IDLE, 0)
+        close_idle_channels(self.t, before_ns)
         publish(self.t)
+
+    def close_least_recently_active(self, listeners=None):
+        """Makes room for another connection: closes the one that was not active for longest, of these listeners only if
+        some are named. Returns its id, or None when there is none. (Kafka: Processor.closeExcessConnections.)"""
+        cdef uint32_t place = self.t.links[self.t.channel_places].after
+        cdef Channel *c
+        while place != self.t.channel_places:
+            c = &self.t.channels[place]
+            if listeners is None or c.listener in listeners:
+                connection = c.connection
+                close_channel(self.t, c, CloseReason.CLOSED_EXCESS, 0)
+                publish(self.t)
+                return connection
+            place = self.t.links[place].after
+        return None
 
     def close_parked(self) -> None:
         """Stopping: nobody waits for a long poll."""
         cdef uint32_t i
-        for i in range(self.t.channel_places):
+        for i in range(self.t.channels_used):
             if self.t.channels[i].state == ChannelState.CHANNEL_WAITING and self.t.channels[i].parked:
                 close_channel(self.t, &self.t.channels[i], CloseReason.CLOSED_STOPPING, 0)
         publish(self.t)
 
     def open_connections(self) -> int:
         cdef uint32_t i, n = 0
-        for i in range(self.t.channel_places):
+        for i in range(self.t.channels_used):
             if self.t.channels[i].state not in (ChannelState.CHANNEL_FREE, ChannelState.CHANNEL_CLOSED):
                 n += 1
         return n

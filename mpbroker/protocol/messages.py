@@ -3228,6 +3228,17 @@ class RemoveTopicRecord(Message):
     topic_id: bytes = ZERO_UUID
 
 
+class UserScramCredentialRecord(Message):
+    """Data 11, v0, flexible from v0."""
+
+    name: str = ""
+    mechanism: int = 0
+    salt: bytes = b""
+    stored_key: bytes = b""
+    server_key: bytes = b""
+    iterations: int = 0
+
+
 class FeatureLevelRecord(Message):
     """Data 12, v0, flexible from v0."""
 
@@ -3254,6 +3265,13 @@ class ProducerIdsRecord(Message):
     broker_id: int = 0
     broker_epoch: int = -1
     next_producer_id: int = 0
+
+
+class RemoveUserScramCredentialRecord(Message):
+    """Data 22, v0, flexible from v0."""
+
+    name: str = ""
+    mechanism: int = 0
 
 
 REQUESTS: dict[int, type[Message]] = {
@@ -3447,7 +3465,9 @@ DATAS: dict[int, type[Message]] = {
     3: PartitionRecord,
     4: ConfigRecord,
     9: RemoveTopicRecord,
+    11: UserScramCredentialRecord,
     12: FeatureLevelRecord,
     14: ClientQuotaRecord,
     15: ProducerIdsRecord,
+    22: RemoveUserScramCredentialRecord,
 }

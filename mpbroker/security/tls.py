@@ -64,6 +64,36 @@ def load_context(settings: SecuritySettings) -> ssl.SSLContext:
     context.maximum_version = VERSIONS[versions[-1]]
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | getattr(ssl, "OP_ENABLE_KTLS", 0)
     _set_ciphers(context, settings.ssl_cipher_suites)
+    _load_chain(context, settings, material)
+    context.verify_mode = CLIENT_AUTH[settings.ssl_client_auth]
+    if material.trusted:
+        _load_trusted(context, settings, material)
+    return context
+
+
+def load_client_context(settings: SecuritySettings, *, check_hostname: bool) -> ssl.SSLContext:
+    """A client's: without a trust store the system's authorities count. Raises TlsError."""
+    material = read_material(settings)
+    if settings.ssl_keystore_key and not material.chain:
+        raise TlsError("ssl.keystore.key and ssl.keystore.certificate.chain are no PEM")
+    if settings.ssl_truststore_certificates and not material.trusted:
+        raise TlsError("ssl.truststore.certificates is no PEM")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = check_hostname
+    versions = _versions(settings)
+    context.minimum_version = VERSIONS[versions[0]]
+    context.maximum_version = VERSIONS[versions[-1]]
+    _set_ciphers(context, settings.ssl_cipher_suites)
+    if material.chain:
+        _load_chain(context, settings, material)
+    if material.trusted:
+        _load_trusted(context, settings, material)
+    else:
+        context.load_default_certs()
+    return context
+
+
+def _load_chain(context: ssl.SSLContext, settings: SecuritySettings, material: Material) -> None:
     with _as_file(material.chain) as path:
         try:
             # Without a password OpenSSL would ask the terminal.
@@ -73,14 +103,14 @@ def load_context(settings: SecuritySettings) -> ssl.SSLContext:
                 f"{_named(settings.ssl_keystore_location, 'ssl.keystore.key')} has no private key with a "
                 f"certificate chain that fits and that ssl.key.password opens ({_why(error)})"
             ) from error
-    context.verify_mode = CLIENT_AUTH[settings.ssl_client_auth]
-    if material.trusted:
-        try:
-            context.load_verify_locations(cadata=material.trusted.decode("ascii", "replace"))
-        except ssl.SSLError as error:
-            named = _named(settings.ssl_truststore_location, "ssl.truststore.certificates")
-            raise TlsError(f"{named} has no certificates in PEM ({_why(error)})") from error
-    return context
+
+
+def _load_trusted(context: ssl.SSLContext, settings: SecuritySettings, material: Material) -> None:
+    try:
+        context.load_verify_locations(cadata=material.trusted.decode("ascii", "replace"))
+    except ssl.SSLError as error:
+        named = _named(settings.ssl_truststore_location, "ssl.truststore.certificates")
+        raise TlsError(f"{named} has no certificates in PEM ({_why(error)})") from error
 
 
 def _versions(settings: SecuritySettings) -> list[str]:

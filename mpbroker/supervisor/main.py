@@ -280,5 +280,5 @@ def sizes(config: BrokerConfig) -> Sizes:
     total = config.queued_max_request_bytes
     if total <= 0:
         total = int(psutil.virtual_memory().total * REQUEST_MEMORY_SHARE)
-    per_processor = max(total // config.num_network_threads, 2 * config.socket_request_max_bytes)
+    per_processor = max(1, total // config.num_network_threads)
     return Sizes(request_limit_bytes=per_processor, reply_limit_bytes=max(total, 256 << 20))

@@ -270,6 +270,7 @@ class Tree:
         self.memory.arena(role).reset()
         if topology.is_handler(role):
             self.memory.words("heavy").store(role - topology.FIRST_HANDLER, 0)
+        self.memory.words("queued").store(role, 0)
 
     def _mend(self, child: Child) -> None:
         """Fences the dead and launches its successor, now or after a while."""

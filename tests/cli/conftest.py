@@ -41,6 +41,8 @@ class FakeBroker:
         self.refuse: dict[ApiKey, list[ErrorCode]] = {}
         self.hang_up: list[ApiKey] = []
         self.swallow_answer: list[ApiKey] = []
+        self.silent: list[ApiKey] = []
+        self._came = threading.Condition()
         self.next_sequence: dict[tuple[str, int, int], int] = {}
         self.only_api_versions_v0 = False
         self.requests: list[tuple[ApiKey, int]] = []
@@ -64,6 +66,11 @@ class FakeBroker:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
+    def wait_for(self, key: ApiKey) -> None:
+        """Until such a request has come."""
+        with self._came:
+            assert self._came.wait_for(lambda: key in [seen for seen, _ in self.requests], timeout=30)
+
     def end_offset(self, topic: str, partition: int) -> int:
         log = self.topics[topic][partition]
         end = position = 0
@@ -86,7 +93,11 @@ class FakeBroker:
                 frame = stream.read(struct.unpack(">i", head)[0])
                 header, position = decode_request_header(frame)
                 key = ApiKey(header.api_key)
-                self.requests.append((key, header.api_version))
+                with self._came:
+                    self.requests.append((key, header.api_version))
+                    self._came.notify_all()
+                if key in self.silent:
+                    continue
                 if key in self.hang_up:
                     self.hang_up.remove(key)
                     return

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -141,7 +142,8 @@ def test_an_old_broker_is_asked_again_in_version_0(broker: "FakeBroker") -> None
         (["produce", "t", "-X", "batch.size=1"], 2, "-X knows no batch.size"),
         (["produce", "t", "--acks", "2"], 2, "acks is one of"),
         (["produce", "t", "-z", "rar"], 2, "compression is one of"),
-        (["topic", "create", "u", "-c", "x"], 2, "is not KEY=VALUE"),
+        (["topic", "create", "u", "-c", "x"], 2, "-c x: this is not KEY=VALUE"),
+        (["topic", "create", "u", "-c", "retention.ms="], 2, "retention.ms has no value"),
         (["topic", "list", "-b", "host"], 1, "cannot connect to host:9092"),
         (["topic", "list", "-b", "host:port"], 2, "is not HOST:PORT"),
     ],
@@ -161,3 +163,41 @@ def test_nobody_there() -> None:
 
     stderr = run(Nobody(), "topic", "list", code=1).stderr.decode()  # type: ignore[arg-type]
     assert stderr.startswith("mpbroker: cannot connect to 127.0.0.1:1: Connection refused")
+
+
+def test_client_settings_from_a_file(broker: "FakeBroker", tmp_path: Path) -> None:
+    broker.topics["t"] = [bytearray()]
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=PLAINTEXT\ngroup.id=g\n")
+    listed = run(broker, "topic", "list", "--command-config", str(file))
+    assert listed.stderr == f"mpbroker: {file}: group.id means nothing to this command\n".encode()
+    file.write_text("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n")
+    for command in (["produce", "t"], ["consume", "t"], ["topic", "list"]):
+        refused = run(broker, *command, "--command-config", str(file), code=2).stderr.decode()
+        assert "needs username and password" in refused
+    missing = run(broker, "topic", "list", "--command-config", "/nowhere", code=2).stderr
+    assert missing == b"mpbroker: --command-config /nowhere: No such file or directory\n"
+
+
+def test_ctrl_c_writes_what_was_read(broker: "FakeBroker") -> None:
+    broker.topics["t"] = [bytearray()]
+    environment = {**os.environ, "MPBROKER_BOOTSTRAP_SERVER": broker.address, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "mpbroker", "produce", "t"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    assert process.stdin is not None
+    process.stdin.write(b"x\n")
+    process.stdin.flush()
+    broker.wait_for(ApiKey.PRODUCE)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert process.stderr is not None
+    assert process.stderr.read() == b"mpbroker: interrupted; 1 records are written\n"
+    process.stdin.close()
+    process.stderr.close()
+    assert broker.end_offset("t", 0) == 1
+
+
+def test_a_timeout_is_kept(broker: "FakeBroker") -> None:
+    broker.silent = [ApiKey.CREATE_TOPICS]
+    late = run(broker, "topic", "create", "late", "--timeout", "0.3", code=1)
+    assert late.stderr.decode().startswith(f"mpbroker: {broker.address} did not answer within 0.")

@@ -25,6 +25,7 @@ from mpbroker.ipc.session import SessionGone
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
 from mpbroker.ipc.topology import COORDINATOR, LOG, SharedMemory, Sizes
+from mpbroker.protocol.api_keys import FIRST_FLEXIBLE
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import Message
 from mpbroker.records.batch import assign_offset_and_epoch
@@ -204,14 +205,14 @@ class ProcessorEnd:
         return frame
 
     def give_back(self, reply: Any) -> None:
+        """Ends the lease; an answer in the request's own block has none."""
+        if reply.owner == self.index:
+            return
         assert self.to_handler.push(slots.pack_return(reply.owner, reply.block, reply.generation))
 
 
-_FIRST_FLEXIBLE = {0: 9, 1: 12, 2: 6, 3: 9, 10: 3, 18: 3, 19: 5, 20: 4, 22: 2, 32: 4, 48: 1, 49: 1, 60: 0}
-
-
 def is_flexible_header(api_key: int, version: int) -> bool:
-    return version >= _FIRST_FLEXIBLE.get(api_key, 1 << 15)
+    return version >= FIRST_FLEXIBLE.get(api_key, 1 << 15)
 
 
 class LogEnd:

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from mpbroker.ipc import topology
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import Request, Return, SlotKind, kind_of, pack_reply, unpack_request, unpack_return
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.network.processor import connection_prefix, first_flexible_versions
@@ -35,9 +36,20 @@ def answer_frame(correlation: int, body: bytes = b"") -> bytes:
 
 
 class Rig:
-    def __init__(self, handlers: int = 1, queued_max: int = 500, places: int = 64) -> None:
+    def __init__(
+        self,
+        handlers: int = 1,
+        queued_max: int = 500,
+        places: int = 64,
+        *,
+        memory_bytes: int = 1 << 30,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        idle_ns: int = 0,
+        stall_ns: int = 10_000_000_000,
+    ) -> None:
         self.directory = tempfile.TemporaryDirectory(dir="/dev/shm")
-        self.memory = SharedMemory(Path(self.directory.name) / "public", Sizes(partition_slots=16))
+        sizes = Sizes(partition_slots=16, request_limit_bytes=memory_bytes)
+        self.memory = SharedMemory(Path(self.directory.name) / "public", sizes)
         self.handover, self._acceptor_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.turn = ProcessorTurn(
             self.memory,
@@ -45,9 +57,11 @@ class Rig:
             self.handover.fileno(),
             first_flexible_versions(),
             places,
-            FRAME_BYTES_MAX,
+            frame_bytes_max,
             queued_max,
             connection_prefix(PROCESSOR, 1),
+            idle_ns,
+            stall_ns,
         )
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.requests = {h: self.memory.ring(PROCESSOR, topology.handler(h)) for h in range(handlers)}
@@ -103,10 +117,15 @@ class Rig:
                 return found
         raise TimeoutError("no request came")
 
+    def counter(self, counter: Counter) -> int:
+        return self.memory.counters(PROCESSOR).get(counter)
+
     def bytes_of(self, request: Request) -> bytes:
         return bytes(self.request_arena.view(request.block, request.length))
 
-    def answer(self, request: Request, payload: bytes, handler: int = 0) -> int:
+    def answer(
+        self, request: Request, payload: bytes, handler: int = 0, *, throttle_ms: int = 0, done_ns: int = 0
+    ) -> int:
         """As a handler does for an uncommon request: out of its own arena. Returns the block."""
         arena = self.arenas[handler]
         block = arena.allocate(len(payload))
@@ -123,16 +142,23 @@ class Rig:
                 generation,
                 0,
                 len(payload),
-                request=request.request,
+                throttle_ms,
+                request.request,
+                done_ns,
             ),
         )
         return block
 
-    def answer_kind(self, request: Request, kind: int, handler: int = 0) -> None:
+    def answer_kind(self, request: Request, kind: int, handler: int = 0, *, throttle_ms: int = 0) -> None:
         self.push(
             handler,
             pack_reply(
-                kind, topology.handler(handler), request.channel, request.connection, request=request.request
+                kind,
+                topology.handler(handler),
+                request.channel,
+                request.connection,
+                throttle_ms=throttle_ms,
+                request=request.request,
             ),
         )
 
@@ -159,10 +185,8 @@ class Rig:
 
     def in_use_bytes(self) -> int:
         """Of the processor's request arena, by its counter page."""
-        from mpbroker.ipc.counters import Counter
-
         self.turn.turn(0)
-        return self.memory.counters(PROCESSOR).get(Counter.COUNT_ARENA_BYTES)
+        return self.counter(Counter.COUNT_ARENA_BYTES)
 
 
 def receive(client: socket.socket, count: int) -> bytes:

@@ -283,7 +283,7 @@ def test_a_handler_with_a_heavy_request_gets_nothing_while_another_is_free() -> 
 
 def test_a_full_ring_and_queue_stop_reading_and_lose_nothing() -> None:
     count = topology.REQUEST_RING_SLOTS + 80
-    rig = Rig(queued_max=4, places=count)
+    rig = Rig(queued_max=topology.REQUEST_RING_SLOTS + 4, places=count)
     clients = [rig.connect() for _ in range(count)]
     for i, client in enumerate(clients):
         client.sendall(frame(METADATA, 1, i))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,12 +72,15 @@ class Authority:
         path.write_bytes(self.pem)
         return path
 
-    def sign(self, subject: str | x509.Name) -> Signed:
+    def sign(self, subject: str | x509.Name, hosts: Sequence[str] = ("localhost",)) -> Signed:
+        """For these hosts, and 127.0.0.1 if localhost is among them."""
         key = ec.generate_private_key(ec.SECP256R1())
-        hosts = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts]
+        if "localhost" in hosts:
+            names.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
         certificate = (
             self._builder(name(subject) if isinstance(subject, str) else subject, key.public_key())
-            .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .sign(self._key, hashes.SHA256())
         )
         return Signed(key, certificate)

@@ -1,0 +1,98 @@
+"""What an alteration of SCRAM credentials comes to, and what describing them says.
+
+All alterations of one user happen together or not at all. (Kafka: ScramControlManager; KIP-554.)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TypeAlias
+
+from mpbroker.ipc.calls import AlterScram, DescribeScram, ScramUpsertion, ScramUser, ScramUsers
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import RemoveUserScramCredentialRecord, UserScramCredentialRecord
+from mpbroker.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, ScramType
+
+Credentials: TypeAlias = dict[tuple[str, int], ScramCredential]
+Alteration: TypeAlias = UserScramCredentialRecord | RemoveUserScramCredentialRecord
+Refusal: TypeAlias = tuple[ErrorCode, str]
+
+MECHANISMS = (ScramType.SCRAM_SHA_256, ScramType.SCRAM_SHA_512)
+
+
+def credential_in(record: UserScramCredentialRecord) -> ScramCredential:
+    return ScramCredential(record.iterations, record.salt, record.stored_key, record.server_key)
+
+
+def alter(credentials: Credentials, call: AlterScram) -> tuple[ScramUsers, list[Alteration]]:
+    """The answer, one entry per user, and the records that make it true; changes nothing."""
+    keys = [*call.deletions, *((one.user, one.mechanism) for one in call.upsertions)]
+    times = Counter(keys)
+    refused: dict[str, Refusal] = {}
+    for user, mechanism in times:
+        if times[user, mechanism] > 1:
+            text = "A user credential cannot be altered twice in the same request"
+            refused.setdefault(user, (ErrorCode.DUPLICATE_RESOURCE, text))
+    for user, mechanism in call.deletions:
+        if why := _wrong_name(user, mechanism) or _missing(credentials, user, mechanism):
+            refused.setdefault(user, why)
+    for one in call.upsertions:
+        if why := _wrong_name(one.user, one.mechanism) or _wrong_iterations(one.iterations):
+            refused.setdefault(one.user, why)
+    records: list[Alteration] = [
+        RemoveUserScramCredentialRecord(user, mechanism)
+        for user, mechanism in call.deletions
+        if user not in refused
+    ]
+    records += [_record(one) for one in call.upsertions if one.user not in refused]
+    users = dict.fromkeys(user for user, _ in keys)
+    return ScramUsers([ScramUser(user, *refused.get(user, (0, None))) for user in users]), records
+
+
+def _record(one: ScramUpsertion) -> UserScramCredentialRecord:
+    return UserScramCredentialRecord(
+        one.user, one.mechanism, one.salt, one.stored_key, one.server_key, one.iterations
+    )
+
+
+def _wrong_name(user: str, mechanism: int) -> Refusal | None:
+    if not user:
+        return ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty"
+    if mechanism not in MECHANISMS:
+        return ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism"
+    return None
+
+
+def _wrong_iterations(iterations: int) -> Refusal | None:
+    if iterations < ITERATIONS_MIN:
+        return ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations"
+    if iterations > ITERATIONS_MAX:
+        return ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations"
+    return None
+
+
+def _missing(credentials: Credentials, user: str, mechanism: int) -> Refusal | None:
+    if (user, mechanism) in credentials:
+        return None
+    return ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"
+
+
+def describe(credentials: Credentials, call: DescribeScram) -> ScramUsers:
+    """Mechanisms and iterations; nothing else of a credential ever leaves the broker."""
+    known: dict[str, list[tuple[int, int]]] = {}
+    for (user, mechanism), credential in sorted(credentials.items()):
+        known.setdefault(user, []).append((mechanism, credential.iterations))
+    if call.users is None:
+        return ScramUsers([ScramUser(user, credentials=found) for user, found in known.items()])
+    times = Counter(call.users)
+    return ScramUsers([_described(user, count, known.get(user)) for user, count in times.items()])
+
+
+def _described(user: str, times: int, found: list[tuple[int, int]] | None) -> ScramUser:
+    if times > 1:
+        text = f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}"
+        return ScramUser(user, ErrorCode.DUPLICATE_RESOURCE, text)
+    if found is None:
+        text = f"Attempt to describe a user credential that does not exist: {user}"
+        return ScramUser(user, ErrorCode.RESOURCE_NOT_FOUND, text)
+    return ScramUser(user, credentials=found)

@@ -1,0 +1,23 @@
+"""SaslHandshake (key 17), versions 0-1: authentication; processors do it before requests reach a handler.
+
+Here it comes only from a connection that has no SASL or is done with it, and that is an error. (Kafka:
+KafkaApis.handleSaslHandshakeRequest.)
+"""
+
+from __future__ import annotations
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import SaslHandshakeResponse
+
+
+def failed(_exchange: Exchange, code: ErrorCode) -> SaslHandshakeResponse:
+    return SaslHandshakeResponse(error_code=code)
+
+
+@api(ApiKey.SASL_HANDSHAKE, 0, 1, name="SaslHandshake", failed=failed)
+def handle(_exchange: Exchange) -> SaslHandshakeResponse:
+    """SASL; during a connection's authentication only."""
+    return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)

@@ -1,0 +1,25 @@
+"""SaslAuthenticate (key 36), versions 0-2: authentication; processors do it before requests reach a handler.
+
+Here it comes only from a connection that has no SASL or is done with it, and that is an error. (Kafka:
+KafkaApis.handleSaslAuthenticateRequest.)
+"""
+
+from __future__ import annotations
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import SaslAuthenticateResponse
+
+ERROR = "SaslAuthenticate request received after successful authentication"
+
+
+def failed(_exchange: Exchange, code: ErrorCode) -> SaslAuthenticateResponse:
+    return SaslAuthenticateResponse(error_code=code)
+
+
+@api(ApiKey.SASL_AUTHENTICATE, 0, 2, name="SaslAuthenticate", failed=failed)
+def handle(_exchange: Exchange) -> SaslAuthenticateResponse:
+    """SASL; during a connection's authentication only."""
+    return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=ERROR)

@@ -1,0 +1,43 @@
+"""DescribeUserScramCredentials (key 50), version 0: who has a credential for which mechanism.
+
+No list, or an empty one, means everybody. (Kafka: ScramImage.describe; KIP-554.)
+"""
+
+from __future__ import annotations
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.ipc import calls
+from mpbroker.ipc.calls import DescribeScram, ScramUsers
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import DescribeUserScramCredentialsResponse as Response
+
+
+def failed(_exchange: Exchange, code: ErrorCode) -> Response:
+    return Response(error_code=code, error_message=code.message)
+
+
+def described(exchange: Exchange, message: calls.Message) -> None:
+    if not isinstance(message, ScramUsers):
+        # NOT_CONTROLLER makes every admin client ask again.
+        exchange.fail(ErrorCode.NOT_CONTROLLER)
+        return
+    results = [
+        Response.DescribeUserScramCredentialsResult(
+            user.user, user.error, user.message, [Response.CredentialInfo(*one) for one in user.credentials]
+        )
+        for user in message.users
+    ]
+    exchange.reply(Response(error_message=None, results=results))
+
+
+@api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, name="DescribeUserScramCredentials", failed=failed)
+def handle(exchange: Exchange) -> None:
+    """Users with SCRAM credentials, their mechanisms and iterations."""
+    users = exchange.body.users
+    exchange.broker.coordinator.call(
+        DescribeScram([one.name for one in users] if users else None),
+        exchange.later(lambda message: described(exchange, message)),
+        exchange.slot.connection,
+    )

@@ -1,0 +1,60 @@
+"""AlterUserScramCredentials (key 51), version 0: sets and removes users' SCRAM credentials.
+
+What a client sends is the salted password; only what a login is checked against goes on from here. Answered
+when the change is durable and every processor can see it. (Kafka: ScramControlManager; KIP-554.)
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.ipc import calls
+from mpbroker.ipc.calls import AlterScram, ScramUpsertion, ScramUsers
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import AlterUserScramCredentialsRequest as Request
+from mpbroker.protocol.messages import AlterUserScramCredentialsResponse as Response
+from mpbroker.security.scram import TYPES, credential_of
+
+Result: TypeAlias = Response.AlterUserScramCredentialsResult
+
+_KINDS = {int(kind): kind for kind in TYPES.values()}
+
+
+def failed(exchange: Exchange, code: ErrorCode) -> Response:
+    names = [one.name for one in (*exchange.body.deletions, *exchange.body.upsertions)]
+    return Response(results=[Result(name, code, code.message) for name in dict.fromkeys(names)])
+
+
+def upsertion(asked: Request.ScramCredentialUpsertion) -> ScramUpsertion:
+    """An unknown mechanism goes on without keys: the coordinator refuses it."""
+    kind = _KINDS.get(asked.mechanism)
+    if kind is None:
+        return ScramUpsertion(asked.name, asked.mechanism, asked.iterations, b"", b"", b"")
+    made = credential_of(kind, asked.salted_password, asked.salt, asked.iterations)
+    return ScramUpsertion(
+        asked.name, asked.mechanism, asked.iterations, asked.salt, made.stored_key, made.server_key
+    )
+
+
+def altered(exchange: Exchange, message: calls.Message) -> None:
+    if not isinstance(message, ScramUsers):
+        # NOT_CONTROLLER makes every admin client ask again.
+        exchange.fail(ErrorCode.NOT_CONTROLLER)
+        return
+    exchange.reply(Response(results=[Result(u.user, u.error, u.message) for u in message.users]))
+
+
+@api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, name="AlterUserScramCredentials", failed=failed)
+def handle(exchange: Exchange) -> None:
+    """Sets and removes SCRAM credentials of users."""
+    body = exchange.body
+    exchange.broker.coordinator.call(
+        AlterScram(
+            [upsertion(one) for one in body.upsertions], [(one.name, one.mechanism) for one in body.deletions]
+        ),
+        exchange.later(lambda message: altered(exchange, message)),
+        exchange.slot.connection,
+    )

@@ -1,0 +1,95 @@
+"""When a channel is read: Kafka's mute states (KafkaChannel.ChannelMuteState) as one table, without I/O.
+
+A channel is muted from the moment its request is queued until the response is written and a throttle, if one
+was announced, has ended. The response does not wait for the throttle, and the throttle does not wait for the
+response: whichever comes last unmutes.
+
+    unthrottled         NOT_MUTED -MUTE-> MUTED -REQUEST_RECEIVED-> RESPONSE_PENDING -RESPONSE_SENT-> MUTED
+                        -UNMUTE-> NOT_MUTED
+    response first      RESPONSE_PENDING -THROTTLE_STARTED-> THROTTLED_AND_PENDING -RESPONSE_SENT-> THROTTLED
+                        -THROTTLE_ENDED-> MUTED
+    timer first         THROTTLED_AND_PENDING -THROTTLE_ENDED-> RESPONSE_PENDING -RESPONSE_SENT-> MUTED
+
+MUTE and UNMUTE may come at any time; the first is ignored where the channel is muted already, the second
+where something is still awaited. The other events are impossible where the table has no entry: the
+processor closes such a channel. The native turn follows this very table (`native_table`).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class MuteState(IntEnum):
+    NOT_MUTED = 0
+    MUTED = 1  # nothing is awaited: the next UNMUTE succeeds
+    RESPONSE_PENDING = 2
+    THROTTLED = 3
+    THROTTLED_AND_PENDING = 4
+
+
+class MuteEvent(IntEnum):
+    MUTE = 0
+    UNMUTE = 1
+    REQUEST_RECEIVED = 2
+    RESPONSE_SENT = 3
+    THROTTLE_STARTED = 4
+    THROTTLE_ENDED = 5
+
+
+IMPOSSIBLE = 255
+
+_N, _M, _R, _T, _TR = MuteState
+_X = None
+# Columns: MUTE, UNMUTE, REQUEST_RECEIVED, RESPONSE_SENT, THROTTLE_STARTED, THROTTLE_ENDED.
+TABLE: dict[MuteState, tuple[MuteState | None, ...]] = {
+    _N: (_M, _N, _X, _X, _X, _X),
+    _M: (_M, _N, _R, _X, _X, _X),
+    _R: (_R, _R, _X, _M, _TR, _X),
+    _T: (_T, _T, _X, _X, _X, _M),
+    _TR: (_TR, _TR, _X, _T, _X, _R),
+}
+
+
+class IllegalMuteEvent(RuntimeError):
+    """An event that cannot happen in this state: who sent it lost track of the channel."""
+
+
+def after(state: MuteState, event: MuteEvent) -> MuteState:
+    """The state that follows. Raises IllegalMuteEvent."""
+    following = TABLE[state][event]
+    if following is None:
+        raise IllegalMuteEvent(f"{event.name} while {state.name}")
+    return following
+
+
+class Muting:
+    """The mute state of one channel."""
+
+    def __init__(self) -> None:
+        self.state = MuteState.NOT_MUTED
+
+    @property
+    def is_muted(self) -> bool:
+        return self.state is not MuteState.NOT_MUTED
+
+    def handle(self, event: MuteEvent) -> None:
+        """Raises IllegalMuteEvent, having changed nothing."""
+        self.state = after(self.state, event)
+
+    def mute(self) -> None:
+        self.handle(MuteEvent.MUTE)
+
+    def maybe_unmute(self) -> bool:
+        """Whether the channel is read from here on."""
+        self.handle(MuteEvent.UNMUTE)
+        return not self.is_muted
+
+
+def native_table() -> bytes:
+    """The following state of every (state, event), row by row; IMPOSSIBLE where there is none."""
+    return bytes(
+        IMPOSSIBLE if (following := TABLE[state][event]) is None else following
+        for state in MuteState
+        for event in MuteEvent
+    )

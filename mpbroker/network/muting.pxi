@@ -1,0 +1,104 @@
+# Mute states and throttle timers. Part of turn.pyx; the states are drawn in mute.py, whose table this follows.
+
+cdef inline bint mute_event(Turn *t, Channel *c, int event) noexcept nogil:
+    """Moves the channel's mute state; False: impossible here, the channel has to be closed."""
+    cdef uint8_t following = t.mute_table[c.mute * MUTE_EVENTS + event]
+    if following == MUTE_IMPOSSIBLE:
+        return False
+    c.mute = following
+    return True
+
+
+# ---- timers: a binary heap of throttled channels, the next to end first; a channel knows its place in it
+
+cdef inline void timer_put(Turn *t, uint32_t place, uint32_t channel) noexcept nogil:
+    t.timers[place] = channel
+    t.channels[channel].timer = place
+
+cdef inline uint64_t timer_at(Turn *t, uint32_t place) noexcept nogil:
+    return t.channels[t.timers[place]].throttled_until_ns
+
+cdef void timer_sift(Turn *t, uint32_t place, uint32_t channel) noexcept nogil:
+    """Finds the place for a channel where `place` is vacant. Places count from 1; 0 is none."""
+    cdef uint64_t until = t.channels[channel].throttled_until_ns
+    cdef uint32_t child
+    while place > 1 and timer_at(t, place // 2) > until:
+        timer_put(t, place, t.timers[place // 2])
+        place //= 2
+    while True:
+        child = place * 2
+        if child > t.timer_count:
+            break
+        if child < t.timer_count and timer_at(t, child + 1) < timer_at(t, child):
+            child += 1
+        if timer_at(t, child) >= until:
+            break
+        timer_put(t, place, t.timers[child])
+        place = child
+    timer_put(t, place, channel)
+
+cdef void timer_start(Turn *t, Channel *c, uint64_t until_ns) noexcept nogil:
+    c.throttled_until_ns = until_ns
+    t.timer_count += 1
+    timer_sift(t, t.timer_count, c.index)
+
+cdef void timer_stop(Turn *t, Channel *c) noexcept nogil:
+    cdef uint32_t place = c.timer, last
+    if place == 0:
+        return
+    c.timer = 0
+    last = t.timers[t.timer_count]
+    t.timer_count -= 1
+    if last != c.index:
+        timer_sift(t, place, last)
+
+cdef inline int until_timer_ms(Turn *t, int timeout_ms, uint64_t now_ns) noexcept nogil:
+    """How long to sleep at most, rounded up: a channel is never unmuted too early."""
+    cdef uint64_t left_ns
+    if t.timer_count == 0:
+        return timeout_ms
+    if timer_at(t, 1) <= now_ns:
+        return 0
+    left_ns = timer_at(t, 1) - now_ns
+    return <int>((left_ns + 999999) // 1000000) if left_ns < <uint64_t>timeout_ms * 1000000 else timeout_ms
+
+
+# ---- throttling
+
+cdef bint start_throttle(Turn *t, Channel *c, ReplySlot *a) noexcept nogil:
+    """Before the answer that announces it is written (KIP-219). The time counts from when the handler answered."""
+    cdef uint64_t since = a.done_ns if 0 < a.done_ns < t.now_ns else t.now_ns
+    if not mute_event(t, c, THROTTLE_STARTED):
+        return False
+    timer_start(t, c, since + <uint64_t>a.throttle_ms * 1000000)
+    return True
+
+cdef void end_throttle(Turn *t, Channel *c) noexcept nogil:
+    timer_stop(t, c)
+    if not mute_event(t, c, THROTTLE_ENDED):
+        close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
+    elif c.state == ChannelState.CHANNEL_THROTTLED:
+        go_on_reading(t, c)
+
+cdef void end_throttles(Turn *t) noexcept nogil:
+    """Those whose time is over. It is not looked at the clock in between: what follows waits for the next turn."""
+    while t.timer_count and timer_at(t, 1) <= t.now_ns:
+        end_throttle(t, &t.channels[t.timers[1]])
+
+cdef void go_on_reading(Turn *t, Channel *c) noexcept nogil:
+    """The request is answered: unmutes, unless a throttle lasts. What was pipelined behind the request comes next,
+    without another wake-up."""
+    if not mute_event(t, c, UNMUTE):
+        close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
+        return
+    if c.mute != NOT_MUTED:
+        c.state = ChannelState.CHANNEL_THROTTLED
+        return
+    c.state = ChannelState.CHANNEL_READING
+    if c.stash:
+        if queue_is_full(t):
+            hold(t, c)
+        elif take_from_stash(t, c) == -2:
+            memory_full(t, c)
+    if c.state == ChannelState.CHANNEL_READING and c.readable:
+        defer(t, c, True)

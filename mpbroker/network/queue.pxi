@@ -1,0 +1,89 @@
+# The request queue: queued.max.requests over the FIFOs of all processors and what handlers have not taken. Part of
+# turn.pyx. (Kafka: RequestChannel.requestQueue. There a full queue stops the network thread; here it stops reading.)
+
+cdef inline bint stage(Turn *t, Peer *peer, const Slot *slot) noexcept nogil:
+    """Into the handler's ring; counts requests until the handler has taken them."""
+    cdef uint8_t is_request = (<const RequestSlot *>slot).kind == SlotKind.REQUEST
+    cdef uint64_t place = peer.requests.staged & (REQUEST_RING_PLACES - 1)
+    if not ring_stage(&peer.requests, slot):
+        return False
+    peer.is_request[place] = is_request
+    peer.untaken += is_request
+    t.untaken += is_request
+    return True
+
+cdef void count_taken(Turn *t) noexcept nogil:
+    """Looks at what handlers have taken since it was last looked at."""
+    cdef uint32_t h, taken
+    cdef uint64_t head
+    cdef Peer *peer
+    for h in range(t.handler_count):
+        peer = &t.handlers[h]
+        if not peer.known or peer.untaken == 0:
+            continue
+        head = load_acquire(peer.requests.head)
+        taken = 0
+        while peer.counted != head:
+            taken += peer.is_request[peer.counted & (REQUEST_RING_PLACES - 1)]
+            peer.counted += 1
+        peer.untaken -= taken
+        t.untaken -= taken
+
+cdef void forget_untaken(Turn *t, Peer *peer) noexcept nogil:
+    """Its ring is bound anew, or gone."""
+    t.untaken -= peer.untaken
+    peer.untaken = 0
+    peer.counted = load_acquire(peer.requests.head)
+
+cdef inline uint64_t queued_here(Turn *t) noexcept nogil:
+    return t.fifo_tail - t.fifo_head + t.untaken
+
+cdef void look_at_queues(Turn *t) noexcept nogil:
+    """Says how much is queued here, and sums up what the other processors say."""
+    cdef uint64_t elsewhere = 0
+    cdef uint32_t i
+    count_taken(t)
+    store_relaxed(&t.queued[t.process], queued_here(t))
+    if t.process != CONTROL_PROCESSOR:      # which has a queue of its own
+        for i in range(<uint32_t>FIRST_PROCESSOR, <uint32_t>CONTROL_PROCESSOR):
+            if i != t.process:
+                elsewhere += load_relaxed(&t.queued[i])
+    t.queued_elsewhere = elsewhere
+
+cdef inline bint queue_is_full(Turn *t) noexcept nogil:
+    return queued_here(t) + t.queued_elsewhere >= t.queued_requests_max
+
+cdef void hold(Turn *t, Channel *c) noexcept nogil:
+    """The channel is not read until there is room in the queue."""
+    if not c.held:
+        c.held = 1
+        t.held[t.held_count] = c.index
+        t.held_count += 1
+
+cdef void release_held(Turn *t) noexcept nogil:
+    """Those that waited longest go on first, as far as there is room."""
+    cdef uint32_t count = t.held_count, released = 0
+    cdef Channel *c
+    while released < count and not queue_is_full(t):
+        c = &t.channels[t.held[released]]
+        released += 1
+        c.held = 0
+        if c.state == ChannelState.CHANNEL_FREE:
+            free_place(t, c)
+        elif c.state == ChannelState.CHANNEL_READING and not c.starved:
+            read_channel(t, c)
+    if released:
+        memmove(t.held, t.held + released, (t.held_count - released) * sizeof(uint32_t))
+        t.held_count -= released
+
+cdef void await_room(Turn *t) noexcept nogil:
+    """Asks to be rung when a handler takes something; what other processors have is looked at again before long."""
+    cdef uint64_t before = t.untaken
+    cdef uint32_t h
+    for h in range(t.handler_count):
+        if t.handlers[h].alive and not t.handlers[h].wants_room:
+            t.handlers[h].wants_room = True
+            ring_want_space(&t.handlers[h].requests, True)
+    look_at_queues(t)
+    if t.untaken != before or not queue_is_full(t):
+        t.soon = True

@@ -1,0 +1,123 @@
+"""A listener of any security protocol; its half of SASL is the broker's own, what it answers is of no use."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.api_keys import ApiKey, valid_versions
+from mpbroker.protocol.api_versions import Served
+from mpbroker.protocol.codec import decode_request
+from mpbroker.protocol.headers import decode_request_header, encode_response_frame
+from mpbroker.security.mechanism import Mechanism
+from mpbroker.security.sasl import Failure, Offer, SaslServer, State
+
+HOST = "127.0.0.1"
+APIS = (
+    ApiKey.API_VERSIONS,
+    ApiKey.METADATA,
+    ApiKey.LIST_GROUPS,
+    ApiKey.SASL_HANDSHAKE,
+    ApiKey.SASL_AUTHENTICATE,
+)
+
+
+def offer(mechanisms: dict[str, Callable[[], Mechanism]], lifetime_ms: int = 0) -> Offer:
+    """What a listener offers; sessions end after their lifetime if they have one."""
+    served = tuple(Served(key, valid_versions(key)[0], valid_versions(key)[-1]) for key in APIS)
+    limits = dict.fromkeys(mechanisms, lifetime_ms)
+    return Offer(tuple(mechanisms), lambda name: mechanisms[name](), served, limits, lambda: 0)
+
+
+@dataclass
+class Listener:
+    """Use it as a context manager. `requests` are the API keys that came, in order, of all connections."""
+
+    offer: Offer | None = None
+    context: ssl.SSLContext | None = None
+    requests: list[ApiKey] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def __enter__(self) -> Listener:
+        self._socket = socket.create_server((HOST, 0))
+        self.port: int = self._socket.getsockname()[1]
+        self._open: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._threads[0].join()
+        for connection in self._open:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+        for thread in self._threads:
+            thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            self._open.append(connection)
+            thread = threading.Thread(target=self._serve, args=(connection,))
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                plain = connection
+                if self.context is not None:
+                    plain = self.context.wrap_socket(connection.dup(), server_side=True)
+                with plain, plain.makefile("rb") as stream:
+                    self._talk(plain, stream)
+        except OSError as error:
+            self.problems.append(str(error))
+
+    def _talk(self, connection: socket.socket, stream: Any) -> None:
+        sasl = SaslServer(self.offer) if self.offer else None
+        while len(size := stream.read(4)) == 4:
+            frame = stream.read(struct.unpack(">i", size)[0])
+            header, position = decode_request_header(frame)
+            self.requests.append(ApiKey(header.api_key))
+            if sasl and sasl.state is State.COMPLETE and header.api_key == ApiKey.SASL_HANDSHAKE:
+                sasl = SaslServer(self.offer, again=sasl.session) if self.offer else None
+            if sasl and sasl.state is not State.COMPLETE:
+                try:
+                    connection.sendall(sasl.receive(frame))
+                except Failure as failure:
+                    self.problems.append(str(failure))
+                    connection.sendall(failure.answer)
+                    return
+                continue
+            request, _ = decode_request(header.api_key, header.api_version, frame, position)
+            answer = encode_response_frame(
+                header.api_key,
+                header.api_version,
+                header.correlation_id,
+                self._answer(header.api_key, request),
+            )
+            connection.sendall(b"".join(answer))
+
+    def _answer(self, key: int, _request: Any) -> m.Message:
+        if key == ApiKey.API_VERSIONS:
+            api = m.ApiVersionsResponse.ApiVersion
+            spans = [api(one, valid_versions(one)[0], valid_versions(one)[-1]) for one in APIS]
+            return m.ApiVersionsResponse(api_keys=spans)
+        if key == ApiKey.METADATA:
+            return m.MetadataResponse(brokers=[m.MetadataResponse.MetadataResponseBroker(7, HOST, self.port)])
+        if key == ApiKey.SASL_HANDSHAKE:
+            return m.SaslHandshakeResponse(error_code=34)
+        return m.ListGroupsResponse()

@@ -1,0 +1,132 @@
+"""SCRAM credentials in the coordinator: what is refused, what is described, and what processors are told."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator.credentials import CredentialAnnouncer
+from mpbroker.coordinator.metadata_records import decode_record, encode_record
+from mpbroker.coordinator.scram_rules import alter, describe
+from mpbroker.coordinator.state import Decider, InconsistentMetadata, MetadataState
+from mpbroker.ipc.bulletin import BulletinPublisher, BulletinReader
+from mpbroker.ipc.calls import AlterScram, DescribeScram, ScramUpsertion, ScramUser, ScramUsers
+from mpbroker.ipc.credentials import CredentialBase, CredentialDelta, CredentialNews
+from mpbroker.ipc.topology import SharedMemory, Sizes, processor
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import RemoveUserScramCredentialRecord, UserScramCredentialRecord
+
+
+def upsertion(user: str, mechanism: int = 1, iterations: int = 4096) -> ScramUpsertion:
+    return ScramUpsertion(user, mechanism, iterations, b"salt", b"stored", b"server")
+
+
+def call(state: MetadataState, message: AlterScram | DescribeScram) -> list[tuple[str, int]]:
+    """(user, error) of the answer; what was decided becomes true, by way of the log's bytes."""
+    decision = Decider(BrokerConfig(), 1, lambda: bytes(16)).decide(state, message)
+    state.apply_all([decode_record(encode_record(record)) for record in decision.records])
+    assert isinstance(decision.answer, ScramUsers)
+    return [(user.user, user.error) for user in decision.answer.users]
+
+
+def test_credentials_come_and_go() -> None:
+    state = MetadataState()
+    assert call(state, AlterScram([upsertion("ann"), upsertion("ann", 2, 8192), upsertion("bob")])) == [
+        ("ann", 0),
+        ("bob", 0),
+    ]
+    assert state.next_offset == 3
+    answer = describe(state.credentials, DescribeScram())
+    assert answer.users == [
+        ScramUser("ann", credentials=[(1, 4096), (2, 8192)]),
+        ScramUser("bob", credentials=[(1, 4096)]),
+    ]
+    assert call(state, AlterScram([], [("ann", 1), ("bob", 1)])) == [("ann", 0), ("bob", 0)]
+    assert list(state.credentials) == [("ann", 2)]
+
+
+@pytest.mark.parametrize(
+    ("alteration", "code"),
+    [
+        (AlterScram([upsertion("")]), ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        (AlterScram([upsertion("x", iterations=4095)]), ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        (AlterScram([upsertion("x", iterations=16385)]), ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        (AlterScram([upsertion("x", 0)]), ErrorCode.UNSUPPORTED_SASL_MECHANISM),
+        (AlterScram([], [("x", 3)]), ErrorCode.UNSUPPORTED_SASL_MECHANISM),
+        (AlterScram([], [("x", 1)]), ErrorCode.RESOURCE_NOT_FOUND),
+        (AlterScram([upsertion("x"), upsertion("x")]), ErrorCode.DUPLICATE_RESOURCE),
+        (AlterScram([upsertion("x")], [("x", 1)]), ErrorCode.DUPLICATE_RESOURCE),
+        (AlterScram([upsertion("x"), upsertion("x", 2, 1)]), ErrorCode.UNACCEPTABLE_CREDENTIAL),
+    ],
+)
+def test_what_is_refused_for_one_user_only(alteration: AlterScram, code: ErrorCode) -> None:
+    alteration.upsertions.append(upsertion("good"))
+    users, records = alter({}, alteration)
+    assert [(u.error, u.message is None) for u in users.users] == [(code, False), (0, True)]
+    assert [record.name for record in records] == ["good"]
+
+
+def test_describing() -> None:
+    state = MetadataState()
+    call(state, AlterScram([upsertion("ann")]))
+    assert call(state, DescribeScram(["ann", "eve", "bob", "bob"])) == [
+        ("ann", 0),
+        ("eve", ErrorCode.RESOURCE_NOT_FOUND),
+        ("bob", ErrorCode.DUPLICATE_RESOURCE),
+    ]
+
+
+def test_a_log_that_contradicts_itself() -> None:
+    with pytest.raises(InconsistentMetadata, match="does not exist") as raised:
+        MetadataState().apply_all([RemoveUserScramCredentialRecord("ann", 1)])
+    assert "ann" not in str(raised.value)
+
+
+def test_records_have_kafkas_form() -> None:
+    """Frame version 1, type 11, version 0; compact strings and bytes, no tagged fields."""
+    record = UserScramCredentialRecord("ann", 2, b"ab", b"c", b"d", 4096)
+    assert encode_record(record) == b"\x01\x0b\0\x04ann\x02\x03ab\x02c\x02d\0\0\x10\0\0"
+    assert encode_record(RemoveUserScramCredentialRecord("ann", 2)) == b"\x01\x16\0\x04ann\x02\0"
+
+
+def test_processors_are_told() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        memory = SharedMemory(Path(directory) / "public", Sizes(partition_slots=16))
+        block, acks = memory.private.block("credentials"), memory.words("credential_acks")
+        live = [processor(0)]
+        announcer = CredentialAnnouncer(BulletinPublisher(block, acks, lambda: live))
+        reader = BulletinReader(block, acks, processor(0))
+        decoder: msgspec.msgpack.Decoder[CredentialNews] = msgspec.msgpack.Decoder(CredentialNews)
+
+        def news() -> list[CredentialNews]:
+            return [decoder.decode(message) for message in reader.poll()]
+
+        state, done = MetadataState(), []
+        call(state, AlterScram([upsertion("ann")]))
+        announcer.publish(state.credentials)
+        (base,) = news()
+        assert isinstance(base, CredentialBase)
+        assert [c.user for c in base.credentials] == ["ann"]
+        call(state, AlterScram([upsertion("bob")], [("ann", 1)]))
+        announcer.changed([("bob", 1), ("ann", 1)], lambda: done.append(1))
+        assert (announcer.has_news, done) == (True, [])
+        announcer.publish(state.credentials)
+        assert (announcer.has_news, done) == (False, [1])
+        (delta,) = news()
+        assert isinstance(delta, CredentialDelta)
+        assert ([c.user for c in delta.changed], delta.removed) == (["bob"], [("ann", 1)])
+        # A base waits for a processor that lags: its half is still being read.
+        announcer.replaced()
+        announcer.publish(state.credentials)
+        announcer.replaced()
+        announcer.changed([], lambda: done.append(2))
+        announcer.publish(state.credentials)
+        assert (announcer.has_news, done) == (True, [1])
+        news()
+        announcer.publish(state.credentials)
+        assert (announcer.has_news, done) == (False, [1, 2])
+        memory.close()
