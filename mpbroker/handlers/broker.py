@@ -15,6 +15,7 @@ from mpbroker.handlers.answers import Answers
 from mpbroker.handlers.calls import Caller
 from mpbroker.handlers.jobs import Jobs
 from mpbroker.handlers.metadata import Metadata, Topic
+from mpbroker.handlers.throttling import Throttling
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.session import Session
@@ -70,6 +71,7 @@ class Broker:
     counters: CounterPage
     meters: Meters
     session: Callable[[Request], Session]
+    throttling: Throttling
     wall_clock_ms: Callable[[], int] = wall_clock_ms
     monotonic_ms: Callable[[], int] = monotonic_ms
     host_name: str = field(default_factory=socket.gethostname)

@@ -2,6 +2,7 @@ from mpbroker.handlers.topics import TopicTable
 from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.log.places import SegmentPlaces
+from mpbroker.quotas.clients import Clients
 from shm.counters import CounterPage
 from shm.ring import Ring
 
@@ -14,6 +15,8 @@ class Turn:
     def meters(self) -> Meters: ...
     @property
     def topics(self) -> TopicTable: ...
+    @property
+    def clients(self) -> Clients: ...
     @property
     def places(self) -> SegmentPlaces: ...
     def __init__(
