@@ -26,6 +26,7 @@ cpdef enum CloseReason:
     CLOSED_ILLEGAL_STATE = 11   # an answer came that cannot come now (mute.py)
     CLOSED_STALLED = 12         # memory was short, and what it began made no progress
     CLOSED_EXCESS = 13          # made room for another connection (max.connections)
+    CLOSED_LISTENER = 14        # its listener was removed
 
 cdef struct Channel:
     int fd
