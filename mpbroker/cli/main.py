@@ -283,6 +283,18 @@ def ctl_metrics(
     metrics.show(log_dirs, filters or [], interval, file, as_json=json)
 
 
+@ctl_app.command("request-log")
+def ctl_request_log(
+    switch: Annotated[str | None, typer.Argument(metavar="on|off", help="Default: say how it is.")] = None,
+    log_dirs: LogDirs = None,
+    json: Json = False,
+) -> None:
+    """Log every request with its times, as kafka.request.logger does at DEBUG."""
+    from mpbroker.cli import ctl
+
+    ctl.request_log(log_dirs, switch, as_json=json)
+
+
 @ctl_app.command("resize")
 def ctl_resize(
     handlers: Annotated[int | None, typer.Option(min=1, help="New number of handlers.")] = None,

@@ -59,6 +59,7 @@ class Broker:
     producer_ids: ProducerIds
     counters: CounterPage
     meters: Meters
+    tells_all: Callable[[], bool]
     session: Callable[[Request], Session]
     listener: Callable[[int], AddedListener]
     throttling: Throttling

@@ -9,6 +9,7 @@ from shm.ring import Ring
 class Turn:
     paused: bool
     log_is_up: bool
+    tells_all: bool
     fetch_is_fast: bool
     fetch_bytes_max: int
     @property

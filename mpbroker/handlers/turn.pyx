@@ -118,6 +118,7 @@ cdef class Turn:
     cdef bint staged
     cdef uint16_t index
     cdef public bint paused     # requests stay in their rings
+    cdef public bint tells_all  # True: every request goes to Python, for the request log
     cdef public bint log_is_up  # False: every Produce goes to Python
     cdef public bint fetch_is_fast  # False: every Fetch goes to Python
     cdef public int fetch_bytes_max
@@ -308,7 +309,7 @@ cdef class Turn:
                 continue
             own += 1
             if request.api_key == PRODUCE_KEY:
-                if self.log_is_up and self._produce(peer, request, now_ms, &job):
+                if self.log_is_up and not self.tells_all and self._produce(peer, request, now_ms, &job):
                     job.queue_us = stamp_us(request.received_ns, now_ns)
                     since_clock += request.length + 256
                     if since_clock >= CLOCK_EVERY_BYTES:
@@ -377,7 +378,7 @@ cdef class Turn:
         cdef ReplySlot answer
         cdef FetchCounts counts
         cdef Slot slot
-        if not self.fetch_is_fast or request.flags & AGAIN or peer.answers == NULL:
+        if self.tells_all or not self.fetch_is_fast or request.flags & AGAIN or peer.answers == NULL:
             return False
         if self.clients.ref.on and not self._fetches_freely(peer, request):
             return False

@@ -116,6 +116,9 @@ class Processor:
             self._report_closed()
         if flags & turn.CONNECTIONS:
             self._take_connections()
+        if flags & turn.TOLD:
+            for told in self.turn.told():
+                request_log.write(request_log.Ended(*told))
 
     def _obey(self) -> None:
         fence = self.context.pending_fence()

@@ -12,7 +12,7 @@ Sockets are edge-triggered and registered once, so muting a channel costs no sys
 decision is returned to Python: new connections, closed ones, segment files to open, orders of the supervisor.
 """
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 from posix.unistd cimport close
 
@@ -22,7 +22,7 @@ from mpbroker.ipc.meters cimport (
     ApiHistogram, Meters, MetersRef, api_page, client_enter, client_leave, count_version, note_api,
 )
 from mpbroker.ipc.session cimport SessionEntry, Sessions, session_software
-from mpbroker.ipc.slots cimport Part, PartKind, ReplySlot, RequestSlot, ReturnSlot, SlotFlag, SlotKind
+from mpbroker.ipc.slots cimport Part, PartKind, ReplyFlag, ReplySlot, RequestSlot, ReturnSlot, SlotFlag, SlotKind
 from mpbroker.network.channel cimport Channel, ChannelState, CloseReason
 from mpbroker.network.files cimport FILE_LIMIT, FILE_PLACES, OpenFile, file_find, file_hash
 from shm.arena cimport (
@@ -91,6 +91,7 @@ cdef enum:
     TURN_CONNECTIONS = 1
     TURN_CLOSED = 2
     TURN_OPENING = 4
+    TURN_TOLD = 8                   # for the request log
     API_PRODUCE = 0
     API_VERSIONS = 18
     API_INIT_PRODUCER_ID = 22
@@ -108,7 +109,7 @@ cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
 # What epoll says of the two descriptors that are no channels.
 cdef uint32_t BELL_TAG = <uint32_t>0xFFFFFFFFu
 cdef uint32_t HANDOVER_TAG = <uint32_t>0xFFFFFFFEu
-CONNECTIONS, CLOSED, OPENING = TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING
+CONNECTIONS, CLOSED, OPENING, TOLD = TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD
 
 
 cdef inline uint32_t be32(const uint8_t *p) noexcept nogil:
@@ -253,6 +254,8 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
         flags |= TURN_CLOSED
     if t.opening_count:
         flags |= TURN_OPENING
+    if t.told_count:
+        flags |= TURN_TOLD
     return flags
 
 
@@ -360,7 +363,7 @@ cdef class ProcessorTurn:
         )
 
     def turn(self, int timeout_ms) -> int:
-        """One wake-up. Returns a set of TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING."""
+        """One wake-up. Returns a set of TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD."""
         cdef int flags
         with nogil:
             flags = run_turn(self.t, timeout_ms)
@@ -438,6 +441,22 @@ cdef class ProcessorTurn:
         c.unreported -= 1
         if c.state == ChannelState.CHANNEL_FREE:
             free_place(self.t, c)
+
+    def told(self) -> list[tuple[bytes, int, int, int, int, int, int, int]]:
+        """What the request log is to say of requests that have ended since the last call: the fields of request_log.Ended."""
+        cdef Told *one
+        cdef uint32_t i
+        out = []
+        for i in range(self.t.told_count):
+            one = &self.t.told[i]
+            text = one.text[: one.length]
+            free(one.text)
+            out.append((
+                text, one.total_ns, one.request_queue_ns, one.local_ns, one.remote_ns, one.throttle_ms, one.response_queue_ns,
+                one.send_ns,
+            ))
+        self.t.told_count = 0
+        return out
 
     # ---- segment files
 

@@ -25,6 +25,7 @@ MESSAGE_BYTES_MAX = 1 << 20
 
 class Command(msgspec.Struct):
     command: str
+    on: bool | None = None  # request-log
     handlers: int | None = None
     processors: int | None = None
     listener: str | None = None  # listener-add: NAME://host:port; listener-remove: NAME

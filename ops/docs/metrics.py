@@ -37,6 +37,13 @@ CLOSING = """
 Alerts worth having: `NetworkProcessorAvgIdlePercent` and `RequestHandlerAvgIdlePercent` below 0.3,
 `RequestQueueSize` that stays near `queued.max.requests`, `FailedProduceRequestsPerSec`, and
 `mpbroker:type=Broker lost-pages-total` above 0 (the tmpfs is full: some counts are lost).
+
+## The request log
+
+`mpbroker ctl request-log on` makes the broker write one line of JSON for each request that has ended, as
+Kafka's `kafka.request.logger` does at DEBUG: header, request and response without record data, who asked, and
+the time of every stage. It is off at start and costs nothing then. While it is on each request is handled the
+slow way, in Python; secrets are masked.
 """
 
 
