@@ -75,6 +75,22 @@ cdef void keep_told(
     told.total_ns = since(c.received_ns, t.clock_ns)
     t.told_count += 1
 
+cdef list take_told(Turn *t):
+    """The fields of request_log.Ended, and frees the copies."""
+    cdef Told *one
+    cdef uint32_t i
+    out = []
+    for i in range(t.told_count):
+        one = &t.told[i]
+        text = one.text[: one.length]
+        free(one.text)
+        out.append((
+            text, one.total_ns, one.request_queue_ns, one.local_ns, one.remote_ns, one.throttle_ms, one.response_queue_ns,
+            one.send_ns,
+        ))
+    t.told_count = 0
+    return out
+
 cdef void note_size(Turn *t, Channel *c) noexcept nogil:
     """A response begins to be written."""
     cdef uint64_t size = c.answer.length

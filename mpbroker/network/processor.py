@@ -17,7 +17,7 @@ from mpbroker.ipc import topology
 from mpbroker.ipc.listeners import MAX_LISTENERS, ListenerCount, ListenerState
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.ipc.session import SecurityProtocol
-from mpbroker.network import handover, turn
+from mpbroker.network import handover, request_log, turn
 from mpbroker.network.channel import CloseReason
 from mpbroker.network.turn import ProcessorTurn
 from mpbroker.protocol.api_keys import ApiKey, is_flexible, valid_versions

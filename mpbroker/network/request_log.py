@@ -1,4 +1,4 @@
-"""The request log: one line of JSON for each request that has ended, while it is on (Kafka: kafka.request.logger).
+"""The request log: while it is on, a line of JSON for each request that has ended (kafka.request.logger).
 
 A handler describes request and response; here the times are added that nobody else knows.
 """

@@ -112,17 +112,6 @@ cdef uint32_t HANDOVER_TAG = <uint32_t>0xFFFFFFFEu
 CONNECTIONS, CLOSED, OPENING, TOLD = TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD
 
 
-cdef inline uint32_t be32(const uint8_t *p) noexcept nogil:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
-
-cdef inline uint16_t be16(const uint8_t *p) noexcept nogil:
-    return (<uint16_t>p[0] << 8) | p[1]
-
-cdef inline uint64_t answer_room(uint64_t frame_bytes) noexcept nogil:
-    cdef uint64_t room = ANSWER_ROOM + frame_bytes // 2
-    return room if room < ANSWER_ROOM_MAX else ANSWER_ROOM_MAX
-
-
 include "activity.pxi"
 include "queue.pxi"
 include "metering.pxi"
@@ -444,19 +433,7 @@ cdef class ProcessorTurn:
 
     def told(self) -> list[tuple[bytes, int, int, int, int, int, int, int]]:
         """What the request log is to say of requests that have ended since the last call: the fields of request_log.Ended."""
-        cdef Told *one
-        cdef uint32_t i
-        out = []
-        for i in range(self.t.told_count):
-            one = &self.t.told[i]
-            text = one.text[: one.length]
-            free(one.text)
-            out.append((
-                text, one.total_ns, one.request_queue_ns, one.local_ns, one.remote_ns, one.throttle_ms, one.response_queue_ns,
-                one.send_ns,
-            ))
-        self.t.told_count = 0
-        return out
+        return take_told(self.t)
 
     # ---- segment files
 
