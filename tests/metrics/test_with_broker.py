@@ -324,6 +324,8 @@ def test_the_command_reads_what_a_dead_broker_has_left(own_broker: Mpbroker) -> 
     create(client, "dead")
     for _ in range(3):
         client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce("dead", batch()))
+    meter = Meter(own_broker)
+    eventually(lambda: stages(meter, ApiKey.PRODUCE)[0] == 3, "an answer is counted when it is written")
     members = own_broker.tree().members()
     for member in members:
         member.kill()
