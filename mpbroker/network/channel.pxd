@@ -27,6 +27,7 @@ cpdef enum CloseReason:
     CLOSED_STALLED = 12         # memory was short, and what it began made no progress
     CLOSED_EXCESS = 13          # made room for another connection (max.connections)
     CLOSED_LISTENER = 14        # its listener was removed
+    CLOSED_FAILED = 15          # an exception while it was looked after
 
 cdef struct Channel:
     int fd

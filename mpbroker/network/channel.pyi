@@ -24,3 +24,4 @@ class CloseReason(IntEnum):
     CLOSED_STALLED = 12
     CLOSED_EXCESS = 13
     CLOSED_LISTENER = 14
+    CLOSED_FAILED = 15
