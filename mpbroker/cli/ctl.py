@@ -18,6 +18,14 @@ def status(log_dirs: str | None, *, as_json: bool) -> None:
     _show(reply, as_json=as_json)
 
 
+def request_log(log_dirs: str | None, switch: str | None, *, as_json: bool) -> None:
+    """Turns the log of requests on or off, or says how it is."""
+    if switch not in (None, "on", "off"):
+        raise CliError(f"the request log is on or off, not {switch!r}", USAGE_ERROR)
+    wanted = {} if switch is None else {"on": switch == "on"}
+    _show(ControlClient.find(log_dirs).call("request-log", **wanted), as_json=as_json)
+
+
 def resize(log_dirs: str | None, handlers: int | None, processors: int | None, *, as_json: bool) -> None:
     """Asks for other numbers of workers; what is not given stays as it is."""
     wanted = {"handlers": handlers, "processors": processors}

@@ -6,14 +6,20 @@ block of a SEND_PARTS   | bytes of all PART_BYTES | paths | pad to 8 | n times P
 
 from __future__ import annotations
 
+import logging
+import struct
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mpbroker.handlers.outbox import Outbox
-from mpbroker.ipc.slots import PartKind, Produce, Request, SlotKind, pack_part, pack_reply
+from mpbroker.ipc.slots import PartKind, Produce, ReplyFlag, Request, SlotKind, pack_part, pack_reply
 from mpbroker.protocol.wire import Buffer, RecordsSlice
-from shm.arena import Arena
+from shm.arena import Arena, ArenaFull
+
+log = logging.getLogger("mpbroker")
+
+_LENGTH = struct.Struct("=I")
 
 
 class FileSlice(RecordsSlice):
@@ -88,21 +94,27 @@ class Answers:
         segments: Sequence[Buffer | RecordsSlice],
         throttle_ms: int = 0,
         timing: Timing = UNTIMED,
+        told: bytes = b"",
     ) -> None:
-        """Raises shm.arena.ArenaFull, having sent nothing."""
+        """`told`: for the request log. Raises shm.arena.ArenaFull, having sent nothing."""
         if any(isinstance(segment, RecordsSlice) for segment in segments):
-            self._send_parts(request, segments, throttle_ms, timing)
+            self._send_parts(request, segments, throttle_ms, timing, told)
             return
         size = sum(len(segment) for segment in segments)
-        block, view = self._allocate(size)
+        block, view = self._allocate(size, told)
         at = 0
         for segment in segments:
             view[at : at + len(segment)] = segment  # type: ignore[assignment]
             at += len(segment)
-        self._push(request, SlotKind.SEND, block, size, 0, size, throttle_ms, timing)
+        self._push(request, SlotKind.SEND, block, 0, size, throttle_ms, timing, told)
 
     def _send_parts(
-        self, request: Request, segments: Sequence[Buffer | RecordsSlice], throttle_ms: int, timing: Timing
+        self,
+        request: Request,
+        segments: Sequence[Buffer | RecordsSlice],
+        throttle_ms: int,
+        timing: Timing,
+        told: bytes,
     ) -> None:
         """The block: bytes of the frame, paths of the segments, table of the parts."""
         parts: list[bytes] = []
@@ -127,13 +139,20 @@ class Answers:
                 at += len(segment)
         table = b"".join(parts)
         size = parts_at + len(table)
-        block, view = self._allocate(size)
+        block, view = self._allocate(size, told)
         view[:held] = b"".join((*pieces, *paths))
         view[parts_at:] = table
-        self._push(request, SlotKind.SEND_PARTS, block, size, parts_at, len(parts), throttle_ms, timing)
+        self._push(request, SlotKind.SEND_PARTS, block, parts_at, len(parts), throttle_ms, timing, told)
 
-    def _allocate(self, size: int) -> tuple[int, memoryview]:
-        block = self._arena.allocate(size)
+    def _allocate(self, size: int, told: bytes) -> tuple[int, memoryview]:
+        """A block for so many bytes, with what the request log says at its end (ReplyFlag.LOGGED)."""
+        room = size + len(told) + _LENGTH.size if told else size
+        block = self._arena.allocate(room)
+        self._sizes[block] = room
+        if told:
+            end = self._arena.capacity(block)
+            ending = told + _LENGTH.pack(len(told))
+            self._arena.view(block, end)[end - len(ending) :] = ending
         return block, self._arena.view(block, size)
 
     def _push(
@@ -141,15 +160,14 @@ class Answers:
         request: Request,
         kind: int,
         block: int,
-        size: int,
         position: int,
         length: int,
         throttle_ms: int,
         timing: Timing,
+        told: bytes,
     ) -> None:
         done_ns = time.monotonic_ns()
         generation = self._arena.lend(block, request.processor)
-        self._sizes[block] = size
         self._outbox(request.processor).push(
             pack_reply(
                 kind,
@@ -164,14 +182,30 @@ class Answers:
                 request.request,
                 done_ns,
                 *timing.stamps_us(request, done_ns),
+                ReplyFlag.LOGGED if told else 0,
             )
         )
 
-    def nothing(self, request: Request, throttle_ms: int = 0, timing: Timing = UNTIMED) -> None:
-        self._push_empty(request, SlotKind.NOOP, throttle_ms, timing)
+    def nothing(
+        self, request: Request, throttle_ms: int = 0, timing: Timing = UNTIMED, told: bytes = b""
+    ) -> None:
+        self._end_without_bytes(request, SlotKind.NOOP, throttle_ms, timing, told)
 
-    def close(self, request: Request, timing: Timing = UNTIMED) -> None:
-        self._push_empty(request, SlotKind.CLOSE, 0, timing)
+    def close(self, request: Request, timing: Timing = UNTIMED, told: bytes = b"") -> None:
+        self._end_without_bytes(request, SlotKind.CLOSE, 0, timing, told)
+
+    def _end_without_bytes(
+        self, request: Request, kind: int, throttle_ms: int, timing: Timing, told: bytes
+    ) -> None:
+        if told:
+            try:
+                block, _ = self._allocate(0, told)
+            except ArenaFull as error:
+                log.warning("request %d is not in the request log: %s", request.request, error)
+            else:
+                self._push(request, kind, block, 0, 0, throttle_ms, timing, told)
+                return
+        self._push_empty(request, kind, throttle_ms, timing)
 
     def parked(self, request: Request) -> None:
         """The request stays here without being work: the processor no longer counts it as load."""

@@ -18,6 +18,7 @@ from mpbroker.handlers.metadata import Metadata, Topic
 from mpbroker.handlers.throttling import Throttling
 from mpbroker.ipc.listeners import AddedListener
 from mpbroker.ipc.metadata import PartitionImage
+from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
@@ -59,6 +60,8 @@ class Broker:
     places: SegmentPlaces
     producer_ids: ProducerIds
     counters: CounterPage
+    meters: Meters
+    tells_all: Callable[[], bool]
     session: Callable[[Request], Session]
     listener: Callable[[int], AddedListener]
     throttling: Throttling

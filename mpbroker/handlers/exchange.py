@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpbroker.handlers.answers import Timing
+from mpbroker.handlers.error_counts import error_counts
+from mpbroker.handlers.request_log import describe
 from mpbroker.ipc.calls import Account
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import FatalError
@@ -190,17 +192,33 @@ class Exchange:
             response.throttle_time_ms = throttle_ms
         # Not ended before it is sent: a response that cannot be encoded still becomes an error.
         frame = encode_response_frame(self.slot.api_key, self.version, self.slot.correlation, response)
-        self.broker.answers.send(self.slot, frame, throttle_ms, self.timing)
+        self.broker.answers.send(self.slot, frame, throttle_ms, self.timing, self.told(response))
+        self.count_errors(response)
         self._end()
+
+    def told(self, response: Message | None) -> bytes:
+        """What the request log says of it while that is on; whatever goes wrong in that harms no request."""
+        if not self.broker.tells_all():
+            return b""
+        try:
+            return describe(self, response)
+        except Exception:
+            log.exception("%s cannot be described for the request log", self)
+            return b""
+
+    def count_errors(self, response: Message) -> None:
+        """What the client is told or, with acks=0, would be."""
+        for code, times in error_counts(response).items():
+            self.broker.meters.error(self.slot.api_key, code, times)
 
     def reply_nothing(self) -> None:
         """For acks=0: the client expects no bytes."""
         if self._end():
-            self.broker.answers.nothing(self.slot, self.charge(), self.timing)
+            self.broker.answers.nothing(self.slot, self.charge(), self.timing, self.told(None))
 
     def close(self) -> None:
         if self._end():
-            self.broker.answers.close(self.slot, self.timing)
+            self.broker.answers.close(self.slot, self.timing, self.told(None))
 
     def cancel(self) -> None:
         """The connection is closed: nothing is sent, but the processor gets its request's block back."""

@@ -108,6 +108,7 @@ class Handler:
         )
         self.bulletin_word = self.turn.watch(private.block("bulletin"), 0)
         self.dirty_word = self.turn.watch(private.block("dirty"), 8 * self.number)
+        self.request_log_word = self.turn.watch(private.block("request_log"), 0)
         self.order_words = [
             self.turn.watch(private.block(name), 8 * index) for name in ("fence_orders", "orders")
         ]
@@ -142,6 +143,8 @@ class Handler:
             places=self.turn.places,
             producer_ids=ProducerIds(coordinator),
             counters=context.counters,
+            meters=self.turn.meters,
+            tells_all=lambda: self.turn.tells_all,
             session=context.session,
             listener=context.listener,
             throttling=Throttling(
@@ -178,6 +181,8 @@ class Handler:
         slots = self.turn.run(timeout_ms)
         for word in self.order_words:
             self.turn.changed(word)
+        if self.turn.changed(self.request_log_word):
+            self.turn.tells_all = self.context.memory.words("request_log").load(0) != 0
         if self.turn.changed(self.bulletin_word) or not self.is_ready:
             self.read_news()
         if slots:

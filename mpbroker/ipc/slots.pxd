@@ -45,6 +45,9 @@ cpdef enum SlotFlag:
     HEAVY = 1           # REQUEST: of unknown cost; it went alone, to a handler with nothing waiting if there was one
     AGAIN = 2           # REQUEST: was answered before with slices of files that are gone or replaced
 
+cpdef enum ReplyFlag:
+    LOGGED = 1          # SEND, SEND_PARTS, NOOP, CLOSE: the block ends with what the request log says, and its length (u32)
+
 cdef struct RequestSlot:
     uint8_t kind
     uint8_t flags

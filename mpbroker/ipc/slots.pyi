@@ -22,6 +22,9 @@ class SlotKind(IntEnum):
     CALL = 12
     ANSWER = 13
 
+class ReplyFlag(IntEnum):
+    LOGGED = 1
+
 class SlotFlag(IntEnum):
     HEAVY = 1
     AGAIN = 2
@@ -152,6 +155,7 @@ def pack_reply(
     done_ns: int = 0,
     queue_us: int = 0,
     local_us: int = 0,
+    flags: int = 0,
 ) -> bytes: ...
 def unpack_produce(slots: Bytes, index: int = 0) -> Produce: ...
 def pack_produce(

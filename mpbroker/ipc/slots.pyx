@@ -98,14 +98,14 @@ def unpack_reply(const unsigned char[::1] slots, Py_ssize_t index=0):
 def pack_reply(
     int kind, int owner, uint32_t channel, uint64_t connection, uint64_t block=0, uint64_t generation=0, uint32_t position=0,
     uint32_t length=0, uint32_t throttle_ms=0, uint32_t request=0, uint64_t done_ns=0,
-    uint32_t queue_us=0, uint32_t local_us=0,
+    uint32_t queue_us=0, uint32_t local_us=0, int flags=0,
 ) -> bytes:
     cdef ReplySlot s
     memset(&s, 0, 64)
     s.kind, s.owner, s.channel, s.connection = kind, owner, channel, connection
     s.block, s.generation, s.position, s.length = block, generation, position, length
     s.throttle_ms, s.request, s.done_ns = throttle_ms, request, done_ns
-    s.queue_us, s.local_us = queue_us, local_us
+    s.queue_us, s.local_us, s.flags = queue_us, local_us, flags
     return (<char *>&s)[:64]
 
 

@@ -171,7 +171,8 @@ class SharedMemory:
     written by the handler), `queued` (a word per process: requests that wait in a processor or in its rings;
     written by it), `fence_orders` (a word per process, written by the supervisor), `fence_acks` (a
     word per process, written by it), `roles` (a word per process: its incarnation, 0 while there is none;
-    written by the supervisor), `orders` (run or stop; written by the supervisor), `states` (written by the
+    written by the supervisor), `orders` (run or stop; written by the supervisor), `request_log` (a
+    word: whether requests are logged; written by the supervisor), `states` (written by the
     process), `fatal` (the broker's exit status, written by the process that cannot go on), `bulletin`
     (metadata), `bulletin_acks` (a word per reader), `credentials` and `credential_acks` (the same for
     SCRAM credentials, which processors read), `sessions` (per processor number an entry for each of
@@ -207,6 +208,7 @@ class SharedMemory:
                 Block("roles", words),
                 Block("queued", words),
                 Block("orders", words),
+                Block("request_log", 64),
                 Block("states", words),
                 Block("fatal", words),
                 Block("bulletin_acks", words),

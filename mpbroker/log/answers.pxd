@@ -8,6 +8,7 @@ data stays appended and becomes visible with its commit round, however late that
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
 
+from mpbroker.ipc.meters cimport MetersRef
 from mpbroker.ipc.slots cimport JobBatch, JobHeader, ProduceSlot, ReplySlot
 from mpbroker.log.state cimport PartitionCore
 from shm.counters cimport CountersRef
@@ -57,6 +58,7 @@ cdef struct AnswersRef:
     uint32_t waiting_of[PROCESS_COUNT]  # how many wait by sender, and by processor
     uint64_t now_ns
     CountersRef *counters
+    MetersRef *meters
 
 cdef JobHeader *job_of(AnswersRef *answers, const ProduceSlot *slot) noexcept nogil
 cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) noexcept nogil

@@ -10,7 +10,7 @@ from mpbroker.ipc.topology import FIRST_HANDLER as _FIRST_HANDLER
 from mpbroker.log.answers cimport PROCESS_COUNT, AnswersRef, answer_durable
 from mpbroker.log.state cimport PartitionCore, end_bound
 from shm.atomics cimport fence_full, load_acquire, store_release
-from shm.counters cimport counter_add, histogram_record, monotonic_ns
+from shm.counters cimport counter_add, counter_set, histogram_record, monotonic_ns
 from shm.doorbell cimport bell_ring
 from shm.marks cimport marks_waiting
 from shm.table cimport table_write

@@ -45,3 +45,59 @@ cdef void note_finished(Turn *t, Channel *c) noexcept nogil:
         note_api(page, ApiHistogram.RESPONSE_SEND_NS, t.clock_ns - c.dequeued_ns)
     note_api(page, ApiHistogram.TOTAL_NS, since(c.received_ns, t.clock_ns))
     note_api(page, ApiHistogram.REQUEST_BYTES, c.needed - c.body)
+    if a.flags & ReplyFlag.LOGGED:
+        keep_told(t, c, queue_ns, local_ns, remote_ns, since(c.received_ns + answered_ns, c.dequeued_ns))
+
+cdef void keep_told(
+    Turn *t, Channel *c, uint64_t queue_ns, uint64_t local_ns, uint64_t remote_ns, uint64_t response_queue_ns
+) noexcept nogil:
+    """Copies what a handler says for the request log; Python writes it when the turn is over. Without memory it is lost."""
+    cdef ReplySlot *a = &c.answer
+    cdef uint8_t *base = t.handlers[a.owner - FIRST_HANDLER].arena
+    cdef uint8_t *end = base + a.block + block_capacity(base, a.block)
+    cdef uint32_t length, room
+    cdef Told *told
+    memcpy(&length, end - 4, 4)
+    if t.told_count == t.told_room:
+        room = t.told_room * 2 + 64
+        told = <Told *>realloc(t.told, room * sizeof(Told))
+        if told == NULL:
+            return
+        t.told, t.told_room = told, room
+    told = &t.told[t.told_count]
+    told.text = <char *>malloc(length)
+    if told.text == NULL:
+        return
+    memcpy(told.text, end - 4 - length, length)
+    told.length, told.throttle_ms = length, a.throttle_ms
+    told.request_queue_ns, told.local_ns, told.remote_ns = queue_ns, local_ns, remote_ns
+    told.response_queue_ns, told.send_ns = response_queue_ns, since(c.dequeued_ns, t.clock_ns)
+    told.total_ns = since(c.received_ns, t.clock_ns)
+    t.told_count += 1
+
+cdef list take_told(Turn *t):
+    """The fields of request_log.Ended, and frees the copies."""
+    cdef Told *one
+    cdef uint32_t i
+    out = []
+    for i in range(t.told_count):
+        one = &t.told[i]
+        text = one.text[: one.length]
+        free(one.text)
+        out.append((
+            text, one.total_ns, one.request_queue_ns, one.local_ns, one.remote_ns, one.throttle_ms, one.response_queue_ns,
+            one.send_ns,
+        ))
+    t.told_count = 0
+    return out
+
+cdef void note_size(Turn *t, Channel *c) noexcept nogil:
+    """A response begins to be written."""
+    cdef uint64_t size = c.answer.length
+    cdef uint32_t i
+    if c.answer.kind == SlotKind.SEND_PARTS:
+        size = 0
+        for i in range(c.answer.length):
+            size += parts_of(t, &c.answer)[i].length
+    if size > t.counters.counters[<int>Counter.COUNT_RESPONSE_BYTES_MAX]:
+        counter_set(t.counters, Counter.COUNT_RESPONSE_BYTES_MAX, size)

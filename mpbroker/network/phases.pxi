@@ -70,3 +70,5 @@ cdef void before_sleep(Turn *t) noexcept nogil:
         t.soon = True
     counter_set(t.counters, Counter.COUNT_ARENA_BYTES, t.arena.in_use_bytes)
     counter_set(t.counters, Counter.COUNT_QUEUED_REQUESTS, queued_here(t))
+    counter_set(t.counters, Counter.COUNT_RESPONSES_WAITING, t.answers_waiting)
+    t.answers_waiting = 0

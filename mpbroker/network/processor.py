@@ -18,7 +18,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.listeners import MAX_LISTENERS, ListenerCount, ListenerState
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.ipc.session import SecurityProtocol
-from mpbroker.network import handover, turn
+from mpbroker.network import handover, request_log, turn
 from mpbroker.network.channel import CloseReason
 from mpbroker.network.turn import ProcessorTurn
 from mpbroker.protocol.api_keys import ApiKey, is_flexible, valid_versions
@@ -118,6 +118,9 @@ class Processor:
             self._report_closed()
         if flags & turn.CONNECTIONS:
             self._take_connections()
+        if flags & turn.TOLD:
+            for told in self.turn.told():
+                request_log.write(request_log.Ended(*told))
 
     def _obey(self) -> None:
         fence = self.context.pending_fence()

@@ -1,5 +1,15 @@
 # Receiving frames into arena blocks, parsing request headers. Part of turn.pyx.
 
+cdef inline uint32_t be32(const uint8_t *p) noexcept nogil:
+    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
+
+cdef inline uint16_t be16(const uint8_t *p) noexcept nogil:
+    return (<uint16_t>p[0] << 8) | p[1]
+
+cdef inline uint64_t answer_room(uint64_t frame_bytes) noexcept nogil:
+    cdef uint64_t room = ANSWER_ROOM + frame_bytes // 2
+    return room if room < ANSWER_ROOM_MAX else ANSWER_ROOM_MAX
+
 cdef bint parse_header(Turn *t, Channel *c) noexcept nogil:
     """Request header v1 or v2 (RequestHeader.json); fills api_key, api_version, correlation, body. False: malformed."""
     cdef uint8_t *frame = t.arena.base + c.block

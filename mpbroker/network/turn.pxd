@@ -50,6 +50,18 @@ cdef struct Links:
     uint32_t before
     uint32_t after
 
+# What the request log is to say of a request that has ended.
+cdef struct Told:
+    char *text                  # a copy, to be freed
+    uint32_t length
+    uint32_t throttle_ms
+    uint64_t total_ns
+    uint64_t request_queue_ns
+    uint64_t local_ns
+    uint64_t remote_ns
+    uint64_t response_queue_ns
+    uint64_t send_ns
+
 cdef struct Turn:
     uint32_t process            # process index of this processor
     int epoll_fd
@@ -105,6 +117,10 @@ cdef struct Turn:
     uint64_t fence_order_seen
     int16_t first_flexible[128] # per API key: first version with request header 2; 32767: none; -1: unknown key
     uint64_t now_ns
+    Told *told
+    uint32_t told_count
+    uint32_t told_room
+    uint64_t answers_waiting    # found in the rings by this turn
     uint64_t clock_ns           # as now_ns, and later: when the last answer was written
     FileTable files
     Event *late                 # answers that came after their connection was closed

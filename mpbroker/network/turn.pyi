@@ -7,9 +7,11 @@ from mpbroker.ipc.topology import SharedMemory
 CONNECTIONS: int
 CLOSED: int
 OPENING: int
+TOLD: int
 
 class ProcessorTurn:
     sessions: Sessions
+    def told(self) -> list[tuple[bytes, int, int, int, int, int, int, int]]: ...
     def __init__(
         self,
         memory: SharedMemory,

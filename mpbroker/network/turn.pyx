@@ -12,7 +12,7 @@ Sockets are edge-triggered and registered once, so muting a channel costs no sys
 decision is returned to Python: new connections, closed ones, segment files to open, orders of the supervisor.
 """
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 from posix.unistd cimport close
 
@@ -22,7 +22,7 @@ from mpbroker.ipc.meters cimport (
     ApiHistogram, Meters, MetersRef, api_page, client_enter, client_leave, count_version, note_api,
 )
 from mpbroker.ipc.session cimport SessionEntry, Sessions, session_software
-from mpbroker.ipc.slots cimport Part, PartKind, ReplySlot, RequestSlot, ReturnSlot, SlotFlag, SlotKind
+from mpbroker.ipc.slots cimport Part, PartKind, ReplyFlag, ReplySlot, RequestSlot, ReturnSlot, SlotFlag, SlotKind
 from mpbroker.network.channel cimport Channel, ChannelState, CloseReason
 from mpbroker.network.files cimport FILE_LIMIT, FILE_PLACES, OpenFile, file_find, file_hash
 from shm.arena cimport (
@@ -90,6 +90,7 @@ cdef enum:
     TURN_CONNECTIONS = 1
     TURN_CLOSED = 2
     TURN_OPENING = 4
+    TURN_TOLD = 8                   # for the request log
     API_PRODUCE = 0
     API_VERSIONS = 18
     DEATHS_MAX = 2
@@ -104,18 +105,7 @@ cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
 # What epoll says of the two descriptors that are no channels.
 cdef uint32_t BELL_TAG = <uint32_t>0xFFFFFFFFu
 cdef uint32_t HANDOVER_TAG = <uint32_t>0xFFFFFFFEu
-CONNECTIONS, CLOSED, OPENING = TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING
-
-
-cdef inline uint32_t be32(const uint8_t *p) noexcept nogil:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
-
-cdef inline uint16_t be16(const uint8_t *p) noexcept nogil:
-    return (<uint16_t>p[0] << 8) | p[1]
-
-cdef inline uint64_t answer_room(uint64_t frame_bytes) noexcept nogil:
-    cdef uint64_t room = ANSWER_ROOM + frame_bytes // 2
-    return room if room < ANSWER_ROOM_MAX else ANSWER_ROOM_MAX
+CONNECTIONS, CLOSED, OPENING, TOLD = TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD
 
 
 include "activity.pxi"
@@ -177,6 +167,8 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
         flags |= TURN_CLOSED
     if t.opening_count:
         flags |= TURN_OPENING
+    if t.told_count:
+        flags |= TURN_TOLD
     return flags
 
 
@@ -284,7 +276,7 @@ cdef class ProcessorTurn:
         )
 
     def turn(self, int timeout_ms) -> int:
-        """One wake-up. Returns a set of TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING."""
+        """One wake-up. Returns a set of TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD."""
         cdef int flags
         with nogil:
             flags = run_turn(self.t, timeout_ms)

@@ -267,14 +267,26 @@ class Broker:
             )
         if command.command == "listeners":
             return {"listeners": self.listeners.describe()}
+        if command.command == "request-log":
+            return self._log_requests(command)
         if command.command not in CHANGES:
-            known = ", ".join(("status", "listeners", *CHANGES))
+            known = ", ".join(("status", "listeners", "request-log", *CHANGES))
             raise ValueError(f"unknown command {command.command!r}; known are {known}")
         if not self.serves:
             raise FatalError("the broker is starting or stopping: nothing can be changed now")
         if command.command == "resize":
             return self._resize(command)
         return self._change_listeners(command)
+
+    def _log_requests(self, command: Command) -> dict[str, Any]:
+        """Handlers look at the word when they are rung. Without a wish: says how it is."""
+        word = self.memory.words("request_log")
+        if command.on is not None:
+            word.store(0, int(command.on))
+            for handler in topology.HANDLERS:
+                self.memory.doorbell(handler).ring()
+            log.info("the request log is %s", "on" if command.on else "off")
+        return {"request_log": bool(word.load(0))}
 
     def _change_listeners(self, command: Command) -> Later:
         if not command.listener:

@@ -1,0 +1,99 @@
+"""What the request log says of a request, as far as a handler knows it (Kafka: RequestConvertToJson).
+
+The processor adds the times when the last byte is written, and writes the line: see network/request_log.py.
+Record data is told by its size alone, and what is secret by nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.messages import Message
+from mpbroker.protocol.schema import Field, Kind, StructType, message_for
+
+if TYPE_CHECKING:
+    from mpbroker.handlers.exchange import Exchange
+
+HIDDEN = "[hidden]"
+SECRETS = {"auth_bytes", "salt", "salted_password", "hmac"}
+# Values of settings may be passwords; Kafka knows which, and hides those of a type that it does not know.
+ALTERS_CONFIGS = {ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS}
+
+
+def describe(exchange: Exchange, response: Message | None) -> bytes:
+    """A JSON object without its closing brace: times are to follow."""
+    slot, session = exchange.slot, exchange.session
+    known = {
+        "isForwarded": False,
+        "requestHeader": {
+            "requestApiKey": slot.api_key,
+            "requestApiVersion": slot.api_version,
+            "correlationId": slot.correlation,
+            "clientId": exchange.client_id,
+            "requestApiKeyName": ApiKey(slot.api_key).name,
+        },
+        "request": as_json("request", slot.api_key, slot.api_version, exchange.body),
+        "response": None
+        if response is None
+        else as_json("response", slot.api_key, slot.api_version, response),
+        "connection": session.connection_id,
+        "securityProtocol": session.security_protocol.name,
+        "principal": session.principal,
+        "listener": exchange.broker.listener(slot.listener).listener.name,
+        "clientInformation": {
+            "softwareName": session.client_software_name,
+            "softwareVersion": session.client_software_version,
+        },
+    }
+    return msgspec.json.encode(known)[:-1]
+
+
+def as_json(kind: Kind, key: int, version: int, message: Message) -> dict[str, Any]:
+    """The fields that the version has, by Kafka's names."""
+    schema = message_for(kind, key)
+    assert schema is not None, f"no API has key {key}"
+    return _struct(schema, message, version, key)
+
+
+def _struct(schema: StructType, message: Any, version: int, key: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for field in schema.fields:
+        if version not in field.versions:
+            continue
+        value = getattr(message, field.name)
+        if field.type == "records":
+            found["recordsSizeInBytes"] = 0 if value is None else len(value)
+        elif value is not None and _is_secret(field, key):
+            found[_camel(field.name)] = HIDDEN
+        elif field.is_array and value is not None:
+            found[_camel(field.name)] = [_value(field, one, version, key) for one in value]
+        else:
+            found[_camel(field.name)] = _value(field, value, version, key)
+    return found
+
+
+def _is_secret(field: Field, key: int) -> bool:
+    return field.name in SECRETS or (field.name == "value" and key in ALTERS_CONFIGS)
+
+
+def _value(field: Field, value: Any, version: int, key: int) -> Any:
+    if value is None:
+        return None
+    if field.struct is not None:
+        return _struct(field.struct, value, version, key)
+    if field.type == "uuid":
+        return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+    if field.type == "bytes":
+        return base64.b64encode(value).decode()
+    return value
+
+
+@cache
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))

@@ -1,0 +1,111 @@
+"""The request log over real sockets: on and off at run time, every path, no secrets."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from typing import Any
+
+import pytest
+
+from mpbroker.cli.control import ControlClient
+from mpbroker.handlers.request_log import HIDDEN, as_json
+from mpbroker.network.request_log import Ended, line
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.api_keys import ApiKey
+from ops.bench.brokers import Mpbroker
+from tests.clients.tools import eventually
+from tests.metrics.conftest import Client
+from tests.metrics.test_with_broker import FETCH_VERSION, PRODUCE_VERSION, batch, create, fetch, produce
+
+STAGES = ("requestQueueTimeMs", "localTimeMs", "remoteTimeMs", "responseQueueTimeMs", "sendTimeMs")
+
+
+def switch(broker: Mpbroker, on: bool) -> None:
+    assert ControlClient(broker.runtime_dir).call("request-log", on=on) == {"request_log": on}
+
+
+def lines(broker: Mpbroker, client_id: str) -> list[dict[str, Any]]:
+    found = [json.loads(text) for text in re.findall(r"Completed request:(\{.*\})", broker.output())]
+    return [one for one in found if one["requestHeader"]["clientId"] == client_id]
+
+
+def records(broker: Mpbroker, client_id: str) -> list[dict[str, Any]]:
+    """Of produce and fetch alone."""
+    wanted = ("PRODUCE", "FETCH")
+    found = lines(broker, client_id)
+    return [one for one in found if one["requestHeader"]["requestApiKeyName"] in wanted]
+
+
+def test_every_request_has_its_line_while_the_log_is_on(broker: Mpbroker) -> None:
+    client = Client(broker, name=f"log-{uuid.uuid4().hex[:8]}")
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    create(client, topic)
+    client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, batch()))
+    switch(broker, True)
+    try:
+        # A handler looks at the switch before it takes what comes.
+        eventually(lambda: bool(logged(broker, client)), "the log is on")
+        data = batch()
+        client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, data))
+        client.send(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, data, acks=0))
+        client.call(ApiKey.FETCH, FETCH_VERSION, fetch(topic, 0))
+        client.call(ApiKey.FETCH, FETCH_VERSION, fetch(topic, 3, wait_ms=60))
+        eventually(lambda: len(records(broker, client.name)) == 4, "all four are logged")
+        durable, unanswered, read, waited = records(broker, client.name)
+    finally:
+        switch(broker, False)
+    assert [one["requestHeader"]["requestApiKeyName"] for one in (durable, unanswered, read, waited)] == [
+        "PRODUCE",
+        "PRODUCE",
+        "FETCH",
+        "FETCH",
+    ]
+    asked = durable["request"]["topicData"][0]["partitionData"][0]
+    assert asked == {"index": 0, "recordsSizeInBytes": len(data)}
+    assert durable["response"]["responses"][0]["partitionResponses"][0]["errorCode"] == 0
+    assert unanswered["response"] is None
+    assert read["response"]["responses"][0]["partitions"][0]["recordsSizeInBytes"] == 3 * len(data)
+    assert waited["remoteTimeMs"] > 50
+    for one in (durable, unanswered, read, waited):
+        assert sum(one[stage] for stage in STAGES) == pytest.approx(one["totalTimeMs"], abs=0.01)
+        assert (one["principal"], one["listener"]) == ("User:ANONYMOUS", "PLAINTEXT")
+        assert one["securityProtocol"] == "PLAINTEXT"
+        assert set(one["clientInformation"]) == {"softwareName", "softwareVersion"}
+    eventually(lambda: not logged(broker, client), "the log is off")
+    client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, data))
+    client.call(ApiKey.FETCH, FETCH_VERSION, fetch(topic, 0))
+    assert len(records(broker, client.name)) == 4, "nothing is logged any more"
+    client.close()
+
+
+def logged(broker: Mpbroker, client: Client) -> bool:
+    """Whether a request of now gets a line."""
+    before = len(lines(broker, client.name))
+    client.call(ApiKey.METADATA, 9, m.MetadataRequest([]))
+    client.call(ApiKey.METADATA, 9, m.MetadataRequest([]))
+    return len(lines(broker, client.name)) > before
+
+
+def test_secrets_are_not_told() -> None:
+    wanted = m.AlterUserScramCredentialsRequest(
+        [],
+        [
+            m.AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+                "ann", 1, 4096, b"salt", b"password-hash"
+            )
+        ],
+    )
+    told = as_json("request", ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, wanted)
+    upsertion = told["upsertions"][0]
+    assert (upsertion["name"], upsertion["salt"], upsertion["saltedPassword"]) == ("ann", HIDDEN, HIDDEN)
+    token = m.SaslAuthenticateRequest(b"\0ann\0secret")
+    assert as_json("request", ApiKey.SASL_AUTHENTICATE, 2, token) == {"authBytes": HIDDEN}
+
+
+def test_a_line_is_json_and_its_stages_add_up() -> None:
+    told = json.loads(line(Ended(b'{"request":{"a":1}', 10_000_000, 1_000_000, 2_500, 8_997_500, 7, 0, 0)))
+    assert told["request"] == {"a": 1}
+    assert (told["totalTimeMs"], told["throttleTimeMs"], told["localTimeMs"]) == (10.0, 7.0, 0.003)
+    assert sum(told[stage] for stage in STAGES) == pytest.approx(told["totalTimeMs"], abs=0.01)
