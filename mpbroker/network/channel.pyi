@@ -23,3 +23,4 @@ class CloseReason(IntEnum):
     CLOSED_ILLEGAL_STATE = 11
     CLOSED_STALLED = 12
     CLOSED_EXCESS = 13
+    CLOSED_FAILED = 14

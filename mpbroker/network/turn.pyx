@@ -426,6 +426,12 @@ cdef class ProcessorTurn:
         if c.state == ChannelState.CHANNEL_FREE:
             free_place(self.t, c)
 
+    def close_connection(self, uint32_t channel, int reason, int64_t detail=0) -> None:
+        """What Python could not do for this connection must not touch the others."""
+        if channel < self.t.channels_used:
+            close_channel(self.t, &self.t.channels[channel], reason, detail)
+            publish(self.t)
+
     # ---- segment files
 
     def opening(self) -> list[tuple[int, list[tuple[int, int, int, int, bytes]]]]:
@@ -543,7 +549,7 @@ cdef class ProcessorTurn:
         cdef uint32_t i
         self.t.stopping = True
         for i in range(self.t.channels_used):
-            if self.t.channels[i].state == ChannelState.CHANNEL_READING:
+            if self.t.channels[i].state in (ChannelState.CHANNEL_READING, ChannelState.CHANNEL_THROTTLED):
                 close_channel(self.t, &self.t.channels[i], CloseReason.CLOSED_STOPPING, 0)
 
     def close_idle(self, uint64_t before_ns) -> None:
