@@ -15,8 +15,8 @@ import struct
 import time
 
 from mpbroker.ipc import topology
-from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.ipc.session import SecurityProtocol
 from mpbroker.network import turn
 from mpbroker.network.channel import CloseReason
