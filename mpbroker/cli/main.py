@@ -324,6 +324,32 @@ def ctl_status(log_dirs: LogDirs = None, json: Json = False) -> None:
     ctl.status(log_dirs, as_json=json)
 
 
+@ctl_app.command("metrics")
+def ctl_metrics(
+    filters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filter",
+            "-f",
+            metavar="TEXT",
+            help="Names with this text, or of this pattern (* and ?).",
+        ),
+    ] = None,
+    interval: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Between two looks, for rates; 0: one look.")
+    ] = 1.0,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The public region of a broker that is gone.")
+    ] = None,
+    log_dirs: LogDirs = None,
+    json: Json = False,
+) -> None:
+    """Kafka's metrics by their JMX names, read from shared memory: a jammed broker has them too."""
+    from mpbroker.cli import metrics
+
+    metrics.show(log_dirs, filters or [], interval, file, as_json=json)
+
+
 @ctl_app.command("resize")
 def ctl_resize(
     handlers: Annotated[int | None, typer.Option(min=1, help="New number of handlers.")] = None,

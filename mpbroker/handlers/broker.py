@@ -17,6 +17,7 @@ from mpbroker.handlers.jobs import Jobs
 from mpbroker.handlers.metadata import Metadata, Topic
 from mpbroker.handlers.throttling import Throttling
 from mpbroker.ipc.metadata import PartitionImage
+from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
@@ -68,6 +69,7 @@ class Broker:
     places: SegmentPlaces
     producer_ids: ProducerIds
     counters: CounterPage
+    meters: Meters
     session: Callable[[Request], Session]
     throttling: Throttling
     wall_clock_ms: Callable[[], int] = wall_clock_ms

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpbroker.handlers.answers import Timing
+from mpbroker.handlers.error_counts import error_counts
 from mpbroker.ipc.calls import Account
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.session import Session
@@ -148,7 +149,13 @@ class Exchange:
         # Not ended before it is sent: a response that cannot be encoded still becomes an error.
         frame = encode_response_frame(self.slot.api_key, self.version, self.slot.correlation, response)
         self.broker.answers.send(self.slot, frame, throttle_ms, self.timing)
+        self.count_errors(response)
         self._end()
+
+    def count_errors(self, response: Message) -> None:
+        """What the client is told or, with acks=0, would be."""
+        for code, times in error_counts(response).items():
+            self.broker.meters.error(self.slot.api_key, code, times)
 
     def reply_nothing(self) -> None:
         """For acks=0: the client expects no bytes."""

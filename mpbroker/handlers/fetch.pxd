@@ -19,8 +19,19 @@ cdef enum:
     FETCH_KEY = 1
     FIRST_FETCH_VERSION = 4
     LAST_FETCH_VERSION = 18
+    MOST_COUNTED = 256
+
+cdef struct FetchCount:
+    uint32_t slot
+    uint32_t generation
+    uint64_t length             # bytes of records
+
+# What is counted when the answer is on its way; more partitions are for the slow path.
+cdef struct FetchCounts:
+    uint32_t count
+    FetchCount partitions[MOST_COUNTED]
 
 cdef bint try_fetch(
     RequestSlot *request, uint8_t *arena, TopicsRef *topics, TableRef *table, PlacesRef *places,
-    int32_t fetch_bytes_max, ReplySlot *out
+    int32_t fetch_bytes_max, ReplySlot *out, FetchCounts *counts
 ) noexcept nogil

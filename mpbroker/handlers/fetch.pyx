@@ -55,6 +55,7 @@ cdef struct Answer:
     bint settled                # a newer segment goes on: waiting would gain nothing
     uint32_t slices
     Sliced sliced[MOST_SLICES]
+    FetchCounts *counts
 
 
 cdef bint take_partition(Cursor *c, int version, Wanted *wanted) noexcept nogil:
@@ -123,6 +124,7 @@ cdef bint answer_partition(
     Answer *answer, Topic *topic, const Wanted *wanted, TableRef *table, PlacesRef *places
 ) noexcept nogil:
     cdef PartitionSlot now
+    cdef FetchCount *count
     cdef uint32_t before = answer.slices, length, slot, generation
     cdef uint8_t *p = answer.at
     if wanted.partition < 0 or wanted.partition >= topic.partitions or answer.end - p < PARTITION_BYTES_MAX:
@@ -138,6 +140,11 @@ cdef bint answer_partition(
     ):
         return False
     length = answer.sliced[before].length if answer.slices > before else 0
+    if answer.counts.count == MOST_COUNTED:
+        return False
+    count = &answer.counts.partitions[answer.counts.count]
+    count.slot, count.generation, count.length = slot, generation, length
+    answer.counts.count += 1
     store_u32(p, <uint32_t>wanted.partition)
     store_u16(p + 4, 0)
     store_u64(p + 6, <uint64_t>now.high_watermark.offset)
@@ -271,7 +278,7 @@ cdef bint place_parts(Answer *answer, uint8_t *block, ReplySlot *out) noexcept n
 
 cdef bint try_fetch(
     RequestSlot *request, uint8_t *arena, TopicsRef *topics, TableRef *table, PlacesRef *places,
-    int32_t fetch_bytes_max, ReplySlot *out
+    int32_t fetch_bytes_max, ReplySlot *out, FetchCounts *counts
 ) noexcept nogil:
     """Whether the fetch was answered; then `out` is what the processor has to get, but for `done_ns`."""
     cdef int version = request.api_version
@@ -293,6 +300,7 @@ cdef bint try_fetch(
         session_epoch = <int32_t>take_u32(&c)
         if session_epoch != 0 and session_epoch != -1:
             return False        # goes on with a session
+    counts.count, answer.counts = 0, counts
     answer.version, answer.settled, answer.slices, answer.total = version, False, 0, 0
     answer.bytes_max = bytes_max if bytes_max < fetch_bytes_max else fetch_bytes_max
     answer.start = block + ((request.length + 7) & ~(<uint64_t>7))

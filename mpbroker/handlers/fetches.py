@@ -50,6 +50,11 @@ class Fetches:
     def __len__(self) -> int:
         return len(self._purgatory)
 
+    @property
+    def watching(self) -> int:
+        """Partitions that are waited for, each as often as somebody does."""
+        return self._purgatory.watching
+
     def park(
         self, fetch: ParkedFetch, slots: Iterable[int], deadline_ms: int, parked: Callable[[], None]
     ) -> None:
@@ -76,9 +81,12 @@ class Fetches:
             self._purgatory.check(slot)
         self._sweep()
 
-    def expire(self, now_ms: int) -> None:
-        if self._purgatory.expire(now_ms):
+    def expire(self, now_ms: int) -> int:
+        """Answers those whose time is up; returns how many."""
+        expired = self._purgatory.expire(now_ms)
+        if expired:
             self._sweep()
+        return expired
 
     def expire_all(self) -> None:
         """The process stops: whoever waits is answered with what there is."""

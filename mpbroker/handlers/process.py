@@ -129,6 +129,7 @@ class Handler:
             places=self.turn.places,
             producer_ids=ProducerIds(coordinator),
             counters=context.counters,
+            meters=self.turn.meters,
             session=context.session,
             throttling=Throttling(
                 context.config, metadata, self.turn.clients, memory.quota_secret, context.session
@@ -162,8 +163,16 @@ class Handler:
             self.serve(slots)
         if self.turn.changed(self.dirty_word) or not slots:
             self.broker.fetches.look()
-        self.broker.fetches.expire(monotonic_ms())
+        expired = self.broker.fetches.expire(monotonic_ms())
         self.flush()
+        self.count_parked(expired)
+
+    def count_parked(self, expired: int) -> None:
+        counters = self.context.counters
+        counters.set(Counter.COUNT_FETCHES_DELAYED, len(self.broker.fetches))
+        counters.set(Counter.COUNT_FETCHES_WATCHED, self.broker.fetches.watching)
+        if expired:
+            counters.add(Counter.COUNT_FETCHES_EXPIRED, expired)
 
     def sleep_ms(self) -> int:
         if self.unsent:

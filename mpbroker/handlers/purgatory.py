@@ -54,6 +54,8 @@ class Purgatory(Generic[K]):
         self._timers: list[tuple[int, int, Watch[K]]] = []
         self._order = itertools.count()
         self._alive = 0
+        # Entries under keys: an operation counts once for each of its keys.
+        self.watching = 0
 
     def __len__(self) -> int:
         """Operations that wait."""
@@ -72,6 +74,7 @@ class Purgatory(Generic[K]):
             return None
         watch = Watch(operation, tuple(dict.fromkeys(keys)), deadline_ms)
         self._alive += 1
+        self.watching += len(watch.keys)
         for key in watch.keys:
             watchers = self._by_key.get(key)
             if watchers is None:
@@ -120,6 +123,7 @@ class Purgatory(Generic[K]):
     def _end(self, watch: Watch[K]) -> None:
         watch.ended = True
         self._alive -= 1
+        self.watching -= len(watch.keys)
         for key in watch.keys:
             watchers = self._by_key[key]
             del watchers[watch]

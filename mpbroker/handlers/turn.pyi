@@ -1,4 +1,5 @@
 from mpbroker.handlers.topics import TopicTable
+from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.log.places import SegmentPlaces
 from mpbroker.quotas.clients import Clients
@@ -10,6 +11,8 @@ class Turn:
     log_is_up: bool
     fetch_is_fast: bool
     fetch_bytes_max: int
+    @property
+    def meters(self) -> Meters: ...
     @property
     def topics(self) -> TopicTable: ...
     @property

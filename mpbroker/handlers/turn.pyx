@@ -14,14 +14,16 @@ from libc.stdint cimport int16_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
-from mpbroker.handlers.fetch cimport FETCH_KEY, try_fetch
+from mpbroker.handlers.fetch cimport FETCH_KEY, FetchCounts, try_fetch
 from mpbroker.log.places cimport SegmentPlaces
+from mpbroker.handlers.metering cimport count_fetch, count_produce
 from mpbroker.handlers.produce cimport PRODUCE_KEY, set_throttle, try_produce
 from mpbroker.handlers.topics cimport TopicTable
 from mpbroker.ipc.counters cimport (
     COUNT_FETCHES, COUNT_FETCHES_FAST, COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS,
     COUNT_RING_FULL, COUNT_WAKEUPS, REQUESTS_PER_TURN,
 )
+from mpbroker.ipc.meters cimport Meters
 from mpbroker.ipc.session cimport SessionEntry, Sessions
 from mpbroker.ipc.slots cimport AGAIN, REQUEST, ProduceSlot, ReplySlot, RequestSlot
 from mpbroker.quotas.clients cimport Client, Clients, charge, client_of
@@ -120,6 +122,7 @@ cdef class Turn:
     cdef public bint fetch_is_fast  # False: every Fetch goes to Python
     cdef public int fetch_bytes_max
     cdef readonly TopicTable topics
+    cdef readonly Meters meters
     cdef readonly Clients clients
     cdef int64_t window_ms      # of quotas
     cdef readonly SegmentPlaces places
@@ -130,7 +133,7 @@ cdef class Turn:
     def __init__(self, int index, memory, CounterPage counters, TopicTable topics, dict answers):
         cdef Ring to_log = memory.ring(index, LOG)
         cdef Doorbell bell = memory.doorbell(index), log_bell = memory.doorbell(LOG)
-        self.index, self.topics = index, topics
+        self.index, self.topics, self.meters = index, topics, memory.meters(index)
         self.clients, self.window_ms = Clients(memory.rates(index)), memory.sizes.quota_window_ms
         self.keep = [to_log, bell, log_bell, counters]
         self.sessions = []
@@ -313,6 +316,7 @@ cdef class Turn:
                         job.local_us = stamp_us(before_ns, now_ns)
                     memcpy(&slot, &job, sizeof(Slot))
                     failed |= self._to_log(&slot)
+                    count_produce(&self.meters.ref, peer.arena, &job)
                     fast += 1
                     continue
                 slow += 1
@@ -371,13 +375,15 @@ cdef class Turn:
     cdef bint _fetch(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
         """Whether it was answered here. One that comes again found other files than the turn knows."""
         cdef ReplySlot answer
+        cdef FetchCounts counts
         cdef Slot slot
         if not self.fetch_is_fast or request.flags & AGAIN or peer.answers == NULL:
             return False
         if self.clients.ref.on and not self._fetches_freely(peer, request):
             return False
         if not try_fetch(
-            request, peer.arena, &self.topics.ref, &self.table.ref, &self.places.ref, self.fetch_bytes_max, &answer
+            request, peer.arena, &self.topics.ref, &self.table.ref, &self.places.ref, self.fetch_bytes_max, &answer,
+            &counts,
         ):
             return False
         answer.done_ns = monotonic_ns()
@@ -387,6 +393,7 @@ cdef class Turn:
         if not ring_stage(peer.answers, &slot):
             return False
         peer.answered = True
+        count_fetch(&self.meters.ref, &counts)
         return True
 
     cdef int _to_log(self, const Slot *job) noexcept nogil:

@@ -5,6 +5,7 @@ a process that is dead are not sent; what it lent is its successor's to forget.
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
 
+from mpbroker.ipc.meters cimport MetersRef
 from mpbroker.ipc.slots cimport JobBatch, JobHeader, ProduceSlot, ReplySlot
 from mpbroker.log.state cimport PartitionCore
 from shm.counters cimport CountersRef
@@ -53,6 +54,7 @@ cdef struct AnswersRef:
     uint32_t waiting_of[PROCESS_COUNT]  # how many wait by sender, and by processor
     uint64_t now_ns
     CountersRef *counters
+    MetersRef *meters
 
 cdef JobHeader *job_of(AnswersRef *answers, const ProduceSlot *slot) noexcept nogil
 cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) noexcept nogil

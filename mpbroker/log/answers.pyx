@@ -3,7 +3,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 
-from mpbroker.ipc.counters cimport COUNT_ERRORS, COUNT_RESPONSES, COUNT_RING_FULL
+from mpbroker.ipc.counters cimport COUNT_ERRORS, COUNT_PRODUCES_EXPIRED, COUNT_RESPONSES, COUNT_RING_FULL
+from mpbroker.ipc.meters cimport TopicMeter, count_error, count_topic, topic_cell
 from mpbroker.ipc.slots cimport CLOSE, NOOP, PRODUCE, PRODUCED, SEND, JobBatch, JobHeader, ProduceSlot, ReplySlot
 from mpbroker.ipc.table cimport PARTITION_OFFLINE
 from mpbroker.log.state cimport PartitionCore
@@ -16,6 +17,10 @@ from shm.ring cimport Slot, ring_publish, ring_stage, ring_want_space
 cdef enum:
     HOLE_BYTES = 18             # error, base offset, append time
     LOG_START_BYTES = 8
+    PRODUCE_KEY = 0
+    # What Kafka does not call a failed produce request (ReplicaManager.appendRecordsToLeader), beside what answers.pxd names.
+    CORRUPT_MESSAGE = 2
+    MESSAGE_TOO_LARGE = 10
 
 
 cdef JobHeader *job_of(AnswersRef *answers, const ProduceSlot *slot) noexcept nogil:
@@ -76,6 +81,23 @@ cdef int worst_of(AnswersRef *answers, JobHeader *job, int timed_out) noexcept n
     return worst
 
 
+cdef bint is_failure(int error) noexcept nogil:
+    if error == REQUEST_TIMED_OUT or error == UNKNOWN_TOPIC_OR_PARTITION or error == NOT_LEADER_OR_FOLLOWER:
+        return False
+    return error != KAFKA_STORAGE_ERROR and error != RECORD_LIST_TOO_LARGE and error != CORRUPT_MESSAGE and error != MESSAGE_TOO_LARGE
+
+
+cdef void count_answer(AnswersRef *answers, JobHeader *job) noexcept nogil:
+    """Of an answer that goes straight to the processor; who gets its job back counts by itself."""
+    cdef JobBatch *batch
+    cdef uint32_t i
+    for i in range(job.batches):
+        batch = &batches_of(job)[i]
+        count_error(answers.meters, PRODUCE_KEY, batch.error, 1)
+        if batch.error != NO_ERROR and is_failure(batch.error):
+            count_topic(topic_cell(answers.meters, batch.slot, batch.slot_generation), TopicMeter.FAILED_PRODUCE, 1)
+
+
 cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) noexcept nogil:
     """Sends what the job's batches say: to the processor, or back to the sender."""
     cdef JobHeader *job = job_of(answers, slot)
@@ -93,6 +115,8 @@ cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) no
         push_bytes(answers, slot.sender, &back)
         return
     memset(&reply, 0, sizeof(reply))
+    if slot.acks != 0 or worst != NO_ERROR:
+        count_answer(answers, job)
     if slot.acks == 0:
         reply.kind = NOOP if worst == NO_ERROR else CLOSE
     else:
@@ -168,6 +192,7 @@ cdef void answer_overdue(AnswersRef *answers) noexcept nogil:
             continue
         if entry.deadline_ns <= answers.now_ns:
             entry.answered = 1
+            counter_add(answers.counters, COUNT_PRODUCES_EXPIRED, 1)
             answer(answers, &entry.slot, True)
             count_waiting(answers, &entry.slot, -1)
         else:

@@ -4,13 +4,13 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 from posix.unistd cimport close
 
-from mpbroker.ipc.counters cimport COUNT_COMMIT_ROUNDS, TIME_COMMIT_NS
+from mpbroker.ipc.counters cimport COUNT_COMMIT_ROUNDS, COUNT_PRODUCES_DELAYED, TIME_COMMIT_NS
 from mpbroker.ipc.table cimport PARTITION_OFFLINE
 from mpbroker.ipc.topology import FIRST_HANDLER as _FIRST_HANDLER
 from mpbroker.log.answers cimport PROCESS_COUNT, AnswersRef, answer_durable
 from mpbroker.log.state cimport PartitionCore, end_bound
 from shm.atomics cimport fence_full, load_acquire, store_release
-from shm.counters cimport counter_add, histogram_record, monotonic_ns
+from shm.counters cimport counter_add, counter_set, histogram_record, monotonic_ns
 from shm.doorbell cimport bell_ring
 from shm.marks cimport marks_waiting
 from shm.table cimport table_write
@@ -132,6 +132,7 @@ cdef void take_in(CommitRef *commit, AnswersRef *answers) noexcept nogil:
     counter_add(commit.counters, COUNT_COMMIT_ROUNDS, 1)
     histogram_record(commit.counters, TIME_COMMIT_NS, monotonic_ns() - commit.asked_ns)
     answer_durable(answers, done)
+    counter_set(commit.counters, COUNT_PRODUCES_DELAYED, answers.count)
 
 
 cdef uint64_t load_done(Flusher *flusher) noexcept nogil:

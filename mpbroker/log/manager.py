@@ -173,7 +173,7 @@ class LogManager:
         self._place(log, home, topic, epoch)
         log.state.all_is_durable()
         log.state.flags = PartitionFlag.PARTITION_LIVE
-        self.turn.attach(log.state)
+        self.turn.attach(log.state, topic.name)
         return log
 
     def _known(self, home: LogDir, name: str, number: int, earlier: Partition | None) -> Known:
@@ -255,7 +255,7 @@ class LogManager:
         log = PartitionLog(home.path, topic.name, number, topic.topic_id, config)
         self._place(log, home, topic, 0)
         log.state.flags = PartitionFlag.PARTITION_OFFLINE
-        self.turn.attach(log.state)
+        self.turn.attach(log.state, topic.name)
         return log
 
     # ---- removal ----

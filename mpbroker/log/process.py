@@ -44,12 +44,14 @@ class LogProcess:
         # A handler's word of `dirty`, by its number.
         dirty = memory.private.block("dirty")
         group = context.config.log_flush_policy == "group"
+        self.meters = memory.meters(LOG)
         self.turn = Turn(
             memory.sizes.partition_slots,
             memory.table(),
             memory.marks(),
             dirty,
             context.counters,
+            self.meters,
             context.bell,
             group,
         )

@@ -72,6 +72,7 @@ cdef class Turn:
     cdef void write_all(self) noexcept nogil
     cdef int write_partition(self, PartitionCore *core) noexcept nogil
     cdef void note_written(self, PartitionCore *core) noexcept nogil
+    cdef void count_appended(self, PartitionCore *core, uint64_t records, uint64_t size) noexcept nogil
     cdef void undo(self, PartitionCore *core, int error) noexcept nogil
     cdef void finish(self) noexcept nogil
     cdef uint64_t ticket_of(self, JobHeader *job) noexcept nogil

@@ -7,8 +7,9 @@ from posix.unistd cimport ftruncate
 
 from mpbroker.ipc.counters cimport (
     BATCHES_PER_ROUND, COUNT_BATCHES_APPENDED, COUNT_BYTES_APPENDED, COUNT_DUPLICATES, COUNT_ERRORS, COUNT_IDLE_NS, COUNT_PRODUCE_FAST,
-    COUNT_PRODUCE_SLOW, COUNT_RECORDS_APPENDED, COUNT_REQUESTS, COUNT_WAKEUPS, REQUESTS_PER_TURN, TIME_APPEND_NS,
+    COUNT_PRODUCE_SLOW, COUNT_PRODUCES_DELAYED, COUNT_RECORDS_APPENDED, COUNT_REQUESTS, COUNT_WAKEUPS, REQUESTS_PER_TURN, TIME_APPEND_NS,
 )
+from mpbroker.ipc.meters cimport Meters, TopicMeter, count_topic, topic_cell
 from mpbroker.ipc.slots cimport CLOSE, PRODUCE, PRODUCE_BACK, JobBatch, JobHeader, ProduceSlot, ReplySlot
 from mpbroker.ipc.table cimport PARTITION_DELETED, PARTITION_LIVE, PARTITION_OFFLINE
 from mpbroker.log.answers cimport (
@@ -26,7 +27,7 @@ from mpbroker.records.batch cimport (
     BATCH_HEADER_BYTES, CONTROL_BIT, NO_TIMESTAMP, TRANSACTIONAL_BIT, set_offset_and_epoch, stamp_log_append_time,
 )
 from shm.arena cimport Arena
-from shm.counters cimport CounterPage, counter_add, heartbeat, histogram_record, monotonic_ns
+from shm.counters cimport CounterPage, counter_add, counter_set, heartbeat, histogram_record, monotonic_ns
 from shm.doorbell cimport Doorbell, bell_arm, bell_disarm, bell_drain, bell_ring
 from shm.marks cimport WaitingMarks
 from shm.ring cimport Ring, RingRef, Slot, ring_advance, ring_peek, ring_waiting
@@ -83,11 +84,12 @@ cdef class Turn:
             raise MemoryError("no memory for the log process's partitions")
 
     def __init__(
-        self, int64_t slots, SlotTable table, WaitingMarks marks, unsigned char[::1] dirty, CounterPage counters, Doorbell bell,
-        bint group,
+        self, int64_t slots, SlotTable table, WaitingMarks marks, unsigned char[::1] dirty, CounterPage counters, Meters meters,
+        Doorbell bell, bint group,
     ):
         self.states = [None] * slots
-        self.keep = [table, marks, dirty, counters, bell]
+        self.keep = [table, marks, dirty, counters, meters, bell]
+        self.answers.meters = &meters.ref
         self.commit.table, self.commit.marks = &table.ref, &marks.ref
         self.commit.dirty = <uint64_t *>&dirty[0]
         self.commit.counters = self.answers.counters = &counters.ref
@@ -328,6 +330,7 @@ cdef class Turn:
         cdef Planned *planned
         cdef JobBatch *batch
         cdef bint moved = False
+        cdef uint64_t records = 0, size = 0
         while at != NOTHING_PLANNED:
             planned = &self.planned[at]
             batch = planned.batch
@@ -338,11 +341,19 @@ cdef class Turn:
                 continue
             note_batch(core, planned.base_offset + batch.count - 1, core.size, batch.length, planned.max_timestamp)
             counter_add(self.commit.counters, COUNT_BATCHES_APPENDED, 1)
-            counter_add(self.commit.counters, COUNT_RECORDS_APPENDED, batch.count)
-            counter_add(self.commit.counters, COUNT_BYTES_APPENDED, batch.length)
+            records += batch.count
+            size += batch.length
             moved = True
         if moved:
+            self.count_appended(core, records, size)
             appended(&self.commit, core)
+
+    cdef void count_appended(self, PartitionCore *core, uint64_t records, uint64_t size) noexcept nogil:
+        cdef uint64_t *cell = topic_cell(self.answers.meters, <uint32_t>core.table_slot, core.slot.generation)
+        count_topic(cell, TopicMeter.MESSAGES_IN, records)
+        count_topic(cell, TopicMeter.BYTES_IN, size)
+        counter_add(self.commit.counters, COUNT_RECORDS_APPENDED, records)
+        counter_add(self.commit.counters, COUNT_BYTES_APPENDED, size)
 
     cdef void undo(self, PartitionCore *core, int error) noexcept nogil:
         """Nothing of it was visible: the file goes back to its old end, producers to what they were, newest first."""
@@ -396,6 +407,7 @@ cdef class Turn:
             if ticket <= self.commit.finished or not answer_later(&self.answers, slot, ticket):
                 answer(&self.answers, slot, False)
         counter_add(self.commit.counters, COUNT_REQUESTS, self.job_count)
+        counter_set(self.commit.counters, COUNT_PRODUCES_DELAYED, self.answers.count)
         histogram_record(self.commit.counters, REQUESTS_PER_TURN, self.job_count)
         histogram_record(self.commit.counters, BATCHES_PER_ROUND, self.batches_done)
         histogram_record(self.commit.counters, TIME_APPEND_NS, self.answers.now_ns - self.round_began_ns)
@@ -459,8 +471,7 @@ cdef class Turn:
         if was_appended:
             appended(&self.commit, self.answers.cores[batch.slot])
             counter_add(self.commit.counters, COUNT_BATCHES_APPENDED, 1)
-            counter_add(self.commit.counters, COUNT_RECORDS_APPENDED, batch.count)
-            counter_add(self.commit.counters, COUNT_BYTES_APPENDED, batch.length)
+            self.count_appended(self.answers.cores[batch.slot], batch.count, batch.length)
         counter_add(self.commit.counters, COUNT_PRODUCE_SLOW, 1)
         self.batches_done += 1
         self.batch += 1
@@ -515,8 +526,10 @@ cdef class Turn:
 
     # ---- partitions ----
 
-    def attach(self, PartitionState state) -> None:
+    def attach(self, PartitionState state, str topic) -> None:
         """From now on the turn appends to it, and it is in the partition table."""
+        cdef Meters meters = self.keep[4]
+        meters.name_topic(state.core.table_slot, state.core.slot.generation, topic)
         self.states[state.core.table_slot] = state
         self.answers.cores[state.core.table_slot] = &state.core
         if self.commit.failed_dirs >> state.core.slot.log_dir & 1:

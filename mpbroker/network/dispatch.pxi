@@ -58,6 +58,7 @@ cdef bint take_answers(Turn *t, RingRef *ring) noexcept nogil:
     for i in range(waiting):
         slot = ring_peek(ring, i)[0]
         take_answer(t, <ReplySlot *>&slot)
+    t.answers_waiting += waiting
     return ring_advance(ring, waiting) if waiting else False
 
 cdef void take_all_answers(Turn *t) noexcept nogil:

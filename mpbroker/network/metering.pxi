@@ -45,3 +45,14 @@ cdef void note_finished(Turn *t, Channel *c) noexcept nogil:
         note_api(page, ApiHistogram.RESPONSE_SEND_NS, t.clock_ns - c.dequeued_ns)
     note_api(page, ApiHistogram.TOTAL_NS, since(c.received_ns, t.clock_ns))
     note_api(page, ApiHistogram.REQUEST_BYTES, c.needed - c.body)
+
+cdef void note_size(Turn *t, Channel *c) noexcept nogil:
+    """A response begins to be written."""
+    cdef uint64_t size = c.answer.length
+    cdef uint32_t i
+    if c.answer.kind == SlotKind.SEND_PARTS:
+        size = 0
+        for i in range(c.answer.length):
+            size += parts_of(t, &c.answer)[i].length
+    if size > t.counters.counters[<int>Counter.COUNT_RESPONSE_BYTES_MAX]:
+        counter_set(t.counters, Counter.COUNT_RESPONSE_BYTES_MAX, size)

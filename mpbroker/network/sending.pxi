@@ -127,6 +127,7 @@ cdef void start_sending(Turn *t, Channel *c) noexcept nogil:
             return
         use_files(t, c)
     c.state = ChannelState.CHANNEL_SENDING
+    note_size(t, c)
     go_on_sending(t, c)
 
 cdef void go_on_sending(Turn *t, Channel *c) noexcept nogil:

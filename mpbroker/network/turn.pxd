@@ -102,6 +102,7 @@ cdef struct Turn:
     uint64_t fence_order_seen
     int16_t first_flexible[128] # per API key: first version with request header 2; 32767: none; -1: unknown key
     uint64_t now_ns
+    uint64_t answers_waiting    # found in the rings by this turn
     uint64_t clock_ns           # as now_ns, and later: when the last answer was written
     FileTable files
     Event *late                 # answers that came after their connection was closed

@@ -201,6 +201,8 @@ cdef void before_sleep(Turn *t) noexcept nogil:
         t.soon = True
     counter_set(t.counters, Counter.COUNT_ARENA_BYTES, t.arena.in_use_bytes)
     counter_set(t.counters, Counter.COUNT_QUEUED_REQUESTS, queued_here(t))
+    counter_set(t.counters, Counter.COUNT_RESPONSES_WAITING, t.answers_waiting)
+    t.answers_waiting = 0
 
 cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
     cdef epoll_event events[MOST_EVENTS]

@@ -4,6 +4,8 @@ from typing import Final, NamedTuple
 
 from typing_extensions import Buffer
 
+from mpbroker.records.errors import Fault
+
 BASE_OFFSET_AT: Final[int]
 BATCH_LENGTH_AT: Final[int]
 LENGTH_COUNTS_FROM: Final[int]
@@ -85,6 +87,7 @@ class WalkScan(NamedTuple):
     consecutive: bool
 
 def reason_text(reason: int) -> str: ...
+def fault_of(reason: str) -> Fault: ...
 def frame_at(data: Buffer, position: int, check_crc: bool = True) -> BatchFrame | None: ...
 def scan_batch(data: Buffer, max_message_bytes: int = 0x7FFFFFFF) -> BatchScan: ...
 def bench_scan(data: Buffer, rounds: int) -> tuple[int, float]: ...

@@ -7,7 +7,7 @@ instead and need no Python object. (Kafka: DefaultRecordBatch, KIP-98.)
 from time import perf_counter_ns
 from typing import NamedTuple
 
-from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.errors import CorruptBatch, Fault
 
 NO_PRODUCER_EPOCH = -1
 
@@ -34,6 +34,21 @@ _REASONS = {
     REASON_BATCH_END: "there are bytes behind the last record",
 }
 assert len(_REASONS) == COUNT_OF_REASONS
+
+_FAULTS = {
+    _REASONS[REASON_UNKNOWN_MAGIC]: Fault.INVALID_MAGIC,
+    _REASONS[REASON_OLD_MAGIC]: Fault.INVALID_MAGIC,
+    _REASONS[REASON_CRC]: Fault.INVALID_CRC,
+    _REASONS[REASON_BASE_OFFSET]: Fault.INVALID_OFFSET_OR_SEQUENCE,
+    _REASONS[REASON_COUNT]: Fault.INVALID_OFFSET_OR_SEQUENCE,
+    _REASONS[REASON_SEQUENCE]: Fault.INVALID_OFFSET_OR_SEQUENCE,
+    _REASONS[REASON_OFFSET_DELTA]: Fault.INVALID_OFFSET_OR_SEQUENCE,
+}
+
+
+def fault_of(str reason):
+    """The Fault that the words for a BatchReason mean."""
+    return _FAULTS.get(reason, Fault.OTHER)
 
 
 def reason_text(int reason) -> str:

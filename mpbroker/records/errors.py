@@ -3,6 +3,7 @@
 The codes are Kafka's (org.apache.kafka.common.protocol.Errors), the few that record data can earn.
 """
 
+from enum import Enum
 from typing import Final, NamedTuple
 
 CORRUPT_MESSAGE: Final = 2
@@ -36,11 +37,30 @@ class CorruptBatch(RecordsError):
         self.reason = reason
 
 
-class InvalidRecords(RecordsError):
-    """A produced batch is refused, as a whole, with a Kafka error code."""
+class Fault(Enum):
+    """What broker metrics tell apart among refused records (Kafka: LogValidator.MetricsRecorder)."""
 
-    def __init__(self, code: int, message: str, record_errors: tuple[RecordError, ...] = ()) -> None:
+    OTHER = 0
+    NO_KEY_COMPACTED = 1
+    INVALID_MAGIC = 2
+    INVALID_CRC = 3
+    INVALID_OFFSET_OR_SEQUENCE = 4
+
+
+class InvalidRecords(RecordsError):
+    """A produced batch is refused, as a whole, with a Kafka error code; `faults`: records of that fault."""
+
+    def __init__(
+        self,
+        code: int,
+        message: str,
+        record_errors: tuple[RecordError, ...] = (),
+        fault: Fault = Fault.OTHER,
+        faults: int = 1,
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.record_errors = record_errors
+        self.fault = fault
+        self.faults = faults

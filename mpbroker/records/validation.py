@@ -23,6 +23,7 @@ from mpbroker.records.batch import (
     BatchScan,
     WalkScan,
     correct_max_timestamp,
+    fault_of,
     scan_batch,
     scan_records,
 )
@@ -35,6 +36,7 @@ from mpbroker.records.errors import (
     MESSAGE_TOO_LARGE,
     UNSUPPORTED_COMPRESSION_TYPE,
     CompressionError,
+    Fault,
     InvalidRecords,
     RecordError,
 )
@@ -74,6 +76,8 @@ class ValidatedBatch(msgspec.Struct, frozen=True):
     base_sequence: int
     attributes: int
     rebuilt: bool
+    decompressed_bytes: int = 0
+    """What its records took besides the request while they were looked at."""
 
 
 def validate(data: Buffer, policy: TopicPolicy, *, now_ms: int, zstd_allowed: bool = True) -> ValidatedBatch:
@@ -99,20 +103,25 @@ def validate(data: Buffer, policy: TopicPolicy, *, now_ms: int, zstd_allowed: bo
     _check_records(stream, scan, walk, policy, now_ms)
     codec = Codec(scan.codec) if policy.compression is None else policy.compression
     if codec != scan.codec or not walk.consecutive:
-        return _rebuild(stream, scan, walk, policy, codec)
-    return _in_place(view, scan, walk, policy)
+        batch = _rebuild(stream, scan, walk, policy, codec)
+    else:
+        batch = _in_place(view, scan, walk, policy)
+    if scan.codec == Codec.NONE and not batch.rebuilt:
+        return batch
+    return msgspec.structs.replace(batch, decompressed_bytes=memoryview(stream).nbytes)
 
 
 def _invalid(reason: str, bad_record: int) -> InvalidRecords:
     if bad_record < 0:
-        return InvalidRecords(INVALID_RECORD, reason)
+        return InvalidRecords(INVALID_RECORD, reason, fault=fault_of(reason))
     error = RecordError(bad_record, reason)
-    return InvalidRecords(INVALID_RECORD, f"record {bad_record}: {reason}", (error,))
+    text = f"record {bad_record}: {reason}"
+    return InvalidRecords(INVALID_RECORD, text, (error,), fault_of(reason))
 
 
 def _refuse(scan: BatchScan) -> NoReturn:
     if scan.verdict == BATCH_CORRUPT:
-        raise InvalidRecords(CORRUPT_MESSAGE, scan.reason)
+        raise InvalidRecords(CORRUPT_MESSAGE, scan.reason, fault=fault_of(scan.reason))
     if scan.verdict == BATCH_TOO_LARGE:
         raise InvalidRecords(MESSAGE_TOO_LARGE, scan.reason)
     raise _invalid(scan.reason, scan.bad_record)
@@ -142,15 +151,18 @@ def _check_records(stream: Buffer, scan: BatchScan, walk: WalkScan, policy: Topi
         return
     append_time = scan.header_max_timestamp if stamped else None
     records = read_records(stream, scan.record_count, 0, scan.base_timestamp, append_time)
-    code, errors = INVALID_RECORD, []
+    code, errors, keyless = INVALID_RECORD, [], 0
     for index, record in enumerate(records):
         if policy.compact and record.key is None:
+            keyless += 1
             errors.append(RecordError(index, "Compacted topic cannot accept message without key."))
         elif (problem := _timestamp_problem(record, stamped, policy, now_ms)) is not None:
             errors.append(RecordError(index, problem))
             code = INVALID_TIMESTAMP
     if errors:
-        raise InvalidRecords(code, f"{len(errors)} records are refused: {errors[0].message}", tuple(errors))
+        text = f"{len(errors)} records are refused: {errors[0].message}"
+        fault = Fault.NO_KEY_COMPACTED if keyless else Fault.OTHER
+        raise InvalidRecords(code, text, tuple(errors), fault, max(keyless, 1))
 
 
 def _in_range(timestamp: int, policy: TopicPolicy, now_ms: int) -> bool:

@@ -9,12 +9,14 @@ ReplicaManager.appendRecords, ProduceRequest.validateRecords.)
 
 from __future__ import annotations
 
+import time
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.jobs import Append
 from mpbroker.handlers.metadata import Topic
+from mpbroker.handlers.topic_meters import batch_appended, partition_checked
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.slots import Batch
 from mpbroker.protocol.api_keys import ApiKey
@@ -122,7 +124,9 @@ class Production:
         topic = find_topic(self.exchange, data)
         answers = []
         for partition in data.partition_data:
+            started_ns = time.monotonic_ns()
             found = check(self.exchange, topic, partition)
+            self._count(topic, partition, found, time.monotonic_ns() - started_ns)
             if isinstance(found, Append):
                 answer = Answer(index=partition.index)
                 self.appends.append(found)
@@ -135,6 +139,19 @@ class Production:
                 name=data.name, topic_id=data.topic_id, partition_responses=answers
             )
         )
+
+    def _count(
+        self,
+        topic: Topic | ErrorCode,
+        data: ProduceRequest.PartitionProduceData,
+        found: Append | Problem,
+        spent_ns: int,
+    ) -> None:
+        image = topic.partitions.get(data.index) if isinstance(topic, Topic) else None
+        if image is not None:
+            size = len(data.records or b"")
+            meters = self.exchange.broker.meters
+            partition_checked(meters, self.exchange.version, image, size, found, spent_ns)
 
     def start(self) -> None:
         request = self.exchange.body
@@ -157,12 +174,14 @@ class Production:
         for answer, batch in zip(self.waiting, batches, strict=True):
             answer.error_code, answer.base_offset = batch.error, batch.base_offset
             answer.log_append_time_ms, answer.log_start_offset = batch.append_time_ms, batch.log_start_offset
+            batch_appended(self.exchange.broker.meters, batch)
         self.finish()
 
     def finish(self) -> None:
         if self.exchange.body.acks != 0:
             self.exchange.reply(self.response)
         elif any(p.error_code for t in self.response.responses for p in t.partition_responses):
+            self.exchange.count_errors(self.response)
             self.exchange.close()
         else:
             self.exchange.reply_nothing()

@@ -19,6 +19,7 @@ from mpbroker.handlers.broker import check_leader_epoch
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.metadata import Topic
 from mpbroker.handlers.readers import READ_COMMITTED, bound_of
+from mpbroker.handlers.topic_meters import partition_fetched
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.slots import Request, SlotFlag
@@ -165,9 +166,18 @@ class Fetch:
     def _reply(self, response: FetchResponse) -> None:
         """Or tells the client to come again later, without charging it for records that it does not get."""
         exchange = self.exchange
-        if exchange.broker.throttling.on and exchange.charge(self._size_of(response)):
-            response = FetchResponse()
-        exchange.reply(response)
+        throttled = exchange.broker.throttling.on and exchange.charge(self._size_of(response)) > 0
+        exchange.reply(FetchResponse() if throttled else response)
+        self._count(response, sent=not throttled)
+
+    def _count(self, response: FetchResponse, *, sent: bool) -> None:
+        meters = self.exchange.broker.meters
+        for asked, answered in zip(self.request.topics, response.responses, strict=True):
+            topic = self._topic(asked)
+            if isinstance(topic, Topic):
+                for one in answered.partitions:
+                    size = len(one.records or b"") if sent else 0
+                    partition_fetched(meters, topic, one.partition_index, one.error_code, size)
 
     def _size_of(self, response: FetchResponse) -> int:
         """As Kafka counts it: the body and its size field."""

@@ -1,0 +1,60 @@
+"""`mpbroker ctl metrics`: read from the broker's public region, without asking any process of it.
+
+So it works beside a jammed broker, and after a crash for as long as the region's file is there.
+"""
+
+import os
+import time
+from pathlib import Path
+
+from mpbroker.cli.control import ControlClient
+from mpbroker.cli.errors import CliError
+from mpbroker.cli.output import print_json, print_table
+from mpbroker.ipc.pointer import PUBLIC_NAME
+from mpbroker.metrics import catalogue, snapshot
+from mpbroker.metrics.families import Bean
+from shm.region import LayoutMismatch, Region, RegionUnavailable
+
+
+def show(
+    log_dirs: str | None, patterns: list[str], interval_s: float, file: Path | None, *, as_json: bool
+) -> None:
+    public = _attach(file or ControlClient.find(log_dirs).path.with_name(PUBLIC_NAME))
+    before = None
+    if interval_s > 0 and public.owner_is_alive():
+        before = snapshot.take(public)
+        time.sleep(interval_s)
+    now = snapshot.take(public)
+    found = catalogue.beans(now, before, catalogue.matcher(patterns))
+    if as_json:
+        print_json({bean.name: bean.attributes for bean in found})
+        return
+    if not now.alive:
+        print(f"the broker (pid {public.owner_pid}) does not run any more; these are its last counts")
+    print_table(["metric", "attribute", "value"], _rows(found))
+
+
+def _attach(path: Path) -> Region:
+    try:
+        return snapshot.attach(path)
+    except RegionUnavailable as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise CliError(f"{path} cannot be read ({reason}): no broker runs, or another user's") from error
+    except LayoutMismatch as error:
+        raise CliError(str(error)) from error
+
+
+def _rows(found: list[Bean]) -> list[tuple[str, str, str]]:
+    return [
+        (bean.name if first else "", name, _number(value))
+        for bean in found
+        for first, (name, value) in _numbered(bean.attributes)
+    ]
+
+
+def _numbered(attributes: dict[str, float]) -> list[tuple[bool, tuple[str, float]]]:
+    return [(i == 0, item) for i, item in enumerate(attributes.items())]
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value == int(value) else f"{value:.3f}"

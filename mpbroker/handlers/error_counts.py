@@ -1,0 +1,65 @@
+"""How often a response says each error code: what ErrorsPerSec counts (Kafka: AbstractResponse.errorCounts).
+
+Every `error_code` of a response counts, in whatever struct it stands. Where they stand is worked out once per
+class.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeAlias
+
+from mpbroker.protocol.messages import Message
+
+Walk: TypeAlias = Callable[[Any, dict[int, int]], None]
+
+CODE = "error_code"
+
+
+def error_counts(response: Message) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    walk = _walk_of(type(response))
+    if walk is not None:
+        walk(response, counts)
+    return counts
+
+
+@cache
+def _walk_of(cls: type[Message]) -> Walk | None:
+    """Adds up the codes of an instance and all that is in it; None if none can be there."""
+    has_code = CODE in cls.__struct_fields__
+    inner: list[tuple[str, bool, Walk]] = []
+    for name, hint in typing.get_type_hints(cls).items():
+        element, many = _message_in(hint)
+        walk = _walk_of(element) if element is not None else None
+        if walk is not None:
+            inner.append((name, many, walk))
+    if not has_code and not inner:
+        return None
+
+    def walk_all(message: Any, counts: dict[int, int]) -> None:
+        if has_code:
+            counts[message.error_code] = counts.get(message.error_code, 0) + 1
+        for name, many, walk in inner:
+            value = getattr(message, name)
+            for one in (value or ()) if many else (value,) if value is not None else ():
+                walk(one, counts)
+
+    return walk_all
+
+
+def _message_in(hint: Any) -> tuple[type[Message] | None, bool]:
+    """The struct that a field holds, and whether it is a list of them."""
+    for option in typing.get_args(hint) if typing.get_origin(hint) is not list else (hint,):
+        if typing.get_origin(option) is list:
+            (element,) = typing.get_args(option)
+            return (element if _is_message(element) else None), True
+        if _is_message(option):
+            return option, False
+    return (hint if _is_message(hint) else None), False
+
+
+def _is_message(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Message)

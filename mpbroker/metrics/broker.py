@@ -1,0 +1,232 @@
+"""Handler pool, topics, purgatories, quotas; and what this broker has that Kafka has not.
+
+(Kafka: KafkaRequestHandler.scala, BrokerTopicMetrics.java, DelayedOperation.scala, ClientQuotaManager.scala.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mpbroker.ipc.counters import Counter, Histogram
+from mpbroker.ipc.meters import TopicMeter
+from mpbroker.ipc.topology import (
+    CONTROL_HANDLER,
+    HANDLERS,
+    LOG,
+    PROCESSES,
+    PROCESSORS,
+    SUPERVISOR,
+    is_processor,
+    name_of,
+)
+from mpbroker.metrics.families import Bean, View, family, value
+
+HANDLER_POOL = "kafka.server:type=KafkaRequestHandlerPool,name="
+TOPICS = "kafka.server:type=BrokerTopicMetrics,name="
+PURGATORY = "kafka.server:type=DelayedOperationPurgatory,name="
+OURS = "mpbroker:type="
+DATA_HANDLERS = tuple(h for h in HANDLERS if h != CONTROL_HANDLER)
+
+
+@family(
+    HANDLER_POOL + "[ControlPlane]RequestHandlerAvgIdlePercent",
+    "gauge",
+    "Mean over the handlers of the part of their time that they sleep.",
+)
+def handler_idle(view: View) -> Iterator[Bean]:
+    for prefix, handlers in (("", DATA_HANDLERS), ("ControlPlane", (CONTROL_HANDLER,))):
+        if shares := [view.share(Counter.COUNT_IDLE_NS, h) for h in view.now.serving(handlers)]:
+            yield value(f"{HANDLER_POOL}{prefix}RequestHandlerAvgIdlePercent", sum(shares) / len(shares))
+
+
+METER_NAMES = {
+    TopicMeter.MESSAGES_IN: "MessagesInPerSec",
+    TopicMeter.BYTES_IN: "BytesInPerSec",
+    TopicMeter.BYTES_OUT: "BytesOutPerSec",
+    TopicMeter.BYTES_REJECTED: "BytesRejectedPerSec",
+    TopicMeter.FAILED_PRODUCE: "FailedProduceRequestsPerSec",
+    TopicMeter.FAILED_FETCH: "FailedFetchRequestsPerSec",
+    TopicMeter.TOTAL_PRODUCE: "TotalProduceRequestsPerSec",
+    TopicMeter.TOTAL_FETCH: "TotalFetchRequestsPerSec",
+    TopicMeter.PRODUCE_CONVERSIONS: "ProduceMessageConversionsPerSec",
+    TopicMeter.FETCH_CONVERSIONS: "FetchMessageConversionsPerSec",
+    TopicMeter.NO_KEY_COMPACTED: "NoKeyCompactedTopicRecordsPerSec",
+    TopicMeter.INVALID_MAGIC: "InvalidMagicNumberRecordsPerSec",
+    TopicMeter.INVALID_CRC: "InvalidMessageCrcRecordsPerSec",
+    TopicMeter.INVALID_OFFSET_OR_SEQUENCE: "InvalidOffsetOrSequenceRecordsPerSec",
+}
+# Nobody replicates from this broker.
+REPLICATION = (
+    "ReplicationBytesInPerSec",
+    "ReplicationBytesOutPerSec",
+    "ReassignmentBytesInPerSec",
+    "ReassignmentBytesOutPerSec",
+)
+
+
+@family(
+    TOPICS + f"<{'|'.join(METER_NAMES.values())}>",
+    "meter",
+    "Of all topics together. Total and failed requests count once for each partition, as in Kafka; bytes in "
+    "are as stored; batches sent twice by an idempotent producer count in neither messages nor bytes.",
+)
+def all_topics(view: View) -> Iterator[Bean]:
+    for meter, name in METER_NAMES.items():
+        earlier = view.before.all_topics[meter] if view.before is not None else None
+        yield Bean(TOPICS + name, view.rates(view.now.all_topics[meter], earlier))
+
+
+@family(
+    TOPICS + "<the same>,topic=<topic>",
+    "meter",
+    "Of one topic, from its first count to its deletion.",
+)
+def per_topic(view: View) -> Iterator[Bean]:
+    for topic, counts in sorted(view.now.topics.items()):
+        before = None
+        if view.before is not None:
+            before = view.before.topics.get(topic, [0] * TopicMeter.TOPIC_METERS)
+        for meter, name in METER_NAMES.items():
+            if counts[meter]:
+                earlier = before[meter] if before is not None else None
+                yield Bean(f"{TOPICS}{name},topic={topic}", view.rates(counts[meter], earlier))
+
+
+@family(TOPICS + f"<{'|'.join(REPLICATION)}>", "meter", "Always 0: there are no replicas.")
+def replication(view: View) -> Iterator[Bean]:
+    for name in REPLICATION:
+        yield Bean(TOPICS + name, view.rates(0, 0))
+
+
+@family(
+    PURGATORY + "<PurgatorySize|NumDelayedOperations>,delayedOperation=<Produce|Fetch>",
+    "gauge",
+    "Fetch: partitions waited for, and fetches that wait. Produce: what waits for its commit round.",
+)
+def purgatories(view: View) -> Iterator[Bean]:
+    for operation, size, waiting, where in (
+        ("Fetch", Counter.COUNT_FETCHES_WATCHED, Counter.COUNT_FETCHES_DELAYED, HANDLERS),
+        ("Produce", Counter.COUNT_PRODUCES_DELAYED, Counter.COUNT_PRODUCES_DELAYED, (LOG,)),
+    ):
+        serving = view.now.serving(where)
+        yield value(f"{PURGATORY}PurgatorySize,delayedOperation={operation}", view.total(size, serving))
+        yield value(
+            f"{PURGATORY}NumDelayedOperations,delayedOperation={operation}", view.total(waiting, serving)
+        )
+
+
+@family(
+    "kafka.server:type=<DelayedFetchMetrics,name=ExpiresPerSec,fetcherType=consumer"
+    "|DelayedProduceMetrics,name=ExpiresPerSec>",
+    "meter",
+    "Fetches answered because their time was up, produce requests that timed out.",
+)
+def expirations(view: View) -> Iterator[Bean]:
+    fetch = "kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec,fetcherType=consumer"
+    yield view.meter(fetch, Counter.COUNT_FETCHES_EXPIRED, HANDLERS)
+    produce = "kafka.server:type=DelayedProduceMetrics,name=ExpiresPerSec"
+    yield view.meter(produce, Counter.COUNT_PRODUCES_EXPIRED, (LOG,))
+
+
+THROTTLED = {
+    "Produce": Counter.COUNT_THROTTLED_PRODUCE,
+    "Fetch": Counter.COUNT_THROTTLED_FETCH,
+    "Request": Counter.COUNT_THROTTLED_REQUEST,
+    "ControllerMutation": Counter.COUNT_THROTTLED_MUTATION,
+}
+
+
+@family(
+    f"kafka.server:type=<{'|'.join(THROTTLED)}> queue-size",
+    "gauge",
+    "Channels that a quota keeps muted now.",
+)
+def throttled(view: View) -> Iterator[Bean]:
+    for kind, counter in THROTTLED.items():
+        muted = view.total(counter, view.now.serving(PROCESSORS))
+        yield Bean(f"kafka.server:type={kind}", {"queue-size": muted})
+
+
+@family(
+    "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs",
+    "histogram (ms)",
+    "Commit rounds: what waits is synced to disk together.",
+)
+def flushes(view: View) -> Iterator[Bean]:
+    shown = view.now.distributions[LOG][Histogram.TIME_COMMIT_NS]
+    yield Bean("kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs", shown.attributes(1e6))
+
+
+@family(
+    "kafka.server:type=ReplicaManager,name=<PartitionCount|LeaderCount>",
+    "gauge",
+    "Partitions of this broker, which leads them all.",
+)
+def partitions(view: View) -> Iterator[Bean]:
+    for name in ("PartitionCount", "LeaderCount"):
+        count = view.now.get(LOG, Counter.COUNT_PARTITIONS)
+        yield value(f"kafka.server:type=ReplicaManager,name={name}", count)
+
+
+# What a process of ours counts, by the name in its bean.
+PER_PROCESS = {
+    "turns-total": Counter.COUNT_WAKEUPS,
+    "requests-total": Counter.COUNT_REQUESTS,
+    "errors-total": Counter.COUNT_ERRORS,
+    "ring-full-total": Counter.COUNT_RING_FULL,
+    "memory-full-total": Counter.COUNT_MEMORY_FULL,
+    "idle-time-ns-total": Counter.COUNT_IDLE_NS,
+    "arena-bytes": Counter.COUNT_ARENA_BYTES,
+    "fences-total": Counter.COUNT_FENCES,
+}
+
+
+@family(
+    OURS + "Process,name=<role> <attribute>",
+    "total, gauge",
+    f"{', '.join(PER_PROCESS)} and heartbeat-age-ms of each process.",
+)
+def processes(view: View) -> Iterator[Bean]:
+    for process in view.now.serving(range(PROCESSES)):
+        found: dict[str, float] = {
+            name: view.now.get(process, counter) for name, counter in PER_PROCESS.items()
+        }
+        if is_processor(process):
+            found["connections"] = view.now.get(process, Counter.COUNT_CONNECTIONS_CREATED) - view.now.get(
+                process, Counter.COUNT_CONNECTIONS_CLOSED
+            )
+        yield Bean(f"{OURS}Process,name={name_of(process)}", found)
+
+
+@family(
+    OURS + "Log <attribute>",
+    "total, histogram",
+    "batches, duplicates, commit rounds, segments rolled; batches of a round, time of its appends (ms).",
+)
+def log_process(view: View) -> Iterator[Bean]:
+    totals = {
+        "batches-total": Counter.COUNT_BATCHES_APPENDED,
+        "duplicates-total": Counter.COUNT_DUPLICATES,
+        "commit-rounds-total": Counter.COUNT_COMMIT_ROUNDS,
+        "segments-rolled-total": Counter.COUNT_SEGMENTS_ROLLED,
+    }
+    yield Bean(f"{OURS}Log", {name: view.now.get(LOG, counter) for name, counter in totals.items()})
+    batches = view.now.distributions[LOG][Histogram.BATCHES_PER_ROUND]
+    yield Bean(f"{OURS}Log,name=BatchesPerRound", batches.attributes(1))
+    appends = view.now.distributions[LOG][Histogram.TIME_APPEND_NS]
+    yield Bean(f"{OURS}Log,name=AppendTimeMs", appends.attributes(1e6))
+
+
+@family(
+    OURS + "Broker <attribute>",
+    "gauge, total",
+    "uptime-s; restarts-total, children replaced; lost-pages-total, pages of counters for which the tmpfs "
+    "had no room.",
+)
+def whole(view: View) -> Iterator[Bean]:
+    found = {
+        "uptime-s": view.now.uptime_s,
+        "restarts-total": view.now.get(SUPERVISOR, Counter.COUNT_RESTARTS),
+        "lost-pages-total": view.now.lost,
+    }
+    yield Bean(f"{OURS}Broker", found)

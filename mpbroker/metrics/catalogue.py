@@ -1,0 +1,36 @@
+"""All metrics there are: what is registered by the modules named here, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+
+from mpbroker.metrics import broker, network, requests
+from mpbroker.metrics.families import Bean, Family, View, families
+from mpbroker.metrics.snapshot import Snapshot
+
+REGISTERED = (broker, network, requests)
+
+
+def beans(
+    now: Snapshot, before: Snapshot | None = None, wanted: Callable[[str], bool] = lambda _name: True
+) -> list[Bean]:
+    """Every bean whose name is wanted, by name; attributes of one name from several families together."""
+    view = View(now, before)
+    found: dict[str, dict[str, float]] = {}
+    for one in families():
+        for bean in one.make(view):
+            if wanted(bean.name):
+                found.setdefault(bean.name, {}).update(bean.attributes)
+    return [Bean(name, attributes) for name, attributes in sorted(found.items())]
+
+
+def matcher(patterns: list[str]) -> Callable[[str], bool]:
+    """Names that contain one of the texts or, with * or ?, match one of the patterns; all without any."""
+    whole = [p if any(c in p for c in "*?[") else f"*{p}*" for p in patterns]
+    return lambda name: not whole or any(fnmatchcase(name, pattern) for pattern in whole)
+
+
+def table() -> list[Family]:
+    """The rows of docs/METRICS.md."""
+    return families()

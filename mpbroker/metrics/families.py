@@ -1,0 +1,92 @@
+"""What a metric is made of: beans with attributes, grouped into families that are registered once.
+
+A family is one row of docs/METRICS.md and a function from what was read to its beans. Names are Kafka's
+ObjectNames. Rates need two looks: `View` has the earlier one if there was one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mpbroker.ipc.counters import Counter
+from mpbroker.metrics.snapshot import NS, Snapshot
+
+
+class Bean(NamedTuple):
+    """A named object of JMX, as a client of Kafka's metrics knows it."""
+
+    name: str
+    attributes: dict[str, float]
+
+
+class View:
+    """What is to be shown: `now`, and `before` if rates are to be of the time between."""
+
+    def __init__(self, now: Snapshot, before: Snapshot | None = None) -> None:
+        self.now = now
+        self.before = before
+        self.seconds = (now.now_ns - before.now_ns) / NS if before is not None else 0.0
+
+    def total(self, counter: int, processes: Sequence[int]) -> int:
+        return sum(self.now.get(p, counter) for p in processes)
+
+    def earlier(self, counter: int, processes: Sequence[int]) -> int | None:
+        """The total as it was before; None if nobody looked."""
+        return None if self.before is None else sum(self.before.get(p, counter) for p in processes)
+
+    def rates(self, count: float, before: float | None) -> dict[str, float]:
+        """Kafka's attributes of a meter, and the rate between the two looks."""
+        found = {"Count": count, "MeanRate": count / self.now.uptime_s}
+        if before is not None and self.seconds > 0:
+            found["IntervalRate"] = max(count - before, 0) / self.seconds
+        return found
+
+    def meter(self, name: str, counter: int, processes: Sequence[int]) -> Bean:
+        return Bean(name, self.rates(self.total(counter, processes), self.earlier(counter, processes)))
+
+    def share(self, counter: int, process: int) -> float:
+        """Which part of its time, between the looks or else since its start, a process counted as that."""
+        spent, passed_ns = self.now.get(process, counter), 0
+        if self.before is not None and self.seconds > 0:
+            spent -= self.before.get(process, counter)
+            passed_ns = self.now.now_ns - self.before.now_ns
+        else:
+            passed_ns = self.now.now_ns - self.now.get(process, Counter.COUNT_STARTED_NS)
+        return min(max(spent / passed_ns, 0.0), 1.0) if passed_ns > 0 else 1.0
+
+
+Make = Callable[[View], Iterator[Bean]]
+
+
+@dataclass(frozen=True)
+class Family:
+    """`pattern`: the beans' names with <variable> parts; `kind`: meter, histogram, gauge or total."""
+
+    pattern: str
+    kind: str
+    meaning: str
+    make: Make
+
+
+_families: list[Family] = []
+
+
+def family(pattern: str, kind: str, meaning: str) -> Callable[[Make], Make]:
+    """Registers the function that makes the beans of a family."""
+
+    def register(make: Make) -> Make:
+        _families.append(Family(pattern, kind, meaning, make))
+        return make
+
+    return register
+
+
+def families() -> list[Family]:
+    """All that are registered, in the order of their names."""
+    return sorted(_families, key=lambda one: one.pattern)
+
+
+def value(name: str, number: float) -> Bean:
+    return Bean(name, {"Value": number})

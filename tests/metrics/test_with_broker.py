@@ -1,0 +1,384 @@
+"""Counters against what a client really did, and the stages of a request against its total."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+
+import psutil
+import pytest
+
+from mpbroker.ipc.meters import ApiHistogram
+from mpbroker.metrics.snapshot import Distribution
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.records.builder import build_batch
+from mpbroker.records.compression import Codec
+from mpbroker.records.record import NewRecord
+from ops.bench.brokers import ROOT, Mpbroker
+from tests.clients.tools import eventually
+from tests.metrics.conftest import Client, Meter
+
+REQUESTS = "kafka.network:type=RequestMetrics,name="
+TOPICS = "kafka.server:type=BrokerTopicMetrics,name="
+STAGES = (
+    ApiHistogram.REQUEST_QUEUE_NS,
+    ApiHistogram.LOCAL_NS,
+    ApiHistogram.REMOTE_NS,
+    ApiHistogram.RESPONSE_QUEUE_NS,
+    ApiHistogram.RESPONSE_SEND_NS,
+)
+PRODUCE_VERSION, FETCH_VERSION = 7, 12
+PARKED_MS = 120
+
+
+@pytest.fixture
+def topic(client: Client) -> str:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    create(client, name)
+    return name
+
+
+def create(client: Client, name: str, partitions: int = 1, **config: str) -> None:
+    wanted = m.CreateTopicsRequest.CreatableTopic(
+        name,
+        partitions,
+        1,
+        [],
+        [m.CreateTopicsRequest.CreatableTopicConfig(key.replace("_", "."), v) for key, v in config.items()],
+    )
+    answer = client.call(ApiKey.CREATE_TOPICS, 5, m.CreateTopicsRequest([wanted], 10_000))
+    assert answer.topics[0].error_code == 0
+
+
+def batch(count: int = 1, value: bytes = b"x" * 100, codec: Codec = Codec.NONE) -> bytes:
+    return bytes(build_batch([NewRecord(value) for _ in range(count)], codec=codec))
+
+
+def produce(topic: str, data: bytes, acks: int = -1, partition: int = 0) -> m.ProduceRequest:
+    return m.ProduceRequest(
+        None,
+        acks,
+        10_000,
+        [
+            m.ProduceRequest.TopicProduceData(
+                topic, partition_data=[m.ProduceRequest.PartitionProduceData(partition, data)]
+            )
+        ],
+    )
+
+
+def fetch(topic: str, offset: int, wait_ms: int = 0) -> m.FetchRequest:
+    wanted = m.FetchRequest.FetchPartition(0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    return m.FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        session_epoch=-1,
+        topics=[m.FetchRequest.FetchTopic(topic, partitions=[wanted])],
+    )
+
+
+def stages(meter: Meter, key: int) -> tuple[int, dict[int, Distribution]]:
+    """(requests that ended, histograms) of an API."""
+    found = meter.take().apis.get(key)
+    if found is None:
+        return 0, {}
+    return sum(found.versions.values()), dict(enumerate(found.histograms))
+
+
+def took(meter: Meter, key: int, before: tuple[int, dict[int, Distribution]], count: int) -> dict[int, int]:
+    """Nanoseconds by stage of the `count` requests since `before`."""
+    eventually(lambda: stages(meter, key)[0] >= before[0] + count, "the requests have ended")
+    after = stages(meter, key)
+    assert after[0] == before[0] + count
+    empty = Distribution([0] * 252, 0, 0)
+    return {h: d.total - before[1].get(h, empty).total for h, d in after[1].items()}
+
+
+def assert_adds_up(spent: dict[int, int]) -> None:
+    assert sum(spent[stage] for stage in STAGES) == spent[ApiHistogram.TOTAL_NS] > 0
+
+
+# ---- the stages
+
+
+def test_stages_of_a_durable_produce(client: Client, meter: Meter, topic: str) -> None:
+    before = stages(meter, ApiKey.PRODUCE)
+    client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, batch()))
+    spent = took(meter, ApiKey.PRODUCE, before, 1)
+    assert_adds_up(spent)
+    assert spent[ApiHistogram.REMOTE_NS] > 0, "the log process and the disk took time"
+    assert spent[ApiHistogram.RESPONSE_SEND_NS] > 0
+    assert spent[ApiHistogram.REQUEST_QUEUE_NS] > 0
+
+
+def test_stages_of_the_slow_path(client: Client, meter: Meter, topic: str) -> None:
+    before = stages(meter, ApiKey.PRODUCE)
+    client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, batch(50, codec=Codec.GZIP)))
+    spent = took(meter, ApiKey.PRODUCE, before, 1)
+    assert_adds_up(spent)
+    assert spent[ApiHistogram.LOCAL_NS] > 10_000, "decompressing is the handler's own time"
+    assert spent[ApiHistogram.REMOTE_NS] > 0
+    assert spent[ApiHistogram.TEMPORARY_BYTES] > 50 * 100
+
+
+def test_stages_of_a_parked_fetch(client: Client, meter: Meter, topic: str) -> None:
+    before = stages(meter, ApiKey.FETCH)
+    client.call(ApiKey.FETCH, FETCH_VERSION, fetch(topic, 0, wait_ms=PARKED_MS))
+    spent = took(meter, ApiKey.FETCH, before, 1)
+    assert_adds_up(spent)
+    assert spent[ApiHistogram.REMOTE_NS] > PARKED_MS * 900_000, "it waited in the purgatory"
+    assert spent[ApiHistogram.LOCAL_NS] < PARKED_MS * 500_000
+
+
+def test_stages_of_an_admin_request(client: Client, meter: Meter) -> None:
+    before = stages(meter, ApiKey.CREATE_TOPICS)
+    create(client, f"t-{uuid.uuid4().hex[:8]}")
+    spent = took(meter, ApiKey.CREATE_TOPICS, before, 1)
+    assert_adds_up(spent)
+    assert spent[ApiHistogram.REMOTE_NS] > 0, "the coordinator decided"
+    before = stages(meter, ApiKey.METADATA)
+    client.call(ApiKey.METADATA, 9, m.MetadataRequest([]))
+    spent = took(meter, ApiKey.METADATA, before, 1)
+    assert_adds_up(spent)
+    assert spent[ApiHistogram.LOCAL_NS] > 0
+    assert spent[ApiHistogram.REMOTE_NS] == 0, "nobody else was asked"
+
+
+def test_stages_without_acks(client: Client, meter: Meter, topic: str) -> None:
+    before = stages(meter, ApiKey.PRODUCE)
+    client.send(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, batch(), acks=0))
+    spent = took(meter, ApiKey.PRODUCE, before, 1)
+    assert_adds_up(spent)
+    assert spent[ApiHistogram.RESPONSE_SEND_NS] == 0, "nothing was sent"
+
+
+# ---- counts
+
+
+def test_requests_bytes_and_errors(client: Client, meter: Meter, topic: str) -> None:
+    def counted() -> tuple[float, ...]:
+        prefix, request = f"{REQUESTS}ErrorsPerSec,request=Produce,error=", f"version={PRODUCE_VERSION}"
+        return (
+            meter.get(f"{REQUESTS}RequestsPerSec,request=Produce,{request}"),
+            meter.get(prefix + "NONE"),
+            meter.get(prefix + "UNKNOWN_TOPIC_OR_PARTITION"),
+            meter.get(prefix + "CORRUPT_MESSAGE"),
+            meter.get(f"{TOPICS}TotalProduceRequestsPerSec,topic={topic}"),
+            meter.get(f"{TOPICS}MessagesInPerSec,topic={topic}"),
+            meter.get(f"{TOPICS}BytesInPerSec,topic={topic}"),
+            meter.get(f"{TOPICS}InvalidMessageCrcRecordsPerSec,topic={topic}"),
+            meter.get(f"{TOPICS}MessagesInPerSec"),
+            meter.get(f"{TOPICS}BytesInPerSec"),
+        )
+
+    def request_bytes() -> float:
+        found = meter.take().apis[ApiKey.PRODUCE].histograms[ApiHistogram.REQUEST_BYTES]
+        return found.total
+
+    client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce("nowhere", batch()))
+    ended = stages(meter, ApiKey.PRODUCE)[0]
+    eventually(lambda: stages(meter, ApiKey.PRODUCE)[0] >= ended, "the first request has ended")
+    before, body_before, sent_before = counted(), request_bytes(), client.body_bytes
+    good, three = batch(), batch(3)
+    broken = bytearray(good)
+    broken[-1] ^= 1
+    for _ in range(20):
+        client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, good))
+    client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, three, acks=1))
+    for _ in range(4):
+        client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce("nowhere", good))
+    refused = client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, bytes(broken)))
+    assert refused.responses[0].partition_responses[0].error_code == ErrorCode.CORRUPT_MESSAGE
+    eventually(lambda: counted()[0] >= before[0] + 26, "all requests have ended")
+    assert [now - then for now, then in zip(counted(), before, strict=True)] == [
+        26,
+        21,
+        4,
+        1,
+        22,
+        23,
+        20 * len(good) + len(three),
+        1,
+        23,
+        20 * len(good) + len(three),
+    ]
+    assert request_bytes() - body_before == client.body_bytes - sent_before
+
+
+def test_fetched_bytes_and_failures(client: Client, meter: Meter, topic: str) -> None:
+    data = batch(2)
+    client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, data))
+    before = stages(meter, ApiKey.FETCH)[0]
+    for _ in range(3):
+        client.call(ApiKey.FETCH, FETCH_VERSION, fetch(topic, 0))
+    answer = client.call(ApiKey.FETCH, FETCH_VERSION, fetch(topic, 999))
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    eventually(lambda: stages(meter, ApiKey.FETCH)[0] >= before + 4, "all fetches have ended")
+    assert meter.get(f"{TOPICS}BytesOutPerSec,topic={topic}") == 3 * len(data)
+    assert meter.get(f"{TOPICS}TotalFetchRequestsPerSec,topic={topic}") == 4
+    assert meter.get(f"{TOPICS}FailedFetchRequestsPerSec,topic={topic}") == 0
+    assert meter.get(f"{REQUESTS}ErrorsPerSec,request=Fetch,error=OFFSET_OUT_OF_RANGE") >= 1
+    assert meter.get(f"{REQUESTS}TotalTimeMs,request=FetchConsumer") == meter.get(
+        f"{REQUESTS}TotalTimeMs,request=Fetch"
+    )
+
+
+def test_an_error_without_acks_is_counted_though_nobody_is_told(broker: Mpbroker, meter: Meter) -> None:
+    name = f"{REQUESTS}ErrorsPerSec,request=Produce,error=UNKNOWN_TOPIC_OR_PARTITION"
+    before = meter.get(name)
+    client = Client(broker)
+    client.send(ApiKey.PRODUCE, PRODUCE_VERSION, produce("nowhere", batch(), acks=0))
+    assert client.is_closed()
+    client.close()
+    assert meter.get(name) == before + 1
+
+
+def test_records_refused_and_rebuilt(client: Client, meter: Meter) -> None:
+    compacted, squeezed = f"c-{uuid.uuid4().hex[:8]}", f"z-{uuid.uuid4().hex[:8]}"
+    create(client, compacted, cleanup_policy="compact")
+    create(client, squeezed, compression_type="zstd")
+    client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(compacted, batch(3)))
+    assert meter.get(f"{TOPICS}NoKeyCompactedTopicRecordsPerSec,topic={compacted}") == 3
+    assert meter.get(f"{TOPICS}FailedProduceRequestsPerSec,topic={compacted}") == 1
+    client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(squeezed, batch(7)))
+    assert meter.get(f"{TOPICS}ProduceMessageConversionsPerSec,topic={squeezed}") == 7
+    assert meter.get(f"{REQUESTS}MessageConversionsTimeMs,request=Produce", "Max") > 0
+
+
+def test_clients_by_their_software(broker: Mpbroker, meter: Meter) -> None:
+    version = uuid.uuid4().hex[:8]
+
+    def connections() -> float:
+        found = meter.beans(f"clientSoftwareName=teststrument,clientSoftwareVersion={version}")
+        return sum(attributes["connections"] for attributes in found.values())
+
+    clients = [Client(broker) for _ in range(3)]
+    for client in clients:
+        client.call(ApiKey.API_VERSIONS, 3, m.ApiVersionsRequest("teststrument", version))
+    assert connections() == 3
+    clients.pop().close()
+    eventually(lambda: connections() == 2, "one has gone")
+    for client in clients:
+        client.close()
+    eventually(lambda: connections() == 0, "all have gone")
+
+
+def test_a_parked_fetch_is_in_the_purgatory(client: Client, meter: Meter, topic: str) -> None:
+    size = "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations,delayedOperation=Fetch"
+    asking = threading.Thread(
+        target=client.call, args=(ApiKey.FETCH, FETCH_VERSION, fetch(topic, 0, wait_ms=3000))
+    )
+    asking.start()
+    eventually(lambda: meter.get(size, "Value") == 1, "the fetch is parked")
+    other = f"{TOPICS}TotalFetchRequestsPerSec,topic={topic}"
+    asking.join()
+    assert meter.get(other) == 1
+    eventually(lambda: meter.get(size, "Value") == 0, "it is answered")
+
+
+# ---- the command
+
+
+def metrics_command(broker: Mpbroker, *arguments: str) -> dict[str, dict[str, float]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "mpbroker", "ctl", "metrics", "--json", *arguments],
+        capture_output=True,
+        env=broker.environment(),
+        cwd=ROOT,
+        timeout=30,
+        check=True,
+    )
+    found: dict[str, dict[str, float]] = json.loads(done.stdout)
+    return found
+
+
+def test_the_command_reads_a_broker_of_which_every_process_stands_still(
+    own_broker: Mpbroker,
+) -> None:
+    client = Client(own_broker)
+    create(client, "jam")
+    client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce("jam", batch()))
+    client.close()
+    tree = own_broker.tree().members()
+    for member in tree:
+        member.send_signal(signal.SIGSTOP)
+    try:
+        found = metrics_command(own_broker, "-f", "BrokerTopicMetrics", "--interval", "0")
+    finally:
+        for member in reversed(tree):
+            member.send_signal(signal.SIGCONT)
+    assert found[f"{TOPICS}MessagesInPerSec,topic=jam"]["Count"] == 1
+    assert all(name.startswith("kafka.server:type=BrokerTopicMetrics") for name in found)
+
+
+def test_the_command_reads_what_a_dead_broker_has_left(own_broker: Mpbroker) -> None:
+    client = Client(own_broker)
+    create(client, "dead")
+    for _ in range(3):
+        client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce("dead", batch()))
+    members = own_broker.tree().members()
+    for member in members:
+        member.kill()
+    assert own_broker.process is not None
+    own_broker.process.wait()
+    psutil.wait_procs(members, timeout=10)
+    file = str(own_broker.runtime_dir / "public")
+    found = metrics_command(own_broker, "--file", file)
+    assert found[f"{TOPICS}MessagesInPerSec,topic=dead"]["Count"] == 3
+    assert found[f"{REQUESTS}RequestsPerSec,request=Produce,version={PRODUCE_VERSION}"]["Count"] == 3
+
+
+def test_rates_of_an_interval(broker: Mpbroker, client: Client, meter: Meter, topic: str) -> None:
+    stop = threading.Event()
+
+    def load() -> None:
+        while not stop.is_set():
+            client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, batch()))
+
+    loading = threading.Thread(target=load)
+    loading.start()
+    try:
+        found = metrics_command(broker, "--interval", "0.5")
+    finally:
+        stop.set()
+        loading.join()
+    name = f"{TOPICS}MessagesInPerSec,topic={topic}"
+    rate, count = found[name]["IntervalRate"], meter.get(name)
+    assert 0 < rate * 0.4 < count
+    selector = found["kafka.server:type=socket-server-metrics,networkProcessor=0"]
+    assert selector["response-rate"] == pytest.approx(rate, rel=0.2)
+    idle = found["kafka.network:type=SocketServer,name=NetworkProcessorAvgIdlePercent"]["Value"]
+    assert 0 < idle < 1
+
+
+def test_counts_outlive_the_processes_that_counted(own_broker: Mpbroker) -> None:
+    meter, client = Meter(own_broker), Client(own_broker)
+    create(client, "kept")
+    for _ in range(5):
+        client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce("kept", batch()))
+    count = f"{REQUESTS}RequestsPerSec,request=Produce,version={PRODUCE_VERSION}"
+    eventually(lambda: meter.get(count) == 5, "all five have ended")
+    victims = [p for p in own_broker.tree().members() if "processor" in " ".join(p.cmdline())]
+    assert victims
+    for victim in victims:
+        os.kill(victim.pid, signal.SIGKILL)
+    assert client.is_closed()
+
+    def served() -> bool:
+        again = Client(own_broker)
+        again.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce("kept", batch()))
+        again.close()
+        return True
+
+    served()
+    eventually(lambda: meter.get(count) == 6, "the successor goes on counting")
+    connections = "kafka.server:type=socket-server-metrics,networkProcessor=0"
+    eventually(lambda: meter.get(connections, "connection-count") == 0, "the dead one's are gone")
