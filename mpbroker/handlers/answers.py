@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mpbroker.handlers.outbox import Outbox
-from mpbroker.ipc.slots import PartKind, Produce, Request, SlotKind, pack_part, pack_reply
+from mpbroker.ipc.slots import PartKind, Produce, Request, SlotKind, ThrottledBy, pack_part, pack_reply
 from mpbroker.protocol.wire import Buffer, RecordsSlice
 from shm.arena import Arena
 
@@ -65,7 +65,15 @@ class Timing(NamedTuple):
         return min(queue_us, STAMP_MAX_US), min(local_us, STAMP_MAX_US)
 
 
+class Pause(NamedTuple):
+    """How long the connection is not read after its answer, and which quota wants it."""
+
+    ms: int
+    by: ThrottledBy
+
+
 UNTIMED = Timing(0, 0)
+NO_PAUSE = Pause(0, ThrottledBy.THROTTLED_BY_REQUEST)
 STAMP_MAX_US = (1 << 32) - 1
 
 
@@ -86,12 +94,12 @@ class Answers:
         self,
         request: Request,
         segments: Sequence[Buffer | RecordsSlice],
-        throttle_ms: int = 0,
+        pause: Pause = NO_PAUSE,
         timing: Timing = UNTIMED,
     ) -> None:
         """Raises shm.arena.ArenaFull, having sent nothing."""
         if any(isinstance(segment, RecordsSlice) for segment in segments):
-            self._send_parts(request, segments, throttle_ms, timing)
+            self._send_parts(request, segments, pause, timing)
             return
         size = sum(len(segment) for segment in segments)
         block, view = self._allocate(size)
@@ -99,10 +107,10 @@ class Answers:
         for segment in segments:
             view[at : at + len(segment)] = segment  # type: ignore[assignment]
             at += len(segment)
-        self._push(request, SlotKind.SEND, block, size, 0, size, throttle_ms, timing)
+        self._push(request, SlotKind.SEND, block, size, 0, size, pause, timing)
 
     def _send_parts(
-        self, request: Request, segments: Sequence[Buffer | RecordsSlice], throttle_ms: int, timing: Timing
+        self, request: Request, segments: Sequence[Buffer | RecordsSlice], pause: Pause, timing: Timing
     ) -> None:
         """The block: bytes of the frame, paths of the segments, table of the parts."""
         parts: list[bytes] = []
@@ -130,7 +138,7 @@ class Answers:
         block, view = self._allocate(size)
         view[:held] = b"".join((*pieces, *paths))
         view[parts_at:] = table
-        self._push(request, SlotKind.SEND_PARTS, block, size, parts_at, len(parts), throttle_ms, timing)
+        self._push(request, SlotKind.SEND_PARTS, block, size, parts_at, len(parts), pause, timing)
 
     def _allocate(self, size: int) -> tuple[int, memoryview]:
         block = self._arena.allocate(size)
@@ -144,7 +152,7 @@ class Answers:
         size: int,
         position: int,
         length: int,
-        throttle_ms: int,
+        pause: Pause,
         timing: Timing,
     ) -> None:
         done_ns = time.monotonic_ns()
@@ -160,24 +168,25 @@ class Answers:
                 generation,
                 position,
                 length,
-                throttle_ms,
+                pause.ms,
                 request.request,
                 done_ns,
                 *timing.stamps_us(request, done_ns),
+                throttled_by=pause.by,
             )
         )
 
-    def nothing(self, request: Request, throttle_ms: int = 0, timing: Timing = UNTIMED) -> None:
-        self._push_empty(request, SlotKind.NOOP, throttle_ms, timing)
+    def nothing(self, request: Request, pause: Pause = NO_PAUSE, timing: Timing = UNTIMED) -> None:
+        self._push_empty(request, SlotKind.NOOP, pause, timing)
 
     def close(self, request: Request, timing: Timing = UNTIMED) -> None:
-        self._push_empty(request, SlotKind.CLOSE, 0, timing)
+        self._push_empty(request, SlotKind.CLOSE, NO_PAUSE, timing)
 
     def parked(self, request: Request) -> None:
         """The request stays here without being work: the processor no longer counts it as load."""
-        self._push_empty(request, SlotKind.PARKED, 0, UNTIMED)
+        self._push_empty(request, SlotKind.PARKED, NO_PAUSE, UNTIMED)
 
-    def _push_empty(self, request: Request, kind: int, throttle_ms: int, timing: Timing) -> None:
+    def _push_empty(self, request: Request, kind: int, pause: Pause, timing: Timing) -> None:
         done_ns = time.monotonic_ns()
         queue_us, local_us = timing.stamps_us(request, done_ns)
         self._outbox(request.processor).push(
@@ -186,11 +195,12 @@ class Answers:
                 self._index,
                 request.channel,
                 request.connection,
-                throttle_ms=throttle_ms,
+                throttle_ms=pause.ms,
                 request=request.request,
                 done_ns=done_ns,
                 queue_us=queue_us,
                 local_us=local_us,
+                throttled_by=pause.by,
             )
         )
 

@@ -45,6 +45,13 @@ cpdef enum SlotFlag:
     HEAVY = 1           # REQUEST: of unknown cost; it went alone, to a handler with nothing waiting if there was one
     AGAIN = 2           # REQUEST: was answered before with slices of files that are gone or replaced
 
+cpdef enum ThrottledBy:
+    """Which quota the pause of an answer is for (Kafka: the ClientQuotaManager that throttles). In Counter's order."""
+    THROTTLED_BY_PRODUCE = 0
+    THROTTLED_BY_FETCH = 1
+    THROTTLED_BY_REQUEST = 2
+    THROTTLED_BY_MUTATION = 3
+
 cdef struct RequestSlot:
     uint8_t kind
     uint8_t flags
@@ -74,7 +81,7 @@ cdef struct ReturnSlot:
 
 cdef struct ReplySlot:
     uint8_t kind
-    uint8_t flags
+    uint8_t throttled_by        # ThrottledBy, if throttle_ms is not 0
     uint16_t owner              # process index of the arena that holds the block
     uint32_t channel
     uint64_t connection
@@ -104,7 +111,7 @@ cdef struct ProduceSlot:
     uint32_t queue_us           # these three go into the reply
     uint32_t local_us
     uint32_t throttle_ms
-    uint32_t reserved
+    uint32_t throttled_by       # goes into the reply too
 
 cdef struct CallSlot:
     uint8_t kind

@@ -128,6 +128,7 @@ cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) no
     reply.block, reply.generation, reply.request = slot.block, slot.generation, slot.request
     reply.done_ns = answers.now_ns
     reply.queue_us, reply.local_us, reply.throttle_ms = slot.queue_us, slot.local_us, slot.throttle_ms
+    reply.throttled_by = <uint8_t>slot.throttled_by
     push_bytes(answers, slot.processor, &reply)
 
 
