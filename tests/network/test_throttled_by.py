@@ -1,4 +1,4 @@
-"""How many connections each quota keeps muted: `queue-size` of Kafka's Produce, Fetch, Request and mutations."""
+"""How many connections each quota keeps muted: `queue-size` of Produce, Fetch, Request and mutations (Kafka)."""
 
 from __future__ import annotations
 
