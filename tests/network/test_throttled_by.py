@@ -1,4 +1,4 @@
-"""How many connections each quota keeps muted: `queue-size` of Produce, Fetch, Request and mutations (Kafka)."""
+"""How many connections each quota keeps muted (Kafka: queue-size of Produce, Fetch, Request, mutations)."""
 
 from __future__ import annotations
 
