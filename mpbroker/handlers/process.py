@@ -131,6 +131,7 @@ class Handler:
             counters=context.counters,
             meters=self.turn.meters,
             session=context.session,
+            listener=context.listener,
             throttling=Throttling(
                 context.config, metadata, self.turn.clients, memory.quota_secret, context.session
             ),

@@ -25,8 +25,9 @@ cpdef enum CloseReason:
     CLOSED_NO_FILE = 10         # a segment could not be opened, three times in a row
     CLOSED_ILLEGAL_STATE = 11   # an answer came that cannot come now (mute.py)
     CLOSED_STALLED = 12         # memory was short, and what it began made no progress
-    CLOSED_FAILED = 14          # an exception while it was looked after
     CLOSED_EXCESS = 13          # made room for another connection (max.connections)
+    CLOSED_LISTENER = 14        # its listener was removed
+    CLOSED_FAILED = 15          # an exception while it was looked after
 
 cdef struct Channel:
     int fd

@@ -16,6 +16,7 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memmove, memset
 from posix.unistd cimport close
 
+from mpbroker.ipc.connections cimport EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, Ledger
 from mpbroker.ipc.counters cimport Counter, Histogram
 from mpbroker.ipc.meters cimport (
     ApiHistogram, Meters, MetersRef, api_page, client_enter, client_leave, count_version, note_api,
@@ -138,6 +139,8 @@ cdef bint must_stay_awake(Turn *t) noexcept nogil:
     if t.soon or ring_waiting(&t.log_answers):
         return True
     if load_acquire(t.order) != t.order_seen or load_acquire(t.fence_order) != t.fence_order_seen:
+        return True
+    if load_acquire(t.evictions_asked) != load_relaxed(t.evictions_done):
         return True
     for h in range(t.handler_count):
         if t.handlers[h].known and ring_waiting(&t.handlers[h].answers):
@@ -286,18 +289,17 @@ cdef class ProcessorTurn:
         self.meters = memory.meters(process)
         self.keep = [arena, counters, bell, log_answers, log_bell, orders, fence_orders, queued]
         t.process = process
+        self._bind_ledger(memory.connections(process))
         t.arena = &arena.ref
         t.counters = &counters.ref
         t.meters = &self.meters.ref
         begin_counting(t)
-        t.bell = bell.ref
+        t.bell, t.log_bell = bell.ref, log_bell.ref
         t.log_answers = log_answers.ref
-        t.log_bell = log_bell.ref
         t.handover_fd = handover_fd
         t.order = <uint64_t *>(<size_t>&orders[process * 8])
         t.fence_order = <uint64_t *>(<size_t>&fence_orders[process * 8])
-        t.order_seen = load_acquire(t.order)
-        t.fence_order_seen = load_acquire(t.fence_order)
+        t.order_seen, t.fence_order_seen = load_acquire(t.order), load_acquire(t.fence_order)
         t.channel_places = channel_places
         # Places are used from the lowest on: what was never used costs no memory.
         t.channels = <Channel *>calloc(channel_places, sizeof(Channel))
@@ -330,6 +332,11 @@ cdef class ProcessorTurn:
         self._watch(t.bell.fd, EPOLLIN | EPOLLET, BELL_TAG)
         self._watch(handover_fd, EPOLLIN, HANDOVER_TAG)
 
+    def _bind_ledger(self, Ledger ledger):
+        self.keep.append(ledger)
+        self.t.evictions_asked = ledger._word(EVICTIONS_ASKED_AT)
+        self.t.evictions_done = ledger._word(EVICTIONS_DONE_AT)
+
     def _watch(self, int fd, uint32_t events, uint64_t tag):
         cdef epoll_event event
         event.events = events
@@ -346,7 +353,11 @@ cdef class ProcessorTurn:
         """Whether there is an order that `saw_orders` has not confirmed. Call before doing what it says."""
         self.order_now = load_acquire(self.t.order)
         self.fence_order_now = load_acquire(self.t.fence_order)
-        return self.order_now != self.t.order_seen or self.fence_order_now != self.t.fence_order_seen
+        return (
+            self.order_now != self.t.order_seen
+            or self.fence_order_now != self.t.fence_order_seen
+            or load_relaxed(self.t.evictions_asked) != load_relaxed(self.t.evictions_done)
+        )
 
     def turn(self, int timeout_ms) -> int:
         """One wake-up. Returns a set of TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING."""
@@ -557,6 +568,11 @@ cdef class ProcessorTurn:
     def close_idle(self, uint64_t before_ns) -> None:
         """Closes all connections without readiness since `before_ns` (CLOCK_MONOTONIC), whatever they wait for, as Kafka does."""
         close_idle_channels(self.t, before_ns)
+        publish(self.t)
+
+    def close_listener(self, int listener) -> None:
+        """Closes all connections that came by a listener."""
+        close_all_of(self.t, listener)
         publish(self.t)
 
     def close_least_recently_active(self, listeners=None):

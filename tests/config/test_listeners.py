@@ -5,7 +5,6 @@ import pytest
 from mpbroker.config.listeners import (
     DEFAULT_PROTOCOL_MAP,
     Listener,
-    advertised_by_default,
     not_built,
     parse_listeners,
     parse_protocol_map,
@@ -79,6 +78,12 @@ def test_what_cannot_be_served_is_said(protocol: str) -> None:
     assert "not built yet" in message
 
 
-def test_wildcard_is_advertised_by_name() -> None:
-    listeners = parse_listeners("PLAINTEXT://:9092", DEFAULT_PROTOCOL_MAP)
-    assert str(advertised_by_default(listeners, "broker.example")[0]) == "PLAINTEXT://broker.example:9092"
+def test_a_unix_domain_socket() -> None:
+    (listener,) = parse_listeners("LOCAL://unix:/run/mpbroker/kafka.sock", {"LOCAL": "PLAINTEXT"})
+    assert (listener.path, listener.host, listener.port) == ("/run/mpbroker/kafka.sock", "", 0)
+    assert not listener.is_wildcard
+    assert str(listener) == "LOCAL://unix:/run/mpbroker/kafka.sock"
+    with pytest.raises(ValueError, match="comes twice"):
+        parse_listeners("A://unix:/x,B://unix:/x", {"A": "PLAINTEXT", "B": "PLAINTEXT"})
+    with pytest.raises(ValueError, match="at most 107 bytes"):
+        parse_listeners(f"A://unix:/{'x' * 107}", {"A": "PLAINTEXT"})

@@ -117,7 +117,7 @@ def test_pipelined_requests_come_whole_in_order_and_one_at_a_time(
         assert len(taken) <= 1
         for request in taken:
             assert rig.bytes_of(request) == frames[seen]
-            # An answer is written behind the frame, as the log process does; the next frame must not be there.
+            # An answer is written behind the frame, as the log process does: the next must not be there.
             rig.answer_in_place(request, answer_frame(seen))
             rig.turn.turn(0)
             client.settimeout(5)

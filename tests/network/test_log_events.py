@@ -1,4 +1,4 @@
-"""What a processor says of its connections: Kafka's events, with level, listener and connection id; one test each.
+"""What a processor says of its connections: Kafka's events, with level, listener and connection id.
 
 A real `Processor` around the rig's memory, taken one step at a time.
 """
@@ -11,6 +11,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,11 @@ from mpbroker.config.listeners import Listener
 from mpbroker.ipc import topology
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.slots import PART_BYTES_EACH, PartKind, Request, SlotKind, pack_part, pack_reply
+from mpbroker.network import handover
 from mpbroker.network import processor as module
 from mpbroker.network.channel import CloseReason
-from mpbroker.network.processor import HANDOVER, Processor, describe_close
+from mpbroker.network.processor import Processor, describe_close
+from mpbroker.network.turn import ProcessorTurn
 from tests.network.rig import PROCESSOR, Rig, answer_frame, frame, is_closed
 
 METADATA, FETCH = 3, 1
@@ -41,10 +44,16 @@ class Served(Rig):
     def connect(self) -> socket.socket:
         """As the acceptor does, on the second listener."""
         served, client = self.pair()
-        socket.send_fds(self._acceptor_end, [HANDOVER.pack(INTERNAL)], [served.fileno()])
+        self.hand_over(served, INTERNAL)
+        return client
+
+    def hand_over(self, served: socket.socket, listener: int) -> None:
+        address = socket.inet_aton("127.0.0.1")
+        ticket = self.processor.ledger.hand(listener, address)
+        message = handover.pack(ticket, listener, address)
+        socket.send_fds(self._acceptor_end, [message], [served.fileno()])
         served.close()
         self.step()
-        return client
 
     def step(self, turns: int = 3) -> None:
         for _ in range(turns):
@@ -153,10 +162,7 @@ def test_a_handler_that_closes_has_said_why(served: Served, caplog: pytest.LogCa
 
 
 def test_a_client_that_went_before_it_was_served(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    unconnected = socket.socket()
-    socket.send_fds(served._acceptor_end, [HANDOVER.pack(0)], [unconnected.fileno()])
-    unconnected.close()
-    served.step()
+    served.hand_over(socket.socket(), INTERNAL)
     assert "could not be registered" in only(caplog, logging.DEBUG)
     client = served.connect()
     client.sendall(frame(METADATA, 1, 1))
@@ -164,10 +170,23 @@ def test_a_client_that_went_before_it_was_served(served: Served, caplog: pytest.
     assert len(served.requests_taken()) == 1
 
 
+class FullTurn:
+    """A turn that has no place left."""
+
+    def __init__(self, turn: ProcessorTurn) -> None:
+        self._turn = turn
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._turn, name)
+
+    def add_connection(self, *_: object) -> None:
+        return None
+
+
 def test_a_processor_that_is_full_says_so(
     served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Processor, "_add_connection", lambda *_: None)
+    monkeypatch.setattr(served.processor, "turn", FullTurn(served.turn))
     client = served.connect()
     assert "Start more processors" in only(caplog, logging.ERROR)
     assert is_closed(client)
