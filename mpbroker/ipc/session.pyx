@@ -7,7 +7,7 @@ from mpbroker.ipc.session cimport (
     CIPHER_BYTES, HOST_BYTES, MECHANISM_BYTES, PRINCIPAL_BYTES, SESSION_BYTES, SOFTWARE_BYTES, TLS_VERSION_BYTES,
     SecurityProtocol, SessionEntry, SessionFlag,
 )
-from shm.atomics cimport load_acquire, store_release
+from shm.atomics cimport fence_full, load_acquire, store_relaxed, store_release
 
 cdef extern from *:
     """
@@ -42,6 +42,9 @@ cdef extern from *:
     """
     int session_address(int fd, int peer, char *host, size_t room, uint16_t *port)
 
+cdef enum:
+    CHANGED_FROM = 16           # behind connection and revision
+
 assert sizeof(SessionEntry) == SESSION_BYTES
 
 BYTES_EACH = SESSION_BYTES
@@ -73,6 +76,13 @@ cdef void session_software(
     memcpy(entry.software_version, version, version_bytes)
     entry.revision += 1
 
+
+cdef void begin_change(SessionEntry *entry) noexcept nogil:
+    """Until the connection is stored again nobody sees the entry. The revision never goes back, also from one
+    connection to the next."""
+    store_relaxed(&entry.connection, 0)
+    fence_full()
+    store_relaxed(&entry.revision, entry.revision + 1)
 
 cdef _put(char *to, size_t room, str what, str text):
     cdef bytes data = text.encode()
@@ -209,17 +219,21 @@ cdef class Sessions:
     def of(self, uint32_t channel, uint64_t connection) -> Session:
         """The session of a connection of which the caller holds a request. Raises SessionGone."""
         cdef SessionEntry *entry = self._entry_of(channel, connection)
+        cdef uint64_t revision = load_acquire(&entry.revision)
         cdef Session session = Session.__new__(Session)
         memcpy(&session.entry, entry, sizeof(SessionEntry))
+        fence_full()
         # Again: whoever asks without holding a request must not get a mixture.
         self._entry_of(channel, connection)
+        if load_acquire(&entry.revision) != revision:
+            raise SessionGone(f"the session of connection {connection:#x} changed while it was read")
         return session
 
     def open(self, uint32_t channel, uint64_t connection, int fd, int processor, int listener, int protocol, bint privileged):
         """Processor: a connection begins, nobody has authenticated. Raises OSError when the client has gone already."""
         cdef SessionEntry *entry = self._entry(channel)
-        store_release(&entry.connection, 0)
-        memset(<char *>entry + sizeof(uint64_t), 0, sizeof(SessionEntry) - sizeof(uint64_t))
+        begin_change(entry)
+        memset(<char *>entry + CHANGED_FROM, 0, sizeof(SessionEntry) - CHANGED_FROM)
         if session_address(fd, 1, entry.peer_host, HOST_BYTES, &entry.peer_port):
             raise OSError(errno, f"getpeername: {os.strerror(errno)}")
         if session_address(fd, 0, entry.local_host, HOST_BYTES, &entry.local_port):
@@ -251,7 +265,6 @@ cdef class Sessions:
             _put(changed.tls_version, TLS_VERSION_BYTES, "TLS version", tls_version)
         if expires_ns is not None:
             changed.expires_ns = expires_ns
-        changed.revision += 1
-        store_release(&entry.connection, 0)
-        memcpy(<char *>entry + sizeof(uint64_t), <char *>&changed + sizeof(uint64_t), sizeof(SessionEntry) - sizeof(uint64_t))
+        begin_change(entry)
+        memcpy(<char *>entry + CHANGED_FROM, <char *>&changed + CHANGED_FROM, sizeof(SessionEntry) - CHANGED_FROM)
         store_release(&entry.connection, connection)
