@@ -7,7 +7,7 @@ from mpbroker.ipc.session cimport (
     CIPHER_BYTES, HOST_BYTES, MECHANISM_BYTES, PRINCIPAL_BYTES, SESSION_BYTES, SOFTWARE_BYTES, TLS_VERSION_BYTES,
     SecurityProtocol, SessionEntry, SessionFlag,
 )
-from shm.atomics cimport fence_full, load_acquire, store_relaxed, store_release
+from shm.atomics cimport fence_acquire, fence_release, load_acquire, load_relaxed, store_relaxed, store_release
 
 cdef extern from *:
     """
@@ -42,15 +42,15 @@ cdef extern from *:
     """
     int session_address(int fd, int peer, char *host, size_t room, uint16_t *port)
 
-cdef enum:
-    CHANGED_FROM = 16           # behind connection and revision
-
 assert sizeof(SessionEntry) == SESSION_BYTES
 
 BYTES_EACH = SESSION_BYTES
 PRINCIPAL_BYTES_MAX = PRINCIPAL_BYTES - 1
 ANONYMOUS = "User:ANONYMOUS"
 UNKNOWN_SOFTWARE = "unknown"
+# Connection and revision: what says whether the rest is whole.
+cdef enum:
+    UNCHANGED_BYTES = 16
 # The part of a connection's running number that its text shows, as Kafka's.
 INDEX_MASK = 0x7FFFFFFF
 
@@ -77,13 +77,6 @@ cdef void session_software(
     entry.revision += 1
 
 
-cdef void begin_change(SessionEntry *entry) noexcept nogil:
-    """Until the connection is stored again nobody sees the entry. The revision never goes back, also from one
-    connection to the next."""
-    store_relaxed(&entry.connection, 0)
-    fence_full()
-    store_relaxed(&entry.revision, entry.revision + 1)
-
 cdef _put(char *to, size_t room, str what, str text):
     cdef bytes data = text.encode()
     if <size_t>len(data) >= room:
@@ -92,6 +85,13 @@ cdef _put(char *to, size_t room, str what, str text):
         raise ValueError(f"the {what} of a connection holds a zero byte: {text[:64]!r}")
     memset(to, 0, room)
     memcpy(to, <const char *>data, len(data))
+
+
+cdef void begin_change(SessionEntry *entry) noexcept:
+    """Nobody takes the entry for whole from here on, until its connection is stored again."""
+    store_relaxed(&entry.connection, 0)
+    store_relaxed(&entry.revision, entry.revision + 1)
+    fence_release()
 
 
 cdef class Session:
@@ -218,22 +218,24 @@ cdef class Sessions:
 
     def of(self, uint32_t channel, uint64_t connection) -> Session:
         """The session of a connection of which the caller holds a request. Raises SessionGone."""
-        cdef SessionEntry *entry = self._entry_of(channel, connection)
+        cdef SessionEntry *entry = self._entry(channel)
+        # Before the connection, and apart from the copy: whose end may be read before its beginning.
         cdef uint64_t revision = load_acquire(&entry.revision)
         cdef Session session = Session.__new__(Session)
-        memcpy(&session.entry, entry, sizeof(SessionEntry))
-        fence_full()
-        # Again: whoever asks without holding a request must not get a mixture.
         self._entry_of(channel, connection)
-        if load_acquire(&entry.revision) != revision:
-            raise SessionGone(f"the session of connection {connection:#x} changed while it was read")
+        memcpy(&session.entry, entry, sizeof(SessionEntry))
+        # Whoever asks without holding a request must not get a mixture.
+        fence_acquire()
+        self._entry_of(channel, connection)
+        if load_relaxed(&entry.revision) != revision:
+            raise SessionGone(f"channel {channel} of connection {connection:#x} is just being changed")
         return session
 
     def open(self, uint32_t channel, uint64_t connection, int fd, int processor, int listener, int protocol, bint privileged):
         """Processor: a connection begins, nobody has authenticated. Raises OSError when the client has gone already."""
         cdef SessionEntry *entry = self._entry(channel)
         begin_change(entry)
-        memset(<char *>entry + CHANGED_FROM, 0, sizeof(SessionEntry) - CHANGED_FROM)
+        memset(<char *>entry + UNCHANGED_BYTES, 0, sizeof(SessionEntry) - UNCHANGED_BYTES)
         if session_address(fd, 1, entry.peer_host, HOST_BYTES, &entry.peer_port):
             raise OSError(errno, f"getpeername: {os.strerror(errno)}")
         if session_address(fd, 0, entry.local_host, HOST_BYTES, &entry.local_port):
@@ -266,5 +268,5 @@ cdef class Sessions:
         if expires_ns is not None:
             changed.expires_ns = expires_ns
         begin_change(entry)
-        memcpy(<char *>entry + CHANGED_FROM, <char *>&changed + CHANGED_FROM, sizeof(SessionEntry) - CHANGED_FROM)
+        memcpy(<char *>entry + UNCHANGED_BYTES, <char *>&changed + UNCHANGED_BYTES, sizeof(SessionEntry) - UNCHANGED_BYTES)
         store_release(&entry.connection, connection)
