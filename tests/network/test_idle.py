@@ -10,7 +10,7 @@ from mpbroker.network.channel import CloseReason
 from tests.network.rig import Rig, answer_frame, frame, is_closed, receive
 
 METADATA = 3
-IDLE_NS = 60_000_000
+IDLE_NS = 200_000_000
 
 
 def work_until(rig: Rig, until_ns: int) -> None:
@@ -29,22 +29,35 @@ def exchange(rig: Rig, number: int) -> None:
 
 
 def test_all_that_are_idle_go_in_one_turn_and_the_active_stay() -> None:
-    rig = Rig(places=300, idle_ns=IDLE_NS)
+    rig = Rig(places=300)
     for _ in range(200):
         rig.connect()
-    began_ns = time.monotonic_ns()
-    work_until(rig, began_ns + IDLE_NS // 2)
-    assert rig.turn.closed() == []
+    rig.step()
+    before_ns = time.monotonic_ns()
     for number in (3, 77):
         exchange(rig, number)
-    active_ns = time.monotonic_ns()
-    work_until(rig, began_ns + IDLE_NS + 10_000_000)
+    rig.turn.close_idle(before_ns)
     closed = rig.turn.closed()
-    if time.monotonic_ns() < active_ns + IDLE_NS:
-        assert len(closed) == 198
-        assert {reason for _, reason, _ in closed} == {CloseReason.CLOSED_IDLE}
-        assert not is_closed(rig.clients[3])
-    work_until(rig, active_ns + IDLE_NS + 10_000_000)
+    assert len(closed) == 198
+    assert {reason for _, reason, _ in closed} == {CloseReason.CLOSED_IDLE}
+    assert not is_closed(rig.clients[3])
+    assert not is_closed(rig.clients[77])
+    assert rig.turn.open_connections() == 2
+    rig.close()
+
+
+def test_connections_expire_when_their_time_is_over_and_not_before() -> None:
+    rig = Rig(places=300, idle_ns=IDLE_NS)
+    for _ in range(100):
+        rig.connect()
+    last_ns = time.monotonic_ns()
+    while not (closed := rig.turn.closed()):
+        assert time.monotonic_ns() < last_ns + 20 * IDLE_NS
+        rig.turn.turn(5)
+    assert time.monotonic_ns() > last_ns + IDLE_NS // 2
+    work_until(rig, last_ns + IDLE_NS + 10_000_000)
+    rig.step()
+    assert len(closed) + len(rig.turn.closed()) == 100
     assert rig.turn.open_connections() == 0
     rig.close()
 
