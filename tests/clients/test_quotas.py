@@ -332,7 +332,7 @@ def test_librdkafka_hears_of_the_pause(broker: Broker, new_topic: TopicMaker) ->
     eventually(lambda: producer.poll(0.1) >= 0 and bool(heard), "librdkafka says that it has to pause")
     # What it sends around the value is known to the byte only by itself.
     assert_pause(round(heard[0].throttle_time * 1000), 13_200, bound, began)
-    assert producer.flush(0) == 0
+    assert producer.flush(TIMEOUT_S) == 0
 
 
 def test_a_throttled_connection_answers_at_once_and_reads_on_later(
