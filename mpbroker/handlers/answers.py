@@ -13,7 +13,16 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mpbroker.handlers.outbox import Outbox
-from mpbroker.ipc.slots import PartKind, Produce, ReplyFlag, Request, SlotKind, pack_part, pack_reply
+from mpbroker.ipc.slots import (
+    PartKind,
+    Produce,
+    ReplyFlag,
+    Request,
+    SlotKind,
+    ThrottledBy,
+    pack_part,
+    pack_reply,
+)
 from mpbroker.protocol.wire import Buffer, RecordsSlice
 from shm.arena import Arena, ArenaFull
 
@@ -71,7 +80,15 @@ class Timing(NamedTuple):
         return min(queue_us, STAMP_MAX_US), min(local_us, STAMP_MAX_US)
 
 
+class Pause(NamedTuple):
+    """How long the connection is not read after its answer, and which quota wants it."""
+
+    ms: int
+    by: ThrottledBy
+
+
 UNTIMED = Timing(0, 0)
+NO_PAUSE = Pause(0, ThrottledBy.THROTTLED_BY_REQUEST)
 STAMP_MAX_US = (1 << 32) - 1
 
 
@@ -92,13 +109,13 @@ class Answers:
         self,
         request: Request,
         segments: Sequence[Buffer | RecordsSlice],
-        throttle_ms: int = 0,
+        pause: Pause = NO_PAUSE,
         timing: Timing = UNTIMED,
         told: bytes = b"",
     ) -> None:
         """`told`: for the request log. Raises shm.arena.ArenaFull, having sent nothing."""
         if any(isinstance(segment, RecordsSlice) for segment in segments):
-            self._send_parts(request, segments, throttle_ms, timing, told)
+            self._send_parts(request, segments, pause, timing, told)
             return
         size = sum(len(segment) for segment in segments)
         block, view = self._allocate(size, told)
@@ -106,13 +123,13 @@ class Answers:
         for segment in segments:
             view[at : at + len(segment)] = segment  # type: ignore[assignment]
             at += len(segment)
-        self._push(request, SlotKind.SEND, block, 0, size, throttle_ms, timing, told)
+        self._push(request, SlotKind.SEND, block, 0, size, pause, timing, told)
 
     def _send_parts(
         self,
         request: Request,
         segments: Sequence[Buffer | RecordsSlice],
-        throttle_ms: int,
+        pause: Pause,
         timing: Timing,
         told: bytes,
     ) -> None:
@@ -142,7 +159,7 @@ class Answers:
         block, view = self._allocate(size, told)
         view[:held] = b"".join((*pieces, *paths))
         view[parts_at:] = table
-        self._push(request, SlotKind.SEND_PARTS, block, parts_at, len(parts), throttle_ms, timing, told)
+        self._push(request, SlotKind.SEND_PARTS, block, parts_at, len(parts), pause, timing, told)
 
     def _allocate(self, size: int, told: bytes) -> tuple[int, memoryview]:
         """A block for so many bytes, with what the request log says at its end (ReplyFlag.LOGGED)."""
@@ -162,7 +179,7 @@ class Answers:
         block: int,
         position: int,
         length: int,
-        throttle_ms: int,
+        pause: Pause,
         timing: Timing,
         told: bytes,
     ) -> None:
@@ -178,24 +195,25 @@ class Answers:
                 generation,
                 position,
                 length,
-                throttle_ms,
+                pause.ms,
                 request.request,
                 done_ns,
                 *timing.stamps_us(request, done_ns),
                 ReplyFlag.LOGGED if told else 0,
+                throttled_by=pause.by,
             )
         )
 
     def nothing(
-        self, request: Request, throttle_ms: int = 0, timing: Timing = UNTIMED, told: bytes = b""
+        self, request: Request, pause: Pause = NO_PAUSE, timing: Timing = UNTIMED, told: bytes = b""
     ) -> None:
-        self._end_without_bytes(request, SlotKind.NOOP, throttle_ms, timing, told)
+        self._end_without_bytes(request, SlotKind.NOOP, pause, timing, told)
 
     def close(self, request: Request, timing: Timing = UNTIMED, told: bytes = b"") -> None:
-        self._end_without_bytes(request, SlotKind.CLOSE, 0, timing, told)
+        self._end_without_bytes(request, SlotKind.CLOSE, NO_PAUSE, timing, told)
 
     def _end_without_bytes(
-        self, request: Request, kind: int, throttle_ms: int, timing: Timing, told: bytes
+        self, request: Request, kind: int, pause: Pause, timing: Timing, told: bytes
     ) -> None:
         if told:
             try:
@@ -203,15 +221,15 @@ class Answers:
             except ArenaFull as error:
                 log.warning("request %d is not in the request log: %s", request.request, error)
             else:
-                self._push(request, kind, block, 0, 0, throttle_ms, timing, told)
+                self._push(request, kind, block, 0, 0, pause, timing, told)
                 return
-        self._push_empty(request, kind, throttle_ms, timing)
+        self._push_empty(request, kind, pause, timing)
 
     def parked(self, request: Request) -> None:
         """The request stays here without being work: the processor no longer counts it as load."""
-        self._push_empty(request, SlotKind.PARKED, 0, UNTIMED)
+        self._push_empty(request, SlotKind.PARKED, NO_PAUSE, UNTIMED)
 
-    def _push_empty(self, request: Request, kind: int, throttle_ms: int, timing: Timing) -> None:
+    def _push_empty(self, request: Request, kind: int, pause: Pause, timing: Timing) -> None:
         done_ns = time.monotonic_ns()
         queue_us, local_us = timing.stamps_us(request, done_ns)
         self._outbox(request.processor).push(
@@ -220,11 +238,12 @@ class Answers:
                 self._index,
                 request.channel,
                 request.connection,
-                throttle_ms=throttle_ms,
+                throttle_ms=pause.ms,
                 request=request.request,
                 done_ns=done_ns,
                 queue_us=queue_us,
                 local_us=local_us,
+                throttled_by=pause.by,
             )
         )
 

@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mpbroker.handlers.answers import Timing
+from mpbroker.handlers.answers import NO_PAUSE, Pause, Timing
 from mpbroker.handlers.error_counts import error_counts
 from mpbroker.handlers.request_log import describe
 from mpbroker.ipc.calls import Account
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.session import Session, SessionGone
-from mpbroker.ipc.slots import Request, SlotFlag
+from mpbroker.ipc.slots import Request, SlotFlag, ThrottledBy
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.headers import encode_response_frame
 from mpbroker.protocol.messages import Message
@@ -37,8 +37,8 @@ class Exchange:
 
     __slots__ = (
         "_at_work_since_ns",
+        "_pause",
         "_session",
-        "_throttle_ms",
         "_worked_ns",
         "api",
         "body",
@@ -65,7 +65,7 @@ class Exchange:
         self.pieces: Iterator[None] | None = None
         self._session: Session | None = None
         self._at_work_since_ns = self._worked_ns = 0
-        self._throttle_ms: int | None = None
+        self._pause: Pause | None = None
 
     @property
     def version(self) -> int:
@@ -171,28 +171,30 @@ class Exchange:
             self.broker.counters.set_last_error(f"{self}: {type(error).__name__}: {error}")
             self.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
 
-    def charge(self, response_bytes: int | None = None) -> int:
-        """The pause in ms that the request costs its client, charged once; a Fetch says what it answers."""
+    def charge(self, response_bytes: int | None = None) -> Pause:
+        """The pause that the request costs its client, charged once; a Fetch says what it answers."""
         throttling = self.broker.throttling
         if not throttling.on:
-            return 0
-        if self._throttle_ms is None:
+            return NO_PAUSE
+        if self._pause is None:
             if response_bytes is None:
-                self._throttle_ms = throttling.charge(self)
+                self._pause = throttling.charge(self)
             else:
-                self._throttle_ms = throttling.charge_fetch(self, response_bytes)
-        return self._throttle_ms
+                self._pause = throttling.charge_fetch(self, response_bytes)
+        return self._pause
 
-    def reply(self, response: Message, throttle_ms: int = 0) -> None:
-        """`throttle_ms`: a pause for reasons of its own; the longer one counts."""
+    def reply(self, response: Message, mutation_ms: int = 0) -> None:
+        """`mutation_ms`: the pause that the coordinator wants; the longer one counts."""
         if self.done:
             return
-        throttle_ms = max(throttle_ms, self.charge())
-        if throttle_ms and hasattr(response, "throttle_time_ms"):
-            response.throttle_time_ms = throttle_ms
+        pause = self.charge()
+        if mutation_ms > pause.ms:
+            pause = Pause(mutation_ms, ThrottledBy.THROTTLED_BY_MUTATION)
+        if pause.ms and hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = pause.ms
         # Not ended before it is sent: a response that cannot be encoded still becomes an error.
         frame = encode_response_frame(self.slot.api_key, self.version, self.slot.correlation, response)
-        self.broker.answers.send(self.slot, frame, throttle_ms, self.timing, self.told(response))
+        self.broker.answers.send(self.slot, frame, pause, self.timing, self.told(response))
         self.count_errors(response)
         self._end()
 

@@ -239,10 +239,10 @@ cdef bint try_produce(
     return True
 
 
-cdef void set_throttle(ProduceSlot *job, uint8_t *arena, int version, uint32_t throttle_ms) noexcept nogil:
+cdef void set_throttle(ProduceSlot *job, uint8_t *arena, int version, uint32_t throttle_ms, int by) noexcept nogil:
     """Puts the pause into the answer of a job that `try_produce` made, and into its descriptor."""
     cdef JobHeader *header = <JobHeader *>(arena + job.block + job.job)
     cdef uint64_t behind = 4 + (version >= FIRST_FLEXIBLE_VERSION)
-    job.throttle_ms = throttle_ms
+    job.throttle_ms, job.throttled_by = throttle_ms, <uint32_t>by
     if header.reply_length:
         store_u32(arena + job.block + header.reply + header.reply_length - behind, throttle_ms)

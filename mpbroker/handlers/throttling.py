@@ -13,9 +13,10 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.handlers.answers import NO_PAUSE, Pause
 from mpbroker.handlers.metadata import Metadata
 from mpbroker.ipc.session import Session
-from mpbroker.ipc.slots import Request, SlotFlag
+from mpbroker.ipc.slots import Request, SlotFlag, ThrottledBy
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.quotas.clients import Clients
 from mpbroker.quotas.entities import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
@@ -97,38 +98,39 @@ class Throttling:
         number = int.from_bytes(blake2b(name, digest_size=8, key=self._secret).digest())
         return number or 1, limit.bound
 
-    def charge(self, exchange: Exchange) -> int:
-        """Charges a request when it is answered; how long its client has to pause, in ms."""
+    def charge(self, exchange: Exchange) -> Pause:
+        """Charges a request when it is answered."""
         budgets = self.budgets(exchange)
         if exchange.slot.api_key != ApiKey.PRODUCE:
             return self._charge_time(exchange, budgets.request)
         self._introduce(exchange, budgets)
-        bytes_ms = self._charge(budgets.produce, exchange.slot.length - SIZE_FIELD_BYTES)
+        size = exchange.slot.length - SIZE_FIELD_BYTES
+        of_bytes = Pause(self._charge(budgets.produce, size), ThrottledBy.THROTTLED_BY_PRODUCE)
         if exchange.body.acks == 0:
-            return bytes_ms
-        return max(bytes_ms, self._charge_time(exchange, budgets.request))
+            return of_bytes
+        return _longer(of_bytes, self._charge_time(exchange, budgets.request))
 
-    def charge_fetch(self, exchange: Exchange, response_bytes: int) -> int:
+    def charge_fetch(self, exchange: Exchange, response_bytes: int) -> Pause:
         """For a Fetch, with the size of what it would be answered; that is not charged if it has to pause."""
         if exchange.slot.flags & SlotFlag.AGAIN:
-            return 0  # charged before it turned out that its answer could not be sent
+            return NO_PAUSE  # charged before it turned out that its answer could not be sent
         budgets = self.budgets(exchange)
         self._introduce(exchange, budgets)
-        pause_ms = max(
-            self._charge(budgets.fetch, response_bytes), self._charge_time(exchange, budgets.request)
-        )
-        if pause_ms and budgets.fetch is not None:
+        of_bytes = Pause(self._charge(budgets.fetch, response_bytes), ThrottledBy.THROTTLED_BY_FETCH)
+        pause = _longer(of_bytes, self._charge_time(exchange, budgets.request))
+        if pause.ms and budgets.fetch is not None:
             self._clients.take_back(budgets.fetch[0], response_bytes, self.now_ms())
-        return pause_ms
+        return pause
 
     def fetch_bytes_max(self, exchange: Exchange) -> int | None:
         """The largest answer that the client's quota could ever let through."""
         fetch = self.budgets(exchange).fetch
         return None if fetch is None else int(fetch[1] * self._burst_s)
 
-    def _charge_time(self, exchange: Exchange, budget: Budget | None) -> int:
+    def _charge_time(self, exchange: Exchange, budget: Budget | None) -> Pause:
         """The time that this handler has worked on it; at most a window's pause."""
-        return min(self._charge(budget, exchange.worked_ns), self._window_ms)
+        pause_ms = min(self._charge(budget, exchange.worked_ns), self._window_ms)
+        return Pause(pause_ms, ThrottledBy.THROTTLED_BY_REQUEST)
 
     def _charge(self, budget: Budget | None, value: int) -> int:
         if budget is None:
@@ -147,3 +149,8 @@ class Throttling:
         if not self._clients.knows(*who):
             fetch_limited = budgets.fetch is not None or budgets.request is not None
             self._clients.put(*who, budgets.produce, budgets.request, fetch_limited)
+
+
+def _longer(of_bytes: Pause, of_time: Pause) -> Pause:
+    """One of them counts; of two that are as long, the one for time."""
+    return of_bytes if of_bytes.ms > of_time.ms else of_time

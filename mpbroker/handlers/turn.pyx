@@ -27,7 +27,9 @@ from mpbroker.ipc.counters cimport (
 )
 from mpbroker.ipc.meters cimport Meters
 from mpbroker.ipc.session cimport SessionEntry, Sessions
-from mpbroker.ipc.slots cimport AGAIN, HEAVY, REQUEST, ProduceSlot, ReplySlot, RequestSlot
+from mpbroker.ipc.slots cimport (
+    AGAIN, HEAVY, REQUEST, THROTTLED_BY_PRODUCE, THROTTLED_BY_REQUEST, ProduceSlot, ReplySlot, RequestSlot,
+)
 from mpbroker.quotas.clients cimport Client, Clients, charge, client_of
 from shm.arena cimport Arena
 from shm.atomics cimport load_acquire, load_relaxed, store_relaxed
@@ -378,9 +380,10 @@ cdef class Turn:
                 &self.clients.ref, client.request.key, client.request.bound, monotonic_ns() - begun_ns, clock_ms
             )
             time_ms = self.window_ms if time_ms > self.window_ms else time_ms
-        pause_ms = time_ms if time_ms > pause_ms else pause_ms
-        if pause_ms:
-            set_throttle(job, peer.arena, request.api_version, <uint32_t>pause_ms)
+        if time_ms and time_ms >= pause_ms:
+            set_throttle(job, peer.arena, request.api_version, <uint32_t>time_ms, THROTTLED_BY_REQUEST)
+        elif pause_ms:
+            set_throttle(job, peer.arena, request.api_version, <uint32_t>pause_ms, THROTTLED_BY_PRODUCE)
         return True
 
     cdef bint _fetches_freely(self, Peer *peer, RequestSlot *request) noexcept nogil:

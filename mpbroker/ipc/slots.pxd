@@ -48,6 +48,16 @@ cpdef enum SlotFlag:
 cpdef enum ReplyFlag:
     LOGGED = 1          # SEND, SEND_PARTS, NOOP, CLOSE: the block ends with what the request log says, and its length (u32)
 
+cdef enum:
+    THROTTLED_BY_SHIFT = 1      # bits 1 and 2 of a reply's flags
+
+cpdef enum ThrottledBy:
+    """Which quota the pause of an answer is for (Kafka: the ClientQuotaManager that throttles). In Counter's order."""
+    THROTTLED_BY_PRODUCE = 0
+    THROTTLED_BY_FETCH = 1
+    THROTTLED_BY_REQUEST = 2
+    THROTTLED_BY_MUTATION = 3
+
 cdef struct RequestSlot:
     uint8_t kind
     uint8_t flags
@@ -77,7 +87,7 @@ cdef struct ReturnSlot:
 
 cdef struct ReplySlot:
     uint8_t kind
-    uint8_t flags
+    uint8_t flags               # ReplyFlag; if throttle_ms is not 0, ThrottledBy too
     uint16_t owner              # process index of the arena that holds the block
     uint32_t channel
     uint64_t connection
@@ -107,7 +117,7 @@ cdef struct ProduceSlot:
     uint32_t queue_us           # these three go into the reply
     uint32_t local_us
     uint32_t throttle_ms
-    uint32_t reserved
+    uint32_t throttled_by       # goes into the reply too
 
 cdef struct CallSlot:
     uint8_t kind

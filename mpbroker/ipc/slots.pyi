@@ -29,6 +29,12 @@ class SlotFlag(IntEnum):
     HEAVY = 1
     AGAIN = 2
 
+class ThrottledBy(IntEnum):
+    THROTTLED_BY_PRODUCE = 0
+    THROTTLED_BY_FETCH = 1
+    THROTTLED_BY_REQUEST = 2
+    THROTTLED_BY_MUTATION = 3
+
 class PartKind(IntEnum):
     PART_BYTES = 1
     PART_FILE = 2
@@ -59,6 +65,7 @@ class Return(NamedTuple):
 class Reply(NamedTuple):
     kind: int
     flags: int
+    throttled_by: int
     owner: int
     channel: int
     connection: int
@@ -88,6 +95,7 @@ class Produce(NamedTuple):
     queue_us: int
     local_us: int
     throttle_ms: int
+    throttled_by: int
 
 class Call(NamedTuple):
     kind: int
@@ -156,6 +164,7 @@ def pack_reply(
     queue_us: int = 0,
     local_us: int = 0,
     flags: int = 0,
+    throttled_by: int = 0,
 ) -> bytes: ...
 def unpack_produce(slots: Bytes, index: int = 0) -> Produce: ...
 def pack_produce(

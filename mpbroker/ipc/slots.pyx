@@ -3,7 +3,7 @@ from collections import namedtuple
 from libc.string cimport memcpy, memset
 
 from mpbroker.ipc.slots cimport (
-    CallSlot, JobBatch, JobHeader, Part, ProduceSlot, ReplySlot, RequestSlot, ReturnSlot,
+    THROTTLED_BY_SHIFT, CallSlot, JobBatch, JobHeader, Part, ProduceSlot, ReplySlot, RequestSlot, ReturnSlot,
 )
 from shm.ring cimport Slot
 
@@ -26,11 +26,12 @@ Request = namedtuple(
 )
 Return = namedtuple("Return", "kind owner block generation")
 Reply = namedtuple(
-    "Reply", "kind flags owner channel connection block generation position length throttle_ms request done_ns queue_us local_us"
+    "Reply",
+    "kind flags throttled_by owner channel connection block generation position length throttle_ms request done_ns queue_us local_us",
 )
 Produce = namedtuple(
     "Produce",
-    "kind acks processor channel connection block generation job owner sender timeout_ms request queue_us local_us throttle_ms",
+    "kind acks processor channel connection block generation job owner sender timeout_ms request queue_us local_us throttle_ms throttled_by",
 )
 Call = namedtuple("Call", "kind flags owner request block generation length connection")
 Batch = namedtuple(
@@ -90,22 +91,22 @@ def unpack_reply(const unsigned char[::1] slots, Py_ssize_t index=0):
     cdef ReplySlot s
     memcpy(&s, _slot_at(slots, index), 64)
     return Reply(
-        s.kind, s.flags, s.owner, s.channel, s.connection, s.block, s.generation, s.position, s.length, s.throttle_ms, s.request,
-        s.done_ns, s.queue_us, s.local_us,
+        s.kind, s.flags & ((1 << THROTTLED_BY_SHIFT) - 1), s.flags >> THROTTLED_BY_SHIFT, s.owner, s.channel, s.connection, s.block,
+        s.generation, s.position, s.length, s.throttle_ms, s.request, s.done_ns, s.queue_us, s.local_us,
     )
 
 
 def pack_reply(
     int kind, int owner, uint32_t channel, uint64_t connection, uint64_t block=0, uint64_t generation=0, uint32_t position=0,
     uint32_t length=0, uint32_t throttle_ms=0, uint32_t request=0, uint64_t done_ns=0,
-    uint32_t queue_us=0, uint32_t local_us=0, int flags=0,
+    uint32_t queue_us=0, uint32_t local_us=0, int flags=0, int throttled_by=0,
 ) -> bytes:
     cdef ReplySlot s
     memset(&s, 0, 64)
     s.kind, s.owner, s.channel, s.connection = kind, owner, channel, connection
     s.block, s.generation, s.position, s.length = block, generation, position, length
     s.throttle_ms, s.request, s.done_ns = throttle_ms, request, done_ns
-    s.queue_us, s.local_us, s.flags = queue_us, local_us, flags
+    s.queue_us, s.local_us, s.flags = queue_us, local_us, flags | throttled_by << THROTTLED_BY_SHIFT
     return (<char *>&s)[:64]
 
 
@@ -114,7 +115,7 @@ def unpack_produce(const unsigned char[::1] slots, Py_ssize_t index=0):
     memcpy(&s, _slot_at(slots, index), 64)
     return Produce(
         s.kind, s.acks, s.processor, s.channel, s.connection, s.block, s.generation, s.job, s.owner, s.sender, s.timeout_ms,
-        s.request, s.queue_us, s.local_us, s.throttle_ms,
+        s.request, s.queue_us, s.local_us, s.throttle_ms, s.throttled_by,
     )
 
 

@@ -7,7 +7,7 @@ from mpbroker.ipc.counters cimport (
     COUNT_ERRORS, COUNT_PRODUCES_DELAYED, COUNT_PRODUCES_EXPIRED, COUNT_RESPONSES, COUNT_RING_FULL,
 )
 from mpbroker.ipc.meters cimport TopicMeter, count_error, count_topic, topic_cell
-from mpbroker.ipc.slots cimport CLOSE, NOOP, PRODUCE, PRODUCED, SEND, JobBatch, JobHeader, ProduceSlot, ReplySlot
+from mpbroker.ipc.slots cimport CLOSE, NOOP, PRODUCE, PRODUCED, SEND, THROTTLED_BY_SHIFT, JobBatch, JobHeader, ProduceSlot, ReplySlot
 from mpbroker.ipc.table cimport PARTITION_OFFLINE
 from mpbroker.log.state cimport PartitionCore
 from mpbroker.records.wire cimport store_u16, store_u64
@@ -137,6 +137,7 @@ cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) no
     reply.block, reply.generation, reply.request = slot.block, slot.generation, slot.request
     reply.done_ns = answers.now_ns
     reply.queue_us, reply.local_us, reply.throttle_ms = slot.queue_us, slot.local_us, slot.throttle_ms
+    reply.flags = <uint8_t>(slot.throttled_by << THROTTLED_BY_SHIFT)
     push_bytes(answers, slot.processor, &reply)
 
 

@@ -42,6 +42,7 @@ cdef struct Channel:
     uint8_t mute                # MuteState
     uint32_t timer              # its place in the heap of throttled channels; 0: none
     uint64_t throttled_until_ns
+    uint8_t throttled_by        # ThrottledBy
     uint16_t listener
     int16_t client              # its software, in meters_clients; -1: not counted
     uint16_t handler            # handler number that has the request

@@ -5,8 +5,11 @@ cdef enum:
 
 cdef void begin_counting(Turn *t) noexcept nogil:
     """A predecessor's connections are closed, whether it could say so or not."""
+    cdef int by
     counter_set(t.counters, Counter.COUNT_CONNECTIONS_CLOSED, t.counters.counters[<int>Counter.COUNT_CONNECTIONS_CREATED])
     counter_set(t.counters, Counter.COUNT_ARENA_LIMIT_BYTES, t.arena.limit_bytes)
+    for by in range(4):
+        counter_set(t.counters, <int>Counter.COUNT_THROTTLED_PRODUCE + by, 0)
 
 cdef inline uint64_t since(uint64_t earlier_ns, uint64_t later_ns) noexcept nogil:
     return later_ns - earlier_ns if later_ns > earlier_ns else 0

@@ -40,6 +40,8 @@ cdef void timer_sift(Turn *t, uint32_t place, uint32_t channel) noexcept nogil:
 cdef void timer_start(Turn *t, Channel *c, uint64_t until_ns) noexcept nogil:
     c.throttled_until_ns = until_ns
     t.timer_count += 1
+    c.throttled_by = (c.answer.flags >> THROTTLED_BY_SHIFT) & 3
+    counter_add(t.counters, <int>Counter.COUNT_THROTTLED_PRODUCE + c.throttled_by, 1)
     timer_sift(t, t.timer_count, c.index)
 
 cdef void timer_stop(Turn *t, Channel *c) noexcept nogil:
@@ -47,6 +49,7 @@ cdef void timer_stop(Turn *t, Channel *c) noexcept nogil:
     if place == 0:
         return
     c.timer = 0
+    counter_add(t.counters, <int>Counter.COUNT_THROTTLED_PRODUCE + c.throttled_by, <uint64_t>-1)
     last = t.timers[t.timer_count]
     t.timer_count -= 1
     if last != c.index:

@@ -22,7 +22,9 @@ from mpbroker.ipc.meters cimport (
     ApiHistogram, Meters, MetersRef, api_page, client_enter, client_leave, count_version, note_api,
 )
 from mpbroker.ipc.session cimport SessionEntry, Sessions, session_software
-from mpbroker.ipc.slots cimport Part, PartKind, ReplyFlag, ReplySlot, RequestSlot, ReturnSlot, SlotFlag, SlotKind
+from mpbroker.ipc.slots cimport (
+    THROTTLED_BY_SHIFT, Part, PartKind, ReplyFlag, ReplySlot, RequestSlot, ReturnSlot, SlotFlag, SlotKind,
+)
 from mpbroker.network.channel cimport Channel, ChannelState, CloseReason
 from mpbroker.network.files cimport FILE_LIMIT, FILE_PLACES, OpenFile, file_find, file_hash
 from shm.arena cimport (

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer, ThrottleEvent
 
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import (
@@ -317,3 +318,50 @@ def test_quotas_survive_a_restart(own_broker: Broker) -> None:
     began = time.monotonic()
     used, throttle_ms = produced(own_broker, "app", "kept", 20_000)
     assert_pause(throttle_ms, used, 1000.0, began)
+
+
+def test_librdkafka_hears_of_the_pause(broker: Broker, new_topic: TopicMaker) -> None:
+    topic, bound = new_topic(), 1000.0
+    only(broker, "rdkafka", producer_byte_rate=bound)
+    heard: list[ThrottleEvent] = []
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "client.id": "rdkafka", "throttle_cb": heard.append}
+    )
+    began = time.monotonic()
+    producer.produce(topic, bytes(13_000), partition=0)
+    eventually(lambda: producer.poll(0.1) >= 0 and bool(heard), "librdkafka says that it has to pause")
+    # What it sends around the value is known to the byte only by itself.
+    assert_pause(round(heard[0].throttle_time * 1000), 13_200, bound, began)
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def test_a_throttled_connection_answers_at_once_and_reads_on_later(
+    broker: Broker, new_topic: TopicMaker
+) -> None:
+    topic, bound = new_topic(), 1000.0
+    only(broker, "paused", producer_byte_rate=bound)
+    with peer(broker, "paused") as paused, peer(broker, "paused") as other:
+        sent = time.monotonic()
+        paused.send(PRODUCE, produce_request(topic, 13_000))
+        paused.send(METADATA, MetadataRequest(topics=[]))
+        throttle_ms = paused.receive()[0].throttle_time_ms
+        assert throttle_ms > 1000
+        answered = time.monotonic()
+        # Another connection of the same client is served meanwhile.
+        other.ask(METADATA, MetadataRequest(topics=[]))
+        if time.monotonic() - sent < throttle_ms / 1000:
+            assert not paused.has_answer()
+        paused.receive()
+        assert time.monotonic() - sent >= throttle_ms / 1000
+        assert answered - sent < throttle_ms / 1000
+
+
+def test_acks_of_zero_pauses_the_connection(broker: Broker, new_topic: TopicMaker) -> None:
+    topic, bound = new_topic(), 1000.0
+    only(broker, "silent", producer_byte_rate=bound)
+    with peer(broker, "silent") as silent:
+        sent = time.monotonic()
+        used = silent.send(PRODUCE, produce_request(topic, 13_000, acks=0))
+        silent.asked.clear()
+        silent.ask(METADATA, MetadataRequest(topics=[]))
+        assert time.monotonic() - sent >= 0.9 * (used / bound - 11)

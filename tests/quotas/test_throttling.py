@@ -14,7 +14,7 @@ import pytest
 from mpbroker.handlers.throttling import Throttling
 from mpbroker.ipc import topology
 from mpbroker.ipc.metadata import QuotaImage
-from mpbroker.ipc.slots import SlotKind
+from mpbroker.ipc.slots import SlotKind, ThrottledBy
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import FetchRequest, MetadataRequest, ProduceRequest
 from mpbroker.quotas.clients import Clients
@@ -84,6 +84,29 @@ def how(rig: Rig) -> tuple[int, int]:
 
     counters = rig.context.counters
     return counters.get(Counter.COUNT_PRODUCE_FAST), counters.get(Counter.COUNT_PRODUCE_SLOW)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_the_descriptor_says_which_quota_it_was(ready: Rig, native: bool) -> None:
+    def by() -> ThrottledBy:
+        ready.handler.turn.log_is_up, ready.handler.log_was_fenced = native, not native
+        ready.processor.send(produce_frame())
+        ready.turn()
+        (job,) = ready.log.take()
+        ready.log.append(job)
+        if job.kind == SlotKind.PRODUCE:
+            return ThrottledBy(job.throttled_by)
+        ready.turn()
+        (reply,) = ready.processor.replies()
+        ready.processor.give_back(reply)
+        return ThrottledBy(reply.throttled_by)
+
+    limit(ready, [(CLIENT, "app")], producer_byte_rate=50.0, request_percentage=0.0000001)
+    produce(ready, produce_frame(), native=False)
+    assert by() is ThrottledBy.THROTTLED_BY_PRODUCE
+    limit(ready, [(CLIENT, "app")], producer_byte_rate=1e9, request_percentage=0.0000001)
+    produce(ready, produce_frame(), native=False)
+    assert by() is ThrottledBy.THROTTLED_BY_REQUEST
 
 
 def test_nothing_is_looked_up_before_a_first_quota(ready: Rig) -> None:

@@ -166,7 +166,7 @@ class Fetch:
     def _reply(self, response: FetchResponse) -> None:
         """Or tells the client to come again later, without charging it for records that it does not get."""
         exchange = self.exchange
-        throttled = exchange.broker.throttling.on and exchange.charge(self._size_of(response)) > 0
+        throttled = exchange.broker.throttling.on and exchange.charge(self._size_of(response)).ms > 0
         exchange.reply(FetchResponse() if throttled else response)
         self._count(response, sent=not throttled)
 
