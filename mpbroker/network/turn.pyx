@@ -363,6 +363,10 @@ cdef class ProcessorTurn:
             close_channel(self.t, &self.t.channels[channel], reason, detail)
             publish(self.t)
 
+    def told(self) -> list[tuple[bytes, int, int, int, int, int, int, int]]:
+        """What the request log is to say of requests that have ended since the last call: the fields of request_log.Ended."""
+        return take_told(self.t)
+
     # ---- segment files
 
     def opening(self) -> list[tuple[int, list[tuple[int, int, int, int, bytes]]]]:
