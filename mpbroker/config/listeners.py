@@ -11,7 +11,6 @@ import re
 import msgspec
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-PROTOCOLS_BUILT = ("PLAINTEXT",)
 DEFAULT_PROTOCOL_MAP = {protocol: protocol for protocol in PROTOCOLS}
 META_ADDRESSES = ("0.0.0.0",)
 
@@ -66,15 +65,6 @@ def parse_listeners(
     if unique_ports:
         _check_ports(listeners)
     return listeners
-
-
-def not_built(listeners: tuple[Listener, ...]) -> list[str]:
-    """Why these listeners cannot be served. Serving them in plain text instead is never an option."""
-    return [
-        f"listener {listener} needs {listener.protocol}, which is not built yet; only PLAINTEXT can be served"
-        for listener in listeners
-        if listener.protocol not in PROTOCOLS_BUILT
-    ]
 
 
 def advertised_by_default(listeners: tuple[Listener, ...], hostname: str) -> tuple[Listener, ...]:

@@ -26,6 +26,10 @@ cpdef enum CloseReason:
     CLOSED_ILLEGAL_STATE = 11   # an answer came that cannot come now (mute.py)
     CLOSED_STALLED = 12         # memory was short, and what it began made no progress
     CLOSED_EXCESS = 13          # made room for another connection (max.connections)
+    CLOSED_TLS = 14             # TLS failed, in the handshake or later
+    CLOSED_SASL_FRAME_SIZE = 15 # negative or larger than sasl.server.max.receive.size
+    CLOSED_AUTHENTICATION = 16  # SASL failed, and its answer was given
+    CLOSED_SESSION_EXPIRED = 17 # a request came after the end of the authentication
 
 cdef struct Channel:
     int fd
@@ -38,6 +42,11 @@ cdef struct Channel:
     uint8_t starved             # is in the list of channels that wait for memory
     uint8_t unreported          # what Python has not been told of it: the place and its session stay until then
     uint8_t mute                # MuteState
+    uint8_t secure              # NEGOTIATING or MOVED (secure.pxi); 0: its bytes are plain
+    uint8_t marked              # is in the list of channels that Python has to look at
+    uint8_t owned               # the descriptor is Python's to close
+    uint64_t expires_ns         # from then on the client must authenticate anew; 0: never
+    uint64_t renewed_ns         # when it last began to
     uint32_t timer              # its place in the heap of throttled channels; 0: none
     uint64_t throttled_until_ns
     uint16_t listener

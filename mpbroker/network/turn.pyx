@@ -14,7 +14,9 @@ decision is returned to Python: new connections, closed ones, segment files to o
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memmove, memset
-from posix.unistd cimport close
+from cpython.buffer cimport PyBUF_WRITE
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from posix.unistd cimport close, pread
 
 from mpbroker.ipc.counters cimport Counter, Histogram
 from mpbroker.ipc.meters cimport (
@@ -90,6 +92,7 @@ cdef enum:
     TURN_CONNECTIONS = 1
     TURN_CLOSED = 2
     TURN_OPENING = 4
+    TURN_SECURE = 8
     API_PRODUCE = 0
     API_VERSIONS = 18
     API_INIT_PRODUCER_ID = 22
@@ -107,7 +110,7 @@ cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
 # What epoll says of the two descriptors that are no channels.
 cdef uint32_t BELL_TAG = <uint32_t>0xFFFFFFFFu
 cdef uint32_t HANDOVER_TAG = <uint32_t>0xFFFFFFFEu
-CONNECTIONS, CLOSED, OPENING = TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING
+CONNECTIONS, CLOSED, OPENING, SECURE = TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_SECURE
 
 
 cdef inline uint32_t be32(const uint8_t *p) noexcept nogil:
@@ -125,6 +128,7 @@ include "activity.pxi"
 include "queue.pxi"
 include "metering.pxi"
 include "channels.pxi"
+include "secure.pxi"
 include "memory.pxi"
 include "muting.pxi"
 include "sending.pxi"
@@ -135,7 +139,7 @@ include "files.pxi"
 
 cdef bint must_stay_awake(Turn *t) noexcept nogil:
     cdef uint32_t h
-    if t.soon or ring_waiting(&t.log_answers):
+    if t.soon or t.marked_count or ring_waiting(&t.log_answers):
         return True
     if load_acquire(t.order) != t.order_seen or load_acquire(t.fence_order) != t.fence_order_seen:
         return True
@@ -172,7 +176,9 @@ cdef void socket_event(Turn *t, Channel *c, uint32_t events) noexcept nogil:
     if events & EPOLLRDHUP and c.state == ChannelState.CHANNEL_WAITING and c.parked:
         close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
         return
-    if c.state == ChannelState.CHANNEL_SENDING:
+    if c.secure == NEGOTIATING:
+        mark(t, c)
+    elif c.state == ChannelState.CHANNEL_SENDING:
         if events & EPOLLOUT:
             go_on_sending(t, c)
     elif c.state == ChannelState.CHANNEL_READING and c.readable and not c.starved and not c.held:
@@ -248,6 +254,8 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
         flags |= TURN_CLOSED
     if t.opening_count:
         flags |= TURN_OPENING
+    if t.marked_count:
+        flags |= TURN_SECURE
     return flags
 
 
@@ -308,6 +316,8 @@ cdef class ProcessorTurn:
         t.sessions = self.sessions.entries
         t.closed = <Event *>calloc(channel_places, sizeof(Event))
         t.free_channels = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
+        # A place may be taken anew while the mark of its last channel stands.
+        t.marked = <uint32_t *>calloc(2 * channel_places, sizeof(uint32_t))
         t.deferred = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
         t.deferred_now = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
         t.fifo = <uint32_t *>calloc(FIFO_PLACES, sizeof(uint32_t))
@@ -580,3 +590,6 @@ cdef class ProcessorTurn:
             if self.t.channels[i].state not in (ChannelState.CHANNEL_FREE, ChannelState.CHANNEL_CLOSED):
                 n += 1
         return n
+
+
+include "moving.pxi"

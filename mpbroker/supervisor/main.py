@@ -17,6 +17,7 @@ import setproctitle
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator import process as coordinator_process
 from mpbroker.handlers import process as handler_process
+from mpbroker.handlers.apis import all_apis
 from mpbroker.ipc import topology
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError, ProcessContext
@@ -26,6 +27,8 @@ from mpbroker.log.log_dir import lock_log_dirs, prepare_log_dirs
 from mpbroker.network import acceptor, processor
 from mpbroker.protocol import codec
 from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.api_versions import Served
+from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners
 from mpbroker.supervisor import logs, runtime_dir, sockets
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Command, ControlSocket, Later
@@ -54,6 +57,14 @@ HOT_APIS = (
 log = logging.getLogger("mpbroker")
 
 
+def security_of(config: BrokerConfig) -> dict[int, ListenerSecurity]:
+    """Certificates, users and rules of all listeners, checked before anything else is begun."""
+    try:
+        return secure_listeners(config)
+    except SecurityError as error:
+        raise FatalError(str(error)) from error
+
+
 def run(config: BrokerConfig) -> int:
     """Runs a broker until it is told to stop; -> exit status. Every failure is one clear line in the log."""
     logs.configure(os.environ.get("MPBROKER_LOG_LEVEL", "INFO"))
@@ -73,6 +84,8 @@ class Broker:
     def __init__(self, config: BrokerConfig) -> None:
         raise_file_limit()
         self.notifier = Notifier()
+        self.security = security_of(config)
+        self.served = tuple(Served(a.key, a.advertised_from, a.latest) for a in all_apis().values())
         self.locks = lock_log_dirs(config)
         self.identity = prepare_log_dirs(config)
         self.listener_fds, self.config = sockets.bind_all(config)
@@ -150,7 +163,7 @@ class Broker:
         fd = self.handovers[number][1]
 
         def main(context: ProcessContext) -> int:
-            return processor.run(context, socket.socket(fileno=fd))
+            return processor.run(context, socket.socket(fileno=fd), self.security, self.served)
 
         return Child(topology.processor(number), main, (fd,))
 
