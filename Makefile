@@ -12,7 +12,7 @@ NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.p
 DATA ?= data
 LISTENERS ?= PLAINTEXT://127.0.0.1:9092
 
-.PHONY: help setup run test demo bench bench-kafka chaos lint fmt clean
+.PHONY: help setup run test demo bench bench-kafka chaos fuzz lint fmt clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +45,9 @@ bench-kafka: setup ## the same, beside Apache Kafka in the same run
 
 chaos: setup ## the long form of the fault tests
 	$(BIN)/python -m tests.chaos.run --full --pairs 2 $(ARGS)
+
+fuzz: setup ## damaged bytes for frames, TLS and SASL (ROUNDS=100000)
+	$(BIN)/python -m tests.security.fuzz $(or $(ROUNDS),100000)
 
 lint: setup ## ruff, formatting, strict mypy
 	$(BIN)/ruff check .

@@ -81,6 +81,7 @@ class SecureBroker(Mpbroker):
     """Its `port` is that of the listener OPEN, which is plain text."""
 
     processors: int = 1
+    failed_delay_ms: int = FAILED_DELAY_MS
     ports: dict[str, int] = field(default_factory=lambda: {name: free_port() for name in PROTOCOLS})
     authority: Authority = field(default_factory=Authority)
 
@@ -95,7 +96,7 @@ class SecureBroker(Mpbroker):
             PROPERTIES.format(
                 listeners=",".join(f"{name}://{HOST}:{port}" for name, port in self.ports.items()),
                 protocols=",".join(f"{name}:{protocol}" for name, protocol in PROTOCOLS.items()),
-                delay=FAILED_DELAY_MS,
+                delay=self.failed_delay_ms,
                 frame_max=FRAME_BYTES_MAX,
                 directory=self.directory,
                 key_password=KEY_PASSWORD,
