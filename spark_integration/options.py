@@ -10,9 +10,11 @@ import json
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from mpbroker.client.config import from_properties
+from mpbroker.client.errors import ConfigError
 from spark_integration.errors import OptionError
 
 LATEST: Final = -1
@@ -138,6 +140,8 @@ class ReadOptions:
     request_timeout_ms: int = 120_000
     retries: int = 3
     retry_interval_ms: int = 1000
+    # Of the network client, by their Kafka names; passwords are among them.
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def includes_headers(options: Mapping[str, str]) -> bool:
@@ -180,7 +184,22 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         request_timeout_ms=_positive(options, "kafkaconsumer.polltimeoutms") or 120_000,
         retries=_natural(options, "fetchoffset.numretries", 3),
         retry_interval_ms=_natural(options, "fetchoffset.retryintervalms", 1000),
+        client=_of_the_client(options),
     )
+
+
+def _of_the_client(options: Mapping[str, str]) -> dict[str, str]:
+    """What begins with `kafka.` and is for the network client. Raises OptionError."""
+    given = {
+        key.removeprefix("kafka."): value
+        for key, value in options.items()
+        if key.startswith("kafka.") and key != "kafka.bootstrap.servers"
+    }
+    try:
+        _, unknown = from_properties(given)
+    except ConfigError as error:
+        raise OptionError(f"kafka.{error}") from error
+    return {key: value for key, value in given.items() if key not in unknown}
 
 
 def _lowered(options: Mapping[str, str]) -> dict[str, str]:
@@ -200,11 +219,6 @@ def _refuse(options: Mapping[str, str]) -> None:
         raise OptionError(f"kafka.isolation.level is read_uncommitted or read_committed, not '{isolation}'")
     if isolation == "read_committed":
         raise OptionError("kafka.isolation.level: read_committed is not supported by format mpbroker")
-    protocol = options.get("kafka.security.protocol", "PLAINTEXT").strip().upper()
-    if protocol != "PLAINTEXT":
-        raise OptionError(
-            f"kafka.security.protocol: {protocol} is not supported by format mpbroker, only PLAINTEXT"
-        )
     for key in _IGNORED_IN_BATCH:
         if key in options:
             _LOG.warning("option %s is ignored in batch queries", key)

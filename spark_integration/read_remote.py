@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from mpbroker.client.cluster import Asked
+from mpbroker.client.errors import ApiFailed, ClientError, ConnectionLost
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.batch import frame_at
 from mpbroker.records.errors import CorruptBatch
 from spark_integration.columns import Columns
-from spark_integration.connection import Connection, ConnectionLost
 from spark_integration.errors import CorruptLog, SourceUnavailable
 from spark_integration.options import ReadOptions
 from spark_integration.plan import TaskRange, report_loss
-from spark_integration.remote import ApiFailed, Cluster, RemoteCatalog
+from spark_integration.remote import Brokers, RemoteCatalog
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 FETCH_BYTES = 4 << 20
 MAX_WAIT_MS = 500
+
+
+class OffsetIsGone(Exception):
+    """The log was cut, or made anew, or retention was faster."""
 
 
 class Fetched(NamedTuple):
@@ -36,81 +41,79 @@ class Fetched(NamedTuple):
 
 def read_remote(task: TaskRange, columns: Columns, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """Raises DataLoss, CorruptLog, SourceUnavailable."""
-    cluster = Cluster(options)
+    brokers = Brokers(options)
     try:
-        for fetched in _fetches(cluster, task, options):
+        for fetched in _fetches(brokers, task, options):
             try:
                 yield from columns.decode(fetched.records, 0, len(fetched.records), task.start, task.end)
             except CorruptBatch as error:
                 raise CorruptLog(f"the broker sent a damaged batch, reading {task}: {error}") from error
+    except ClientError as error:
+        raise SourceUnavailable(str(error)) from error
     finally:
-        cluster.close()
+        brokers.close()
 
 
-def _fetches(cluster: Cluster, task: TaskRange, options: ReadOptions) -> Iterator[Fetched]:
+def _fetches(brokers: Brokers, task: TaskRange, options: ReadOptions) -> Iterator[Fetched]:
     """All fetches of a range, in order; each is asked for as soon as the one before has come."""
     offset = task.start
-    under_way: Connection | None = None
+    under_way: Asked | None = None
     while offset < task.end:
         try:
-            fetched = _next(cluster, under_way, task, offset)
-        except ApiFailed as error:
-            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
-                raise
+            fetched = _next(brokers, under_way, task, offset)
+        except OffsetIsGone:
             under_way = None
             offset = _behind_the_loss(task, offset, options)
             continue
         offset = fetched.next_offset
-        under_way = _asked_ahead(cluster, task, offset) if offset < task.end else None
+        under_way = _asked_ahead(brokers, task, offset) if offset < task.end else None
         yield fetched
 
 
-def _next(cluster: Cluster, under_way: Connection | None, task: TaskRange, offset: int) -> Fetched:
+def _next(brokers: Brokers, under_way: Asked | None, task: TaskRange, offset: int) -> Fetched:
     if under_way is not None:
         try:
-            return _taken(under_way, task, offset)
+            return _taken(brokers, under_way, task, offset)
         except (ConnectionLost, ApiFailed) as error:
             if isinstance(error, ApiFailed) and not error.code.retriable:
                 raise
-            cluster.forget()
-    return cluster.retried(lambda: _taken(_asked(cluster, task, offset), task, offset))
+            brokers.look_again(task.topic)
+    return brokers.retried(lambda: _taken(brokers, _asked(brokers, task, offset), task, offset), task.topic)
 
 
-def _asked_ahead(cluster: Cluster, task: TaskRange, offset: int) -> Connection | None:
+def _asked_ahead(brokers: Brokers, task: TaskRange, offset: int) -> Asked | None:
     """None if that failed: then it is asked again when its turn comes."""
     try:
-        return _asked(cluster, task, offset)
+        return _asked(brokers, task, offset)
     except (ConnectionLost, ApiFailed):
-        cluster.forget()
         return None
 
 
-def _asked(cluster: Cluster, task: TaskRange, offset: int) -> Connection:
-    connection = cluster.leader(task.topic, task.partition)
+def _asked(brokers: Brokers, task: TaskRange, offset: int) -> Asked:
     wanted = m.FetchRequest.FetchPartition(
         partition=task.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
     )
-    connection.send(
-        m.FetchRequest(
-            max_wait_ms=MAX_WAIT_MS,
-            min_bytes=1,
-            max_bytes=FETCH_BYTES,
-            topics=[m.FetchRequest.FetchTopic(topic=task.topic, partitions=[wanted])],
-        )
+    request = m.FetchRequest(
+        max_wait_ms=MAX_WAIT_MS,
+        min_bytes=1,
+        max_bytes=FETCH_BYTES,
+        topics=[m.FetchRequest.FetchTopic(topic=task.topic, partitions=[wanted])],
     )
-    return connection
+    return brokers.start(brokers.leader(task.topic, task.partition), request)
 
 
-def _taken(connection: Connection, task: TaskRange, offset: int) -> Fetched:
-    response: m.FetchResponse = connection.receive()
+def _taken(brokers: Brokers, asked: Asked, task: TaskRange, offset: int) -> Fetched:
+    response: m.FetchResponse = brokers.finish(asked)
     if response.error_code:
         raise ApiFailed(f"fetching {task}", response.error_code)
     try:
         ((part,),) = [topic.partitions for topic in response.responses]
     except ValueError:
         raise SourceUnavailable(
-            f"{connection.address} answered a fetch of {task} with something else"
+            f"{asked.node.address} answered a fetch of {task} with something else"
         ) from None
+    if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        raise OffsetIsGone
     if part.error_code:
         raise ApiFailed(f"fetching {task}", part.error_code)
     fetched = _whole_batches(part.records or b"", task)
@@ -118,8 +121,8 @@ def _taken(connection: Connection, task: TaskRange, offset: int) -> Fetched:
         return fetched
     if part.high_watermark <= offset:
         # The range was planned below the high watermark: the log was cut or made anew.
-        raise ApiFailed(f"fetching {task}", ErrorCode.OFFSET_OUT_OF_RANGE)
-    raise SourceUnavailable(f"{connection.address} sent no record from offset {offset} on, reading {task}")
+        raise OffsetIsGone
+    raise SourceUnavailable(f"{asked.node.address} sent no record from offset {offset} on, reading {task}")
 
 
 def _whole_batches(records: Buffer, task: TaskRange) -> Fetched:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from mpbroker.client.cluster import Asked, Cluster
+from mpbroker.client.config import ClientConfig, from_properties
+from mpbroker.client.errors import ApiFailed, ClientError, ConfigError, ConnectionLost
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
-from spark_integration.connection import Connection, ConnectionLost
 from spark_integration.errors import OptionError, SourceUnavailable
 from spark_integration.options import EARLIEST, LATEST, ReadOptions, TopicPartition
 from spark_integration.plan import OffsetRange, TaskRange, by_offsets
 
-_CODES = {int(code): code for code in ErrorCode}
+CLIENT_ID = "mpbroker-spark"
+RECEIVE_BUFFER_BYTES = 4 << 20
+ADVICE = "check kafka.bootstrap.servers and the broker's advertised.listeners"
+
+_LOG = logging.getLogger("mpbroker.spark")
 _CONSUMER = -1
 _READ_UNCOMMITTED = 0
 _T = TypeVar("_T")
-
-
-class ApiFailed(SourceUnavailable):
-    """A broker answered with an error code."""
-
-    def __init__(self, what: str, number: int) -> None:
-        self.code = _CODES.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
-        super().__init__(f"{what}: {self.code.message} ({self.code.name}, {number})")
 
 
 def parse_servers(text: str) -> list[tuple[str, int]]:
@@ -41,51 +40,68 @@ def parse_servers(text: str) -> list[tuple[str, int]]:
     return found
 
 
-class Cluster:
-    """Connections to the leaders of partitions, made when they are needed and again when they break."""
+class Brokers:
+    """The brokers of a cluster, asked with patience. Raises ClientError until `retried` has given up."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._servers = parse_servers(options.bootstrap_servers or "")
-        self._connections: dict[tuple[str, int], Connection] = {}
-        self._brokers: dict[int, tuple[str, int]] = {}
-        self._leaders: dict[TopicPartition, int] = {}
+        try:
+            config, _ = from_properties(options.client, _base(options))
+            self._cluster = Cluster(parse_servers(options.bootstrap_servers or ""), config, ADVICE)
+        except ConfigError as error:
+            raise OptionError(f"kafka.{error}") from error
 
     def close(self) -> None:
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
-
-    def forget(self) -> None:
-        """Drops connections and what is known of leaders; both are found anew when they are needed."""
-        self.close()
-        self._leaders.clear()
+        self._cluster.close()
 
     def topics(self, names: Sequence[str] | None) -> list[m.MetadataResponse.MetadataResponseTopic]:
         """These topics, or all. Raises SourceUnavailable."""
         return self.retried(lambda: self._metadata(names))
 
-    def leader(self, topic: str, partition: int) -> Connection:
-        """A connection to the partition's leader. Raises SourceUnavailable."""
-        if (topic, partition) not in self._leaders:
+    def leader(self, topic: str, partition: int) -> int:
+        """The node that leads the partition."""
+        node = self._cluster.metadata.leader(topic, partition)
+        if node is None:
             self._metadata([topic])
-        node = self._leaders.get((topic, partition), -1)
-        if node not in self._brokers:
+            node = self._cluster.metadata.leader(topic, partition)
+        if node is None:
             raise ApiFailed(f"{topic}-{partition}", ErrorCode.LEADER_NOT_AVAILABLE)
-        return self._connection(self._brokers[node])
+        return node.id
 
-    def retried(self, ask: Callable[[], _T]) -> _T:
-        """Leaders move, connections break: asks again, with fresh metadata, fetchOffset.numRetries times."""
+    def start(self, node: int, request: m.Message) -> Asked:
+        """Sends a request; other things may be done before `finish`."""
+        return self._cluster.start(node, request)
+
+    def finish(self, asked: Asked) -> Any:
+        """The response."""
+        return self._cluster.finish(asked)
+
+    def ask(self, node: int, request: m.Message) -> Any:
+        return self._cluster.ask(node, request)
+
+    def retried(self, ask: Callable[[], _T], topic: str | None = None) -> _T:
+        """Leaders move, connections break: asks again, fetchOffset.numRetries times, of who leads then."""
         for tries_left in range(self._options.retries, -1, -1):
             try:
                 return ask()
-            except (ConnectionLost, ApiFailed) as error:
-                retriable = isinstance(error, ConnectionLost) or error.code.retriable
-                if not retriable or not tries_left:
-                    raise
-            self.forget()
+            except ClientError as error:
+                passing = isinstance(error, ConnectionLost) or (
+                    isinstance(error, ApiFailed) and error.code.retriable
+                )
+                if not passing or not tries_left:
+                    raise SourceUnavailable(str(error)) from error
             time.sleep(self._options.retry_interval_ms / 1000)
+            self.look_again(topic)
         raise AssertionError("the last try returns or raises")
+
+    def look_again(self, topic: str | None) -> None:
+        """Who leads the topic now; if nobody says, the next question finds out why."""
+        if topic is None:
+            return
+        try:
+            self._metadata([topic])
+        except (ConnectionLost, ApiFailed) as error:
+            _LOG.warning("no metadata of %s: %s", topic, error)
 
     def _metadata(self, names: Sequence[str] | None) -> list[m.MetadataResponse.MetadataResponseTopic]:
         wanted = m.MetadataRequest.MetadataRequestTopic
@@ -93,45 +109,35 @@ class Cluster:
             topics=None if names is None else [wanted(name=name) for name in names],
             allow_auto_topic_creation=False,
         )
-        response: m.MetadataResponse = self._any().call(request)
-        self._brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        response = self._cluster.refresh(request)
         for topic in response.topics:
             if topic.error_code and names is not None:
                 raise ApiFailed(f"topic {topic.name}", topic.error_code)
-            for part in topic.partitions:
-                self._leaders[topic.name or "", part.partition_index] = part.leader_id
         return list(response.topics)
 
-    def _any(self) -> Connection:
-        known = next(iter(self._connections.values()), None)
-        if known is not None:
-            return known
-        for server in self._servers[:-1]:
-            try:
-                return self._connection(server)
-            except ConnectionLost:
-                continue
-        return self._connection(self._servers[-1])
 
-    def _connection(self, address: tuple[str, int]) -> Connection:
-        if address not in self._connections:
-            self._connections[address] = Connection(*address, self._options.request_timeout_ms / 1000)
-        return self._connections[address]
+def _base(options: ReadOptions) -> ClientConfig:
+    """What holds unless the user set it by its Kafka name."""
+    return ClientConfig(
+        client_id=CLIENT_ID,
+        request_timeout_ms=options.request_timeout_ms,
+        receive_buffer_bytes=RECEIVE_BUFFER_BYTES,
+    )
 
 
 class RemoteCatalog:
     """All that a plan wants to know, asked of brokers. Raises SourceUnavailable, OptionError."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self._cluster = Cluster(options)
+        self._brokers = Brokers(options)
 
     def topics(self) -> Iterable[str]:
         return sorted(
-            topic.name for topic in self._cluster.topics(None) if topic.name and not topic.is_internal
+            topic.name for topic in self._brokers.topics(None) if topic.name and not topic.is_internal
         )
 
     def partitions(self, topic: str) -> Sequence[int]:
-        (found,) = self._cluster.topics([topic])
+        (found,) = self._brokers.topics([topic])
         return sorted(part.partition_index for part in found.partitions)
 
     def bounds(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, tuple[int, int]]:
@@ -153,20 +159,20 @@ class RemoteCatalog:
         return [TaskRange(topic, number, start, end) for start, end in pieces]
 
     def close(self) -> None:
-        self._cluster.close()
+        self._brokers.close()
 
     def _list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """One request per leader; EARLIEST and LATEST are what the protocol calls them too."""
-        return self._cluster.retried(lambda: self._list_offsets_once(wanted))
+        return self._brokers.retried(lambda: self._list_offsets_once(wanted))
 
     def _list_offsets_once(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        by_leader: dict[Connection, dict[str, dict[int, int]]] = {}
+        by_leader: dict[int, dict[str, dict[int, int]]] = {}
         for (topic, number), timestamp in wanted.items():
-            topics = by_leader.setdefault(self._cluster.leader(topic, number), {})
+            topics = by_leader.setdefault(self._brokers.leader(topic, number), {})
             topics.setdefault(topic, {})[number] = timestamp
         found: dict[TopicPartition, int] = {}
-        for connection, topics in by_leader.items():
-            response: m.ListOffsetsResponse = connection.call(_list_offsets_request(topics))
+        for leader, topics in by_leader.items():
+            response: m.ListOffsetsResponse = self._brokers.ask(leader, _list_offsets_request(topics))
             for topic_answer in response.topics:
                 for part in topic_answer.partitions:
                     if part.error_code:

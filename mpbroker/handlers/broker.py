@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mpbroker.handlers.fetches import Fetches
     from mpbroker.handlers.producer_ids import ProducerIds
     from mpbroker.handlers.readers import Readers
+    from mpbroker.log.places import SegmentPlaces
 
 WILDCARDS = ("", "0.0.0.0", "::")
 LOOPBACK = "127.0.0.1"
@@ -63,6 +64,7 @@ class Broker:
     apis: dict[int, Api]
     fetches: Fetches
     readers: Readers
+    places: SegmentPlaces
     producer_ids: ProducerIds
     counters: CounterPage
     session: Callable[[Request], Session]

@@ -82,12 +82,11 @@ class Handler:
         self.arena = memory.arena(context.index)
         self.unsent: set[Outbox] = set()
         processors = processors_of(context.index)
-        self.outboxes = {
-            p: Outbox(memory.ring(context.index, p), partial(context.ring, p), self.unsent)
-            for p in (COORDINATOR, *processors)
-        }
+        rings = {p: memory.ring(context.index, p) for p in (COORDINATOR, *processors)}
+        self.outboxes = {p: Outbox(ring, partial(context.ring, p), self.unsent) for p, ring in rings.items()}
         self.request_arenas = {p: memory.arena(p) for p in processors}
-        self.turn = Turn(context.index, memory, context.counters, TopicTable())
+        self.turn = Turn(context.index, memory, context.counters, TopicTable(), rings)
+        self.turn.fetch_bytes_max = context.config.fetch_max_bytes
         self.open: dict[Exchange, None] = {}
         self.heavy = memory.words("heavy")
         self.is_ready = False
@@ -125,6 +124,7 @@ class Handler:
             apis=all_apis(),
             fetches=Fetches(table, marks, self.number),
             readers=Readers(context.config.log_dirs),
+            places=self.turn.places,
             producer_ids=ProducerIds(coordinator),
             counters=context.counters,
             session=context.session,
@@ -318,6 +318,7 @@ class Handler:
             self.turn.rebind_log()
             # Its successor may have cut files, or recovered them into others.
             self.broker.readers.forget_all()
+            self.turn.places.forget_all()
             self.broker.fetches.look_at_all()
             self.log_was_fenced = self.turn.paused = False
             self.set_log_up(True)

@@ -8,110 +8,16 @@ from mpbroker.records.batch cimport (
     BATCH_OK, LOG_APPEND_TIME_BIT, NO_TIMESTAMP, TRANSACTIONAL_BIT, BatchInfo, set_max_timestamp,
     validate_batch,
 )
+from mpbroker.handlers.wire cimport (
+    NULL_LENGTH, Cursor, count_bytes, put_count, skip_tags, take, take_length, take_u16, take_u32,
+)
+from mpbroker.records.wire cimport store_u16, store_u32, store_u64
 from shm.arena cimport block_capacity
 
-cdef extern from "mpbroker/records/batch.h" nogil:
-    uint16_t load_u16(const uint8_t *p)
-    uint32_t load_u32(const uint8_t *p)
-    void store_u16(uint8_t *p, uint16_t x)
-    void store_u32(uint8_t *p, uint32_t x)
-    void store_u64(uint8_t *p, uint64_t x)
-
 cdef enum:
-    # A length that says "null", and what a reader returns when the bytes end.
-    NULL_LENGTH = -1
     # error_code i16, base_offset i64, log_append_time_ms i64; and log_start_offset i64
     HOLE_BYTES = 18
     HOLE_BYTES_WITH_LOG_START = 26
-
-
-cdef struct Cursor:
-    const uint8_t *at           # NULL: the bytes were no request of that version
-    const uint8_t *end
-
-
-cdef inline const uint8_t *take(Cursor *c, uint64_t count) noexcept nogil:
-    """The next `count` bytes; NULL, now and from now on, when there are not so many."""
-    cdef const uint8_t *start = c.at
-    if start == NULL or count > <uint64_t>(c.end - start):
-        c.at = NULL
-        return NULL
-    c.at = start + count
-    return start
-
-
-cdef inline uint32_t take_u32(Cursor *c) noexcept nogil:
-    cdef const uint8_t *p = take(c, 4)
-    return load_u32(p) if p != NULL else 0
-
-
-cdef inline uint16_t take_u16(Cursor *c) noexcept nogil:
-    cdef const uint8_t *p = take(c, 2)
-    return load_u16(p) if p != NULL else 0
-
-
-cdef inline uint32_t take_uvarint(Cursor *c) noexcept nogil:
-    cdef uint64_t value = 0
-    cdef int shift = 0
-    cdef const uint8_t *p
-    while shift < 35:
-        p = take(c, 1)
-        if p == NULL:
-            return 0
-        value |= <uint64_t>(p[0] & 0x7F) << shift
-        if p[0] < 0x80:
-            if value >> 32:
-                break
-            return <uint32_t>value
-        shift += 7
-    c.at = NULL
-    return 0
-
-
-cdef inline int64_t take_length(Cursor *c, bint flexible, bint wide) noexcept nogil:
-    """A length or count: unsigned varint + 1, or i32 if `wide`, or i16; NULL_LENGTH for null."""
-    if flexible:
-        return <int64_t>take_uvarint(c) - 1
-    if wide:
-        return <int32_t>take_u32(c)
-    return <int16_t>take_u16(c)
-
-
-cdef inline void skip_tags(Cursor *c) noexcept nogil:
-    cdef uint32_t count = take_uvarint(c), i
-    for i in range(count):
-        take_uvarint(c)
-        take(c, take_uvarint(c))
-        if c.at == NULL:
-            return
-
-
-cdef inline int uvarint_bytes(uint32_t value) noexcept nogil:
-    cdef int n = 1
-    while value > 0x7F:
-        value >>= 7
-        n += 1
-    return n
-
-
-cdef inline uint8_t *put_uvarint(uint8_t *p, uint32_t value) noexcept nogil:
-    while value > 0x7F:
-        p[0] = <uint8_t>(value | 0x80)
-        value >>= 7
-        p += 1
-    p[0] = <uint8_t>value
-    return p + 1
-
-
-cdef inline uint8_t *put_count(uint8_t *p, uint32_t count, bint flexible) noexcept nogil:
-    if flexible:
-        return put_uvarint(p, count + 1)
-    store_u32(p, count)
-    return p + 4
-
-
-cdef inline int count_bytes(uint32_t count, bint flexible) noexcept nogil:
-    return uvarint_bytes(count + 1) if flexible else 4
 
 
 cdef inline int partition_reply_bytes(int version) noexcept nogil:

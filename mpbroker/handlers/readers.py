@@ -49,6 +49,12 @@ class Readers:
         self._open.move_to_end(key)
         return reader
 
+    def forget(self, partition: Partition) -> None:
+        """A file that was read has been replaced."""
+        reader = self._open.pop((partition.topic_id, partition.partition, partition.generation), None)
+        if reader is not None:
+            reader.close()
+
     def forget_all(self) -> None:
         """The log process has a successor, which may have cut or replaced files."""
         for reader in self._open.values():

@@ -1,14 +1,25 @@
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.ipc.topology import SharedMemory
+from mpbroker.log.places import SegmentPlaces
 from shm.counters import CounterPage
+from shm.ring import Ring
 
 class Turn:
     paused: bool
     log_is_up: bool
+    fetch_is_fast: bool
+    fetch_bytes_max: int
     @property
     def topics(self) -> TopicTable: ...
+    @property
+    def places(self) -> SegmentPlaces: ...
     def __init__(
-        self, index: int, memory: SharedMemory, counters: CounterPage, topics: TopicTable
+        self,
+        index: int,
+        memory: SharedMemory,
+        counters: CounterPage,
+        topics: TopicTable,
+        answers: dict[int, Ring],
     ) -> None: ...
     @property
     def waiting_jobs(self) -> int: ...

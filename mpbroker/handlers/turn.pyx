@@ -2,29 +2,34 @@
 
     1. sleep      arm the bell, look at every ring and watched word, sleep for at most the time given
     2. take       copy each ring's slots and advance its head before acting on them
-    3. act        common Produce requests become jobs (produce.pyx); all else is kept for Python
-    4. publish    the log ring once, its bell once
+    3. act        common Produce requests become jobs (produce.pyx), hot fetches are answered (fetch.pyx);
+                  all else is kept for Python
+    4. publish    each ring once, its bell once
 
-The ring to the log process has one producer, this object: Python's own jobs go through `push_job`.
+The ring to the log process has one producer, this object: Python's own jobs go through `push_job`. The rings to
+the processors are shared with Python's outboxes, in this one process: what is staged here is published here.
 (Kafka: KafkaRequestHandler.run and the quick half of KafkaApis.handleProduceRequest.)
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
+from mpbroker.handlers.fetch cimport FETCH_KEY, try_fetch
+from mpbroker.log.places cimport SegmentPlaces
 from mpbroker.handlers.produce cimport PRODUCE_KEY, try_produce
 from mpbroker.handlers.topics cimport TopicTable
 from mpbroker.ipc.counters cimport (
-    COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS, COUNT_RING_FULL, COUNT_WAKEUPS,
-    REQUESTS_PER_TURN,
+    COUNT_FETCHES, COUNT_FETCHES_FAST, COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS,
+    COUNT_RING_FULL, COUNT_WAKEUPS, REQUESTS_PER_TURN,
 )
-from mpbroker.ipc.slots cimport REQUEST, ProduceSlot, RequestSlot
+from mpbroker.ipc.slots cimport AGAIN, REQUEST, ProduceSlot, ReplySlot, RequestSlot
 from shm.arena cimport Arena
 from shm.atomics cimport load_acquire
 from shm.counters cimport (
     CounterPage, CountersRef, counter_add, heartbeat, histogram_record, monotonic_ns,
 )
 from shm.doorbell cimport BellRef, Doorbell, bell_arm, bell_disarm, bell_drain, bell_ring
+from shm.table cimport SlotTable
 from shm.ring cimport (
     Ring, RingRef, Slot, ring_advance, ring_peek, ring_publish, ring_room, ring_stage, ring_waiting,
     ring_want_space,
@@ -58,6 +63,8 @@ cdef enum:
 
 cdef struct Peer:
     RingRef *inbox              # NULL: not there
+    RingRef *answers            # NULL: not a processor
+    bint answered               # something is staged for it
     BellRef *bell
     uint8_t *arena
     uint16_t index
@@ -87,7 +94,8 @@ cdef int append(SlotList *list, const Slot *slot) noexcept nogil:
 
 
 cdef class Turn:
-    """`memory` is the tree's SharedMemory; `topics` is filled by the caller between turns."""
+    """`memory` is the tree's SharedMemory; `answers` the rings to the processors. `topics` and `places` are
+    filled by the caller between turns."""
 
     cdef Peer peers[MOST_PEERS]
     cdef int peer_count
@@ -104,32 +112,39 @@ cdef class Turn:
     cdef uint16_t index
     cdef public bint paused     # requests stay in their rings
     cdef public bint log_is_up  # False: every Produce goes to Python
+    cdef public bint fetch_is_fast  # False: every Fetch goes to Python
+    cdef public int fetch_bytes_max
     cdef readonly TopicTable topics
+    cdef readonly SegmentPlaces places
+    cdef SlotTable table
     cdef list keep
 
-    def __init__(self, int index, memory, CounterPage counters, TopicTable topics):
+    def __init__(self, int index, memory, CounterPage counters, TopicTable topics, dict answers):
         cdef Ring to_log = memory.ring(index, LOG)
         cdef Doorbell bell = memory.doorbell(index), log_bell = memory.doorbell(LOG)
         self.index, self.topics = index, topics
         self.keep = [to_log, bell, log_bell, counters]
         self.log, self.log_bell = &to_log.ref, &log_bell.ref
         self.bell, self.counters = &bell.ref, &counters.ref
-        self.paused, self.log_is_up = False, True
+        self.paused, self.log_is_up, self.fetch_is_fast = False, True, True
+        self.fetch_bytes_max = 0x7fffffff
+        self.places, self.table = SegmentPlaces(), memory.table()
         for peer in (*processors_of(index), LOG, COORDINATOR):
-            self._add_peer(memory, peer)
+            self._add_peer(memory, peer, answers.get(peer))
 
     def __dealloc__(self):
         free(self.to_log.slots)
         free(self.slow.slots)
 
-    cdef _add_peer(self, memory, int index):
+    cdef _add_peer(self, memory, int index, Ring answers):
         cdef Ring inbox = memory.ring(index, self.index)
         cdef Doorbell bell = memory.doorbell(index)
         cdef Arena arena = memory.arena(index)
         cdef Peer *peer = &self.peers[self.peer_count]
-        self.keep += [inbox, bell, arena]
+        self.keep += [inbox, bell, arena, answers]
         peer.inbox, peer.bell, peer.arena, peer.index = &inbox.ref, &bell.ref, arena.ref.base, index
         peer.requests = index != LOG and index != COORDINATOR
+        peer.answers = &answers.ref if answers is not None else NULL
         self.peer_count += 1
 
     def watch(self, unsigned char[::1] block, Py_ssize_t at) -> int:
@@ -186,8 +201,8 @@ cdef class Turn:
         cdef int i
         for i in range(self.peer_count):
             if self.peers[i].index == index:
-                # Behind the four of __init__ each peer keeps its ring, bell and arena.
-                yield self.keep[4 + 3 * i]
+                # Behind the four of __init__ each peer keeps its ring, bell, arena and answers.
+                yield self.keep[4 + 4 * i]
 
     def drop_inbox(self, int index) -> list[bytes]:
         """Behind a fence: takes and returns all that is left in the ring of a dead peer."""
@@ -253,7 +268,8 @@ cdef class Turn:
         """Up to TAKEN_AT_ONCE slots of one ring."""
         # Copied, not cast: the compiler may assume that a Slot and a RequestSlot are never the same bytes.
         cdef RequestSlot taken[TAKEN_AT_ONCE]
-        cdef uint64_t count = ring_waiting(peer.inbox), i, own = 0, fast = 0, slow = 0, now_ns, before_ns, since_clock = 0
+        cdef uint64_t count = ring_waiting(peer.inbox), i, own = 0, fast = 0, slow = 0, fetches = 0, now_ns, before_ns
+        cdef uint64_t since_clock = 0
         cdef int64_t now_ms
         cdef int failed = 0
         cdef Slot slot
@@ -287,12 +303,36 @@ cdef class Turn:
                     fast += 1
                     continue
                 slow += 1
+            elif request.api_key == FETCH_KEY and self._fetch(peer, request, now_ns):
+                fetches += 1
+                continue
             failed |= append(&self.slow, &slot)
         requests[0] += own
         counter_add(self.counters, COUNT_REQUESTS, own)
         counter_add(self.counters, COUNT_PRODUCE_FAST, fast)
         counter_add(self.counters, COUNT_PRODUCE_SLOW, slow)
+        counter_add(self.counters, COUNT_FETCHES, fetches)
+        counter_add(self.counters, COUNT_FETCHES_FAST, fetches)
         return failed
+
+    cdef bint _fetch(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
+        """Whether it was answered here. One that comes again found other files than the turn knows."""
+        cdef ReplySlot answer
+        cdef Slot slot
+        if not self.fetch_is_fast or request.flags & AGAIN or peer.answers == NULL:
+            return False
+        if not try_fetch(
+            request, peer.arena, &self.topics.ref, &self.table.ref, &self.places.ref, self.fetch_bytes_max, &answer
+        ):
+            return False
+        answer.done_ns = monotonic_ns()
+        answer.queue_us = stamp_us(request.received_ns, taken_ns)
+        answer.local_us = stamp_us(taken_ns, answer.done_ns)
+        memcpy(&slot, &answer, sizeof(Slot))
+        if not ring_stage(peer.answers, &slot):
+            return False
+        peer.answered = True
+        return True
 
     cdef int _to_log(self, const Slot *job) noexcept nogil:
         if self.to_log.count == 0 and ring_stage(self.log, job):
@@ -318,10 +358,16 @@ cdef class Turn:
             ring_want_space(self.log, self.asked_for_space)
 
     cdef void _publish(self) noexcept nogil:
+        cdef int i
         if self.staged:
             self.staged = False
             ring_publish(self.log)
             bell_ring(self.log_bell)
+        for i in range(self.peer_count):
+            if self.peers[i].answered:
+                self.peers[i].answered = False
+                ring_publish(self.peers[i].answers)
+                bell_ring(self.peers[i].bell)
 
 
 cdef inline uint32_t stamp_us(uint64_t since_ns, uint64_t now_ns) noexcept nogil:

@@ -57,6 +57,7 @@ cpdef enum Counter:
     COUNT_THROTTLED_MUTATION = 50
     COUNT_EXEMPT_REQUEST_NS = 51     # handler time that no quota limits
     COUNT_REQUEST_BYTES_MAX = 52
+    COUNT_FETCHES_FAST = 53          # fetches that took the native turn
     COUNT_ACCEPTOR_BLOCKED_NS = 64   # and on: by listener number (acceptor)
     COUNTERS = 96
 

@@ -43,6 +43,7 @@ cpdef enum SlotKind:
 
 cpdef enum SlotFlag:
     HEAVY = 1           # REQUEST: of unknown cost; it went alone, to a handler with nothing waiting if there was one
+    AGAIN = 2           # REQUEST: was answered before with slices of files that are gone or replaced
 
 cdef struct RequestSlot:
     uint8_t kind

@@ -24,6 +24,7 @@ class SlotKind(IntEnum):
 
 class SlotFlag(IntEnum):
     HEAVY = 1
+    AGAIN = 2
 
 class PartKind(IntEnum):
     PART_BYTES = 1

@@ -7,7 +7,7 @@ from mpbroker.ipc.counters cimport COUNT_ERRORS, COUNT_RESPONSES, COUNT_RING_FUL
 from mpbroker.ipc.slots cimport CLOSE, NOOP, PRODUCE, PRODUCED, SEND, JobBatch, JobHeader, ProduceSlot, ReplySlot
 from mpbroker.ipc.table cimport PARTITION_OFFLINE
 from mpbroker.log.state cimport PartitionCore
-from mpbroker.log.wire cimport store_u16, store_u64
+from mpbroker.records.wire cimport store_u16, store_u64
 from shm.arena cimport BLOCK_HEADER_BYTES, block_capacity, block_generation
 from shm.counters cimport counter_add
 from shm.doorbell cimport bell_ring

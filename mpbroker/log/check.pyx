@@ -4,7 +4,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from mpbroker.log.producers cimport Producer, producer_put, producer_update
 from mpbroker.log.scan cimport CHUNK_BYTES, ChunkBuffer, batch_length, have
 from mpbroker.log.state cimport PartitionState
-from mpbroker.log.wire cimport load_u16, load_u32, load_u64
+from mpbroker.records.wire cimport load_u16, load_u32, load_u64
 from mpbroker.records.batch cimport (
     ATTRIBUTES_AT, BASE_OFFSET_AT, BASE_SEQUENCE_AT, CONTROL_BIT, CRC_AT, CRC_COVERS_FROM, LAST_OFFSET_DELTA_AT,
     BATCH_HEADER_BYTES, MAX_TIMESTAMP_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, crc32c,

@@ -12,7 +12,7 @@ thousands of partitions need no maps. An index is sparse, so an entry that could
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from posix.unistd cimport pwrite
 
-from mpbroker.log.wire cimport store_u32, store_u64
+from mpbroker.records.wire cimport store_u32, store_u64
 
 cdef enum:
     OFFSET_ENTRY_BYTES = 8
@@ -56,3 +56,5 @@ cdef inline bint time_index_add(IndexRef *index, int64_t timestamp, int64_t offs
     index.last_key = timestamp
     index.last_offset = offset
     return True
+
+cdef int64_t floor_entry(int fd, int64_t count, int size, int64_t key, uint8_t *found) noexcept nogil

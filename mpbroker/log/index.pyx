@@ -6,7 +6,7 @@ from posix.unistd cimport pread
 import os
 
 from mpbroker.log.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
-from mpbroker.log.wire cimport load_u32, load_u64
+from mpbroker.records.wire cimport load_u32, load_u64
 
 OFFSET_ENTRY = OFFSET_ENTRY_BYTES
 TIME_ENTRY = TIME_ENTRY_BYTES

@@ -7,7 +7,7 @@ from libc.stdlib cimport free, malloc, realloc
 from posix.unistd cimport pread
 
 from mpbroker.log.scan cimport CHUNK_BYTES, Chunk, ChunkBuffer
-from mpbroker.log.wire cimport load_u32, load_u64
+from mpbroker.records.wire cimport load_u32, load_u64
 from mpbroker.records.batch cimport (
     BASE_OFFSET_AT, BATCH_HEADER_BYTES, BATCH_LENGTH_AT, CURRENT_MAGIC, LAST_OFFSET_DELTA_AT, LENGTH_COUNTS_FROM, MAGIC_AT, MAX_TIMESTAMP_AT,
 )

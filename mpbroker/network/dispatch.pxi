@@ -101,7 +101,7 @@ cdef bint hand_over(Turn *t, Peer *peer, Channel *c, bint heavy) noexcept nogil:
     cdef Slot slot
     cdef RequestSlot *r = <RequestSlot *>&slot
     r.kind = SlotKind.REQUEST
-    r.flags = SlotFlag.HEAVY if heavy else 0
+    r.flags = (SlotFlag.HEAVY if heavy else 0) | (SlotFlag.AGAIN if c.open_tries else 0)
     r.processor = t.process
     r.channel = c.index
     r.connection = c.connection

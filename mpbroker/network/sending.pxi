@@ -1,8 +1,11 @@
 # Writing answers: bytes of an arena block, slices of segment files. Part of turn.pyx.
 
+cdef inline uint8_t *answer_base(Turn *t, ReplySlot *a) noexcept nogil:
+    """The arena that an answer lies in: the request's own block, or one of a handler."""
+    return t.arena.base if a.owner == t.process else t.handlers[a.owner - FIRST_HANDLER].arena
+
 cdef inline Part *parts_of(Turn *t, ReplySlot *a) noexcept nogil:
-    cdef uint8_t *base = t.arena.base if a.owner == t.process else t.handlers[a.owner - FIRST_HANDLER].arena
-    return <Part *>(base + a.block + a.position)
+    return <Part *>(answer_base(t, a) + a.block + a.position)
 
 cdef void release_answer(Turn *t, Channel *c) noexcept nogil:
     """Ends the use of files and of the lease of the answer that the channel was sending."""
@@ -72,7 +75,7 @@ cdef int send_answer(Turn *t, Channel *c) noexcept nogil:
     """1: the whole answer is written; 0: wait for the socket; 2: go on next turn; -1: the connection failed."""
     cdef ReplySlot *a = &c.answer
     cdef Part *part
-    cdef uint8_t *base = t.arena.base if a.owner == t.process else t.handlers[a.owner - FIRST_HANDLER].arena
+    cdef uint8_t *base = answer_base(t, a)
     cdef uint64_t budget = SENT_PER_TURN_MAX
     cdef int done, flags
     if a.kind == SlotKind.SEND:

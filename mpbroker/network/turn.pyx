@@ -450,7 +450,7 @@ cdef class ProcessorTurn:
             c = &t.channels[t.opening[i]]
             if c.state != ChannelState.CHANNEL_OPENING:
                 continue
-            base = t.handlers[c.answer.owner - FIRST_HANDLER].arena
+            base = answer_base(t, &c.answer)
             missing = []
             for k in range(c.answer.length):
                 part = parts_of(t, &c.answer) + k

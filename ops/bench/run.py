@@ -131,13 +131,17 @@ def awake(contender: Contender) -> Iterator[Broker]:
         contender.broker.tree().pause()
 
 
-def measure(scenario: Scenario, field_of: Sequence[Contender], seconds: float, rounds: int) -> None:
+def measure(
+    scenario: Scenario, field_of: Sequence[Contender], directory: Path, seconds: float, rounds: int
+) -> None:
     requests = {}
     for contender in field_of:
         with awake(contender) as broker:
             requests[contender.title] = scenarios.prepare(scenario, broker, scenario.name)
     for _ in range(rounds):
         for contender in field_of:
+            if scenario.bulk and scenario.kind == "produce":
+                scenarios.settle_memory(directory, seconds)
             with awake(contender) as broker:
                 result = scenarios.run_load(broker, requests[contender.title], scenario.connections, seconds)
             contender.rounds.setdefault(scenario.name, []).append(result)
@@ -161,7 +165,7 @@ def run(chosen: argparse.Namespace) -> list[report.Column]:
             stack.callback(contender.broker.kill)
             start(contender)
         for scenario in wanted:
-            measure(scenario, field_of, chosen.seconds, chosen.rounds)
+            measure(scenario, field_of, directory, chosen.seconds, chosen.rounds)
         for contender in field_of:
             contender.broker.tree().resume()
             contender.broker.stop()

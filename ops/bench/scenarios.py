@@ -1,6 +1,7 @@
 """What the bench measures: the loads, how each is prepared on a broker, and how one run is taken."""
 
 import json
+import os
 import subprocess
 import tempfile
 import time
@@ -18,6 +19,10 @@ GENERATOR = Path(__file__).parent / "bin" / "load"
 TOPIC_TIMEOUT_S = 30
 LOAD_GRACE_S = 60
 WARMUP_S = 0.5
+
+# As much as the fastest broker writes, or a little more.
+PAGE_CACHE_BYTES_PER_S = 1_500_000_000
+PAGE_CACHE_BLOCK_BYTES = 1 << 24
 
 FETCH_BYTES = 1 << 20
 FETCH_TOPIC_BYTES = 16 << 20
@@ -138,6 +143,20 @@ def prepare(scenario: Scenario, broker: Broker, topic: str) -> frames.Request:
     request = frames.fetch(topic, offset=0, bytes_max=scenario.value_bytes)
     _until_accepted(broker, request)
     return request
+
+
+def settle_memory(directory: Path, seconds: float) -> None:
+    """Before a bulk produce: what was written is on the disk, the page cache has memory that was used before.
+
+    A virtual machine gets memory from its host at the first touch of each page, at a tenth of the speed of
+    memory that it has; after a few GB in a run, writers are throttled to the speed of the disk. Both would
+    measure what happened to run earlier, not the broker.
+    """
+    block = bytes(PAGE_CACHE_BLOCK_BYTES)
+    os.sync()
+    with tempfile.NamedTemporaryFile(dir=directory) as file:
+        for _ in range(int(PAGE_CACHE_BYTES_PER_S * (seconds + WARMUP_S)) // len(block)):
+            file.write(block)
 
 
 def _generator_command(

@@ -205,6 +205,9 @@ class ProcessorEnd:
         return frame
 
     def give_back(self, reply: Any) -> None:
+        """Ends the lease; an answer in the request's own block has none."""
+        if reply.owner == self.index:
+            return
         assert self.to_handler.push(slots.pack_return(reply.owner, reply.block, reply.generation))
 
 

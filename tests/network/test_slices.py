@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.ipc import topology
-from mpbroker.ipc.slots import PART_BYTES_EACH, PartKind, SlotKind, pack_part, pack_reply
+from mpbroker.ipc.slots import PART_BYTES_EACH, PartKind, SlotFlag, SlotKind, pack_part, pack_reply
 from mpbroker.network.channel import CloseReason
 from tests.network.rig import PROCESSOR, Rig, frame, is_closed, receive
 
@@ -140,6 +140,7 @@ def test_a_replaced_segment_sends_the_request_to_a_handler_again_and_then_closes
     for attempt in range(3):
         rig.step()
         (request,) = rig.requests_taken()
+        assert request.flags == (SlotFlag.AGAIN if attempt else 0)
         parts_answer(rig, request, b"HEAD", segment, [(0, 10)], inode=1)
         rig.step()
         ((channel, _),) = rig.turn.opening()

@@ -118,7 +118,9 @@ def test_assign() -> None:
         (BASE | {"kafka.enable.auto.commit": "true"}, "'enable.auto.commit' is not supported"),
         (BASE | {"kafka.interceptor.classes": "x"}, "'interceptor.classes' is not supported"),
         (BASE | {"kafka.isolation.level": "read_committed"}, "read_committed is not supported"),
-        (BASE | {"kafka.security.protocol": "SSL"}, "kafka.security.protocol: SSL is not supported"),
+        (BASE | {"kafka.security.protocol": "TLS"}, "kafka.security.protocol=TLS is not one of PLAINTEXT"),
+        (BASE | {"kafka.security.protocol": "SASL_SSL"}, "needs sasl.mechanism"),
+        (BASE | {"kafka.ssl.engine.factory.class": "x"}, r"kafka\.ssl\.engine\.factory\.class is not supp"),
     ],
 )
 def test_complaints(given: dict[str, str], complaint: str) -> None:

@@ -1,5 +1,7 @@
 """Fetch (key 1), versions 4-18: slices of segment files, after at most `max_wait_ms` for `min_bytes`.
 
+What the turn could not answer at once (see mpbroker/handlers/fetch.pxd) comes here, and here only is waited.
+
 Topics by name up to v12, by id from v13. There are no fetch sessions: a full fetch (epoch 0 or -1) is
 answered with session id 0, an incremental one with FETCH_SESSION_ID_NOT_FOUND, which makes every client send
 full ones (KIP-227). Followers do not exist. A slice is whole batches but maybe for its end, which clients
@@ -19,8 +21,8 @@ from mpbroker.handlers.metadata import Topic
 from mpbroker.handlers.readers import READ_COMMITTED, bound_of
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import PartitionImage
-from mpbroker.ipc.slots import Request
-from mpbroker.ipc.table import Partition
+from mpbroker.ipc.slots import Request, SlotFlag
+from mpbroker.ipc.table import Partition, read_partition
 from mpbroker.log.reader import Bound, OffsetOutOfRange, SegmentGone, Slice
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -103,7 +105,13 @@ class Fetch:
     def start(self) -> None:
         broker = self.exchange.broker
         broker.counters.add(Counter.COUNT_FETCHES)
-        broker.fetches.park(self, self._slots(), self.deadline_ms, self._parked)
+        slots = self._slots()
+        if self.slot.flags & SlotFlag.AGAIN:
+            # Its processor found other files than we have open.
+            for slot in slots:
+                broker.readers.forget(read_partition(broker.table, slot))
+                broker.places.forget(slot)
+        broker.fetches.park(self, slots, self.deadline_ms, self._parked)
 
     def _parked(self) -> None:
         self.exchange.broker.counters.add(Counter.COUNT_FETCHES_PARKED)
@@ -181,6 +189,9 @@ class Fetch:
             most = min(wanted.partition_max_bytes, budget)
             reader = broker.readers.get(topic.name, now)
             piece = reader.fetch_slice(wanted.fetch_offset, max(most, 0), bound, min_one_batch=first)
+            if piece is not None:
+                # The next one is for the turn.
+                broker.places.learn(image.slot, image.slot_generation, piece.segment_base, piece.path)
         return self._found(index, image, now, bound, piece)
 
     def _refusal(self, wanted: Wanted, now: Partition) -> ErrorCode | None:

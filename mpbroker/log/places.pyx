@@ -1,0 +1,199 @@
+"""The segments and positions that the fetch turn knows; `places.pxd` draws them."""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
+from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open as open_file
+from posix.stat cimport fstat, struct_stat
+from posix.unistd cimport close
+
+from mpbroker.log.places cimport FOUND, READERS, SEGMENTS, Found, PlacesRef, Reader, Segment, Spot
+from mpbroker.ipc.table cimport Bound
+from mpbroker.log.index cimport OFFSET_ENTRY_BYTES, floor_entry
+from mpbroker.log.scan cimport CHUNK_BYTES, Chunk, ChunkBuffer, batch_length, have
+from mpbroker.records.wire cimport load_u32, load_u64
+from mpbroker.records.batch cimport BASE_OFFSET_AT, BATCH_HEADER_BYTES, LAST_OFFSET_DELTA_AT
+
+LOG_SUFFIX, INDEX_SUFFIX = b".log", b".index"
+
+
+cdef Reader *reader_of(PlacesRef *places, uint32_t slot, uint32_t generation) noexcept nogil:
+    """NULL when nothing is known of that partition."""
+    cdef Reader *reader = &places.readers[slot % READERS]
+    if reader.generation == 0 or reader.slot != slot or reader.generation != generation:
+        return NULL
+    return reader
+
+
+cdef int64_t file_bytes(int fd) noexcept nogil:
+    cdef struct_stat status
+    return status.st_size if fstat(fd, &status) == 0 else -1
+
+
+cdef int64_t limit_of(const Segment *segment, const Bound *bound) noexcept nogil:
+    """A segment below the bound's is whole."""
+    if segment.base == bound.segment_base:
+        return bound.position
+    return file_bytes(segment.fd) if segment.base < bound.segment_base else -1
+
+
+cdef bint remembered(Reader *reader, int64_t offset, const Bound *bound, Spot *spot) noexcept nogil:
+    cdef int i, k
+    for i in range(FOUND):
+        if reader.found[i].offset != offset:
+            continue
+        for k in range(SEGMENTS):
+            if reader.segments[k].base == reader.found[i].base:
+                spot.segment = &reader.segments[k]
+                spot.position = reader.found[i].position
+                spot.limit = limit_of(spot.segment, bound)
+                return spot.position < spot.limit
+    return False
+
+
+cdef int64_t indexed(const Segment *segment, int64_t offset) noexcept nogil:
+    """The position of a batch at or before the offset; -1 if the index cannot be read."""
+    cdef uint8_t entry[16]
+    cdef int64_t bytes, place
+    if segment.index_fd < 0:
+        return 0
+    bytes = file_bytes(segment.index_fd)
+    if bytes < 0:
+        return -1
+    place = floor_entry(segment.index_fd, bytes // OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES, offset - segment.base, entry)
+    if place == -1:
+        return 0                # the offset is below the first entry
+    return <int32_t>load_u32(entry + 4) if place >= 0 else -1
+
+
+cdef bint locate(Reader *reader, int64_t offset, const Bound *bound, Chunk *chunk, Spot *spot) noexcept nogil:
+    """Finds the batch that holds the offset; False if it is not in the segments that are known."""
+    cdef const uint8_t *header
+    cdef int64_t length
+    cdef int i
+    if remembered(reader, offset, bound, spot):
+        return True
+    spot.segment = NULL
+    for i in range(SEGMENTS):
+        if 0 <= reader.segments[i].base <= offset:
+            if spot.segment == NULL or reader.segments[i].base > spot.segment.base:
+                spot.segment = &reader.segments[i]
+    if spot.segment == NULL:
+        return False
+    spot.limit, spot.position = limit_of(spot.segment, bound), indexed(spot.segment, offset)
+    chunk.count = 0             # it may hold another file
+    while 0 <= spot.position < spot.limit:
+        header = have(chunk, spot.segment.fd, spot.position, BATCH_HEADER_BYTES, spot.limit)
+        length = batch_length(header) if header != NULL else 0
+        if length == 0:
+            return False
+        if <int64_t>load_u64(header + BASE_OFFSET_AT) + <int32_t>load_u32(header + LAST_OFFSET_DELTA_AT) >= offset:
+            remember(reader, offset, spot.segment.base, spot.position)
+            return True
+        spot.position += length
+    return False
+
+
+cdef int64_t first_batch_bytes(Spot *spot, Chunk *chunk) noexcept nogil:
+    """The length of the batch at the spot; 0 if it cannot be read."""
+    cdef const uint8_t *header
+    chunk.count = 0
+    header = have(chunk, spot.segment.fd, spot.position, BATCH_HEADER_BYTES, spot.limit)
+    return batch_length(header) if header != NULL else 0
+
+
+cdef void remember(Reader *reader, int64_t offset, int64_t base, int64_t position) noexcept nogil:
+    cdef Found *place = NULL
+    cdef int i
+    for i in range(FOUND):
+        if reader.found[i].offset == offset:
+            place = &reader.found[i]
+    if place == NULL:
+        place = &reader.found[reader.next_found % FOUND]
+        reader.next_found += 1
+    place.offset, place.base, place.position = offset, base, position
+
+
+cdef void forget_segment(Segment *segment) noexcept:
+    if segment.base >= 0:
+        close(segment.fd)
+        if segment.index_fd >= 0:
+            close(segment.index_fd)
+        free(segment.path)
+    segment.base = -1
+
+
+cdef void forget_reader(Reader *reader) noexcept:
+    cdef int i
+    for i in range(SEGMENTS):
+        forget_segment(&reader.segments[i])
+    for i in range(FOUND):
+        reader.found[i].offset = -1
+    reader.generation = 0
+
+
+cdef class SegmentPlaces:
+    """What Python tells the fetch turn about segment files."""
+
+    def __cinit__(self):
+        cdef int i, k
+        self.buffer = ChunkBuffer(CHUNK_BYTES)
+        self.ref.chunk = &self.buffer.chunk
+        self.ref.readers = <Reader *>calloc(READERS, sizeof(Reader))
+        if self.ref.readers == NULL:
+            raise MemoryError("no memory for the places of fetches")
+        for i in range(READERS):
+            for k in range(SEGMENTS):
+                self.ref.readers[i].segments[k].base = -1
+            forget_reader(&self.ref.readers[i])
+
+    def __dealloc__(self):
+        if self.ref.readers != NULL:
+            self.forget_all()
+            free(self.ref.readers)
+
+    def __len__(self):
+        """Partitions that are known."""
+        cdef int i
+        return sum(self.ref.readers[i].generation != 0 for i in range(READERS))
+
+    def learn(self, uint32_t slot, uint32_t generation, int64_t base, bytes path) -> None:
+        """A fetch was served from this segment. Takes the place of another slot if need be."""
+        cdef Reader *reader = &self.ref.readers[slot % READERS]
+        cdef int i
+        if reader.slot != slot or reader.generation != generation:
+            forget_reader(reader)
+            reader.slot, reader.generation = slot, generation
+        for i in range(SEGMENTS):
+            if reader.segments[i].base == base:
+                return
+        i = reader.next_segment % SEGMENTS
+        reader.next_segment += 1
+        forget_segment(&reader.segments[i])
+        self._open(&reader.segments[i], base, path)
+
+    cdef _open(self, Segment *segment, int64_t base, bytes path):
+        cdef struct_stat status
+        cdef bytes index = path.removesuffix(LOG_SUFFIX) + INDEX_SUFFIX
+        cdef int fd = open_file(<const char *>path, O_RDONLY | O_CLOEXEC)
+        if fd < 0:
+            return              # it went in this moment: nothing is known of it
+        segment.path = <char *>malloc(len(path))
+        if segment.path == NULL or fstat(fd, &status):
+            close(fd)
+            free(segment.path)
+            return
+        memcpy(segment.path, <const char *>path, len(path))
+        segment.path_length, segment.inode, segment.fd = len(path), status.st_ino, fd
+        segment.index_fd = open_file(<const char *>index, O_RDONLY | O_CLOEXEC)
+        segment.base = base
+
+    def forget(self, uint32_t slot) -> None:
+        """A slice of this partition turned out to be of another file."""
+        if self.ref.readers[slot % READERS].slot == slot:
+            forget_reader(&self.ref.readers[slot % READERS])
+
+    def forget_all(self) -> None:
+        """The log process has a successor, which may have cut or replaced files."""
+        cdef int i
+        for i in range(READERS):
+            forget_reader(&self.ref.readers[i])
