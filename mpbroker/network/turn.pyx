@@ -311,13 +311,11 @@ cdef class ProcessorTurn:
         t.links[channel_places].before = t.links[channel_places].after = channel_places
         t.timers = <uint32_t *>calloc(channel_places + 1, sizeof(uint32_t))
         t.held = <uint32_t *>calloc(2 * channel_places, sizeof(uint32_t))
-        t.starved = <uint32_t *>calloc(2 * channel_places, sizeof(uint32_t))
+        t.starved, t.marked = <uint32_t *>calloc(2 * channel_places, sizeof(uint32_t)), <uint32_t *>calloc(2 * channel_places, sizeof(uint32_t))
         t.late = <Event *>calloc(channel_places, sizeof(Event))
         t.sessions = self.sessions.entries
         t.closed = <Event *>calloc(channel_places, sizeof(Event))
         t.free_channels = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
-        # A place may be taken anew while the mark of its last channel stands.
-        t.marked = <uint32_t *>calloc(2 * channel_places, sizeof(uint32_t))
         t.deferred = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
         t.deferred_now = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
         t.fifo = <uint32_t *>calloc(FIFO_PLACES, sizeof(uint32_t))
