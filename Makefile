@@ -46,8 +46,9 @@ bench-kafka: setup ## the same, beside Apache Kafka in the same run
 chaos: setup ## the long form of the fault tests
 	$(BIN)/python -m tests.chaos.run --full --pairs 2 $(ARGS)
 
-fuzz: setup ## damaged bytes for frames, TLS and SASL (ROUNDS=100000)
-	$(BIN)/python -m tests.security.fuzz $(or $(ROUNDS),100000)
+fuzz: setup ## 100,000 bad inputs against a broker; what it holds before and after (ARGS='--inputs 5000 --seed 7')
+	$(BIN)/python -m tests.network.fuzz $(ARGS)
+	$(BIN)/python -m tests.security.fuzz $(ARGS)
 
 lint: setup ## ruff, formatting, strict mypy
 	$(BIN)/ruff check .

@@ -89,6 +89,7 @@ class Producer:
         self._buffered_bytes = 0
         self._failed: ClientError | None = None
         self._last_problem: ClientError | None = None
+        self._told: set[str] = set()
         self._per_partition_max = 1
         self._producer_id, self._producer_epoch = -1, -1
         if acks == ALL:
@@ -168,9 +169,9 @@ class Producer:
             leader = self._cluster.metadata.leader(self._topic, partition)
             if leader is None:
                 self._cluster.metadata.request_update()
-                self._last_problem = ApiFailed(
-                    f"partition {self._topic}-{partition}", ErrorCode.LEADER_NOT_AVAILABLE
-                )
+                # Why there is none may be known better.
+                what = f"partition {self._topic}-{partition}"
+                self._last_problem = self._last_problem or ApiFailed(what, ErrorCode.LEADER_NOT_AVAILABLE)
             else:
                 by_leader.setdefault(leader, []).append(partition)
         for leader, partitions in by_leader.items():
@@ -255,6 +256,7 @@ class Producer:
         self._buffered_bytes -= len(batch.data)
         self.acknowledged += batch.records
         self._last_problem = None
+        self._told.clear()
 
     def _retry(self, partition: int, error: ClientError) -> None:
         queue = self._queues[partition]
@@ -283,9 +285,10 @@ class Producer:
                 yield leader
 
     def _problem(self, error: ClientError) -> None:
-        if str(error) != str(self._last_problem):
-            self._trouble(f"{error}; trying again")
         self._last_problem = error
+        if str(error) not in self._told:
+            self._told.add(str(error))
+            self._trouble(f"{error}; trying again")
 
     def _expire(self, now_ms: float) -> None:
         """A batch has been tried for long enough; what is in flight is waited for."""

@@ -34,6 +34,8 @@ from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.ipc.topology import COORDINATOR, HANDLERS, LOG, PROCESSORS, is_handler, name_of
 from mpbroker.log.names import METADATA_TOPIC_ID
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.quotas.mutations import Mutations
+from shm.rates import monotonic_ms
 from shm.table import SlotBusy
 
 # A round takes no more calls from here on, so that its batch stays small enough for every reader.
@@ -82,6 +84,12 @@ class Round:
     draft: MetadataState
     decided: list[tuple[Caller, Message, Decision]] = field(default_factory=list)
 
+    def refund(self) -> None:
+        """Nothing comes of it: the clients' quotas get back what it took from them."""
+        for _, _, decision in self.decided:
+            if decision.mutation:
+                decision.mutation.refund()
+
 
 @dataclass
 class Pending:
@@ -111,7 +119,8 @@ class Coordinator:
         # Dead and not welcomed anew: `roles` may name the successor before we have bound its rings.
         self._fenced: set[int] = set()
         # Slot 0 is the metadata log's own.
-        self._decider = Decider(config, self._table.slots - 1, new_id)
+        burst_s = config.controller_quota_window_num * config.controller_quota_window_size_seconds
+        self._decider = Decider(config, self._table.slots - 1, new_id, Mutations(burst_s, monotonic_ms))
         publisher = BulletinPublisher(
             memory.private.block("bulletin"), memory.words("bulletin_acks"), self._live_handlers
         )
@@ -276,6 +285,7 @@ class Coordinator:
             self._state = state
         elif state.next_offset == self._state.next_offset:
             self._state = state
+            unknown.refund()
             self._calls.extendleft((caller, call) for caller, call, _ in reversed(unknown.decided))
         elif state.next_offset == unknown.draft.next_offset:
             self._complete(unknown, state)
@@ -349,6 +359,7 @@ class Coordinator:
         self._round = None
         if error:
             self._context.log.error("append to the metadata log was refused: %s", code.name)
+            done.refund()
             for caller, _, _ in done.decided:
                 self._answer(caller, Failed(code, code.message))
             return

@@ -22,6 +22,7 @@ from mpbroker.coordinator.metadata_records import TOPIC_RESOURCE, MetadataRecord
 from mpbroker.coordinator.scram_rules import Credentials
 from mpbroker.coordinator.topic_rules import Refused
 from mpbroker.ipc.calls import (
+    Account,
     AllocateProducerIds,
     AlterQuotas,
     AlterScram,
@@ -51,6 +52,7 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.protocol.topic_names import collision_key
 from mpbroker.quotas.entities import Entity, QuotaTable
+from mpbroker.quotas.mutations import Mutation, Mutations
 
 PRODUCER_IDS_PER_BLOCK: Final = 1000
 ZERO_ID: Final = bytes(16)
@@ -59,6 +61,7 @@ UNASSIGNED_DIRECTORY: Final = bytes(16)
 RESERVED_IDS: Final = 100
 """Ids whose number is smaller have a meaning of their own in Kafka (Uuid.RESERVED, DirectoryId)."""
 PRODUCER_ID_MAX: Final = (1 << 63) - 1
+EXCEEDED: Final = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
 class InconsistentMetadata(Exception):
@@ -197,7 +200,8 @@ class Decision:
     """What a call comes to.
 
     The answer is true once `records` are durable, the topics of `awaits` can be used, those of `removes`
-    are gone, the handlers can see the new quotas of `quotas` and the processors the new `credentials`.
+    are gone, the handlers can see the new quotas of `quotas` and the processors the new `credentials`. If
+    nothing comes of it `mutation` gets back what it took from its account.
     """
 
     answer: Message
@@ -205,14 +209,25 @@ class Decision:
     awaits: list[bytes] = field(default_factory=list)
     removes: list[Topic] = field(default_factory=list)
     quotas: list[Entity] = field(default_factory=list)
+    mutation: Mutation | None = None
     credentials: list[tuple[str, int]] = field(default_factory=list)
 
 
 class Decider:
-    """Answers calls from a state. `new_id` makes 16 random bytes; `partition_limit`: how many fit."""
+    """Answers calls from a state. `new_id` makes 16 random bytes; `partition_limit`: how many fit.
 
-    def __init__(self, config: BrokerConfig, partition_limit: int, new_id: Callable[[], bytes]) -> None:
+    What clients have used up of their accounts is no part of the state: it is kept in `mutations`.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        partition_limit: int,
+        new_id: Callable[[], bytes],
+        mutations: Mutations | None = None,
+    ) -> None:
         self._config = config
+        self._mutations = mutations
         self._partition_limit = partition_limit
         self._new_id = new_id
 
@@ -238,9 +253,15 @@ class Decider:
                 text = f"{type(call).__name__} is no call to the coordinator"
                 return Decision(Failed(ErrorCode.UNKNOWN_SERVER_ERROR, text))
 
+    def _begin_mutation(self, state: MetadataState, account: Account | None) -> Mutation | None:
+        if self._mutations is None or account is None:
+            return None
+        return self._mutations.begin(state.quotas, account.user, account.client_id, strict=account.strict)
+
     def _create_topics(self, draft: MetadataState, call: CreateTopics) -> Decision:
         """`draft` collects the topics of this very call, so that they are checked against each other."""
-        decision = Decision(answers := CreatedTopics([]))
+        mutation = self._begin_mutation(draft, call.account)
+        decision = Decision(answers := CreatedTopics([]), mutation=mutation)
         asked = sum(topic_rules.partitions_asked(topic, self._config) for topic in call.topics)
         if asked > topic_rules.PARTITIONS_PER_REQUEST_MAX:
             text = "Excessively large number of partitions per request."
@@ -260,7 +281,7 @@ class Decider:
                 answers.topics.append(_created(draft.topics[existing]))
                 continue
             try:
-                records = self._create_topic(draft, topic)
+                records = self._create_topic(draft, topic, mutation)
             except Refused as refused:
                 answers.topics.append(CreatedTopic(topic.name, refused.error, refused.message))
                 continue
@@ -273,9 +294,12 @@ class Decider:
                 decision.records += records
                 decision.awaits.append(made.topic_id)
             answers.topics.append(answer)
+        answers.throttle_ms = mutation.throttle_ms() if mutation else 0
         return decision
 
-    def _create_topic(self, state: MetadataState, topic: CreateTopic) -> list[MetadataRecord]:
+    def _create_topic(
+        self, state: MetadataState, topic: CreateTopic, mutation: Mutation | None
+    ) -> list[MetadataRecord]:
         """Raises Refused, with what Kafka would find first."""
         if topic.name == METADATA_TOPIC:
             raise Refused(
@@ -296,6 +320,8 @@ class Decider:
                 ErrorCode.INVALID_PARTITIONS,
                 f"The broker has room for {self._partition_limit} partitions and has {state.partitions}.",
             )
+        if mutation and not mutation.allows(partitions):
+            raise Refused(EXCEEDED, EXCEEDED.message)
         topic_id = self._fresh_id(state)
         node = self._config.node_id
         return [
@@ -326,7 +352,8 @@ class Decider:
 
     def _delete_topics(self, state: MetadataState, call: DeleteTopics) -> Decision:
         """By the rules of Kafka's ControllerApis.deleteTopics, which looks at the whole request first."""
-        decision = Decision(answers := DeletedTopics([]))
+        mutation = self._begin_mutation(state, call.account)
+        decision = Decision(answers := DeletedTopics([]), mutation=mutation)
         names, ids = Counter(call.names), Counter(call.ids)
         wanted: dict[bytes, str | None] = {}
         for topic_id, times in ids.items():
@@ -353,6 +380,7 @@ class Decider:
             answers.topics.append(DeletedTopic(name, ZERO_ID, *wrong))
         for topic_id, asked_name in wanted.items():
             self._delete_topic(state, topic_id, asked_name, decision, answers)
+        answers.throttle_ms = mutation.throttle_ms() if mutation else 0
         return decision
 
     def _delete_topic(
@@ -375,6 +403,8 @@ class Decider:
         elif topic is None:
             answer.error = ErrorCode.UNKNOWN_TOPIC_ID
             answer.message = ErrorCode.UNKNOWN_TOPIC_ID.message
+        elif decision.mutation and not decision.mutation.allows(topic.partitions):
+            answer.error, answer.message = EXCEEDED, EXCEEDED.message
         else:
             answer.name = topic.name
             decision.records.append(RemoveTopicRecord(topic_id))

@@ -15,6 +15,7 @@ from mpbroker.handlers.answers import Answers
 from mpbroker.handlers.calls import Caller
 from mpbroker.handlers.jobs import Jobs
 from mpbroker.handlers.metadata import Metadata, Topic
+from mpbroker.handlers.throttling import Throttling
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request
@@ -68,6 +69,7 @@ class Broker:
     producer_ids: ProducerIds
     counters: CounterPage
     session: Callable[[Request], Session]
+    throttling: Throttling
     wall_clock_ms: Callable[[], int] = wall_clock_ms
     monotonic_ms: Callable[[], int] = monotonic_ms
     host_name: str = field(default_factory=socket.gethostname)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpbroker.handlers.answers import Timing
+from mpbroker.ipc.calls import Account
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request
@@ -28,7 +29,20 @@ T = TypeVar("T")
 class Exchange:
     """What an API gets: the decoded request, the broker around it, and the ways to end it."""
 
-    __slots__ = ("api", "body", "broker", "client_id", "done", "local_ns", "on_end", "slot", "taken_ns")
+    __slots__ = (
+        "_at_work_since_ns",
+        "_throttle_ms",
+        "_worked_ns",
+        "api",
+        "body",
+        "broker",
+        "client_id",
+        "done",
+        "local_ns",
+        "on_end",
+        "slot",
+        "taken_ns",
+    )
 
     def __init__(self, slot: Request, client_id: str, body: Any, api: Api, broker: Broker) -> None:
         self.slot = slot
@@ -40,6 +54,8 @@ class Exchange:
         self.taken_ns = time.monotonic_ns()
         self.local_ns = 0
         self.on_end: Callable[[], object] | None = None
+        self._at_work_since_ns = self._worked_ns = 0
+        self._throttle_ms: int | None = None
 
     @property
     def version(self) -> int:
@@ -53,6 +69,10 @@ class Exchange:
     def session(self) -> Session:
         """Who sent the request. Only while it is not answered: then the connection may be gone."""
         return self.broker.session(self.slot)
+
+    def account(self, *, strict: bool) -> Account:
+        """Whose quota pays for topics that this request makes and deletes."""
+        return Account(self.session.principal_name, self.client_id, strict)
 
     def __str__(self) -> str:
         who = f"client '{self.client_id}' (connection {self.session.connection_id})"
@@ -76,7 +96,23 @@ class Exchange:
 
         return guarded
 
+    @property
+    def worked_ns(self) -> int:
+        """How long this handler has been at work on the request."""
+        now_ns = time.monotonic_ns()
+        return self._worked_ns + (now_ns - self._at_work_since_ns if self._at_work_since_ns else 0)
+
     def guard(self, do: Callable[[], None]) -> None:
+        outermost = not self._at_work_since_ns
+        if outermost:
+            self._at_work_since_ns = time.monotonic_ns()
+        try:
+            self._guard(do)
+        finally:
+            if outermost:
+                self._worked_ns, self._at_work_since_ns = self.worked_ns, 0
+
+    def _guard(self, do: Callable[[], None]) -> None:
         try:
             do()
         except ApiError as error:
@@ -90,9 +126,25 @@ class Exchange:
             self.broker.counters.set_last_error(f"{self}: {type(error).__name__}: {error}")
             self.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
 
+    def charge(self, response_bytes: int | None = None) -> int:
+        """The pause in ms that the request costs its client, charged once; a Fetch says what it answers."""
+        throttling = self.broker.throttling
+        if not throttling.on:
+            return 0
+        if self._throttle_ms is None:
+            if response_bytes is None:
+                self._throttle_ms = throttling.charge(self)
+            else:
+                self._throttle_ms = throttling.charge_fetch(self, response_bytes)
+        return self._throttle_ms
+
     def reply(self, response: Message, throttle_ms: int = 0) -> None:
+        """`throttle_ms`: a pause for reasons of its own; the longer one counts."""
         if self.done:
             return
+        throttle_ms = max(throttle_ms, self.charge())
+        if throttle_ms and hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = throttle_ms
         # Not ended before it is sent: a response that cannot be encoded still becomes an error.
         frame = encode_response_frame(self.slot.api_key, self.version, self.slot.correlation, response)
         self.broker.answers.send(self.slot, frame, throttle_ms, self.timing)
@@ -101,7 +153,7 @@ class Exchange:
     def reply_nothing(self) -> None:
         """For acks=0: the client expects no bytes."""
         if self._end():
-            self.broker.answers.nothing(self.slot, timing=self.timing)
+            self.broker.answers.nothing(self.slot, self.charge(), self.timing)
 
     def close(self) -> None:
         if self._end():

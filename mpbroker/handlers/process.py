@@ -23,6 +23,7 @@ from mpbroker.handlers.metadata import Metadata
 from mpbroker.handlers.outbox import Outbox
 from mpbroker.handlers.producer_ids import ProducerIds
 from mpbroker.handlers.readers import Readers
+from mpbroker.handlers.throttling import Throttling
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.handlers.turn import Turn
 from mpbroker.ipc.bulletin import BulletinReader
@@ -114,9 +115,10 @@ class Handler:
         table, marks = memory.table(), memory.marks()
         # What a predecessor marked is nobody's wait any more.
         marks.clear_waiter(self.number)
+        metadata = Metadata(context.config, self.turn.topics)
         self.broker = Broker(
             config=context.config,
-            metadata=Metadata(context.config, self.turn.topics),
+            metadata=metadata,
             table=table,
             answers=Answers(context.index, self.arena, lambda p: self.outboxes[p]),
             coordinator=coordinator,
@@ -128,6 +130,9 @@ class Handler:
             producer_ids=ProducerIds(coordinator),
             counters=context.counters,
             session=context.session,
+            throttling=Throttling(
+                context.config, metadata, self.turn.clients, memory.quota_secret, context.session
+            ),
         )
         self.set_log_up(context.is_alive(LOG))
 
@@ -179,6 +184,7 @@ class Handler:
         news = self.news.poll()
         if news:
             self.broker.metadata.apply(news)
+            self.broker.throttling.refresh()
             self.context.counters.set(Counter.COUNT_TOPICS, len(self.broker.metadata.by_id))
             # A topic that is gone, or has come: whoever waits for it has to look.
             self.broker.fetches.look_at_all()

@@ -31,6 +31,7 @@ cdef struct Shape:
     uint64_t reply_bytes        # of the whole response frame
 
 cdef bint measure(const uint8_t *body, uint64_t length, int version, Shape *shape) noexcept nogil
+cdef void set_throttle(ProduceSlot *job, uint8_t *arena, int version, uint32_t throttle_ms) noexcept nogil
 cdef bint try_produce(
     RequestSlot *request, uint8_t *arena, TopicsRef *topics, int64_t now_ms, uint16_t sender, ProduceSlot *out
 ) noexcept nogil

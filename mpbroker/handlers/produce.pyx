@@ -237,3 +237,12 @@ cdef bint try_produce(
     out.timeout_ms = <uint32_t>(shape.timeout_ms if shape.timeout_ms > 0 else 0)
     out.request = request.request
     return True
+
+
+cdef void set_throttle(ProduceSlot *job, uint8_t *arena, int version, uint32_t throttle_ms) noexcept nogil:
+    """Puts the pause into the answer of a job that `try_produce` made, and into its descriptor."""
+    cdef JobHeader *header = <JobHeader *>(arena + job.block + job.job)
+    cdef uint64_t behind = 4 + (version >= FIRST_FLEXIBLE_VERSION)
+    job.throttle_ms = throttle_ms
+    if header.reply_length:
+        store_u32(arena + job.block + header.reply + header.reply_length - behind, throttle_ms)

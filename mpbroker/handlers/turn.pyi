@@ -1,6 +1,7 @@
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.log.places import SegmentPlaces
+from mpbroker.quotas.clients import Clients
 from shm.counters import CounterPage
 from shm.ring import Ring
 
@@ -11,6 +12,8 @@ class Turn:
     fetch_bytes_max: int
     @property
     def topics(self) -> TopicTable: ...
+    @property
+    def clients(self) -> Clients: ...
     @property
     def places(self) -> SegmentPlaces: ...
     def __init__(

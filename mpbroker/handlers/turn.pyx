@@ -10,19 +10,21 @@ The ring to the log process has one producer, this object: Python's own jobs go 
 the processors are shared with Python's outboxes, in this one process: what is staged here is published here.
 (Kafka: KafkaRequestHandler.run and the quick half of KafkaApis.handleProduceRequest.)
 """
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
 from mpbroker.handlers.fetch cimport FETCH_KEY, try_fetch
 from mpbroker.log.places cimport SegmentPlaces
-from mpbroker.handlers.produce cimport PRODUCE_KEY, try_produce
+from mpbroker.handlers.produce cimport PRODUCE_KEY, set_throttle, try_produce
 from mpbroker.handlers.topics cimport TopicTable
 from mpbroker.ipc.counters cimport (
     COUNT_FETCHES, COUNT_FETCHES_FAST, COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS,
     COUNT_RING_FULL, COUNT_WAKEUPS, REQUESTS_PER_TURN,
 )
+from mpbroker.ipc.session cimport SessionEntry, Sessions
 from mpbroker.ipc.slots cimport AGAIN, REQUEST, ProduceSlot, ReplySlot, RequestSlot
+from mpbroker.quotas.clients cimport Client, Clients, charge, client_of
 from shm.arena cimport Arena
 from shm.atomics cimport load_acquire
 from shm.counters cimport (
@@ -60,6 +62,8 @@ cdef enum:
     TAKEN_AT_ONCE = 1024
     # The clock is read again after so many bytes of batches: a few microseconds of work.
     CLOCK_EVERY_BYTES = 16384
+    SIZE_FIELD_BYTES = 4        # of a frame; a request's size is counted without it
+    CLIENT_ID_AT = 12           # in a frame: length i16 and text
 
 cdef struct Peer:
     RingRef *inbox              # NULL: not there
@@ -67,6 +71,7 @@ cdef struct Peer:
     bint answered               # something is staged for it
     BellRef *bell
     uint8_t *arena
+    SessionEntry *sessions
     uint16_t index
     bint requests               # a processor
 
@@ -115,15 +120,20 @@ cdef class Turn:
     cdef public bint fetch_is_fast  # False: every Fetch goes to Python
     cdef public int fetch_bytes_max
     cdef readonly TopicTable topics
+    cdef readonly Clients clients
+    cdef int64_t window_ms      # of quotas
     cdef readonly SegmentPlaces places
     cdef SlotTable table
     cdef list keep
+    cdef list sessions
 
     def __init__(self, int index, memory, CounterPage counters, TopicTable topics, dict answers):
         cdef Ring to_log = memory.ring(index, LOG)
         cdef Doorbell bell = memory.doorbell(index), log_bell = memory.doorbell(LOG)
         self.index, self.topics = index, topics
+        self.clients, self.window_ms = Clients(memory.rates(index)), memory.sizes.quota_window_ms
         self.keep = [to_log, bell, log_bell, counters]
+        self.sessions = []
         self.log, self.log_bell = &to_log.ref, &log_bell.ref
         self.bell, self.counters = &bell.ref, &counters.ref
         self.paused, self.log_is_up, self.fetch_is_fast = False, True, True
@@ -140,10 +150,15 @@ cdef class Turn:
         cdef Ring inbox = memory.ring(index, self.index)
         cdef Doorbell bell = memory.doorbell(index)
         cdef Arena arena = memory.arena(index)
+        cdef Sessions sessions
         cdef Peer *peer = &self.peers[self.peer_count]
         self.keep += [inbox, bell, arena, answers]
         peer.inbox, peer.bell, peer.arena, peer.index = &inbox.ref, &bell.ref, arena.ref.base, index
         peer.requests = index != LOG and index != COORDINATOR
+        if peer.requests:
+            sessions = memory.sessions(index)
+            self.sessions.append(sessions)
+            peer.sessions = sessions.entries
         peer.answers = &answers.ref if answers is not None else NULL
         self.peer_count += 1
 
@@ -290,9 +305,7 @@ cdef class Turn:
                 continue
             own += 1
             if request.api_key == PRODUCE_KEY:
-                if self.log_is_up and try_produce(
-                    request, peer.arena, &self.topics.ref, now_ms, self.index, &job
-                ):
+                if self.log_is_up and self._produce(peer, request, now_ms, &job):
                     job.queue_us = stamp_us(request.received_ns, now_ns)
                     since_clock += request.length + 256
                     if since_clock >= CLOCK_EVERY_BYTES:
@@ -315,11 +328,53 @@ cdef class Turn:
         counter_add(self.counters, COUNT_FETCHES_FAST, fetches)
         return failed
 
+    cdef inline bint _produce(self, Peer *peer, RequestSlot *request, int64_t now_ms, ProduceSlot *job) noexcept nogil:
+        if self.clients.ref.on:
+            return self._produce_on_account(peer, request, now_ms, job)
+        return try_produce(request, peer.arena, &self.topics.ref, now_ms, self.index, job)
+
+    cdef bint _produce_on_account(
+        self, Peer *peer, RequestSlot *request, int64_t now_ms, ProduceSlot *job
+    ) noexcept nogil:
+        """Somebody has a quota: who is not known here is for Python, who is gets charged."""
+        cdef uint64_t begun_ns = monotonic_ns()
+        cdef int64_t clock_ms = begun_ns // 1000000, pause_ms = 0, time_ms = 0
+        cdef Client *client = self._client(peer, request)
+        if client == NULL or not try_produce(request, peer.arena, &self.topics.ref, now_ms, self.index, job):
+            return False
+        if client.produce.key:
+            pause_ms = charge(
+                &self.clients.ref, client.produce.key, client.produce.bound, request.length - SIZE_FIELD_BYTES, clock_ms
+            )
+        if client.request.key and job.acks != 0:
+            time_ms = charge(
+                &self.clients.ref, client.request.key, client.request.bound, monotonic_ns() - begun_ns, clock_ms
+            )
+            time_ms = self.window_ms if time_ms > self.window_ms else time_ms
+        pause_ms = time_ms if time_ms > pause_ms else pause_ms
+        if pause_ms:
+            set_throttle(job, peer.arena, request.api_version, <uint32_t>pause_ms)
+        return True
+
+    cdef bint _fetches_freely(self, Peer *peer, RequestSlot *request) noexcept nogil:
+        cdef Client *client = self._client(peer, request)
+        return client != NULL and not client.fetch_limited
+
+    cdef Client *_client(self, Peer *peer, RequestSlot *request) noexcept nogil:
+        cdef uint8_t *frame = peer.arena + request.block
+        cdef int16_t length = <int16_t>(<uint16_t>frame[CLIENT_ID_AT] << 8 | frame[CLIENT_ID_AT + 1])
+        return client_of(
+            &self.clients.ref, request.connection, peer.sessions[request.channel].revision, frame + CLIENT_ID_AT + 2,
+            <uint32_t>length if length > 0 else 0,
+        )
+
     cdef bint _fetch(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
         """Whether it was answered here. One that comes again found other files than the turn knows."""
         cdef ReplySlot answer
         cdef Slot slot
         if not self.fetch_is_fast or request.flags & AGAIN or peer.answers == NULL:
+            return False
+        if self.clients.ref.on and not self._fetches_freely(peer, request):
             return False
         if not try_fetch(
             request, peer.arena, &self.topics.ref, &self.table.ref, &self.places.ref, self.fetch_bytes_max, &answer

@@ -26,12 +26,21 @@ class CreateTopic(Struct):
     configs: dict[str, str | None] = {}
 
 
+class Account(Struct):
+    """Whose quota pays for what is created and deleted. `strict`: what it does not cover is refused."""
+
+    user: str
+    client_id: str
+    strict: bool = False
+
+
 class CreateTopics(Struct, tag="create_topics"):
     """handler -> coordinator. `automatic`: by Metadata, so that an existing topic is no error."""
 
     topics: list[CreateTopic]
     validate_only: bool = False
     automatic: bool = False
+    account: Account | None = None
 
 
 class CreatedTopic(Struct):
@@ -46,6 +55,7 @@ class CreatedTopic(Struct):
 
 class CreatedTopics(Struct, tag="created_topics"):
     topics: list[CreatedTopic]
+    throttle_ms: int = 0
 
 
 class DeleteTopics(Struct, tag="delete_topics"):
@@ -53,6 +63,7 @@ class DeleteTopics(Struct, tag="delete_topics"):
 
     names: list[str] = []
     ids: list[bytes] = []
+    account: Account | None = None
 
 
 class DeletedTopic(Struct):
@@ -64,6 +75,7 @@ class DeletedTopic(Struct):
 
 class DeletedTopics(Struct, tag="deleted_topics"):
     topics: list[DeletedTopic]
+    throttle_ms: int = 0
 
 
 class QuotaAlteration(Struct):

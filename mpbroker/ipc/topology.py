@@ -17,11 +17,12 @@ from mpbroker.ipc import table as partition_table
 from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.meters import Meters, Reader
 from mpbroker.ipc.session import Sessions
-from shm import doorbell, marks, region, ring, table
+from shm import doorbell, marks, rates, region, ring, table
 from shm.arena import Arena
 from shm.counters import CounterPage, page_bytes
 from shm.doorbell import Doorbell
 from shm.marks import WaitingMarks
+from shm.rates import SharedRates
 from shm.region import Block, Region
 from shm.ring import Ring
 from shm.table import SlotTable
@@ -58,6 +59,10 @@ CONTROL_QUEUED_REQUESTS = 20
 # Connections that one processor can serve at once.
 CHANNELS_PER_PROCESSOR = 32768
 SESSIONS_BYTES = CHANNELS_PER_PROCESSOR * session.BYTES_EACH
+
+# Clients that can be measured at once by each handler; what is idle makes room.
+QUOTA_ROWS = 8192
+QUOTA_SECRET_BYTES = 16
 
 COUNTER_PAGE_BYTES = page_bytes(Counter.COUNTERS, Histogram.HISTOGRAMS)
 assert PROCESSES <= marks.MAX_WAITERS
@@ -142,6 +147,8 @@ class Sizes:
     request_limit_bytes: int = 1 << 30  # per processor: queued.max.request.bytes, or a share of memory
     reply_limit_bytes: int = 1 << 30  # per handler, and of the coordinator and the log process
     arena_extent_bytes: int = 16 << 30  # virtual
+    quota_samples: int = 11
+    quota_window_ms: int = 1000
 
 
 class SharedMemory:
@@ -158,8 +165,8 @@ class SharedMemory:
     written by the supervisor), `orders` (run or stop; written by the supervisor), `states` (written by the
     process), `fatal` (the broker's exit status, written by the process that cannot go on), `bulletin`
     (metadata), `bulletin_acks` (a word per reader), `credentials` and `credential_acks` (the same for
-    SCRAM credentials, which processors read) and `sessions` (per processor number an entry for each of
-    its channels, written by it).
+    SCRAM credentials, which processors read), `sessions` (per processor number an entry for each of
+    its channels, written by it) and `quotas` (what clients have used, per handler: see shm.rates).
     """
 
     BULLETIN_BYTES = 256 << 20
@@ -198,8 +205,11 @@ class SharedMemory:
                 Block("bulletin", self.BULLETIN_BYTES, 4096),
                 Block("credentials", self.CREDENTIALS_BYTES, 4096),
                 Block("sessions", len(PROCESSORS) * SESSIONS_BYTES, 4096),
+                Block("quotas", rates.block_bytes(len(HANDLERS), QUOTA_ROWS, sizes.quota_samples), 4096),
             ],
         )
+        # Keys of clients in the rates are made with it, so that nobody can choose names that meet.
+        self.quota_secret = os.urandom(QUOTA_SECRET_BYTES)
         self.bell_fds = [Doorbell.new_fd() for _ in range(PROCESSES)]
         self._arenas = {
             index: region.sparse(sizes.arena_extent_bytes)
@@ -224,6 +234,17 @@ class SharedMemory:
         """The connections of a processor, for itself or for whoever holds requests of it."""
         at = (index - FIRST_PROCESSOR) * SESSIONS_BYTES
         return Sessions(self.private.block("sessions")[at : at + SESSIONS_BYTES])
+
+    def rates(self, index: int) -> SharedRates:
+        """What clients have used of their quotas, as a handler records it."""
+        return SharedRates(
+            self.private.block("quotas"),
+            len(HANDLERS),
+            QUOTA_ROWS,
+            self.sizes.quota_samples,
+            self.sizes.quota_window_ms,
+            index - FIRST_HANDLER,
+        )
 
     def counters(self, index: int) -> CounterPage:
         return counter_page(self.public, index)

@@ -32,7 +32,7 @@ from shm.counters import CounterPage
 SIZE_BYTES = 4
 # Bytes that one channel may move in a turn, so that none starves another.
 MOVED_PER_TURN_MAX = 1 << 20
-SCRATCH_BYTES = 256 << 10
+SCRATCH_BYTES = 64 << 10
 REFRESH_NS = 1_000_000_000
 DISCARD_BYTES = 16 << 10
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)

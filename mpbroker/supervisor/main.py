@@ -294,4 +294,9 @@ def sizes(config: BrokerConfig) -> Sizes:
     if total <= 0:
         total = int(psutil.virtual_memory().total * REQUEST_MEMORY_SHARE)
     per_processor = max(1, total // config.num_network_threads)
-    return Sizes(request_limit_bytes=per_processor, reply_limit_bytes=max(total, 256 << 20))
+    return Sizes(
+        request_limit_bytes=per_processor,
+        reply_limit_bytes=max(total, 256 << 20),
+        quota_samples=config.quota_window_num,
+        quota_window_ms=config.quota_window_size_seconds * 1000,
+    )

@@ -4,6 +4,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -30,17 +31,17 @@ SPOKEN = (
 
 
 class FakeBroker:
-    """Partitions are lists of batches. `refuse` and `hang_up` make the next requests of an API fail.
+    """Partitions are lists of batches. `refuse` makes the next requests of an API fail.
 
-    `swallow_answer` does what was asked and then closes. Sequences of producers are checked as a broker does.
+    `faults` does so by turns: "hang up" at once, or "swallow" the answer of what was done. Sequences of
+    producers are checked as a broker does.
     """
 
     def __init__(self) -> None:
         self.topics: dict[str, list[bytearray]] = {}
         self.configs: dict[str, dict[str, str]] = {}
         self.refuse: dict[ApiKey, list[ErrorCode]] = {}
-        self.hang_up: list[ApiKey] = []
-        self.swallow_answer: list[ApiKey] = []
+        self.faults: dict[ApiKey, list[str]] = {}
         self.silent: list[ApiKey] = []
         self._came = threading.Condition()
         self.next_sequence: dict[tuple[str, int, int], int] = {}
@@ -63,8 +64,9 @@ class FakeBroker:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        if self._listener.fileno() >= 0:
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
 
     def wait_for(self, key: ApiKey) -> None:
         """Until such a request has come."""
@@ -88,6 +90,10 @@ class FakeBroker:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
+        with suppress(ConnectionError):
+            self._answer_all(connection)
+
+    def _answer_all(self, connection: socket.socket) -> None:
         with connection, connection.makefile("rb") as stream:
             while len(head := stream.read(4)) == 4:
                 frame = stream.read(struct.unpack(">i", head)[0])
@@ -98,8 +104,8 @@ class FakeBroker:
                     self._came.notify_all()
                 if key in self.silent:
                     continue
-                if key in self.hang_up:
-                    self.hang_up.remove(key)
+                fault = self._fault(key)
+                if fault == "hang up":
                     return
                 version = header.api_version
                 if key is ApiKey.API_VERSIONS and version and self.only_api_versions_v0:
@@ -110,8 +116,7 @@ class FakeBroker:
                     response = self._handlers[key](request)
                     if key is ApiKey.PRODUCE and request.acks == 0:
                         continue
-                if key in self.swallow_answer:
-                    self.swallow_answer.remove(key)
+                if fault == "swallow":
                     return
                 for segment in encode_response_frame(key, version, header.correlation_id, response):
                     connection.sendall(segment)
@@ -119,6 +124,11 @@ class FakeBroker:
     def _refused(self, key: ApiKey) -> ErrorCode:
         codes = self.refuse.get(key)
         return codes.pop(0) if codes else ErrorCode.NONE
+
+    def _fault(self, key: ApiKey) -> str:
+        """Of the next request of an API: "", "hang up", or "swallow" the answer."""
+        faults = self.faults.get(key)
+        return faults.pop(0) if faults else ""
 
     def _api_versions(self, _request: Any) -> m.Message:
         api = m.ApiVersionsResponse.ApiVersion

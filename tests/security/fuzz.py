@@ -1,6 +1,6 @@
 """Damaged bytes for every layer in front of a handler, over real sockets: frames and headers, TLS, SASL.
 
-python -m tests.security.fuzz 100000     # `make fuzz`
+python -m tests.security.fuzz [--inputs N] [--seed S]
 
 Afterwards the broker must be as it was: the same processes, no more descriptors, no request memory in use, no
 connection counted, and it must still serve who behaves.
@@ -8,6 +8,7 @@ connection counted, and it must still serve who behaves.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import random
 import socket
@@ -209,13 +210,17 @@ def run(broker: SecureBroker, rounds: int, seed: int = SEED) -> Counter[str]:
 
 
 def main() -> int:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--inputs", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=SEED)
+    arguments = parser.parse_args()
+    rounds: int = arguments.inputs
     with tempfile.TemporaryDirectory() as directory:
         broker = SecureBroker(Path(directory) / "broker", failed_delay_ms=5)
         try:
             broker.start()
             begun = time.monotonic()
-            outcomes = run(broker, rounds)
+            outcomes = run(broker, rounds, arguments.seed)
             took_s = time.monotonic() - begun
             broker.stop()
         finally:

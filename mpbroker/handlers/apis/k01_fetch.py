@@ -26,11 +26,13 @@ from mpbroker.ipc.table import Partition, read_partition
 from mpbroker.log.reader import Bound, OffsetOutOfRange, SegmentGone, Slice
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.headers import encode_response_frame
 from mpbroker.protocol.messages import FetchRequest, FetchResponse
 from mpbroker.records.errors import CorruptBatch
 
 log = logging.getLogger("mpbroker")
 
+FIRST_FLEXIBLE_VERSION = 12
 FIRST_TOPIC_ID_VERSION = 13
 FULL_FETCH_EPOCHS = (0, -1)
 # A segment that vanished under us was replaced: the table knows more by now, or does so on the next try.
@@ -81,7 +83,11 @@ class Fetch:
         self.request: FetchRequest = exchange.body
         self.slot: Request = exchange.slot
         self.limit = min(self.request.max_bytes, exchange.broker.config.fetch_max_bytes)
-        self.min_bytes = min(self.request.min_bytes, exchange.broker.config.fetch_max_bytes)
+        if exchange.broker.throttling.on:
+            # More than that would have to wait, and would be as much the next time.
+            quota = exchange.broker.throttling.fetch_bytes_max(exchange)
+            self.limit = self.limit if quota is None else min(self.limit, quota)
+        self.min_bytes = min(self.request.min_bytes, self.limit)
         self.deadline_ms = exchange.broker.monotonic_ms() + max(0, self.request.max_wait_ms)
 
     # ---- what the purgatory calls ----
@@ -154,7 +160,21 @@ class Fetch:
                 FetchResponse.FetchableTopicResponse(asked.topic, asked.topic_id, answers)
             )
         if settled or not self.request.topics or total >= self.min_bytes:
-            self.exchange.reply(response)
+            self._reply(response)
+
+    def _reply(self, response: FetchResponse) -> None:
+        """Or tells the client to come again later, without charging it for records that it does not get."""
+        exchange = self.exchange
+        if exchange.broker.throttling.on and exchange.charge(self._size_of(response)):
+            response = FetchResponse()
+        exchange.reply(response)
+
+    def _size_of(self, response: FetchResponse) -> int:
+        """As Kafka counts it: the body and its size field."""
+        slot = self.exchange.slot
+        frame = encode_response_frame(slot.api_key, slot.api_version, slot.correlation, response)
+        header_bytes = 4 if slot.api_version < FIRST_FLEXIBLE_VERSION else 5
+        return sum(len(segment) for segment in frame) - header_bytes
 
     def _read(self, topic: Topic | ErrorCode, wanted: Wanted, budget: int, first: bool) -> Read:
         if isinstance(topic, ErrorCode):

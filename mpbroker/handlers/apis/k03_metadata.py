@@ -138,7 +138,8 @@ def created(exchange: Exchange, names: list[str], message: calls.Message) -> Non
     else:
         # The coordinator could not be asked: an error that makes the client ask again.
         errors = dict.fromkeys(names, int(ErrorCode.LEADER_NOT_AVAILABLE))
-    exchange.reply(answer(exchange, errors))
+    throttle_ms = message.throttle_ms if isinstance(message, CreatedTopics) else 0
+    exchange.reply(answer(exchange, errors), throttle_ms)
 
 
 @api(ApiKey.METADATA, 0, 13, name="Metadata", failed=failed)
@@ -153,7 +154,9 @@ def handle(exchange: Exchange) -> MetadataResponse | None:
     if not names:
         return answer(exchange)
     exchange.broker.coordinator.call(
-        CreateTopics([CreateTopic(name) for name in names], automatic=True),
+        CreateTopics(
+            [CreateTopic(name) for name in names], automatic=True, account=exchange.account(strict=False)
+        ),
         exchange.later(lambda message: created(exchange, names, message)),
         exchange.slot.connection,
     )

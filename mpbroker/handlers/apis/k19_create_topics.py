@@ -25,6 +25,8 @@ from mpbroker.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
 from mpbroker.protocol.topic_names import collision, problem_with
 
 DEFAULT = -1
+# From here on clients know what to do with THROTTLING_QUOTA_EXCEEDED (KIP-599).
+FIRST_STRICT_VERSION = 6
 
 Wanted: TypeAlias = CreateTopicsRequest.CreatableTopic
 Result: TypeAlias = CreateTopicsResponse.CreatableTopicResult
@@ -146,7 +148,8 @@ def created(exchange: Exchange, results: dict[str, Result], asked: list[str], me
     for name in asked:
         # NOT_CONTROLLER makes every admin client ask again.
         results.setdefault(name, refused(name, ErrorCode.NOT_CONTROLLER, text))
-    exchange.reply(CreateTopicsResponse(topics=list(results.values())))
+    throttle_ms = message.throttle_ms if isinstance(message, CreatedTopics) else 0
+    exchange.reply(CreateTopicsResponse(topics=list(results.values())), throttle_ms)
 
 
 @api(ApiKey.CREATE_TOPICS, 2, 7, name="CreateTopics", failed=failed)
@@ -167,7 +170,11 @@ def handle(exchange: Exchange) -> CreateTopicsResponse | None:
         return CreateTopicsResponse(topics=list(results.values()))
     names = [topic.name for topic in good]
     exchange.broker.coordinator.call(
-        CreateTopics(good, validate_only=request.validate_only),
+        CreateTopics(
+            good,
+            validate_only=request.validate_only,
+            account=exchange.account(strict=exchange.version >= FIRST_STRICT_VERSION),
+        ),
         exchange.later(lambda message: created(exchange, results, names, message)),
         exchange.slot.connection,
     )

@@ -19,6 +19,8 @@ from mpbroker.protocol.messages import ZERO_UUID, DeleteTopicsRequest, DeleteTop
 
 FIRST_VERSION_WITH_IDS = 6
 FIRST_VERSION_WITH_DISABLED_ERROR = 3
+# From here on clients know what to do with THROTTLING_QUOTA_EXCEEDED (KIP-599).
+FIRST_STRICT_VERSION = 5
 
 Wanted: TypeAlias = DeleteTopicsRequest.DeleteTopicState
 Result: TypeAlias = DeleteTopicsResponse.DeletableTopicResult
@@ -68,7 +70,8 @@ def deleted(exchange: Exchange, results: list[Result], asked: list[Wanted], mess
         missing = refused(wanted, ErrorCode.NOT_CONTROLLER)
         key = wanted.name if wanted.topic_id == ZERO_UUID else wanted.topic_id
         results.append(found.get(key, missing))
-    exchange.reply(DeleteTopicsResponse(responses=results))
+    throttle_ms = message.throttle_ms if isinstance(message, DeletedTopics) else 0
+    exchange.reply(DeleteTopicsResponse(responses=results), throttle_ms)
 
 
 @api(ApiKey.DELETE_TOPICS, 1, 6, name="DeleteTopics", failed=failed)
@@ -90,6 +93,7 @@ def handle(exchange: Exchange) -> DeleteTopicsResponse | None:
         DeleteTopics(
             names=[w.name for w in good if w.name is not None],
             ids=[w.topic_id for w in good if w.topic_id != ZERO_UUID],
+            account=exchange.account(strict=exchange.version >= FIRST_STRICT_VERSION),
         ),
         exchange.later(lambda message: deleted(exchange, results, good, message)),
         exchange.slot.connection,

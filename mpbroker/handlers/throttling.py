@@ -1,0 +1,149 @@
+"""What each request costs its client, and how long the client has to pause for it.
+
+The produce turn charges common requests itself, from what it is told here; everything else is charged by the
+exchange when it answers. All handlers add to the same rates. Nothing happens until a first quota is set.
+(Kafka: ClientQuotaManager, ClientRequestQuotaManager, KafkaApis; KIP-13, KIP-124, KIP-219.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.handlers.metadata import Metadata
+from mpbroker.ipc.session import Session
+from mpbroker.ipc.slots import Request, SlotFlag
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.quotas.clients import Clients
+from mpbroker.quotas.entities import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+from shm.rates import monotonic_ms
+
+if TYPE_CHECKING:
+    from mpbroker.handlers.exchange import Exchange
+
+log = logging.getLogger("mpbroker")
+
+MEASURED = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
+NS_PER_PERCENT = 10_000_000  # of a second
+# What is known of clients is forgotten when it is about so many.
+CLIENTS_MAX = 65536
+Budget: TypeAlias = tuple[int, float]
+SIZE_FIELD_BYTES = 4
+
+
+class Budgets(NamedTuple):
+    """(key in the rates, bound per second) of each quota of a client; None: it has none."""
+
+    produce: Budget | None
+    fetch: Budget | None
+    request: Budget | None
+
+
+class Throttling:
+    """`on`: some client has had a quota since this handler started."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metadata: Metadata,
+        clients: Clients,
+        secret: bytes,
+        session: Callable[[Request], Session],
+        now_ms: Callable[[], int] = monotonic_ms,
+    ) -> None:
+        self.on = False
+        self.now_ms = now_ms
+        self._metadata = metadata
+        self._clients = clients
+        self._secret = secret
+        self._session = session
+        self._window_ms = config.quota_window_size_seconds * 1000
+        # What a client may get in one answer: what its rate allows in all windows but the one just begun.
+        self._burst_s = (config.quota_window_num - 1) * config.quota_window_size_seconds
+        self._version = metadata.quotas_version
+        self._known: dict[tuple[str, str], Budgets] = {}
+        self._unmeasured = 0
+
+    def refresh(self) -> None:
+        """The quotas may have changed: what was derived from them is forgotten."""
+        if self._version == self._metadata.quotas_version:
+            return
+        self._version = self._metadata.quotas_version
+        self._known.clear()
+        self._clients.clear()
+        self.on = self.on or any(self._metadata.quotas.has(key) for key in MEASURED)
+        self._clients.on = self.on
+
+    def budgets(self, exchange: Exchange) -> Budgets:
+        user, client_id = self._session(exchange.slot).principal_name, exchange.client_id
+        found = self._known.get((user, client_id))
+        if found is None:
+            if len(self._known) >= CLIENTS_MAX:
+                self._known.clear()
+            produce, fetch, request = (self._budget(key, user, client_id) for key in MEASURED)
+            if request is not None:
+                request = request[0], request[1] * NS_PER_PERCENT
+            found = self._known[user, client_id] = Budgets(produce, fetch, request)
+        return found
+
+    def _budget(self, key: str, user: str, client_id: str) -> Budget | None:
+        limit = self._metadata.quotas.limit(key, user, client_id)
+        if limit is None:
+            return None
+        name = "\0".join((key, limit.user, limit.client_id)).encode()
+        number = int.from_bytes(blake2b(name, digest_size=8, key=self._secret).digest())
+        return number or 1, limit.bound
+
+    def charge(self, exchange: Exchange) -> int:
+        """Charges a request when it is answered; how long its client has to pause, in ms."""
+        budgets = self.budgets(exchange)
+        if exchange.slot.api_key != ApiKey.PRODUCE:
+            return self._charge_time(exchange, budgets.request)
+        self._introduce(exchange, budgets)
+        bytes_ms = self._charge(budgets.produce, exchange.slot.length - SIZE_FIELD_BYTES)
+        if exchange.body.acks == 0:
+            return bytes_ms
+        return max(bytes_ms, self._charge_time(exchange, budgets.request))
+
+    def charge_fetch(self, exchange: Exchange, response_bytes: int) -> int:
+        """For a Fetch, with the size of what it would be answered; that is not charged if it has to pause."""
+        if exchange.slot.flags & SlotFlag.AGAIN:
+            return 0  # charged before it turned out that its answer could not be sent
+        budgets = self.budgets(exchange)
+        self._introduce(exchange, budgets)
+        pause_ms = max(
+            self._charge(budgets.fetch, response_bytes), self._charge_time(exchange, budgets.request)
+        )
+        if pause_ms and budgets.fetch is not None:
+            self._clients.take_back(budgets.fetch[0], response_bytes, self.now_ms())
+        return pause_ms
+
+    def fetch_bytes_max(self, exchange: Exchange) -> int | None:
+        """The largest answer that the client's quota could ever let through."""
+        fetch = self.budgets(exchange).fetch
+        return None if fetch is None else int(fetch[1] * self._burst_s)
+
+    def _charge_time(self, exchange: Exchange, budget: Budget | None) -> int:
+        """The time that this handler has worked on it; at most a window's pause."""
+        return min(self._charge(budget, exchange.worked_ns), self._window_ms)
+
+    def _charge(self, budget: Budget | None, value: int) -> int:
+        if budget is None:
+            return 0
+        pause_ms = self._clients.charge(*budget, value, self.now_ms())
+        if self._clients.unmeasured > self._unmeasured:
+            if not self._unmeasured:
+                log.error("too many clients with quotas are active at once: some are not limited")
+            self._unmeasured = self._clients.unmeasured
+        return pause_ms
+
+    def _introduce(self, exchange: Exchange, budgets: Budgets) -> None:
+        """From now on the turn serves this connection: charges what it produces, fetches if that is free."""
+        session, client_id = self._session(exchange.slot), exchange.client_id.encode()
+        who = exchange.slot.connection, session.revision, client_id
+        if not self._clients.knows(*who):
+            fetch_limited = budgets.fetch is not None or budgets.request is not None
+            self._clients.put(*who, budgets.produce, budgets.request, fetch_limited)

@@ -1,0 +1,40 @@
+"""What the turn of a handler knows of clients with quotas: found by connection in a few ns, filled by Python.
+
+A connection that is not here is unknown, not unlimited: Python looks up who it is and what limits it. What was found is good for one
+revision of its session and one client id. Python alone changes the table, between two turns; nothing here is shared. What is
+used up is: `SharedRates` adds up what all handlers have recorded.
+"""
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from shm.rates cimport RatesRef
+
+cdef struct Budget:
+    uint64_t key                # in the shared rates; 0: not limited
+    double bound                # per second: bytes, or ns of a handler's time
+
+cdef struct Client:
+    uint64_t connection         # 0: a free place
+    uint64_t revision
+    uint8_t *id
+    uint32_t id_length
+    bint fetch_limited          # every fetch is for Python
+    Budget produce
+    Budget request
+
+cdef struct ClientsRef:
+    bint on                     # somebody has a quota: every client must be known
+    Client *places
+    uint64_t mask
+    uint64_t count
+    RatesRef *rates
+    uint64_t unmeasured         # events that found no room in the rates
+
+cdef Client *client_of(
+    ClientsRef *clients, uint64_t connection, uint64_t revision, const uint8_t *id, uint32_t id_length
+) noexcept nogil
+cdef int64_t charge(ClientsRef *clients, uint64_t key, double bound, int64_t value, int64_t now_ms) noexcept nogil
+
+
+cdef class Clients:
+    cdef ClientsRef ref
+    cdef object keep

@@ -1,0 +1,140 @@
+"""Clients with quotas, and what a request costs them; `clients.pxd` draws the table."""
+from libc.math cimport floor
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memcpy, memset
+
+from shm.rates cimport Measured, SharedRates, rates_measure, rates_record
+
+cdef enum:
+    FIRST_PLACES = 256
+    # Connections that are closed stay in the table; when it is full of them it begins anew.
+    CLIENTS_MAX = 65536
+    THROTTLE_MAX_MS = 0x7FFFFFFF
+
+
+cdef inline uint64_t hashed(uint64_t connection) noexcept nogil:
+    return (connection * 0x9e3779b97f4a7c15ULL) >> 24
+
+
+cdef Client *place_of(ClientsRef *clients, uint64_t connection) noexcept nogil:
+    """Where the connection is, or the free place where it would be."""
+    cdef uint64_t at = hashed(connection) & clients.mask
+    while clients.places[at].connection != 0 and clients.places[at].connection != connection:
+        at = (at + 1) & clients.mask
+    return &clients.places[at]
+
+
+cdef Client *client_of(
+    ClientsRef *clients, uint64_t connection, uint64_t revision, const uint8_t *id, uint32_t id_length
+) noexcept nogil:
+    """NULL: not known, or known as somebody else."""
+    cdef Client *client = place_of(clients, connection)
+    if client.connection != connection or client.revision != revision or client.id_length != id_length:
+        return NULL
+    return client if memcmp(client.id, id, id_length) == 0 else NULL
+
+
+cdef int64_t charge(ClientsRef *clients, uint64_t key, double bound, int64_t value, int64_t now_ms) noexcept nogil:
+    """Records first, then looks; how long the client has to pause, in ms (QuotaUtils.throttleTime)."""
+    cdef Measured measured
+    cdef double rate, pause_ms
+    if not rates_record(clients.rates, key, value, now_ms):
+        clients.unmeasured += 1
+        return 0
+    measured = rates_measure(clients.rates, key, now_ms)
+    rate = measured.total / (measured.window_ms / 1000.0)
+    if rate <= bound:
+        return 0
+    pause_ms = floor((rate - bound) / bound * measured.window_ms + 0.5)
+    return THROTTLE_MAX_MS if pause_ms > THROTTLE_MAX_MS else <int64_t>pause_ms
+
+
+cdef class Clients:
+    """`rates`: the shared ones, as this handler writes them."""
+
+    def __init__(self, SharedRates rates):
+        self.keep = rates
+        self.ref.rates = &rates.ref
+        self._resize(FIRST_PLACES)
+
+    def __dealloc__(self):
+        self._free()
+
+    def _free(self):
+        cdef uint64_t i
+        if self.ref.places != NULL:
+            for i in range(self.ref.mask + 1):
+                free(self.ref.places[i].id)
+        free(self.ref.places)
+        self.ref.places = NULL
+
+    def _resize(self, uint64_t places):
+        cdef Client *old = self.ref.places
+        cdef uint64_t i, old_places = self.ref.mask + 1
+        cdef Client *fresh = <Client *>calloc(places, sizeof(Client))
+        if fresh == NULL:
+            raise MemoryError(f"no memory for {places} clients")
+        self.ref.places, self.ref.mask = fresh, places - 1
+        if old != NULL:
+            for i in range(old_places):
+                if old[i].connection:
+                    place_of(&self.ref, old[i].connection)[0] = old[i]
+            free(old)
+
+    def __len__(self):
+        return self.ref.count
+
+    @property
+    def on(self):
+        """Whether the turn has to ask for every request."""
+        return self.ref.on
+
+    @on.setter
+    def on(self, bint on):
+        self.ref.on = on
+
+    @property
+    def unmeasured(self):
+        """Requests that were not counted because too many clients are active at once."""
+        return self.ref.unmeasured
+
+    def clear(self) -> None:
+        """The quotas have changed: everybody is unknown."""
+        self._free()
+        self.ref.count = 0
+        self._resize(FIRST_PLACES)
+
+    def put(self, uint64_t connection, uint64_t revision, bytes client_id, produce, request, bint fetch_limited=False) -> None:
+        """What limits a connection; each budget is (key, bound per second) or None."""
+        cdef Client *client
+        cdef uint8_t *id
+        if connection == 0:
+            raise ValueError("no connection has the id 0")
+        if self.ref.count >= CLIENTS_MAX:
+            self.clear()
+        if self.ref.count * 2 > self.ref.mask:
+            self._resize((self.ref.mask + 1) * 4)
+        id = <uint8_t *>malloc(len(client_id) + 1)
+        if id == NULL:
+            raise MemoryError("no memory for a client id")
+        memcpy(id, <const char *>client_id, len(client_id))
+        client = place_of(&self.ref, connection)
+        self.ref.count += client.connection == 0
+        free(client.id)
+        memset(client, 0, sizeof(Client))
+        client.connection, client.revision, client.id, client.id_length = connection, revision, id, len(client_id)
+        client.produce.key, client.produce.bound = produce or (0, 0.0)
+        client.fetch_limited = fetch_limited
+        client.request.key, client.request.bound = request or (0, 0.0)
+
+    def knows(self, uint64_t connection, uint64_t revision, bytes client_id) -> bool:
+        return client_of(&self.ref, connection, revision, <const uint8_t *><const char *>client_id, len(client_id)) != NULL
+
+    def charge(self, uint64_t key, double bound, int64_t value, int64_t now_ms) -> int:
+        """Adds a value to what a budget has used; how long the client has to pause, in ms."""
+        return charge(&self.ref, key, bound, value, now_ms)
+
+    def take_back(self, uint64_t key, int64_t value, int64_t now_ms) -> None:
+        """What was charged and is not used after all."""
+        rates_record(self.ref.rates, key, -value, now_ms)

@@ -1,0 +1,114 @@
+"""The quota on controller mutations: partitions created and deleted, from a bucket of tokens per budget.
+
+The coordinator alone decides about topics, so it alone has the buckets. They begin full, in a successor too.
+Kafka: ControllerMutationQuotaManager, stats.TokenBucket (KIP-599).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from mpbroker.quotas.entities import CONTROLLER_MUTATION_RATE, Limit, QuotaTable
+
+# Full buckets are what a new one would be; they are looked for when there are so many.
+BUCKETS_MAX = 1024
+
+
+class TokenBucket:
+    """Fills up by `rate` tokens per second to `burst`; may be overdrawn, and is exhausted then."""
+
+    def __init__(self, rate: float, burst: float, now_ms: int) -> None:
+        self._rate, self._burst = rate, burst
+        self._tokens = burst
+        self._at_ms = now_ms
+
+    def tokens(self, now_ms: int) -> float:
+        self._tokens = min(self._burst, self._tokens + self._rate * (now_ms - self._at_ms) / 1000)
+        self._at_ms = now_ms
+        return self._tokens
+
+    def take(self, count: float, now_ms: int) -> float:
+        """Takes as many as asked for, also more than there are; what is left."""
+        self._tokens = min(self._burst, self.tokens(now_ms) - count)
+        return self._tokens
+
+    def change(self, rate: float, burst: float) -> None:
+        """From now on; what is in it stays, as far as there is room."""
+        self._rate, self._burst = rate, burst
+
+    def is_full(self, now_ms: int) -> bool:
+        return self.tokens(now_ms) >= self._burst
+
+
+class Mutations:
+    """All buckets. `burst_s`: seconds of a quota that may be used up at once."""
+
+    def __init__(self, burst_s: float, now_ms: Callable[[], int]) -> None:
+        self._burst_s = burst_s
+        self._now_ms = now_ms
+        self._buckets: dict[tuple[str, str], TokenBucket] = {}
+
+    def begin(self, quotas: QuotaTable, user: str, client_id: str, *, strict: bool) -> Mutation:
+        """For one request. `strict`: an exhausted budget refuses, instead of only slowing down."""
+        return Mutation(self, quotas.limit(CONTROLLER_MUTATION_RATE, user, client_id), strict)
+
+    def now_ms(self) -> int:
+        return self._now_ms()
+
+    def take(self, limit: Limit, count: float) -> float:
+        """What is left in the bucket."""
+        now_ms = self._now_ms()
+        return self._bucket(limit, now_ms).take(count, now_ms)
+
+    def _bucket(self, limit: Limit, now_ms: int) -> TokenBucket:
+        owner, burst = (limit.user, limit.client_id), limit.bound * self._burst_s
+        found = self._buckets.get(owner)
+        if found is None:
+            if len(self._buckets) >= BUCKETS_MAX:
+                self._buckets = {o: b for o, b in self._buckets.items() if not b.is_full(now_ms)}
+            found = self._buckets[owner] = TokenBucket(limit.bound, burst, now_ms)
+        found.change(limit.bound, burst)
+        return found
+
+
+class Mutation:
+    """What one request has used of its budget."""
+
+    def __init__(self, mutations: Mutations, limit: Limit | None, strict: bool) -> None:
+        self._mutations = mutations
+        self._limit = limit
+        self._strict = strict
+        self._taken = 0
+        self._throttle_ms = 0
+        self._throttled_at_ms = 0
+
+    def allows(self, partitions: int) -> bool:
+        """Takes the tokens of a topic; False: nothing is taken and the topic is refused."""
+        if self._limit is None:
+            return True
+        if self._strict and self._exhausted(self._mutations.take(self._limit, 0)):
+            return False
+        left = self._mutations.take(self._limit, partitions)
+        self._taken += partitions
+        if not self._strict:
+            self._exhausted(left)
+        return True
+
+    def _exhausted(self, tokens: float) -> bool:
+        assert self._limit is not None
+        if tokens >= 0:
+            return False
+        self._throttle_ms = math.floor(-tokens * 1000 / self._limit.bound + 0.5)
+        self._throttled_at_ms = self._mutations.now_ms()
+        return True
+
+    def throttle_ms(self) -> int:
+        """How long the client has to pause, from now on."""
+        return max(0, self._throttle_ms - (self._mutations.now_ms() - self._throttled_at_ms))
+
+    def refund(self) -> None:
+        """The request is decided anew."""
+        if self._limit is not None and self._taken:
+            self._mutations.take(self._limit, -self._taken)
+            self._taken = 0

@@ -1,0 +1,186 @@
+"""Batches are written once and in order, whatever happens on the way; or the caller hears what did not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpbroker.client.cluster import Cluster
+from mpbroker.client.config import ClientConfig
+from mpbroker.client.errors import ApiFailed, ConfigError, ConnectionLost, RequestTimedOut
+from mpbroker.client.producer import Producer
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.records.compression import Codec
+from mpbroker.records.iterate import iterate_batches
+from mpbroker.records.record import NewRecord
+from tests.cli.conftest import FakeBroker
+
+TOPIC = "t"
+FAST = {
+    "reconnect_backoff_ms": 1,
+    "reconnect_backoff_max_ms": 1,
+    "retry_backoff_ms": 1,
+    "retry_backoff_max_ms": 1,
+}
+
+
+@contextmanager
+def producing(
+    broker: FakeBroker, acks: int = -1, delivery_timeout_ms: float = 20_000, **more: int
+) -> Iterator[tuple[Producer, list[str]]]:
+    """A producer that knows the topic, and what it complained of."""
+    cluster = Cluster([("127.0.0.1", broker.port)], ClientConfig(**{**FAST, **more}))
+    complaints: list[str] = []
+    try:
+        cluster.refresh(m.MetadataRequest([m.MetadataRequest.MetadataRequestTopic(name=TOPIC)]))
+        producer = Producer(
+            cluster,
+            TOPIC,
+            acks=acks,
+            codec=Codec.NONE,
+            delivery_timeout_ms=delivery_timeout_ms,
+            trouble=complaints.append,
+        )
+        yield producer, complaints
+    finally:
+        cluster.close()
+
+
+def append(producer: Producer, numbers: range, partition: int = 0) -> None:
+    producer.append(partition, [NewRecord(value=b"%d" % number, key=None, timestamp=0) for number in numbers])
+
+
+def written(broker: FakeBroker, partition: int = 0) -> list[int]:
+    log = broker.topics[TOPIC][partition]
+    return [int(record.value or b"") for batch in iterate_batches(log) for record in batch.records()]
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeBroker]:
+    broker = FakeBroker()
+    broker.topics[TOPIC] = [bytearray(), bytearray()]
+    yield broker
+    broker.close()
+
+
+def test_batches_of_several_partitions(fake: FakeBroker) -> None:
+    with producing(fake) as (producer, complaints):
+        for start in range(0, 200, 10):
+            append(producer, range(start, start + 10), partition=start // 10 % 2)
+        assert not producer.idle
+        producer.flush()
+        assert (producer.idle, producer.has_room, producer.acknowledged, complaints) == (True, True, 200, [])
+    assert sorted(written(fake, 0) + written(fake, 1)) == [*range(200)]
+    assert written(fake, 0) == sorted(written(fake, 0))
+
+
+FAULTS = st.lists(st.sampled_from(["", "", "", "hang up", "swallow"]), max_size=12)
+REFUSALS = st.lists(
+    st.sampled_from(
+        [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT]
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(FAULTS, REFUSALS)
+def test_once_and_in_order_whatever_happens(faults: list[str], refusals: list[ErrorCode]) -> None:
+    broker = FakeBroker()
+    broker.topics[TOPIC] = [bytearray(), bytearray()]
+    broker.faults[ApiKey.PRODUCE] = [*faults]
+    broker.refuse[ApiKey.PRODUCE] = [*refusals]
+    try:
+        with producing(broker) as (producer, complaints):
+            for start in range(0, 90, 10):
+                append(producer, range(start, start + 10))
+                append(producer, range(start, start + 10), partition=1)
+            producer.flush()
+        assert written(broker) == written(broker, 1) == [*range(90)]
+        assert all(complaint.endswith("; trying again") for complaint in complaints)
+    finally:
+        broker.close()
+
+
+def test_an_answer_that_has_gone_missing_is_not_a_loss_of_order(fake: FakeBroker) -> None:
+    """The first of five is refused: the four behind it come too early, and all go again."""
+    fake.refuse[ApiKey.PRODUCE] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    with producing(fake) as (producer, complaints):
+        for start in range(5):
+            append(producer, range(start, start + 1))
+        producer.flush()
+    assert written(fake) == [*range(5)]
+    assert "NOT_LEADER_OR_FOLLOWER" in complaints[0]
+
+
+def test_a_final_refusal_is_an_error(fake: FakeBroker) -> None:
+    fake.refuse[ApiKey.PRODUCE] = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+    with producing(fake) as (producer, _):
+        append(producer, range(1))
+        with pytest.raises(ApiFailed, match=r"partition t-0: .*\(TOPIC_AUTHORIZATION_FAILED\)"):
+            producer.flush()
+
+
+def test_a_gap_in_front_of_the_first_batch_is_an_error(fake: FakeBroker) -> None:
+    """Then the log has lost what it had acknowledged: going on would hide it."""
+    with producing(fake) as (producer, _):
+        append(producer, range(3))
+        producer.flush()
+        fake.next_sequence.clear()
+        append(producer, range(3, 6))
+        with pytest.raises(ApiFailed, match="OUT_OF_ORDER_SEQUENCE_NUMBER"):
+            producer.flush()
+
+
+@pytest.mark.parametrize("fault", ["hang up", "swallow"])
+def test_without_an_id_a_lost_connection_is_an_error(fake: FakeBroker, fault: str) -> None:
+    """Written or not, nobody knows; a second copy could not be told from the first."""
+    fake.faults[ApiKey.PRODUCE] = [fault]
+    with producing(fake, acks=1) as (producer, _):
+        append(producer, range(1))
+        with pytest.raises(ConnectionLost, match="closed by the broker"):
+            producer.flush()
+        assert producer.acknowledged == 0
+    assert [key for key, _ in fake.requests].count(ApiKey.PRODUCE) == 1
+
+
+def test_without_an_id_there_is_one_batch_in_flight(fake: FakeBroker) -> None:
+    fake.refuse[ApiKey.PRODUCE] = [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    with producing(fake, acks=1) as (producer, _):
+        for start in range(5):
+            append(producer, range(start, start + 1))
+        producer.flush()
+    assert written(fake) == [*range(5)]
+
+
+def test_no_acks(fake: FakeBroker) -> None:
+    with producing(fake, acks=0) as (producer, _):
+        append(producer, range(3))
+        producer.flush()
+        assert producer.acknowledged == 3
+    fake.wait_for(ApiKey.PRODUCE)
+
+
+def test_a_broker_that_stays_away(fake: FakeBroker) -> None:
+    with producing(fake, delivery_timeout_ms=300) as (producer, complaints):
+        fake.close()
+        fake.faults[ApiKey.PRODUCE] = ["hang up"] * 100
+        append(producer, range(1))
+        with pytest.raises(
+            RequestTimedOut, match=r"partition t-0: not written within 0.3 s .*cannot connect to"
+        ):
+            producer.flush()
+        assert complaints
+        assert len(complaints) < 10, "each kind of trouble is told once"
+
+
+def test_more_in_flight_than_a_broker_remembers(fake: FakeBroker) -> None:
+    too_many = producing(fake, max_in_flight_requests_per_connection=6)
+    with pytest.raises(ConfigError, match="the most is 5"), too_many:
+        raise AssertionError("not reached")

@@ -1,0 +1,319 @@
+"""Client quotas over sockets: set by Kafka's own tool, felt by clients. The same against Apache Kafka.
+
+Pauses are judged by what the broker says, against the formula of Kafka's Rate for the same load. A connection
+that was told to pause is used no more, unless the test is about that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import select
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
+from mpbroker.protocol.messages import (
+    AlterClientQuotasRequest,
+    CreateTopicsRequest,
+    DescribeClientQuotasRequest,
+    FetchRequest,
+    Message,
+    MetadataRequest,
+    ProduceRequest,
+)
+from mpbroker.records.builder import build_batch
+from mpbroker.records.record import NewRecord
+from ops.bench.brokers import Broker
+from tests.clients.conftest import TopicMaker, create_topic, stop_cleanly
+from tests.clients.tools import eventually, kafka_tool
+
+CONFIGS = "kafka.admin.ConfigCommand"
+PRODUCE, FETCH, METADATA, CREATE_TOPICS, DESCRIBE, ALTER = 0, 1, 3, 19, 48, 49
+# Versions that every Kafka since 2.7 serves; topics by name.
+VERSIONS = {PRODUCE: 9, FETCH: 12, METADATA: 9, CREATE_TOPICS: 6, DESCRIBE: 1, ALTER: 1}
+USER = "ANONYMOUS"
+TIMEOUT_S = 30.0
+SAMPLES, WINDOW_MS = 11, 1000
+EXCEEDED = 89
+_numbers = itertools.count(1)
+
+Entity = Sequence[tuple[str, str | None]]
+
+
+class Peer:
+    """A connection that speaks one request at a time, or several."""
+
+    def __init__(self, broker: Broker, client: str) -> None:
+        self.client = client
+        self.socket = socket.create_connection(broker.address, timeout=TIMEOUT_S)
+        self.asked: list[int] = []
+
+    def send(self, api_key: int, body: Message) -> int:
+        """Bytes of the request without its size field."""
+        header = RequestHeader(api_key, VERSIONS[api_key], next(_numbers), self.client)
+        frame = b"".join(bytes(segment) for segment in encode_request_frame(header, body))
+        self.socket.sendall(frame)
+        self.asked.append(api_key)
+        return len(frame) - 4
+
+    def receive(self) -> tuple[Any, int]:
+        """The answer to the oldest request, and its size."""
+        size = int.from_bytes(self._read(4))
+        api_key = self.asked.pop(0)
+        _, response = decode_response_frame(api_key, VERSIONS[api_key], self._read(size))
+        return response, size
+
+    def ask(self, api_key: int, body: Message) -> Any:
+        self.send(api_key, body)
+        return self.receive()[0]
+
+    def has_answer(self) -> bool:
+        return bool(select.select([self.socket], [], [], 0)[0])
+
+    def _read(self, size: int) -> bytes:
+        received = bytearray()
+        while len(received) < size:
+            part = self.socket.recv(size - len(received))
+            assert part, "the broker closed the connection"
+            received += part
+        return bytes(received)
+
+
+@contextlib.contextmanager
+def peer(broker: Broker, client: str) -> Iterator[Peer]:
+    made = Peer(broker, client)
+    with made.socket:
+        yield made
+
+
+def ask(broker: Broker, client: str, api_key: int, body: Message) -> Any:
+    """On a connection of its own."""
+    with peer(broker, client) as one:
+        return one.ask(api_key, body)
+
+
+def alter(broker: Broker, entity: Entity, **values: float | None) -> None:
+    """Sets or removes (None) quotas."""
+    ops = [
+        AlterClientQuotasRequest.OpData(key, 0.0 if value is None else value, value is None)
+        for key, value in values.items()
+    ]
+    named = [AlterClientQuotasRequest.EntityData(kind, name) for kind, name in entity]
+    entry = AlterClientQuotasRequest.EntryData(named, ops)
+    answer = ask(broker, "operator", ALTER, AlterClientQuotasRequest([entry]))
+    assert [(e.error_code, e.error_message) for e in answer.entries] == [(0, None)]
+    expected = {key: value for key, value in values.items() if value is not None}
+    eventually(lambda: described(broker).get(frozenset(entity), {}) == expected, "the quota is there")
+
+
+def described(broker: Broker) -> dict[frozenset[tuple[str, str | None]], dict[str, float]]:
+    answer = ask(broker, "operator", DESCRIBE, DescribeClientQuotasRequest([], False))
+    assert (answer.error_code, answer.error_message) == (0, None)
+    return {
+        frozenset((e.entity_type, e.entity_name) for e in entry.entity): {
+            v.key: v.value for v in entry.values
+        }
+        for entry in answer.entries
+    }
+
+
+def produce_request(topic: str, size: int, acks: int = -1) -> ProduceRequest:
+    batch = bytes(build_batch([NewRecord(value=bytes(size), timestamp=time.time_ns() // 1_000_000)]))
+    data = ProduceRequest.PartitionProduceData(0, batch)
+    return ProduceRequest(None, acks, 10_000, [ProduceRequest.TopicProduceData(topic, partition_data=[data])])
+
+
+def produced(broker: Broker, client: str, topic: str, size: int) -> tuple[int, int]:
+    """(bytes of the request, pause in ms) of one produce on a connection of its own."""
+    with peer(broker, client) as one:
+        used = one.send(PRODUCE, produce_request(topic, size))
+        answer, _ = one.receive()
+    assert [p.error_code for t in answer.responses for p in t.partition_responses] == [0]
+    return used, answer.throttle_time_ms
+
+
+def assert_pause(throttle_ms: int, used: float, bound: float, began: float) -> None:
+    """Within 10 % of the formula; samples are as long as Kafka's, the first began at `began`."""
+    elapsed_ms = (time.monotonic() - began) * 1000
+    missing = max(0, SAMPLES - 1 - int(elapsed_ms // WINDOW_MS))
+    longest = elapsed_ms + missing * WINDOW_MS
+    shortest = (SAMPLES - 1) * WINDOW_MS
+    least, most = 1000 * used / bound - longest, 1000 * used / bound - shortest
+    assert 0.9 * least <= throttle_ms <= 1.1 * most, (throttle_ms, least, most)
+
+
+def only(broker: Broker, client: str, **values: float) -> None:
+    """A client id that no other test uses, and its quotas."""
+    alter(broker, [("client-id", client)], **values)
+
+
+# ---- Kafka's tool
+
+
+def configs(broker: Broker, *arguments: str) -> str:
+    return kafka_tool(CONFIGS, "--bootstrap-server", broker.bootstrap, *arguments)
+
+
+def test_kafkas_tool_sets_lists_and_deletes_quotas(broker: Broker) -> None:
+    client = ("--entity-type", "clients", "--entity-name", "by-java")
+    configs(broker, "--alter", "--add-config", "producer_byte_rate=1024,request_percentage=12.5", *client)
+    pair = (
+        "--entity-type",
+        "users",
+        "--entity-name",
+        "al ice",
+        "--entity-type",
+        "clients",
+        "--entity-default",
+    )
+    configs(broker, "--alter", "--add-config", "consumer_byte_rate=2048", *pair)
+    configs(
+        broker,
+        "--alter",
+        "--add-config",
+        "connection_creation_rate=5000",
+        "--entity-type",
+        "ips",
+        "--entity-default",
+    )
+    quotas = described(broker)
+    assert quotas[frozenset({("client-id", "by-java")})] == {
+        "producer_byte_rate": 1024.0,
+        "request_percentage": 12.5,
+    }
+    assert quotas[frozenset({("user", "al ice"), ("client-id", None)})] == {"consumer_byte_rate": 2048.0}
+    assert quotas[frozenset({("ip", None)})] == {"connection_creation_rate": 5000.0}
+
+    printed = configs(broker, "--describe", *client)
+    assert re.search(r"client-id 'by-java' are .*producer_byte_rate=1024\.0", printed)
+    assert "consumer_byte_rate=2048.0" in configs(broker, "--describe", *pair)
+    assert "connection_creation_rate=5000.0" in configs(broker, "--describe", "--entity-type", "ips")
+
+    configs(broker, "--alter", "--delete-config", "producer_byte_rate,request_percentage", *client)
+    configs(broker, "--alter", "--delete-config", "consumer_byte_rate", *pair)
+    configs(
+        broker,
+        "--alter",
+        "--delete-config",
+        "connection_creation_rate",
+        "--entity-type",
+        "ips",
+        "--entity-default",
+    )
+    left = described(broker)
+    assert frozenset({("client-id", "by-java")}) not in left
+    assert frozenset({("user", "al ice"), ("client-id", None)}) not in left
+
+
+# ---- what clients are told
+
+
+def test_produce_is_slowed_down_by_the_formula(broker: Broker, new_topic: TopicMaker) -> None:
+    topic, bound = new_topic(), 1000.0
+    only(broker, "producer", producer_byte_rate=bound)
+    began, used = time.monotonic(), 0
+    for number in range(1, 9):
+        size, throttle_ms = produced(broker, "producer", topic, 5000)
+        used += size
+        if number <= 1:
+            assert throttle_ms == 0, "one request is below the rate of ten windows"
+        elif number >= 3:
+            assert_pause(throttle_ms, used, bound, began)
+    # Another client id has nothing to do with it.
+    assert produced(broker, "nobody", topic, 5000)[1] == 0
+
+
+def test_a_user_has_one_budget_for_all_its_clients(own_broker: Broker) -> None:
+    create_topic(own_broker.bootstrap, "shared", 1)
+    alter(own_broker, [("user", None)], producer_byte_rate=1000.0)
+    began, used = time.monotonic(), 0
+    for number in range(1, 7):
+        size, throttle_ms = produced(own_broker, f"one-of-{number}", "shared", 5000)
+        used += size
+        if number >= 3:
+            assert_pause(throttle_ms, used, 1000.0, began)
+    # A pair is more specific, and has a budget of its own.
+    alter(own_broker, [("user", USER), ("client-id", "one-of-1")], producer_byte_rate=1e9)
+    assert produced(own_broker, "one-of-1", "shared", 5000)[1] == 0
+
+
+def test_many_connections_at_once_share_a_budget(broker: Broker, new_topic: TopicMaker) -> None:
+    """Requests that are under way together are served by all handlers; the pauses are as if by one."""
+    topic, bound, connections, rounds = new_topic(), 5000.0, 16, 3
+    only(broker, "crowd", producer_byte_rate=bound)
+    began, used, pauses = time.monotonic(), 0, []
+    for _ in range(rounds):
+        with contextlib.ExitStack() as stack:
+            crowd = [stack.enter_context(peer(broker, "crowd")) for _ in range(connections)]
+            used += sum(one.send(PRODUCE, produce_request(topic, 5000)) for one in crowd)
+            pauses += [one.receive()[0].throttle_time_ms for one in crowd]
+    # The last one charged has paid for all before it.
+    assert_pause(max(pauses), used, bound, began)
+
+
+def test_a_fetch_over_quota_is_empty(broker: Broker, new_topic: TopicMaker) -> None:
+    topic = new_topic()
+    produced(broker, "filler", topic, 30_000)
+    wanted = FetchRequest.FetchPartition(0, fetch_offset=0, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        max_wait_ms=100,
+        min_bytes=1,
+        session_epoch=-1,
+        topics=[FetchRequest.FetchTopic(topic, partitions=[wanted])],
+    )
+    with peer(broker, "free") as free:
+        free.send(FETCH, request)
+        answer, size = free.receive()
+    assert len(answer.responses[0].partitions[0].records) > 30_000
+    bound = 1000.0
+    only(broker, "consumer", consumer_byte_rate=bound)
+    began = time.monotonic()
+    for _ in range(3):
+        # Not charged, so that it is as much over quota each time.
+        answer = ask(broker, "consumer", FETCH, request)
+        assert answer.responses == []
+        assert_pause(answer.throttle_time_ms, size, bound, began)
+
+
+def test_request_time_pauses_for_a_window_at_most(broker: Broker) -> None:
+    only(broker, "busy", request_percentage=0.0001)
+    answers = [ask(broker, "busy", METADATA, MetadataRequest(topics=[])) for _ in range(5)]
+    assert answers[-1].throttle_time_ms == WINDOW_MS
+    assert ask(broker, "idle", METADATA, MetadataRequest(topics=[])).throttle_time_ms == 0
+
+
+def test_creating_topics_is_limited_by_partitions(broker: Broker, request: pytest.FixtureRequest) -> None:
+    only(broker, "creator", controller_mutation_rate=1.0)
+
+    def create(name: str, partitions: int) -> tuple[int, int]:
+        topic = CreateTopicsRequest.CreatableTopic(f"{request.node.name}-{name}", partitions, 1)
+        answer = ask(broker, "creator", CREATE_TOPICS, CreateTopicsRequest([topic], 10_000))
+        return answer.topics[0].error_code, answer.throttle_time_ms
+
+    assert create("large", 31) == (0, 0)
+    code, throttle_ms = create("refused", 1)
+    assert code == EXCEEDED
+    assert 0.9 * 15_000 <= throttle_ms <= 20_000
+    assert ask(broker, "somebody", METADATA, MetadataRequest(topics=[])).throttle_time_ms == 0
+
+
+def test_quotas_survive_a_restart(own_broker: Broker) -> None:
+    create_topic(own_broker.bootstrap, "kept", 1)
+    alter(own_broker, [("client-id", "app")], producer_byte_rate=1000.0)
+    alter(own_broker, [("user", "gone")], producer_byte_rate=1.0)
+    alter(own_broker, [("user", "gone")], producer_byte_rate=None)
+    stop_cleanly(own_broker)
+    own_broker.start()
+    eventually(
+        lambda: described(own_broker) == {frozenset({("client-id", "app")}): {"producer_byte_rate": 1000.0}},
+        "the quota is there again",
+    )
+    began = time.monotonic()
+    used, throttle_ms = produced(own_broker, "app", "kept", 20_000)
+    assert_pause(throttle_ms, used, 1000.0, began)

@@ -1,0 +1,52 @@
+"""Bad input leaves nothing behind: a few thousand inputs here, `make fuzz` sends a hundred thousand."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from ops.bench import frames
+from ops.bench.brokers import Mpbroker, running
+from tests.network import fuzz
+from tests.network.fuzz import Holdings, differences
+from tests.network.fuzz_inputs import KINDS, inputs
+
+INPUTS = 3_000
+SEED = 20
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
+    with running(Mpbroker(tmp_path_factory.mktemp("broker"), flags=fuzz.FLAGS)) as started:
+        assert isinstance(started, Mpbroker)
+        yield started
+
+
+def test_nothing_is_left(broker: Mpbroker) -> None:
+    assert fuzz.fuzz(broker, SEED, INPUTS) == []
+    assert "Traceback" not in broker.output()
+
+
+def test_what_is_borrowed_is_seen(broker: Mpbroker) -> None:
+    with frames.connected(broker.address) as connection:
+        frames.exchange(connection, frames.api_versions())
+        assert fuzz.holdings(broker).borrowed["processor 0: connections"] == 1
+    assert fuzz.settled(broker).borrowed == {}
+
+
+def test_the_same_seed_is_the_same_input() -> None:
+    assert [*inputs(3, 200)] == [*inputs(3, 200)]
+    assert [*inputs(3, 200)] != [*inputs(4, 200)]
+    assert {one.kind for one in inputs(3, 200)} == set(KINDS)
+
+
+def test_what_is_left_is_found() -> None:
+    before = Holdings({"log": (5, 1), "processor 0": (6, 1)}, {"log": 10, "processor 0": 20}, {})
+    assert differences(before, before) == []
+    after = Holdings(
+        {"log": (7, 2), "processor 0": (6, 1)}, {"log": 9, "processor 0": 21}, {"handler 0: bytes": 8}
+    )
+    assert differences(before, after) == [
+        "still borrowed: handler 0: bytes: 8",
+        "log was (5, 1) and is (7, 2)",
+        "processor 0 had 20 files open and has 21",
+    ]

@@ -1,0 +1,242 @@
+"""The quota on creating and deleting partitions: buckets against a slow model, strict and permissive."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator.state import Decider, MetadataState
+from mpbroker.ipc.calls import Account, CreatedTopics, CreateTopic, CreateTopics, DeletedTopics, DeleteTopics
+from mpbroker.protocol.messages import CreateTopicsRequest, DeleteTopicsRequest, MetadataRequest
+from mpbroker.quotas.entities import CONTROLLER_MUTATION_RATE, QuotaTable
+from mpbroker.quotas.mutations import BUCKETS_MAX, Mutations, TokenBucket
+from tests.handlers.shared import Rig, request_frame, rig
+
+EXCEEDED = 89
+BURST_S = 11
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20_000), st.integers(-5, 200)), max_size=60),
+    st.sampled_from([0.5, 1.0, 2.5, 100.0]),
+)
+def test_the_bucket_against_exact_arithmetic(takes: list[tuple[int, int]], rate: float) -> None:
+    burst, now_ms = rate * BURST_S, 5000
+    bucket, tokens = TokenBucket(rate, burst, now_ms), Fraction(burst)
+    for pause_ms, count in takes:
+        now_ms += pause_ms
+        tokens = min(Fraction(burst), tokens + Fraction(rate) * pause_ms / 1000)
+        assert bucket.tokens(now_ms) == pytest.approx(float(tokens), abs=1e-6)
+        tokens = min(Fraction(burst), tokens - count)
+        assert bucket.take(count, now_ms) == pytest.approx(float(tokens), abs=1e-6)
+
+
+def quotas(rate: float) -> QuotaTable:
+    table = QuotaTable()
+    table.change((("user", None),), CONTROLLER_MUTATION_RATE, rate)
+    return table
+
+
+def test_strict_looks_first_and_records_what_it_allows() -> None:
+    """A bucket of 11 tokens at one a second: a large request overdraws it, the next has to wait."""
+    clock, table = Clock(), quotas(1.0)
+    mutations = Mutations(BURST_S, clock)
+    first = mutations.begin(table, "alice", "app", strict=True)
+    assert first.allows(31)
+    assert first.throttle_ms() == 0
+    clock.ms += 4000
+    second = mutations.begin(table, "alice", "app", strict=True)
+    assert not second.allows(1)
+    assert second.throttle_ms() == 16_000
+    # The pause gets shorter while the request is under way, and nothing was taken.
+    clock.ms += 1000
+    assert second.throttle_ms() == 15_000
+    clock.ms += 15_000
+    assert mutations.begin(table, "alice", "app", strict=True).allows(1)
+    # Others have budgets of their own.
+    assert mutations.begin(table, "bob", "app", strict=True).allows(31)
+
+
+def test_permissive_records_and_pauses() -> None:
+    clock, table = Clock(), quotas(2.0)
+    mutations = Mutations(BURST_S, clock)
+    one = mutations.begin(table, "alice", "app", strict=False)
+    assert one.allows(20)
+    assert one.throttle_ms() == 0
+    assert one.allows(5)
+    assert one.throttle_ms() == 1500
+    assert one.allows(5)
+    assert one.throttle_ms() == 4000
+
+
+def test_what_nothing_came_of_is_given_back() -> None:
+    clock, table = Clock(), quotas(1.0)
+    mutations = Mutations(BURST_S, clock)
+    one = mutations.begin(table, "alice", "app", strict=True)
+    assert one.allows(31)
+    one.refund()
+    one.refund()
+    again = mutations.begin(table, "alice", "app", strict=False)
+    again.allows(12)
+    assert again.throttle_ms() == 1000
+
+
+def test_full_buckets_are_forgotten() -> None:
+    clock, table = Clock(), quotas(1.0)
+    mutations = Mutations(BURST_S, clock)
+    for number in range(BUCKETS_MAX):
+        mutations.begin(table, f"user{number}", "", strict=True).allows(20 if number == 7 else 1)
+    clock.ms += 5000
+    mutations.begin(table, "one more", "", strict=True).allows(1)
+    assert len(mutations._buckets) == 2
+    late = mutations.begin(table, "user7", "", strict=True)
+    assert not late.allows(1)
+    assert late.throttle_ms() == 4000
+
+
+def test_a_new_rate_counts_at_once() -> None:
+    clock, table = Clock(), quotas(1.0)
+    mutations = Mutations(BURST_S, clock)
+    mutations.begin(table, "alice", "", strict=True).allows(21)
+    table.change((("user", None),), CONTROLLER_MUTATION_RATE, 10.0)
+    one = mutations.begin(table, "alice", "", strict=True)
+    assert not one.allows(1)
+    assert one.throttle_ms() == 1000
+
+
+# ---- the coordinator's decisions
+
+
+class Room:
+    """A coordinator's mind, and a clock."""
+
+    def __init__(self, rate: float | None) -> None:
+        ids = itertools.count(1000)
+        self.clock = Clock()
+        self.state = MetadataState()
+        if rate is not None:
+            self.state.quotas = quotas(rate)
+        self.decider = Decider(
+            BrokerConfig(),
+            1000,
+            lambda: b"\x7f" + next(ids).to_bytes(15),
+            Mutations(BURST_S, self.clock),
+        )
+
+    def call(self, message: Any) -> Any:
+        decision = self.decider.decide(self.state, message)
+        self.state.apply_all(decision.records)
+        return decision
+
+    def create(self, *sizes: int, strict: bool = True) -> tuple[list[int], int]:
+        account = Account("alice", "app", strict)
+        names = [f"t{len(self.state.topics)}-{number}" for number in range(len(sizes))]
+        topics = [CreateTopic(name, size, 1) for name, size in zip(names, sizes, strict=True)]
+        answer = self.call(CreateTopics(topics, account=account)).answer
+        assert isinstance(answer, CreatedTopics)
+        return [topic.error for topic in answer.topics], answer.throttle_ms
+
+
+def test_topics_beyond_the_quota_are_refused_one_by_one() -> None:
+    room = Room(1.0)
+    assert room.create(6, 6, 3, 1) == ([0, 0, EXCEEDED, EXCEEDED], 1000)
+    assert len(room.state.topics) == 2
+    # What is refused for another reason costs nothing.
+    room.clock.ms += 2000
+    assert room.create(0, 1) == ([37, 0], 0)
+
+
+def test_permissive_topics_are_created_and_slowed_down() -> None:
+    room = Room(1.0)
+    assert room.create(6, 6, 3, strict=False) == ([0, 0, 0], 4000)
+
+
+def test_without_a_quota_or_an_account_nothing_is_counted() -> None:
+    assert Room(None).create(500) == ([0], 0)
+    room = Room(1.0)
+    decision = room.call(CreateTopics([CreateTopic("a", 500, 1)]))
+    assert (decision.answer.topics[0].error, decision.answer.throttle_ms) == (0, 0)
+
+
+def test_deletions_cost_their_partitions() -> None:
+    room = Room(1.0)
+    room.call(CreateTopics([CreateTopic("a", 12, 1), CreateTopic("b", 1, 1)]))
+    gone = DeleteTopics(names=["a", "b"], account=Account("alice", "app", True))
+    answer = room.call(gone).answer
+    assert isinstance(answer, DeletedTopics)
+    assert [t.error for t in answer.topics] == [0, EXCEEDED]
+    assert answer.throttle_ms == 1000
+    decision = room.call(DeleteTopics(names=["b"], account=Account("alice", "app", False)))
+    assert decision.answer.topics[0].error == 0
+    assert decision.answer.throttle_ms == 2000
+    assert decision.mutation is not None
+    decision.mutation.refund()
+    room.call(CreateTopics([CreateTopic("c", 1, 1)]))
+    # Minus one token, as before the refunded deletion.
+    refused = room.call(DeleteTopics(names=["c"], account=Account("alice", "app", True))).answer
+    assert refused.throttle_ms == 1000
+
+
+# ---- through a handler
+
+
+@pytest.mark.parametrize(("version", "strict"), [(2, False), (5, False), (6, True), (7, True)])
+def test_create_topics_passes_the_account_on(version: int, strict: bool) -> None:
+    with rig() as made:
+        made.publish()
+        topic = CreateTopicsRequest.CreatableTopic("new", 1, 1)
+        made.processor.send(request_frame(19, version, CreateTopicsRequest([topic])))
+        made.turn()
+        ((call, message),) = made.coordinator.take()
+        assert message.account == Account("ANONYMOUS", "test", strict)
+        made.coordinator.answer(call, CreatedTopics([], throttle_ms=1234))
+        check_throttle(made, 19, version, 1234)
+
+
+@pytest.mark.parametrize(("version", "strict"), [(4, False), (5, True)])
+def test_delete_topics_passes_the_account_on(version: int, strict: bool) -> None:
+    from tests.handlers.shared import topic_image
+
+    with rig() as made:
+        made.publish(topic_image("old", 1))
+        made.processor.send(request_frame(20, version, DeleteTopicsRequest(topic_names=["old"])))
+        made.turn()
+        ((call, message),) = made.coordinator.take()
+        assert message.account == Account("ANONYMOUS", "test", strict)
+        made.coordinator.answer(call, DeletedTopics([], throttle_ms=1234))
+        check_throttle(made, 20, version, 1234)
+
+
+def test_a_topic_made_by_metadata_is_charged() -> None:
+    with rig() as made:
+        made.publish()
+        topic = MetadataRequest.MetadataRequestTopic(name="new")
+        made.processor.send(request_frame(3, 9, MetadataRequest([topic], True)))
+        made.turn()
+        ((call, message),) = made.coordinator.take()
+        assert message.account == Account("ANONYMOUS", "test", False)
+        made.coordinator.answer(call, CreatedTopics([], throttle_ms=1234))
+        check_throttle(made, 3, 9, 1234)
+
+
+def check_throttle(made: Rig, api_key: int, version: int, throttle_ms: int) -> None:
+    from mpbroker.protocol.headers import decode_response_frame
+
+    made.turn()
+    (reply,) = made.processor.replies()
+    _, response = decode_response_frame(api_key, version, made.processor.frame_of(reply)[4:])
+    assert reply.throttle_ms == response.throttle_time_ms == throttle_ms
