@@ -33,6 +33,8 @@ SIZE_BYTES = 4
 # Bytes that one channel may move in a turn, so that none starves another.
 MOVED_PER_TURN_MAX = 1 << 20
 SCRATCH_BYTES = 64 << 10
+# A handshake costs about a millisecond of signing: more of them wait a turn, so that who is in goes on.
+HANDSHAKES_PER_TURN_MAX = 8
 REFRESH_NS = 1_000_000_000
 DISCARD_BYTES = 16 << 10
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -137,10 +139,16 @@ class SecureChannels:
 
     def serve(self) -> None:
         """Moves what can be moved, for every channel that the turn has named."""
+        handshakes = 0
         for channel, connection, sending in self.native.take():
             peer = self._peers.get(connection)
             if peer is None:
                 continue
+            if peer.stage is Stage.SHAKING:
+                handshakes += 1
+                if handshakes > HANDSHAKES_PER_TURN_MAX:
+                    self.native.later(channel)
+                    continue
             try:
                 self._serve(peer, channel, sending)
             except OSError as error:

@@ -18,7 +18,7 @@ from mpbroker.config import load
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.session import Session
 from mpbroker.network.channel import CloseReason
-from mpbroker.network.secure import SecureChannels
+from mpbroker.network.secure import HANDSHAKES_PER_TURN_MAX, SecureChannels
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.api_versions import Served
 from mpbroker.protocol.codec import encode_bytes
@@ -102,15 +102,15 @@ class SecureRig(Rig):
                 return
         raise TimeoutError
 
-    def handshake(self, own: bool = True) -> tuple[socket.socket, ssl.SSLSocket]:
-        """-> (the client as `meet` made it, the same with TLS)"""
+    def handshake(
+        self, context: ssl.SSLContext | None = None, session: ssl.SSLSession | None = None
+    ) -> ssl.SSLSocket:
+        """A client of listener TLS, with Jane's certificate."""
         plain = self.meet(TLS)
-        context = ssl.create_default_context(cadata=AUTHORITY.pem.decode())
-        if own:
-            pem = AUTHORITY.sign("Jane").write(Path(self.directory.name) / "client.pem")
-            context.load_cert_chain(pem)
         served = self.by_client.pop(plain)
-        client = context.wrap_socket(plain, server_hostname="localhost", do_handshake_on_connect=False)
+        client = (context or self.jane()).wrap_socket(
+            plain, server_hostname="localhost", do_handshake_on_connect=False, session=session
+        )
         self.by_client[client] = served
         client.setblocking(False)
         self.clients.append(client)
@@ -124,7 +124,12 @@ class SecureRig(Rig):
 
         self.until(shaken)
         self.step()
-        return plain, client
+        return client
+
+    def jane(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cadata=AUTHORITY.pem.decode())
+        context.load_cert_chain(AUTHORITY.sign("Jane").write(Path(self.directory.name) / "client.pem"))
+        return context
 
 
 def descriptors() -> int:
@@ -199,7 +204,7 @@ def test_sasl_says_who_it_is_and_becomes_an_ordinary_connection(rig: SecureRig) 
 
 
 def test_a_certificate_says_who_it_is(rig: SecureRig) -> None:
-    _, client = rig.handshake()
+    client = rig.handshake()
     session = rig.session(client)
     assert session.principal == "User:jane"
     assert (session.tls_version, session.mechanism) == ("TLSv1.3", "")
@@ -207,8 +212,54 @@ def test_a_certificate_says_who_it_is(rig: SecureRig) -> None:
     assert rig.counter(Counter.COUNT_AUTHENTICATIONS) == 1
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_resumed_session_is_still_hers(rig: SecureRig, version: ssl.TLSVersion) -> None:
+    """The second handshake shows no certificate: the ticket has it."""
+    context = rig.jane()
+    context.maximum_version = version
+    first = rig.handshake(context)
+    first.send(frame(METADATA, 1, 1))
+    rig.step()
+    (taken,) = rig.requests_taken()
+    rig.answer(taken, answer_frame(1))
+    receive(rig, first, len(answer_frame(1)))
+    again = rig.handshake(context, first.session)
+    assert again.session_reused
+    assert rig.session(again).principal == "User:jane"
+
+
+def test_a_crowd_of_handshakes_is_spread_over_turns(rig: SecureRig) -> None:
+    client = rig.handshake()
+    context = rig.jane()
+    crowd = []
+    for _ in range(HANDSHAKES_PER_TURN_MAX * 2 + 1):
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        other = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+        with pytest.raises(ssl.SSLWantReadError):
+            other.do_handshake()
+        crowd.append(rig.meet(TLS))
+        crowd[-1].sendall(outgoing.read())
+        crowd[-1].setblocking(False)
+    client.send(frame(METADATA, 1, 1))
+    rig.turn.turn(0)
+    rig.secure.serve()
+    rig.turn.turn(0)
+    (taken,) = rig.requests_taken()
+    rig.answer(taken, answer_frame(1))
+    assert sum(answered(each) for each in crowd) == HANDSHAKES_PER_TURN_MAX
+    rig.step()
+    assert sum(answered(each) for each in crowd) == len(crowd)
+
+
+def answered(client: socket.socket) -> bool:
+    try:
+        return bool(client.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return False
+
+
 def test_two_requests_in_one_record(rig: SecureRig) -> None:
-    _, client = rig.handshake()
+    client = rig.handshake()
     client.send(frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
     rig.step()
     (first,) = rig.requests_taken()
@@ -224,7 +275,7 @@ def test_two_requests_in_one_record(rig: SecureRig) -> None:
 
 
 def test_large_requests_and_answers_over_full_sockets(rig: SecureRig) -> None:
-    _, client = rig.handshake()
+    client = rig.handshake()
     body, at = os.urandom(3 << 20), 0
     data = frame(METADATA, 1, 1, body)
     taken: list[Any] = []
