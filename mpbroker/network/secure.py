@@ -3,12 +3,12 @@ SaslServerAuthenticator, the authentication half of KafkaChannel and Selector).
 
 The native turn names the channels that need us. Until a client is authenticated we read its few bytes into a
 small buffer of its own; then a plain connection becomes an ordinary one, and of a TLS connection we move the
-bytes between OpenSSL and the blocks of the turn. Nothing here blocks, and one channel gets a bounded share.
+bytes between OpenSSL and the blocks of the turn (`tls_pipe`). Nothing here blocks, and one channel gets a
+bounded share.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import socket
 import ssl
@@ -20,6 +20,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.session import TooLong
 from mpbroker.network.channel import CloseReason
+from mpbroker.network.tls_pipe import TlsPipe
 from mpbroker.network.turn import ProcessorTurn, SecureTurn
 from mpbroker.protocol.api_versions import Served
 from mpbroker.security.listener import ListenerSecurity, LookUp
@@ -32,12 +33,12 @@ from shm.counters import CounterPage
 SIZE_BYTES = 4
 # Bytes that one channel may move in a turn, so that none starves another.
 MOVED_PER_TURN_MAX = 1 << 20
+# So much is encrypted at a time, and waits to be written.
 SCRATCH_BYTES = 64 << 10
 # A handshake costs about a millisecond of signing: more of them wait a turn, so that who is in goes on.
 HANDSHAKES_PER_TURN_MAX = 8
 REFRESH_NS = 1_000_000_000
 DISCARD_BYTES = 16 << 10
-WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Stage(Enum):
@@ -56,7 +57,9 @@ class Peer:
         "due_ns",
         "frame",
         "listener",
+        "moving",
         "out",
+        "pipe",
         "sasl",
         "security",
         "session",
@@ -71,6 +74,8 @@ class Peer:
         self.listener = listener
         self.security = security
         self.sock: socket.socket | None = None
+        self.pipe: TlsPipe | None = None
+        self.moving = 0  # bytes of the answer that are encrypted and not yet written
         self.stage = Stage.TALKING
         self.sasl: SaslServer | None = None
         self.session: Session | None = None
@@ -78,6 +83,13 @@ class Peer:
         self.wanted = SIZE_BYTES
         self.out = bytearray()
         self.due_ns = 0
+
+    @property
+    def io(self) -> socket.socket | TlsPipe:
+        """What SASL is spoken over."""
+        found = self.pipe or self.sock
+        assert found is not None
+        return found
 
 
 class SecureChannels:
@@ -113,6 +125,7 @@ class SecureChannels:
         # In order of their time: the delay is the same for all.
         self._failed: dict[int, Peer] = {}
         self._scratch = bytearray(SCRATCH_BYTES)
+        self._scratch_view = memoryview(self._scratch)
         self._next_refresh_ns = 0
 
     # ---- what the processor calls
@@ -129,13 +142,7 @@ class SecureChannels:
         if security.keystore is None:
             return
         peer.stage = Stage.SHAKING
-        try:
-            peer.sock = security.keystore.context.wrap_socket(
-                peer.sock, server_side=True, do_handshake_on_connect=False
-            )
-        except OSError as error:
-            # The client has gone already; wrap_socket has taken the descriptor away from the plain socket.
-            self.native.close(channel, CloseReason.CLOSED_RESET, error.errno or 0)
+        peer.pipe = TlsPipe(peer.sock, security.keystore.context)
 
     def serve(self) -> None:
         """Moves what can be moved, for every channel that the turn has named."""
@@ -162,9 +169,8 @@ class SecureChannels:
         if peer is None or peer.sock is None:
             return
         sock, peer.sock = peer.sock, None
-        if isinstance(sock, ssl.SSLSocket) and peer.stage is not Stage.SHAKING:
-            with contextlib.suppress(OSError, ValueError):
-                sock.unwrap()
+        if peer.pipe is not None and peer.stage is not Stage.SHAKING:
+            peer.pipe.close()
         sock.close()
 
     def timeout_ms(self, most_ms: int) -> int:
@@ -234,32 +240,31 @@ class SecureChannels:
     # ---- TLS
 
     def _shake(self, peer: Peer) -> None:
-        sock = peer.sock
-        assert isinstance(sock, ssl.SSLSocket)
+        assert peer.pipe is not None
         self.native.active(peer.channel)
         try:
-            sock.do_handshake()
-        except WOULD_BLOCK:
-            return
+            if not peer.pipe.handshake():
+                return
         except ssl.SSLEOFError:
             self.native.close(peer.channel, CloseReason.CLOSED_BY_PEER, 0)
             return
         except ssl.SSLError as error:
             self._failed_handshake(peer, reason_of(error))
             return
-        cipher = sock.cipher()
+        tls = peer.pipe.tls
+        cipher = tls.cipher()
         self.turn.set_session(
             peer.channel,
             peer.connection,
             cipher=cipher[0] if cipher else "",
-            tls_version=sock.version() or "",
+            tls_version=tls.version() or "",
         )
         if peer.sasl is not None:
             peer.stage = Stage.TALKING
             self._talk(peer)
             return
         try:
-            principal = peer.security.principal(sock.getpeercert(binary_form=True))
+            principal = peer.security.principal(tls.getpeercert(binary_form=True))
             self.turn.set_session(peer.channel, peer.connection, principal=str(principal))
         except (NoRuleMatches, MalformedCertificate, TooLong) as error:
             self._failed_handshake(peer, str(error))
@@ -276,51 +281,47 @@ class SecureChannels:
 
     def _receive(self, peer: Peer) -> None:
         """Decrypts into the block of the turn until a frame is whole, or nothing is left."""
-        sock, native, channel = peer.sock, self.native, peer.channel
-        assert isinstance(sock, ssl.SSLSocket)
+        pipe, native, channel = peer.pipe, self.native, peer.channel
+        assert pipe is not None
         moved = 0
         while (room := native.room(channel)) is not None:
             if moved >= MOVED_PER_TURN_MAX:
                 native.later(channel)
-                return
+                break
             try:
-                n = sock.recv_into(room)
-            except ssl.SSLWantReadError:
+                n = pipe.recv_into(room)
+            except BlockingIOError:
                 native.nothing(channel)
-                return
-            except ssl.SSLWantWriteError:
-                return
+                break
             if n == 0:
                 native.close(channel, CloseReason.CLOSED_BY_PEER, 0)
                 return
             moved += n
             if not native.received(channel, n):
-                return
+                break
+        # What TLS itself had to say, to a change of keys for example; what does not fit goes with the answer.
+        pipe.flush()
 
     def _send(self, peer: Peer) -> None:
-        """Encrypts the answer. What OpenSSL could not write is offered again from the same byte on."""
-        sock, native, channel = peer.sock, self.native, peer.channel
-        assert isinstance(sock, ssl.SSLSocket)
-        view = memoryview(self._scratch)
+        """Encrypts the answer chunk by chunk; one counts as sent when all of it is written."""
+        pipe, native, channel = peer.pipe, self.native, peer.channel
+        assert pipe is not None
         moved = 0
-        while moved < MOVED_PER_TURN_MAX:
-            there = native.answer(channel, self._scratch)
-            if there < 0:
+        while pipe.flush():
+            written, peer.moving = peer.moving, 0
+            if written and native.sent(channel, written):
+                return
+            moved += written
+            if moved >= MOVED_PER_TURN_MAX:
+                native.later(channel)
+                return
+            peer.moving = native.answer(channel, self._scratch)
+            if peer.moving < 0:
                 native.close(channel, CloseReason.CLOSED_NO_FILE, 0)
                 return
-            if there == 0:
+            if peer.moving == 0:
                 return
-            at = 0
-            try:
-                while at < there:
-                    at += sock.send(view[at:there])
-            except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
-                native.sent(channel, at)
-                return
-            moved += at
-            if native.sent(channel, at):
-                return
-        native.later(channel)
+            pipe.encrypt(self._scratch_view[: peer.moving])
 
     # ---- SASL
 
@@ -338,23 +339,21 @@ class SecureChannels:
 
     def _flush(self, peer: Peer) -> bool:
         """Whether nothing waits to be written."""
-        assert peer.sock is not None
         while peer.out:
             try:
-                del peer.out[: peer.sock.send(peer.out)]
-            except WOULD_BLOCK:
+                del peer.out[: peer.io.send(peer.out)]
+            except BlockingIOError:
                 return False
-        return True
+        return peer.pipe is None or peer.pipe.flush()
 
     def _read_frame(self, peer: Peer) -> bytes | None:
         """One frame, never a byte behind it: that may be for the turn. None: not whole, or closed."""
-        assert peer.sock is not None
         while True:
             missing = peer.wanted - len(peer.frame)
             if missing:
                 try:
-                    data = peer.sock.recv(missing)
-                except WOULD_BLOCK:
+                    data = peer.io.recv(missing)
+                except BlockingIOError:
                     return None
                 if not data:
                     self.native.close(peer.channel, CloseReason.CLOSED_BY_PEER, len(peer.frame))
@@ -459,11 +458,10 @@ class SecureChannels:
 
     def _discard(self, peer: Peer) -> None:
         """What comes while an answer is held back is read and ignored; the end of it is the end."""
-        assert peer.sock is not None
         for _ in range(MOVED_PER_TURN_MAX // DISCARD_BYTES):
             try:
-                data = peer.sock.recv(DISCARD_BYTES)
-            except WOULD_BLOCK:
+                data = peer.io.recv(DISCARD_BYTES)
+            except BlockingIOError:
                 return
             if not data:
                 self.native.close(peer.channel, CloseReason.CLOSED_BY_PEER, 0)
