@@ -13,7 +13,7 @@ from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.where import Where
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.config import ClientConfig, from_properties, parse_servers
-from mpbroker.client.errors import ApiFailed, ConfigError
+from mpbroker.client.errors import ApiFailed, ConfigError, InvalidReceive
 from mpbroker.config.properties import PropertiesError, parse
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
@@ -101,7 +101,7 @@ class Client:
 
     def topic(self, name: str, *, auto_create: bool = False) -> Topic:
         """One topic; ApiFailed if it is not there."""
-        (topic,) = self.topics([name], auto_create=auto_create)
+        topic = _only(self.topics([name], auto_create=auto_create), name)
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise ApiFailed(f"topic {name}", topic.error_code, "does not exist")
         if topic.error_code:
@@ -132,7 +132,7 @@ class Client:
             timeout_ms=int(timeout_s * 1000),
         )
         response: m.CreateTopicsResponse = self.cluster.ask_any(request, timeout_s * 1000)
-        (result,) = response.topics
+        result = _only(response.topics, name)
         if result.error_code:
             raise ApiFailed(f"topic {name}", result.error_code, result.error_message)
         return result.num_partitions, result.replication_factor
@@ -157,7 +157,7 @@ class Client:
         response: m.DescribeConfigsResponse = self.cluster.ask_any(
             m.DescribeConfigsRequest(resources=[resource])
         )
-        (result,) = response.results
+        result = _only(response.results, name)
         if result.error_code:
             raise ApiFailed(f"settings of topic {name}", result.error_code, result.error_message)
         return result.configs
@@ -201,6 +201,13 @@ class Client:
                 for part in answer.partitions
             ]
         return fetched
+
+
+def _only(answers: list[_Value], topic: str) -> _Value:
+    """The answer for the one topic that was asked about."""
+    if len(answers) != 1:
+        raise InvalidReceive(f"topic {topic}: the broker gave {len(answers)} answers to one question")
+    return answers[0]
 
 
 def _fetch_request(topic: Topic, positions: Mapping[int, int], max_wait_ms: int) -> m.FetchRequest:

@@ -67,24 +67,23 @@ class Consumer:
         self._positions = self._first_positions(where)
         self._retry = Retry()
 
-    def groups(self) -> Iterator[list[tuple[int, Record]]]:
-        """Records with their partitions, in groups as fetches bring them, some of them empty."""
+    def groups(self) -> Iterator[tuple[int, list[Record]]]:
+        """Records with their partition, batch by batch: a fetch of small records would fill the memory."""
         left = self._settings.count or None
         at_end: set[int] = set()
         while len(at_end) < len(self._positions):
-            group = []
             for fetched in self._fetch():
-                group += [(fetched.partition, record) for record in self._take(fetched)]
+                for group in self._take(fetched):
+                    yield fetched.partition, group[:left]
+                    if left is not None:
+                        left -= len(group)
+                        if left <= 0:
+                            return
                 if (
                     self._settings.exit_at_end
                     and self._positions[fetched.partition] >= fetched.high_watermark
                 ):
                     at_end.add(fetched.partition)
-            yield group[:left]
-            if left is not None:
-                left -= len(group)
-                if left <= 0:
-                    return
 
     @property
     def topic(self) -> Topic:
@@ -123,13 +122,13 @@ class Consumer:
             else:
                 return
 
-    def _take(self, fetched: Fetched) -> Iterator[Record]:
+    def _take(self, fetched: Fetched) -> Iterator[list[Record]]:
         """Records from the position on; a batch may begin before it, and may have none left."""
         try:
             for batch in iterate_batches(fetched.records):
                 if not batch.is_control:
                     position = self._positions[fetched.partition]
-                    yield from (record for record in batch.records() if record.offset >= position)
+                    yield [record for record in batch.records() if record.offset >= position]
                 self._positions[fetched.partition] = batch.last_offset + 1
         except CorruptBatch as error:
             raise CliError(f"{self._where(fetched.partition)}: a damaged batch came back: {error}") from error
@@ -139,8 +138,12 @@ class Consumer:
 
 
 def _print_all(consumer: Consumer, render: Part, out: BinaryIO) -> None:
-    for group in consumer.groups():
-        out.writelines(render(consumer.topic.name, partition, record) for partition, record in group)
+    for partition, group in consumer.groups():
+        # One write per batch, also when Python was told not to buffer.
+        left = memoryview(b"".join([render(consumer.topic.name, partition, record) for record in group]))
+        while left:
+            # A stream without a buffer may take a part.
+            left = left[out.write(left) :]
         out.flush()
 
 

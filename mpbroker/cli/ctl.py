@@ -29,6 +29,25 @@ def resize(log_dirs: str | None, handlers: int | None, processors: int | None, *
     _show(supervisor.call("resize", **given), as_json=as_json)
 
 
+def add_listener(
+    log_dirs: str | None, listener: str, protocol: str | None, advertised: str | None, *, as_json: bool
+) -> None:
+    """Begins to serve one more listener; answers when it does."""
+    wanted = {"listener": listener, "protocol": protocol, "advertised": advertised}
+    given = {name: text for name, text in wanted.items() if text is not None}
+    _show(ControlClient.find(log_dirs).call("listener-add", **given), as_json=as_json)
+
+
+def remove_listener(log_dirs: str | None, name: str, *, as_json: bool) -> None:
+    """Takes a listener away, and closes its connections."""
+    _show(ControlClient.find(log_dirs).call("listener-remove", listener=name), as_json=as_json)
+
+
+def list_listeners(log_dirs: str | None, *, as_json: bool) -> None:
+    """Where the broker listens, and what of that its clients are told."""
+    _show(ControlClient.find(log_dirs).call("listeners"), as_json=as_json)
+
+
 def short(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What a person wants to see of each process, narrow enough for 80 columns; --json has everything."""
     rows = []

@@ -29,6 +29,8 @@ ctl_app = typer.Typer(no_args_is_help=True, help="Look at a running broker on th
 app.add_typer(topic_app, name="topic")
 app.add_typer(user_app, name="user")
 app.add_typer(ctl_app, name="ctl")
+listener_app = typer.Typer(no_args_is_help=True, help="Listeners of a running broker.")
+ctl_app.add_typer(listener_app, name="listener")
 
 Bootstrap = Annotated[
     str,
@@ -311,6 +313,40 @@ def ctl_resize(
     from mpbroker.cli import ctl
 
     ctl.resize(log_dirs, handlers, processors, as_json=json)
+
+
+@listener_app.command("add")
+def listener_add(
+    listener: Annotated[str, typer.Argument(metavar="NAME://HOST:PORT", help="Or NAME://unix:/path.")],
+    protocol: Annotated[
+        str | None, typer.Option(help="Its security protocol, if its name is not mapped yet.")
+    ] = None,
+    advertised: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="What its clients are told to connect to.")
+    ] = None,
+    log_dirs: LogDirs = None,
+    json: Json = False,
+) -> None:
+    """Serve one more listener until the broker stops; for longer write it into the configuration."""
+    from mpbroker.cli import ctl
+
+    ctl.add_listener(log_dirs, listener, protocol, advertised, as_json=json)
+
+
+@listener_app.command("remove")
+def listener_remove(name: str, log_dirs: LogDirs = None, json: Json = False) -> None:
+    """Stop serving a listener and close its connections."""
+    from mpbroker.cli import ctl
+
+    ctl.remove_listener(log_dirs, name, as_json=json)
+
+
+@listener_app.command("list")
+def listener_list(log_dirs: LogDirs = None, json: Json = False) -> None:
+    """Listeners, what each advertises, and what it has counted."""
+    from mpbroker.cli import ctl
+
+    ctl.list_listeners(log_dirs, as_json=json)
 
 
 def main() -> None:

@@ -32,8 +32,16 @@ def network_client(config: ClientConfig, servers: Iterable[tuple[str, int]]) -> 
 
 
 def resolve(host: str, port: int) -> list[Address]:
-    """All addresses of a host, in the order in which the system prefers them. Raises OSError."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    """All addresses of a host, in the order in which the system prefers them. Raises OSError.
+
+    A broker says where the others are, and it may say anything.
+    """
+    if not 0 < port < 65536:
+        raise OSError(f"there is no port {port}")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (UnicodeError, ValueError) as error:
+        raise OSError(f"{host!r} is no name of a host") from error
     return [Address(family, sockaddr) for family, _, _, _, sockaddr in found if family in _FAMILIES]
 
 

@@ -377,10 +377,15 @@ class NetworkClient:
             return self._config.reconnect_backoff_ms if self._states.failure(node.id) else POLL_MS_MAX
         versions = self._states.versions(node.id)
         assert versions is not None, "a ready node has versions"
+        try:
+            version = versions.usable(ApiKey.METADATA)
+        except UnsupportedVersion as error:
+            self._violated(node.id, str(error), None, self._aborted, now_ms)
+            return 0.0
         request = self.metadata.request()
         entry = InFlight(
             ApiKey.METADATA,
-            versions.usable(ApiKey.METADATA),
+            version,
             self._next_correlation_id(),
             True,
             now_ms,

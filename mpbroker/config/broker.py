@@ -10,6 +10,7 @@ from typing import Annotated
 
 import msgspec
 
+from mpbroker.config import limits
 from mpbroker.config.keys import INT_MAX, LONG_MAX, ConfigType, Key, table_of
 from mpbroker.config.listeners import DEFAULT_PROTOCOL_MAP, Listener
 from mpbroker.config.security import SecuritySettings
@@ -76,6 +77,16 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
             default=",".join(f"{name}:{name}" for name in DEFAULT_PROTOCOL_MAP),
         ),
     ] = msgspec.field(default_factory=DEFAULT_PROTOCOL_MAP.copy)
+
+    inter_broker_listener_name: Annotated[
+        str | None,
+        Key(
+            STRING, "Listener of brokers and operators, which max.connections of the others cannot shut out."
+        ),
+    ] = None
+    control_plane_listener_name: Annotated[
+        str | None, Key(STRING, "Listener with an acceptor, processor and handler of its own.")
+    ] = None
 
     # topics
     num_partitions: Annotated[
@@ -144,6 +155,16 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
         int, Key(INT, "How long a failed authentication is held back before it is answered.", at_least=0)
     ] = 100
     max_connections: Annotated[int, Key(INT, "Connections that may be open at once.", at_least=0)] = INT_MAX
+    max_connections_per_ip: Annotated[
+        int, Key(INT, "Connections that one address may have open at once.", at_least=0)
+    ] = INT_MAX
+    max_connections_per_ip_overrides: Annotated[
+        tuple[str, ...],
+        Key(LIST, "Other limits for single addresses, as HOST:COUNT.", check=limits.overrides_problem),
+    ] = ()
+    max_connection_creation_rate: Annotated[
+        int, Key(INT, "Connections a second that are accepted; what comes faster waits.", at_least=0)
+    ] = INT_MAX
     fetch_max_bytes: Annotated[int, Key(INT, "Upper limit of one fetch response.", at_least=1024)] = (
         57_671_680
     )
@@ -360,9 +381,20 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
     # Security settings by listener name, and by `NAME/MECHANISM` (security.resolve).
     listener_security: dict[str, SecuritySettings] = msgspec.field(default_factory=dict)
 
+    # Limits of single listeners, by name.
+    listener_limits: dict[str, limits.ListenerLimits] = msgspec.field(default_factory=dict)
+
     def security_of(self, listener: str, mechanism: str = "") -> SecuritySettings:
         """What holds for a listener, or for one of its mechanisms."""
         return self.listener_security.get(f"{listener}/{mechanism}" if mechanism else listener, self)
+
+    @property
+    def control_plane(self) -> Listener | None:
+        return next((one for one in self.listeners if one.name == self.control_plane_listener_name), None)
+
+    def is_privileged(self, listener: str) -> bool:
+        """Only the control plane's, or without one the brokers' own (KafkaConfig, RequestContext)."""
+        return listener == (self.control_plane_listener_name or self.inter_broker_listener_name)
 
     @property
     def roll_ms(self) -> int:

@@ -20,7 +20,6 @@ HANDLED = ("controller.listener.names", "process.roles")
 
 _SECURITY = "authorization is not built yet"
 _NOT_OURS = "TLS and SASL here have no such setting"
-_QUOTAS = "connection limits are not built yet"
 _PLUGINS = "Java plug-ins cannot be loaded"
 REFUSED: dict[str, str] = {
     "ssl.": _NOT_OURS,
@@ -33,13 +32,10 @@ REFUSED: dict[str, str] = {
     "principal.builder.class": _PLUGINS,
     "delegation.token.": "delegation tokens are not built",
     "password.encoder.": _NOT_OURS,
-    "max.connections.per.ip": _QUOTAS,
-    "max.connection.creation.rate": _QUOTAS,
     "client.quota.callback.class": _PLUGINS,
     "create.topic.policy.class.name": _PLUGINS,
     "alter.config.policy.class.name": _PLUGINS,
     "config.providers": _PLUGINS,
-    "control.plane.listener.name": "the control plane is not built yet",
     "cordoned.log.dirs": "log directories cannot be cordoned yet",
     "remote.": "tiered storage is not built",
     "log.local.retention.": "tiered storage is not built",

@@ -1,4 +1,4 @@
-"""Listeners: `NAME://host:port`, several of them, each with the security protocol its name maps to.
+"""Listeners: `NAME://host:port` or `NAME://unix:/path`, each with the security protocol its name maps to.
 
 Rules of Kafka's `SocketServerConfigs.listenerListToEndPoints`: names are upper-cased and unique; ports are
 unique but for port 0 and for one IPv4 plus one IPv6 literal on the same port; `advertised.listeners` may
@@ -13,7 +13,11 @@ import msgspec
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 DEFAULT_PROTOCOL_MAP = {protocol: protocol for protocol in PROTOCOLS}
 META_ADDRESSES = ("0.0.0.0",)
+WILDCARDS = ("", "0.0.0.0", "::")
+# sockaddr_un.sun_path, with the zero at its end (unix(7)).
+PATH_BYTES_MAX = 107
 
+_UNIX = re.compile(r"(?P<name>[^:/]+)://unix:(?P<path>/[^,]+)")
 _LISTENER = re.compile(
     r"(?P<name>[^:/]+)://(\[(?P<ipv6>[0-9a-zA-Z\-%._:]*)\]|(?P<host>[0-9a-zA-Z\-%._]*)):(?P<port>[0-9]{1,10})"
 )
@@ -26,8 +30,16 @@ class Listener(msgspec.Struct, frozen=True):
     protocol: str
     host: str
     port: int
+    path: str = ""  # of a Unix-domain socket, which has neither host nor port
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it stands for all addresses of the machine."""
+        return not self.path and self.host in WILDCARDS
 
     def __str__(self) -> str:
+        if self.path:
+            return f"{self.name}://unix:{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.name}://{host}:{self.port}"
 
@@ -56,20 +68,24 @@ def parse_listeners(
     listeners = tuple(_parse_one(entry, protocols) for entry in _split(text))
     if not listeners:
         raise ValueError("at least one listener must be given, such as PLAINTEXT://127.0.0.1:9092")
+    check_all(listeners, unique_ports=unique_ports)
+    return listeners
+
+
+def check_all(listeners: tuple[Listener, ...], *, unique_ports: bool = True) -> None:
+    """ValueError says which of them cannot be served together."""
     names = [listener.name for listener in listeners]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(
                 f"each listener must have a different name; {name} comes {names.count(name)} times"
             )
+    paths = [listener.path for listener in listeners if listener.path]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise ValueError(f"each listener must have a different path; {path} comes twice")
     if unique_ports:
         _check_ports(listeners)
-    return listeners
-
-
-def advertised_by_default(listeners: tuple[Listener, ...], hostname: str) -> tuple[Listener, ...]:
-    """What clients are told when advertised.listeners is not set: a wildcard becomes the machine's name."""
-    return tuple(msgspec.structs.replace(listener, host=listener.host or hostname) for listener in listeners)
 
 
 def _split(text: str) -> list[str]:
@@ -77,20 +93,28 @@ def _split(text: str) -> list[str]:
 
 
 def _parse_one(entry: str, protocols: dict[str, str]) -> Listener:
-    match = _LISTENER.fullmatch(entry)
+    unix = _UNIX.fullmatch(entry)
+    match = unix or _LISTENER.fullmatch(entry)
     if match is None:
-        raise ValueError(f"'{entry}' is not a listener; write NAME://host:port, IPv6 addresses in brackets")
+        raise ValueError(
+            f"'{entry}' is not a listener; write NAME://host:port, IPv6 addresses in brackets, "
+            "or NAME://unix:/path"
+        )
     name = match["name"].strip().upper()
-    port = int(match["port"])
-    if port > 65535:
-        raise ValueError(f"'{entry}' has port {port}; ports end at 65535")
-    if match["ipv6"] and not _is_address(match["ipv6"], 6):
-        raise ValueError(f"'{entry}': '{match['ipv6']}' is not an IPv6 address")
     if name not in protocols:
         raise ValueError(
             f"listener {name} has no security protocol; map it in listener.security.protocol.map, "
             f"for example {name}:PLAINTEXT"
         )
+    if unix is not None:
+        if len(unix["path"].encode()) > PATH_BYTES_MAX:
+            raise ValueError(f"'{entry}': a socket's path has at most {PATH_BYTES_MAX} bytes")
+        return Listener(name, protocols[name], "", 0, unix["path"])
+    port = int(match["port"])
+    if port > 65535:
+        raise ValueError(f"'{entry}' has port {port}; ports end at 65535")
+    if match["ipv6"] and not _is_address(match["ipv6"], 6):
+        raise ValueError(f"'{entry}': '{match['ipv6']}' is not an IPv6 address")
     return Listener(name, protocols[name], match["ipv6"] or match["host"] or "", port)
 
 

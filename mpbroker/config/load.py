@@ -5,13 +5,13 @@ before `ConfigError` is raised, each with the place where the value was written;
 not what was meant comes back as a warning.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from mpbroker.config import known, listeners, properties, security
+from mpbroker.config import known, limits, listeners, properties, security
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
 from mpbroker.config.keys import LONG_MAX, ConfigError, ConfigType, Problem, Value, field_name
 
@@ -48,9 +48,11 @@ def load(path: Path | None = None, overrides: Sequence[str] = (), flags: Sequenc
     _merge(settings, _from_overrides(overrides, problems), warnings)
     _merge(settings, [_Setting(flag.key, flag.value, flag.name) for flag in flags], warnings)
     of_listeners = _take_prefixed(settings)
+    own_limits = _take(settings, limits.names_limit)
     values = _values(_supported(settings, problems, warnings), problems)
     _add_listeners(values, settings, problems, warnings)
     _add_security(values, of_listeners, settings, problems)
+    _add_limits(values, own_limits, problems)
     if problems:
         raise ConfigError(sorted(problems, key=_line))
     origins = {key: setting.origin for key, setting in settings.items() if key in BROKER_KEYS}
@@ -117,8 +119,28 @@ def _merge(settings: dict[str, _Setting], more: Iterable[_Setting], warnings: li
 
 def _take_prefixed(settings: dict[str, _Setting]) -> list[_Setting]:
     """Takes what is meant for one listener out of the settings."""
-    keys = [key for key in settings if security.names_setting(key)]
-    return [settings.pop(key) for key in keys]
+    return _take(settings, security.names_setting)
+
+
+def _take(settings: dict[str, _Setting], is_wanted: Callable[[str], bool]) -> list[_Setting]:
+    return [settings.pop(key) for key in list(settings) if is_wanted(key)]
+
+
+def _add_limits(values: dict[str, Any], of_listeners: list[_Setting], problems: list[Problem]) -> None:
+    """Limits of single listeners, and the names of the two special ones in the form that listeners have."""
+    names = {listener.name for listener in values.get("listeners") or BrokerConfig().listeners}
+    found: dict[str, dict[str, int]] = {}
+    for setting in of_listeners:
+        try:
+            listener, key, limit = limits.parse_limit(setting.key, setting.text, names)
+        except ValueError as error:
+            problems.append(Problem(setting.key, setting.origin, str(error)))
+        else:
+            found.setdefault(listener, {})[field_name(key)] = limit
+    values["listener_limits"] = {name: limits.ListenerLimits(**own) for name, own in found.items()}
+    for field in ("inter_broker_listener_name", "control_plane_listener_name"):
+        if values.get(field) is not None:
+            values[field] = values[field].strip().upper() or None
 
 
 def _add_security(
@@ -249,6 +271,40 @@ def _controller_names(settings: dict[str, _Setting]) -> set[str]:
     return {name.strip().upper() for name in setting.text.split(",") if name.strip()} if setting else set()
 
 
+def _listener_contradictions(config: BrokerConfig, names: set[str]) -> list[Problem]:
+    """Listeners with a role of their own, and limits that would let nobody in."""
+    found = []
+
+    def wrong(key: str, message: str) -> None:
+        found.append(Problem(key, config.origins.get(key, ""), message))
+
+    special = {
+        "inter.broker.listener.name": config.inter_broker_listener_name,
+        "control.plane.listener.name": config.control_plane_listener_name,
+    }
+    for key, name in special.items():
+        if name is not None and name not in names:
+            wrong(key, f"{key}={name}: there is no such listener; there are {', '.join(sorted(names))}")
+    if config.control_plane_listener_name is not None:
+        if config.control_plane_listener_name == config.inter_broker_listener_name:
+            wrong(
+                "control.plane.listener.name",
+                "control.plane.listener.name and inter.broker.listener.name must be different listeners",
+            )
+        if names == {config.control_plane_listener_name}:
+            wrong(
+                "control.plane.listener.name",
+                f"{config.control_plane_listener_name} is the only listener: clients need another one",
+            )
+    if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
+        wrong(
+            "max.connections.per.ip",
+            "max.connections.per.ip=0 lets nobody in: name addresses that may connect in "
+            "max.connections.per.ip.overrides",
+        )
+    return found
+
+
 def _contradictions(config: BrokerConfig) -> list[Problem]:
     """Values that are fine alone and wrong together (`KafkaConfig.validateValues`)."""
     found = []
@@ -266,6 +322,7 @@ def _contradictions(config: BrokerConfig) -> list[Problem]:
             key = "advertised.listeners" if config.advertised_listeners else "listeners"
             advice = f"set advertised.listeners={listener.name}://<name clients can reach>:{listener.port}"
             wrong(key, f"clients cannot connect to {listener.host}; {advice}")
+    found += _listener_contradictions(config, names)
     pool = config.queued_max_request_bytes
     if 0 < pool < config.socket_request_max_bytes:
         wrong(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
@@ -16,6 +16,7 @@ from mpbroker.handlers.calls import Caller
 from mpbroker.handlers.jobs import Jobs
 from mpbroker.handlers.metadata import Metadata, Topic
 from mpbroker.handlers.throttling import Throttling
+from mpbroker.ipc.listeners import AddedListener
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from mpbroker.handlers.readers import Readers
     from mpbroker.log.places import SegmentPlaces
 
-WILDCARDS = ("", "0.0.0.0", "::")
-LOOPBACK = "127.0.0.1"
 ANY_EPOCH = -1
 
 
@@ -42,16 +41,6 @@ def wall_clock_ms() -> int:
 
 def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
-
-
-@cache
-def reachable(host_name: str) -> str:
-    """The name of this machine if it resolves at all; a client that cannot look it up would find nobody."""
-    try:
-        socket.getaddrinfo(host_name, None)
-    except OSError:
-        return LOOPBACK
-    return host_name
 
 
 @dataclass
@@ -69,19 +58,23 @@ class Broker:
     producer_ids: ProducerIds
     counters: CounterPage
     session: Callable[[Request], Session]
+    listener: Callable[[int], AddedListener]
     throttling: Throttling
     wall_clock_ms: Callable[[], int] = wall_clock_ms
     monotonic_ms: Callable[[], int] = monotonic_ms
-    host_name: str = field(default_factory=socket.gethostname)
 
-    def advertised(self, listener: int) -> Listener:
-        """The address that clients of the listener with this number are told to connect to."""
-        bound = self.config.listeners[listener]
-        for advertised in self.config.advertised_listeners or ():
-            if advertised.name == bound.name:
-                bound = advertised
-        host = reachable(self.host_name) if bound.host in WILDCARDS else bound.host
-        return Listener(bound.name, bound.protocol, host, bound.port)
+    def advertised(self, slot: Request) -> Listener:
+        """What the client of this request is told to connect to: advertised.listeners, else the listener's
+        address, and of one that listens everywhere the address that the client connected to.
+        """
+        known = self.listener(slot.listener)
+        if known.advertised is not None:
+            return known.advertised
+        if known.listener.path:
+            return structs.replace(known.listener, host=f"unix:{known.listener.path}")
+        if known.listener.is_wildcard:
+            return structs.replace(known.listener, host=self.session(slot).local_host)
+        return known.listener
 
     def partition(self, topic: Topic, number: int) -> tuple[PartitionImage, Partition] | ErrorCode:
         """The partition as metadata and table have it, or why it cannot be used."""

@@ -130,6 +130,7 @@ class Handler:
             producer_ids=ProducerIds(coordinator),
             counters=context.counters,
             session=context.session,
+            listener=context.listener,
             throttling=Throttling(
                 context.config, metadata, self.turn.clients, memory.quota_secret, context.session
             ),

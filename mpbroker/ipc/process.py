@@ -22,6 +22,7 @@ from enum import IntEnum
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.listeners import AddedListener
 from mpbroker.ipc.session import Session, Sessions
 from mpbroker.ipc.slots import Request
 from mpbroker.ipc.topology import PROCESSES, SUPERVISOR, SharedMemory, name_of
@@ -36,6 +37,8 @@ MAX_SLEEP_MS = 300
 LOG_FENCE_CLOSE, LOG_FENCE_RESUME = 1, 3
 # The stage of an order that is no death: the role will leave, and gets nothing new from now on.
 LEAVING = 255
+# The same, about a listener with the number that stands for the role: it is removed, close its connections.
+LISTENER_REMOVED = 254
 
 
 class Order(IntEnum):
@@ -81,6 +84,7 @@ class Fence:
     stage: int
     alive: bool
     leaving: bool = False  # neither: it lives, and is about to leave
+    listener_removed: bool = False  # `role` is the number of a listener
 
 
 def pack_fence(sequence: int, stage: int, role: int) -> int:
@@ -106,6 +110,7 @@ class ProcessContext:
         self._fence_acks = memory.words("fence_acks")
         self._roles = memory.words("roles")
         self._sessions: dict[int, Sessions] = {}
+        self._added: dict[int, AddedListener] = {}
         self._fence_seen = self._fence_orders.load(index)
         # The supervisor is gone: nobody mends deaths any more, so what was asked of others may never come.
         self.orphaned = False
@@ -136,13 +141,23 @@ class ProcessContext:
         """Whether the role has a process now, as far as the supervisor declared."""
         return self._roles.load(role) != 0
 
+    def incarnation_of(self, role: int) -> int:
+        """Which of the role's processes serves now; 0: none does."""
+        return self._roles.load(role)
+
     def pending_fence(self) -> Fence | None:
         """A fence order not yet acknowledged. Do it whole, then call `acknowledge_fence`."""
         order = self._fence_orders.load(self.index)
         if order == self._fence_seen:
             return None
         role, stage = order & 0xFF, order >> 8 & 0xFF
-        return Fence(role, stage, alive=stage == 0, leaving=stage == LEAVING)
+        return Fence(
+            role,
+            stage,
+            alive=stage == 0,
+            leaving=stage == LEAVING,
+            listener_removed=stage == LISTENER_REMOVED,
+        )
 
     def acknowledge_fence(self) -> None:
         self._fence_seen = self._fence_orders.load(self.index)
@@ -155,6 +170,19 @@ class ProcessContext:
         if sessions is None:
             sessions = self._sessions[request.processor] = self.memory.sessions(request.processor)
         return sessions.of(request.channel, request.connection)
+
+    def listener(self, number: int) -> AddedListener:
+        """Of the configuration, or one that was added while the broker runs. Raises LookupError."""
+        known = self._added.get(number)
+        if known is None:
+            if number < len(self.config.listeners):
+                listener = self.config.listeners[number]
+                advertised = {one.name: one for one in self.config.advertised_listeners or ()}
+                known = AddedListener(listener, advertised.get(listener.name))
+            else:
+                known = self.memory.listeners().get(number)
+            self._added[number] = known
+        return known
 
     def ring(self, index: int) -> None:
         """Wakes another process if it sleeps; call once after publishing a batch."""

@@ -14,7 +14,15 @@ from pathlib import Path
 from mpbroker.config import workers
 from mpbroker.ipc import meters, session
 from mpbroker.ipc import table as partition_table
+from mpbroker.ipc.connections import Ledger, ledger_bytes
 from mpbroker.ipc.counters import Counter, Histogram
+from mpbroker.ipc.listeners import (
+    COUNTS_BYTES,
+    LISTENERS_BYTES,
+    MAX_LISTENERS,
+    ListenerCounts,
+    ListenerTable,
+)
 from mpbroker.ipc.meters import Meters, Reader
 from mpbroker.ipc.session import Sessions
 from shm import doorbell, marks, rates, region, ring, table
@@ -59,6 +67,7 @@ CONTROL_QUEUED_REQUESTS = 20
 # Connections that one processor can serve at once.
 CHANNELS_PER_PROCESSOR = 32768
 SESSIONS_BYTES = CHANNELS_PER_PROCESSOR * session.BYTES_EACH
+LEDGER_BYTES = ledger_bytes(CHANNELS_PER_PROCESSOR)
 
 # Clients that can be measured at once by each handler; what is idle makes room.
 QUOTA_ROWS = 8192
@@ -154,8 +163,8 @@ class Sizes:
 class SharedMemory:
     """All memory of one broker, made by the supervisor before the first fork and inherited by every child.
 
-    Blocks of the public region: `counters` (a page per process), `table` (partition slots), `meters_…` (pages
-    per API, topic and client: see meters.pxd). Blocks of the
+    Blocks of the public region: `counters` (a page per process), `listeners` (counts per listener number),
+    `table` (partition slots), `meters_…` (pages per API, topic and client: see meters.pxd). Blocks of the
     private region: `rings`, `doorbells`, `marks` (a row per partition slot, the waiter is handler number h),
     `dirty` (a word per handler number; non-zero: a slot that the handler marked has moved; written by the log
     process), `heavy` (a word per handler number: since when, in ns, it runs a heavy request, 0 if none;
@@ -205,6 +214,8 @@ class SharedMemory:
                 Block("bulletin", self.BULLETIN_BYTES, 4096),
                 Block("credentials", self.CREDENTIALS_BYTES, 4096),
                 Block("sessions", len(PROCESSORS) * SESSIONS_BYTES, 4096),
+                Block("connections", len(PROCESSORS) * LEDGER_BYTES, 4096),
+                Block("listeners", LISTENERS_BYTES, 4096),
                 Block("quotas", rates.block_bytes(len(HANDLERS), QUOTA_ROWS, sizes.quota_samples), 4096),
             ],
         )
@@ -234,6 +245,17 @@ class SharedMemory:
         """The connections of a processor, for itself or for whoever holds requests of it."""
         at = (index - FIRST_PROCESSOR) * SESSIONS_BYTES
         return Sessions(self.private.block("sessions")[at : at + SESSIONS_BYTES])
+
+    def connections(self, index: int) -> Ledger:
+        """The ledger of a processor's connections."""
+        at = (index - FIRST_PROCESSOR) * LEDGER_BYTES
+        return Ledger(self.private.block("connections")[at : at + LEDGER_BYTES], CHANNELS_PER_PROCESSOR)
+
+    def listeners(self) -> ListenerTable:
+        return ListenerTable(self.private.block("listeners"))
+
+    def listener_counts(self, number: int) -> ListenerCounts:
+        return listener_counts(self.public, number)
 
     def rates(self, index: int) -> SharedRates:
         """What clients have used of their quotas, as a handler records it."""
@@ -280,6 +302,7 @@ def public_blocks(partition_slots: int) -> list[Block]:
     """The blocks of the public region."""
     return [
         Block("counters", PROCESSES * COUNTER_PAGE_BYTES),
+        Block("listeners", MAX_LISTENERS * COUNTS_BYTES),
         Block("table", partition_slots * table.slot_bytes(partition_table.PAYLOAD_BYTES), 4096),
         *meters.blocks(PROCESSES, partition_slots),
     ]
@@ -291,6 +314,13 @@ def counter_page(public: Region, index: int) -> CounterPage:
     return CounterPage(
         public.block("counters")[at : at + COUNTER_PAGE_BYTES], Counter.COUNTERS, Histogram.HISTOGRAMS
     )
+
+
+def listener_counts(public: Region, number: int) -> ListenerCounts:
+    """The counts of a listener, for its acceptor or for a reader that attached the public region."""
+    assert 0 <= number < MAX_LISTENERS
+    at = number * COUNTS_BYTES
+    return ListenerCounts(public.block("listeners")[at : at + COUNTS_BYTES])
 
 
 def meter_reader(public: Region) -> Reader:

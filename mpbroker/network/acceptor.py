@@ -1,19 +1,32 @@
-"""The acceptor process: accepts on all listeners, hands sockets to processors round robin (Kafka: Acceptor).
+"""The acceptor process: accepts on the listeners of its plane and hands sockets to processors round robin
+(Kafka: Acceptor).
 
-A socket travels as SCM_RIGHTS over a SOCK_SEQPACKET pair with the listener's number; the acceptor keeps
-nothing of it. While no processor has room for it, it waits, and behind it the listener's backlog.
+A connection waits here when there is no slot for it (connection_quotas), when it came too fast, or when no
+processor has room; then its listener is paused, the others go on, and behind it the backlog waits. What the
+rate of an address forbids is parked and closed later. Nothing is kept of a connection that was handed over
+but its place in the counts.
 """
 
 from __future__ import annotations
 
 import errno
+import heapq
 import select
 import socket
 import time
+from dataclasses import dataclass
+from typing import Any
 
+from mpbroker.config.listeners import Listener
 from mpbroker.ipc import topology
+from mpbroker.ipc.connections import OUTSTANDING_MAX
+from mpbroker.ipc.listeners import ListenerCount, ListenerState
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
-from mpbroker.network.processor import HANDOVER
+from mpbroker.network import handover
+from mpbroker.network.connection_counts import ConnectionCounts
+from mpbroker.network.connection_limits import limits_of, quotas_of
+from mpbroker.network.connection_quotas import Admission
+from mpbroker.network.listener_orders import AddListener, Orders, RemoveListener
 
 # Errors of accept() that a moment's rest may cure; the connection stays in the backlog.
 OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -21,90 +34,324 @@ OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 NO_ROOM_FOR_NOW = {errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM}
 ACCEPT_BACKOFF_MS = 200
 ACCEPTS_PER_WAKEUP = 256
+RATES_EVERY_MS = 1000
+
+
+@dataclass
+class _Held:
+    """Accepted, and not handed over yet."""
+
+    connection: socket.socket
+    address: bytes
+    since_ns: int
+    ready_at_ms: float
+    counted: bool = False
+
+
+class _Open:
+    """A listener that is served."""
+
+    def __init__(self, number: int, listener: Listener, sock: socket.socket, context: ProcessContext) -> None:
+        self.number = number
+        self.listener = listener
+        self.sock = sock
+        self.counts = context.memory.listener_counts(number)
+        self.held: _Held | None = None
+        self.rest_until_ms: float | None = None  # after an error of accept()
+        sock.setblocking(False)
+
+    @property
+    def may_accept(self) -> bool:
+        return self.held is None and self.rest_until_ms is None
 
 
 class Acceptor:
-    """`listeners`: listening sockets in the configuration's order; `handovers`: one per processor number."""
+    """`served`: (number, listener, listening socket); `handovers`: by processor role; `orders`: where the
+    supervisor's changes of the listeners come in.
+    """
 
     def __init__(
-        self, context: ProcessContext, listeners: list[socket.socket], handovers: list[socket.socket]
+        self,
+        context: ProcessContext,
+        served: list[tuple[int, Listener, socket.socket]],
+        handovers: dict[int, socket.socket],
+        orders: Orders,
     ) -> None:
         self.context = context
         self.log = context.log
-        self.listeners = listeners
+        self.me = topology.ACCEPTORS.index(context.index)
         self.handovers = handovers
+        self.orders = orders
+        self.ledgers = {role: context.memory.connections(role) for role in topology.PROCESSORS}
+        self.quotas = quotas_of(context.config)
+        self.counts = ConnectionCounts(self.ledgers, self.quotas)
+        self.processors: list[int] = []
+        self.lives = dict.fromkeys(topology.PROCESSORS, 0)
         self.next_processor = 0
+        self.open: dict[int, _Open] = {}  # by descriptor
+        self.parked: list[tuple[float, int, socket.socket]] = []
+        self.parked_count = 0
+        self.is_waited_for = False
+        self.next_rates_ms = 0.0
         self.epoll = select.epoll()
-        self.epoll.register(context.bell.fd, select.EPOLLIN)
-        self.listener_of = {sock.fileno(): number for number, sock in enumerate(listeners)}
-        self.paused_until: dict[int, float] = {}
-        # By listener: accepted when no processor had room.
-        self.waiting: dict[int, socket.socket] = {}
-        for sock in listeners:
+        for fd in (context.bell.fd, orders.fileno()):
+            self.epoll.register(fd, select.EPOLLIN)
+        for sock in handovers.values():
             sock.setblocking(False)
-            self.epoll.register(sock.fileno(), select.EPOLLIN)
-        for sock in handovers:
-            sock.setblocking(False)
+        for number, listener, sock in served:
+            self._add(number, listener, sock)
+
+    # ---- the loop
 
     def run(self) -> int:
+        self._look_at_processors()
         self.context.ready()
-        bell = self.context.bell
         while not self.context.must_stop():
             if self.context.pending_fence() is not None:
                 self.context.acknowledge_fence()
-            bell.arm()
-            quiet = self.context.pending_fence() is None and not self.context.must_stop()
-            events = self.epoll.poll(self._timeout_ms() / 1000 if quiet else 0)
-            bell.disarm()
-            self.context.counters.beat()
-            for fd, _ in events:
-                if fd == bell.fd:
-                    bell.drain()
-                    # Maybe because there is a processor again.
-                    self.paused_until = dict.fromkeys(self.paused_until, 0.0)
-                else:
-                    self._accept(fd)
-            self._resume_paused()
-        for sock in self.listeners:
-            if sock.fileno() not in self.paused_until:
-                self.epoll.unregister(sock.fileno())
+            self._look_around()
+            self._wait()
+        self._stop()
         self.context.stopped()
         return ExitCode.STOPPED
 
-    def _timeout_ms(self) -> int:
-        return ACCEPT_BACKOFF_MS if self.paused_until else MAX_SLEEP_MS
+    def _look_around(self) -> None:
+        """Whatever may have changed while this process slept."""
+        self._look_at_processors()
+        self._tell_that_we_wait()
+        # First what is owed: what was closed for it is then surely in the journals.
+        owed = sum(ledger.evictions_owed() for ledger in self.ledgers.values())
+        self.counts.catch_up()
+        now_ms = time.monotonic() * 1000
+        for there in list(self.open.values()):
+            if there.held is not None:
+                self._go_on(there, there.held, now_ms)
+            elif there.rest_until_ms is not None and there.rest_until_ms <= now_ms:
+                there.rest_until_ms = None
+                self.epoll.register(there.sock.fileno(), select.EPOLLIN)
+        while self.parked and self.parked[0][0] < now_ms:
+            heapq.heappop(self.parked)[2].close()
+        self._ask_evictions(owed)
+        self._publish_counts(now_ms)
 
-    def _accept(self, fd: int) -> None:
-        number = self.listener_of[fd]
-        for _ in range(ACCEPTS_PER_WAKEUP):
+    def _wait(self) -> None:
+        bell = self.context.bell
+        bell.arm()
+        quiet = self.context.pending_fence() is None and not self.context.must_stop()
+        events = self.epoll.poll(self._timeout_ms() / 1000 if quiet else 0)
+        bell.disarm()
+        self.context.counters.beat()
+        for fd, _ in events:
+            if fd == bell.fd:
+                bell.drain()
+            elif fd == self.orders.fileno():
+                self._obey()
+            elif fd in self.open:
+                self._accept(self.open[fd])
+
+    def _timeout_ms(self) -> float:
+        due = [self.parked[0][0]] if self.parked else []
+        for there in self.open.values():
+            if there.rest_until_ms is not None:
+                due.append(there.rest_until_ms)
+            if there.held is not None and not there.held.counted:
+                due.append(there.held.ready_at_ms)
+        now_ms = time.monotonic() * 1000
+        # What is due and still there waits for something else, which rings.
+        soon = [at_ms - now_ms for at_ms in due if at_ms > now_ms]
+        return min([MAX_SLEEP_MS, *soon]) + (1 if soon else 0)
+
+    def _tell_that_we_wait(self) -> None:
+        """Before looking again: a processor that makes room afterwards rings."""
+        waits = any(there.held is not None for there in self.open.values())
+        if waits != self.is_waited_for:
+            self.is_waited_for = waits
+            for ledger in self.ledgers.values():
+                ledger.wait(self.me, waits)
+
+    def _stop(self) -> None:
+        """What was not handed over is closed; the backlog stays with the supervisor's sockets."""
+        for there in self.open.values():
+            if there.held is not None:
+                there.held.connection.close()
+        for _, _, sock in self.parked:
+            sock.close()
+        for ledger in self.ledgers.values():
+            ledger.wait(self.me, False)
+
+    # ---- processors
+
+    def _look_at_processors(self) -> None:
+        """Who serves now. To a new one a mark is sent: when it is taken, all that was sent before is settled,
+        also what a killed acceptor had noted and not sent.
+        """
+        for role in topology.PROCESSORS:
+            life = self.context.incarnation_of(role)
+            if life == self.lives[role]:
+                continue
+            self.lives[role] = life
+            if life and role in self.handovers:
+                self._send_mark(role)
+            elif life:
+                self.counts.recount_when_taken(role, self.ledgers[role].handed)
+            self.processors = [r for r in self.handovers if self.lives[r]]
+
+    def _send_mark(self, role: int) -> None:
+        ledger = self.ledgers[role]
+        ticket = ledger.mark()
+        try:
+            self.handovers[role].send(handover.pack(ticket, handover.MARK, b""))
+        except OSError as error:
+            if error.errno not in NO_ROOM_FOR_NOW and not isinstance(error, ConnectionError):
+                raise
+            ledger.take_back(ticket)
+            self.lives[role] = 0  # again next time
+            return
+        self.counts.recount_when_taken(role, ticket)
+
+    def _hand_over(self, connection: socket.socket, number: int, address: bytes) -> bool:
+        """To the next processor that has room; False when none has."""
+        for _ in range(len(self.processors)):
+            role = self.processors[self.next_processor % len(self.processors)]
+            self.next_processor += 1
+            ledger = self.ledgers[role]
+            if not self.context.is_alive(role) or ledger.outstanding() >= OUTSTANDING_MAX:
+                continue
+            ticket = ledger.hand(number, address)
+            message = handover.pack(ticket, number, address)
             try:
-                connection, _ = self.listeners[number].accept()
+                socket.send_fds(self.handovers[role], [message], [connection.fileno()])
+            except OSError as error:
+                ledger.take_back(ticket)
+                # Full; or supervisor and processor are gone, and this process is about to hear of it.
+                if error.errno not in NO_ROOM_FOR_NOW and not isinstance(error, ConnectionError):
+                    raise
+                continue
+            self.counts.handed(role, ticket, number, address)
+            connection.close()
+            return True
+        return False
+
+    def _ask_evictions(self, owed: int) -> None:
+        """More connections than max.connections: processors close the least recently active ones."""
+        surplus = self.quotas.surplus() - owed
+        if surplus <= 0 or self.context.index != topology.ACCEPTOR:
+            return
+        for role in sorted(self.processors, key=lambda r: -len(self.counts.by_processor(r))):
+            known = self.counts.by_processor(role).values()
+            asked = min(surplus, sum(not self.quotas.is_protected(number) for number, _ in known))
+            if asked > 0:
+                self.ledgers[role].ask_evictions(asked)
+                self.context.ring(role)
+                surplus -= asked
+
+    # ---- connections
+
+    def _accept(self, there: _Open) -> None:
+        """All that wait in the backlog, or until one of them has to wait here."""
+        for _ in range(ACCEPTS_PER_WAKEUP):
+            if not there.may_accept:
+                return
+            try:
+                connection, peer = there.sock.accept()
             except BlockingIOError:
                 return
             except OSError as error:
+                there.counts.add(ListenerCount.ACCEPT_ERRORS)
                 if error.errno in OUT_OF_RESOURCES:
-                    self.log.error(
-                        "cannot accept on %s: %s; trying again in %d ms. "
-                        "Raise the limit of open files (LimitNOFILE)",
-                        self.context.config.listeners[number],
-                        error.strerror,
-                        ACCEPT_BACKOFF_MS,
-                    )
-                    self._pause(fd)
+                    self._rest(there, error)
                     return
                 self.log.warning(
-                    "a connection on %s was lost before it was accepted: %s", number, error.strerror
+                    "a connection on %s was lost before it was accepted: %s",
+                    there.listener.name,
+                    error.strerror,
                 )
                 continue
-            self._configure(connection)
-            if not self._hand_over(connection, number):
-                self.log.debug("no processor takes connections now; listener %d waits", number)
-                self.waiting[fd] = connection
-                self._pause(fd)
-                return
+            self._admit(there, connection, peer)
 
-    def _configure(self, connection: socket.socket) -> None:
+    def _rest(self, there: _Open, error: OSError) -> None:
+        self.log.error(
+            "cannot accept on %s: %s; trying again in %d ms. Raise the limit of open files (LimitNOFILE)",
+            there.listener,
+            error.strerror,
+            ACCEPT_BACKOFF_MS,
+        )
+        there.rest_until_ms = time.monotonic() * 1000 + ACCEPT_BACKOFF_MS
+        self.epoll.unregister(there.sock.fileno())
+
+    def _admit(self, there: _Open, connection: socket.socket, peer: Any) -> None:
+        now_ns = time.monotonic_ns()
+        now_ms = now_ns / 1e6
+        address = handover.packed_address(there.sock.family, peer)
+        delay_ms = self.quotas.delay_ms(there.number, now_ms)
+        if delay_ms:
+            there.counts.add(ListenerCount.THROTTLED)
+            there.counts.add(ListenerCount.THROTTLED_MS, delay_ms)
+        held = _Held(connection, address, now_ns, now_ms + delay_ms)
+        if not self._advance(there, held, now_ms):
+            self.log.debug("connections on %s wait for a slot, their rate or a processor", there.listener)
+            there.held = held
+            self.epoll.unregister(there.sock.fileno())
+            self._tell_that_we_wait()
+
+    def _go_on(self, there: _Open, held: _Held, now_ms: float) -> None:
+        if self._advance(there, held, now_ms):
+            there.counts.add(ListenerCount.BLOCKED_NS, time.monotonic_ns() - held.since_ns)
+            there.held = None
+            self.epoll.register(there.sock.fileno(), select.EPOLLIN)
+
+    def _advance(self, there: _Open, held: _Held, now_ms: float) -> bool:
+        """Whether it need not wait any more: it is with a processor, closed, or parked."""
+        if not held.counted:
+            if held.ready_at_ms > now_ms:
+                return False
+            if not self.quotas.has_slot(there.number):
+                self.counts.catch_up()
+                if not self.quotas.has_slot(there.number):
+                    return False
+            if not self._is_admitted(there, held, now_ms):
+                return True
+            held.counted = True
+        if not self._hand_over(held.connection, there.number, held.address):
+            return False
+        there.counts.add(ListenerCount.ACCEPTED)
+        return True
+
+    def _is_admitted(self, there: _Open, held: _Held, now_ms: float) -> bool:
+        admission, throttle_ms = self.quotas.admit(there.number, held.address, now_ms)
+        if admission is Admission.TOO_MANY:
+            # Maybe the last of them were closed meanwhile.
+            self.counts.catch_up()
+            admission, throttle_ms = self.quotas.admit(there.number, held.address, now_ms)
+        if admission is Admission.COUNTED:
+            self._configure(there, held.connection)
+            return True
+        if admission is Admission.TOO_MANY:
+            there.counts.add(ListenerCount.REFUSED_PER_IP)
+            self.log.info(
+                "a connection of %s on %s was refused: it has %d already (max.connections.per.ip)",
+                handover.address_text(held.address),
+                there.listener.name,
+                self.quotas.by_ip[held.address],
+            )
+            held.connection.close()
+            return False
+        there.counts.add(ListenerCount.THROTTLED_IP)
+        there.counts.add(ListenerCount.THROTTLED_IP_MS, throttle_ms)
+        self.log.debug(
+            "a connection of %s on %s is closed in %d ms: more than connection_creation_rate",
+            handover.address_text(held.address),
+            there.listener.name,
+            throttle_ms,
+        )
+        self.parked_count += 1
+        heapq.heappush(self.parked, (now_ms + throttle_ms, self.parked_count, held.connection))
+        return False
+
+    def _configure(self, there: _Open, connection: socket.socket) -> None:
         connection.setblocking(False)
+        if there.sock.family == socket.AF_UNIX:
+            return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self.context.config.socket_send_buffer_bytes != -1:
@@ -112,41 +359,56 @@ class Acceptor:
                 socket.SOL_SOCKET, socket.SO_SNDBUF, self.context.config.socket_send_buffer_bytes
             )
 
-    def _hand_over(self, connection: socket.socket, listener: int) -> bool:
-        """To the next live processor that has room; False when none has."""
-        count = len(self.handovers)
-        for attempt in range(count):
-            number = (self.next_processor + attempt) % count
-            if not self.context.is_alive(topology.processor(number)):
-                continue
-            try:
-                socket.send_fds(self.handovers[number], [HANDOVER.pack(listener)], [connection.fileno()])
-            except OSError as error:
-                # Full; or supervisor and processor are gone, and this process is about to hear of it.
-                if error.errno not in NO_ROOM_FOR_NOW and not isinstance(error, ConnectionError):
-                    raise
-                continue
-            self.next_processor = number + 1
-            connection.close()
-            return True
-        return False
+    # ---- listeners
 
-    def _pause(self, fd: int) -> None:
-        self.epoll.unregister(fd)
-        self.paused_until[fd] = time.monotonic() + ACCEPT_BACKOFF_MS / 1000
+    def _add(self, number: int, listener: Listener, sock: socket.socket) -> None:
+        there = self.open[sock.fileno()] = _Open(number, listener, sock, self.context)
+        limits, is_inter_broker = limits_of(self.context.config, listener.name)
+        self.quotas.add_listener(number, limits, inter_broker=is_inter_broker)
+        self.epoll.register(sock.fileno(), select.EPOLLIN)
+        there.counts.set(ListenerCount.STATE, ListenerState.ACCEPTING)
 
-    def _resume_paused(self) -> None:
-        now = time.monotonic()
-        for fd in [fd for fd, until in self.paused_until.items() if until <= now]:
-            waiting = self.waiting.pop(fd, None)
-            if waiting is not None and not self._hand_over(waiting, self.listener_of[fd]):
-                self.waiting[fd] = waiting
-                self.paused_until[fd] = now + ACCEPT_BACKOFF_MS / 1000
-                continue
-            del self.paused_until[fd]
-            self.epoll.register(fd, select.EPOLLIN)
+    def _obey(self) -> None:
+        """Takes the supervisor's changes of the listeners."""
+        while (order := self.orders.receive()) is not None:
+            if isinstance(order, AddListener):
+                self._add(order.number, order.listener, order.sock)
+            elif isinstance(order, RemoveListener):
+                self._remove(order.number)
+        self.context.ring(topology.SUPERVISOR)
+
+    def _remove(self, number: int) -> None:
+        """Its socket closes, with what waits in its backlog; so does what waits here."""
+        for there in [there for there in self.open.values() if there.number == number]:
+            self.quotas.remove_listener(number)
+            if there.may_accept:
+                self.epoll.unregister(there.sock.fileno())
+            if there.held is not None:
+                there.held.connection.close()
+                if there.held.counted:
+                    self.quotas.remove(number, there.held.address)
+            del self.open[there.sock.fileno()]
+            there.sock.close()
+            there.counts.set(ListenerCount.STATE, ListenerState.REMOVED)
+
+    # ---- what others see
+
+    def _publish_counts(self, now_ms: float) -> None:
+        for there in self.open.values():
+            there.counts.set(ListenerCount.OPEN, self.quotas.by_listener[there.number])
+        if now_ms >= self.next_rates_ms:
+            self.next_rates_ms = now_ms + RATES_EVERY_MS
+            of_broker, of_listeners = self.quotas.rates(now_ms)
+            for there in self.open.values():
+                there.counts.set(ListenerCount.RATE_MILLI, round(of_listeners[there.number] * 1000))
+                there.counts.set(ListenerCount.BROKER_RATE_MILLI, round(of_broker * 1000))
 
 
-def run(context: ProcessContext, listeners: list[socket.socket], handovers: list[socket.socket]) -> int:
+def run(
+    context: ProcessContext,
+    served: list[tuple[int, Listener, socket.socket]],
+    handovers: dict[int, socket.socket],
+    orders: Orders,
+) -> int:
     """The acceptor's main; returns its exit code."""
-    return Acceptor(context, listeners, handovers).run()
+    return Acceptor(context, served, handovers, orders).run()

@@ -133,3 +133,9 @@ cdef void close_channel(Turn *t, Channel *c, uint32_t reason, int64_t detail) no
     else:
         free_request(t, c)
         free_place(t, c)
+
+cdef void close_all_of(Turn *t, int listener) noexcept nogil:
+    cdef uint32_t i
+    for i in range(t.channels_used):
+        if t.channels[i].connection and t.channels[i].listener == listener:
+            close_channel(t, &t.channels[i], CloseReason.CLOSED_LISTENER, 0)

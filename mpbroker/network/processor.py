@@ -11,13 +11,13 @@ import errno
 import logging
 import os
 import socket
-import struct
 import time
 
 from mpbroker.ipc import topology
+from mpbroker.ipc.listeners import MAX_LISTENERS, ListenerCount, ListenerState
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.ipc.session import SecurityProtocol
-from mpbroker.network import turn
+from mpbroker.network import handover, turn
 from mpbroker.network.channel import CloseReason
 from mpbroker.network.credentials import Credentials
 from mpbroker.network.secure import SecureChannels
@@ -26,8 +26,6 @@ from mpbroker.protocol.api_keys import ApiKey, is_flexible, valid_versions
 from mpbroker.protocol.api_versions import Served
 from mpbroker.security.listener import ListenerSecurity
 
-# What the acceptor sends with each socket: the listener's number.
-HANDOVER = struct.Struct("<H")
 FDS_PER_MESSAGE = 1
 # As Kafka's Processor: at most this many new sockets per wake-up, so that the others are not kept waiting.
 NEW_CONNECTIONS_MAX = 20
@@ -49,6 +47,7 @@ _LEVELS = {
     CloseReason.CLOSED_AUTHENTICATION: logging.DEBUG,
     CloseReason.CLOSED_SESSION_EXPIRED: logging.INFO,
     CloseReason.CLOSED_EXCESS: logging.INFO,
+    CloseReason.CLOSED_LISTENER: logging.DEBUG,
     CloseReason.CLOSED_HEADER: logging.ERROR,
     CloseReason.CLOSED_UNKNOWN_API: logging.ERROR,
     CloseReason.CLOSED_ILLEGAL_STATE: logging.ERROR,
@@ -70,27 +69,34 @@ def connection_prefix(index: int, incarnation: int) -> int:
 
 
 class Processor:
-    """One processor process; `handover` is its end of the acceptor's socket pair."""
+    """One processor process; `inbox` is its end of the acceptor's socket pair."""
 
     def __init__(
         self,
         context: ProcessContext,
-        handover: socket.socket,
+        inbox: socket.socket,
         listeners: dict[int, ListenerSecurity],
         served: tuple[Served, ...],
     ) -> None:
         self.context = context
         self.log = context.log
-        self.handover = handover
+        self.inbox = inbox
         # recv_fds() does not pass its flags on, so the socket itself must not block.
-        handover.setblocking(False)
+        inbox.setblocking(False)
+        self.ledger = context.memory.connections(context.index)
+        self.channels: dict[int, int] = {}  # by connection
+        self.removed_listeners = {
+            n
+            for n in range(MAX_LISTENERS)
+            if context.memory.listener_counts(n).get(ListenerCount.STATE) == ListenerState.REMOVED
+        }
         config = context.config
         control = topology.is_control_plane(context.index)
         queued_requests_max = topology.CONTROL_QUEUED_REQUESTS if control else config.queued_max_requests
         self.turn = ProcessorTurn(
             context.memory,
             context.index,
-            handover.fileno(),
+            inbox.fileno(),
             first_flexible_versions(),
             topology.CHANNELS_PER_PROCESSOR,
             config.socket_request_max_bytes,
@@ -123,6 +129,8 @@ class Processor:
             if self.turn.look_at_orders():
                 self._obey()
                 self.turn.saw_orders()
+                if owed := self.ledger.evictions_owed():
+                    self._evict(owed)
             self._work(MAX_SLEEP_MS)
             self._follow_news()
         self._drain()
@@ -149,7 +157,10 @@ class Processor:
         fence = self.context.pending_fence()
         if fence is None:
             return
-        if topology.is_handler(fence.role):
+        if fence.listener_removed:
+            self.removed_listeners.add(fence.role)
+            self.turn.close_listener(fence.role)
+        elif topology.is_handler(fence.role):
             number = fence.role - topology.FIRST_HANDLER
             if fence.leaving:
                 self.turn.leave_handler(number)
@@ -174,42 +185,84 @@ class Processor:
 
     def _take_connections(self) -> bool:
         """Whether there may be more of them."""
+        more = True
         for _ in range(NEW_CONNECTIONS_MAX):
             try:
-                message, fds, _, _ = socket.recv_fds(self.handover, HANDOVER.size, FDS_PER_MESSAGE)
+                message, fds, _, _ = socket.recv_fds(self.inbox, handover.HANDOVER.size, FDS_PER_MESSAGE)
             except BlockingIOError:
-                return False
-            if not fds:
-                self.log.error(
-                    "a connection was lost: this processor has no descriptor left for it. "
-                    "Raise the limit of open files (LimitNOFILE)"
-                )
-                return True
-            (listener,) = HANDOVER.unpack(message)
-            try:
-                added = self._add_connection(fds[0], listener)
-            except OSError as error:
-                os.close(fds[0])
-                # The client may have gone before it was served.
-                level = self.log.debug if error.errno == errno.ENOTCONN else self.log.warning
-                level("a new connection could not be registered: %s", error)
-                continue
-            if added is None:
-                os.close(fds[0])
-                self.log.error(
-                    "a connection was refused: this processor serves %d already. "
-                    "Start more processors (--processors)",
-                    topology.CHANNELS_PER_PROCESSOR,
-                )
-        return True
+                more = False
+                break
+            if not message:
+                more = False  # nobody is at the other end: the broker ends
+                break
+            ticket, listener, address = handover.unpack(message)
+            channel = self._add_connection(fds[0], listener) if fds else None
+            if channel is not None:
+                self.ledger.open(channel, ticket, listener, address)
+            elif listener != handover.MARK:
+                self.ledger.refuse(ticket)
+                if not fds:
+                    self.log.error(
+                        "a connection was lost: this processor has no descriptor left for it. "
+                        "Raise the limit of open files (LimitNOFILE)"
+                    )
+            self.ledger.take(ticket)
+        self._ring_who_waits()
+        return more
 
-    def _add_connection(self, fd: int, listener: int) -> tuple[int, int] | None:
-        protocol = SecurityProtocol[self.context.config.listeners[listener].protocol]
-        added = self.turn.add_connection(fd, listener, protocol)
-        if added is not None and protocol is not SecurityProtocol.PLAINTEXT:
+    def _add_connection(self, fd: int, number: int) -> int | None:
+        """-> its channel; None: it is closed."""
+        if number in self.removed_listeners:
+            os.close(fd)
+            return None
+        listener = self.context.listener(number).listener
+        protocol = SecurityProtocol[listener.protocol]
+        privileged = self.context.config.is_privileged(listener.name)
+        try:
+            added = self.turn.add_connection(fd, number, protocol, privileged)
+        except OSError as error:
+            os.close(fd)
+            # The client may have gone before it was served.
+            level = self.log.debug if error.errno == errno.ENOTCONN else self.log.warning
+            level("a new connection on %s could not be registered: %s", listener.name, error)
+            return None
+        if added is None:
+            os.close(fd)
+            self.log.error(
+                "a connection on %s was refused: this processor serves %d already. "
+                "Start more processors (--processors)",
+                listener.name,
+                topology.CHANNELS_PER_PROCESSOR,
+            )
+            return None
+        channel, connection = added
+        self.channels[connection] = channel
+        if protocol is not SecurityProtocol.PLAINTEXT:
             assert self.secure is not None
-            self.secure.add(fd, listener, *added)
-        return added
+            self.secure.add(fd, number, channel, connection)
+        return channel
+
+    def _evict(self, count: int) -> None:
+        """There are more connections than max.connections: the least recently active make room, but for those
+        of the brokers' own listener.
+        """
+        spared = self.context.config.inter_broker_listener_name
+        others = [n for n in range(MAX_LISTENERS) if not self._is_called(n, spared)]
+        for _ in range(count):
+            if self.turn.close_least_recently_active(others) is None:
+                break
+        self._report_closed()
+        self.ledger.evicted(count)
+
+    def _is_called(self, number: int, name: str | None) -> bool:
+        listeners = self.context.config.listeners
+        return number < len(listeners) and listeners[number].name == name
+
+    def _ring_who_waits(self) -> None:
+        """An acceptor that has no processor with room, or no slot for one more connection."""
+        for number, acceptor in enumerate(topology.ACCEPTORS):
+            if self.ledger.waits(number):
+                self.context.ring(acceptor)
 
     def _open_files(self) -> None:
         """Opens the segments that answers wait for; what is not there any more goes back to a handler."""
@@ -235,17 +288,21 @@ class Processor:
         return True
 
     def _report_closed(self) -> None:
-        for session, reason, detail in self.turn.closed():
+        closed = self.turn.closed()
+        for session, reason, detail in closed:
             if self.secure is not None:
                 self.secure.closed(session.connection)
+            self.ledger.close(self.channels.pop(session.connection))
             level = _LEVELS.get(CloseReason(reason), logging.WARNING)
             if self.log.isEnabledFor(level):
-                listener = self.context.config.listeners[session.listener].name
+                listener = self.context.listener(session.listener).listener.name
                 why = describe_close(reason, detail)
                 who = session.connection_id
                 self.log.log(level, "connection %s on %s closed: %s", who, listener, why)
+        if closed:
+            self._ring_who_waits()
         for session, api_key in self.turn.late_answers():
-            listener = self.context.config.listeners[session.listener].name
+            listener = self.context.listener(session.listener).listener.name
             self.log.warning(
                 "the answer to API key %d is dropped: its connection %s on %s was closed before it came",
                 api_key,
@@ -293,6 +350,7 @@ def describe_close(reason: int, detail: int) -> str:
         CloseReason.CLOSED_SESSION_EXPIRED: "a request came after its authentication had expired",
         CloseReason.CLOSED_STALLED: "what it began made no progress while memory for requests was short "
         "(queued.max.request.bytes)",
+        CloseReason.CLOSED_LISTENER: "its listener was removed",
         CloseReason.CLOSED_EXCESS: "the least recently active, to make room for another (max.connections)",
     }
     if reason == CloseReason.CLOSED_SASL_FRAME_SIZE:
@@ -308,9 +366,9 @@ def describe_close(reason: int, detail: int) -> str:
 
 def run(
     context: ProcessContext,
-    handover: socket.socket,
+    inbox: socket.socket,
     listeners: dict[int, ListenerSecurity],
     served: tuple[Served, ...],
 ) -> int:
     """The processor's main; returns its exit code. `listeners` has those with TLS or SASL, by number."""
-    return Processor(context, handover, listeners, served).run()
+    return Processor(context, inbox, listeners, served).run()

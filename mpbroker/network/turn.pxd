@@ -100,6 +100,8 @@ cdef struct Turn:
     bint stopping
     uint64_t *order             # the supervisor's words for us, and what Python has seen of them
     uint64_t *fence_order
+    uint64_t *evictions_asked   # in the ledger of connections
+    uint64_t *evictions_done
     uint64_t order_seen
     uint64_t fence_order_seen
     int16_t first_flexible[128] # per API key: first version with request header 2; 32767: none; -1: unknown key

@@ -18,6 +18,7 @@ from cpython.buffer cimport PyBUF_WRITE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from posix.unistd cimport close, pread
 
+from mpbroker.ipc.connections cimport EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, Ledger
 from mpbroker.ipc.counters cimport Counter, Histogram
 from mpbroker.ipc.meters cimport (
     ApiHistogram, Meters, MetersRef, api_page, client_enter, client_leave, count_version, note_api,
@@ -143,46 +144,14 @@ cdef bint must_stay_awake(Turn *t) noexcept nogil:
         return True
     if load_acquire(t.order) != t.order_seen or load_acquire(t.fence_order) != t.fence_order_seen:
         return True
+    if load_acquire(t.evictions_asked) != load_relaxed(t.evictions_done):
+        return True
     for h in range(t.handler_count):
         if t.handlers[h].known and ring_waiting(&t.handlers[h].answers):
             return True
     return False
 
-cdef void walk_deferred(Turn *t) noexcept nogil:
-    cdef uint32_t *list_now = t.deferred
-    cdef uint32_t count = t.deferred_count, i
-    cdef Channel *c
-    t.deferred = t.deferred_now
-    t.deferred_now = list_now
-    t.deferred_count = 0
-    for i in range(count):
-        c = &t.channels[list_now[i]]
-        c.deferred = 0
-        if c.state == ChannelState.CHANNEL_FREE:
-            free_place(t, c)
-        elif c.state == ChannelState.CHANNEL_SENDING:
-            go_on_sending(t, c)
-        elif c.state == ChannelState.CHANNEL_READING and not c.starved and not c.held:
-            read_channel(t, c)
-
-cdef void socket_event(Turn *t, Channel *c, uint32_t events) noexcept nogil:
-    if events & (EPOLLERR | EPOLLHUP):
-        close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
-        return
-    if events & EPOLLRDHUP:
-        c.ended = 1
-    if events & (EPOLLIN | EPOLLRDHUP):
-        c.readable = 1
-    if events & EPOLLRDHUP and c.state == ChannelState.CHANNEL_WAITING and c.parked:
-        close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
-        return
-    if c.secure == NEGOTIATING:
-        mark(t, c)
-    elif c.state == ChannelState.CHANNEL_SENDING:
-        if events & EPOLLOUT:
-            go_on_sending(t, c)
-    elif c.state == ChannelState.CHANNEL_READING and c.readable and not c.starved and not c.held:
-        read_channel(t, c)
+include "events.pxi"
 
 cdef void go_on(Turn *t) noexcept nogil:
     """Whatever waited for something that may have come: time, the next turn, room in the queue, memory."""
@@ -292,18 +261,17 @@ cdef class ProcessorTurn:
         self.meters = memory.meters(process)
         self.keep = [arena, counters, bell, log_answers, log_bell, orders, fence_orders, queued]
         t.process = process
+        self._bind_ledger(memory.connections(process))
         t.arena = &arena.ref
         t.counters = &counters.ref
         t.meters = &self.meters.ref
         begin_counting(t)
-        t.bell = bell.ref
+        t.bell, t.log_bell = bell.ref, log_bell.ref
         t.log_answers = log_answers.ref
-        t.log_bell = log_bell.ref
         t.handover_fd = handover_fd
         t.order = <uint64_t *>(<size_t>&orders[process * 8])
         t.fence_order = <uint64_t *>(<size_t>&fence_orders[process * 8])
-        t.order_seen = load_acquire(t.order)
-        t.fence_order_seen = load_acquire(t.fence_order)
+        t.order_seen, t.fence_order_seen = load_acquire(t.order), load_acquire(t.fence_order)
         t.channel_places = channel_places
         # Places are used from the lowest on: what was never used costs no memory.
         t.channels = <Channel *>calloc(channel_places, sizeof(Channel))
@@ -336,6 +304,11 @@ cdef class ProcessorTurn:
         self._watch(t.bell.fd, EPOLLIN | EPOLLET, BELL_TAG)
         self._watch(handover_fd, EPOLLIN, HANDOVER_TAG)
 
+    def _bind_ledger(self, Ledger ledger):
+        self.keep.append(ledger)
+        self.t.evictions_asked = ledger._word(EVICTIONS_ASKED_AT)
+        self.t.evictions_done = ledger._word(EVICTIONS_DONE_AT)
+
     def _watch(self, int fd, uint32_t events, uint64_t tag):
         cdef epoll_event event
         event.events = events
@@ -352,7 +325,11 @@ cdef class ProcessorTurn:
         """Whether there is an order that `saw_orders` has not confirmed. Call before doing what it says."""
         self.order_now = load_acquire(self.t.order)
         self.fence_order_now = load_acquire(self.t.fence_order)
-        return self.order_now != self.t.order_seen or self.fence_order_now != self.t.fence_order_seen
+        return (
+            self.order_now != self.t.order_seen
+            or self.fence_order_now != self.t.fence_order_seen
+            or load_relaxed(self.t.evictions_asked) != load_relaxed(self.t.evictions_done)
+        )
 
     def turn(self, int timeout_ms) -> int:
         """One wake-up. Returns a set of TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING."""
@@ -557,6 +534,11 @@ cdef class ProcessorTurn:
     def close_idle(self, uint64_t before_ns) -> None:
         """Closes all connections without readiness since `before_ns` (CLOCK_MONOTONIC), whatever they wait for, as Kafka does."""
         close_idle_channels(self.t, before_ns)
+        publish(self.t)
+
+    def close_listener(self, int listener) -> None:
+        """Closes all connections that came by a listener."""
+        close_all_of(self.t, listener)
         publish(self.t)
 
     def close_least_recently_active(self, listeners=None):

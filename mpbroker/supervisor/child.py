@@ -38,7 +38,9 @@ class Child:
 
     role: int
     main: Callable[[ProcessContext], int]
-    fds: tuple[int, ...] = ()  # what it inherits besides stdio and the doorbells
+    # What it inherits besides stdio and the doorbells, as it is when it is forked.
+    fds: tuple[int, ...] | Callable[[], tuple[int, ...]] = ()
+    about: Callable[[], str] = str  # what its title says behind its name
     pid: int = 0
     pidfd: int = -1
     incarnation: int = 0
@@ -59,6 +61,11 @@ class Child:
     def name(self) -> str:
         return name_of(self.role)
 
+    @property
+    def title(self) -> str:
+        about = self.about()
+        return f"mpbroker: {self.name} {about}".strip()
+
 
 def fork_child(child: Child, context: ProcessContext, keep_fds: Iterable[int]) -> None:
     """Starts the role's process. The supervisor must be without threads: a fork leaves their locks held."""
@@ -68,12 +75,11 @@ def fork_child(child: Child, context: ProcessContext, keep_fds: Iterable[int]) -
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
+    own_fds = child.fds() if callable(child.fds) else child.fds
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _OUR_SIGNALS)
     pid = os.fork()
     if pid == 0:
-        _child_main(
-            child, context, parent, {0, 1, 2, *context.memory.bell_fds, *child.fds, *keep_fds}, blocked
-        )
+        _child_main(child, context, parent, {0, 1, 2, *context.memory.bell_fds, *own_fds, *keep_fds}, blocked)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     child.pid = pid
     child.pidfd = os.pidfd_open(pid)
@@ -93,7 +99,7 @@ def _child_main(
         signal.signal(signal.SIGTERM, lambda *_: _terminated(context, parent))
         _close_other_fds(keep)
         logs.set_process_name(child.name)
-        setproctitle.setproctitle(f"mpbroker: {child.name}")
+        setproctitle.setproctitle(child.title)
         die_with_parent(parent)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = child.main(context)

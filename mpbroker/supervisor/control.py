@@ -27,6 +27,9 @@ class Command(msgspec.Struct):
     command: str
     handlers: int | None = None
     processors: int | None = None
+    listener: str | None = None  # listener-add: NAME://host:port; listener-remove: NAME
+    protocol: str | None = None
+    advertised: str | None = None  # host:port
 
 
 Answer: TypeAlias = dict[str, Any]

@@ -7,7 +7,6 @@ import logging
 import os
 import resource
 import signal
-import socket
 import time
 from typing import Any
 
@@ -20,18 +19,19 @@ from mpbroker.handlers import process as handler_process
 from mpbroker.handlers.apis import all_apis
 from mpbroker.ipc import topology
 from mpbroker.ipc.pointer import PUBLIC_NAME
-from mpbroker.ipc.process import FatalError, ProcessContext
+from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.log import process as log_process
 from mpbroker.log.log_dir import lock_log_dirs, prepare_log_dirs
-from mpbroker.network import acceptor, processor
 from mpbroker.protocol import codec
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.api_versions import Served
 from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners
 from mpbroker.supervisor import logs, runtime_dir, sockets
+from mpbroker.supervisor.activation import Inherited
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Command, ControlSocket, Later
+from mpbroker.supervisor.listeners import Listeners
 from mpbroker.supervisor.notify import Notifier
 from mpbroker.supervisor.resize import Resize
 from mpbroker.supervisor.status import status
@@ -45,6 +45,8 @@ REQUEST_MEMORY_SHARE = 0.25
 # `kill %1` on `make run` signals the whole job, and make passes its own signal on: nobody who wants a second
 # one is that fast.
 SAME_STOP_S = 0.2
+# How much more time the service manager is asked for while the broker starts, and how often.
+EXTEND_BY_S, EXTEND_EVERY_S = 60.0, 15.0
 HOT_APIS = (
     ApiKey.PRODUCE,
     ApiKey.FETCH,
@@ -53,6 +55,8 @@ HOT_APIS = (
     ApiKey.LIST_OFFSETS,
     ApiKey.INIT_PRODUCER_ID,
 )
+
+CHANGES = ("resize", "listener-add", "listener-remove")
 
 log = logging.getLogger("mpbroker")
 
@@ -84,20 +88,22 @@ class Broker:
     def __init__(self, config: BrokerConfig) -> None:
         raise_file_limit()
         self.notifier = Notifier()
-        self.security = security_of(config)
-        self.served = tuple(Served(a.key, a.advertised_from, a.latest) for a in all_apis().values())
+        security = security_of(config)
+        served = tuple(Served(a.key, a.advertised_from, a.latest) for a in all_apis().values())
         self.locks = lock_log_dirs(config)
         self.identity = prepare_log_dirs(config)
-        self.listener_fds, self.config = sockets.bind_all(config)
+        inherited = Inherited()
+        fds, self.config = sockets.bind_all(config, inherited)
+        inherited.refuse_rest()
         self.directory = runtime_dir.runtime_dir(config)
         self.runtime_lock = runtime_dir.claim(self.directory)
         self.memory = SharedMemory(self.directory / PUBLIC_NAME, sizes(config))
-        pairs = [
-            socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(topology.MAX_PROCESSORS)
-        ]
-        self.handovers = [(a.detach(), b.detach()) for a, b in pairs]
+        self.listeners = Listeners(self.config, fds, self.memory, security, served)
         self.tree = Tree(self.memory, self.config)
+        self.tree.on_left = self._has_left
         self.resizing: Resize | None = None
+        self.extend_at = 0.0
+        self.serves = False
         self.signals = 0
         self.stop_signal = 0
         self.stopped_at = 0.0
@@ -112,10 +118,12 @@ class Broker:
         gc.freeze()
         code = EXIT_OK
         try:
-            self._start_tree()
             self.tree.watch(control.fileno(), control.accept)
+            self._start_tree()
             self._announce(time.monotonic() - started)
+            self.serves = True
             self._watch()
+            self.serves = False
             self.notifier.stopping()
             self._stop()
         except BrokerStops as stop:
@@ -126,8 +134,9 @@ class Broker:
         finally:
             control.close()
             runtime_dir.remove_pointers(self.config)
+            self.listeners.close()
             self.memory.close()
-            for fd in (*self.listener_fds, wakeup, self.runtime_lock, *self.locks):
+            for fd in (wakeup, self.runtime_lock, *self.locks):
                 os.close(fd)
         log.info("stopped with status %d", code)
         return code
@@ -135,49 +144,48 @@ class Broker:
     # ---- start
 
     def _start_tree(self) -> None:
-        """The acceptor comes last: clients wait in the backlog until all others serve."""
+        """Acceptors come last: clients wait in the backlog until all others serve. Of the two planes the
+        control plane is first.
+        """
         tree = self.tree
-        tree.start(self._started(Child(topology.LOG, log_process.run, tuple(self.locks))))
+        tree.on_wait = self._while_starting
+        tree.start(Child(topology.LOG, log_process.run, tuple(self.locks)))
         self.notifier.status("Log recovered; starting")
-        tree.start(self._started(Child(topology.COORDINATOR, coordinator_process.run)))
+        tree.start(Child(topology.COORDINATOR, coordinator_process.run))
         workers = [self._handler(n) for n in range(self.config.num_io_threads)]
         workers += [self._processor(n) for n in range(self.config.num_network_threads)]
+        if self.config.control_plane is not None:
+            control = [Child(topology.CONTROL_HANDLER, handler_process.run)]
+            workers = [*control, self.listeners.processor(topology.CONTROL_PROCESSOR), *workers]
         for child in workers:
             tree.launch(child)
         for child in workers:
-            tree.await_serving(self._started(child))
+            tree.await_serving(child)
         # Whoever is answered by the broker must find it in its log directories, too.
         runtime_dir.write_pointers(self.config, self.directory)
-        tree.start(self._started(self._acceptor()))
+        for role in self.listeners.acceptors:
+            tree.start(self.listeners.acceptor(role))
+            if not tree.children[role].serves:
+                raise BrokerStops(EXIT_FAILED, f"the {topology.name_of(role)} did not start; see above")
+        tree.on_wait = None
 
-    def _started(self, child: Child) -> Child:
-        """A first start is not mended: what keeps a role from starting once would do so again."""
+    def _while_starting(self) -> None:
+        """A stop is obeyed at once, also while the log recovers; the service manager is asked for time."""
         if self.signals:
-            raise BrokerStops(EXIT_OK, "told to stop while starting")
-        return child
+            raise BrokerStops(EXIT_OK, "told to stop while starting; recovery begins anew at the next start")
+        if time.monotonic() >= self.extend_at:
+            self.extend_at = time.monotonic() + EXTEND_EVERY_S
+            self.notifier.extend(EXTEND_BY_S)
 
     def _handler(self, number: int) -> Child:
         return Child(topology.handler(number), handler_process.run)
 
     def _processor(self, number: int) -> Child:
-        fd = self.handovers[number][1]
+        return self.listeners.processor(topology.processor(number))
 
-        def main(context: ProcessContext) -> int:
-            return processor.run(context, socket.socket(fileno=fd), self.security, self.served)
-
-        return Child(topology.processor(number), main, (fd,))
-
-    def _acceptor(self) -> Child:
-        ends = [a for a, _ in self.handovers]
-
-        def main(context: ProcessContext) -> int:
-            return acceptor.run(
-                context,
-                [socket.socket(fileno=fd) for fd in self.listener_fds],
-                [socket.socket(fileno=fd) for fd in ends],
-            )
-
-        return Child(topology.ACCEPTOR, main, (*self.listener_fds, *ends))
+    def _has_left(self, role: int) -> None:
+        if topology.is_processor(role):
+            self.listeners.abandon(role)
 
     def _announce(self, took_s: float) -> None:
         listeners = ", ".join(str(listener) for listener in self.config.listeners)
@@ -233,6 +241,8 @@ class Broker:
         while not self.signals:
             self.tree.step()
             self._go_on_resizing()
+            self.listeners.go_on(self.tree)
+            self.config = self.tree.config
         log.info("stopping: %s", signal.Signals(self.stop_signal).name)
 
     def _stop(self) -> None:
@@ -254,11 +264,29 @@ class Broker:
     def _serve(self, command: Command) -> dict[str, Any] | Later:
         if command.command == "status":
             return status(
-                self.config, self.identity.cluster_id, self.memory, list(self.tree.children.values())
+                self.config,
+                self.identity.cluster_id,
+                self.memory,
+                list(self.tree.children.values()),
+                self.listeners.describe(),
             )
+        if command.command == "listeners":
+            return {"listeners": self.listeners.describe()}
+        if command.command not in CHANGES:
+            known = ", ".join(("status", "listeners", *CHANGES))
+            raise ValueError(f"unknown command {command.command!r}; known are {known}")
+        if not self.serves:
+            raise FatalError("the broker is starting or stopping: nothing can be changed now")
         if command.command == "resize":
             return self._resize(command)
-        raise ValueError(f"unknown command {command.command!r}; known are status and resize")
+        return self._change_listeners(command)
+
+    def _change_listeners(self, command: Command) -> Later:
+        if not command.listener:
+            raise ValueError(f"{command.command} needs a listener")
+        if command.command == "listener-remove":
+            return self.listeners.remove(command.listener, self.tree)
+        return self.listeners.add(command.listener, command.protocol, command.advertised, self.tree)
 
     def _resize(self, command: Command) -> Later:
         """Notes what is wanted and answers when it is done. Raises FatalError."""
@@ -275,7 +303,7 @@ class Broker:
             except FatalError as error:
                 log.error("%s", error)
         if self.resizing is not None and self.resizing.go_on(self.tree, self._handler, self._processor):
-            self.config = self.tree.config = self.resizing.applied_to(self.config)
+            self.config = self.tree.config = self.listeners.config = self.resizing.applied_to(self.config)
             self.resizing.answer.give(self.resizing.result)
             self.resizing = None
 

@@ -27,3 +27,7 @@ class Notifier:
 
     def stopping(self) -> None:
         self.send("STOPPING=1", "STATUS=Stopping")
+
+    def extend(self, by_s: float) -> None:
+        """More time until READY=1: the start goes on, however long the log recovers."""
+        self.send(f"EXTEND_TIMEOUT_USEC={round(by_s * 1_000_000)}")

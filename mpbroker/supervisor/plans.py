@@ -56,4 +56,4 @@ def peers_of(role: int) -> tuple[int, ...]:
 
 def givers_of(role: int) -> tuple[int, ...]:
     """Who gives the role work, and has to stop that before it can leave."""
-    return PROCESSORS if topology.is_handler(role) else (topology.ACCEPTOR,)
+    return processors_of(role) if topology.is_handler(role) else (topology.acceptor_of(role),)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import stat
+from pathlib import Path
 
 import psutil
 from msgspec import structs
@@ -12,9 +14,13 @@ from msgspec import structs
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
 from mpbroker.ipc.process import FatalError
+from mpbroker.supervisor.activation import Inherited
+
+# A listener's socket belongs to the broker's user and group.
+SOCKET_UMASK = 0o117
 
 
-def bind_all(config: BrokerConfig) -> tuple[list[int], BrokerConfig]:
+def bind_all(config: BrokerConfig, inherited: Inherited | None = None) -> tuple[list[int], BrokerConfig]:
     """Binds and listens everywhere; -> fds, and the configuration with the ports that port 0 became.
 
     Raises FatalError naming the listener, the reason, and who holds the port.
@@ -23,9 +29,9 @@ def bind_all(config: BrokerConfig) -> tuple[list[int], BrokerConfig]:
     bound: list[Listener] = []
     try:
         for listener in config.listeners:
-            sock = _bind(listener, config)
-            bound.append(structs.replace(listener, port=sock.getsockname()[1]))
-            fds.append(sock.detach())
+            fd, listening = (inherited.take(listener) if inherited else None) or bind(listener, config)
+            fds.append(fd)
+            bound.append(listening)
     except FatalError:
         for fd in fds:
             os.close(fd)
@@ -33,7 +39,16 @@ def bind_all(config: BrokerConfig) -> tuple[list[int], BrokerConfig]:
     return fds, structs.replace(config, listeners=tuple(bound))
 
 
-def _bind(listener: Listener, config: BrokerConfig) -> socket.socket:
+def bind(listener: Listener, config: BrokerConfig) -> tuple[int, Listener]:
+    """-> the listening socket's fd, and the listener with the port that it got. Raises FatalError."""
+    if listener.path:
+        return _bind_path(listener, config).detach(), listener
+    sock = _bind_address(listener, config)
+    listening = structs.replace(listener, port=sock.getsockname()[1])
+    return sock.detach(), listening
+
+
+def _bind_address(listener: Listener, config: BrokerConfig) -> socket.socket:
     host = listener.host
     try:
         family, _, _, _, address = socket.getaddrinfo(
@@ -46,6 +61,10 @@ def _bind(listener: Listener, config: BrokerConfig) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # "::" takes IPv4 clients too, unless their address has a listener of its own on the same port.
+            shared = sum(other.port == listener.port for other in config.listeners) > 1
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, shared)
         if config.socket_receive_buffer_bytes != -1:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
         sock.bind(address)
@@ -54,6 +73,46 @@ def _bind(listener: Listener, config: BrokerConfig) -> socket.socket:
         sock.close()
         raise FatalError(f"cannot listen on {listener}: {_why(error, listener.port)}") from error
     return sock
+
+
+def _bind_path(listener: Listener, config: BrokerConfig) -> socket.socket:
+    """What a broker that was killed left at the path is replaced; what somebody listens on is not."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(SOCKET_UMASK)
+    try:
+        if _is_abandoned(listener.path):
+            Path(listener.path).unlink()
+        sock.bind(listener.path)
+        sock.listen(config.socket_listen_backlog_size)
+    except OSError as error:
+        sock.close()
+        why = error.strerror
+        if error.errno == errno.EADDRINUSE:
+            why = "something is there already, and not a socket that nobody uses any more"
+        raise FatalError(f"cannot listen on {listener}: {why}") from error
+    finally:
+        os.umask(mask)
+    return sock
+
+
+def _is_abandoned(path: str) -> bool:
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            return False
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
+            probe.connect(path)
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False  # not there, or not ours to look at: bind says which
+    return False
+
+
+def remove_path(listener: Listener) -> None:
+    """Nobody listens there any more."""
+    if listener.path:
+        Path(listener.path).unlink(missing_ok=True)
 
 
 def _why(error: OSError, port: int) -> str:

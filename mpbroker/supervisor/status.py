@@ -8,7 +8,6 @@ from typing import Any
 import psutil
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.listeners import Listener
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.topology import SharedMemory
@@ -16,7 +15,11 @@ from mpbroker.supervisor.child import Child
 
 
 def status(
-    config: BrokerConfig, cluster_id: str, memory: SharedMemory, children: list[Child]
+    config: BrokerConfig,
+    cluster_id: str,
+    memory: SharedMemory,
+    children: list[Child],
+    listeners: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """The broker and each of its processes; times in seconds, memory in bytes."""
     pages = {child.role: memory.counters(child.role) for child in children}
@@ -27,8 +30,8 @@ def status(
     return {
         "cluster_id": cluster_id,
         "node_id": config.node_id,
-        "listeners": [str(listener) for listener in config.listeners],
-        "advertised": [str(listener) for listener in advertised(config)],
+        "listeners": [one["listener"] for one in listeners],
+        "advertised": [one["advertised"] for one in listeners],
         "log_dirs": list(config.log_dirs),
         "flush_policy": config.log_flush_policy,
         "runtime_dir": str(memory.public_path.parent),
@@ -39,11 +42,6 @@ def status(
         "restarts": memory.counters(topology.SUPERVISOR).get(Counter.COUNT_RESTARTS),
         "processes": [_process(child, memory) for child in children],
     }
-
-
-def advertised(config: BrokerConfig) -> tuple[Listener, ...]:
-    """What clients are told to connect to, as far as it does not depend on how they came."""
-    return config.advertised_listeners or config.listeners
 
 
 def _process(child: Child, memory: SharedMemory) -> dict[str, Any]:

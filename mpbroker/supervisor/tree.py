@@ -63,6 +63,7 @@ class Tree:
         self._stopping = False
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._tick = Patience(TICK_S)
+        self.on_left: Callable[[int], None] | None = None  # a role is gone, and nobody follows it
         self.on_wait: Callable[[], None] | None = None  # called after every sleep; may raise BrokerStops
 
     # ---- what the main loop waits for
@@ -167,7 +168,7 @@ class Tree:
         context.counters.restart()
         fork_child(child, context, ())
         self.poll.register(child.pidfd, select.EPOLLIN)
-        self._order_all(plans.needed_to_start(child.role), plans.WELCOME, child.role)
+        self.order_all(plans.needed_to_start(child.role), plans.WELCOME, child.role)
 
     def await_serving(self, child: Child) -> None:
         while child.pid and not child.serves:
@@ -181,13 +182,13 @@ class Tree:
         """It is ready: tells it what it missed, and its peers that it is there."""
         child.hears = True
         for stage, about in child.missed:
-            self._order_all((child.role,), stage, about)
-        self._order_all(plans.peers_of(child.role), plans.WELCOME, child.role)
+            self.order_all((child.role,), stage, about)
+        self.order_all(plans.peers_of(child.role), plans.WELCOME, child.role)
         if not child.pid:
             return  # it died meanwhile, and will be fenced
         self._roles.store(child.role, child.incarnation)
         child.serves = True
-        self._wake(topology.ACCEPTOR)
+        self._wake_acceptors()
         if child.died_at:
             took_ms = (time.monotonic() - child.died_at) * 1000
             self.log.info("%s was replaced (pid %d) in %d ms", child.name, child.pid, took_ms)
@@ -220,6 +221,11 @@ class Tree:
         """Whether it sleeps or not: one on its way from a look at its orders to sleep would not be rung."""
         os.eventfd_write(self.memory.bell_fds[role], 1)
 
+    def _wake_acceptors(self) -> None:
+        """They look for themselves who serves, and whose connections are gone."""
+        for role in topology.ACCEPTORS:
+            self._wake(role)
+
     def _order(self, child: Child, stage: int, about: int) -> int:
         self._fence_sequence += 1
         order = pack_fence(self._fence_sequence, stage, about)
@@ -227,7 +233,7 @@ class Tree:
         self._wake(child.role)
         return order
 
-    def _order_all(self, roles: tuple[int, ...], stage: int, about: int) -> None:
+    def order_all(self, roles: tuple[int, ...], stage: int, about: int) -> None:
         """Orders the live ones among `roles` to look at a role; waits until each has acknowledged or died.
 
         Who does not hear orders yet gets this one when it does.
@@ -263,9 +269,12 @@ class Tree:
     def _fence(self, role: int) -> None:
         """Every peer drops what is left of the role; then its rings, words and arena are as new."""
         for stage, members in enumerate(plans.stages_of(role), start=1):
-            self._order_all(members, stage, role)
-        if role == topology.ACCEPTOR:
+            self.order_all(members, stage, role)
+        if role in topology.ACCEPTORS:
             return
+        if topology.is_processor(role):
+            self.memory.connections(role).clear()
+            self._wake_acceptors()
         self.memory.reset_rings_of(role)
         self.memory.arena(role).reset()
         if topology.is_handler(role):
@@ -347,7 +356,7 @@ class Tree:
         for role in sorted(roles, reverse=True):
             if topology.is_processor(role):
                 self._roles.store(role, 0)  # by which the acceptor knows to whom it may give
-            self._order_all(plans.givers_of(role), LEAVING, role)
+            self.order_all(plans.givers_of(role), LEAVING, role)
             child = self.children[role]
             child.leaves_by = Patience(LEAVE_TIMEOUT_S)
             child.restart_at = None
@@ -365,6 +374,8 @@ class Tree:
     def _has_left(self, child: Child) -> None:
         self._fence(child.role)
         del self.children[child.role]
+        if self.on_left is not None:
+            self.on_left(child.role)
 
     def _stop_now(self, roles: list[int]) -> None:
         """The broker ends: stops these gracefully, all at once, and fences what they leave."""
@@ -389,6 +400,7 @@ class Tree:
         present = sorted(self.children)
         for group in (
             [r for r in present if r == topology.ACCEPTOR],
+            [r for r in present if r == topology.CONTROL_ACCEPTOR],
             [r for r in present if topology.is_processor(r)],
             [r for r in present if topology.is_handler(r)],
             [r for r in present if r == topology.COORDINATOR],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mpbroker.client.backoff import ExponentialBackoff
 from mpbroker.client.channel import Channel
@@ -109,6 +109,10 @@ class FakeSelector:
             version = 0
         frame = encode_response_frame(header.api_key, version, header.correlation_id + shift, body)
         self._next[1][channel_id] = bytearray(b"".join(frame)[SIZE_BYTES:])
+
+    def spoil(self, channel_id: int, change: Callable[[bytearray], bytearray]) -> None:
+        """Changes the response that is on its way."""
+        self._next[1][channel_id] = change(self._next[1][channel_id])
 
     def hangs_up(self, channel_id: int, state: ChannelState = ChannelState.READY) -> None:
         self.close(channel_id)

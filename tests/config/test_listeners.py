@@ -5,7 +5,6 @@ import pytest
 from mpbroker.config.listeners import (
     DEFAULT_PROTOCOL_MAP,
     Listener,
-    advertised_by_default,
     parse_listeners,
     parse_protocol_map,
 )
@@ -70,6 +69,12 @@ def test_protocol_map_refused(text: str, message: str) -> None:
         parse_protocol_map(text)
 
 
-def test_wildcard_is_advertised_by_name() -> None:
-    listeners = parse_listeners("PLAINTEXT://:9092", DEFAULT_PROTOCOL_MAP)
-    assert str(advertised_by_default(listeners, "broker.example")[0]) == "PLAINTEXT://broker.example:9092"
+def test_a_unix_domain_socket() -> None:
+    (listener,) = parse_listeners("LOCAL://unix:/run/mpbroker/kafka.sock", {"LOCAL": "PLAINTEXT"})
+    assert (listener.path, listener.host, listener.port) == ("/run/mpbroker/kafka.sock", "", 0)
+    assert not listener.is_wildcard
+    assert str(listener) == "LOCAL://unix:/run/mpbroker/kafka.sock"
+    with pytest.raises(ValueError, match="comes twice"):
+        parse_listeners("A://unix:/x,B://unix:/x", {"A": "PLAINTEXT", "B": "PLAINTEXT"})
+    with pytest.raises(ValueError, match="at most 107 bytes"):
+        parse_listeners(f"A://unix:/{'x' * 107}", {"A": "PLAINTEXT"})

@@ -108,7 +108,7 @@ def missing(exchange: Exchange) -> list[str]:
 def answer(exchange: Exchange, errors: dict[str, int] | None = None) -> MetadataResponse:
     """`errors`: why topics that are not there could not be created."""
     broker, request = exchange.broker, exchange.body
-    address = broker.advertised(exchange.slot.listener)
+    address = broker.advertised(exchange.slot)
     if request.topics is None or (
         not request.topics and exchange.version < FIRST_VERSION_WITH_EMPTY_FOR_NONE
     ):

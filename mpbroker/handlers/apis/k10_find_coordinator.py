@@ -32,7 +32,7 @@ NOT_BUILT = {
 
 
 def found(exchange: Exchange) -> FindCoordinatorResponse:
-    address = exchange.broker.advertised(exchange.slot.listener)
+    address = exchange.broker.advertised(exchange.slot)
     node = exchange.broker.metadata.node_id
     if exchange.version < FIRST_VERSION_WITH_KEYS:
         return FindCoordinatorResponse(node_id=node, host=address.host, port=address.port)

@@ -43,7 +43,7 @@ def handle(exchange: Exchange) -> DescribeClusterResponse:
             ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             f"Unsupported endpoint type {request.endpoint_type}",
         )
-    address = broker.advertised(exchange.slot.listener)
+    address = broker.advertised(exchange.slot)
     node = broker.metadata.node_id
     return DescribeClusterResponse(
         cluster_id=broker.metadata.cluster_id,

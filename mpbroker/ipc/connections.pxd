@@ -1,0 +1,57 @@
+"""Which connections a processor has: the ledger that the connection limits count by. The only place that knows its offsets.
+
+A ledger per processor; each word has one writer. An acceptor gives every connection a ticket, a number that only
+grows per ledger, and notes it here before it sends the socket; the processor gives it a row when it serves it. So at any
+instant a connection is in `pending` (ticket above `taken`), in the rows, or gone, whoever is killed in between.
+
+header
+    0     handed           last ticket that was noted; written by the acceptor, before it sends
+    8     evictions_asked  how many connections the processor was asked to close; written by the acceptor
+    64    taken            ticket of the last message that the processor took; written by it, after the row
+    72    journal_end      entries ever written to the journal; written by the processor
+    80    evictions_done   written by the processor
+    88    rows_used        no channel from this number on was ever used; written by the processor
+    128   waiting          per acceptor, on a cache line of its own: it wants to hear of room and closed connections
+    256   cleared          how often the rows were emptied; written by the supervisor
+    1024  pending          what was handed over: row of ticket t at place t mod PENDING_PLACES; written by the acceptor
+4096      rows             by channel; ticket 0: no connection
+...       journal          per connection served and closed an entry: ticket << 17 | channel << 1 | opened
+
+The journal tells readers what has changed since they looked; it is a ring that waits for nobody. A reader that was
+overtaken counts the rows again, as one that has just started does.
+"""
+from libc.stdint cimport uint8_t, uint16_t, uint64_t
+
+cdef enum:
+    ADDRESS_BYTES = 16
+    ROW_BYTES = 32
+    PENDING_PLACES = 64
+    HANDED_AT = 0
+    EVICTIONS_ASKED_AT = 8
+    TAKEN_AT = 64
+    JOURNAL_END_AT = 72
+    EVICTIONS_DONE_AT = 80
+    ROWS_USED_AT = 88
+    WAITING_AT = 128
+    CLEARED_AT = 256
+    PENDING_AT = 1024
+    ROWS_AT = 4096
+    JOURNAL_PLACES = 65536
+
+cdef struct Row:
+    uint64_t ticket
+    uint16_t listener
+    uint8_t address_bytes       # 4: IPv4, 16: IPv6, 0: a client on this host, by a Unix-domain socket
+    uint8_t reserved[5]
+    uint8_t address[ADDRESS_BYTES]
+
+
+cdef class Ledger:
+    cdef object keep
+    cdef uint8_t *base
+    cdef Row *rows
+    cdef Row *pending
+    cdef uint64_t *journal
+    cdef readonly int places
+    cdef uint64_t *_word(self, int at) noexcept
+    cdef void _note(self, uint64_t ticket, int channel, bint opened) noexcept

@@ -1,0 +1,209 @@
+"""The ledger of a processor's connections, for acceptors, the processor and the supervisor; `connections.pxd` draws it."""
+from libc.string cimport memcpy, memset
+
+from mpbroker.ipc.connections cimport (
+    ADDRESS_BYTES, CLEARED_AT, EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, HANDED_AT, JOURNAL_END_AT, JOURNAL_PLACES, PENDING_AT,
+    PENDING_PLACES, ROW_BYTES, ROWS_AT, ROWS_USED_AT, TAKEN_AT, WAITING_AT, Row,
+)
+from shm.atomics cimport fence_acquire, fence_full, load_acquire, load_relaxed, store_release
+
+assert sizeof(Row) == ROW_BYTES
+
+# Kafka: Processor.ConnectionQueueSize.
+OUTSTANDING_MAX = 20
+assert OUTSTANDING_MAX < PENDING_PLACES
+
+
+def ledger_bytes(places: int) -> int:
+    """Bytes of shared memory for the ledger of a processor with so many channels."""
+    return ROWS_AT + places * ROW_BYTES + JOURNAL_PLACES * 8
+
+
+cdef bint _fill(Row *row, uint64_t ticket, int listener, const unsigned char[::1] address) except False:
+    if address.shape[0] > ADDRESS_BYTES:
+        raise ValueError(f"an address has at most {ADDRESS_BYTES} bytes, not {address.shape[0]}")
+    store_release(&row.ticket, 0)
+    fence_full()
+    row.listener = listener
+    row.address_bytes = <uint8_t>address.shape[0]
+    if address.shape[0]:
+        memcpy(row.address, &address[0], address.shape[0])
+    store_release(&row.ticket, ticket)
+    return True
+
+cdef object _read(Row *row):
+    """(ticket, listener, address) as one writer left it; None if there is none or it changes just now."""
+    cdef Row copy
+    cdef uint64_t ticket = load_acquire(&row.ticket)
+    if ticket == 0:
+        return None
+    memcpy(&copy, row, sizeof(Row))
+    fence_acquire()
+    if load_relaxed(&row.ticket) != ticket or copy.address_bytes > ADDRESS_BYTES:
+        return None
+    return ticket, copy.listener, (<char *>copy.address)[:copy.address_bytes]
+
+
+cdef class Ledger:
+    """One processor's. `hand`, `wait` and `ask_evictions` are for acceptors, `open`, `close`, `take` and `evicted` for the
+    processor, `clear` for the supervisor behind a fence; everybody may read.
+    """
+
+    def __init__(self, unsigned char[::1] block, int places):
+        if block.shape[0] < ledger_bytes(places) or <size_t>&block[0] % 64:
+            raise ValueError(f"{block.shape[0]} bytes are no room for a ledger of {places} connections")
+        self.keep = block
+        self.base = &block[0]
+        self.places = places
+        self.pending = <Row *>(self.base + PENDING_AT)
+        self.rows = <Row *>(self.base + ROWS_AT)
+        self.journal = <uint64_t *>(self.base + ROWS_AT + places * ROW_BYTES)
+
+    cdef uint64_t *_word(self, int at) noexcept:
+        return <uint64_t *>(self.base + at)
+
+    @property
+    def handed(self):
+        return load_acquire(self._word(HANDED_AT))
+
+    @property
+    def taken(self):
+        return load_acquire(self._word(TAKEN_AT))
+
+    @property
+    def cleared(self):
+        """How often the supervisor has emptied it: who sees another number counts the rows again."""
+        return load_acquire(self._word(CLEARED_AT))
+
+    def outstanding(self) -> int:
+        """Connections on their way to the processor; one more than there are if an acceptor was killed while it sent."""
+        return load_acquire(self._word(HANDED_AT)) - load_acquire(self._word(TAKEN_AT))
+
+    # ---- acceptors
+
+    def hand(self, int listener, const unsigned char[::1] address) -> int:
+        """Notes a connection and returns its ticket. Send it then, or take it back."""
+        cdef uint64_t ticket = load_relaxed(self._word(HANDED_AT)) + 1
+        _fill(&self.pending[ticket % PENDING_PLACES], ticket, listener, address)
+        store_release(self._word(HANDED_AT), ticket)
+        return ticket
+
+    def take_back(self, uint64_t ticket) -> None:
+        """The message with this ticket, the last one, was not sent."""
+        assert load_relaxed(self._word(HANDED_AT)) == ticket
+        store_release(self._word(HANDED_AT), ticket - 1)
+        store_release(&self.pending[ticket % PENDING_PLACES].ticket, 0)
+
+    def mark(self) -> int:
+        """A ticket for a message without a connection: when it is taken, so is everything that was sent before."""
+        cdef uint64_t ticket = load_relaxed(self._word(HANDED_AT)) + 1
+        store_release(&self.pending[ticket % PENDING_PLACES].ticket, 0)
+        store_release(self._word(HANDED_AT), ticket)
+        return ticket
+
+    def wait(self, int acceptor, bint waits) -> None:
+        """Whether acceptor number `acceptor` wants to be rung; look again at what it waits for before sleeping."""
+        store_release(self._word(WAITING_AT + 64 * acceptor), waits)
+        fence_full()
+
+    def ask_evictions(self, uint64_t count) -> None:
+        store_release(self._word(EVICTIONS_ASKED_AT), load_relaxed(self._word(EVICTIONS_ASKED_AT)) + count)
+
+    # ---- the processor
+
+    def open(self, int channel, uint64_t ticket, int listener, const unsigned char[::1] address) -> None:
+        if not 0 <= channel < self.places:
+            raise IndexError(f"channel {channel} of {self.places}")
+        if <uint64_t>channel >= load_relaxed(self._word(ROWS_USED_AT)):
+            store_release(self._word(ROWS_USED_AT), channel + 1)
+        _fill(&self.rows[channel], ticket, listener, address)
+        self._note(ticket, channel, True)
+
+    def close(self, int channel) -> None:
+        cdef uint64_t ticket
+        if not 0 <= channel < self.places:
+            raise IndexError(f"channel {channel} of {self.places}")
+        ticket = load_relaxed(&self.rows[channel].ticket)
+        if ticket:
+            store_release(&self.rows[channel].ticket, 0)
+            self._note(ticket, channel, False)
+
+    def refuse(self, uint64_t ticket) -> None:
+        """A connection that was taken and is not served."""
+        self._note(ticket, 0, False)
+
+    def take(self, uint64_t ticket) -> None:
+        """After `open` or `refuse`."""
+        store_release(self._word(TAKEN_AT), ticket)
+
+    def waits(self, int acceptor) -> bool:
+        """Whether to ring the acceptor; call after what it may wait for."""
+        fence_full()
+        return load_acquire(self._word(WAITING_AT + 64 * acceptor)) != 0
+
+    def evictions_owed(self) -> int:
+        return load_acquire(self._word(EVICTIONS_ASKED_AT)) - load_acquire(self._word(EVICTIONS_DONE_AT))
+
+    def evicted(self, uint64_t count) -> None:
+        """So many of what was asked for are closed, or cannot be found."""
+        store_release(self._word(EVICTIONS_DONE_AT), load_relaxed(self._word(EVICTIONS_DONE_AT)) + count)
+
+    cdef void _note(self, uint64_t ticket, int channel, bint opened) noexcept:
+        cdef uint64_t *end = self._word(JOURNAL_END_AT)
+        cdef uint64_t position = load_relaxed(end)
+        store_release(&self.journal[position % JOURNAL_PLACES], ticket << 17 | <uint64_t>channel << 1 | opened)
+        store_release(end, position + 1)
+
+    # ---- readers
+
+    def snapshot(self):
+        """(position, taken, {ticket: (listener, address)}): all connections; `news` from `position` on tells what changed."""
+        cdef uint64_t position = load_acquire(self._word(JOURNAL_END_AT))
+        cdef uint64_t taken = load_acquire(self._word(TAKEN_AT))
+        cdef int i
+        found = {}
+        for i in range(<int>load_acquire(self._word(ROWS_USED_AT))):
+            if self.rows[i].ticket:
+                row = _read(&self.rows[i])
+                if row is not None:
+                    found[row[0]] = (row[1], row[2])
+        for i in range(<int>PENDING_PLACES):
+            row = _read(&self.pending[i])
+            if row is not None and row[0] > taken:
+                found[row[0]] = (row[1], row[2])
+        return position, taken, found
+
+    def news(self, uint64_t position):
+        """(new position, [(ticket, opened as (listener, address), or None for closed)]); None: too far behind, count again."""
+        cdef uint64_t end = load_acquire(self._word(JOURNAL_END_AT)), i, entry, ticket
+        if end == position:
+            return position, ()
+        if end - position > JOURNAL_PLACES:
+            return None
+        found = []
+        for i in range(position, end):
+            entry = load_acquire(&self.journal[i % JOURNAL_PLACES])
+            ticket = entry >> 17
+            if not entry & 1:
+                found.append((ticket, None))
+                continue
+            row = _read(&self.rows[entry >> 1 & 0xFFFF])
+            if row is not None and row[0] == ticket:
+                found.append((ticket, (row[1], row[2])))
+        fence_acquire()
+        if load_relaxed(self._word(JOURNAL_END_AT)) - position >= JOURNAL_PLACES:
+            return None
+        return end, found
+
+    # ---- the supervisor
+
+    def clear(self) -> None:
+        """Behind a fence: the processor is dead, and so are its connections but for those on their way to a successor."""
+        memset(self.rows, 0, load_acquire(self._word(ROWS_USED_AT)) * ROW_BYTES)
+        store_release(self._word(EVICTIONS_DONE_AT), load_acquire(self._word(EVICTIONS_ASKED_AT)))
+        store_release(self._word(CLEARED_AT), load_relaxed(self._word(CLEARED_AT)) + 1)
+
+    def abandon(self) -> None:
+        """After `clear`: nobody follows, and what was on its way is closed."""
+        store_release(self._word(TAKEN_AT), load_acquire(self._word(HANDED_AT)))
+        store_release(self._word(CLEARED_AT), load_relaxed(self._word(CLEARED_AT)) + 1)

@@ -1,0 +1,93 @@
+"""What processes share about listeners: those that came while the broker runs, and what each has counted.
+
+A listener has a number for as long as the broker runs, never given to another: its place in the
+configuration, or the next one when it is added. Those of the configuration are known to every process from
+its start; what is added later the supervisor writes into the table before a connection of it is handed over.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+from mpbroker.config.listeners import Listener
+from shm.word import Words
+
+MAX_LISTENERS = 256
+RECORD_BYTES = 2048
+LISTENERS_BYTES = MAX_LISTENERS * RECORD_BYTES
+
+
+class ListenerCount(IntEnum):
+    """Words of a listener, written by the acceptor that serves it."""
+
+    STATE = 0  # ListenerState
+    ACCEPTED = 1  # handed to a processor
+    OPEN = 2  # connections now, as the limits count them
+    BLOCKED_NS = 3  # waited for a slot, a rate or a processor with room (Kafka: AcceptorBlockedPercent)
+    REFUSED_PER_IP = 4  # max.connections.per.ip
+    THROTTLED = 5  # delayed by the rate of the broker or the listener …
+    THROTTLED_MS = 6  # … and for how long, all together
+    THROTTLED_IP = 7  # closed after a while because of the rate of their address …
+    THROTTLED_IP_MS = 8
+    ACCEPT_ERRORS = 9
+    RATE_MILLI = 10  # connections a second * 1000, over the quota window
+    BROKER_RATE_MILLI = 11  # of all listeners of the same acceptor
+
+
+class ListenerState(IntEnum):
+    NONE = 0
+    ACCEPTING = 1
+    REMOVED = 2
+
+
+COUNTS_BYTES = 128
+assert 8 * len(ListenerCount) <= COUNTS_BYTES
+
+
+class ListenerCounts:
+    """One listener's counts. A successor of its acceptor goes on with the numbers."""
+
+    def __init__(self, block: memoryview) -> None:
+        self._words = Words(block)
+
+    def get(self, count: ListenerCount) -> int:
+        return self._words.load(count)
+
+    def set(self, count: ListenerCount, value: int) -> None:
+        self._words.store(count, value)
+
+    def add(self, count: ListenerCount, amount: int = 1) -> None:
+        self._words.store(count, self._words.load(count) + amount)
+
+
+class AddedListener(msgspec.Struct, frozen=True):
+    """A listener that came while the broker runs, and what clients are told to connect to instead."""
+
+    listener: Listener
+    advertised: Listener | None = None
+
+
+class ListenerTable:
+    """Record n: its length, stored last, and JSON. Written once, by the supervisor."""
+
+    def __init__(self, block: memoryview) -> None:
+        self._block = block
+
+    def put(self, number: int, added: AddedListener) -> None:
+        """Raises ValueError when it does not fit."""
+        data = msgspec.json.encode(added)
+        if len(data) > RECORD_BYTES - 8:
+            raise ValueError(f"listener {added.listener.name}: its addresses are too long")
+        at = number * RECORD_BYTES
+        self._block[at + 8 : at + 8 + len(data)] = data
+        Words(self._block[at : at + 8]).store(0, len(data))
+
+    def get(self, number: int) -> AddedListener:
+        """Raises LookupError for a number that was never given."""
+        at = number * RECORD_BYTES
+        length = Words(self._block[at : at + 8]).load(0) if 0 <= number < MAX_LISTENERS else 0
+        if not length:
+            raise LookupError(f"there is no listener number {number}")
+        return msgspec.json.decode(bytes(self._block[at + 8 : at + 8 + length]), type=AddedListener)

@@ -1,0 +1,37 @@
+"""The connection limits that a configuration means."""
+
+from __future__ import annotations
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.limits import ListenerLimits, resolve_overrides
+from mpbroker.ipc.process import FatalError
+from mpbroker.network.connection_quotas import ConnectionQuotas, Limits
+
+
+def quotas_of(config: BrokerConfig) -> ConnectionQuotas:
+    """Without listeners. Raises FatalError when a host of the overrides cannot be resolved."""
+    try:
+        overrides = resolve_overrides(config.max_connections_per_ip_overrides)
+    except OSError as error:
+        raise FatalError(str(error.strerror)) from error
+    return ConnectionQuotas(
+        Limits(config.max_connections, config.max_connection_creation_rate),
+        config.max_connections_per_ip,
+        overrides,
+        config.quota_window_num,
+        config.quota_window_size_seconds * 1000,
+    )
+
+
+def limits_of(config: BrokerConfig, listener: str) -> tuple[Limits, bool]:
+    """Of a listener, and whether it is the brokers' own. What is not set for it alone is the broker's value,
+    as Kafka's lookup of prefixed keys does it.
+    """
+    own = config.listener_limits.get(listener, ListenerLimits())
+    limits = Limits(
+        config.max_connections if own.max_connections is None else own.max_connections,
+        config.max_connection_creation_rate
+        if own.max_connection_creation_rate is None
+        else own.max_connection_creation_rate,
+    )
+    return limits, listener == config.inter_broker_listener_name

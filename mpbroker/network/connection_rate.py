@@ -1,0 +1,62 @@
+"""Connections a second: Kafka's windowed rate with a bound, and how long to wait beyond it (sans-I/O).
+
+Samples of one window each, as `Rate` and `SampledStat` of Kafka's metrics keep them; what a violation costs
+is `QuotaUtils.throttleTime`, capped to one window as connections are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+UNLIMITED = 2**31 - 1
+
+
+@dataclass
+class _Sample:
+    start_ms: float
+    last_ms: float
+    value: float
+
+
+class WindowedRate:
+    """`record` first, then `throttle_ms`: what was recorded stays, also when it was too much."""
+
+    def __init__(self, bound: float, windows: int, window_ms: int) -> None:
+        self.bound = bound
+        self.windows = windows
+        self.window_ms = window_ms
+        self._samples: list[_Sample] = []
+        self.last_ms = 0.0
+
+    def record(self, value: float, now_ms: float) -> None:
+        self.last_ms = now_ms
+        if not self._samples or now_ms - self._samples[-1].start_ms >= self.window_ms:
+            self._samples.append(_Sample(now_ms, now_ms, 0.0))
+            del self._samples[: -(self.windows + 1)]
+        sample = self._samples[-1]
+        sample.value += value
+        sample.last_ms = now_ms
+
+    def per_second(self, now_ms: float) -> float:
+        return self._measure(now_ms)[0]
+
+    def throttle_ms(self, now_ms: float) -> int:
+        """0 within the bound."""
+        if self.bound >= UNLIMITED:
+            return 0
+        rate, span_ms = self._measure(now_ms)
+        if rate <= self.bound:
+            return 0
+        if self.bound <= 0:
+            return self.window_ms
+        return min(round((rate - self.bound) / self.bound * span_ms), self.window_ms)
+
+    def _measure(self, now_ms: float) -> tuple[float, float]:
+        """(rate per second, the time that it is measured over)."""
+        live = [s for s in self._samples if now_ms - s.last_ms < self.windows * self.window_ms]
+        if not live:
+            return 0.0, (self.windows - 1) * self.window_ms or 1
+        span_ms = now_ms - live[0].start_ms
+        missing = self.windows - 1 - int(span_ms // self.window_ms)
+        span_ms = max(1.0, span_ms + max(0, missing) * self.window_ms)
+        return sum(s.value for s in live) * 1000 / span_ms, span_ms

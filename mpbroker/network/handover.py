@@ -1,0 +1,42 @@
+"""How a connection travels from an acceptor to a processor: such a message with its socket (SCM_RIGHTS).
+
+Ticket (8 bytes), listener number (2), length of the client's address (1), address (16). A message without a
+socket and with MARK for the listener says: whatever was sent before me you have taken by now.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import struct
+from typing import Any
+
+HANDOVER = struct.Struct("<QHB16s")
+MARK = 0xFFFF
+_V4_MAPPED = bytes(10) + b"\xff\xff"
+
+
+def pack(ticket: int, listener: int, address: bytes) -> bytes:
+    return HANDOVER.pack(ticket, listener, len(address), address)
+
+
+def unpack(message: bytes) -> tuple[int, int, bytes]:
+    """-> ticket, listener, address."""
+    ticket, listener, length, address = HANDOVER.unpack(message)
+    return ticket, listener, address[:length]
+
+
+def packed_address(family: int, peer: Any) -> bytes:
+    """What limits count by: 4 or 16 bytes, an IPv4 client of an IPv6 socket as IPv4; b"" for one of this host
+    by a Unix-domain socket.
+    """
+    if family == socket.AF_INET:
+        return socket.inet_aton(peer[0])
+    if family == socket.AF_INET6:
+        packed = socket.inet_pton(socket.AF_INET6, peer[0].partition("%")[0])
+        return packed[12:] if packed.startswith(_V4_MAPPED) else packed
+    return b""
+
+
+def address_text(address: bytes) -> str:
+    return str(ipaddress.ip_address(address)) if address else "this host"

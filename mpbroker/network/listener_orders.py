@@ -1,0 +1,79 @@
+"""What the supervisor tells an acceptor while the broker runs: serve this listener too, or no more.
+
+JSON in a message of a SOCK_SEQPACKET pair, with the listening socket of a new listener (SCM_RIGHTS). What an
+acceptor did not read before it died its successor need not know: it is forked with all listeners there are.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from dataclasses import dataclass
+
+import msgspec
+
+from mpbroker.config.listeners import Listener
+
+MESSAGE_BYTES_MAX = 4096
+
+
+@dataclass(frozen=True)
+class AddListener:
+    number: int
+    listener: Listener
+    sock: socket.socket
+
+
+@dataclass(frozen=True)
+class RemoveListener:
+    number: int
+
+
+class _Message(msgspec.Struct):
+    sequence: int
+    number: int
+    added: Listener | None = None
+
+
+def send_add(channel: socket.socket, sequence: int, number: int, listener: Listener, fd: int) -> None:
+    socket.send_fds(channel, [msgspec.json.encode(_Message(sequence, number, listener))], [fd])
+
+
+def send_remove(channel: socket.socket, sequence: int, number: int) -> None:
+    channel.send(msgspec.json.encode(_Message(sequence, number)))
+
+
+class Orders:
+    """An acceptor's end. `known`: the last order that was obeyed before it began."""
+
+    def __init__(self, channel: socket.socket, known: int) -> None:
+        self.channel = channel
+        self.known = known
+        channel.setblocking(False)
+
+    def fileno(self) -> int:
+        return self.channel.fileno()
+
+    def receive(self) -> AddListener | RemoveListener | None:
+        """The next order; None when there is none now, or nobody to give one.
+
+        Raises OSError when this process has no descriptor left for a new listener.
+        """
+        while True:
+            try:
+                data, fds, _, _ = socket.recv_fds(self.channel, MESSAGE_BYTES_MAX, 1)
+            except BlockingIOError:
+                return None
+            if not data:
+                return None
+            message = msgspec.json.decode(data, type=_Message)
+            if message.sequence <= self.known:
+                for fd in fds:
+                    os.close(fd)
+                continue
+            if message.added is None:
+                return RemoveListener(message.number)
+            if not fds:
+                raise OSError(errno.EMFILE, f"no descriptor is left for listener {message.added}")
+            return AddListener(message.number, message.added, socket.socket(fileno=fds[0]))

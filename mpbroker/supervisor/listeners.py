@@ -1,0 +1,265 @@
+"""The listening sockets and who serves them; listeners that come and go while the broker runs.
+
+Sockets are bound before anything else and kept here: an acceptor that dies loses no backlog. Adding and
+removing goes in Kafka's order (SocketServer.addListeners, removeListeners): a removed listener first gives up
+its limits and its socket, then its connections are closed; an added one is known to all before it accepts.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from msgspec import structs
+
+from mpbroker.config import listeners
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.listeners import Listener
+from mpbroker.ipc import topology
+from mpbroker.ipc.listeners import MAX_LISTENERS, AddedListener, ListenerCount, ListenerState
+from mpbroker.ipc.process import LISTENER_REMOVED, FatalError, ProcessContext
+from mpbroker.ipc.topology import SharedMemory
+from mpbroker.network import acceptor, handover, listener_orders, processor
+from mpbroker.protocol.api_versions import Served
+from mpbroker.security.listener import ListenerSecurity
+from mpbroker.supervisor import sockets
+from mpbroker.supervisor.child import Child
+from mpbroker.supervisor.control import Later
+from mpbroker.supervisor.tree import Tree
+
+log = logging.getLogger("mpbroker")
+
+
+@dataclass
+class _Change:
+    """A listener on its way in or out; whoever asked for it hears when it is done."""
+
+    number: int
+    listener: Listener
+    comes: bool
+    acceptor_life: int
+    since: float = field(default_factory=time.monotonic)
+    answer: Later = field(default_factory=Later)
+
+
+class Listeners:
+    """All listeners of a broker by number. `config` is kept up to date, for the children to come."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        fds: list[int],
+        memory: SharedMemory,
+        security: dict[int, ListenerSecurity],
+        served: tuple[Served, ...],
+    ) -> None:
+        self.config = config
+        self.security = security
+        self.served = served
+        self.fds = dict(enumerate(fds))
+        self.memory = memory
+        self.sequence = 0
+        self.changes: list[_Change] = []
+        self.handovers = {role: _pair() for role in topology.PROCESSORS}
+        self.orders = {role: _pair() for role in topology.ACCEPTORS}
+
+    # ---- children
+
+    @property
+    def acceptors(self) -> tuple[int, ...]:
+        """The control plane's first, as Kafka starts them."""
+        if self.config.control_plane is None:
+            return (topology.ACCEPTOR,)
+        return (topology.CONTROL_ACCEPTOR, topology.ACCEPTOR)
+
+    def of_acceptor(self, role: int) -> list[int]:
+        """The listeners it serves."""
+        control = self.config.control_plane_listener_name
+        is_control = role == topology.CONTROL_ACCEPTOR
+        return [n for n in self.fds if (self.config.listeners[n].name == control) == is_control]
+
+    def names_of(self, role: int) -> str:
+        """The listeners of a process, for its title."""
+        plane = topology.CONTROL_ACCEPTOR if topology.is_control_plane(role) else topology.ACCEPTOR
+        return ",".join(self.config.listeners[n].name for n in self.of_acceptor(plane))
+
+    def acceptor(self, role: int) -> Child:
+        ends = {r: a.fileno() for r, (a, _) in self.handovers.items() if topology.acceptor_of(r) == role}
+        orders = self.orders[role][1].fileno()
+
+        def main(context: ProcessContext) -> int:
+            return acceptor.run(
+                context,
+                [
+                    (n, self.config.listeners[n], socket.socket(fileno=self.fds[n]))
+                    for n in self.of_acceptor(role)
+                ],
+                {r: socket.socket(fileno=fd) for r, fd in ends.items()},
+                listener_orders.Orders(socket.socket(fileno=orders), self.sequence),
+            )
+
+        def fds() -> tuple[int, ...]:
+            return (*(self.fds[n] for n in self.of_acceptor(role)), *ends.values(), orders)
+
+        return Child(role, main, fds, about=partial(self.names_of, role))
+
+    def processor(self, role: int) -> Child:
+        fd = self.handovers[role][1].fileno()
+
+        def main(context: ProcessContext) -> int:
+            return processor.run(context, socket.socket(fileno=fd), self.security, self.served)
+
+        return Child(role, main, (fd,), about=partial(self.names_of, role))
+
+    def abandon(self, role: int) -> None:
+        """A processor has left for good: closes what was on its way to it and was not taken."""
+        inbox = self.handovers[role][1]
+        inbox.setblocking(False)
+        while True:
+            try:
+                message, fds, _, _ = socket.recv_fds(inbox, handover.HANDOVER.size, 1)
+            except BlockingIOError:
+                break
+            if not message:
+                break
+            for fd in fds:
+                os.close(fd)
+        self.memory.connections(role).abandon()
+
+    # ---- changes
+
+    def add(self, text: str, protocol: str | None, advertised: str | None, tree: Tree) -> Later:
+        """Begins to serve one more listener. Raises FatalError, ValueError."""
+        config = self.config
+        number = len(config.listeners)
+        if number == MAX_LISTENERS:
+            raise FatalError(f"{MAX_LISTENERS} listeners were added since the start; restart the broker")
+        name = text.partition("://")[0].strip().upper()
+        protocols = dict(config.listener_security_protocol_map)
+        if protocol is not None:
+            if protocols.get(name, protocol.upper()) != protocol.upper():
+                raise FatalError(f"listener.security.protocol.map says {name}:{protocols[name]}")
+            protocols |= listeners.parse_protocol_map(f"{name}:{protocol}")
+        now = [config.listeners[n] for n in self.fds]
+        (added,) = listeners.parse_listeners(text, protocols)
+        listeners.check_all((*now, added))
+        if added.protocol != "PLAINTEXT":
+            raise FatalError(
+                f"listener {added} needs {added.protocol}: only PLAINTEXT listeners can be added while "
+                "the broker runs. Write it into the configuration and restart"
+            )
+        told = None
+        if advertised is not None:
+            (told,) = listeners.parse_listeners(f"{name}://{advertised}", protocols, unique_ports=False)
+        fd, added = sockets.bind(added, config)
+        try:
+            self.memory.listeners().put(number, AddedListener(added, told))
+        except ValueError:
+            os.close(fd)
+            raise
+        self.fds[number] = fd
+        self._set_config(
+            tree,
+            structs.replace(
+                config,
+                listeners=(*config.listeners, added),
+                listener_security_protocol_map=protocols,
+                advertised_listeners=(*(config.advertised_listeners or ()), told)
+                if told is not None
+                else config.advertised_listeners,
+            ),
+        )
+        self.sequence += 1
+        listener_orders.send_add(self.orders[topology.ACCEPTOR][0], self.sequence, number, added, fd)
+        return self._begin(number, added, comes=True, tree=tree)
+
+    def remove(self, name: str, tree: Tree) -> Later:
+        """Begins to take a listener away, with its connections. Raises FatalError."""
+        name = name.strip().upper()
+        found = [n for n in self.fds if self.config.listeners[n].name == name]
+        if not found:
+            names = ", ".join(self.config.listeners[n].name for n in self.fds)
+            raise FatalError(f"there is no listener {name}; there are {names}")
+        special = (self.config.inter_broker_listener_name, self.config.control_plane_listener_name)
+        if name in special:
+            raise FatalError(
+                f"listener {name} cannot be removed: the configuration gives it a role of its own"
+            )
+        if self.of_acceptor(topology.ACCEPTOR) == found:
+            raise FatalError(f"listener {name} is the last one: nobody could connect any more")
+        (number,) = found
+        fd = self.fds.pop(number)
+        self.sequence += 1
+        listener_orders.send_remove(self.orders[topology.ACCEPTOR][0], self.sequence, number)
+        listener = self.config.listeners[number]
+        os.close(fd)
+        sockets.remove_path(listener)
+        return self._begin(number, listener, comes=False, tree=tree)
+
+    def _set_config(self, tree: Tree, config: BrokerConfig) -> None:
+        self.config = tree.config = config
+
+    def _begin(self, number: int, listener: Listener, *, comes: bool, tree: Tree) -> Later:
+        child = tree.children.get(topology.ACCEPTOR)
+        change = _Change(number, listener, comes, child.incarnation if child is not None else 0)
+        self.changes.append(change)
+        return change.answer
+
+    def go_on(self, tree: Tree) -> None:
+        """Completes the changes that the acceptor has made, or its successor, who begins with them made."""
+        for change in list(self.changes):
+            state = self.memory.listener_counts(change.number).get(ListenerCount.STATE)
+            if change.comes:
+                if state != ListenerState.ACCEPTING:
+                    continue
+                log.info("listener %s was added", change.listener)
+            else:
+                child = tree.children.get(topology.ACCEPTOR)
+                same = child is not None and child.incarnation == change.acceptor_life and child.pid
+                if state != ListenerState.REMOVED and same:
+                    continue
+                self.memory.listener_counts(change.number).set(ListenerCount.STATE, ListenerState.REMOVED)
+                tree.order_all(topology.PROCESSORS, LISTENER_REMOVED, change.number)
+                log.info("listener %s was removed, its connections are closed", change.listener)
+            self.changes.remove(change)
+            change.answer.give({"listener": str(change.listener)})
+
+    # ---- what others see
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Of each listener: where it listens, what clients are told, what it has counted."""
+        told = {one.name: one for one in self.config.advertised_listeners or ()}
+        return [self._describe(n, told.get(self.config.listeners[n].name)) for n in self.fds]
+
+    def _describe(self, number: int, advertised: Listener | None) -> dict[str, Any]:
+        listener = self.config.listeners[number]
+        counts = self.memory.listener_counts(number)
+        shown = str(advertised or listener)
+        if advertised is None and listener.is_wildcard:
+            shown = f"{listener.name}://<the address that the client connected to>:{listener.port}"
+        return {
+            "listener": str(listener),
+            "protocol": listener.protocol,
+            "advertised": shown,
+            "plane": "control" if listener.name == self.config.control_plane_listener_name else "data",
+            "connections": counts.get(ListenerCount.OPEN),
+            "accepted": counts.get(ListenerCount.ACCEPTED),
+            "refused_per_ip": counts.get(ListenerCount.REFUSED_PER_IP),
+            "throttled": counts.get(ListenerCount.THROTTLED),
+            "throttled_per_ip": counts.get(ListenerCount.THROTTLED_IP),
+            "blocked_ms": counts.get(ListenerCount.BLOCKED_NS) // 1_000_000,
+        }
+
+    def close(self) -> None:
+        for number, fd in self.fds.items():
+            os.close(fd)
+            sockets.remove_path(self.config.listeners[number])
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
