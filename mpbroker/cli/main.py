@@ -26,8 +26,10 @@ app = typer.Typer(
 topic_app = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics.")
 user_app = typer.Typer(no_args_is_help=True, help="Add, list and delete SCRAM users.")
 ctl_app = typer.Typer(no_args_is_help=True, help="Look at a running broker on this host, and steer it.")
+quota_app = typer.Typer(no_args_is_help=True, help="Set, list and delete the quotas of clients.")
 app.add_typer(topic_app, name="topic")
 app.add_typer(user_app, name="user")
+app.add_typer(quota_app, name="quota")
 app.add_typer(ctl_app, name="ctl")
 listener_app = typer.Typer(no_args_is_help=True, help="Listeners of a running broker.")
 ctl_app.add_typer(listener_app, name="listener")
@@ -225,6 +227,73 @@ def user_delete(
     from mpbroker.cli import users
 
     users.delete(Where(bootstrap, command_config), name, mechanism)
+
+
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose: a user's.")]
+ClientId = Annotated[
+    str | None,
+    typer.Option("--client-id", metavar="NAME", help="A client's; with --user of that user alone."),
+]
+Address = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="An address's.")]
+Defaults = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--default",
+        metavar="user|client-id|ip",
+        help="Everybody's who has none of their own; repeatable, and beside --user.",
+    ),
+]
+
+
+@quota_app.command("set")
+def quota_set(
+    quotas: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="QUOTA=NUMBER…",
+            help="producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate; "
+            "of addresses connection_creation_rate.",
+        ),
+    ],
+    user: User = None,
+    client_id: ClientId = None,
+    ip: Address = None,
+    default: Defaults = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+) -> None:
+    """Limit what clients may use."""
+    from mpbroker.cli import quotas as command
+
+    whom = command.Whom(user, client_id, ip, default or [])
+    command.set_quotas(Where(bootstrap, command_config), whom, quotas)
+
+
+@quota_app.command("list")
+def quota_list(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, command_config: CommandConfig = None, json: Json = False
+) -> None:
+    """All quotas that are set."""
+    from mpbroker.cli import quotas as command
+
+    command.show_list(Where(bootstrap, command_config), as_json=json)
+
+
+@quota_app.command("delete")
+def quota_delete(
+    quotas: Annotated[list[str], typer.Argument(metavar="QUOTA…")],
+    user: User = None,
+    client_id: ClientId = None,
+    ip: Address = None,
+    default: Defaults = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+) -> None:
+    """Take a limit away."""
+    from mpbroker.cli import quotas as command
+
+    whom = command.Whom(user, client_id, ip, default or [])
+    command.delete_quotas(Where(bootstrap, command_config), whom, quotas)
 
 
 @app.command()

@@ -74,7 +74,7 @@ def measure(memory: SharedMemory, version: int, batch: int, seconds: float) -> f
     images = [TopicImage("bench", TOPIC_ID, [PartitionImage(0, 0, 1)])]
     news = MetadataBase(1, "bench", 1, images)
     Metadata(BrokerConfig(), topics).apply([msgspec.msgpack.encode(news)])
-    turn = Turn(HANDLER, memory, memory.counters(HANDLER), topics)
+    turn = Turn(HANDLER, memory, memory.counters(HANDLER), topics, {})
     into, out = memory.ring(PROCESSOR, HANDLER), memory.ring(HANDLER, LOG)
     all_slots = requests(memory, version)
     groups = [b"".join(all_slots[at : at + batch]) for at in range(0, CONNECTIONS, batch)]

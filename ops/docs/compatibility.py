@@ -35,7 +35,7 @@ GetOffsetShell, DumpLogSegments on the written files).
 
 ## Not built yet
 
-Consumer groups, transactions, ACLs, quotas, retention, compaction, replication, GSSAPI and delegation tokens.
+Consumer groups, transactions, ACLs, retention, compaction, replication, GSSAPI and delegation tokens.
 A listener without certificate, users or keys is refused at start. A configuration key that is known to
 Kafka and has no effect here is named in a warning at start; an unknown one is an error. Topics take
 settings for retention and compaction, keep them and show them, but nothing is deleted or compacted yet.

@@ -1,0 +1,109 @@
+"""`mpbroker quota`: set, list and delete the quotas of users, client ids and addresses."""
+
+from typing import NamedTuple
+
+from mpbroker.cli.client import Client
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.output import print_json, print_table
+from mpbroker.cli.where import Where
+from mpbroker.client.errors import ApiFailed
+from mpbroker.protocol.messages import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
+
+TYPES = ("user", "client-id", "ip")
+
+
+class Whom(NamedTuple):
+    """Names as they were given; `defaults`: types that stand for everybody without a quota of their own."""
+
+    user: str | None
+    client_id: str | None
+    ip: str | None
+    defaults: list[str]
+
+    def entity(self) -> list[tuple[str, str | None]]:
+        names = dict(zip(TYPES, (self.user, self.client_id, self.ip), strict=True))
+        pairs: list[tuple[str, str | None]] = [
+            (kind, name) for kind, name in names.items() if name is not None
+        ]
+        for kind in dict.fromkeys(self.defaults):
+            if kind not in TYPES:
+                raise CliError(f"--default {kind}: it is one of {', '.join(TYPES)}", USAGE_ERROR)
+            if names[kind] is not None:
+                raise CliError(f"--default {kind}: a {kind} is named already", USAGE_ERROR)
+            pairs.append((kind, None))
+        if not pairs:
+            raise CliError("say whose quota: --user, --client-id, --ip or --default", USAGE_ERROR)
+        return pairs
+
+
+def set_quotas(where: Where, whom: Whom, settings: list[str]) -> None:
+    """`settings` are KEY=NUMBER."""
+    _alter(where, whom, dict(_parsed(setting) for setting in settings))
+    print(f"{_text(whom.entity())}: {', '.join(settings)}")
+
+
+def delete_quotas(where: Where, whom: Whom, keys: list[str]) -> None:
+    _alter(where, whom, dict.fromkeys(keys))
+    print(f"{_text(whom.entity())}: deleted {', '.join(keys)}")
+
+
+def show_list(where: Where, *, as_json: bool) -> None:
+    """All quotas that are set."""
+    with Client(where) as client:
+        response: DescribeClientQuotasResponse = client.cluster.ask_any(
+            DescribeClientQuotasRequest([], False)
+        )
+    if response.error_code:
+        raise ApiFailed("quotas", response.error_code, response.error_message)
+    found = [
+        (
+            {part.entity_type: part.entity_name for part in entry.entity},
+            {value.key: value.value for value in entry.values},
+        )
+        for entry in response.entries or []
+    ]
+    if as_json:
+        print_json([{"entity": entity, "quotas": quotas} for entity, quotas in found])
+        return
+    table = [
+        (_text(list(entity.items())), key, f"{value:g}" if value % 1 else f"{value:.0f}")
+        for entity, quotas in found
+        for key, value in quotas.items()
+    ]
+    if table:
+        print_table(("of", "quota", "value"), sorted(table))
+    else:
+        print("no quotas")
+
+
+def _parsed(setting: str) -> tuple[str, float]:
+    key, equals, value = (part.strip() for part in setting.partition("="))
+    try:
+        return key, float(value)
+    except ValueError:
+        wrong = "this is not KEY=NUMBER" if equals and key else "this is not KEY=VALUE"
+        raise CliError(f"{setting}: {wrong}", USAGE_ERROR) from None
+
+
+def _alter(where: Where, whom: Whom, changes: dict[str, float] | dict[str, None]) -> None:
+    entity = [AlterClientQuotasRequest.EntityData(kind, name) for kind, name in whom.entity()]
+    ops = [
+        AlterClientQuotasRequest.OpData(key, 0.0 if value is None else value, value is None)
+        for key, value in changes.items()
+    ]
+    with Client(where) as client:
+        response: AlterClientQuotasResponse = client.cluster.ask_any(
+            AlterClientQuotasRequest([AlterClientQuotasRequest.EntryData(entity, ops)])
+        )
+    (result,) = response.entries
+    if result.error_code:
+        raise ApiFailed(_text(whom.entity()), result.error_code, result.error_message)
+
+
+def _text(entity: list[tuple[str, str | None]]) -> str:
+    return ", ".join(f"default {kind}" if name is None else f"{kind} '{name}'" for kind, name in entity)

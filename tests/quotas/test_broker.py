@@ -1,0 +1,123 @@
+"""Quotas of a whole broker: by our own command, and when the processes that measure them die."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from ops.bench.brokers import ROOT, Broker, Mpbroker
+from tests.clients.conftest import create_topic, stop_cleanly
+from tests.clients.test_quotas import alter, assert_pause, described, produced
+from tests.clients.tools import eventually
+
+
+@pytest.fixture(name="broker", scope="module")
+def _broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    running = Mpbroker(tmp_path_factory.mktemp("quotas"))
+    try:
+        running.start()
+        yield running
+        stop_cleanly(running)
+    finally:
+        running.kill()
+
+
+def command(broker: Broker, *arguments: str, code: int = 0) -> str:
+    environment = {**os.environ, "MPBROKER_BOOTSTRAP_SERVER": broker.bootstrap, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "mpbroker", "quota", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == code, done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def test_the_command(broker: Broker) -> None:
+    assert command(broker, "list") == "no quotas\n"
+    said = command(broker, "set", "producer_byte_rate=1048576", "request_percentage=12.5", "--user", "alice")
+    assert said == "user 'alice': producer_byte_rate=1048576, request_percentage=12.5\n"
+    command(broker, "set", "consumer_byte_rate=2048", "--user", "alice", "--default", "client-id")
+    command(broker, "set", "connection_creation_rate=500", "--default", "ip")
+    assert described(broker) == {
+        frozenset({("user", "alice")}): {"producer_byte_rate": 1048576.0, "request_percentage": 12.5},
+        frozenset({("user", "alice"), ("client-id", None)}): {"consumer_byte_rate": 2048.0},
+        frozenset({("ip", None)}): {"connection_creation_rate": 500.0},
+    }
+    table = command(broker, "list")
+    assert "user 'alice'" in table
+    assert "1048576" in table
+    assert "12.5" in table
+    assert {"entity": {"ip": None}, "quotas": {"connection_creation_rate": 500.0}} in json.loads(
+        command(broker, "list", "--json")
+    )
+    command(broker, "delete", "producer_byte_rate", "request_percentage", "--user", "alice")
+    command(broker, "delete", "consumer_byte_rate", "--user", "alice", "--default", "client-id")
+    command(broker, "delete", "connection_creation_rate", "--default", "ip")
+    assert command(broker, "list") == "no quotas\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("set", "producer_byte_rate=1"), 2, "say whose quota"),
+        (("set", "producer_byte_rate", "--user", "a"), 2, "not KEY=VALUE"),
+        (("set", "producer_byte_rate=fast", "--user", "a"), 2, "not KEY=NUMBER"),
+        (("set", "producer_byte_rate=1", "--default", "group"), 2, "one of user, client-id, ip"),
+        (("set", "producer_byte_rate=1", "--user", "a", "--default", "user"), 2, "named already"),
+        (("set", "producer_byte_rate=0", "--user", "a"), 1, "must be greater than 0"),
+        (("set", "speed=1", "--user", "a"), 1, "Invalid configuration key speed"),
+    ],
+)
+def test_what_the_command_refuses(broker: Broker, arguments: tuple[str, ...], code: int, said: str) -> None:
+    assert said in command(broker, *arguments, code=code)
+
+
+def titled(broker: Broker, role: str) -> set[int]:
+    """Process ids of a role."""
+    found = set()
+    for member in broker.tree().members():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if " ".join(member.cmdline()).startswith(f"mpbroker: {role}"):
+                found.add(member.pid)
+    return found
+
+
+def is_served(broker: Broker, topic: str) -> bool:
+    """By a client that has no quota."""
+    try:
+        return produced(broker, "probe", topic, 10)[1] == 0
+    except (AssertionError, ConnectionError):
+        return False
+
+
+@pytest.mark.parametrize("role", ["handler 0", "handler 1", "coordinator", "log"])
+def test_budgets_outlive_every_process(broker: Broker, role: str) -> None:
+    """What was used before the death is still paid for after it, and the quotas are still there."""
+    topic, client = f"deaths-{role.replace(' ', '-')}", f"client-{role}"
+    create_topic(broker.bootstrap, topic, 1)
+    alter(broker, [("client-id", client)], producer_byte_rate=1000.0)
+    began = time.monotonic()
+    used = sum(produced(broker, client, topic, 8000)[0] for _ in range(4))
+    (victim,) = titled(broker, role)
+    os.kill(victim, signal.SIGKILL)
+    eventually(lambda: titled(broker, role) not in (set(), {victim}), f"a new {role}")
+    eventually(lambda: is_served(broker, topic), "somebody is served")
+    for _ in range(2):
+        size, throttle_ms = produced(broker, client, topic, 8000)
+        used += size
+        assert_pause(throttle_ms, used, 1000.0, began)
+    alter(broker, [("client-id", client)], producer_byte_rate=None)
