@@ -7,7 +7,7 @@ it wants to know). The channel's place is not given to another connection while 
 handler reads the entry of a request it holds without waiting; it still compares the connection id.
 
     0     connection       never reused; 0 while the entry is being made: stored last
-    8     revision         grows with each change: what was derived from an entry is good for (connection, revision)
+    8     revision         grows with each change and connection, never falls: what was derived from an entry is good for both
     16    expires_ns       CLOCK_MONOTONIC; from then on the client must authenticate anew. 0: never
     24    flags            SessionFlag
     28    listener         number in the configuration's order

@@ -7,7 +7,7 @@ from mpbroker.ipc.session cimport (
     CIPHER_BYTES, HOST_BYTES, MECHANISM_BYTES, PRINCIPAL_BYTES, SESSION_BYTES, SOFTWARE_BYTES, TLS_VERSION_BYTES,
     SecurityProtocol, SessionEntry, SessionFlag,
 )
-from shm.atomics cimport load_acquire, store_release
+from shm.atomics cimport fence_acquire, fence_release, load_acquire, load_relaxed, store_relaxed, store_release
 
 cdef extern from *:
     """
@@ -48,6 +48,9 @@ BYTES_EACH = SESSION_BYTES
 PRINCIPAL_BYTES_MAX = PRINCIPAL_BYTES - 1
 ANONYMOUS = "User:ANONYMOUS"
 UNKNOWN_SOFTWARE = "unknown"
+# Connection and revision: what says whether the rest is whole.
+cdef enum:
+    UNCHANGED_BYTES = 16
 # The part of a connection's running number that its text shows, as Kafka's.
 INDEX_MASK = 0x7FFFFFFF
 
@@ -82,6 +85,13 @@ cdef _put(char *to, size_t room, str what, str text):
         raise ValueError(f"the {what} of a connection holds a zero byte: {text[:64]!r}")
     memset(to, 0, room)
     memcpy(to, <const char *>data, len(data))
+
+
+cdef void begin_change(SessionEntry *entry) noexcept:
+    """Nobody takes the entry for whole from here on, until its connection is stored again."""
+    store_relaxed(&entry.connection, 0)
+    store_relaxed(&entry.revision, entry.revision + 1)
+    fence_release()
 
 
 cdef class Session:
@@ -208,18 +218,24 @@ cdef class Sessions:
 
     def of(self, uint32_t channel, uint64_t connection) -> Session:
         """The session of a connection of which the caller holds a request. Raises SessionGone."""
-        cdef SessionEntry *entry = self._entry_of(channel, connection)
+        cdef SessionEntry *entry = self._entry(channel)
+        # Before the connection, and apart from the copy: whose end may be read before its beginning.
+        cdef uint64_t revision = load_acquire(&entry.revision)
         cdef Session session = Session.__new__(Session)
-        memcpy(&session.entry, entry, sizeof(SessionEntry))
-        # Again: whoever asks without holding a request must not get a mixture.
         self._entry_of(channel, connection)
+        memcpy(&session.entry, entry, sizeof(SessionEntry))
+        # Whoever asks without holding a request must not get a mixture.
+        fence_acquire()
+        self._entry_of(channel, connection)
+        if load_relaxed(&entry.revision) != revision:
+            raise SessionGone(f"channel {channel} of connection {connection:#x} is just being changed")
         return session
 
     def open(self, uint32_t channel, uint64_t connection, int fd, int processor, int listener, int protocol, bint privileged):
         """Processor: a connection begins, nobody has authenticated. Raises OSError when the client has gone already."""
         cdef SessionEntry *entry = self._entry(channel)
-        store_release(&entry.connection, 0)
-        memset(<char *>entry + sizeof(uint64_t), 0, sizeof(SessionEntry) - sizeof(uint64_t))
+        begin_change(entry)
+        memset(<char *>entry + UNCHANGED_BYTES, 0, sizeof(SessionEntry) - UNCHANGED_BYTES)
         if session_address(fd, 1, entry.peer_host, HOST_BYTES, &entry.peer_port):
             raise OSError(errno, f"getpeername: {os.strerror(errno)}")
         if session_address(fd, 0, entry.local_host, HOST_BYTES, &entry.local_port):
@@ -251,7 +267,6 @@ cdef class Sessions:
             _put(changed.tls_version, TLS_VERSION_BYTES, "TLS version", tls_version)
         if expires_ns is not None:
             changed.expires_ns = expires_ns
-        changed.revision += 1
-        store_release(&entry.connection, 0)
-        memcpy(<char *>entry + sizeof(uint64_t), <char *>&changed + sizeof(uint64_t), sizeof(SessionEntry) - sizeof(uint64_t))
+        begin_change(entry)
+        memcpy(<char *>entry + UNCHANGED_BYTES, <char *>&changed + UNCHANGED_BYTES, sizeof(SessionEntry) - UNCHANGED_BYTES)
         store_release(&entry.connection, connection)

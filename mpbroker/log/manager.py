@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
 
@@ -115,6 +115,16 @@ class LogManager:
 
     def ensure(self, topic: EnsureTopic) -> EnsuredTopic:
         """Opens or creates the partitions, or brings open ones up to date."""
+        steps = self.ensuring(topic)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                ensured: EnsuredTopic = end.value
+                return ensured
+
+    def ensuring(self, topic: EnsureTopic) -> Generator[None, None, EnsuredTopic]:
+        """`ensure` in steps, one per partition to be opened: in between the log goes on appending."""
         try:
             config = resolve(self.config, topic.configs)
         except TopicConfigError as problem:
@@ -124,6 +134,7 @@ class LogManager:
             return EnsuredTopic(topic.topic_id, failed)
         done = []
         for number in topic.partitions:
+            is_open = (topic.topic_id, number) in self.slot_of
             try:
                 log = self._ensure_partition(topic, number, config)
                 error, message = self._offline_error(log)
@@ -135,6 +146,8 @@ class LogManager:
                 log = self._offline(topic, number, config)
                 slot, generation = log.state.table_slot, log.state.generation
                 done.append(EnsuredPartition(number, slot, generation, KAFKA_STORAGE_ERROR, str(failure)))
+            if not is_open:
+                yield
         return EnsuredTopic(topic.topic_id, done)
 
     def _offline_error(self, log: PartitionLog) -> tuple[int, str | None]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections import deque
+from collections.abc import Generator
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
@@ -58,6 +60,8 @@ class LogProcess:
         self.rings: dict[int, list[Ring]] = {}
         self._answer_bytes: dict[int, int] = {}
         self._fence_tails: list[int] | None = None
+        # Topics whose partitions are being opened, one by one; the first one goes first.
+        self._ensuring: deque[tuple[Call, Generator[None, None, calls.EnsuredTopic]]] = deque()
         now = time.monotonic()
         self._next_no_room = now
         self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
@@ -92,7 +96,8 @@ class LogProcess:
             self._obey_fence()
             if self.context.must_stop() and (self._fence_tails is None or self.context.orphaned):
                 return self._stop()
-            self.work(MAX_SLEEP_MS)
+            self.work(0 if self._ensuring else MAX_SLEEP_MS)
+            self.ensure_on()
             self._keep_house()
 
     def work(self, timeout_ms: int) -> None:
@@ -189,6 +194,9 @@ class LogProcess:
         if not arena.check(call.block, call.generation):
             return
         message = calls.decode(arena.view(call.block, call.length))
+        if isinstance(message, calls.EnsureTopic):
+            self._ensuring.append((call, self.manager.ensuring(message)))
+            return
         try:
             answer = self._answer_to(message)
         except OSError as error:
@@ -196,11 +204,26 @@ class LogProcess:
             answer = calls.Failed(UNKNOWN_SERVER_ERROR, str(error))
         self._send_answer(call, calls.encode(answer))
 
+    def ensure_on(self) -> bool:
+        """Opens one partition: that takes some syncs, and producers wait for the round after it."""
+        if not self._ensuring:
+            return False
+        call, steps = self._ensuring[0]
+        answer: calls.Message
+        try:
+            next(steps)
+            return True
+        except StopIteration as end:
+            answer = end.value
+        except OSError as error:
+            self.context.log.error("a topic cannot be opened: %s", error)
+            answer = calls.Failed(UNKNOWN_SERVER_ERROR, str(error))
+        self._ensuring.popleft()
+        self.say("running")
+        self._send_answer(call, calls.encode(answer))
+        return True
+
     def _answer_to(self, message: calls.Message) -> calls.Message:
-        if isinstance(message, calls.EnsureTopic):
-            ensured = self.manager.ensure(message)
-            self.say("running")
-            return ensured
         if isinstance(message, calls.RemoveTopic):
             self.manager.remove(message.name, message.topic_id)
             return calls.RemovedTopic(message.topic_id)
@@ -249,6 +272,8 @@ class LogProcess:
     def _finish_fence(self, fence: Fence) -> None:
         self._fence_tails = None
         self.turn.stop_listening(fence.role)
+        # A successor asks again for what it needs.
+        self._ensuring = deque(entry for entry in self._ensuring if entry[0].owner != fence.role)
         for block in self.arena.lent_to(fence.role):
             self._free_answer(block, self.arena.generation(block))
         self.context.counters.add(Counter.COUNT_FENCES)

@@ -21,6 +21,7 @@ from mpbroker.log.log_dir import lock_log_dirs
 from mpbroker.log.reader import Bound, PartitionReader
 from mpbroker.records.iterate import iterate_batches
 from tests.log.rig import TOPIC_ID, Rig, ensure
+from tests.log.test_turn import settle
 
 Target = tuple[int, int, int]
 
@@ -180,7 +181,7 @@ def test_a_checkpoint_that_finds_no_room_is_written_again_and_takes_nothing_offl
     r = rig()
     process = r.in_process()
     r.call(ensure(1))
-    process.work(0)
+    settle(process)
     answer = r.take_answer()
     assert isinstance(answer, calls.EnsuredTopic)
     r.job([((answer.partitions[0].slot, answer.partitions[0].slot_generation, 5), batch())])
@@ -204,11 +205,38 @@ def test_a_checkpoint_that_finds_no_room_is_written_again_and_takes_nothing_offl
     process.turn.close()
 
 
+def test_producers_go_on_while_a_large_topic_is_opened(
+    rig: Callable[..., Rig], batch: Callable[..., bytearray]
+) -> None:
+    """A partition per round: what is produced meanwhile is answered before the last one is open."""
+    r = rig()
+    process = r.in_process()
+    r.call(ensure(1))
+    settle(process)
+    answer = r.take_answer()
+    assert isinstance(answer, calls.EnsuredTopic)
+    r.call(calls.EnsureTopic("large", bytes(16 * [7]), list(range(20))))
+    process.work(0)
+    steps = 0
+    while process.ensure_on():
+        steps += 1
+        r.job([((answer.partitions[0].slot, answer.partitions[0].slot_generation, 5), batch())], acks=1)
+        process.work(0)
+        if steps < 20:
+            assert r.replies()
+            assert r.take_answer() is None
+    opened = r.take_answer()
+    assert isinstance(opened, calls.EnsuredTopic)
+    assert len(opened.partitions) == 20
+    process.helper.close()
+    process.turn.close()
+
+
 def test_a_deleted_topics_files_may_be_gone_already(rig: Callable[..., Rig]) -> None:
     r = rig()
     process = r.in_process()
     r.call(ensure(1))
-    process.work(0)
+    settle(process)
     process.manager.remove("t", TOPIC_ID)
     (gone,) = r.directory.glob("t-0.*")
     shutil.rmtree(gone)

@@ -46,7 +46,7 @@ class Broker:
 
 def settle(process: LogProcess) -> None:
     process.work(0)
-    while not process.turn.is_settled:
+    while process.ensure_on() or not process.turn.is_settled:
         process.work(5)
 
 

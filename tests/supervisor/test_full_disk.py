@@ -1,0 +1,89 @@
+"""A file system that is really full: a small tmpfs, in a mount namespace of the broker's own."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from ops.bench import frames, scenarios
+from ops.bench.brokers import MPBROKER_COMMAND, Mpbroker
+from tests.clients.conftest import stop_cleanly
+from tests.clients.tools import eventually
+
+KAFKA_STORAGE_ERROR = 56
+VALUE_BYTES = 100_000
+SIZE = "24m"
+OWN_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
+# What `exec "$@"` runs sees the mount; when it ends, so does the mount.
+ON_TMPFS = f"sh -c 'mount -t tmpfs -o size={SIZE} tmpfs {{log_dir}} && exec \"$@\"' sh"
+
+
+@pytest.fixture(params=["group", "os"])
+def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mpbroker]:
+    tried = subprocess.run([*OWN_NAMESPACE, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"this machine gives no mount namespace: {tried.stderr.strip()}")
+    broker = Mpbroker(
+        tmp_path / "small",
+        template=f"{' '.join(OWN_NAMESPACE)} {ON_TMPFS} {MPBROKER_COMMAND}",
+        flags=[
+            flag
+            for setting in (
+                f"log.flush.policy={request.param}",
+                "log.segment.bytes=1048576",
+                "log.segment.delete.delay.ms=0",
+            )
+            for flag in ("-o", setting)
+        ],
+    )
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+def produce(broker: Mpbroker, topic: str, most: int) -> int:
+    """How many of the records were acknowledged before one was refused."""
+    request = frames.produce(topic, records=1, value_bytes=VALUE_BYTES)
+    with frames.connected(broker.address) as connection:
+        for number in range(most):
+            error, _ = frames.exchange(connection, request)
+            if error:
+                assert error == KAFKA_STORAGE_ERROR
+                return number
+    return most
+
+
+def read(broker: Mpbroker, topic: str, last: int) -> list[int]:
+    """The offsets of all records up to that one, which is read."""
+    consumer = Consumer(
+        {"bootstrap.servers": "{}:{}".format(*broker.address), "group.id": "g", "log_level": 0}
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    offsets: list[int] = []
+    while not offsets or offsets[-1] < last:
+        message = consumer.poll(10)
+        assert message is not None, offsets
+        assert message.error() is None, message.error()
+        offsets.append(message.offset())
+    consumer.close()
+    return offsets
+
+
+def test_a_full_disk_refuses_produces_loses_nothing_and_recovers_by_itself(small: Mpbroker) -> None:
+    scenarios.create_topic(small, "ballast")
+    scenarios.create_topic(small, "kept")
+    assert produce(small, "ballast", 80) == 80
+    acked = produce(small, "kept", 1000)
+    assert 0 < acked < 1000
+    assert "is refused until there is room" in small.output()
+    # One record was there since the topic was made.
+    assert read(small, "kept", acked) == list(range(acked + 1))
+    assert produce(small, "kept", 1) == 0
+    scenarios.delete_topic(small, "ballast")
+    eventually(lambda: produce(small, "kept", 1) == 1, "a produce succeeds when there is room again")
+    assert read(small, "kept", acked + 1) == list(range(acked + 2))
+    stop_cleanly(small)
