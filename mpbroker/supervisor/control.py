@@ -1,8 +1,8 @@
-"""The supervisor's Unix socket: status and resize, answered even when the data plane is jammed.
+"""The supervisor's Unix socket, answered even when the data plane is jammed.
 
-SOCK_SEQPACKET, one JSON message each way: {"command": "status"} or {"command": "resize", "handlers": N,
-"processors": N}; the answer is the command's result, or {"error": text}. Mode 0600: only the broker's user
-may steer it.
+SOCK_SEQPACKET, one JSON message each way, such as {"command": "status"}, {"command": "resize", "handlers": N}
+or {"command": "listener-add", "listener": "NAME://host:port"}; the answer is the command's result, or
+{"error": text}. Mode 0600: only the broker's user may steer it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from mpbroker.ipc.pointer import CONTROL_NAME
 from mpbroker.ipc.process import FatalError
 
 MESSAGE_BYTES_MAX = 1 << 20
+# Who asks nothing for longest is forgotten when more come.
+CLIENTS_MAX = 64
 
 
 class Command(msgspec.Struct):
@@ -54,9 +56,19 @@ class Later:
 
 
 class ControlSocket:
-    """`serve(command)` returns what is answered; FatalError and ValueError become error answers."""
+    """`serve(command)` returns what is answered; FatalError and ValueError become error answers. `watch` and
+    `unwatch` are the tree's.
+    """
 
-    def __init__(self, directory: Path, serve: Callable[[Command], Answer | Later]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        serve: Callable[[Command], Answer | Later],
+        watch: Callable[[int, Callable[[], None]], None],
+        unwatch: Callable[[int], None],
+    ) -> None:
+        self.watch, self.unwatch = watch, unwatch
+        self.asking: dict[int, socket.socket] = {}  # connected, and silent up to now
         self.path = directory / CONTROL_NAME
         self.serve = serve
         self.path.unlink(missing_ok=True)
@@ -73,19 +85,32 @@ class ControlSocket:
         return self.sock.fileno()
 
     def accept(self) -> None:
-        """Answers one client, who gets a moment and no more: the supervisor has other things to do."""
+        """Takes one client; what it asks is answered when it has asked, and nobody waits for that."""
         try:
             connection, _ = self.sock.accept()
         except BlockingIOError:
             return
+        connection.setblocking(False)
+        self.asking[connection.fileno()] = connection
+        if len(self.asking) > CLIENTS_MAX:
+            self._forget(next(iter(self.asking)))
+        self.watch(connection.fileno(), partial(self._read, connection))
+
+    def _read(self, connection: socket.socket) -> None:
+        self._forget(connection.fileno(), keep=True)
         with contextlib.suppress(OSError):
-            connection.settimeout(1.0)
             answer = self._answer(connection.recv(MESSAGE_BYTES_MAX))
             if isinstance(answer, Later):
                 answer.send_with(partial(self._send, connection))
                 return
             self._send(connection, answer)
         connection.close()
+
+    def _forget(self, fd: int, *, keep: bool = False) -> None:
+        connection = self.asking.pop(fd)
+        self.unwatch(fd)
+        if not keep:
+            connection.close()
 
     def _send(self, connection: socket.socket, answer: Answer) -> None:
         with connection, contextlib.suppress(OSError):
@@ -98,5 +123,7 @@ class ControlSocket:
             return {"error": str(error)}
 
     def close(self) -> None:
+        for connection in self.asking.values():
+            connection.close()
         self.sock.close()
         self.path.unlink(missing_ok=True)

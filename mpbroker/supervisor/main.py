@@ -111,7 +111,7 @@ class Broker:
     def run(self) -> int:
         started = time.monotonic()
         wakeup = self._install_signals()
-        control = ControlSocket(self.directory, self._serve)
+        control = ControlSocket(self.directory, self._serve, self.tree.watch, self.tree.unwatch)
         for key in HOT_APIS:
             codec.prepare(key)
         gc.collect()
@@ -131,6 +131,9 @@ class Broker:
             if str(stop):
                 log.error("%s", stop)
             self.tree.kill_all()
+        except FatalError:
+            self.tree.kill_all()
+            raise
         finally:
             control.close()
             runtime_dir.remove_pointers(self.config)
@@ -162,7 +165,12 @@ class Broker:
         for child in workers:
             tree.await_serving(child)
         # Whoever is answered by the broker must find it in its log directories, too.
-        runtime_dir.write_pointers(self.config, self.directory)
+        try:
+            runtime_dir.write_pointers(self.config, self.directory)
+        except OSError as error:
+            raise FatalError(
+                f"cannot write {error.filename}: {error.strerror}. Make room in the log directories"
+            ) from error
         for role in self.listeners.acceptors:
             tree.start(self.listeners.acceptor(role))
             if not tree.children[role].serves:

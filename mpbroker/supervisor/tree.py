@@ -75,6 +75,10 @@ class Tree:
         self._callbacks[fd] = callback
         self.poll.register(fd, select.EPOLLIN)
 
+    def unwatch(self, fd: int) -> None:
+        del self._callbacks[fd]
+        self.poll.unregister(fd)
+
     def step(self, timeout_ms: int = TICK_MS) -> None:
         """Waits for something to happen and looks after it. Raises BrokerStops."""
         self._wait(timeout_ms, self._something_to_do)
@@ -97,7 +101,7 @@ class Tree:
                 self.bell.drain()
             elif fd in self._callbacks:
                 self._callbacks[fd]()
-            else:
+            elif any(child.pidfd == fd for child in self.children.values()):
                 self._reap(fd)
         if self._tick.is_over():
             self._tick.renew()

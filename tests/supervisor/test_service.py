@@ -61,6 +61,7 @@ def test_ready_means_that_the_ports_answer(directory: Path, abstract: bool) -> N
         assert frames.PRODUCE in frames.advertised_apis(manager.service.address, timeout_s=TIMEOUT_S)
         assert f"STATUS=Serving on PLAINTEXT://{manager.service.bootstrap}" in told
         assert "STOPPING=1" not in told
+        assert "EXTEND_TIMEOUT_USEC=60000000" in told, "however long the log recovers"
 
         manager.process.terminate()
         manager.told_until("STOPPING=1")

@@ -1,0 +1,500 @@
+"""Listeners, acceptors and connection limits of a whole broker, over real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from mpbroker.cli.control import ControlClient
+from mpbroker.cli.errors import CliError
+from ops.bench import frames
+from ops.bench.brokers import HOST, BrokerError, Mpbroker
+from tests.clients.tools import eventually
+
+TIMEOUT_S = 20.0
+CONTROL_WITHIN_S = 0.1
+Start = Callable[..., Mpbroker]
+# Metadata v1 of no topic: the answer names the broker's address.
+METADATA = frames.Request(frames._frame(3, 1, b"\0\0\0\0"), 8)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with contextlib.ExitStack() as stack:
+
+        def begin(*flags: str) -> Mpbroker:
+            """PORT in a flag is the port that the broker is expected at."""
+            made = Mpbroker(tmp_path)
+            made.flags = [flag.replace("PORT", str(made.port)) for flag in flags]
+            stack.callback(made.kill)
+            made.start()
+            eventually(lambda: listener(made)["connections"] == 0, "the look whether it is ready is over")
+            return made
+
+        yield begin
+
+
+# What a service manager does: descriptor 3, and variables that name it and this process.
+ACTIVATE = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1", LISTEN_FDNAMES="plaintext")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def options(**settings: str | int) -> list[str]:
+    """max_connections=1 -> -o max.connections=1."""
+    return [word for key, value in settings.items() for word in ("-o", f"{key.replace('_', '.')}={value}")]
+
+
+def control(broker: Mpbroker) -> ControlClient:
+    return ControlClient(broker.runtime_dir)
+
+
+def listener(broker: Mpbroker, name: str = "PLAINTEXT") -> dict[str, Any]:
+    (found,) = [
+        one
+        for one in control(broker).call("listeners")["listeners"]
+        if one["listener"].startswith(f"{name}://")
+    ]
+    return dict(found)
+
+
+def port_of(broker: Mpbroker, name: str) -> int:
+    return int(listener(broker, name)["listener"].rpartition(":")[2])
+
+
+def connect(broker: Mpbroker, port: int | None = None) -> socket.socket:
+    return socket.create_connection((HOST, port or broker.port), timeout=TIMEOUT_S)
+
+
+def is_answered(client: socket.socket, within_s: float = TIMEOUT_S) -> bool:
+    """Whether an ApiVersions request gets its answer; False when none comes in time."""
+    client.settimeout(within_s)
+    try:
+        frames.exchange(client, frames.api_versions())
+    except TimeoutError:
+        return False
+    return True
+
+
+def hears(client: socket.socket, within_s: float) -> bool:
+    client.settimeout(within_s)
+    try:
+        client.recv(1, socket.MSG_PEEK)
+    except TimeoutError:
+        return False
+    return True
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Whether the broker closes it, without a byte."""
+    client.settimeout(TIMEOUT_S)
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def processes(broker: Mpbroker, title: str) -> list[psutil.Process]:
+    names = {each["name"]: each["pid"] for each in control(broker).call("status")["processes"]}
+    found = []
+    for name, pid in names.items():
+        if name.startswith(title) and pid:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.append(psutil.Process(pid))
+    return found
+
+
+def kill_and_await(broker: Mpbroker, victim: str, meanwhile: Callable[[], None]) -> None:
+    (process,) = processes(broker, victim)
+    process.kill()
+    meanwhile()
+    eventually(lambda: process.pid not in [p.pid for p in processes(broker, victim)], f"{victim} has gone")
+    eventually(lambda: processes(broker, victim) != [], f"{victim} is back")
+
+
+# ---- limits
+
+
+def test_an_address_has_so_many_connections_and_no_more(start: Start) -> None:
+    broker = start(*options(max_connections_per_ip=3))
+    clients = [connect(broker) for _ in range(3)]
+    assert all(is_answered(client) for client in clients)
+    with connect(broker) as refused:
+        assert is_closed(refused)
+    assert "a connection of 127.0.0.1 on PLAINTEXT was refused: it has 3 already" in broker.output()
+    clients.pop().close()
+    eventually(lambda: listener(broker)["connections"] == 2, "the end is counted")
+    with connect(broker) as another:
+        assert is_answered(another)
+    assert listener(broker)["refused_per_ip"] == 1
+
+
+def test_an_address_with_a_limit_of_its_own(start: Start) -> None:
+    broker = start(*options(max_connections_per_ip=0, max_connections_per_ip_overrides="localhost:1"))
+    with connect(broker) as first, connect(broker) as second:
+        assert is_answered(first)
+        assert is_closed(second)
+
+
+def test_who_finds_no_slot_waits_and_is_served_when_there_is_one(start: Start) -> None:
+    broker = start(*options(max_connections=1))
+    first, second = connect(broker), connect(broker)
+    assert is_answered(first)
+    second.sendall(frames.api_versions().frame)
+    assert not hears(second, within_s=0.3), "it is neither served nor closed"
+    first.close()
+    assert hears(second, within_s=TIMEOUT_S)
+    assert listener(broker)["blocked_ms"] >= 200
+    second.close()
+
+
+def test_the_brokers_own_listener_gets_in_and_the_idlest_of_the_others_goes(start: Start) -> None:
+    broker = start(
+        "--listeners",
+        f"PLAINTEXT://{HOST}:PORT,INSIDE://{HOST}:0",
+        "-o",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT",
+        *options(inter_broker_listener_name="INSIDE", max_connections=2),
+    )
+    idle, busy = connect(broker), connect(broker)
+    assert is_answered(idle)
+    assert is_answered(busy)
+    with connect(broker, port_of(broker, "INSIDE")) as inside:
+        assert is_answered(inside)
+        assert is_closed(idle)
+        assert is_answered(busy)
+    assert "the least recently active, to make room for another (max.connections)" in broker.output()
+    busy.close()
+
+
+def test_a_listener_has_its_own_limit_and_the_others_go_on(start: Start) -> None:
+    broker = start(
+        "--listeners",
+        f"PLAINTEXT://{HOST}:PORT,SMALL://{HOST}:0",
+        "-o",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SMALL:PLAINTEXT",
+        "-o",
+        "listener.name.small.max.connections=1",
+    )
+    small = port_of(broker, "SMALL")
+    with connect(broker, small) as first, connect(broker, small) as second:
+        assert is_answered(first)
+        assert not is_answered(second, within_s=0.3)
+        for _ in range(5):
+            with connect(broker) as other:
+                assert is_answered(other)
+
+
+def test_what_comes_too_fast_waits(start: Start) -> None:
+    broker = start(*options(max_connection_creation_rate=1, quota_window_num=2))
+    begun = time.monotonic()
+    for _ in range(3):
+        with connect(broker) as client:
+            assert is_answered(client)
+    assert time.monotonic() - begun > 0.5
+    assert listener(broker)["throttled"] >= 1
+
+
+def test_counts_are_reality_after_kills_under_churn(start: Start) -> None:
+    """Processors and the acceptor are killed while clients come and go; what is open then is counted."""
+    broker = start("--processors", "2", *options(max_connections_per_ip=400))
+    kept: list[socket.socket] = []
+    for victim in ("processor 0", "acceptor", "processor 1", "acceptor", "processor 0"):
+        for _ in range(60):
+            kept.append(connect(broker))
+            if len(kept) % 3 == 0:
+                kept.pop(0).close()
+        kill_and_await(broker, victim, lambda: kept.extend(connect(broker) for _ in range(20)))
+    alive = []
+    for client in kept:
+        with contextlib.suppress(OSError):
+            if is_answered(client, within_s=5):
+                alive.append(client)
+    assert alive
+    eventually(lambda: listener(broker)["connections"] == len(alive), f"{len(alive)} are counted")
+    held = sum(
+        connection.status == psutil.CONN_ESTABLISHED and connection.laddr.port == broker.port
+        for process in processes(broker, "processor")
+        for connection in process.net_connections("tcp")
+    )
+    assert held == len(alive)
+    for client in kept:
+        client.close()
+    eventually(lambda: listener(broker)["connections"] == 0, "nothing is left")
+
+
+# ---- the acceptor
+
+
+def test_a_dead_acceptor_loses_nobody_in_the_backlog(start: Start) -> None:
+    broker = start()
+    (acceptor,) = processes(broker, "acceptor")
+    acceptor.suspend()
+    clients = [connect(broker) for _ in range(20)]
+    acceptor.kill()
+    assert all(is_answered(client) for client in clients)
+    for client in clients:
+        client.close()
+
+
+def test_an_acceptor_without_descriptors_rests_says_so_and_goes_on(start: Start) -> None:
+    broker = start()
+    (acceptor,) = processes(broker, "acceptor")
+    before = acceptor.rlimit(resource.RLIMIT_NOFILE)
+    used = {int(entry.name) for entry in Path(f"/proc/{acceptor.pid}/fd").iterdir()}
+    lowest_free = min(set(range(len(used) + 1)) - used)
+    acceptor.rlimit(resource.RLIMIT_NOFILE, (lowest_free, before[1]))
+    client = connect(broker)
+    eventually(
+        lambda: f"cannot accept on PLAINTEXT://{broker.bootstrap}: Too many open files" in broker.output(),
+        "the acceptor says why it rests",
+    )
+    acceptor.rlimit(resource.RLIMIT_NOFILE, before)
+    assert is_answered(client)
+    assert processes(broker, "acceptor")[0].pid == acceptor.pid
+    client.close()
+
+
+def test_an_acceptor_that_cannot_start_fails_the_start(start: Start) -> None:
+    with pytest.raises(BrokerError, match="exited with 1 at start") as failure:
+        start(*options(max_connections_per_ip_overrides="no.such.host.invalid:1"))
+    assert "host 'no.such.host.invalid' cannot be resolved" in str(failure.value)
+
+
+def test_stopping_does_not_hang_on_an_acceptor_that_waits(start: Start) -> None:
+    """One connection has no slot, more wait in the backlog."""
+    broker = start(*options(max_connections=1))
+    clients = [connect(broker) for _ in range(5)]
+    assert is_answered(clients[0])
+    assert broker.stop() == 0
+    assert "ERROR" not in broker.output()
+    for client in clients:
+        client.close()
+
+
+def test_stopping_does_not_hang_on_a_full_queue(start: Start) -> None:
+    broker = start("--processors", "1")
+    (processor,) = processes(broker, "processor")
+    processor.suspend()
+    before = listener(broker)["accepted"]
+    clients = [connect(broker) for _ in range(40)]
+    eventually(lambda: listener(broker)["accepted"] >= before + 20, "the queue of the processor is full")
+    assert listener(broker)["accepted"] == before + 20
+    assert broker.process is not None
+    broker.process.terminate()
+    eventually(lambda: "stopping: SIGTERM" in broker.output(), "it hears of the stop")
+    processor.resume()
+    assert broker.process.wait(TIMEOUT_S) == 0
+    for client in clients:
+        client.close()
+
+
+# ---- listeners
+
+
+def test_listeners_come_and_go_while_the_broker_runs(start: Start) -> None:
+    broker = start()
+    with connect(broker) as resident:
+        assert is_answered(resident)
+        added = control(broker).call(
+            "listener-add",
+            listener=f"MORE://{HOST}:0",
+            protocol="PLAINTEXT",
+            advertised="kafka.example:19092",
+        )
+        port = int(added["listener"].rpartition(":")[2])
+        assert listener(broker, "MORE")["advertised"] == "MORE://kafka.example:19092"
+        with connect(broker, port) as visitor:
+            assert is_answered(visitor)
+            assert b"kafka.example" in frames.exchange(visitor, METADATA)[1]
+            assert b"kafka.example" not in frames.exchange(resident, METADATA)[1]
+            processes(broker, "acceptor")[0].kill()
+            with connect(broker, port) as late:
+                assert is_answered(late), "a successor serves it too"
+            control(broker).call("listener-remove", listener="more")
+            assert is_closed(visitor)
+        with pytest.raises(ConnectionRefusedError):
+            connect(broker, port)
+        assert is_answered(resident)
+        control(broker).call("listener-add", listener=f"MORE://{HOST}:{port}")
+        with connect(broker, port) as again:
+            assert is_answered(again)
+
+
+REFUSED = [
+    ("listener-add", {"listener": f"PLAINTEXT://{HOST}:0"}, "must have a different name"),
+    ("listener-add", {"listener": f"NEW://{HOST}:0"}, "has no security protocol"),
+    ("listener-add", {"listener": f"NEW://{HOST}:0", "protocol": "SSL"}, "only PLAINTEXT listeners"),
+    ("listener-add", {"listener": "nonsense", "protocol": "PLAINTEXT"}, "is not"),
+    ("listener-add", {}, "needs a listener"),
+    ("listener-remove", {"listener": "OTHER"}, "there is no listener OTHER; there are PLAINTEXT"),
+    ("listener-remove", {"listener": "PLAINTEXT"}, "is the last one"),
+]
+
+
+def test_what_cannot_be_added_or_removed(start: Start) -> None:
+    broker = start()
+    for command, arguments, why in REFUSED:
+        with pytest.raises(CliError, match=why):
+            control(broker).call(command, **arguments)
+    with connect(broker) as client:
+        assert is_answered(client)
+
+
+def test_a_unix_domain_socket(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "kafka.sock"
+    flags = (
+        "--listeners",
+        f"PLAINTEXT://{HOST}:PORT,LOCAL://unix:{path}",
+        "-o",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOCAL:PLAINTEXT",
+    )
+    broker = start(*flags, *options(max_connections_per_ip=1))
+    assert path.stat().st_mode & 0o777 == 0o660
+    for _ in range(2):
+        with contextlib.ExitStack() as stack:
+            for _ in range(3):
+                client = stack.enter_context(socket.socket(socket.AF_UNIX))
+                client.connect(str(path))
+                assert is_answered(client), "limits of addresses are not for who has none"
+        assert broker.process is not None
+        broker.process.kill()  # leaves the path behind
+        broker.process.wait(TIMEOUT_S)
+        broker.start()
+    assert broker.stop() == 0
+    assert not path.exists()
+
+
+def test_ipv4_and_ipv6_on_one_port(start: Start) -> None:
+    broker = start(
+        "--listeners",
+        f"PLAINTEXT://{HOST}:PORT,SIX://[::1]:PORT",
+        "-o",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SIX:PLAINTEXT",
+    )
+    for host in (HOST, "::1"):
+        with socket.create_connection((host, broker.port), timeout=TIMEOUT_S) as client:
+            assert is_answered(client)
+            assert host.encode() in frames.exchange(client, METADATA)[1]
+
+
+def test_a_wildcard_advertises_the_address_that_the_client_connected_to(start: Start) -> None:
+    broker = start("--listeners", "PLAINTEXT://:PORT")
+    for host in (HOST, "127.0.0.2"):
+        with socket.create_connection((host, broker.port), timeout=TIMEOUT_S) as client:
+            assert host.encode() in frames.exchange(client, METADATA)[1]
+    assert "<the address that the client connected to>" in listener(broker)["advertised"]
+
+
+def test_sockets_of_the_service_manager_are_served_and_outlive_the_broker(tmp_path: Path) -> None:
+    """As systemd starts a service with a .socket unit; connections wait while no broker runs."""
+    with socket.create_server((HOST, 0)) as listening:
+        port = listening.getsockname()[1]
+        broker = Mpbroker(tmp_path, flags=("--listeners", f"PLAINTEXT://{HOST}:{port}"))
+        launch = [sys.executable, "-c", ACTIVATE, str(listening.fileno()), *broker.command()]
+        try:
+            for _ in range(2):
+                client = socket.create_connection((HOST, port), timeout=TIMEOUT_S)
+                process = subprocess.Popen(
+                    launch,
+                    env=broker.environment(),
+                    pass_fds=[listening.fileno()],
+                    stderr=subprocess.PIPE,
+                )
+                try:
+                    assert is_answered(client)
+                    process.terminate()
+                    assert process.wait(TIMEOUT_S) == 0
+                finally:
+                    process.kill()
+                    process.communicate()
+                    client.close()
+        finally:
+            broker.kill()
+
+
+# ---- the control plane
+
+
+def test_the_control_plane_answers_when_the_data_plane_is_jammed(start: Start) -> None:
+    """All handlers stopped, their rings and the queue full: nothing goes on but the operator."""
+    broker = start(
+        "--listeners",
+        f"PLAINTEXT://{HOST}:PORT,CONTROL://{HOST}:0",
+        "-o",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROL:PLAINTEXT",
+        *options(control_plane_listener_name="CONTROL", queued_max_requests=20),
+    )
+    operator = connect(broker, port_of(broker, "CONTROL"))
+    assert is_answered(operator)
+    handlers = processes(broker, "handler")
+    clients = [connect(broker) for _ in range(60)]
+    assert all(is_answered(client) for client in clients)
+    for handler in handlers:
+        handler.suspend()
+    for client in clients:
+        client.sendall(METADATA.frame * 20)
+    assert not is_answered(clients[0], within_s=0.5)
+    for ask in (
+        lambda: frames.exchange(operator, METADATA),
+        lambda: control(broker).call("status"),
+    ):
+        begun = time.monotonic()
+        ask()
+        assert time.monotonic() - begun < CONTROL_WITHIN_S
+    titles = {
+        each["name"] for each in control(broker).call("status")["processes"] if "control" in each["name"]
+    }
+    assert titles == {"control-plane acceptor", "control-plane processor", "control-plane handler"}
+    for handler in handlers:
+        handler.resume()
+    operator.close()
+    for client in clients:
+        client.close()
+
+
+def test_status_is_told_while_the_supervisor_waits_for_an_answer(start: Start) -> None:
+    """A handler that is stopped does not acknowledge that a processor died."""
+    broker = start()
+    handlers, (processor,) = processes(broker, "handler"), processes(broker, "processor")[:1]
+    for handler in handlers:
+        handler.suspend()
+    processor.kill()
+    eventually(lambda: "was killed by SIGKILL" in broker.output(), "the supervisor mends the death")
+    begun = time.monotonic()
+    shown = control(broker).call("status")
+    assert time.monotonic() - begun < 1
+    assert any(each["name"] == "processor 0" for each in shown["processes"])
+    for handler in handlers:
+        handler.resume()
+    with connect(broker) as client:
+        assert is_answered(client)
+
+
+def test_a_silent_client_of_the_control_socket_holds_up_nobody(start: Start) -> None:
+    broker = start()
+    with contextlib.ExitStack() as stack:
+        for _ in range(5):
+            silent = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            silent.connect(str(broker.runtime_dir / "control.sock"))
+        begun = time.monotonic()
+        control(broker).call("status")
+        assert time.monotonic() - begun < 0.5
+        os.kill(processes(broker, "acceptor")[0].pid, signal.SIGKILL)
+        with connect(broker) as client:
+            assert is_answered(client)
