@@ -41,7 +41,8 @@ REFUSED: dict[str, str] = {
     "log.local.retention.": "tiered storage is not built",
 }
 
-_GROUPS = "consumer groups are not built yet"
+_CONSUMER_PROTOCOL = "groups of the consumer protocol (KIP-848) are not built yet"
+_COORDINATOR = "the group coordinator is one process here"
 _TRANSACTIONS = "transactions are not built yet"
 _SINGLE_NODE = "this broker is a single node without replicas"
 _METRICS = "metrics are not reported through Java classes"
@@ -58,8 +59,10 @@ HARMLESS: dict[str, str] = {
 }
 WARNED: dict[str, str] = {
     "group.share.": "share groups are not built yet",
-    "group.": _GROUPS,
-    "offset": _GROUPS,
+    "group.streams.": "streams groups are not built yet",
+    "group.consumer.": _CONSUMER_PROTOCOL,
+    "group.coordinator.": _COORDINATOR,
+    "offsets.": _COORDINATOR,
     "transaction": _TRANSACTIONS,
     "add.partitions.to.txn.": _TRANSACTIONS,
     "share.": "share groups are not built yet",

@@ -7,9 +7,10 @@ of them, and what still has to be is asked again of the successor. Opening and r
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mpbroker.coordinator.mailbox import Lender, Peer, returned
 from mpbroker.coordinator.state import Topic
@@ -17,12 +18,14 @@ from mpbroker.ipc.calls import EnsureTopic, Failed, Message, Recovered, RemoveTo
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.slots import (
+    Batch,
     Call,
     SlotKind,
     job_bytes,
     kind_of,
     pack_produce,
     read_job_batch,
+    read_job_header,
     unpack_call,
     unpack_produce,
     write_job_batch,
@@ -36,7 +39,8 @@ from mpbroker.protocol.errors import ErrorCode
 ACKS_ALL = -1
 # A decision has no client's deadline: what became of it is known or will be read from the log.
 NO_TIMEOUT_MS = (1 << 31) - 1
-# Credits: with a round on top there is always room for the answers, and for returning them.
+# Credits: with a round of metadata and one of groups on top there is always room for the answers, and for
+# returning them.
 QUESTIONS_UNDER_WAY = CALL_RING_SLOTS // 2 - 1
 
 
@@ -47,6 +51,17 @@ class LogEvents(Protocol):
     def opened(self, topic_id: bytes, answer: Message) -> None: ...
     def removed(self, topic_id: bytes, answer: Message) -> None: ...
     def log_answers(self) -> None: ...
+
+
+class NewBatch(NamedTuple):
+    """A batch for a partition of ours: where it goes, and how many records it has."""
+
+    slot: int
+    slot_generation: int
+    config_version: int
+    data: bytes
+    record_count: int
+    max_timestamp: int = -1
 
 
 class Kind(Enum):
@@ -74,6 +89,7 @@ class LogLink:
         self._lender = lender
         self._events = events
         self._request = 0
+        self._appends: dict[int, Callable[[list[Batch]], None]] = {}
         self._questions: dict[int, _Question] = {}
         self._unasked: deque[tuple[Message, Kind, bytes]] = deque()
         self._opening: set[bytes] = set()
@@ -105,21 +121,32 @@ class LogLink:
 
     def append(self, batch: bytes, count: int, slot: Partition) -> None:
         """One batch to our own log; `appended` follows when it is durable or refused."""
-        head = job_bytes(1)
-        block, generation = self._lender.lend(bytes(head) + batch, LOG)
+        new = NewBatch(METADATA_SLOT, slot.generation, slot.config_version, batch, count)
+        self.append_all([new], lambda done: self._events.appended(done[0].error, done[0].base_offset))
+
+    def append_all(self, batches: Sequence[NewBatch], done: Callable[[list[Batch]], None]) -> None:
+        """Batches to several partitions; `done` follows when each is durable or refused, never if it dies."""
+        head = job_bytes(len(batches))
+        block, generation = self._lender.lend(bytes(head) + b"".join(b.data for b in batches), LOG)
         job = self._lender.view(block)
-        write_job_header(job, 1)
-        write_job_batch(
-            job,
-            0,
-            METADATA_SLOT,
-            slot.generation,
-            block + head,
-            COORDINATOR,
-            len(batch),
-            count,
-            config_version=slot.config_version,
-        )
+        write_job_header(job, len(batches))
+        at = block + head
+        for index, batch in enumerate(batches):
+            write_job_batch(
+                job,
+                index,
+                batch.slot,
+                batch.slot_generation,
+                at,
+                COORDINATOR,
+                len(batch.data),
+                batch.record_count,
+                max_timestamp=batch.max_timestamp,
+                config_version=batch.config_version,
+            )
+            at += len(batch.data)
+        request = self._next_request()
+        self._appends[request] = done
         self.peer.send(
             pack_produce(
                 SlotKind.PRODUCE_BACK,
@@ -133,7 +160,7 @@ class LogLink:
                 COORDINATOR,
                 COORDINATOR,
                 NO_TIMEOUT_MS,
-                self._next_request(),
+                request,
             )
         )
 
@@ -158,6 +185,7 @@ class LogLink:
         self._forget_questions()
 
     def _forget_questions(self) -> None:
+        self._appends.clear()
         self._questions.clear()
         self._unasked.clear()
         self._opening.clear()
@@ -195,9 +223,11 @@ class LogLink:
 
     def _produced(self, slot: bytes) -> None:
         produce = unpack_produce(slot)
-        batch = read_job_batch(self._lender.view(produce.block)[produce.job :], 0)
+        done = self._appends.pop(produce.request)
+        job = self._lender.view(produce.block)[produce.job :]
+        batches = [read_job_batch(job, index) for index in range(read_job_header(job)[0])]
         self._lender.end(produce.block, produce.generation)
-        self._events.appended(batch.error, batch.base_offset)
+        done(batches)
 
     def _answered(self, call: Call) -> None:
         question = self._questions.pop(call.request)

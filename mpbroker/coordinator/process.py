@@ -19,17 +19,28 @@ from functools import partial
 
 from mpbroker.coordinator.announcer import Announcer
 from mpbroker.coordinator.credentials import CredentialAnnouncer
-from mpbroker.coordinator.log_link import LogLink
+from mpbroker.coordinator.groups.group import Waiter
+from mpbroker.coordinator.groups.journal import PartitionBatch
+from mpbroker.coordinator.groups.service import GroupService
+from mpbroker.coordinator.log_link import LogLink, NewBatch
 from mpbroker.coordinator.mailbox import Lender, Peer
 from mpbroker.coordinator.metadata_records import build_metadata_batch, encode_record
 from mpbroker.coordinator.replay import cluster_id, replay
-from mpbroker.coordinator.state import Decider, Decision, InconsistentMetadata, MetadataState
+from mpbroker.coordinator.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic
 from mpbroker.ipc.bulletin import BulletinPublisher
-from mpbroker.ipc.calls import EnsuredTopic, Failed, Message
+from mpbroker.ipc.calls import (
+    Abandon,
+    Acknowledged,
+    CreateTopics,
+    EnsuredTopic,
+    Failed,
+    GroupRequest,
+    Message,
+)
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import METADATA_SLOT, PartitionImage
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, FatalError, Fence, ProcessContext
-from mpbroker.ipc.slots import SlotKind, kind_of, unpack_call, unpack_return
+from mpbroker.ipc.slots import Batch, SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.ipc.topology import COORDINATOR, HANDLERS, LOG, PROCESSORS, is_handler, name_of
 from mpbroker.log.names import METADATA_TOPIC_ID
@@ -75,6 +86,10 @@ class Caller:
     handler: int
     life: int
     request: int
+
+
+# Whoever waits for `__consumer_offsets` to be created.
+OURSELVES = Caller(COORDINATOR, 0, 0)
 
 
 @dataclass
@@ -139,6 +154,7 @@ class Coordinator:
         self._failed: set[bytes] = set()
         self._retry_at = 0.0
         self._is_ready = False
+        self._groups = GroupService(config, self._table, self)
         self.phase = Phase.LOG_AWAY
         if context.is_alive(LOG):
             self._greet()
@@ -158,6 +174,7 @@ class Coordinator:
             self._read_log()
         if self.phase is Phase.SERVING:
             self._serve()
+        self._groups.step(self.phase is Phase.SERVING)
         if self.phase is not Phase.LOG_AWAY:
             self._log.peer.flush()
         for peer in self._handlers.values():
@@ -176,12 +193,13 @@ class Coordinator:
     def sleep_ms(self) -> int:
         news = self._announcer.has_news or self._credentials.has_news
         blocked_base = self.phase is Phase.SERVING and news
-        return POLL_MS if blocked_base or self.phase is Phase.READING else MAX_SLEEP_MS
+        most_ms = POLL_MS if blocked_base or self.phase is Phase.READING else MAX_SLEEP_MS
+        return self._groups.sleep_ms(most_ms)
 
     @property
     def idle(self) -> bool:
         """Whether nobody waits for anything: the moment to stop."""
-        busy = self._calls or self._round or self._pending or not self._log.idle
+        busy = self._calls or self._round or self._pending or not self._log.idle or not self._groups.is_idle
         return not busy and not any(peer.has_unsent for peer in self._handlers.values())
 
     # --- handlers
@@ -206,15 +224,27 @@ class Coordinator:
                 case SlotKind.CALL:
                     call = unpack_call(slot)
                     caller = Caller(peer.index, self._lives[peer.index], call.request)
-                    self._calls.append((caller, peer.read(call)))
+                    self._called(caller, peer.read(call))
                 case SlotKind.RETURN:
                     returned = unpack_return(slot)
                     self._lender.end(returned.block, returned.generation)
                 case kind:
                     raise ValueError(f"{name_of(peer.index)} sent a descriptor of kind {kind}")
 
+    def _called(self, caller: Caller, call: Message) -> None:
+        match call:
+            case GroupRequest():
+                self._groups.receive(caller, call)
+            case Abandon():
+                self._groups.abandon(Caller(caller.handler, caller.life, call.request))
+                self._answer(caller, Acknowledged())
+            case _:
+                self._calls.append((caller, call))
+
     def _answer(self, caller: Caller, answer: Message) -> None:
-        if caller.life == self._lives[caller.handler]:
+        if caller is OURSELVES:
+            self._groups.created(answer)
+        elif caller.life == self._lives[caller.handler]:
             slot = self._lender.message(SlotKind.ANSWER, answer, caller.handler, caller.request)
             self._peer(caller.handler).send(slot)
 
@@ -228,6 +258,7 @@ class Coordinator:
             else:
                 self._enter(Phase.LOG_AWAY)
                 self._log.forget()
+                self._groups.log_died()
         elif is_handler(fence.role):
             peer = self._peer(fence.role)
             if fence.alive:
@@ -239,6 +270,9 @@ class Coordinator:
             self._calls = deque(entry for entry in self._calls if entry[0].handler != fence.role)
             peer.drop()
             self._lender.reclaim(fence.role)
+            self._groups.abandon_all(
+                lambda waiter: isinstance(waiter, Caller) and waiter.handler == fence.role
+            )
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
@@ -377,6 +411,8 @@ class Coordinator:
                 remove = self._removal(topic.name, topic.topic_id)
                 self._announcer.gone(topic.topic_id, remove)
                 self._failed.discard(topic.topic_id)
+            if decision.removes:
+                self._groups.topics_deleted([topic.name for topic in decision.removes])
             for topic_id in decision.awaits:
                 if topic_id not in self._announcer.announced and topic_id in state.topics:
                     missing.add(("usable", topic_id))
@@ -399,6 +435,39 @@ class Coordinator:
 
     def _removal(self, name: str, topic_id: bytes) -> Callable[[], None]:
         return lambda: self._log.remove(name, topic_id)
+
+    # --- what groups need
+
+    @property
+    def metadata(self) -> MetadataState:
+        return self._state
+
+    def images_of(self, topic_id: bytes) -> list[PartitionImage] | None:
+        return self._announcer.slots.get(topic_id)
+
+    def answer_group(self, waiter: Waiter, answer: Message) -> None:
+        assert isinstance(waiter, Caller)
+        self._answer(waiter, answer)
+
+    def create_for_groups(self, call: CreateTopics) -> None:
+        self._calls.append((OURSELVES, call))
+
+    def append_for_groups(
+        self, topic: Topic, batches: list[PartitionBatch], done: Callable[[dict[int, ErrorCode]], None]
+    ) -> None:
+        images = self._announcer.slots[topic.topic_id]
+        wanted = []
+        for partition, data, count, stamp in batches:
+            image = images[partition]
+            wanted.append(
+                NewBatch(image.slot, image.slot_generation, topic.config_version, data, count, stamp)
+            )
+
+        def appended(filled: list[Batch]) -> None:
+            codes = [ERROR_CODES.get(batch.error, ErrorCode.UNKNOWN_SERVER_ERROR) for batch in filled]
+            done({batch.partition: code for batch, code in zip(batches, codes, strict=True)})
+
+        self._log.append_all(wanted, appended)
 
     # --- what the log process did, and what handlers can see
 

@@ -28,6 +28,7 @@ from shm.table import SlotTable
 if TYPE_CHECKING:
     from mpbroker.handlers.apis import Api
     from mpbroker.handlers.fetches import Fetches
+    from mpbroker.handlers.groups import Groups
     from mpbroker.handlers.producer_ids import ProducerIds
     from mpbroker.handlers.readers import Readers
     from mpbroker.log.places import SegmentPlaces
@@ -53,6 +54,7 @@ class Broker:
     log: Jobs
     apis: dict[int, Api]
     fetches: Fetches
+    groups: Groups
     readers: Readers
     places: SegmentPlaces
     producer_ids: ProducerIds

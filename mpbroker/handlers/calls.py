@@ -32,16 +32,17 @@ class Caller:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def call(self, message: Message, then: Then, connection: int = 0) -> None:
+    def call(self, message: Message, then: Then, connection: int = 0) -> int:
+        """-> the number of the call, 0 if it has failed already."""
         if not self.peer_is_up:
             then(Failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is being restarted"))
-            return
+            return 0
         payload = calls.encode(message)
         try:
             block = self._own.allocate(len(payload))
         except ArenaFull as error:
             then(Failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no memory for the call: {error}"))
-            return
+            return 0
         self._own.view(block, len(payload))[:] = payload
         generation = self._own.lend(block, self._peer)
         number = next(self._numbers) & 0xFFFFFFFF
@@ -49,6 +50,7 @@ class Caller:
         self._outbox.push(
             pack_call(SlotKind.CALL, self._index, number, block, generation, len(payload), connection)
         )
+        return number
 
     def answered(self, answer: Call) -> None:
         """An ANSWER has come; its block goes back to its owner."""

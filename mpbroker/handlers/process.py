@@ -18,6 +18,7 @@ from mpbroker.handlers.broker import Broker, monotonic_ms
 from mpbroker.handlers.calls import Caller
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.fetches import Fetches
+from mpbroker.handlers.groups import Groups
 from mpbroker.handlers.jobs import Jobs
 from mpbroker.handlers.metadata import Metadata
 from mpbroker.handlers.outbox import Outbox
@@ -125,6 +126,7 @@ class Handler:
             log=Jobs(context.index, self.arena, self.turn.push_job),
             apis=all_apis(),
             fetches=Fetches(table, marks, self.number),
+            groups=Groups(coordinator),
             readers=Readers(context.config.log_dirs),
             places=self.turn.places,
             producer_ids=ProducerIds(coordinator),
@@ -216,7 +218,9 @@ class Handler:
                 returned = unpack_return(slot)
                 self.broker.answers.returned(returned.block, returned.generation)
             elif kind == SlotKind.CANCEL:
-                self.broker.fetches.cancel(unpack_request(slot).connection)
+                connection = unpack_request(slot).connection
+                self.broker.fetches.cancel(connection)
+                self.broker.groups.cancel(connection)
             elif kind == SlotKind.PRODUCED:
                 self.broker.log.produced(unpack_produce(slot))
             elif kind == SlotKind.ANSWER:
@@ -313,6 +317,7 @@ class Handler:
         for exchange in [e for e in self.open if e.slot.processor == fence.role]:
             exchange.drop()
         self.broker.fetches.forget_processor(fence.role)
+        self.broker.groups.forget_processor(fence.role)
         self.outboxes[fence.role].clear()
         self.broker.answers.reclaim(fence.role)
         for job in self.turn.drop_jobs():
@@ -362,6 +367,7 @@ class Handler:
         self.round(0)
         while self.has_unfinished() and monotonic_ms() < until_ms:
             self.broker.fetches.expire_all()
+            self.broker.groups.release()
             self.round(LEAVING_ROUND_MS)
         for exchange in list(self.open):
             exchange.close()

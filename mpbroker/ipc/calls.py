@@ -107,6 +107,34 @@ class ProducerIds(Struct, tag="producer_ids"):
     count: int
 
 
+class GroupRequest(Struct, tag="group_request"):
+    """handler -> coordinator: a request about a group. `body`: the request's message, msgpack.
+
+    May wait for long: a JoinGroup until the group has a new generation. Answered by GroupResponse.
+    """
+
+    api_key: int
+    version: int
+    client_id: str
+    client_host: str
+    body: bytes
+
+
+class GroupResponse(Struct, tag="group_response"):
+    """`body`: the response's message, msgpack."""
+
+    body: bytes
+
+
+class Abandon(Struct, tag="abandon"):
+    """handler -> coordinator: the client of the GroupRequest with this number is gone.
+
+    What the request has changed stays; that it waits is over. Both calls are answered.
+    """
+
+    request: int
+
+
 class ScramUpsertion(Struct):
     """What becomes of a password: nobody can log in elsewhere with it."""
 
@@ -196,6 +224,9 @@ Message = (
     | AlteredQuotas
     | AllocateProducerIds
     | ProducerIds
+    | GroupRequest
+    | GroupResponse
+    | Abandon
     | AlterScram
     | DescribeScram
     | ScramUsers

@@ -95,7 +95,19 @@ cdef bint is_heavy(Channel *c) noexcept nogil:
     """Of unknown cost: a large produce, which may be compressed, and whatever is not asked for all the time."""
     if c.api_key == API_PRODUCE:
         return c.needed >= HEAVY_BYTES
+    if asks_for_group(c.api_key):       # the handler hands it on, the coordinator has the work
+        return False
     return not (changes_nothing(c.api_key) and c.api_key != API_DESCRIBE_CONFIGS) and c.api_key != API_INIT_PRODUCER_ID
+
+cdef enum:
+    API_OFFSET_COMMIT = 8
+    API_LIST_GROUPS = 16
+    API_DELETE_GROUPS = 42
+    API_OFFSET_DELETE = 47
+
+cdef inline bint asks_for_group(int16_t api_key) noexcept nogil:
+    """OffsetCommit to ListGroups, DeleteGroups and OffsetDelete."""
+    return API_OFFSET_COMMIT <= api_key <= API_LIST_GROUPS or api_key == API_DELETE_GROUPS or api_key == API_OFFSET_DELETE
 
 cdef bint hand_over(Turn *t, Peer *peer, Channel *c, bint heavy) noexcept nogil:
     cdef Slot slot

@@ -31,14 +31,15 @@ that the broker cannot store compressed batches; versions 0-2 are refused.
 
 Every change is tested against librdkafka (confluent-kafka and kcat), kafka-python, aiokafka, franz-go, and
 Kafka's own Java tools (TopicCommand, ProducerPerformance, the console producer and consumer,
-GetOffsetShell, DumpLogSegments on the written files).
+ConsumerGroupCommand, GetOffsetShell, DumpLogSegments on the written files).
 
 ## Not built yet
 
-Consumer groups, transactions, ACLs, retention, compaction, replication, GSSAPI and delegation tokens.
-A listener without certificate, users or keys is refused at start. A configuration key that is known to
-Kafka and has no effect here is named in a warning at start; an unknown one is an error. Topics take
-settings for retention and compaction, keep them and show them, but nothing is deleted or compacted yet.
+Groups of the consumer protocol (KIP-848; clients then use the classic one), share groups, streams groups,
+transactions, ACLs, retention, compaction, replication, GSSAPI and delegation tokens. A listener without
+certificate, users or keys is refused at start. A configuration key that is known to Kafka and has no
+effect here is named in a warning at start; an unknown one is an error. Topics take settings for retention
+and compaction, keep them and show them, but nothing is deleted or compacted yet.
 
 ## Where it differs from Kafka on purpose
 

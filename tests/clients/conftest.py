@@ -12,16 +12,12 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from ops.bench import frames
 from ops.bench.brokers import Broker, Kafka, Mpbroker
 from tests.clients.adapters import READERS, WRITERS, Franz, Reader, Writer
 from tests.clients.tools import eventually
 
 SHARED_MEMORY = ("/dev/shm/", "/run/")
 ADMIN_TIMEOUT_S = 15
-
-JOIN_GROUP = 11
-GROUP_ERROR_WITHIN_S = 5.0
 
 TopicMaker = Callable[..., str]
 
@@ -84,11 +80,6 @@ def create_topic(bootstrap: str, name: str, partitions: int, config: dict[str, s
     asked = admin.create_topics([NewTopic(name, partitions, 1, config=config or {})])
     asked[name].result(ADMIN_TIMEOUT_S)
     eventually(lambda: name in admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics, f"{name} is listed")
-
-
-def has_groups(broker: Broker) -> bool:
-    """Group consumers must work where JoinGroup is advertised, and be told where it is not."""
-    return JOIN_GROUP in frames.advertised_apis(broker.address)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 from ops.bench.brokers import Broker
 from tests.clients import adapters
 from tests.clients.adapters import confluent_write
-from tests.clients.conftest import GROUP_ERROR_WITHIN_S, TopicMaker, has_groups
+from tests.clients.conftest import TopicMaker
 from tests.clients.samples import CREATE_TIME_MS, Record, by_partition, sample_records, stored_in
 from tests.clients.tools import eventually
 
@@ -190,36 +190,3 @@ def test_a_waiting_fetch_is_answered_when_a_record_comes(
     assert message is not None
     assert message.value() == b"now"
     assert waited_s < 3
-
-
-def first_answer(consumer: Consumer, within_s: float) -> Message | KafkaError | None:
-    """What the consumer is told first, a record or an error."""
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        try:
-            message = consumer.poll(0.1)
-        except KafkaException as raised:
-            error: KafkaError = raised.args[0]
-            return error
-        if message is not None:
-            return message.error() or message
-    return None
-
-
-def test_a_group_consumer_works_or_is_told_soon(broker: Broker, new_topic: TopicMaker) -> None:
-    """Where JoinGroup is not advertised an error must come within five seconds, never silence."""
-    topic = new_topic(1)
-    assert delivery_error(broker, topic, b"value") is None
-    settings = {"bootstrap.servers": broker.bootstrap, "group.id": "members", "auto.offset.reset": "earliest"}
-    consumer = Consumer(settings)
-    consumer.subscribe([topic])
-    try:
-        answer = first_answer(consumer, TIMEOUT_S if has_groups(broker) else GROUP_ERROR_WITHIN_S)
-    finally:
-        consumer.close()
-    if has_groups(broker):
-        assert isinstance(answer, Message), answer
-        assert answer.value() == b"value"
-    else:
-        assert isinstance(answer, KafkaError), f"no error within {GROUP_ERROR_WITHIN_S} s: {answer}"
-        assert answer.str()

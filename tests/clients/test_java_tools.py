@@ -1,15 +1,14 @@
 """Apache Kafka's own Java tools: the reference client, and DumpLogSegments, the reference for the files."""
 
 import re
-import subprocess
 
 import pytest
 
 from ops.bench.brokers import Broker
 from tests.clients import adapters
-from tests.clients.conftest import GROUP_ERROR_WITHIN_S, TopicMaker, create_topic, has_groups, stop_cleanly
+from tests.clients.conftest import TopicMaker, create_topic, stop_cleanly
 from tests.clients.samples import Record, by_partition, sample_records, stored_in
-from tests.clients.tools import ToolError, java_command, kafka_tool
+from tests.clients.tools import ToolError, kafka_tool
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
@@ -67,21 +66,6 @@ def test_console_producer_and_console_consumer(broker: Broker, new_topic: TopicM
     printed = kafka_tool(CONSUMER, *server, *position, *shown)
     expected = [f"Offset:{number}\tkey-{number}\tvalue {number}" for number in range(5, 20)]
     assert printed.splitlines() == expected
-
-
-def test_a_group_consumer_works_or_is_told_soon(broker: Broker, new_topic: TopicMaker) -> None:
-    """As for librdkafka; the JVM's start is allowed on top."""
-    topic = new_topic(1)
-    adapters.confluent_write(broker.bootstrap, topic, sample_records(1, 1, seed=1), "none")
-    server = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", "java-members")
-    command = java_command(CONSUMER, *server, "--from-beginning", "--max-messages", "1")
-    limit_s = 30.0 if has_groups(broker) else GROUP_ERROR_WITHIN_S + 4
-    done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
-    if has_groups(broker):
-        assert "Processed a total of 1 messages" in done.stderr
-    else:
-        assert re.search(r"(Exception|ERROR).*\w", done.stdout + done.stderr), "no error was shown"
-        assert "Processed a total of 0 messages" in done.stderr
 
 
 def dump(*arguments: str) -> str:

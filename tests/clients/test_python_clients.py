@@ -1,18 +1,16 @@
 """kafka-python and aiokafka beyond the round trip: offsets, positions, administration, discovery."""
 
 import asyncio
-import contextlib
-import time
 
 import aiokafka
 import kafka
 import pytest
 from kafka.admin import KafkaAdminClient, NewTopic
-from kafka.errors import IncompatibleBrokerVersion, TopicAlreadyExistsError
+from kafka.errors import TopicAlreadyExistsError
 
 from ops.bench.brokers import Broker
 from tests.clients.adapters import READ_TIMEOUT_S, confluent_write
-from tests.clients.conftest import GROUP_ERROR_WITHIN_S, TopicMaker, has_groups
+from tests.clients.conftest import TopicMaker
 from tests.clients.samples import CREATE_TIME_MS, Record
 from tests.clients.tools import eventually
 
@@ -90,41 +88,3 @@ async def _idempotent_values(bootstrap: str, topic: str) -> list[int]:
 
 def test_aiokafka_writes_idempotently(broker: Broker, new_topic: TopicMaker) -> None:
     assert asyncio.run(_idempotent_values(broker.bootstrap, new_topic(1))) == list(range(50))
-
-
-def test_a_group_consumer_of_kafka_python_works_or_is_told_soon(broker: Broker, numbers: str) -> None:
-    settings = {"bootstrap_servers": broker.bootstrap, "group_id": "members", "auto_offset_reset": "earliest"}
-    began = time.monotonic()
-    consumer = kafka.KafkaConsumer(numbers, consumer_timeout_ms=int(READ_TIMEOUT_S * 1000), **settings)
-    try:
-        if has_groups(broker):
-            assert next(consumer).value == b"0"
-            return
-        with pytest.raises(IncompatibleBrokerVersion, match="JoinGroupRequest"):
-            next(consumer)
-        assert time.monotonic() - began < GROUP_ERROR_WITHIN_S
-    finally:
-        consumer.close()
-
-
-async def _first_of_a_group(bootstrap: str, topic: str, within_s: float) -> bytes:
-    settings = {"group_id": "aio-members", "auto_offset_reset": "earliest"}
-    consumer = aiokafka.AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, **settings)
-    try:
-        await asyncio.wait_for(consumer.start(), within_s)
-        return (await asyncio.wait_for(consumer.getone(), within_s)).value
-    finally:
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(consumer.stop(), within_s)
-
-
-def test_a_group_consumer_of_aiokafka_works_or_is_told_soon(
-    broker: Broker, numbers: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It takes a missing JoinGroup for something that may pass: the error is in its log, again and again."""
-    if has_groups(broker):
-        assert asyncio.run(_first_of_a_group(broker.bootstrap, numbers, READ_TIMEOUT_S)) == b"0"
-        return
-    with pytest.raises(asyncio.TimeoutError):
-        asyncio.run(_first_of_a_group(broker.bootstrap, numbers, 1.0))
-    assert "JoinGroupRequest cannot be used" in caplog.text

@@ -110,7 +110,7 @@ def test_advertised_name_must_be_a_listener() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("group.initial.rebalance.delay.ms=0", "consumer groups are not built yet"),
+        ("group.consumer.max.size=1", "groups of the consumer protocol (KIP-848) are not built yet"),
         ("ssl.protocol=TLSv1.3", "ssl.enabled.protocols says which versions"),
         ("replica.lag.time.max.ms=1", "single node"),
         ("background.threads=4", "no such setting"),

@@ -134,35 +134,6 @@ def test_librdkafka_produces(settings: dict[str, Any]) -> None:
         assert wire.produced == 200
 
 
-def test_a_group_of_librdkafka_fails_within_five_seconds() -> None:
-    from confluent_kafka import Consumer
-
-    with served() as (address, _):
-        consumer = Consumer({"bootstrap.servers": address, "group.id": "g"})
-        consumer.subscribe(["orders"])
-        started = time.monotonic()
-        found = None
-        while found is None and time.monotonic() - started < 5:
-            message = consumer.poll(0.1)
-            found = message.error() if message is not None else None
-        consumer.close()
-        assert found is not None
-        assert "JoinGroup" in found.str()
-
-
-def test_a_group_of_kafka_python_fails_within_five_seconds() -> None:
-    from kafka import KafkaConsumer
-    from kafka.errors import UnsupportedVersionError
-
-    with served() as (address, _):
-        consumer = KafkaConsumer("orders", bootstrap_servers=address, group_id="g", max_poll_records=1)
-        started = time.monotonic()
-        with pytest.raises(UnsupportedVersionError):
-            consumer.poll(timeout_ms=5000)
-        assert time.monotonic() - started < 5
-        consumer.close(autocommit=False)
-
-
 def test_aiokafka_produces() -> None:
     from aiokafka import AIOKafkaProducer
 

@@ -1,9 +1,8 @@
 """FindCoordinator (key 10), versions 0-6: which broker coordinates a group or a transactional id.
 
-A group's coordinator is this broker, as for every group of a Kafka with one node: librdkafka looks for it
-even when the application assigns partitions by hand, and calls any error here an error of the consumer. The
-group APIs themselves are not built and not advertised, so a client that wants to join finds no JoinGroup and
-says so at once. (COORDINATOR_NOT_AVAILABLE would be retried until the end of time.)
+A group's coordinator is this broker, as for every group of a Kafka with one node. Kafka creates
+`__consumer_offsets` here, and says COORDINATOR_NOT_AVAILABLE until it is there; here it is created with the
+first member or offset, which waits for it.
 
 For a transactional id it is TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the error that librdkafka takes as fatal
 there, and for share groups UNSUPPORTED_VERSION, which nobody retries. (Kafka:

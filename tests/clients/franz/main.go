@@ -3,6 +3,7 @@
 //	franz produce BOOTSTRAP TOPIC CODEC              records as JSON lines on stdin, one offset per line on stdout
 //	franz consume BOOTSTRAP TOPIC PARTITIONS COUNT   records as JSON lines on stdout
 //	franz join    BOOTSTRAP TOPIC GROUP              number of records of a new group's first poll
+//	franz groups  BOOTSTRAP                          group and its state per line
 //	franz create  BOOTSTRAP TOPIC PARTITIONS
 //	franz topics  BOOTSTRAP                          topic and number of partitions per line
 //	franz delete  BOOTSTRAP TOPIC
@@ -112,14 +113,23 @@ func consume(ctx context.Context, topic string, partitions, count int) {
 	}
 }
 
-// join prints how many records the first poll of a group's only member brings.
+// join prints how many records the first poll of a group's only member brings, and commits them.
 func join(ctx context.Context, topic, group string) {
 	member := client(kgo.ConsumeTopics(topic), kgo.ConsumerGroup(group),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	defer member.Close()
 	fetches := member.PollFetches(ctx)
 	check(fetches.Err())
+	check(member.CommitUncommittedOffsets(ctx))
 	fmt.Println(fetches.NumRecords())
+}
+
+func groups(ctx context.Context) {
+	found, err := kadm.NewClient(client()).DescribeGroups(ctx)
+	check(err)
+	for _, group := range found.Sorted() {
+		fmt.Println(group.Group, group.State)
+	}
 }
 
 func create(ctx context.Context, topic string, partitions int) {
@@ -157,6 +167,8 @@ func main() {
 		consume(ctx, arguments[2], number(arguments[3]), number(arguments[4]))
 	case len(arguments) == 4 && arguments[0] == "join":
 		join(ctx, arguments[2], arguments[3])
+	case len(arguments) == 2 && arguments[0] == "groups":
+		groups(ctx)
 	case len(arguments) == 4 && arguments[0] == "create":
 		create(ctx, arguments[2], number(arguments[3]))
 	case len(arguments) == 2 && arguments[0] == "topics":

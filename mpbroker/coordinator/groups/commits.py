@@ -1,0 +1,273 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete. (Kafka: OffsetMetadataManager, and KafkaApis for the topics.)
+
+A commit is answered when it is durable. Topics go by name in the log; from version 10 on requests name them
+by id, which is translated here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol, TypeAlias
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.keys import LONG_MAX
+from mpbroker.coordinator.groups.group import CONSUMER_PROTOCOL, NO_MEMBER, Group, GroupState, Waiter
+from mpbroker.coordinator.groups.offsets import NO_OFFSET, Offsets
+from mpbroker.coordinator.groups.rebalances import Clock, Rebalances, Writer, response_error
+from mpbroker.coordinator.groups.records import NO_EPOCH, NO_TIME, OffsetKey, OffsetValue
+from mpbroker.protocol.errors import ApiError, ErrorCode
+from mpbroker.protocol.messages import (
+    ZERO_UUID,
+    Message,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+FIRST_COMMIT_VERSION_WITH_GROUP_ERROR: Final = 9
+
+Answer: TypeAlias = Callable[[Waiter, Message], None]
+FetchedGroup: TypeAlias = OffsetFetchResponse.OffsetFetchResponseGroup
+FetchedTopic: TypeAlias = OffsetFetchResponse.OffsetFetchResponseTopics
+FetchedPartition: TypeAlias = OffsetFetchResponse.OffsetFetchResponsePartitions
+CommittedPartition: TypeAlias = OffsetCommitResponse.OffsetCommitResponsePartition
+
+
+class Topics(Protocol):
+    """What there is to commit offsets of."""
+
+    def partitions_of(self, name: str) -> int:
+        """0 if there is no such topic."""
+
+    def name_of(self, topic_id: bytes) -> str | None: ...
+
+    def id_of(self, name: str) -> bytes | None: ...
+
+
+class Commits:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        writer: Writer,
+        offsets: Offsets,
+        topics: Topics,
+        rebalances: Rebalances,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._writer = writer
+        self._offsets = offsets
+        self._topics = topics
+        self._rebalances = rebalances
+
+    def write(
+        self,
+        group_id: str,
+        offsets: list[tuple[OffsetKey, OffsetValue | None]],
+        then: Callable[[ErrorCode], None],
+    ) -> None:
+        """Appends and, once that is durable, believes it."""
+        keys = [key for key, _ in offsets]
+
+        def written(error: ErrorCode) -> None:
+            self._offsets.end(keys)
+            if not error:
+                for key, value in offsets:
+                    self._offsets.apply(key, value)
+            then(error)
+
+        self._writer.write(group_id, list(offsets), written)
+        self._offsets.begin(keys)
+
+    def expire(self, group_id: str, keys: list[OffsetKey]) -> None:
+        self.write(group_id, [(key, None) for key in keys], lambda _error: None)
+
+    # --- commit
+
+    def group_for(self, request: OffsetCommitRequest, group: Group | None, version: int) -> Group:
+        """The group, or a new one for a consumer that manages its partitions itself. Raises ApiError."""
+        if group is not None:
+            self._check_commit(group, request)
+            return group
+        if request.generation_id_or_member_epoch < 0:
+            return Group(request.group_id, state_ms=self._clock.wall_ms())
+        knows_it = version >= FIRST_COMMIT_VERSION_WITH_GROUP_ERROR
+        raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND if knows_it else ErrorCode.ILLEGAL_GENERATION)
+
+    def _check_commit(self, group: Group, request: OffsetCommitRequest) -> None:
+        """Raises ApiError."""
+        generation, member_id = request.generation_id_or_member_epoch, request.member_id
+        if group.state is GroupState.DEAD:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if generation < 0 and group.state is GroupState.EMPTY:
+            return
+        if generation < 0 and member_id == NO_MEMBER and request.group_instance_id is None:
+            # Somebody who is no member, while the group has some.
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        member = group.check_member(member_id, request.group_instance_id)
+        if generation != group.generation:
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._rebalances.keep_alive(group, member)
+
+    def commit(
+        self, waiter: Waiter, group: Group, request: OffsetCommitRequest, answer: Answer
+    ) -> OffsetCommitResponse | None:
+        response = OffsetCommitResponse()
+        entries: list[tuple[OffsetKey, OffsetValue | None]] = []
+        waiting: list[CommittedPartition] = []
+        now_ms = self._clock.wall_ms()
+        retention_ms = request.retention_time_ms
+        expire_ms = NO_TIME if retention_ms < 0 else min(now_ms + retention_ms, LONG_MAX)
+        for topic in request.topics:
+            name, unknown = self._resolve(topic.name, topic.topic_id)
+            results = []
+            for asked in topic.partitions:
+                result = CommittedPartition(asked.partition_index)
+                results.append(result)
+                metadata = asked.committed_metadata or ""
+                if unknown:
+                    result.error_code = unknown
+                elif not 0 <= asked.partition_index < self._topics.partitions_of(name):
+                    result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                elif _java_length(metadata) > self._config.offset_metadata_max_bytes:
+                    result.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                else:
+                    key = OffsetKey(group.group_id, name, asked.partition_index)
+                    epoch = asked.committed_leader_epoch
+                    value = OffsetValue(asked.committed_offset, epoch, metadata, now_ms, expire_ms)
+                    entries.append((key, value))
+                    waiting.append(result)
+            response.topics.append(
+                OffsetCommitResponse.OffsetCommitResponseTopic(topic.name, topic.topic_id, results)
+            )
+        if not entries:
+            return response
+
+        def written(error: ErrorCode) -> None:
+            for result in waiting:
+                result.error_code = response_error(error)
+            answer(waiter, response)
+
+        self.write(group.group_id, entries, written)
+        return None
+
+    def _resolve(self, name: str, topic_id: bytes) -> tuple[str, ErrorCode]:
+        """-> (name, why there is none)."""
+        if topic_id != ZERO_UUID:
+            found = self._topics.name_of(topic_id)
+            return (found, ErrorCode.NONE) if found is not None else ("", ErrorCode.UNKNOWN_TOPIC_ID)
+        known = self._topics.partitions_of(name) > 0
+        return name, ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    # --- fetch
+
+    def fetch(
+        self, waiter: Waiter, request: OffsetFetchRequest, check: Callable[[str], None], answer: Answer
+    ) -> OffsetFetchResponse | None:
+        """`check` raises ApiError for a group that cannot be asked. All groups are in `groups`.
+
+        With `require_stable` the answer waits for the commits that are under way.
+        """
+        by_id = any(t.topic_id != ZERO_UUID for g in request.groups for t in g.topics or ())
+        missing = 0
+
+        def fetch_all() -> OffsetFetchResponse:
+            return OffsetFetchResponse(groups=[self._fetch_group(g, check, by_id) for g in request.groups])
+
+        def settled(_error: ErrorCode) -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                answer(waiter, fetch_all())
+
+        unsettled = [g.group_id for g in request.groups if self._offsets.is_under_way(g.group_id)]
+        if not request.require_stable or not unsettled:
+            return fetch_all()
+        missing = len(unsettled)
+        for group_id in unsettled:
+            self._writer.write(group_id, [], settled)
+        return None
+
+    def _fetch_group(
+        self, asked: OffsetFetchRequest.OffsetFetchRequestGroup, check: Callable[[str], None], by_id: bool
+    ) -> FetchedGroup:
+        found = FetchedGroup(asked.group_id)
+        try:
+            check(asked.group_id)
+        except ApiError as error:
+            found.error_code = error.code
+            return found
+        offsets = self._offsets.of(asked.group_id)
+        if asked.topics is None:
+            found.topics = self._all_topics(offsets)
+            return found
+        for topic in asked.topics:
+            name, unknown = topic.name, ErrorCode.NONE
+            if by_id:
+                name, unknown = self._resolve(topic.name, topic.topic_id)
+            partitions = [
+                _fetched(index, None if unknown else offsets.get((name, index)), unknown)
+                for index in topic.partition_indexes
+            ]
+            found.topics.append(FetchedTopic(topic.name, topic.topic_id, partitions))
+        return found
+
+    def _all_topics(self, offsets: dict[tuple[str, int], OffsetValue]) -> list[FetchedTopic]:
+        topics: dict[str, FetchedTopic] = {}
+        for (name, index), value in offsets.items():
+            if name not in topics:
+                topics[name] = FetchedTopic(name, self._topics.id_of(name) or ZERO_UUID)
+            topics[name].partitions.append(_fetched(index, value, ErrorCode.NONE))
+        return list(topics.values())
+
+    # --- delete
+
+    def delete(
+        self, waiter: Waiter, group: Group, request: OffsetDeleteRequest, answer: Answer
+    ) -> OffsetDeleteResponse | None:
+        """Raises ApiError. Offsets of topics that members are subscribed to stay."""
+        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
+            raise ApiError(ErrorCode.NON_EMPTY_GROUP)
+        response = OffsetDeleteResponse()
+        known = set(self._offsets.keys_of(group.group_id))
+        doomed: list[OffsetKey] = []
+        for topic in request.topics:
+            results = []
+            for asked in topic.partitions:
+                result = OffsetDeleteResponse.OffsetDeleteResponsePartition(asked.partition_index)
+                results.append(result)
+                key = OffsetKey(group.group_id, topic.name, asked.partition_index)
+                if not 0 <= asked.partition_index < self._topics.partitions_of(topic.name):
+                    result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                elif group.is_subscribed_to(topic.name):
+                    result.error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                elif key in known:
+                    doomed.append(key)
+            response.topics.append(OffsetDeleteResponse.OffsetDeleteResponseTopic(topic.name, results))
+        if not doomed:
+            return response
+
+        def written(error: ErrorCode) -> None:
+            response.error_code = response_error(error)
+            if error:
+                response.topics.clear()
+            answer(waiter, response)
+
+        self.write(group.group_id, [(key, None) for key in doomed], written)
+        return None
+
+
+def _fetched(index: int, value: OffsetValue | None, error: ErrorCode) -> FetchedPartition:
+    if value is None:
+        return FetchedPartition(index, NO_OFFSET, NO_EPOCH, "", error)
+    return FetchedPartition(index, value.offset, value.leader_epoch, value.metadata, error)
+
+
+def _java_length(text: str) -> int:
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2

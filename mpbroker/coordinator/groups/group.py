@@ -1,0 +1,330 @@
+"""A group of the classic protocol: its members, their protocols and who waits for what. No clock, no I/O.
+
+(Kafka: ClassicGroup, ClassicGroupMember, ClassicGroupState.)
+
+    Empty ──► PreparingRebalance ──► CompletingRebalance ──► Stable
+      ▲              │  ▲                   │                  │
+      └──────────────┘  └───────────────────┴──────────────────┘        Dead: about to be deleted
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, TypeAlias
+
+from mpbroker.coordinator.groups.records import GroupValue, MemberValue
+from mpbroker.protocol.errors import ApiError, ErrorCode
+from mpbroker.protocol.messages import JoinGroupResponse
+from mpbroker.protocol.wire import MalformedMessage
+
+Waiter: TypeAlias = Hashable
+"""Who waits for an answer; the group only hands it back."""
+Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
+"""Name and metadata of each protocol that a member supports, the one it likes best first."""
+
+CONSUMER_PROTOCOL: Final = "consumer"
+NO_MEMBER: Final = ""
+
+log = logging.getLogger("mpbroker")
+
+
+class GroupState(Enum):
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+REBALANCES_FROM: Final = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
+
+
+@dataclass(eq=False)
+class Member:
+    """`is_new`: in the group since the last rebalance began, without an answer to its join yet.
+
+    `knows_its_id`: the client was told its member id before it joined (KIP-394).
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = b""
+    is_new: bool = False
+    knows_its_id: bool = True
+    awaits_join: Waiter | None = None
+    awaits_sync: Waiter | None = None
+
+    @property
+    def is_alive_without_heartbeats(self) -> bool:
+        """Whoever waits for a rebalance is not expected to send heartbeats; a new member may be gone."""
+        return not self.is_new and (self.awaits_join is not None or self.awaits_sync is not None)
+
+    def metadata(self, protocol: str | None) -> bytes:
+        for name, metadata in self.protocols:
+            if name == protocol:
+                return metadata
+        raise ValueError(f"member {self.member_id} does not support protocol {protocol}")
+
+
+@dataclass(eq=False)
+class Group:
+    """`state_ms`: wall clock time of the last change of state, None if that is not known.
+
+    `pending_joins`: ids that were given out (MEMBER_ID_REQUIRED) and have not joined yet. `pending_syncs`:
+    members that have not sent SyncGroup in this generation yet. `subscribed`: the topics of all members, None
+    if that cannot be said.
+    """
+
+    group_id: str
+    state: GroupState = GroupState.EMPTY
+    previous_state: GroupState = GroupState.DEAD
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str | None = None
+    state_ms: int | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)
+    pending_joins: set[str] = field(default_factory=set)
+    pending_syncs: set[str] = field(default_factory=set)
+    member_joined_meanwhile: bool = False
+    subscribed: frozenset[str] | None = None
+    _supported: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def from_record(cls, group_id: str, value: GroupValue) -> Group:
+        """As a replay finds it: with members it is stable, as its last record says."""
+        group = cls(
+            group_id,
+            state=GroupState.STABLE if value.members else GroupState.EMPTY,
+            generation=value.generation,
+            protocol_type=value.protocol_type or None,
+            protocol=value.protocol,
+            leader=value.leader,
+            state_ms=None if value.state_ms < 0 else value.state_ms,
+        )
+        for m in value.members:
+            member = Member(
+                m.member_id,
+                m.instance_id,
+                m.client_id,
+                m.client_host,
+                m.rebalance_timeout_ms,
+                m.session_timeout_ms,
+                ((value.protocol or "", m.subscription),),
+                m.assignment,
+            )
+            group.add(member, value.protocol_type)
+        group.subscribed = group.subscribed_topics()
+        return group
+
+    def to_record(self, assignments: dict[str, bytes], state_ms: int) -> GroupValue:
+        """The generation with its assignment."""
+        return GroupValue(
+            self.protocol_type or "",
+            self.generation,
+            self.protocol,
+            self.leader,
+            state_ms,
+            tuple(
+                MemberValue(
+                    m.member_id,
+                    m.instance_id,
+                    m.client_id,
+                    m.client_host,
+                    m.rebalance_timeout_ms,
+                    m.session_timeout_ms,
+                    m.metadata(self.protocol),
+                    assignments.get(m.member_id, b""),
+                )
+                for m in self.members.values()
+            ),
+        )
+
+    # --- members
+
+    def add(self, member: Member, protocol_type: str) -> None:
+        if member.instance_id is not None:
+            assert member.instance_id not in self.static_members
+            self.static_members[member.instance_id] = member.member_id
+        if not self.members:
+            self.protocol_type = protocol_type
+        if self.leader is None:
+            self.leader = member.member_id
+        self.members[member.member_id] = member
+        self._supported.update(name for name, _ in member.protocols)
+        self.pending_joins.discard(member.member_id)
+
+    def remove(self, member_id: str) -> None:
+        """A member, or an id that is pending; another member leads if the leader goes."""
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            assert (member.awaits_join, member.awaits_sync) == (None, None)
+            self._forget_protocols(member)
+            if member.instance_id is not None:
+                del self.static_members[member.instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        self.pending_joins.discard(member_id)
+        self.pending_syncs.discard(member_id)
+
+    def update(
+        self, member: Member, protocols: Protocols, rebalance_timeout_ms: int, session_timeout_ms: int
+    ) -> None:
+        self._forget_protocols(member)
+        member.protocols = protocols
+        self._supported.update(name for name, _ in protocols)
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+
+    def replace_static(self, member: Member, new_id: str) -> None:
+        """The same instance under a new member id; whoever used the old one is fenced from now on."""
+        assert member.instance_id is not None
+        assert (member.awaits_join, member.awaits_sync) == (None, None)
+        self.members = {
+            (new_id if key == member.member_id else key): value for key, value in self.members.items()
+        }
+        if self.leader == member.member_id:
+            self.leader = new_id
+        self.pending_syncs.discard(member.member_id)
+        self.static_members[member.instance_id] = new_id
+        member.member_id = new_id
+
+    def _forget_protocols(self, member: Member) -> None:
+        self._supported.subtract(name for name, _ in member.protocols)
+        self._supported = +self._supported
+
+    def check_member(self, member_id: str, instance_id: str | None) -> Member:
+        """The member of that id. Raises ApiError."""
+        if instance_id is not None:
+            known = self.static_members.get(instance_id)
+            if known is None:
+                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+            if known != member_id:
+                log.info(
+                    "group %s: %s is fenced, %s is instance %s", self.group_id, member_id, known, instance_id
+                )
+                raise ApiError(ErrorCode.FENCED_INSTANCE_ID)
+        member = self.members.get(member_id)
+        if member is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return member
+
+    @property
+    def awaiting_join(self) -> int:
+        return sum(member.awaits_join is not None for member in self.members.values())
+
+    @property
+    def all_have_joined(self) -> bool:
+        return not self.pending_joins and all(m.awaits_join is not None for m in self.members.values())
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def elect_leader_who_joined(self) -> bool:
+        """A leader that did not come back loses its place to one that did; False if there is none."""
+        if self.leader is None:
+            return False
+        if self.members[self.leader].awaits_join is not None:
+            return True
+        joined = next((m.member_id for m in self.members.values() if m.awaits_join is not None), None)
+        if joined is None:
+            return False
+        log.info("group %s: leader %s did not rejoin, %s leads", self.group_id, self.leader, joined)
+        self.leader = joined
+        return True
+
+    # --- protocols
+
+    def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """Whether one who brings these protocols can be a member."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and any(True for _ in names)
+        count = len(self.members)
+        return self.protocol_type == protocol_type and any(self._supported[name] == count for name in names)
+
+    def select_protocol(self) -> str:
+        """What all members support and most like best; of several, the one that the first member named."""
+        count = len(self.members)
+        votes: Counter[str] = Counter()
+        for member in self.members.values():
+            votes[next(name for name, _ in member.protocols if self._supported[name] == count)] += 1
+        return max(votes, key=lambda name: votes[name])
+
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """From the members' subscriptions, if they are of Kafka's consumer protocol and can be read."""
+        if self.protocol_type != CONSUMER_PROTOCOL:
+            return None
+        if not self.members:
+            return frozenset()
+        if self.protocol is None:
+            return None
+        try:
+            topics = [topics_in(member.metadata(self.protocol)) for member in self.members.values()]
+        except (MalformedMessage, UnicodeDecodeError) as error:
+            log.warning("group %s: a subscription cannot be read: %s", self.group_id, error)
+            return None
+        return frozenset().union(*topics)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        if self.subscribed is None:
+            return self.protocol_type == CONSUMER_PROTOCOL
+        return topic in self.subscribed
+
+    # --- states
+
+    def enter(self, state: GroupState, now_ms: int) -> None:
+        """`now_ms`: of the wall clock."""
+        self.previous_state, self.state, self.state_ms = self.state, state, now_ms
+
+    @property
+    def can_rebalance(self) -> bool:
+        return self.state in REBALANCES_FROM
+
+    def next_generation(self, now_ms: int) -> None:
+        """After the join phase."""
+        self.generation += 1
+        self.protocol = self.select_protocol() if self.members else None
+        self.subscribed = self.subscribed_topics()
+        self.enter(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms)
+        self.pending_syncs.clear()
+
+    def for_leader(self) -> list[JoinGroupResponse.JoinGroupResponseMember]:
+        """All that a leader needs to assign partitions."""
+        return [
+            JoinGroupResponse.JoinGroupResponseMember(m.member_id, m.instance_id, m.metadata(self.protocol))
+            for m in self.members.values()
+        ]
+
+
+def topics_in(subscription: bytes) -> list[str]:
+    """The topics of a ConsumerProtocolSubscription, whose version 0 is the beginning of all later ones.
+
+    Raises MalformedMessage or UnicodeDecodeError.
+
+    version i16 | topics: count i32, each length i16 and bytes | …
+    """
+    at = 6
+    topics = []
+    count = int.from_bytes(subscription[2:6], signed=True)
+    if len(subscription) < at or count < 0:
+        raise MalformedMessage("a subscription is cut off")
+    for _ in range(count):
+        head = subscription[at : at + 2]
+        length = int.from_bytes(head, signed=True)
+        name = subscription[at + 2 : at + 2 + length]
+        if length < 0 or len(name) != length or len(head) != 2:
+            raise MalformedMessage("a subscription is cut off")
+        topics.append(name.decode())
+        at += 2 + length
+    return topics

@@ -1,0 +1,110 @@
+"""Committed offsets: what is durable, what is on its way, and when one expires.
+
+Decisions that delete look at both; clients are told of what is durable only. (Kafka: OffsetMetadataManager,
+OffsetExpirationConditionImpl; KIP-211 for the expiry.)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from mpbroker.coordinator.groups.group import CONSUMER_PROTOCOL, Group, GroupState
+from mpbroker.coordinator.groups.records import NO_TIME, OffsetKey, OffsetValue
+
+NO_OFFSET: Final = -1
+
+
+class Offsets:
+    """By group, topic and partition."""
+
+    def __init__(self) -> None:
+        self._durable: dict[str, dict[tuple[str, int], OffsetValue]] = {}
+        self._under_way: dict[str, Counter[tuple[str, int]]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(offsets) for offsets in self._durable.values())
+
+    def of(self, group_id: str) -> dict[tuple[str, int], OffsetValue]:
+        """By topic and partition."""
+        return self._durable.get(group_id, {})
+
+    def has_any(self, group_id: str) -> bool:
+        return group_id in self._durable or group_id in self._under_way
+
+    def is_under_way(self, group_id: str) -> bool:
+        return group_id in self._under_way
+
+    def begin(self, keys: Iterable[OffsetKey]) -> None:
+        """Records of these keys are being appended."""
+        for key in keys:
+            self._under_way.setdefault(key.group, Counter())[key.topic, key.partition] += 1
+
+    def end(self, keys: Iterable[OffsetKey]) -> None:
+        """They are durable, or refused."""
+        for key in keys:
+            under_way = self._under_way[key.group]
+            under_way[key.topic, key.partition] -= 1
+            if not under_way[key.topic, key.partition]:
+                del under_way[key.topic, key.partition]
+            if not under_way:
+                del self._under_way[key.group]
+
+    def apply(self, key: OffsetKey, value: OffsetValue | None) -> None:
+        """A durable record."""
+        if value is not None:
+            self._durable.setdefault(key.group, {})[key.topic, key.partition] = value
+            return
+        offsets = self._durable.get(key.group, {})
+        offsets.pop((key.topic, key.partition), None)
+        if not offsets:
+            self._durable.pop(key.group, None)
+
+    def forget(self, group_id: str) -> None:
+        """The group is no longer ours."""
+        self._durable.pop(group_id, None)
+
+    def groups(self) -> list[str]:
+        return list(self._durable)
+
+    def topics(self) -> set[str]:
+        """All of which somebody has committed an offset."""
+        return {topic for offsets in self._durable.values() for topic, _ in offsets}
+
+    def keys_of(self, group_id: str) -> list[OffsetKey]:
+        """All that has to be deleted for none to be left."""
+        found = dict.fromkeys(self.of(group_id)) | dict.fromkeys(self._under_way.get(group_id, ()))
+        return [OffsetKey(group_id, topic, partition) for topic, partition in found]
+
+    def keys_of_topics(self, topics: Iterable[str]) -> Iterator[tuple[str, list[OffsetKey]]]:
+        """What has to be deleted with the topics, group by group."""
+        gone = frozenset(topics)
+        for group_id in self._durable.keys() | self._under_way.keys():
+            keys = [key for key in self.keys_of(group_id) if key.topic in gone]
+            if keys:
+                yield group_id, keys
+
+    def expired(self, group: Group, now_ms: int, retention_ms: int) -> list[OffsetKey]:
+        """Offsets of topics that nobody is subscribed to, retention after the group or commit went idle."""
+        is_idle = group.protocol_type is not None and group.state is GroupState.EMPTY
+        is_simple = group.protocol_type is None
+        is_watched = (
+            group.protocol_type == CONSUMER_PROTOCOL
+            and group.subscribed is not None
+            and group.state is GroupState.STABLE
+        )
+        if not (is_idle or is_simple or is_watched):
+            return []
+        under_way = self._under_way.get(group.group_id, Counter())
+        found = []
+        for (topic, partition), value in self.of(group.group_id).items():
+            since_ms = value.commit_ms
+            if is_idle and group.state_ms is not None:
+                since_ms = group.state_ms
+            is_old = now_ms - since_ms >= retention_ms
+            if value.expire_ms != NO_TIME:
+                is_old = now_ms >= value.expire_ms
+            if is_old and not group.is_subscribed_to(topic) and (topic, partition) not in under_way:
+                found.append(OffsetKey(group.group_id, topic, partition))
+        return found

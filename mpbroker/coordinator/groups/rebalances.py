@@ -1,0 +1,364 @@
+"""How a group gets from one generation to the next: join phase, sync phase, and what ends either.
+
+(Kafka: GroupMetadataManager.prepareRebalance, completeClassicGroupJoin, expireClassicGroupMemberHeartbeat,
+expirePendingSync.) Whoever waits is answered exactly once: by the phase's end, by the member's removal, or by
+a later request of the same member that takes its place.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState, Member, Waiter
+from mpbroker.coordinator.groups.records import Entry, GroupKey
+from mpbroker.coordinator.groups.timers import Timers
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import JoinGroupResponse, Message, SyncGroupResponse
+
+# A new member cannot send heartbeats; one that waits for longer than this is asked to come again.
+NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60_000
+
+log = logging.getLogger("mpbroker")
+
+
+class Clock(Protocol):
+    """Time for timers, and time for records."""
+
+    def monotonic_ms(self) -> int: ...
+
+    def wall_ms(self) -> int: ...
+
+
+class Writer(Protocol):
+    def write(self, group_id: str, entries: list[Entry], then: Callable[[ErrorCode], None]) -> None:
+        """Appends to the group's partition; `then` follows, in order, when that is durable or refused."""
+
+
+def response_error(append_error: ErrorCode) -> ErrorCode:
+    """What a client is told of an append that failed (GroupMetadataManager)."""
+    if append_error in (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.REQUEST_TIMED_OUT,
+    ):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if append_error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
+        return ErrorCode.NOT_COORDINATOR
+    if append_error in (
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.INVALID_FETCH_SIZE,
+    ):
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return append_error
+
+
+def refused_join(member_id: str, error: ErrorCode) -> JoinGroupResponse:
+    return JoinGroupResponse(error_code=error, member_id=member_id)
+
+
+class Rebalances:
+    """`answer(waiter, response)` ends a wait."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        timers: Timers,
+        clock: Clock,
+        writer: Writer,
+        answer: Callable[[Waiter, Message], None],
+    ) -> None:
+        self._config = config
+        self._timers = timers
+        self._clock = clock
+        self._writer = writer
+        self._answer = answer
+        self._waiting: dict[Waiter, tuple[Group, Member]] = {}
+
+    # --- who waits
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def waiters(self) -> list[Waiter]:
+        return list(self._waiting)
+
+    def wait_for_join(self, group: Group, member: Member, waiter: Waiter) -> None:
+        self.end_join(member, refused_join(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS))
+        member.awaits_join = waiter
+        self._waiting[waiter] = group, member
+
+    def wait_for_sync(self, group: Group, member: Member, waiter: Waiter) -> None:
+        self.end_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+        member.awaits_sync = waiter
+        self._waiting[waiter] = group, member
+
+    def end_join(self, member: Member, response: JoinGroupResponse) -> bool:
+        waiter, member.awaits_join = member.awaits_join, None
+        return self._end(waiter, response)
+
+    def end_sync(self, member: Member, response: SyncGroupResponse) -> bool:
+        waiter, member.awaits_sync = member.awaits_sync, None
+        return self._end(waiter, response)
+
+    def fence_sync(self, member: Member) -> None:
+        """Somebody else is this static member now."""
+        self.end_sync(member, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))
+
+    def _end(self, waiter: Waiter | None, response: Message) -> bool:
+        if waiter is None:
+            return False
+        del self._waiting[waiter]
+        self._answer(waiter, response)
+        return True
+
+    def abandon(self, waiter: Waiter) -> None:
+        """Its connection is gone. The member has its session's time to come back with a new one.
+
+        A member that was never told its id cannot come back: it goes at once, or the others would wait for
+        it. (Kafka does not see that a connection is gone and lets such members pile up for five minutes.)
+        """
+        found = self._waiting.get(waiter)
+        if found is None:
+            return
+        group, member = found
+        nobody = SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+        if member.awaits_sync == waiter:
+            self.end_sync(member, nobody)
+            self.keep_alive(group, member)
+        elif member.knows_its_id or member.instance_id is not None or not member.is_new:
+            self.end_join(member, refused_join(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS))
+            self.keep_alive(group, member)
+        else:
+            self.remove_and_update(group, member, f"the connection of {member.member_id} is closed")
+
+    def forget(self, group: Group, error: ErrorCode) -> None:
+        """The group is no longer ours: whoever waits is told so."""
+        for member in group.members.values():
+            self.end_join(member, refused_join(member.member_id, error))
+            self.end_sync(member, SyncGroupResponse(error_code=error))
+            self._timers.cancel(("member", group.group_id, member.member_id))
+        for member_id in group.pending_joins:
+            self._timers.cancel(("member", group.group_id, member_id))
+        self._timers.cancel(("join", group.group_id))
+        self._timers.cancel(("sync", group.group_id))
+
+    # --- sessions
+
+    def keep_alive(self, group: Group, member: Member, timeout_ms: int | None = None) -> None:
+        """The member was heard of."""
+        patience_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
+        self.expect(group, member.member_id, patience_ms)
+
+    def expect(self, group: Group, member_id: str, timeout_ms: int) -> None:
+        """If the member, or whoever was given this id, is not heard of in time it is removed."""
+        self._timers.set(
+            ("member", group.group_id, member_id),
+            self._clock.monotonic_ms() + timeout_ms,
+            partial(self._expire_member, group, member_id),
+        )
+
+    def expect_no_more(self, group: Group, member_id: str) -> None:
+        self._timers.cancel(("member", group.group_id, member_id))
+
+    def _expire_member(self, group: Group, member_id: str) -> None:
+        if member_id in group.pending_joins:
+            log.info("group %s: %s was given an id and did not join", group.group_id, member_id)
+            group.remove(member_id)
+            self.complete_join_if_all_are_there(group)
+            return
+        member = group.members.get(member_id)
+        if member is None or member.is_alive_without_heartbeats:
+            return
+        log.info("group %s: the session of %s has expired, it is removed", group.group_id, member_id)
+        self.remove_and_update(group, member, f"the session of {member_id} has expired")
+
+    def remove_and_update(self, group: Group, member: Member, reason: str) -> None:
+        self.remove(group, member)
+        if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self.rebalance_or_complete(group, reason)
+        else:
+            self.complete_join_if_all_are_there(group)
+
+    def remove(self, group: Group, member: Member) -> None:
+        """Whoever waits for the member's answer is told to join anew."""
+        self.end_join(member, refused_join(NO_MEMBER, ErrorCode.UNKNOWN_MEMBER_ID))
+        self.end_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+        self.expect_no_more(group, member.member_id)
+        group.remove(member.member_id)
+
+    # --- the join phase
+
+    def rebalance_or_complete(self, group: Group, reason: str) -> None:
+        if group.can_rebalance:
+            self.prepare(group, reason)
+        else:
+            self.complete_join_phase_if_due(group)
+
+    def prepare(self, group: Group, reason: str) -> None:
+        """Asks all members to join again: they learn of it from their heartbeats."""
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            self.reset_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS)
+        group.pending_syncs.clear()
+        self._timers.cancel(("sync", group.group_id))
+        is_first = group.state is GroupState.EMPTY
+        log.info(
+            "group %s: preparing to rebalance from %s, generation %d (%s)",
+            group.group_id,
+            group.state.value,
+            group.generation,
+            reason,
+        )
+        if is_first:
+            delay_ms = self._config.group_initial_rebalance_delay_ms
+            self._delay_first_join(group, delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0))
+        group.enter(GroupState.PREPARING_REBALANCE, self._clock.wall_ms())
+        if is_first:
+            return
+        if group.all_have_joined:
+            self.complete_join(group)
+        else:
+            self._end_join_after(group)
+
+    def _end_join_after(self, group: Group) -> None:
+        at = self._clock.monotonic_ms() + group.rebalance_timeout_ms
+        self._timers.set(("join", group.group_id), at, partial(self.complete_join, group))
+
+    def _delay_first_join(self, group: Group, delay_ms: int, remaining_ms: int) -> None:
+        self._timers.set(
+            ("join", group.group_id),
+            self._clock.monotonic_ms() + delay_ms,
+            partial(self._first_join_delayed, group, delay_ms, remaining_ms),
+        )
+
+    def _first_join_delayed(self, group: Group, delay_ms: int, remaining_ms: int) -> None:
+        """Each newcomer extends the delay, up to the rebalance timeout."""
+        if not (group.member_joined_meanwhile and remaining_ms):
+            self.complete_join(group)
+            return
+        group.member_joined_meanwhile = False
+        next_ms = min(self._config.group_initial_rebalance_delay_ms, remaining_ms)
+        self._delay_first_join(group, next_ms, max(remaining_ms - delay_ms, 0))
+
+    def complete_join_if_all_are_there(self, group: Group) -> None:
+        if group.state is GroupState.PREPARING_REBALANCE and group.all_have_joined:
+            self.complete_join(group)
+
+    def complete_join_phase_if_due(self, group: Group) -> None:
+        """The first rebalance of a group lasts its delay even if all are there."""
+        if group.previous_state is not GroupState.EMPTY:
+            self.complete_join_if_all_are_there(group)
+
+    def complete_join(self, group: Group) -> None:
+        """All have joined, or the time is up: dynamic members that did not come are out."""
+        if group.state is not GroupState.PREPARING_REBALANCE:
+            return
+        self._timers.cancel(("join", group.group_id))
+        for member in list(group.members.values()):
+            if member.awaits_join is None and member.instance_id is None:
+                log.info("group %s: %s did not rejoin and is removed", group.group_id, member.member_id)
+                self.remove(group, member)
+        if group.members and not group.elect_leader_who_joined():
+            log.warning("group %s: nobody rejoined, waiting until the sessions expire", group.group_id)
+            self._end_join_after(group)
+            return
+        group.member_joined_meanwhile = False
+        group.next_generation(self._clock.wall_ms())
+        if not group.members:
+            log.info("group %s: empty in generation %d", group.group_id, group.generation)
+            self._write_empty(group)
+            return
+        log.info(
+            "group %s: generation %d has %d members", group.group_id, group.generation, len(group.members)
+        )
+        for member in list(group.members.values()):
+            group.pending_syncs.add(member.member_id)
+            member.is_new = False
+            self.end_join(member, self.joined(group, member))
+            self.keep_alive(group, member)
+        self._timers.set(
+            ("sync", group.group_id),
+            self._clock.monotonic_ms() + group.rebalance_timeout_ms,
+            partial(self._expire_syncs, group, group.generation),
+        )
+
+    def joined(self, group: Group, member: Member) -> JoinGroupResponse:
+        """The generation as of now, for a member; the leader hears of all of them."""
+        return JoinGroupResponse(
+            generation_id=group.generation,
+            protocol_type=group.protocol_type,
+            protocol_name=group.protocol,
+            leader=group.leader or NO_MEMBER,
+            member_id=member.member_id,
+            members=group.for_leader() if group.leader == member.member_id else [],
+        )
+
+    def _write_empty(self, group: Group) -> None:
+        """If this is lost the generation before comes back at a replay, and its sessions expire again."""
+
+        def written(error: ErrorCode) -> None:
+            if error:
+                log.warning("group %s: that it is empty was not written: %s", group.group_id, error.name)
+
+        self.write(group, {}, written)
+
+    def write(self, group: Group, assignments: dict[str, bytes], then: Callable[[ErrorCode], None]) -> None:
+        value = group.to_record(assignments, self._clock.wall_ms())
+        self._writer.write(group.group_id, [(GroupKey(group.group_id), value)], then)
+
+    # --- the sync phase
+
+    def synced(self, group: Group, member_id: str) -> None:
+        """The member has sent its SyncGroup."""
+        group.pending_syncs.discard(member_id)
+        if not group.pending_syncs:
+            self._timers.cancel(("sync", group.group_id))
+
+    def store_assignment(self, group: Group, assignments: dict[str, bytes]) -> None:
+        """The leader's assignment is true when it is durable, unless the group has moved on by then."""
+        generation = group.generation
+
+        def written(error: ErrorCode) -> None:
+            if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != generation:
+                return
+            if error:
+                log.warning("group %s: its assignment was not written: %s", group.group_id, error.name)
+                self.reset_assignment(group, response_error(error))
+                self.rebalance_or_complete(group, f"the assignment was not written: {error.name}")
+                return
+            for member in group.members.values():
+                member.assignment = assignments.get(member.member_id, b"")
+            self._propagate(group)
+            group.enter(GroupState.STABLE, self._clock.wall_ms())
+
+        self.write(group, assignments, written)
+
+    def _propagate(self, group: Group) -> None:
+        for member in group.members.values():
+            response = SyncGroupResponse(
+                protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment
+            )
+            if self.end_sync(member, response):
+                self.keep_alive(group, member)
+
+    def reset_assignment(self, group: Group, error: ErrorCode) -> None:
+        for member in group.members.values():
+            member.assignment = b""
+            if self.end_sync(member, SyncGroupResponse(error_code=error)):
+                self.keep_alive(group, member)
+
+    def _expire_syncs(self, group: Group, generation: int) -> None:
+        """Members that joined and then never asked for their assignment are out."""
+        late = [group.members[member_id] for member_id in group.pending_syncs if member_id in group.members]
+        if group.generation != generation or not late or not group.can_rebalance:
+            return
+        for member in late:
+            self.remove(group, member)
+        names = ", ".join(member.member_id for member in late)
+        log.info("group %s: no SyncGroup came from %s", group.group_id, names)
+        self.prepare(group, f"no SyncGroup came from {names}")

@@ -1,0 +1,60 @@
+"""Deadlines by name: what a group waits for ends when its time has come (Kafka: CoordinatorTimer).
+
+Setting a timer anew moves it. An entry of the heap whose timer was moved or cancelled is left where it is
+until it comes up; the heap is built again when most of its entries are such.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Hashable
+from typing import TypeAlias
+
+Action: TypeAlias = Callable[[], None]
+
+MOST_DEAD = 1024
+
+
+class Timers:
+    """Times are milliseconds of one clock that never goes back."""
+
+    def __init__(self) -> None:
+        self._live: dict[Hashable, tuple[int, int, Action]] = {}
+        self._heap: list[tuple[int, int, Hashable]] = []
+        self._order = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __contains__(self, name: Hashable) -> bool:
+        return name in self._live
+
+    def set(self, name: Hashable, deadline_ms: int, action: Action) -> None:
+        number = next(self._order)
+        self._live[name] = deadline_ms, number, action
+        heapq.heappush(self._heap, (deadline_ms, number, name))
+        if len(self._heap) > MOST_DEAD + 2 * len(self._live):
+            self._heap = [(at, number, name) for name, (at, number, _) in self._live.items()]
+            heapq.heapify(self._heap)
+
+    def cancel(self, name: Hashable) -> None:
+        self._live.pop(name, None)
+
+    def next_deadline_ms(self) -> int | None:
+        while self._heap and self._is_dead(self._heap[0]):
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now_ms: int) -> list[Action]:
+        """Ends the timers whose time has come; their actions, the earliest first."""
+        actions = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            entry = heapq.heappop(self._heap)
+            if not self._is_dead(entry):
+                actions.append(self._live.pop(entry[2])[2])
+        return actions
+
+    def _is_dead(self, entry: tuple[int, int, Hashable]) -> bool:
+        found = self._live.get(entry[2])
+        return found is None or found[1] != entry[1]

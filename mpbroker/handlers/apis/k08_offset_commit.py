@@ -1,0 +1,35 @@
+"""OffsetCommit (key 8), versions 2-10: where a group is in its partitions; topics by id from v10 on.
+
+Answered when the offsets are durable. (Kafka: KafkaApis.handleOffsetCommitRequest,
+OffsetMetadataManager.commitOffset.)
+"""
+
+from __future__ import annotations
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import OffsetCommitResponse
+
+
+def failed(exchange: Exchange, code: ErrorCode) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponse.OffsetCommitResponseTopic(
+                topic.name,
+                topic.topic_id,
+                [
+                    OffsetCommitResponse.OffsetCommitResponsePartition(partition.partition_index, code)
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in exchange.body.topics
+        ]
+    )
+
+
+@api(ApiKey.OFFSET_COMMIT, 2, 10, name="OffsetCommit", failed=failed)
+def handle(exchange: Exchange) -> None:
+    """Stores offsets of a group, durably before it answers."""
+    exchange.broker.groups.forward(exchange, exchange.body, lambda response: response)

@@ -1,0 +1,35 @@
+"""JoinGroup (key 11), versions 0-9: become a member of a group, or stay one in its next generation.
+
+Answered when the group has a new generation, which may take as long as its rebalance timeout; the leader's
+answer has all members. (Kafka: GroupCoordinatorService.joinGroup; KIP-62, KIP-345, KIP-394, KIP-559 and
+KIP-814.)
+"""
+
+from __future__ import annotations
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import JoinGroupResponse
+
+FIRST_VERSION_WITH_NULL_PROTOCOL = 7
+
+
+def shaped(exchange: Exchange, response: JoinGroupResponse) -> JoinGroupResponse:
+    """Without a protocol older versions say the empty one."""
+    if exchange.version < FIRST_VERSION_WITH_NULL_PROTOCOL:
+        response.protocol_name = response.protocol_name or ""
+    elif response.error_code:
+        response.protocol_name = response.protocol_name or None
+    return response
+
+
+def failed(exchange: Exchange, code: ErrorCode) -> JoinGroupResponse:
+    return shaped(exchange, JoinGroupResponse(error_code=code, member_id=exchange.body.member_id))
+
+
+@api(ApiKey.JOIN_GROUP, 0, 9, name="JoinGroup", failed=failed)
+def handle(exchange: Exchange) -> None:
+    """Makes the client a member of a group, and waits for the group's next generation."""
+    exchange.broker.groups.forward(exchange, exchange.body, lambda response: shaped(exchange, response))

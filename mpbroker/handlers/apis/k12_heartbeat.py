@@ -1,0 +1,22 @@
+"""Heartbeat (key 12), versions 0-4: a member lives; the answer says whether its group rebalances.
+
+(Kafka: GroupCoordinatorService.heartbeat.)
+"""
+
+from __future__ import annotations
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import HeartbeatResponse
+
+
+def failed(_exchange: Exchange, code: ErrorCode) -> HeartbeatResponse:
+    return HeartbeatResponse(error_code=code)
+
+
+@api(ApiKey.HEARTBEAT, 0, 4, name="Heartbeat", failed=failed)
+def handle(exchange: Exchange) -> None:
+    """Keeps a member's session alive and tells it of rebalances."""
+    exchange.broker.groups.forward(exchange, exchange.body, lambda response: response)

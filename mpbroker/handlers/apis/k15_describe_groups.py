@@ -1,0 +1,36 @@
+"""DescribeGroups (key 15), versions 0-6: state, members and assignment of groups.
+
+A group that does not exist is Dead; from v6 on that is an error as well (KIP-1043). (Kafka:
+GroupMetadataManager.describeGroups.)
+"""
+
+from __future__ import annotations
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.operations import GROUP_OPERATIONS, NOT_ASKED
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import DescribeGroupsResponse
+
+
+def failed(exchange: Exchange, code: ErrorCode) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(
+        groups=[
+            DescribeGroupsResponse.DescribedGroup(error_code=code, group_id=name)
+            for name in exchange.body.groups
+        ]
+    )
+
+
+def shaped(exchange: Exchange, response: DescribeGroupsResponse) -> DescribeGroupsResponse:
+    operations = GROUP_OPERATIONS if exchange.body.include_authorized_operations else NOT_ASKED
+    for group in response.groups:
+        group.authorized_operations = NOT_ASKED if group.error_code else operations
+    return response
+
+
+@api(ApiKey.DESCRIBE_GROUPS, 0, 6, name="DescribeGroups", failed=failed)
+def handle(exchange: Exchange) -> None:
+    """State, members and assignment of classic groups."""
+    exchange.broker.groups.forward(exchange, exchange.body, lambda response: shaped(exchange, response))

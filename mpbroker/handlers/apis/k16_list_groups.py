@@ -1,0 +1,22 @@
+"""ListGroups (key 16), versions 0-5: the groups there are, by state (KIP-518) or type (KIP-848).
+
+(Kafka: GroupMetadataManager.listGroups.)
+"""
+
+from __future__ import annotations
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import ListGroupsResponse
+
+
+def failed(_exchange: Exchange, code: ErrorCode) -> ListGroupsResponse:
+    return ListGroupsResponse(error_code=code)
+
+
+@api(ApiKey.LIST_GROUPS, 0, 5, name="ListGroups", failed=failed)
+def handle(exchange: Exchange) -> None:
+    """Lists groups, by state or type."""
+    exchange.broker.groups.forward(exchange, exchange.body, lambda response: response)

@@ -1,0 +1,95 @@
+"""Requests about groups, on their way to the coordinator and back.
+
+A handler only hands them on: while the coordinator has one it is parked, so that it counts as nobody's load
+and the end of its connection is noticed. A JoinGroup may be away for minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+
+from mpbroker.handlers.calls import Caller
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.ipc import calls
+from mpbroker.ipc.calls import Abandon, Failed, GroupRequest, GroupResponse
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import RESPONSES, Message
+
+# These wait for other members.
+WAITING: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
+ERROR_CODES: Final = {code.value: code for code in ErrorCode}
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+@cache
+def _decoder(api_key: int) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(RESPONSES[api_key])
+
+
+class Groups:
+    """What is with the coordinator, by connection: each has one request under way."""
+
+    def __init__(self, coordinator: Caller) -> None:
+        self._coordinator = coordinator
+        self._away: dict[int, tuple[Exchange, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._away)
+
+    def forward(self, exchange: Exchange, request: Message, then: Callable[[Any], Message]) -> None:
+        """`then` makes the answer of this API's version from the coordinator's response."""
+        slot = exchange.slot
+        call = GroupRequest(
+            slot.api_key,
+            exchange.version,
+            exchange.client_id,
+            f"/{exchange.session.client_host}",
+            _encoder.encode(request),
+        )
+
+        def answered(message: calls.Message) -> None:
+            if self._away.get(slot.connection, (None, 0))[0] is exchange:
+                del self._away[slot.connection]
+            if exchange.done:
+                return
+            if isinstance(message, GroupResponse):
+                exchange.reply(then(_decoder(slot.api_key).decode(message.body)))
+            else:
+                code = message.error if isinstance(message, Failed) else ErrorCode.UNKNOWN_SERVER_ERROR
+                exchange.fail(ERROR_CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR))
+
+        number = self._coordinator.call(call, exchange.later(answered), slot.connection)
+        if number:
+            self._away[slot.connection] = exchange, number
+            exchange.broker.answers.parked(slot)
+
+    def cancel(self, connection: int) -> None:
+        """The connection is closed."""
+        found = self._away.pop(connection, None)
+        if found is not None:
+            found[0].cancel()
+            self._abandon(found[1])
+
+    def forget_processor(self, processor: int) -> None:
+        """There is nobody to answer."""
+        for connection, (exchange, number) in list(self._away.items()):
+            if exchange.slot.processor == processor:
+                del self._away[connection]
+                self._abandon(number)
+
+    def release(self) -> None:
+        """This handler stops: whoever waits for others is told to ask again."""
+        for connection, (exchange, number) in list(self._away.items()):
+            if exchange.slot.api_key in WAITING:
+                del self._away[connection]
+                exchange.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                self._abandon(number)
+
+    def _abandon(self, number: int) -> None:
+        self._coordinator.call(Abandon(number), lambda _answer: None)

@@ -1,0 +1,171 @@
+"""Members of a group that read and commit while processes die, and somebody who watches what is committed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+TOPIC, GROUP = "watched", "members"
+PARTITIONS = 3
+COMMIT_EVERY = 10
+PACE_S = 0.002
+WATCH_S = 0.05
+REQUEST_S = 5.0
+STOP_S = 60.0
+SESSION_MS = 6000
+
+
+@dataclass
+class Members:
+    """By partition, `read`: the offsets that were read; `committed`: what a commit's answer promised."""
+
+    bootstrap: str
+    count: int = 2
+    read: dict[int, set[int]] = field(default_factory=lambda: {p: set() for p in range(PARTITIONS)})
+    committed: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(PARTITIONS), 0))
+    written: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(PARTITIONS), 0))
+    commits: int = 0
+    complaints: list[str] = field(default_factory=list)
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def start(self) -> None:
+        works: list[Callable[[], None]] = [self._write, self._watch, *([self._consume] * self.count)]
+        for work in works:
+            thread = threading.Thread(target=self._guarded, args=(work,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(STOP_S)
+        self.complaints += ["a client of the group hangs"] * sum(t.is_alive() for t in self._threads)
+
+    def progress(self) -> tuple[int, int]:
+        """Records that were read, and records that were committed."""
+        return sum(map(len, self.read.values())), sum(self.committed.values())
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            self.complaints.append(f"{work.__name__}: {type(error).__name__}: {error}")
+
+    def _write(self) -> None:
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "enable.idempotence": True,
+                "reconnect.backoff.max.ms": 500,
+                "log_level": 0,
+            }
+        )
+
+        def delivered(error: object, message: object) -> None:
+            if error is None:
+                self.written[message.partition()] += 1  # type: ignore[attr-defined]
+
+        while not self._stopping.wait(PACE_S):
+            producer.produce(TOPIC, b"value", on_delivery=delivered)
+            producer.poll(0)
+        producer.flush(STOP_S)
+
+    def _consumer(self, **settings: object) -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": GROUP,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": 300,
+                "reconnect.backoff.max.ms": 500,
+                "log_level": 0,
+                **settings,
+            }
+        )
+
+    def _consume(self) -> None:
+        consumer = self._consumer()
+        consumer.subscribe([TOPIC])
+        since_commit = 0
+        while not self._stopping.is_set():
+            message = consumer.poll(0.1)
+            if message is None or message.error() is not None:
+                continue
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None
+            assert offset is not None
+            with self._lock:
+                self.read[partition].add(offset)
+            since_commit += 1
+            if since_commit >= COMMIT_EVERY and self._commit(consumer):
+                since_commit = 0
+        consumer.close()
+
+    def _commit(self, consumer: Consumer) -> bool:
+        """A refused commit is no promise: the group rebalances, or its coordinator is away."""
+        try:
+            done = consumer.commit(asynchronous=False) or []
+        except KafkaException:
+            return False
+        with self._lock:
+            for each in done:
+                if each.error is None and each.offset >= 0:
+                    self.committed[each.partition] = max(self.committed[each.partition], each.offset)
+            self.commits += 1
+        return True
+
+    def _watch(self) -> None:
+        """What is committed never goes back, and never falls behind what was promised before we asked."""
+        watcher = self._consumer()
+        seen = dict.fromkeys(range(PARTITIONS), 0)
+        while not self._stopping.wait(WATCH_S):
+            with self._lock:
+                promised = dict(self.committed)
+            found = self.fetch(watcher)
+            for partition, offset in found.items():
+                if offset < max(promised[partition], seen[partition]):
+                    self.complaints.append(
+                        f"partition {partition} is at {offset}, it was at {seen[partition]}, "
+                        f"{promised[partition]} was promised"
+                    )
+                seen[partition] = offset
+        watcher.close()
+
+    def fetch(self, consumer: Consumer) -> dict[int, int]:
+        """The committed offsets; nothing if the broker did not answer in time."""
+        wanted = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
+        try:
+            answer = consumer.committed(wanted, timeout=REQUEST_S)
+        except KafkaException:
+            return {}
+        return {each.partition: max(each.offset, 0) for each in answer if each.error is None}
+
+    def check(self) -> list[str]:
+        """After a restart: the committed offsets are there, and all before them was read by somebody."""
+        consumer = self._consumer()
+        found: dict[int, int] = {}
+        deadline = time.monotonic() + STOP_S
+        while not found and time.monotonic() < deadline:
+            found = self.fetch(consumer)
+        consumer.close()
+        complaints = list(self.complaints)
+        for partition in range(PARTITIONS):
+            offset = found.get(partition, -1)
+            if offset < self.committed[partition]:
+                complaints.append(
+                    f"partition {partition}: {offset} is committed, {self.committed[partition]} was promised"
+                )
+            missing = set(range(offset)) - self.read[partition]
+            if missing:
+                complaints.append(
+                    f"partition {partition}: {len(missing)} records were committed and not read"
+                )
+        return complaints

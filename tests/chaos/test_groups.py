@@ -1,0 +1,45 @@
+"""Processes die under a consumer group: its members go on, and what was committed stays committed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from ops.bench.brokers import Broker, Mpbroker
+from tests.chaos.groups import PARTITIONS, TOPIC, Members
+from tests.chaos.killer import await_progress, kill
+
+SEED = 1
+# The coordinator dies in rebalances too: it is what moves the members.
+DEATHS = ("coordinator", "log", "handler", "coordinator", "supervisor", "processor", "coordinator")
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    made = Mpbroker(tmp_path, flags=("-o", "group.initial.rebalance.delay.ms=0"))
+    yield made
+    made.kill()
+
+
+@pytest.mark.timeout(300)
+def test_a_group_survives_the_death_of_every_process(broker: Broker) -> None:
+    chance = random.Random(SEED)
+    broker.start()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(15)
+    members = Members(broker.bootstrap)
+    members.start()
+    try:
+        await_progress(broker, members.progress, "at the start")
+        for role in DEATHS:
+            kill(broker, [role], members.progress, chance)
+    finally:
+        members.stop()
+    assert broker.stop() == 0
+    broker.start()
+    assert members.check() == []
+    assert members.commits > 50

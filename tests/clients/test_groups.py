@@ -1,0 +1,298 @@
+"""Consumer groups with every client: members share partitions, resume where they were, and come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import aiokafka
+import kafka
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from ops.bench.brokers import Broker, Mpbroker
+from tests.clients import adapters
+from tests.clients.adapters import Franz
+from tests.clients.conftest import TopicMaker, create_topic, make_broker, stop_cleanly
+from tests.clients.samples import sample_records
+from tests.clients.tools import java_command, kafka_tool
+
+GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+DUMP = "org.apache.kafka.tools.DumpLogSegments"
+WITHIN_S = 30.0
+AT_ONCE = ("-o", "group.initial.rebalance.delay.ms=0")
+
+
+def prepared(broker: Broker) -> Broker:
+    """Apache Kafka's settings for tests have no initial delay either."""
+    if isinstance(broker, Mpbroker):
+        broker.flags = AT_ONCE
+    return broker
+
+
+@pytest.fixture(scope="module", name="broker")
+def _broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    running = prepared(make_broker(tmp_path_factory.mktemp("broker")))
+    try:
+        running.start()
+        yield running
+        stop_cleanly(running)
+    finally:
+        running.kill()
+
+
+def write(broker: Broker, topic: str, count: int, partitions: int = 1) -> None:
+    records = sample_records(partitions, count, seed=count)
+    adapters.confluent_write(broker.bootstrap, topic, records, "none")
+
+
+@contextmanager
+def member(broker: Broker, group: str, topic: str, **settings: Any) -> Iterator[Consumer]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 200,
+            "enable.auto.commit": False,
+            **{key.replace("_", "."): value for key, value in settings.items()},
+        }
+    )
+    with closing(consumer):
+        consumer.subscribe([topic])
+        yield consumer
+
+
+def poll_until(holds: Callable[[], bool], *consumers: Consumer) -> list[tuple[int, int]]:
+    """Polls all members until that holds; -> partition and offset of what they got."""
+    deadline = time.monotonic() + WITHIN_S
+    got: list[tuple[int, int]] = []
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {WITHIN_S} s"
+        for consumer in consumers:
+            message = consumer.poll(0.02)
+            if message is not None:
+                assert message.error() is None, message.error()
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None
+                assert offset is not None
+                got.append((partition, offset))
+    return got
+
+
+def read(consumer: Consumer, count: int) -> list[tuple[int, int]]:
+    got: list[tuple[int, int]] = []
+    for _ in range(count):
+        message = consumer.poll(WITHIN_S)
+        assert message is not None
+        assert message.error() is None, message.error()
+        got.append((message.partition() or 0, message.offset() or 0))
+    return got
+
+
+def shares(*consumers: Consumer) -> list[set[int]]:
+    return [{p.partition for p in consumer.assignment()} for consumer in consumers]
+
+
+def committed(broker: Broker, group: str, topic: str, partition: int = 0) -> int:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition)])
+    found = admin.list_consumer_group_offsets([asked])[group].result(WITHIN_S)
+    offset: int = found.topic_partitions[0].offset
+    return offset
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_two_members_share_partitions_and_one_takes_over(
+    broker: Broker, new_topic: TopicMaker, strategy: str
+) -> None:
+    topic = new_topic(4)
+    settings = {"partition_assignment_strategy": strategy}
+    with member(broker, topic, topic, **settings) as first:
+        poll_until(lambda: shares(first) == [{0, 1, 2, 3}], first)
+        with member(broker, topic, topic, **settings) as second:
+            poll_until(lambda: [len(share) for share in shares(first, second)] == [2, 2], first, second)
+            assert set.union(*shares(first, second)) == {0, 1, 2, 3}
+        poll_until(lambda: shares(first) == [{0, 1, 2, 3}], first)
+
+
+def test_a_member_that_stops_without_leaving_is_missed(broker: Broker, new_topic: TopicMaker) -> None:
+    """A consumer that no longer polls leaves no trace but silence."""
+    topic = new_topic(2)
+    silent = {"max_poll_interval_ms": 6000}
+    with (
+        member(broker, topic, topic, **silent) as first,
+        member(broker, topic, topic) as second,
+    ):
+        poll_until(lambda: [len(share) for share in shares(first, second)] == [1, 1], first, second)
+        poll_until(lambda: shares(second) == [{0, 1}], second)
+
+
+def test_a_group_goes_on_where_it_was(broker: Broker, new_topic: TopicMaker) -> None:
+    topic = new_topic(1)
+    write(broker, topic, 10)
+    with member(broker, topic, topic) as consumer:
+        assert read(consumer, 4) == [(0, offset) for offset in range(4)]
+        consumer.commit(asynchronous=False)
+    assert committed(broker, topic, topic) == 4
+    with member(broker, topic, topic) as consumer:
+        assert read(consumer, 6) == [(0, offset) for offset in range(4, 10)]
+
+
+def test_a_static_member_comes_back_to_its_partitions(broker: Broker, new_topic: TopicMaker) -> None:
+    topic = new_topic(2)
+
+    def static(number: int) -> Any:
+        return member(broker, topic, topic, group_instance_id=f"instance-{number}")
+
+    with static(1) as first:
+        with static(2) as second:
+            poll_until(lambda: [len(share) for share in shares(first, second)] == [1, 1], first, second)
+            before = shares(first, second)
+        with static(2) as second:
+            poll_until(lambda: shares(first, second) == before, first, second)
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_offsets_and_members_survive_a_restart(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, kill: bool
+) -> None:
+    broker = prepared(make_broker(tmp_path_factory.mktemp("restarted")))
+    request.addfinalizer(broker.kill)
+    broker.start()
+    create_topic(broker.bootstrap, "t", 1)
+    write(broker, "t", 10)
+    with member(broker, "g", "t") as consumer:
+        assert read(consumer, 3) == [(0, 0), (0, 1), (0, 2)]
+        consumer.commit(asynchronous=False)
+        if kill:
+            broker.kill()
+        else:
+            stop_cleanly(broker)
+        broker.start()
+        # The same member, in the same generation, or it would read from the committed offset again.
+        assert read(consumer, 2) == [(0, 3), (0, 4)]
+        consumer.commit(asynchronous=False)
+    assert committed(broker, "g", "t") == 5
+    stop_cleanly(broker)
+
+
+def test_a_group_of_kafka_python(broker: Broker, new_topic: TopicMaker) -> None:
+    topic = new_topic(2)
+    write(broker, topic, 20, partitions=2)
+    settings: dict[str, Any] = {
+        "bootstrap_servers": broker.bootstrap,
+        "group_id": topic,
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "consumer_timeout_ms": int(WITHIN_S * 1000),
+    }
+    with closing(kafka.KafkaConsumer(topic, **settings)) as first:
+        seen = [(r.partition, r.offset) for _, r in zip(range(8), first, strict=False)]
+        first.commit()
+    with closing(kafka.KafkaConsumer(topic, **settings)) as second:
+        seen += [(r.partition, r.offset) for _, r in zip(range(20 - len(seen)), second, strict=False)]
+    assert len(set(seen)) == len(seen) == 20
+
+
+async def _aiokafka_members(bootstrap: str, topic: str) -> set[tuple[int, int]]:
+    settings = {"bootstrap_servers": bootstrap, "group_id": topic, "auto_offset_reset": "earliest"}
+    members = [aiokafka.AIOKafkaConsumer(topic, **settings) for _ in range(2)]
+    seen: set[tuple[int, int]] = set()
+    for consumer in members:
+        await consumer.start()
+    try:
+        deadline = time.monotonic() + WITHIN_S
+        while len(seen) < 20 or any(len(consumer.assignment()) != 1 for consumer in members):
+            assert time.monotonic() < deadline, f"{len(seen)} records"
+            for consumer in members:
+                for records in (await consumer.getmany(timeout_ms=50)).values():
+                    seen |= {(record.partition, record.offset) for record in records}
+    finally:
+        for consumer in members:
+            await consumer.stop()
+    return seen
+
+
+def test_a_group_of_aiokafka(broker: Broker, new_topic: TopicMaker) -> None:
+    topic = new_topic(2)
+    write(broker, topic, 20, partitions=2)
+    assert len(asyncio.run(_aiokafka_members(broker.bootstrap, topic))) == 20
+    # It commits when it stops.
+    assert committed(broker, topic, topic, 0) + committed(broker, topic, topic, 1) == 20
+
+
+def test_a_group_of_franz_go(broker: Broker, franz: Franz, new_topic: TopicMaker) -> None:
+    topic = new_topic(1)
+    write(broker, topic, 5)
+    assert franz.run("join", broker.bootstrap, topic, "go-members").split() == [b"5"]
+    write(broker, topic, 3)
+    assert franz.run("join", broker.bootstrap, topic, "go-members").split() == [b"3"]
+    listed = franz.run("groups", broker.bootstrap).decode().split("\n")
+    assert "go-members Empty" in listed
+
+
+def console(broker: Broker, topic: str, group: str, count: int) -> str:
+    server = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", group)
+    command = java_command(CONSUMER, *server, "--from-beginning", "--max-messages", str(count))
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    return done.stderr.decode()
+
+
+def test_the_console_consumer_and_the_group_command(broker: Broker, new_topic: TopicMaker) -> None:
+    topic = new_topic(1)
+    write(broker, topic, 10)
+    group = ("--bootstrap-server", broker.bootstrap, "--group", "java-members")
+    assert "Processed a total of 4 messages" in console(broker, topic, "java-members", 4)
+    listed = kafka_tool(GROUPS, "--bootstrap-server", broker.bootstrap, "--list", "--state")
+    assert ["java-members", "Empty"] in [line.split() for line in listed.splitlines()]
+    row = next(
+        line.split() for line in kafka_tool(GROUPS, *group, "--describe").splitlines() if topic in line
+    )
+    assert row[:6] == ["java-members", topic, "0", "4", "10", "6"]
+    reset = ("--reset-offsets", "--topic", topic, "--to-offset", "8", "--execute")
+    kafka_tool(GROUPS, *group, *reset)
+    assert committed(broker, "java-members", topic) == 8
+    assert "Processed a total of 2 messages" in console(broker, topic, "java-members", 2)
+    kafka_tool(GROUPS, *group, "--delete-offsets", "--topic", topic)
+    assert committed(broker, "java-members", topic) < 0
+    with member(broker, "java-members", topic) as consumer:
+        read(consumer, 1)
+        described = kafka_tool(GROUPS, *group, "--describe", "--members")
+        assert "rdkafka" in described
+        assert "/127.0.0.1" in described
+        assert "GroupNotEmptyException" in kafka_tool(GROUPS, *group, "--delete")
+    kafka_tool(GROUPS, *group, "--delete")
+    names = kafka_tool(GROUPS, "--bootstrap-server", broker.bootstrap, "--list").splitlines()
+    assert "java-members" not in names
+
+
+def test_the_written_records_are_kafkas_own(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> None:
+    """Read by Kafka's decoder of group records."""
+    broker = prepared(make_broker(tmp_path_factory.mktemp("dumped")))
+    request.addfinalizer(broker.kill)
+    broker.start()
+    create_topic(broker.bootstrap, "t", 1)
+    write(broker, "t", 10)
+    with member(broker, "g", "t") as consumer:
+        read(consumer, 7)
+        consumer.commit(asynchronous=False)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_consumer_groups(["g"])["g"].result(WITHIN_S)
+    stop_cleanly(broker)
+    logs = [path for path in sorted(broker.log_dir.glob("__consumer_offsets-*/*.log")) if path.stat().st_size]
+    assert len(logs) == 1
+    printed = kafka_tool(DUMP, "--offsets-decoder", "--print-data-log", "--files", str(logs[0]))
+    records = [line for line in printed.splitlines() if "payload:" in line]
+    assert '"group":"g","topic":"t","partition":0' in next(r for r in records if '"offset":7' in r)
+    assert any('"protocolType":"consumer"' in r and '"members":[{' in r for r in records)
+    assert sum("payload: null" in r or r.endswith("payload: <DELETE>") for r in records) == 2, printed

@@ -1,0 +1,256 @@
+"""A group coordinator without I/O: the test is its clock, its log and its clients."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator.groups.coordinator import GroupCoordinator
+from mpbroker.coordinator.groups.journal import Journal
+from mpbroker.coordinator.groups.records import GroupValue, OffsetKey, OffsetValue, decode
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    Message,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from mpbroker.records.iterate import iterate_records
+
+JOIN_VERSION = 9
+PARTITIONS = 5
+SESSION_MS = 10_000
+REBALANCE_MS = 60_000
+TOPICS = {"t": 4, "u": 1}
+
+
+def subscription(*topics: str) -> bytes:
+    names = b"".join(len(t).to_bytes(2, "big") + t.encode() for t in topics)
+    return b"\x00\x00" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
+
+
+class World:
+    """`log` has the records of each partition; `answers` what was said to whom, once each."""
+
+    def __init__(
+        self, log: dict[int, list[tuple[bytes | None, bytes | None]]] | None = None, **settings: int
+    ):
+        self.config = BrokerConfig(**settings)  # type: ignore[arg-type]
+        self.now_ms = 1_000_000
+        self.log = log if log is not None else {number: [] for number in range(PARTITIONS)}
+        self.answers: dict[int, Message | ErrorCode] = {}
+        self.numbers = itertools.count(1)
+        ids = itertools.count(1)
+        self.journal = Journal(
+            lambda group_id: self.groups.partition_for(group_id),
+            self.wall_ms,
+            self.config.message_max_bytes,
+        )
+        self.groups = GroupCoordinator(self.config, self, self.journal, self, self, lambda: f"id{next(ids)}")
+        self.groups.opened(PARTITIONS)
+        for partition in self.log:
+            self.load(partition)
+
+    # --- what the coordinator sees
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000 + self.now_ms
+
+    def partitions_of(self, name: str) -> int:
+        return TOPICS.get(name, 0)
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        return {self.id_of(name): name for name in TOPICS}.get(topic_id)
+
+    def id_of(self, name: str) -> bytes | None:
+        return name.encode().ljust(16, b"-") if name in TOPICS else None
+
+    def answer(self, waiter: Any, response: Message) -> None:
+        assert waiter not in self.answers, f"{waiter} is answered twice"
+        self.answers[waiter] = response
+
+    def fail(self, waiter: Any, error: ErrorCode) -> None:
+        assert waiter not in self.answers, f"{waiter} is answered twice"
+        self.answers[waiter] = error
+
+    # --- the log
+
+    def append_round(self, error: ErrorCode = ErrorCode.NONE) -> bool:
+        """One round becomes durable, or is refused; False if there is none."""
+        batches = self.journal.next_round()
+        for batch in batches:
+            if not error:
+                self.log[batch.partition] += [(r.key, r.value) for r in iterate_records(batch.batch)]
+        if batches:
+            self.journal.finish({batch.partition: error for batch in batches})
+        return bool(batches)
+
+    def settle(self) -> None:
+        while self.append_round():
+            pass
+
+    def load(self, partition: int) -> None:
+        groups: dict[str, GroupValue | None] = {}
+        for key, value in self.log[partition]:
+            entry = decode(key, value)
+            assert entry is not None
+            name, content = entry
+            if isinstance(name, OffsetKey):
+                assert content is None or isinstance(content, OffsetValue)
+                self.groups.offsets.apply(name, content)
+            else:
+                assert content is None or isinstance(content, GroupValue)
+                groups[name.group] = content
+        self.groups.loaded(partition, groups)
+
+    def until_answered(self, *waiters: int) -> None:
+        for _ in range(REBALANCE_MS):
+            if all(waiter in self.answers for waiter in waiters):
+                return
+            self.later(100)
+        raise AssertionError(f"{waiters} are not answered within a rebalance timeout")
+
+    def restarted(self) -> World:
+        """A successor that knows what is in the log."""
+        world = World(self.log)
+        world.config = self.config
+        return world
+
+    # --- requests
+
+    def ask(self, request: Message, version: int = JOIN_VERSION, client: str = "c") -> int:
+        waiter = next(self.numbers)
+        self.groups.handle(waiter, request, version, (client, "/127.0.0.1"))
+        return waiter
+
+    def now(self, request: Message, version: int = JOIN_VERSION) -> Any:
+        """The answer, which must come without anything else happening but appends."""
+        waiter = self.ask(request, version)
+        self.settle()
+        return self.answers[waiter]
+
+    def later(self, delay_ms: int) -> None:
+        """Time goes by, timer by timer."""
+        until_ms = self.now_ms + delay_ms
+        while (due := self.groups.timers.next_deadline_ms()) is not None and due <= until_ms:
+            self.now_ms = max(self.now_ms, due)
+            self.groups.tick()
+            self.settle()
+        self.now_ms = until_ms
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        group: str = "g",
+        version: int = JOIN_VERSION,
+        instance: str | None = None,
+        protocols: tuple[str, ...] = ("range",),
+        topics: tuple[str, ...] = ("t",),
+        session_ms: int = SESSION_MS,
+        client: str = "c",
+    ) -> int:
+        request = JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=session_ms,
+            rebalance_timeout_ms=REBALANCE_MS,
+            member_id=member_id,
+            group_instance_id=instance,
+            protocol_type="consumer",
+            protocols=[
+                JoinGroupRequest.JoinGroupRequestProtocol(name, subscription(*topics)) for name in protocols
+            ],
+        )
+        return self.ask(request, version, client)
+
+    def new_member(self, **how: Any) -> tuple[str, int]:
+        """-> its id, and who waits for the end of its join."""
+        refused = self.answers[self.join(**how)]
+        assert isinstance(refused, JoinGroupResponse)
+        assert refused.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        return refused.member_id, self.join(refused.member_id, **how)
+
+    def joined(self, waiter: int) -> JoinGroupResponse:
+        answer = self.answers[waiter]
+        assert isinstance(answer, JoinGroupResponse)
+        assert answer.error_code == 0, answer
+        return answer
+
+    def sync(
+        self, member_id: str, generation: int, shares: dict[str, bytes] | None = None, **how: Any
+    ) -> int:
+        assignments = [
+            SyncGroupRequest.SyncGroupRequestAssignment(*share) for share in (shares or {}).items()
+        ]
+        request = SyncGroupRequest("g", generation, member_id, assignments=assignments, **how)
+        return self.ask(request)
+
+    def synced(self, waiter: int) -> bytes:
+        answer = self.answers[waiter]
+        assert isinstance(answer, SyncGroupResponse)
+        assert answer.error_code == 0, answer
+        return answer.assignment
+
+    def heartbeat(self, member_id: str, generation: int, instance: str | None = None) -> ErrorCode:
+        return code_of(self.now(HeartbeatRequest("g", generation, member_id, instance)))
+
+    def leave(self, *members: tuple[str, str | None]) -> list[int]:
+        identities = [LeaveGroupRequest.MemberIdentity(*member) for member in members]
+        return [m.error_code for m in self.now(LeaveGroupRequest("g", members=identities)).members]
+
+    def stable(self, count: int = 2) -> tuple[list[str], int]:
+        """A group of so many members, who have their assignments; -> their ids, the leader first."""
+        members = [self.new_member() for _ in range(count)]
+        self.until_answered(*(waiter for _, waiter in members))
+        answers = [self.joined(waiter) for _, waiter in members]
+        generation, leader = answers[0].generation_id, answers[0].leader
+        ids = sorted((member_id for member_id, _ in members), key=lambda member_id: member_id != leader)
+        waiters = [self.sync(member_id, generation) for member_id in ids[1:]]
+        waiters.append(self.sync(leader, generation, {member_id: member_id.encode() for member_id in ids}))
+        self.settle()
+        assert [self.synced(w) for w in waiters] == [i.encode() for i in [*ids[1:], leader]]
+        return ids, generation
+
+    def commit(
+        self, offset: int, member_id: str = "", generation: int = -1, *, version: int = 9, **how: Any
+    ) -> int:
+        topics = [
+            OffsetCommitRequest.OffsetCommitRequestTopic(
+                how.pop("topic", "t"),
+                partitions=[
+                    OffsetCommitRequest.OffsetCommitRequestPartition(
+                        how.pop("partition", 0), offset, 3, how.pop("metadata", "m")
+                    )
+                ],
+            )
+        ]
+        request = OffsetCommitRequest(how.pop("group", "g"), generation, member_id, topics=topics, **how)
+        return self.ask(request, version)
+
+    def committed(self, group: str = "g", topic: str = "t", partition: int = 0) -> int:
+        asked = OffsetFetchRequest.OffsetFetchRequestGroup(
+            group, topics=[OffsetFetchRequest.OffsetFetchRequestTopics(topic, partition_indexes=[partition])]
+        )
+        answer = self.now(OffsetFetchRequest(groups=[asked]))
+        found: int = answer.groups[0].topics[0].partitions[0].committed_offset
+        return found
+
+    @property
+    def state(self) -> str:
+        return self.groups.groups["g"].state.value
+
+
+def code_of(answer: Any) -> ErrorCode:
+    """The error of a whole answer."""
+    if isinstance(answer, ErrorCode):
+        return answer
+    return next(code for code in ErrorCode if code == answer.error_code)

@@ -1,0 +1,259 @@
+"""Requests about groups in a handler: handed on, parked, answered in their version, and forgotten in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from mpbroker.handlers.apis import all_apis
+from mpbroker.ipc.calls import Abandon, Acknowledged, Failed, GroupRequest, GroupResponse
+from mpbroker.ipc.slots import SlotKind
+from mpbroker.ipc.topology import COORDINATOR, processor
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.headers import decode_response_frame
+from mpbroker.protocol.messages import (
+    REQUESTS,
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    Message,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+)
+from tests.handlers.shared import Rig, request_frame, topic_image
+from tests.handlers.test_fences import fence
+
+ID = b"i" * 16
+REQUEST: dict[ApiKey, Callable[[int], Message]] = {
+    ApiKey.OFFSET_COMMIT: lambda version: OffsetCommitRequest(
+        "g",
+        topics=[
+            OffsetCommitRequest.OffsetCommitRequestTopic(
+                "t" if version < 10 else "",
+                ID if version >= 10 else bytes(16),
+                [OffsetCommitRequest.OffsetCommitRequestPartition(3, 5)],
+            )
+        ],
+    ),
+    ApiKey.OFFSET_FETCH: lambda _: OffsetFetchRequest(
+        "g",
+        [OffsetFetchRequest.OffsetFetchRequestTopic("t", [3])],
+        [
+            OffsetFetchRequest.OffsetFetchRequestGroup(
+                "g", topics=[OffsetFetchRequest.OffsetFetchRequestTopics("t", ID, [3])]
+            )
+        ],
+    ),
+    ApiKey.JOIN_GROUP: lambda _: JoinGroupRequest("g", member_id="m"),
+    ApiKey.HEARTBEAT: lambda _: HeartbeatRequest("g", 1, "m"),
+    ApiKey.LEAVE_GROUP: lambda _: LeaveGroupRequest(
+        "g", "m", [LeaveGroupRequest.MemberIdentity("m"), LeaveGroupRequest.MemberIdentity("n")]
+    ),
+    ApiKey.SYNC_GROUP: lambda _: SyncGroupRequest(
+        "g", 1, "m", protocol_type="consumer", protocol_name="range"
+    ),
+    ApiKey.DESCRIBE_GROUPS: lambda _: DescribeGroupsRequest(["g"]),
+    ApiKey.LIST_GROUPS: lambda _: ListGroupsRequest(),
+    ApiKey.DELETE_GROUPS: lambda _: DeleteGroupsRequest(["g"]),
+    ApiKey.OFFSET_DELETE: lambda _: OffsetDeleteRequest("g"),
+}
+EVERY = [
+    (key, version) for key in REQUEST for version in range(all_apis()[key].oldest, all_apis()[key].latest + 1)
+]
+
+
+@pytest.fixture(name="ready")
+def _ready(rig: Rig) -> Rig:
+    rig.publish(topic_image("t", 1))
+    return rig
+
+
+def errors_in(value: object) -> Iterator[int]:
+    """Every error code in a response, however deep."""
+    if isinstance(value, list):
+        for each in value:
+            yield from errors_in(each)
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            content = getattr(value, name)
+            if name == "error_code":
+                yield content
+            else:
+                yield from errors_in(content)
+
+
+def sent(ready: Rig, key: ApiKey, version: int, connection: int = 7) -> tuple[Any, GroupRequest]:
+    """The call that a request becomes; the request itself is parked."""
+    body = REQUEST[key](version)
+    ready.processor.send(request_frame(key, version, body), connection=connection)
+    ready.turn()
+    (reply,) = ready.processor.replies()
+    assert (reply.kind, reply.connection) == (SlotKind.PARKED, connection)
+    ((call, message),) = ready.coordinator.take()
+    assert isinstance(message, GroupRequest)
+    return call, message
+
+
+def answered(ready: Rig, call: Any, response: Message) -> None:
+    ready.coordinator.answer(call, GroupResponse(msgspec.msgpack.encode(response)))
+    ready.turn()
+
+
+@pytest.mark.parametrize(("key", "version"), EVERY)
+def test_a_failed_request_says_so_in_every_version(ready: Rig, key: ApiKey, version: int) -> None:
+    call, _ = sent(ready, key, version)
+    ready.coordinator.answer(call, Failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ""))
+    ready.turn()
+    assert ErrorCode.COORDINATOR_LOAD_IN_PROGRESS in set(errors_in(ready.answer(key, version)))
+    ready.coordinator_dies()
+    response = ready.ask(key, version, REQUEST[key](version))
+    assert ErrorCode.COORDINATOR_NOT_AVAILABLE in set(errors_in(response))
+
+
+@pytest.mark.parametrize(("key", "version"), EVERY)
+def test_a_request_is_handed_on_with_who_asks(ready: Rig, key: ApiKey, version: int) -> None:
+    _, message = sent(ready, key, version)
+    assert (message.api_key, message.version) == (key, version)
+    assert message.client_host.startswith("/")
+    body = msgspec.msgpack.decode(message.body, type=REQUESTS[key])
+    for name in ("group_id", "member_id", "generation_id"):
+        if hasattr(body, name) and (key, name) != (ApiKey.OFFSET_FETCH, "group_id"):
+            asked = getattr(REQUEST[key](version), name)
+            old_leave = key == ApiKey.LEAVE_GROUP and name == "member_id" and version >= 3
+            assert getattr(body, name) == ("" if old_leave else asked)
+    if key == ApiKey.OFFSET_FETCH:
+        assert [g.group_id for g in body.groups] == ["g"]
+        assert [t.partition_indexes for t in body.groups[0].topics] == [[3]]
+    if key == ApiKey.LEAVE_GROUP:
+        assert [m.member_id for m in body.members] == (["m", "n"] if version >= 3 else ["m"])
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_a_join_is_answered_in_every_version(ready: Rig, version: int) -> None:
+    call, _ = sent(ready, ApiKey.JOIN_GROUP, version)
+    answered(ready, call, JoinGroupResponse(error_code=79, member_id="m2", protocol_name=None))
+    response = ready.answer(ApiKey.JOIN_GROUP, version)
+    assert (response.error_code, response.member_id) == (79, "m2")
+    assert response.protocol_name == (None if version >= 7 else "")
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_the_error_of_a_member_that_leaves_alone(ready: Rig, version: int) -> None:
+    call, _ = sent(ready, ApiKey.LEAVE_GROUP, version)
+    members = [LeaveGroupResponse.MemberResponse("m", None, 25)]
+    answered(ready, call, LeaveGroupResponse(members=members))
+    response = ready.answer(ApiKey.LEAVE_GROUP, version)
+    assert response.error_code == (25 if version < 3 else 0)
+    assert [m.error_code for m in response.members] == ([] if version < 3 else [25])
+
+
+@pytest.mark.parametrize("version", range(1, 11))
+def test_offsets_in_every_version(ready: Rig, version: int) -> None:
+    call, _ = sent(ready, ApiKey.OFFSET_FETCH, version)
+    partition = OffsetFetchResponse.OffsetFetchResponsePartitions(3, 42, 1, "m")
+    topic = OffsetFetchResponse.OffsetFetchResponseTopics("t", ID, [partition])
+    group = OffsetFetchResponse.OffsetFetchResponseGroup("g", [topic])
+    answered(ready, call, OffsetFetchResponse(groups=[group]))
+    response = ready.answer(ApiKey.OFFSET_FETCH, version)
+    topics = response.groups[0].topics if version >= 8 else response.topics
+    assert [(p.partition_index, p.committed_offset, p.metadata) for p in topics[0].partitions] == [
+        (3, 42, "m")
+    ]
+
+
+@pytest.mark.parametrize("version", range(1, 11))
+def test_a_group_that_cannot_be_asked_for_its_offsets(ready: Rig, version: int) -> None:
+    call, _ = sent(ready, ApiKey.OFFSET_FETCH, version)
+    group = OffsetFetchResponse.OffsetFetchResponseGroup("g", error_code=14)
+    answered(ready, call, OffsetFetchResponse(groups=[group]))
+    assert 14 in set(errors_in(ready.answer(ApiKey.OFFSET_FETCH, version)))
+
+
+def test_all_offsets_in_version_10_are_those_of_topics_with_an_id(ready: Rig) -> None:
+    asked = OffsetFetchRequest.OffsetFetchRequestGroup("g", topics=None)
+    ready.processor.send(request_frame(ApiKey.OFFSET_FETCH, 10, OffsetFetchRequest(groups=[asked])))
+    ready.turn()
+    ready.processor.replies()
+    ((call, _),) = ready.coordinator.take()
+    topics = [OffsetFetchResponse.OffsetFetchResponseTopics(topic_id=i) for i in (ID, bytes(16))]
+    group = OffsetFetchResponse.OffsetFetchResponseGroup("g", topics)
+    answered(ready, call, OffsetFetchResponse(groups=[group]))
+    assert [t.topic_id for t in ready.answer(ApiKey.OFFSET_FETCH, 10).groups[0].topics] == [ID]
+
+
+def test_what_a_client_may_do_with_a_group(ready: Rig) -> None:
+    request = DescribeGroupsRequest(["g"], include_authorized_operations=True)
+    ready.processor.send(request_frame(ApiKey.DESCRIBE_GROUPS, 6, request))
+    ready.turn()
+    ready.processor.replies()
+    ((call, _),) = ready.coordinator.take()
+    described = DescribeGroupsResponse.DescribedGroup(group_id="g", group_state="Empty")
+    answered(ready, call, DescribeGroupsResponse(groups=[described]))
+    (group,) = ready.answer(ApiKey.DESCRIBE_GROUPS, 6).groups
+    assert group.authorized_operations == sum(1 << code for code in (3, 6, 8, 10, 11))
+
+
+def test_a_sync_without_a_protocol_is_refused(ready: Rig) -> None:
+    assert ready.ask(ApiKey.SYNC_GROUP, 5, SyncGroupRequest("g", 1, "m")).error_code == 23
+
+
+def test_a_closed_connection_ends_its_request_here_and_at_the_coordinator(ready: Rig) -> None:
+    call, _ = sent(ready, ApiKey.JOIN_GROUP, 9, connection=5)
+    ready.processor.cancel(5)
+    ready.turn()
+    (reply,) = ready.processor.replies()
+    assert (reply.kind, reply.connection) == (SlotKind.NOOP, 5)
+    ((abandoned, message),) = ready.coordinator.take()
+    assert message == Abandon(call.request)
+    # Both calls are answered; nobody hears of it.
+    answered(ready, call, JoinGroupResponse(error_code=27))
+    ready.coordinator.answer(abandoned, Acknowledged())
+    ready.turn()
+    assert ready.processor.replies() == []
+    assert (len(ready.handler.broker.groups), len(ready.handler.broker.coordinator)) == (0, 0)
+    assert ready.handler.open == {}
+
+
+def test_a_dead_processor_takes_its_requests_along(ready: Rig) -> None:
+    call, _ = sent(ready, ApiKey.JOIN_GROUP, 9)
+    fence(ready, processor(0), alive=False)
+    ready.turn()
+    ((_, message),) = ready.coordinator.take()
+    assert message == Abandon(call.request)
+    assert len(ready.handler.broker.groups) == 0
+
+
+def test_a_dead_coordinator_answers_nobody(ready: Rig) -> None:
+    sent(ready, ApiKey.JOIN_GROUP, 9)
+    fence(ready, COORDINATOR, alive=False)
+    assert ready.answer(ApiKey.JOIN_GROUP, 9).error_code == ErrorCode.NOT_COORDINATOR
+    assert len(ready.handler.broker.groups) == 0
+
+
+def test_a_stopping_handler_lets_go_of_those_who_wait_for_others(ready: Rig) -> None:
+    join, _ = sent(ready, ApiKey.JOIN_GROUP, 9, connection=1)
+    heartbeat, _ = sent(ready, ApiKey.HEARTBEAT, 4, connection=2)
+    ready.handler.broker.groups.release()
+    ready.turn()
+    response = ready.answer(ApiKey.JOIN_GROUP, 9)
+    assert response.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    ((_, message),) = ready.coordinator.take()
+    assert message == Abandon(join.request)
+    answered(ready, heartbeat, HeartbeatResponse(error_code=27))
+    (reply,) = ready.processor.replies()
+    frame = ready.processor.frame_of(reply)
+    assert decode_response_frame(ApiKey.HEARTBEAT, 4, frame[4:])[1].error_code == 27
