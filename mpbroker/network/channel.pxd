@@ -27,10 +27,11 @@ cpdef enum CloseReason:
     CLOSED_STALLED = 12         # memory was short, and what it began made no progress
     CLOSED_EXCESS = 13          # made room for another connection (max.connections)
     CLOSED_LISTENER = 14        # its listener was removed
-    CLOSED_TLS = 15             # TLS failed, in the handshake or later
-    CLOSED_SASL_FRAME_SIZE = 16 # negative or larger than sasl.server.max.receive.size
-    CLOSED_AUTHENTICATION = 17  # SASL failed, and its answer was given
-    CLOSED_SESSION_EXPIRED = 18 # a request came after the end of the authentication
+    CLOSED_FAILED = 15          # an exception while it was looked after
+    CLOSED_TLS = 16             # TLS failed, in the handshake or later
+    CLOSED_SASL_FRAME_SIZE = 17 # negative or larger than sasl.server.max.receive.size
+    CLOSED_AUTHENTICATION = 18  # SASL failed, and its answer was given
+    CLOSED_SESSION_EXPIRED = 19 # a request came after the end of the authentication
 
 cdef struct Channel:
     int fd

@@ -14,6 +14,7 @@ import socket
 import time
 
 from mpbroker.ipc import topology
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.listeners import MAX_LISTENERS, ListenerCount, ListenerState
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.ipc.session import SecurityProtocol
@@ -51,6 +52,7 @@ _LEVELS = {
     CloseReason.CLOSED_HEADER: logging.ERROR,
     CloseReason.CLOSED_UNKNOWN_API: logging.ERROR,
     CloseReason.CLOSED_ILLEGAL_STATE: logging.ERROR,
+    CloseReason.CLOSED_FAILED: logging.ERROR,
 }
 
 
@@ -148,7 +150,7 @@ class Processor:
             flags |= turn.CLOSED
         if flags & turn.OPENING:
             self._open_files()
-        if flags & turn.CLOSED:
+        if flags & (turn.CLOSED | turn.OPENING):
             self._report_closed()
         if flags & turn.CONNECTIONS:
             self._take_connections()
@@ -267,10 +269,17 @@ class Processor:
     def _open_files(self) -> None:
         """Opens the segments that answers wait for; what is not there any more goes back to a handler."""
         for channel, missing in self.turn.opening():
-            if all(self._open(*wanted) for wanted in missing):
-                self.turn.resume(channel)
-            else:
-                self.turn.ask_again(channel)
+            try:
+                if all(self._open(*wanted) for wanted in missing):
+                    self.turn.resume(channel)
+                else:
+                    self.turn.ask_again(channel)
+            except Exception:
+                self.log.exception(
+                    "the answer of channel %d cannot be sent: its connection is closed", channel
+                )
+                self.context.counters.add(Counter.COUNT_ERRORS)
+                self.turn.close_connection(channel, CloseReason.CLOSED_FAILED)
 
     def _open(self, slot: int, slot_generation: int, segment_base: int, inode: int, path: bytes) -> bool:
         try:
@@ -350,6 +359,7 @@ def describe_close(reason: int, detail: int) -> str:
         CloseReason.CLOSED_SESSION_EXPIRED: "a request came after its authentication had expired",
         CloseReason.CLOSED_STALLED: "what it began made no progress while memory for requests was short "
         "(queued.max.request.bytes)",
+        CloseReason.CLOSED_FAILED: "an error of the processor, told above",
         CloseReason.CLOSED_LISTENER: "its listener was removed",
         CloseReason.CLOSED_EXCESS: "the least recently active, to make room for another (max.connections)",
     }

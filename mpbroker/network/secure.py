@@ -160,6 +160,10 @@ class SecureChannels:
                 self._serve(peer, channel, sending)
             except OSError as error:
                 self._broken(peer, error)
+            except Exception:
+                self.log.exception("connection %s: an error of the processor", self._name(peer))
+                self.counters.add(Counter.COUNT_ERRORS)
+                self.native.close(channel, CloseReason.CLOSED_FAILED, 0)
         self.native.done()
 
     def closed(self, connection: int) -> None:

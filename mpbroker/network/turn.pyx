@@ -136,46 +136,8 @@ include "sending.pxi"
 include "receiving.pxi"
 include "dispatch.pxi"
 include "files.pxi"
+include "phases.pxi"
 # ---- the turn
-
-cdef bint must_stay_awake(Turn *t) noexcept nogil:
-    cdef uint32_t h
-    if t.soon or t.marked_count or ring_waiting(&t.log_answers):
-        return True
-    if load_acquire(t.order) != t.order_seen or load_acquire(t.fence_order) != t.fence_order_seen:
-        return True
-    if load_acquire(t.evictions_asked) != load_relaxed(t.evictions_done):
-        return True
-    for h in range(t.handler_count):
-        if t.handlers[h].known and ring_waiting(&t.handlers[h].answers):
-            return True
-    return False
-
-include "events.pxi"
-
-cdef void go_on(Turn *t) noexcept nogil:
-    """Whatever waited for something that may have come: time, the next turn, room in the queue, memory."""
-    end_throttles(t)
-    if t.deferred_count:
-        walk_deferred(t)
-    if t.held_count:
-        release_held(t)
-    if t.dry_since_ns or t.starved_count:
-        feed_starved(t)
-        close_stalled(t)
-    if t.idle_ns and t.idle_ns < t.now_ns:
-        close_idle_channels(t, t.now_ns - t.idle_ns)
-
-cdef void before_sleep(Turn *t) noexcept nogil:
-    """What would keep the next turn from sleeping, and what others may want to know."""
-    if t.held_count:
-        await_room(t)
-    else:
-        store_relaxed(&t.queued[t.process], queued_here(t))
-    if t.starved_count and not memory_is_out(t):
-        t.soon = True
-    counter_set(t.counters, Counter.COUNT_ARENA_BYTES, t.arena.in_use_bytes)
-    counter_set(t.counters, Counter.COUNT_QUEUED_REQUESTS, queued_here(t))
 
 cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
     cdef epoll_event events[MOST_EVENTS]
@@ -411,6 +373,12 @@ cdef class ProcessorTurn:
         if c.state == ChannelState.CHANNEL_FREE:
             free_place(self.t, c)
 
+    def close_connection(self, uint32_t channel, int reason, int64_t detail=0) -> None:
+        """What Python could not do for this connection must not touch the others."""
+        if channel < self.t.channels_used:
+            close_channel(self.t, &self.t.channels[channel], reason, detail)
+            publish(self.t)
+
     # ---- segment files
 
     def opening(self) -> list[tuple[int, list[tuple[int, int, int, int, bytes]]]]:
@@ -528,7 +496,7 @@ cdef class ProcessorTurn:
         cdef uint32_t i
         self.t.stopping = True
         for i in range(self.t.channels_used):
-            if self.t.channels[i].state == ChannelState.CHANNEL_READING:
+            if self.t.channels[i].state in (ChannelState.CHANNEL_READING, ChannelState.CHANNEL_THROTTLED):
                 close_channel(self.t, &self.t.channels[i], CloseReason.CLOSED_STOPPING, 0)
 
     def close_idle(self, uint64_t before_ns) -> None:

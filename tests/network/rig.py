@@ -87,6 +87,8 @@ class Rig:
     def pair(self) -> tuple[socket.socket, socket.socket]:
         """(the broker's end of a connection that no processor has yet, the client's)"""
         client = socket.create_connection(self.listener.getsockname())
+        # What is sent is there at once, also behind something that was not acknowledged yet.
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         served, _ = self.listener.accept()
         served.setblocking(False)
         client.settimeout(5)

@@ -337,6 +337,20 @@ def test_no_request_memory_before_authentication(rig: SecureRig) -> None:
     assert rig.turn.open_connections() == 40
 
 
+def test_an_error_at_one_connection_is_its_own_end(
+    rig: SecureRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, good = rig.meet(SASL), rig.meet(SASL)
+    monkeypatch.setattr(rig.secure, "_talk", lambda _peer: 1 // 0)
+    bad.sendall(b"x")
+    rig.step()
+    monkeypatch.undo()
+    assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_FAILED]
+    assert "ZeroDivisionError" in caplog.text
+    log_in(rig, good)
+    assert rig.session(good).principal == "User:ann"
+
+
 def test_a_handshake_that_fails_is_counted(rig: SecureRig) -> None:
     client = rig.meet(TLS)
     client.sendall(b"GET / HTTP/1.1\r\n\r\n")

@@ -24,6 +24,7 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.security.scram import ScramType, salted_password
 from ops.bench.brokers import HOST
+from tests.clients.tools import eventually
 from tests.security.broker import (
     FAILED_DELAY_MS,
     FRAME_BYTES_MAX,
@@ -82,7 +83,7 @@ def test_who_must_show_a_certificate_and_does_not(broker: SecureBroker) -> None:
         stranger.wrap_socket(plain, server_hostname="localhost") as secure,
     ):
         serves(RawClient(secure))
-    assert "failed TLS handshake" in broker.output()
+    eventually(lambda: "failed TLS handshake" in broker.output(), "the log says why")
 
 
 def test_two_requests_in_one_record(broker: SecureBroker) -> None:
@@ -181,7 +182,8 @@ def test_oversized_and_negative_frames(broker: SecureBroker) -> None:
         with broker.connect(listener) as client:
             client.send(struct.pack(">i", size))
             assert client.ends()
-    assert "before authentication, outside 0..sasl.server.max.receive.size" in broker.output()
+    said = "before authentication, outside 0..sasl.server.max.receive.size"
+    eventually(lambda: said in broker.output(), "the log says why")
 
 
 def test_certificates_are_exchanged_without_dropping_connections(broker: SecureBroker) -> None:
@@ -348,7 +350,8 @@ def test_a_request_after_the_end_closes(broker: SecureBroker, listener: str) -> 
         with pytest.raises(Closed):  # noqa: PT012
             while time.monotonic() < until:
                 serves(client)
-    assert "a request came after its authentication had expired" in broker.output()
+    said = "a request came after its authentication had expired"
+    eventually(lambda: said in broker.output(), "the log says why")
 
 
 def test_an_expired_session_can_still_be_renewed_but_by_nobody_else(broker: SecureBroker) -> None:

@@ -1,0 +1,74 @@
+# The parts of a turn around the sockets' events: who may go on, and what the next sleep depends on. Part of turn.pyx.
+
+cdef bint must_stay_awake(Turn *t) noexcept nogil:
+    cdef uint32_t h
+    if t.soon or t.marked_count or ring_waiting(&t.log_answers):
+        return True
+    if load_acquire(t.order) != t.order_seen or load_acquire(t.fence_order) != t.fence_order_seen:
+        return True
+    if load_acquire(t.evictions_asked) != load_relaxed(t.evictions_done):
+        return True
+    for h in range(t.handler_count):
+        if t.handlers[h].known and ring_waiting(&t.handlers[h].answers):
+            return True
+    return False
+
+cdef void walk_deferred(Turn *t) noexcept nogil:
+    cdef uint32_t *list_now = t.deferred
+    cdef uint32_t count = t.deferred_count, i
+    cdef Channel *c
+    t.deferred = t.deferred_now
+    t.deferred_now = list_now
+    t.deferred_count = 0
+    for i in range(count):
+        c = &t.channels[list_now[i]]
+        c.deferred = 0
+        if c.state == ChannelState.CHANNEL_FREE:
+            free_place(t, c)
+        elif c.state == ChannelState.CHANNEL_SENDING:
+            go_on_sending(t, c)
+        elif c.state == ChannelState.CHANNEL_READING and not c.starved and not c.held:
+            read_channel(t, c)
+
+cdef void socket_event(Turn *t, Channel *c, uint32_t events) noexcept nogil:
+    if events & (EPOLLERR | EPOLLHUP):
+        close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
+        return
+    if events & EPOLLRDHUP:
+        c.ended = 1
+    if events & (EPOLLIN | EPOLLRDHUP):
+        c.readable = 1
+    if events & EPOLLRDHUP and c.state == ChannelState.CHANNEL_WAITING and c.parked:
+        close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
+        return
+    if c.secure == NEGOTIATING:
+        mark(t, c)
+    elif c.state == ChannelState.CHANNEL_SENDING:
+        if events & EPOLLOUT:
+            go_on_sending(t, c)
+    elif c.state == ChannelState.CHANNEL_READING and c.readable and not c.starved and not c.held:
+        read_channel(t, c)
+
+cdef void go_on(Turn *t) noexcept nogil:
+    """Whatever waited for something that may have come: time, the next turn, room in the queue, memory."""
+    end_throttles(t)
+    if t.deferred_count:
+        walk_deferred(t)
+    if t.held_count:
+        release_held(t)
+    if t.dry_since_ns or t.starved_count:
+        feed_starved(t)
+        close_stalled(t)
+    if t.idle_ns and t.idle_ns < t.now_ns:
+        close_idle_channels(t, t.now_ns - t.idle_ns)
+
+cdef void before_sleep(Turn *t) noexcept nogil:
+    """What would keep the next turn from sleeping, and what others may want to know."""
+    if t.held_count:
+        await_room(t)
+    else:
+        store_relaxed(&t.queued[t.process], queued_here(t))
+    if t.starved_count and not memory_is_out(t):
+        t.soon = True
+    counter_set(t.counters, Counter.COUNT_ARENA_BYTES, t.arena.in_use_bytes)
+    counter_set(t.counters, Counter.COUNT_QUEUED_REQUESTS, queued_here(t))

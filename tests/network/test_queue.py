@@ -1,0 +1,118 @@
+"""queued.max.requests over all processors: a full queue stops reading, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpbroker.ipc import topology
+from mpbroker.ipc.counters import Counter
+from tests.network.rig import PROCESSOR, Rig, answer_frame, frame, receive
+
+METADATA = 3
+OTHER = topology.processor(1)
+
+
+def test_what_is_with_a_handler_and_not_taken_counts() -> None:
+    rig = Rig(queued_max=3)
+    clients = [rig.connect() for _ in range(8)]
+    for i, client in enumerate(clients):
+        client.sendall(frame(METADATA, 1, i))
+    rig.step()
+    queued = rig.memory.words("queued")
+    assert rig.requests[0].waiting() == 3
+    assert queued.load(PROCESSOR) == rig.counter(Counter.COUNT_QUEUED_REQUESTS) == 3
+    seen = 0
+    # What was taken makes room at once: the handler rings whoever waits for it.
+    for expected in (3, 3, 2):
+        slots, producer_waits = rig.requests[0].take()
+        seen += expected
+        assert producer_waits == (seen < 8)
+        assert len(slots) // 64 == expected
+        rig.turn.turn(0)
+    assert queued.load(PROCESSOR) == 0
+    rig.close()
+
+
+def test_answers_flow_while_the_queue_is_full() -> None:
+    rig = Rig(queued_max=2)
+    answered = rig.connect()
+    answered.sendall(frame(METADATA, 1, 99))
+    rig.step()
+    (request,) = rig.requests_taken()
+    clients = [rig.connect() for _ in range(5)]
+    for client in clients:
+        client.sendall(frame(METADATA, 1, 1))
+    rig.step()
+    rig.answer(request, answer_frame(99))
+    rig.turn.turn(0)
+    assert receive(answered, 8) == answer_frame(99)
+    # And what was pipelined behind it waits like all others.
+    answered.sendall(frame(METADATA, 1, 100))
+    rig.step()
+    assert len(rig.requests_taken()) == 2
+    rig.close()
+
+
+@pytest.mark.parametrize("elsewhere", [0, 1, 3, 4])
+def test_what_other_processors_have_counts_too(elsewhere: int) -> None:
+    rig = Rig(queued_max=4)
+    queued = rig.memory.words("queued")
+    queued.store(OTHER, elsewhere)
+    clients = [rig.connect() for _ in range(6)]
+    for client in clients:
+        client.sendall(frame(METADATA, 1, 1))
+    rig.step()
+    assert len(rig.requests_taken()) == 4 - elsewhere
+    # The other's are taken: nobody rings this processor, it looks again soon.
+    queued.store(OTHER, 0)
+    found = 0
+    for _ in range(10):
+        rig.turn.turn(300)
+        found += len(rig.requests_taken())
+        if found == min(6 - (4 - elsewhere), 6):
+            break
+    assert found == 6 - (4 - elsewhere)
+    rig.close()
+
+
+def test_the_control_plane_has_a_queue_of_its_own() -> None:
+    rig = Rig(queued_max=4)
+    rig.memory.words("queued").store(topology.CONTROL_PROCESSOR, 1000)
+    client = rig.connect()
+    client.sendall(frame(METADATA, 1, 1))
+    rig.step()
+    assert len(rig.requests_taken()) == 1
+    rig.close()
+
+
+def test_a_processor_that_dies_does_not_count_any_more() -> None:
+    rig = Rig(queued_max=4)
+    rig.step()
+    rig.memory.words("queued").store(OTHER, 4)
+    client = rig.connect()
+    client.sendall(frame(METADATA, 1, 1))
+    rig.step()
+    assert rig.requests_taken() == []
+    # What the supervisor does behind the fence.
+    rig.memory.words("queued").store(OTHER, 0)
+    rig.step()
+    assert len(rig.requests_taken()) == 1
+    rig.close()
+
+
+def test_returned_blocks_do_not_count_as_requests() -> None:
+    rig = Rig(queued_max=2)
+    clients = [rig.connect() for _ in range(4)]
+    for client in clients[:2]:
+        client.sendall(frame(METADATA, 1, 1))
+    rig.step()
+    for request in rig.requests_taken():
+        rig.answer(request, answer_frame(1))
+    rig.step()
+    # Two RETURNs wait in the ring now.
+    assert rig.requests[0].waiting() == 2
+    for client in clients[2:]:
+        client.sendall(frame(METADATA, 1, 2))
+    rig.step()
+    assert len(rig.requests_taken()) == 2
+    rig.close()
