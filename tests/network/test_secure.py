@@ -340,7 +340,9 @@ def test_no_request_memory_before_authentication(rig: SecureRig) -> None:
 def test_an_error_at_one_connection_is_its_own_end(
     rig: SecureRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bad, good = rig.meet(SASL), rig.meet(SASL)
+    good = rig.meet(SASL)
+    rig.step()
+    bad = rig.meet(SASL)
     monkeypatch.setattr(rig.secure, "_talk", lambda _peer: 1 // 0)
     bad.sendall(b"x")
     rig.step()
