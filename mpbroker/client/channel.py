@@ -154,7 +154,8 @@ class Channel:
 
     def _read_frame(self) -> bytearray | None:
         while True:
-            count = self._transport.receive_into(self._receive.room())
+            room = self._receive.room()
+            count = self._transport.receive_into(room)
             if count is None:
                 return None
             if count == 0:
@@ -164,6 +165,8 @@ class Channel:
                 self.frames += 1
                 self._receive = Receive(self._receive_bytes_max)
                 return frame
+            if count < len(room) and self._transport.short_is_all:
+                return None
 
 
 def _is_of_sasl(frame: bytearray) -> bool:

@@ -135,15 +135,23 @@ class Selector:
         for channel_id in [*self._with_send]:
             self._progress(channel_id)
         immediate, self._immediately_connected = self._immediately_connected, []
-        something = immediate or self._buffered or self.completed_sends or self.disconnected
-        events = self._epoll.poll(0 if something else timeout_ms / 1000)
-        ready = [self._ids[fd] for fd, _ in events if fd in self._ids]
-        if len(ready) < len(events):
-            self._drain_wakeup()
-        only_buffered = [one for one in self._buffered if one not in ready]
-        for channel_id in (*only_buffered, *ready, *immediate):
-            if channel_id in self._channels:
-                self._progress(channel_id, event=True)
+        if immediate or self._buffered or self._has_results():
+            timeout_ms = 0.0
+        until_ms = self._clock_ms() + timeout_ms
+        while True:
+            events = self._epoll.poll(timeout_ms / 1000)
+            ready = [self._ids[fd] for fd, _ in events if fd in self._ids]
+            only_buffered = [one for one in self._buffered if one not in ready]
+            for channel_id in (*only_buffered, *ready, *immediate):
+                if channel_id in self._channels:
+                    self._progress(channel_id, event=True)
+            if len(ready) < len(events):
+                self._drain_wakeup()
+                break
+            # A piece of a large frame is nothing to tell of: the caller has something to do when it is whole.
+            timeout_ms = until_ms - self._clock_ms()
+            if not events or timeout_ms <= 0 or immediate or self._buffered or self._has_results():
+                break
         self._close_idle()
 
     def is_ready(self, channel_id: int) -> bool:
@@ -177,6 +185,9 @@ class Selector:
     def wakeup(self) -> None:
         """Ends the wait of a poll, or of the next one. May be called from any thread."""
         os.eventfd_write(self._wakeup, 1)
+
+    def _has_results(self) -> bool:
+        return bool(self.completed_sends or self.completed_receives or self.connected or self.disconnected)
 
     def _clear(self) -> None:
         self.completed_sends = []

@@ -21,6 +21,9 @@ WRITE_BYTES = 64 << 10
 class TlsTransport:
     """`host` is the name that the broker's certificate must have."""
 
+    # A read takes one record at most.
+    short_is_all = False
+
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
         self.ready = False
         self.wants_write = False

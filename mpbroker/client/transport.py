@@ -18,6 +18,8 @@ class Transport(Protocol):
 
     ready: bool
     wants_write: bool
+    # A read that did not fill the room took all there was: asking again would be a system call for nothing.
+    short_is_all: bool
 
     def connected(self, sock: socket.socket) -> None:
         """The socket is connected now."""
@@ -43,6 +45,7 @@ class PlaintextTransport:
 
     ready = True
     wants_write = False
+    short_is_all = True
 
     def connected(self, sock: socket.socket) -> None:
         self._socket = sock

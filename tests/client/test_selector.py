@@ -1,5 +1,6 @@
 """The selector's contract over real sockets: what Kafka's own SelectorTest covers, for a client."""
 
+import gc
 import os
 import socket
 import struct
@@ -77,6 +78,8 @@ def connect(selector: Selector, listener: socket.socket, channel_id: int = 1) ->
 
 
 def open_files() -> int:
+    """Of this process; what earlier tests left to the collector is no longer among them."""
+    gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -108,7 +111,7 @@ def test_an_id_is_used_once(selector: Selector, listener: socket.socket) -> None
         before = open_files()
         with pytest.raises(ValueError, match="id 1 already"):
             selector.connect(channel(1), address_of(listener))
-        assert open_files() == before
+        assert open_files() <= before
         selector.close(1)
         with connect(selector, listener):
             assert selector.is_ready(1)
@@ -118,7 +121,7 @@ def test_a_host_without_an_address_leaves_nothing(selector: Selector, listener: 
     before = open_files()
     with pytest.raises(socket.gaierror):
         selector.connect(channel(1), Address(socket.AF_INET, ("no.such.host.invalid", 1)))
-    assert open_files() == before
+    assert open_files() <= before
     connect(selector, listener).close()
 
 
@@ -228,7 +231,7 @@ def test_a_frame_in_single_bytes(selector: Selector, listener: socket.socket) ->
     with connect(selector, listener) as peer:
         for byte in b"".join(frame(b"slow")):
             peer.sendall(bytes([byte]))
-            selector.poll(PATIENCE_MS)
+            selector.poll(1)
         assert selector.completed_receives == {1: b"slow"}
 
 
@@ -285,4 +288,4 @@ def test_closing_leaves_no_file_open(listener: socket.socket) -> None:
     made.close_all()
     for peer in peers:
         peer.close()
-    assert open_files() == before
+    assert open_files() <= before
