@@ -51,6 +51,7 @@ chaos: setup ## the long form of the fault tests
 
 fuzz: setup ## 100,000 bad inputs against a broker; what it holds before and after (ARGS='--inputs 5000 --seed 7')
 	$(BIN)/python -m tests.network.fuzz $(ARGS)
+	$(BIN)/python -m tests.security.fuzz $(ARGS)
 
 lint: setup ## ruff, formatting, strict mypy
 	$(BIN)/ruff check .

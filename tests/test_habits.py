@@ -84,6 +84,7 @@ MAY_PAUSE = (
     "tests/chaos/topics.py",
     "tests/chaos/workload.py",
     "tests/clients/tools.py",
+    "tests/security/fuzz.py",
 )
 
 _CIMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+cimport\s|cimport\s+([\w.]+))", re.MULTILINE)

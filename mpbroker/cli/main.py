@@ -24,9 +24,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 topic_app = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics.")
+user_app = typer.Typer(no_args_is_help=True, help="Add, list and delete SCRAM users.")
 ctl_app = typer.Typer(no_args_is_help=True, help="Look at a running broker on this host, and steer it.")
 quota_app = typer.Typer(no_args_is_help=True, help="Set, list and delete the quotas of clients.")
 app.add_typer(topic_app, name="topic")
+app.add_typer(user_app, name="user")
 app.add_typer(quota_app, name="quota")
 app.add_typer(ctl_app, name="ctl")
 listener_app = typer.Typer(no_args_is_help=True, help="Listeners of a running broker.")
@@ -182,6 +184,49 @@ def topic_delete(
     from mpbroker.cli import topics
 
     topics.delete(Where(bootstrap, command_config), names, timeout, dry_run=dry_run)
+
+
+@user_app.command("add")
+def user_add(
+    name: str,
+    mechanism: Annotated[str, typer.Option(help="SCRAM-SHA-256 or SCRAM-SHA-512.")] = "SCRAM-SHA-512",
+    iterations: Annotated[
+        int, typer.Option(min=4096, max=16384, help="Rounds of hashing that a guess costs.")
+    ] = 8192,
+    password_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Its first line is the password; - is standard input."),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+) -> None:
+    """Set a user's password; it is asked for if no file has it."""
+    from mpbroker.cli import users
+
+    users.add(Where(bootstrap, command_config), name, mechanism, iterations, password_file)
+
+
+@user_app.command("list")
+def user_list(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, command_config: CommandConfig = None, json: Json = False
+) -> None:
+    """List users and their mechanisms."""
+    from mpbroker.cli import users
+
+    users.show_list(Where(bootstrap, command_config), as_json=json)
+
+
+@user_app.command("delete")
+def user_delete(
+    name: str,
+    mechanism: Annotated[str | None, typer.Option(help="Only this one; default: all.")] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+) -> None:
+    """Delete a user's credentials."""
+    from mpbroker.cli import users
+
+    users.delete(Where(bootstrap, command_config), name, mechanism)
 
 
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose: a user's.")]

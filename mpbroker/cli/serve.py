@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.config import BrokerConfig, ConfigError, Flag, load
+from mpbroker.security.listener import SecurityError, secure_listeners
 
 # Flags are texts here, so that a wrong number gets the same message wherever it was written.
 FLAG_KEYS = {
@@ -23,6 +24,10 @@ def serve(
     """Runs the broker; its exit code is ours."""
     config = read_config(config_file, overrides, flags)
     if check_only:
+        try:
+            secure_listeners(config)
+        except SecurityError as error:
+            raise CliError(str(error)) from error
         print("mpbroker: the settings are good", file=sys.stderr)
         return 0
     refuse_other_platforms(sys.platform)

@@ -2,7 +2,7 @@
 
 A field is Kafka's key with dots written as underscores, so `BROKER_KEYS` (key → `Key`) is derived from the
 struct and cannot disagree with it. Defaults are Kafka 4.3's but for these: `listeners` is the loopback
-address (there is no authentication yet), `log.dirs` is `./data` instead of a directory below /tmp,
+address, which needs no authentication, `log.dirs` is `./data` instead of a directory below /tmp,
 `node.id` is 1 instead of required, and the two thread counts fit the machine (`workers`).
 """
 

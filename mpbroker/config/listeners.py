@@ -11,7 +11,6 @@ import re
 import msgspec
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-PROTOCOLS_BUILT = ("PLAINTEXT",)
 DEFAULT_PROTOCOL_MAP = {protocol: protocol for protocol in PROTOCOLS}
 META_ADDRESSES = ("0.0.0.0",)
 WILDCARDS = ("", "0.0.0.0", "::")
@@ -87,15 +86,6 @@ def check_all(listeners: tuple[Listener, ...], *, unique_ports: bool = True) -> 
             raise ValueError(f"each listener must have a different path; {path} comes twice")
     if unique_ports:
         _check_ports(listeners)
-
-
-def not_built(listeners: tuple[Listener, ...]) -> list[str]:
-    """Why these listeners cannot be served. Serving them in plain text instead is never an option."""
-    return [
-        f"listener {listener} needs {listener.protocol}, which is not built yet; only PLAINTEXT can be served"
-        for listener in listeners
-        if listener.protocol not in PROTOCOLS_BUILT
-    ]
 
 
 def _split(text: str) -> list[str]:

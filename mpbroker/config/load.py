@@ -164,8 +164,6 @@ def _add_security(
     own = {name: values[name] for name in security.SecuritySettings.__struct_fields__ if name in values}
     resolved = security.resolve(security.SecuritySettings(**own), protocols, overrides)
     values["listener_security"] = resolved
-    if listeners.not_built(served):
-        return
     origin = settings["listeners"].origin if "listeners" in settings else ""
     for name, protocol in protocols.items():
         problems.extend(
@@ -264,7 +262,6 @@ def _add_listeners(
             if listener not in kept and key == "listeners":
                 message = f"listener {listener} is not opened: there is no separate controller"
                 warnings.append(Problem(key, setting.origin, message))
-        problems.extend(Problem(key, setting.origin, why) for why in listeners.not_built(kept))
         if not kept:
             problems.append(Problem(key, setting.origin, f"{key} has no listener for clients"))
 

@@ -28,6 +28,10 @@ cpdef enum CloseReason:
     CLOSED_EXCESS = 13          # made room for another connection (max.connections)
     CLOSED_LISTENER = 14        # its listener was removed
     CLOSED_FAILED = 15          # an exception while it was looked after
+    CLOSED_TLS = 16             # TLS failed, in the handshake or later
+    CLOSED_SASL_FRAME_SIZE = 17 # negative or larger than sasl.server.max.receive.size
+    CLOSED_AUTHENTICATION = 18  # SASL failed, and its answer was given
+    CLOSED_SESSION_EXPIRED = 19 # a request came after the end of the authentication
 
 cdef struct Channel:
     int fd
@@ -40,6 +44,11 @@ cdef struct Channel:
     uint8_t starved             # is in the list of channels that wait for memory
     uint8_t unreported          # what Python has not been told of it: the place and its session stay until then
     uint8_t mute                # MuteState
+    uint8_t secure              # NEGOTIATING or MOVED (secure.pxi); 0: its bytes are plain
+    uint8_t marked              # is in the list of channels that Python has to look at
+    uint8_t owned               # the descriptor is Python's to close
+    uint64_t expires_ns         # from then on the client must authenticate anew; 0: never
+    uint64_t renewed_ns         # when it last began to
     uint32_t timer              # its place in the heap of throttled channels; 0: none
     uint64_t throttled_until_ns
     uint8_t throttled_by        # ThrottledBy

@@ -117,7 +117,8 @@ cdef void close_channel(Turn *t, Channel *c, uint32_t reason, int64_t detail) no
     free_stash(t, c)
     timer_stop(t, c)
     activity_remove(t, c.index)
-    close(c.fd)
+    if not c.owned:
+        close(c.fd)
     c.fd = -1
     note(c, &t.closed[t.closed_count], reason, detail)
     t.closed_count += 1

@@ -2,7 +2,7 @@
 
 cdef bint must_stay_awake(Turn *t) noexcept nogil:
     cdef uint32_t h
-    if t.soon or ring_waiting(&t.log_answers):
+    if t.soon or t.marked_count or ring_waiting(&t.log_answers):
         return True
     if load_acquire(t.order) != t.order_seen or load_acquire(t.fence_order) != t.fence_order_seen:
         return True
@@ -41,7 +41,9 @@ cdef void socket_event(Turn *t, Channel *c, uint32_t events) noexcept nogil:
     if events & EPOLLRDHUP and c.state == ChannelState.CHANNEL_WAITING and c.parked:
         close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
         return
-    if c.state == ChannelState.CHANNEL_SENDING:
+    if c.secure == NEGOTIATING:
+        mark(t, c)
+    elif c.state == ChannelState.CHANNEL_SENDING:
         if events & EPOLLOUT:
             go_on_sending(t, c)
     elif c.state == ChannelState.CHANNEL_READING and c.readable and not c.starved and not c.held:

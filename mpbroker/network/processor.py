@@ -20,8 +20,12 @@ from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.ipc.session import SecurityProtocol
 from mpbroker.network import handover, request_log, turn
 from mpbroker.network.channel import CloseReason
+from mpbroker.network.credentials import Credentials
+from mpbroker.network.secure import SecureChannels
 from mpbroker.network.turn import ProcessorTurn
 from mpbroker.protocol.api_keys import ApiKey, is_flexible, valid_versions
+from mpbroker.protocol.api_versions import Served
+from mpbroker.security.listener import ListenerSecurity
 
 FDS_PER_MESSAGE = 1
 # As Kafka's Processor: at most this many new sockets per wake-up, so that the others are not kept waiting.
@@ -29,6 +33,7 @@ NEW_CONNECTIONS_MAX = 20
 NO_FLEXIBLE_VERSION = 32767
 UNKNOWN_KEY = -1
 DRAIN_TIMEOUT_MS = 5000
+NEWS_NS = 1_000_000_000
 TLS_HANDSHAKE_RECORD = 0x16
 
 # How loud an end is told, as Kafka does. A handler that lets a connection be closed has said why.
@@ -38,6 +43,10 @@ _LEVELS = {
     CloseReason.CLOSED_STOPPING: logging.DEBUG,
     CloseReason.CLOSED_BY_HANDLER: logging.DEBUG,
     CloseReason.CLOSED_IDLE: logging.DEBUG,
+    # Why has been said with its connection id.
+    CloseReason.CLOSED_TLS: logging.DEBUG,
+    CloseReason.CLOSED_AUTHENTICATION: logging.DEBUG,
+    CloseReason.CLOSED_SESSION_EXPIRED: logging.INFO,
     CloseReason.CLOSED_EXCESS: logging.INFO,
     CloseReason.CLOSED_LISTENER: logging.DEBUG,
     CloseReason.CLOSED_HEADER: logging.ERROR,
@@ -64,7 +73,13 @@ def connection_prefix(index: int, incarnation: int) -> int:
 class Processor:
     """One processor process; `inbox` is its end of the acceptor's socket pair."""
 
-    def __init__(self, context: ProcessContext, inbox: socket.socket) -> None:
+    def __init__(
+        self,
+        context: ProcessContext,
+        inbox: socket.socket,
+        listeners: dict[int, ListenerSecurity],
+        served: tuple[Served, ...],
+    ) -> None:
         self.context = context
         self.log = context.log
         self.inbox = inbox
@@ -91,6 +106,19 @@ class Processor:
             connection_prefix(context.index, context.incarnation),
             max(0, config.connections_max_idle_ms) * 1_000_000,
         )
+        self.credentials = Credentials(context)
+        self.secure: SecureChannels | None = None
+        if listeners:
+            self.secure = SecureChannels(
+                self.turn,
+                config,
+                listeners,
+                served,
+                self.credentials.look_up,
+                context.counters,
+                self.log,
+            )
+        self.next_news_ns = 0
         for role in topology.handlers_of(context.index):
             if context.is_alive(role):
                 self.turn.welcome_handler(role - topology.FIRST_HANDLER)
@@ -106,12 +134,20 @@ class Processor:
                 if owed := self.ledger.evictions_owed():
                     self._evict(owed)
             self._work(MAX_SLEEP_MS)
+            self._follow_news()
         self._drain()
         self.context.stopped()
         return ExitCode.STOPPED
 
     def _work(self, timeout_ms: int) -> None:
-        flags = self.turn.turn(timeout_ms)
+        if self.secure is None:
+            flags = self.turn.turn(timeout_ms)
+        else:
+            flags = self.turn.turn(self.secure.timeout_ms(timeout_ms))
+            if flags & turn.SECURE:
+                self.secure.serve()
+            self.secure.work()
+            flags |= turn.CLOSED
         if flags & turn.OPENING:
             self._open_files()
         if flags & (turn.CLOSED | turn.OPENING):
@@ -144,6 +180,13 @@ class Processor:
                 self.turn.fence_log()
         self._report_closed()
         self.context.acknowledge_fence()
+
+    def _follow_news(self) -> None:
+        """Also without a use for it: whoever publishes credentials waits until all have followed."""
+        now_ns = time.monotonic_ns()
+        if now_ns >= self.next_news_ns:
+            self.next_news_ns = now_ns + NEWS_NS
+            self.credentials.follow()
 
     def _take_connections(self) -> bool:
         """Whether there may be more of them."""
@@ -199,6 +242,9 @@ class Processor:
             return None
         channel, connection = added
         self.channels[connection] = channel
+        if protocol is not SecurityProtocol.PLAINTEXT:
+            assert self.secure is not None
+            self.secure.add(fd, number, channel, connection)
         return channel
 
     def _evict(self, count: int) -> None:
@@ -256,6 +302,8 @@ class Processor:
     def _report_closed(self) -> None:
         closed = self.turn.closed()
         for session, reason, detail in closed:
+            if self.secure is not None:
+                self.secure.closed(session.connection)
             self.ledger.close(self.channels.pop(session.connection))
             level = _LEVELS.get(CloseReason(reason), logging.WARNING)
             if self.log.isEnabledFor(level):
@@ -309,12 +357,19 @@ def describe_close(reason: int, detail: int) -> str:
         CloseReason.CLOSED_STOPPING: "the broker stops",
         CloseReason.CLOSED_NO_FILE: "the segment of its fetch changed three times in a row",
         CloseReason.CLOSED_ILLEGAL_STATE: f"an answer came that cannot come in mute state {detail}",
+        CloseReason.CLOSED_TLS: "TLS failed",
+        CloseReason.CLOSED_AUTHENTICATION: "its authentication failed",
+        CloseReason.CLOSED_SESSION_EXPIRED: "a request came after its authentication had expired",
         CloseReason.CLOSED_STALLED: "what it began made no progress while memory for requests was short "
         "(queued.max.request.bytes)",
         CloseReason.CLOSED_FAILED: "an error of the processor, told above",
         CloseReason.CLOSED_LISTENER: "its listener was removed",
         CloseReason.CLOSED_EXCESS: "the least recently active, to make room for another (max.connections)",
     }
+    if reason == CloseReason.CLOSED_SASL_FRAME_SIZE:
+        return (
+            f"its frame claims {detail} bytes before authentication, outside 0..sasl.server.max.receive.size"
+        )
     if reason == CloseReason.CLOSED_RESET:
         return f"{os.strerror(detail)}"
     if reason == CloseReason.CLOSED_ROLE_DIED:
@@ -322,6 +377,11 @@ def describe_close(reason: int, detail: int) -> str:
     return texts[CloseReason(reason)]
 
 
-def run(context: ProcessContext, inbox: socket.socket) -> int:
-    """The processor's main; returns its exit code."""
-    return Processor(context, inbox).run()
+def run(
+    context: ProcessContext,
+    inbox: socket.socket,
+    listeners: dict[int, ListenerSecurity],
+    served: tuple[Served, ...],
+) -> int:
+    """The processor's main; returns its exit code. `listeners` has those with TLS or SASL, by number."""
+    return Processor(context, inbox, listeners, served).run()

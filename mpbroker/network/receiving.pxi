@@ -114,6 +114,8 @@ cdef int frame_whole(Turn *t, Channel *c) noexcept nogil:
     if c.api_key < 0 or c.api_key >= API_KEYS or t.first_flexible[c.api_key] < 0:
         close_channel(t, c, CloseReason.CLOSED_UNKNOWN_API, c.api_key)
         return -1
+    if c.expires_ns and session_over(t, c):
+        return -1
     if not mute_event(t, c, MUTE) or not mute_event(t, c, REQUEST_RECEIVED):
         close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
         return -1
@@ -232,10 +234,16 @@ cdef void read_channel(Turn *t, Channel *c) noexcept nogil:
     cdef int framed
     if t.stopping or not (c.readable or c.stash or c.received):
         return
+    if c.secure == NEGOTIATING:
+        mark(t, c)
+        return
     if queue_is_full(t):
         hold(t, c)
         return
     framed = find_block(t, c)
+    if framed == 0 and c.readable and c.secure:
+        mark(t, c)
+        return
     while framed == 0 and c.readable:
         if budget == 0:
             defer(t, c, True)

@@ -131,7 +131,11 @@ cdef void start_sending(Turn *t, Channel *c) noexcept nogil:
     go_on_sending(t, c)
 
 cdef void go_on_sending(Turn *t, Channel *c) noexcept nogil:
-    cdef int done = send_answer(t, c)
+    cdef int done
+    if c.secure:
+        mark(t, c)
+        return
+    done = send_answer(t, c)
     active(t, c)
     if done == 1:
         release_answer(t, c)

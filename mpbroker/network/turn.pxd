@@ -94,6 +94,8 @@ cdef struct Turn:
     uint64_t queued_elsewhere
     uint32_t *held              # channels that wait for room in the queue, the longest waiting first
     uint32_t held_count
+    uint32_t *marked            # channels that Python has to look at; twice, if a place was taken anew meanwhile
+    uint32_t marked_count
     uint32_t *deferred          # channels to look at again in the next turn
     uint32_t deferred_count
     uint32_t *deferred_now

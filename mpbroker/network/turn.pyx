@@ -14,7 +14,9 @@ decision is returned to Python: new connections, closed ones, segment files to o
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
-from posix.unistd cimport close
+from cpython.buffer cimport PyBUF_WRITE
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from posix.unistd cimport close, pread
 
 from mpbroker.ipc.connections cimport EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, Ledger
 from mpbroker.ipc.counters cimport Counter, Histogram
@@ -93,6 +95,7 @@ cdef enum:
     TURN_CLOSED = 2
     TURN_OPENING = 4
     TURN_TOLD = 8                   # for the request log
+    TURN_SECURE = 16
     API_PRODUCE = 0
     API_VERSIONS = 18
     DEATHS_MAX = 2
@@ -107,13 +110,14 @@ cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
 # What epoll says of the two descriptors that are no channels.
 cdef uint32_t BELL_TAG = <uint32_t>0xFFFFFFFFu
 cdef uint32_t HANDOVER_TAG = <uint32_t>0xFFFFFFFEu
-CONNECTIONS, CLOSED, OPENING, TOLD = TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD
+CONNECTIONS, CLOSED, OPENING, TOLD, SECURE = TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD, TURN_SECURE
 
 
 include "activity.pxi"
 include "queue.pxi"
 include "metering.pxi"
 include "channels.pxi"
+include "secure.pxi"
 include "memory.pxi"
 include "muting.pxi"
 include "sending.pxi"
@@ -171,6 +175,8 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
         flags |= TURN_OPENING
     if t.told_count:
         flags |= TURN_TOLD
+    if t.marked_count:
+        flags |= TURN_SECURE
     return flags
 
 
@@ -225,7 +231,7 @@ cdef class ProcessorTurn:
         t.links[channel_places].before = t.links[channel_places].after = channel_places
         t.timers = <uint32_t *>calloc(channel_places + 1, sizeof(uint32_t))
         t.held = <uint32_t *>calloc(2 * channel_places, sizeof(uint32_t))
-        t.starved = <uint32_t *>calloc(2 * channel_places, sizeof(uint32_t))
+        t.starved, t.marked = <uint32_t *>calloc(2 * channel_places, sizeof(uint32_t)), <uint32_t *>calloc(2 * channel_places, sizeof(uint32_t))
         t.late = <Event *>calloc(channel_places, sizeof(Event))
         t.sessions = self.sessions.entries
         t.closed = <Event *>calloc(channel_places, sizeof(Event))
@@ -527,3 +533,6 @@ cdef class ProcessorTurn:
             if self.t.channels[i].state not in (ChannelState.CHANNEL_FREE, ChannelState.CHANNEL_CLOSED):
                 n += 1
         return n
+
+
+include "moving.pxi"

@@ -35,6 +35,8 @@ from mpbroker.protocol.wire import MalformedMessage, UnsupportedVersion
 from mpbroker.security.mechanism import Mechanism, SaslFailed
 from mpbroker.security.principals import Principal
 
+FIRST_VERSION_WITH_LIFETIME = 1
+
 _SIZE = struct.Struct(">i")
 
 
@@ -86,6 +88,7 @@ class SaslServer:
         self.state = State.HANDSHAKE_OR_VERSIONS if again is None else State.HANDSHAKE
         self.session: Session | None = None
         self.software: tuple[str, str] | None = None
+        self.tells_lifetime = False
 
     @property
     def renews(self) -> bool:
@@ -174,6 +177,7 @@ class SaslServer:
             shown = failed.shown or self._general_text()
             refusal = SaslAuthenticateResponse(ErrorCode.SASL_AUTHENTICATION_FAILED, shown)
             raise Failure(str(failed), _frame(header, refusal)) from failed
+        self.tells_lifetime = header.api_version >= FIRST_VERSION_WITH_LIFETIME
         return _frame(header, SaslAuthenticateResponse(ErrorCode.NONE, None, answer, lifetime_ms))
 
     def _step(self, token: bytes) -> tuple[bytes, int]:

@@ -25,6 +25,8 @@ from mpbroker.ipc.listeners import MAX_LISTENERS, AddedListener, ListenerCount, 
 from mpbroker.ipc.process import LISTENER_REMOVED, FatalError, ProcessContext
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.network import acceptor, handover, listener_orders, processor
+from mpbroker.protocol.api_versions import Served
+from mpbroker.security.listener import ListenerSecurity
 from mpbroker.supervisor import sockets
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Later
@@ -48,8 +50,17 @@ class _Change:
 class Listeners:
     """All listeners of a broker by number. `config` is kept up to date, for the children to come."""
 
-    def __init__(self, config: BrokerConfig, fds: list[int], memory: SharedMemory) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        fds: list[int],
+        memory: SharedMemory,
+        security: dict[int, ListenerSecurity],
+        served: tuple[Served, ...],
+    ) -> None:
         self.config = config
+        self.security = security
+        self.served = served
         self.fds = dict(enumerate(fds))
         self.memory = memory
         self.sequence = 0
@@ -101,7 +112,7 @@ class Listeners:
         fd = self.handovers[role][1].fileno()
 
         def main(context: ProcessContext) -> int:
-            return processor.run(context, socket.socket(fileno=fd))
+            return processor.run(context, socket.socket(fileno=fd), self.security, self.served)
 
         return Child(role, main, (fd,), about=partial(self.names_of, role))
 

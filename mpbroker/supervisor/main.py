@@ -16,6 +16,7 @@ import setproctitle
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator import process as coordinator_process
 from mpbroker.handlers import process as handler_process
+from mpbroker.handlers.apis import all_apis
 from mpbroker.ipc import topology
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError
@@ -24,6 +25,8 @@ from mpbroker.log import process as log_process
 from mpbroker.log.log_dir import lock_log_dirs, prepare_log_dirs
 from mpbroker.protocol import codec
 from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.api_versions import Served
+from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners
 from mpbroker.supervisor import logs, runtime_dir, sockets
 from mpbroker.supervisor.activation import Inherited
 from mpbroker.supervisor.child import Child
@@ -58,6 +61,14 @@ CHANGES = ("resize", "listener-add", "listener-remove")
 log = logging.getLogger("mpbroker")
 
 
+def security_of(config: BrokerConfig) -> dict[int, ListenerSecurity]:
+    """Certificates, users and rules of all listeners, checked before anything else is begun."""
+    try:
+        return secure_listeners(config)
+    except SecurityError as error:
+        raise FatalError(str(error)) from error
+
+
 def run(config: BrokerConfig) -> int:
     """Runs a broker until it is told to stop; -> exit status. Every failure is one clear line in the log."""
     logs.configure(os.environ.get("MPBROKER_LOG_LEVEL", "INFO"))
@@ -77,6 +88,8 @@ class Broker:
     def __init__(self, config: BrokerConfig) -> None:
         raise_file_limit()
         self.notifier = Notifier()
+        security = security_of(config)
+        served = tuple(Served(a.key, a.advertised_from, a.latest) for a in all_apis().values())
         self.locks = lock_log_dirs(config)
         self.identity = prepare_log_dirs(config)
         inherited = Inherited()
@@ -85,7 +98,7 @@ class Broker:
         self.directory = runtime_dir.runtime_dir(config)
         self.runtime_lock = runtime_dir.claim(self.directory)
         self.memory = SharedMemory(self.directory / PUBLIC_NAME, sizes(config))
-        self.listeners = Listeners(self.config, fds, self.memory)
+        self.listeners = Listeners(self.config, fds, self.memory, security, served)
         self.tree = Tree(self.memory, self.config)
         self.tree.on_left = self._has_left
         self.resizing: Resize | None = None

@@ -36,8 +36,8 @@ ConsumerGroupCommand, GetOffsetShell, DumpLogSegments on the written files).
 ## Not built yet
 
 Groups of the consumer protocol (KIP-848; clients then use the classic one), share groups, streams groups,
-transactions, TLS and SASL, ACLs, retention, compaction, replication. Listeners
-that would need TLS or SASL are refused at start. A configuration key that is known to Kafka and has no
+transactions, ACLs, retention, compaction, replication, GSSAPI and delegation tokens. A listener without
+certificate, users or keys is refused at start. A configuration key that is known to Kafka and has no
 effect here is named in a warning at start; an unknown one is an error. Topics take settings for retention
 and compaction, keep them and show them, but nothing is deleted or compacted yet.
 

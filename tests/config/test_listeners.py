@@ -5,7 +5,6 @@ import pytest
 from mpbroker.config.listeners import (
     DEFAULT_PROTOCOL_MAP,
     Listener,
-    not_built,
     parse_listeners,
     parse_protocol_map,
 )
@@ -68,14 +67,6 @@ def test_ports_that_may_repeat() -> None:
 def test_protocol_map_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_protocol_map(text)
-
-
-@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
-def test_what_cannot_be_served_is_said(protocol: str) -> None:
-    listeners = parse_listeners(f"PLAINTEXT://:1,{protocol}://:2", DEFAULT_PROTOCOL_MAP)
-    (message,) = not_built(listeners)
-    assert f"{protocol}://:2" in message
-    assert "not built yet" in message
 
 
 def test_a_unix_domain_socket() -> None:

@@ -38,7 +38,7 @@ class Served(Rig):
         super().__init__()
         self.memory.words("roles").store(topology.handler(0), 1)
         context = ProcessContext(PROCESSOR, self.memory, config)
-        self.processor = Processor(context, self.handover)
+        self.processor = Processor(context, self.handover, {}, ())
         self.turn = self.processor.turn
 
     def connect(self) -> socket.socket:

@@ -79,6 +79,7 @@ def test_a_full_disk_refuses_produces_loses_nothing_and_recovers_by_itself(small
     assert produce(small, "ballast", 80) == 80
     acked = produce(small, "kept", 1000)
     assert 0 < acked < 1000
+    # Said after the answer is given.
     eventually(lambda: "is refused until there is room" in small.output(), "the operator is told")
     # One record was there since the topic was made.
     assert read(small, "kept", acked) == list(range(acked + 1))

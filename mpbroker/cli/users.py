@@ -1,0 +1,110 @@
+"""`mpbroker user`: SCRAM users of a broker, by DescribeUserScramCredentials and AlterUserScramCredentials.
+
+A password comes from a prompt, standard input or a file, never from the command line, which everybody on the
+host can read. What is sent is salted and hashed (KIP-554).
+"""
+
+from __future__ import annotations
+
+import getpass
+import secrets
+import sys
+from pathlib import Path
+
+from mpbroker.cli.client import Client
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.output import print_json, print_table
+from mpbroker.cli.where import Where
+from mpbroker.client.errors import ApiFailed
+from mpbroker.protocol import messages as m
+from mpbroker.security.scram import SALT_BYTES, TYPES, ScramType, salted_password
+
+STDIN = Path("-")
+
+
+def mechanism_of(name: str) -> ScramType:
+    if (kind := TYPES.get(name.upper())) is None:
+        raise CliError(f"'{name}' is not one of {', '.join(TYPES)}", USAGE_ERROR)
+    return kind
+
+
+def read_password(user: str, source: Path | None) -> str:
+    """The first line of a file or of standard input ("-"); from a prompt, twice, if there is a terminal."""
+    if source is None:
+        if not sys.stdin.isatty():
+            raise CliError("there is no terminal to ask for the password: use --password-file", USAGE_ERROR)
+        password = getpass.getpass(f"Password of {user}: ")
+        if password != getpass.getpass("Once more: "):
+            raise CliError("the two passwords differ", USAGE_ERROR)
+    else:
+        try:
+            text = sys.stdin.read() if source == STDIN else source.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "is not UTF-8 text"
+            raise CliError(f"--password-file {source}: {why}", USAGE_ERROR) from error
+        password = text.split("\n", 1)[0].removesuffix("\r")
+    if not password:
+        raise CliError("the password is empty", USAGE_ERROR)
+    return password
+
+
+def add(where: Where, user: str, mechanism: str, iterations: int, source: Path | None) -> None:
+    """Sets a user's password for one mechanism, whether there is one already or not."""
+    kind = mechanism_of(mechanism)
+    password = read_password(user, source)
+    salt = secrets.token_bytes(SALT_BYTES)
+    salted = salted_password(kind, password, salt, iterations)
+    upsertion = m.AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+        user, kind, iterations, salt, salted
+    )
+    _alter(where, m.AlterUserScramCredentialsRequest(upsertions=[upsertion]))
+    print(f"user {user} can log in with {kind.mechanism}")
+
+
+def delete(where: Where, user: str, mechanism: str | None) -> None:
+    """Removes a user's credential for one mechanism, or all of them."""
+    if mechanism is not None:
+        kinds = [int(mechanism_of(mechanism))]
+    else:
+        kinds = [number for _, number, _ in _described(where, [user])]
+    deletion = m.AlterUserScramCredentialsRequest.ScramCredentialDeletion
+    _alter(where, m.AlterUserScramCredentialsRequest([deletion(user, kind) for kind in kinds]))
+    print(f"deleted {', '.join(ScramType(kind).mechanism for kind in kinds)} of user {user}")
+
+
+def show_list(where: Where, *, as_json: bool) -> None:
+    """All users with SCRAM credentials."""
+    rows = [
+        {"user": user, "mechanism": ScramType(number).mechanism, "iterations": iterations}
+        for user, number, iterations in _described(where, None)
+    ]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
+    else:
+        print("no users")
+
+
+def _alter(where: Where, request: m.AlterUserScramCredentialsRequest) -> None:
+    with Client(where) as client:
+        response: m.AlterUserScramCredentialsResponse = client.cluster.ask_any(request)
+    for result in response.results:
+        if result.error_code:
+            raise ApiFailed(f"user {result.user}", result.error_code, result.error_message)
+
+
+def _described(where: Where, users: list[str] | None) -> list[tuple[str, int, int]]:
+    """(user, mechanism, iterations)"""
+    name = m.DescribeUserScramCredentialsRequest.UserName
+    wanted = None if users is None else [name(user) for user in users]
+    with Client(where) as client:
+        response: m.DescribeUserScramCredentialsResponse = client.cluster.ask_any(
+            m.DescribeUserScramCredentialsRequest(wanted)
+        )
+    if response.error_code:
+        raise ApiFailed("users", response.error_code, response.error_message)
+    for result in response.results:
+        if result.error_code:
+            raise ApiFailed(f"user {result.user}", result.error_code, result.error_message)
+    return [(r.user, one.mechanism, one.iterations) for r in response.results for one in r.credential_infos]

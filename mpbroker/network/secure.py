@@ -1,0 +1,478 @@
+"""TLS and SASL on a processor's connections: the I/O around the sans-I/O parts (Kafka: SslTransportLayer,
+SaslServerAuthenticator, the authentication half of KafkaChannel and Selector).
+
+The native turn names the channels that need us. Until a client is authenticated we read its few bytes into a
+small buffer of its own; then a plain connection becomes an ordinary one, and of a TLS connection we move the
+bytes between OpenSSL and the blocks of the turn (`tls_pipe`). Nothing here blocks, and one channel gets a
+bounded share.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from enum import Enum
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.session import TooLong
+from mpbroker.network.channel import CloseReason
+from mpbroker.network.tls_pipe import TlsPipe
+from mpbroker.network.turn import ProcessorTurn, SecureTurn
+from mpbroker.protocol.api_versions import Served
+from mpbroker.security.listener import ListenerSecurity, LookUp
+from mpbroker.security.names import MalformedCertificate
+from mpbroker.security.principals import NoRuleMatches
+from mpbroker.security.sasl import Failure, Offer, SaslServer, Session, State
+from mpbroker.security.tls import TlsError
+from shm.counters import CounterPage
+
+SIZE_BYTES = 4
+# Bytes that one channel may move in a turn, so that none starves another.
+MOVED_PER_TURN_MAX = 1 << 20
+# So much is encrypted at a time, and waits to be written.
+SCRATCH_BYTES = 64 << 10
+# A handshake costs about a millisecond of signing: more of them wait a turn, so that who is in goes on.
+HANDSHAKES_PER_TURN_MAX = 8
+REFRESH_NS = 1_000_000_000
+DISCARD_BYTES = 16 << 10
+
+
+class Stage(Enum):
+    SHAKING = 0  # the TLS handshake
+    TALKING = 1  # SASL
+    OPEN = 2  # authenticated
+    FAILED = 3  # the answer to a failed authentication is held back
+
+
+class Peer:
+    """A connection of a TLS or SASL listener. `sock` is None while the turn owns the descriptor."""
+
+    __slots__ = (
+        "channel",
+        "connection",
+        "due_ns",
+        "frame",
+        "listener",
+        "moving",
+        "out",
+        "pipe",
+        "sasl",
+        "security",
+        "session",
+        "sock",
+        "stage",
+        "wanted",
+    )
+
+    def __init__(self, channel: int, connection: int, listener: int, security: ListenerSecurity) -> None:
+        self.channel = channel
+        self.connection = connection
+        self.listener = listener
+        self.security = security
+        self.sock: socket.socket | None = None
+        self.pipe: TlsPipe | None = None
+        self.moving = 0  # bytes of the answer that are encrypted and not yet written
+        self.stage = Stage.TALKING
+        self.sasl: SaslServer | None = None
+        self.session: Session | None = None
+        self.frame = bytearray()
+        self.wanted = SIZE_BYTES
+        self.out = bytearray()
+        self.due_ns = 0
+
+    @property
+    def io(self) -> socket.socket | TlsPipe:
+        """What SASL is spoken over."""
+        found = self.pipe or self.sock
+        assert found is not None
+        return found
+
+
+class SecureChannels:
+    """All of a processor's; `listeners` has those that are not PLAINTEXT, by number."""
+
+    def __init__(
+        self,
+        turn: ProcessorTurn,
+        config: BrokerConfig,
+        listeners: dict[int, ListenerSecurity],
+        served: tuple[Served, ...],
+        look_up: LookUp,
+        counters: CounterPage,
+        log: logging.Logger,
+        *,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.turn = turn
+        self.native = SecureTurn(turn)
+        self.listeners = listeners
+        self.counters = counters
+        self.log = log
+        self.delay_ns = config.connection_failed_authentication_delay_ms * 1_000_000
+        self._wall_ms = wall_ms
+        self._now_ns = now_ns
+        self._offers: dict[int, Offer] = {
+            number: security.offer(served, look_up, wall_ms)
+            for number, security in listeners.items()
+            if security.uses_sasl
+        }
+        self._peers: dict[int, Peer] = {}
+        # In order of their time: the delay is the same for all.
+        self._failed: dict[int, Peer] = {}
+        self._scratch = bytearray(SCRATCH_BYTES)
+        self._scratch_view = memoryview(self._scratch)
+        self._next_refresh_ns = 0
+
+    # ---- what the processor calls
+
+    def add(self, fd: int, listener: int, channel: int, connection: int) -> None:
+        """A connection that the turn has just taken over."""
+        security = self.listeners[listener]
+        peer = self._peers[connection] = Peer(channel, connection, listener, security)
+        self.native.begin(channel)
+        peer.sock = socket.socket(fileno=fd)
+        peer.sock.setblocking(False)
+        if security.uses_sasl:
+            peer.sasl = SaslServer(self._offers[listener])
+        if security.keystore is None:
+            return
+        peer.stage = Stage.SHAKING
+        peer.pipe = TlsPipe(peer.sock, security.keystore.context)
+
+    def serve(self) -> None:
+        """Moves what can be moved, for every channel that the turn has named."""
+        handshakes = 0
+        for channel, connection, sending in self.native.take():
+            peer = self._peers.get(connection)
+            if peer is None:
+                continue
+            if peer.stage is Stage.SHAKING:
+                handshakes += 1
+                if handshakes > HANDSHAKES_PER_TURN_MAX:
+                    self.native.later(channel)
+                    continue
+            try:
+                self._serve(peer, channel, sending)
+            except OSError as error:
+                self._broken(peer, error)
+            except Exception:
+                self.log.exception("connection %s: an error of the processor", self._name(peer))
+                self.counters.add(Counter.COUNT_ERRORS)
+                self.native.close(channel, CloseReason.CLOSED_FAILED, 0)
+        self.native.done()
+
+    def closed(self, connection: int) -> None:
+        """The turn has closed it: the descriptor goes, with a word to the other side if that can be said."""
+        self._failed.pop(connection, None)
+        peer = self._peers.pop(connection, None)
+        if peer is None or peer.sock is None:
+            return
+        sock, peer.sock = peer.sock, None
+        if peer.pipe is not None and peer.stage is not Stage.SHAKING:
+            peer.pipe.close()
+        sock.close()
+
+    def timeout_ms(self, most_ms: int) -> int:
+        """How long the turn may sleep."""
+        first = next(iter(self._failed.values()), None)
+        if first is None:
+            return most_ms
+        return max(0, min(most_ms, -(-(first.due_ns - self._now_ns()) // 1_000_000)))
+
+    def work(self) -> None:
+        """What is due: answers to failed authentications, changed certificates."""
+        now_ns = self._now_ns()
+        while self._failed and next(iter(self._failed.values())).due_ns <= now_ns:
+            connection = next(iter(self._failed))
+            self._give_up(self._failed.pop(connection))
+        if now_ns >= self._next_refresh_ns:
+            self._next_refresh_ns = now_ns + REFRESH_NS
+            self._refresh()
+
+    def _refresh(self) -> None:
+        for security in self.listeners.values():
+            if security.keystore is None:
+                continue
+            try:
+                if security.keystore.refresh():
+                    self.log.info("listener %s: new connections get the changed certificates", security.name)
+            except TlsError as error:
+                self.log.error(
+                    "listener %s: the changed certificates cannot be used, the old ones stay: %s",
+                    security.name,
+                    error,
+                )
+
+    # ---- one channel
+
+    def _serve(self, peer: Peer, channel: int, sending: bool) -> None:
+        if peer.stage is Stage.OPEN and (begun := self.native.renewal(channel)) is not None:
+            self._renew(peer, *begun)
+            return
+        match peer.stage:
+            case Stage.OPEN if sending:
+                self._send(peer)
+            case Stage.OPEN:
+                self._receive(peer)
+            case Stage.SHAKING:
+                self._shake(peer)
+            case Stage.TALKING:
+                self._talk(peer)
+            case Stage.FAILED:
+                self._discard(peer)
+
+    def _broken(self, peer: Peer, error: OSError) -> None:
+        """A system call or OpenSSL failed on an established connection."""
+        if isinstance(error, ssl.SSLError) and not isinstance(
+            error, ssl.SSLEOFError | ssl.SSLZeroReturnError
+        ):
+            self.log.info("connection %s: TLS failed: %s", self._name(peer), reason_of(error))
+            self.native.close(peer.channel, CloseReason.CLOSED_TLS, 0)
+        elif isinstance(error, ssl.SSLError):
+            self.native.close(peer.channel, CloseReason.CLOSED_BY_PEER, 0)
+        else:
+            self.native.close(peer.channel, CloseReason.CLOSED_RESET, error.errno or 0)
+
+    def _name(self, peer: Peer) -> str:
+        return self.turn.sessions.of(peer.channel, peer.connection).connection_id
+
+    # ---- TLS
+
+    def _shake(self, peer: Peer) -> None:
+        assert peer.pipe is not None
+        self.native.active(peer.channel)
+        try:
+            if not peer.pipe.handshake():
+                return
+        except ssl.SSLEOFError:
+            self.native.close(peer.channel, CloseReason.CLOSED_BY_PEER, 0)
+            return
+        except ssl.SSLError as error:
+            self._failed_handshake(peer, reason_of(error))
+            return
+        tls = peer.pipe.tls
+        cipher = tls.cipher()
+        self.turn.set_session(
+            peer.channel,
+            peer.connection,
+            cipher=cipher[0] if cipher else "",
+            tls_version=tls.version() or "",
+        )
+        if peer.sasl is not None:
+            peer.stage = Stage.TALKING
+            self._talk(peer)
+            return
+        try:
+            principal = peer.security.principal(tls.getpeercert(binary_form=True))
+            self.turn.set_session(peer.channel, peer.connection, principal=str(principal))
+        except (NoRuleMatches, MalformedCertificate, TooLong) as error:
+            self._failed_handshake(peer, str(error))
+            return
+        self.counters.add(Counter.COUNT_AUTHENTICATIONS)
+        peer.stage = Stage.OPEN
+        self.native.opened(peer.channel, False, 0)
+
+    def _failed_handshake(self, peer: Peer, why: str) -> None:
+        """OpenSSL has sent its alert already; nothing is held back."""
+        self.counters.add(Counter.COUNT_AUTHENTICATIONS_FAILED)
+        self.log.info("connection %s: failed TLS handshake: %s", self._name(peer), why)
+        self.native.close(peer.channel, CloseReason.CLOSED_TLS, 0)
+
+    def _receive(self, peer: Peer) -> None:
+        """Decrypts into the block of the turn until a frame is whole, or nothing is left."""
+        pipe, native, channel = peer.pipe, self.native, peer.channel
+        assert pipe is not None
+        moved = 0
+        while (room := native.room(channel)) is not None:
+            if moved >= MOVED_PER_TURN_MAX:
+                native.later(channel)
+                break
+            try:
+                n = pipe.recv_into(room)
+            except BlockingIOError:
+                native.nothing(channel)
+                break
+            if n == 0:
+                native.close(channel, CloseReason.CLOSED_BY_PEER, 0)
+                return
+            moved += n
+            if not native.received(channel, n):
+                break
+        # What TLS itself had to say, to a change of keys for example; what does not fit goes with the answer.
+        pipe.flush()
+
+    def _send(self, peer: Peer) -> None:
+        """Encrypts the answer chunk by chunk; one counts as sent when all of it is written."""
+        pipe, native, channel = peer.pipe, self.native, peer.channel
+        assert pipe is not None
+        moved = 0
+        while pipe.flush():
+            written, peer.moving = peer.moving, 0
+            if written and native.sent(channel, written):
+                return
+            moved += written
+            if moved >= MOVED_PER_TURN_MAX:
+                native.later(channel)
+                return
+            peer.moving = native.answer(channel, self._scratch)
+            if peer.moving < 0:
+                native.close(channel, CloseReason.CLOSED_NO_FILE, 0)
+                return
+            if peer.moving == 0:
+                return
+            pipe.encrypt(self._scratch_view[: peer.moving])
+
+    # ---- SASL
+
+    def _talk(self, peer: Peer) -> None:
+        """Reads frames, as many as there are, and answers each; one that is not flushed holds up the next."""
+        self.native.active(peer.channel)
+        while peer.stage is Stage.TALKING and self._flush(peer):
+            if peer.sasl is not None and peer.sasl.state is State.COMPLETE:
+                self._complete(peer, peer.sasl)
+                return
+            frame = self._read_frame(peer)
+            if frame is None:
+                return
+            self._answer(peer, frame)
+
+    def _flush(self, peer: Peer) -> bool:
+        """Whether nothing waits to be written."""
+        while peer.out:
+            try:
+                del peer.out[: peer.io.send(peer.out)]
+            except BlockingIOError:
+                return False
+        return peer.pipe is None or peer.pipe.flush()
+
+    def _read_frame(self, peer: Peer) -> bytes | None:
+        """One frame, never a byte behind it: that may be for the turn. None: not whole, or closed."""
+        while True:
+            missing = peer.wanted - len(peer.frame)
+            if missing:
+                try:
+                    data = peer.io.recv(missing)
+                except BlockingIOError:
+                    return None
+                if not data:
+                    self.native.close(peer.channel, CloseReason.CLOSED_BY_PEER, len(peer.frame))
+                    return None
+                peer.frame += data
+                continue
+            if peer.wanted > SIZE_BYTES:
+                break
+            size = int.from_bytes(peer.frame[:SIZE_BYTES], signed=True)
+            if not 0 <= size <= peer.security.settings.sasl_server_max_receive_size:
+                self.native.close(peer.channel, CloseReason.CLOSED_SASL_FRAME_SIZE, size)
+                return None
+            if size == 0:
+                break
+            peer.wanted = SIZE_BYTES + size
+        frame = bytes(peer.frame[SIZE_BYTES:])
+        peer.frame.clear()
+        peer.wanted = SIZE_BYTES
+        return frame
+
+    def _answer(self, peer: Peer, frame: bytes) -> None:
+        assert peer.sasl is not None
+        try:
+            peer.out += peer.sasl.receive(frame)
+        except Failure as failure:
+            self._fail(peer, str(failure), failure.answer)
+
+    def _complete(self, peer: Peer, sasl: SaslServer) -> None:
+        """The last token is written: the connection is open."""
+        session = sasl.session
+        assert session is not None
+        expires_ns = 0
+        if session.expires_ms is not None:
+            expires_ns = self._now_ns() + max(0, session.expires_ms - self._wall_ms()) * 1_000_000
+        try:
+            self.turn.set_session(
+                peer.channel,
+                peer.connection,
+                principal=str(session.principal),
+                mechanism=session.mechanism,
+                expires_ns=expires_ns,
+            )
+        except TooLong as error:
+            self._fail(peer, str(error), b"")
+            return
+        if sasl.software is not None:
+            self.native.software(peer.channel, *(text.encode() for text in sasl.software))
+        again = Counter.COUNT_REAUTHENTICATIONS if sasl.renews else Counter.COUNT_AUTHENTICATIONS
+        self.counters.add(again)
+        if expires_ns and not sasl.renews and not sasl.tells_lifetime:
+            self.counters.add(Counter.COUNT_AUTHENTICATIONS_NO_REAUTH)
+        peer.session, peer.sasl, peer.stage = session, None, Stage.OPEN
+        if peer.security.uses_tls:
+            self.native.opened(peer.channel, False, expires_ns)
+            return
+        assert peer.sock is not None
+        peer.sock.detach()
+        peer.sock = None
+        self.native.opened(peer.channel, True, expires_ns)
+        if not expires_ns:
+            # From here on it is like any other: nothing is to be remembered of it.
+            del self._peers[peer.connection]
+
+    def _renew(self, peer: Peer, fd: int, frame: bytes, behind: bytes) -> None:
+        """A SaslHandshake on an open connection whose authentication ends (KIP-368)."""
+        assert peer.session is not None
+        if peer.sock is None:
+            peer.sock = socket.socket(fileno=fd)
+            peer.sock.setblocking(False)
+        peer.sasl = SaslServer(self._offers[peer.listener], peer.session)
+        peer.stage = Stage.TALKING
+        if behind:
+            self._fail(peer, "bytes behind a SaslHandshake, which nothing may follow before its answer", b"")
+            return
+        self._answer(peer, frame)
+        self._talk(peer)
+
+    # ---- failures
+
+    def _fail(self, peer: Peer, why: str, answer: bytes) -> None:
+        """Answer and close are held back: who guesses passwords shall not be told quickly."""
+        renews = peer.sasl is not None and peer.sasl.renews
+        failed = Counter.COUNT_REAUTHENTICATIONS_FAILED if renews else Counter.COUNT_AUTHENTICATIONS_FAILED
+        self.counters.add(failed)
+        what = "re-authentication" if renews else "authentication"
+        self.log.info("connection %s: failed %s: %s", self._name(peer), what, why)
+        peer.out[:] = answer
+        peer.stage = Stage.FAILED
+        if not self.delay_ns:
+            self._give_up(peer)
+            return
+        peer.due_ns = self._now_ns() + self.delay_ns
+        self._failed[peer.connection] = peer
+
+    def _give_up(self, peer: Peer) -> None:
+        """The time is up: one try to write the answer, then the end."""
+        try:
+            self._flush(peer)
+        except OSError as error:
+            self.log.debug("connection %s: the client did not wait: %s", self._name(peer), reason_of(error))
+        self.native.close(peer.channel, CloseReason.CLOSED_AUTHENTICATION, 0)
+
+    def _discard(self, peer: Peer) -> None:
+        """What comes while an answer is held back is read and ignored; the end of it is the end."""
+        for _ in range(MOVED_PER_TURN_MAX // DISCARD_BYTES):
+            try:
+                data = peer.io.recv(DISCARD_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                self.native.close(peer.channel, CloseReason.CLOSED_BY_PEER, 0)
+                return
+
+
+def reason_of(error: OSError) -> str:
+    """What went wrong, without a byte of what was sent."""
+    reason = getattr(error, "reason", None)
+    return str(reason or error.strerror or type(error).__name__)

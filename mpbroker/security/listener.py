@@ -1,0 +1,131 @@
+"""What a listener needs to let clients in: TLS context, mapping rules, mechanisms with their users and keys.
+
+Made and checked once, before the first fork, so that what cannot be used refuses the start; every processor
+inherits it, and with it the keys of TLS sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.security import UNSECURED_VALIDATOR, SecuritySettings
+from mpbroker.protocol.api_versions import Served
+from mpbroker.security import names
+from mpbroker.security.jaas import JaasError, PlainUsers, parse_jaas
+from mpbroker.security.jwks import KeySet, path_of, signed_validator
+from mpbroker.security.mechanism import Mechanism
+from mpbroker.security.oauth import ClaimRules, OAuthBearerServer, Validator, unsecured_validator
+from mpbroker.security.plain import PlainServer
+from mpbroker.security.principals import ANONYMOUS, Principal, map_subject, parse_rules
+from mpbroker.security.sasl import Offer
+from mpbroker.security.scram import TYPES, ScramCredential, ScramServer, ScramType
+from mpbroker.security.tls import Keystore
+
+LookUp: TypeAlias = Callable[[ScramType, str], ScramCredential | None]
+# Options of OAuthBearerLoginModule that its unsecured validator has in Kafka.
+CLAIM_NAME, SCOPE_NAME = "unsecuredValidatorPrincipalClaimName", "unsecuredValidatorScopeClaimName"
+REQUIRED_SCOPE, SKEW_MS = "unsecuredValidatorRequiredScope", "unsecuredValidatorAllowableClockSkewMs"
+
+
+class SecurityError(ValueError):
+    """A listener cannot be served: which, and what is wrong."""
+
+
+class ListenerSecurity:
+    """Of one listener that is not PLAINTEXT. Raises SecurityError."""
+
+    def __init__(self, name: str, protocol: str, config: BrokerConfig) -> None:
+        self.name = name
+        self.uses_tls = protocol in ("SSL", "SASL_SSL")
+        self.uses_sasl = protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+        self.settings = config.security_of(name)
+        self.keystore: Keystore | None = None
+        self._config = config
+        self._users = PlainUsers({})
+        self._validator: Validator | None = None
+        try:
+            self.rules = parse_rules(self.settings.ssl_principal_mapping_rules)
+            if self.uses_tls:
+                self.keystore = Keystore(self.settings)
+            if self.uses_sasl:
+                for mechanism in self.settings.sasl_enabled_mechanisms:
+                    self._prepare(mechanism, config.security_of(name, mechanism))
+        except JaasError as error:
+            raise SecurityError(f"listener {name}: sasl.jaas.config: {error}") from error
+        except ValueError as error:
+            raise SecurityError(f"listener {name}: {error}") from error
+
+    def _prepare(self, mechanism: str, settings: SecuritySettings) -> None:
+        jaas = settings.sasl_jaas_config
+        options = parse_jaas(jaas).options if jaas is not None else {}
+        if mechanism == "PLAIN" and jaas is not None:
+            self._users = PlainUsers.of(parse_jaas(jaas))
+        elif mechanism == "OAUTHBEARER":
+            self._validator = _validator(settings, options)
+
+    @property
+    def knows_scram(self) -> bool:
+        return self.uses_sasl and any(name in TYPES for name in self.settings.sasl_enabled_mechanisms)
+
+    def offer(self, served: tuple[Served, ...], look_up: LookUp, now_ms: Callable[[], int]) -> Offer:
+        """What the SASL server of a connection works with."""
+        mechanisms = self.settings.sasl_enabled_mechanisms
+        limits = {
+            name: self._config.security_of(self.name, name).connections_max_reauth_ms for name in mechanisms
+        }
+
+        def make(mechanism: str) -> Mechanism:
+            if mechanism == "PLAIN":
+                return PlainServer(self._users)
+            if mechanism == "OAUTHBEARER":
+                assert self._validator is not None
+                return OAuthBearerServer(self._validator, now_ms)
+            return ScramServer(TYPES[mechanism], look_up)
+
+        return Offer(mechanisms, make, served, limits, now_ms)
+
+    def principal(self, certificate: bytes | None) -> Principal:
+        """Of a client that has only TLS to show. Raises NoRuleMatches or MalformedCertificate."""
+        if not certificate:
+            return ANONYMOUS
+        return map_subject(self.rules, names.subject_of(certificate))
+
+
+def _validator(settings: SecuritySettings, options: dict[str, str]) -> Validator:
+    scopes = frozenset(settings.mpbroker_sasl_oauthbearer_required_scope)
+    audience = frozenset(settings.sasl_oauthbearer_expected_audience)
+    issuer = settings.sasl_oauthbearer_expected_issuer
+    if settings.sasl_server_callback_handler_class == UNSECURED_VALIDATOR:
+        skew_ms = options.get(SKEW_MS, "0")
+        if not skew_ms.isdecimal():
+            raise SecurityError(f"{SKEW_MS} of sasl.jaas.config is not a number of milliseconds")
+        rules = ClaimRules(
+            subject_claim=options.get(CLAIM_NAME, "sub"),
+            scope_claim=options.get(SCOPE_NAME, "scope"),
+            required_scope=scopes | frozenset(options.get(REQUIRED_SCOPE, "").split()),
+            audience=audience,
+            issuer=issuer,
+            skew_ms=int(skew_ms),
+        )
+        return unsecured_validator(rules)
+    rules = ClaimRules(
+        subject_claim=settings.sasl_oauthbearer_sub_claim_name,
+        scope_claim=settings.sasl_oauthbearer_scope_claim_name,
+        required_scope=scopes,
+        audience=audience,
+        issuer=issuer,
+        skew_ms=settings.sasl_oauthbearer_clock_skew_seconds * 1000,
+    )
+    assert settings.sasl_oauthbearer_jwks_endpoint_url is not None
+    return signed_validator(KeySet(path_of(settings.sasl_oauthbearer_jwks_endpoint_url)), rules)
+
+
+def secure_listeners(config: BrokerConfig) -> dict[int, ListenerSecurity]:
+    """By the number of the listener. Raises SecurityError."""
+    return {
+        number: ListenerSecurity(listener.name, listener.protocol, config)
+        for number, listener in enumerate(config.listeners)
+        if listener.protocol != "PLAINTEXT"
+    }

@@ -1,0 +1,361 @@
+"""TLS and SASL channels of a processor in the test's own process: sessions, counters, memory, descriptors."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpbroker.config import load
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.session import Session
+from mpbroker.network.channel import CloseReason
+from mpbroker.network.secure import HANDSHAKES_PER_TURN_MAX, SecureChannels
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.api_versions import Served
+from mpbroker.protocol.codec import encode_bytes
+from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
+from mpbroker.protocol.messages import (
+    ApiVersionsRequest,
+    Message,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
+from mpbroker.security.listener import secure_listeners
+from tests.network.rig import PROCESSOR, Rig, answer_frame, frame
+from tests.security.certificates import Authority
+
+METADATA = 3
+SASL, TLS = 0, 1
+DELAY_MS = 50
+AUTHORITY = Authority()
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+
+
+class SecureRig(Rig):
+    """Listener 0 has SASL, listener 1 asks for certificates. Time is the test's."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        AUTHORITY.sign("broker").write(directory / "broker.pem")
+        AUTHORITY.write(directory / "ca.pem")
+        file = directory / "server.properties"
+        file.write_text(
+            "listeners=SASL://127.0.0.1:1,TLS://127.0.0.1:2\n"
+            "listener.security.protocol.map=SASL:SASL_PLAINTEXT,TLS:SSL\n"
+            f"connection.failed.authentication.delay.ms={DELAY_MS}\n"
+            "listener.name.sasl.sasl.enabled.mechanisms=PLAIN\n"
+            f'listener.name.sasl.plain.sasl.jaas.config={MODULE} required user_ann="secret";\n'
+            f"ssl.keystore.location={directory}/broker.pem\n"
+            f"ssl.truststore.location={directory}/ca.pem\n"
+            "listener.name.tls.ssl.client.auth=required\n"
+            "listener.name.tls.ssl.principal.mapping.rules=RULE:^CN=(.*?),.*$/$1/L\n"
+        )
+        config = load(file).config
+        self.now_ns = 0
+        self.ends: list[tuple[int, int]] = []
+        self.secure = SecureChannels(
+            self.turn,
+            config,
+            secure_listeners(config),
+            (Served(18, 0, 4),),
+            lambda *_: None,
+            self.memory.counters(PROCESSOR),
+            logging.getLogger("mpbroker"),
+            now_ns=lambda: self.now_ns,
+        )
+        self.by_client: dict[socket.socket, tuple[int, int]] = {}
+
+    def meet(self, listener: int) -> socket.socket:
+        served, client = self.pair()
+        fd = served.detach()
+        added = self.turn.add_connection(fd, listener, 2 if listener == SASL else 1)
+        assert added is not None
+        self.secure.add(fd, listener, *added)
+        self.by_client[client] = added
+        return client
+
+    def session(self, client: socket.socket) -> Session:
+        return self.turn.sessions.of(*self.by_client[client])
+
+    def step(self, turns: int = 3) -> None:
+        for _ in range(turns):
+            self.turn.turn(0)
+            self.secure.serve()
+            self.secure.work()
+            for session, reason, _ in self.turn.closed():
+                self.secure.closed(session.connection)
+                self.ends.append((session.connection, reason))
+
+    def until(self, done: Callable[[], bool]) -> None:
+        for _ in range(20_000):
+            self.step(1)
+            if done():
+                return
+        raise TimeoutError
+
+    def handshake(
+        self, context: ssl.SSLContext | None = None, session: ssl.SSLSession | None = None
+    ) -> ssl.SSLSocket:
+        """A client of listener TLS, with Jane's certificate."""
+        plain = self.meet(TLS)
+        served = self.by_client.pop(plain)
+        client = (context or self.jane()).wrap_socket(
+            plain, server_hostname="localhost", do_handshake_on_connect=False, session=session
+        )
+        self.by_client[client] = served
+        client.setblocking(False)
+        self.clients.append(client)
+
+        def shaken() -> bool:
+            try:
+                client.do_handshake()
+            except ssl.SSLWantReadError:
+                return False
+            return True
+
+        self.until(shaken)
+        self.step()
+        return client
+
+    def jane(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cadata=AUTHORITY.pem.decode())
+        context.load_cert_chain(AUTHORITY.sign("Jane").write(Path(self.directory.name) / "client.pem"))
+        return context
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@pytest.fixture(name="rig")
+def _rig(tmp_path: Path) -> Iterator[SecureRig]:
+    made = SecureRig(tmp_path)
+    gc.collect()
+    before = descriptors()
+    yield made
+    for client in made.clients:
+        client.close()
+    made.step(5)
+    assert made.in_use_bytes() == 0
+    assert descriptors() == before
+    made.close()
+
+
+def request(key: ApiKey, version: int, body: Message) -> bytes:
+    return encode_bytes(encode_request_frame(RequestHeader(key, version, 5, "c"), body))
+
+
+def ask(rig: SecureRig, client: socket.socket, key: ApiKey, version: int, body: Message) -> Any:
+    client.sendall(request(key, version, body))
+    rig.step()
+    return decode_response_frame(key, version, client.recv(65536)[4:])[1]
+
+
+def log_in(rig: SecureRig, client: socket.socket, password: str = "secret") -> None:
+    ask(rig, client, ApiKey.API_VERSIONS, 3, ApiVersionsRequest("tester", "1.2"))
+    ask(rig, client, ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("PLAIN"))
+    client.sendall(
+        request(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(f"\0ann\0{password}".encode()))
+    )
+    rig.step()
+
+
+def receive(rig: SecureRig, client: ssl.SSLSocket, size: int) -> bytes:
+    """What comes, while the broker goes on; session tickets come first and are no data."""
+    received = bytearray()
+
+    def came() -> bool:
+        try:
+            while len(received) < size:
+                received.extend(client.recv(65536))
+        except ssl.SSLWantReadError:
+            return False
+        return True
+
+    rig.until(came)
+    return bytes(received)
+
+
+def test_sasl_says_who_it_is_and_becomes_an_ordinary_connection(rig: SecureRig) -> None:
+    client = rig.meet(SASL)
+    assert rig.session(client).principal == "User:ANONYMOUS"
+    log_in(rig, client)
+    session = rig.session(client)
+    assert (session.principal, session.mechanism, session.expires_ns) == ("User:ann", "PLAIN", 0)
+    assert (session.client_software_name, session.client_software_version) == ("tester", "1.2")
+    assert rig.counter(Counter.COUNT_AUTHENTICATIONS) == 1
+    client.recv(65536)
+    client.sendall(frame(METADATA, 1, 9, b"body"))
+    # Without Python: the turn alone serves it.
+    rig.turn.turn(0)
+    (taken,) = rig.requests_taken()
+    rig.answer(taken, answer_frame(9, b"hello"))
+    rig.turn.turn(0)
+    assert client.recv(100) == answer_frame(9, b"hello")
+
+
+def test_a_certificate_says_who_it_is(rig: SecureRig) -> None:
+    client = rig.handshake()
+    session = rig.session(client)
+    assert session.principal == "User:jane"
+    assert (session.tls_version, session.mechanism) == ("TLSv1.3", "")
+    assert session.cipher.startswith("TLS_")
+    assert rig.counter(Counter.COUNT_AUTHENTICATIONS) == 1
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_resumed_session_is_still_hers(rig: SecureRig, version: ssl.TLSVersion) -> None:
+    """The second handshake shows no certificate: the ticket has it."""
+    context = rig.jane()
+    context.maximum_version = version
+    first = rig.handshake(context)
+    first.send(frame(METADATA, 1, 1))
+    rig.step()
+    (taken,) = rig.requests_taken()
+    rig.answer(taken, answer_frame(1))
+    receive(rig, first, len(answer_frame(1)))
+    again = rig.handshake(context, first.session)
+    assert again.session_reused
+    assert rig.session(again).principal == "User:jane"
+
+
+def test_a_crowd_of_handshakes_is_spread_over_turns(rig: SecureRig) -> None:
+    client = rig.handshake()
+    context = rig.jane()
+    crowd = []
+    for _ in range(HANDSHAKES_PER_TURN_MAX * 2 + 1):
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        other = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+        with pytest.raises(ssl.SSLWantReadError):
+            other.do_handshake()
+        crowd.append(rig.meet(TLS))
+        crowd[-1].sendall(outgoing.read())
+        crowd[-1].setblocking(False)
+    client.send(frame(METADATA, 1, 1))
+    rig.turn.turn(0)
+    rig.secure.serve()
+    rig.turn.turn(0)
+    (taken,) = rig.requests_taken()
+    rig.answer(taken, answer_frame(1))
+    assert sum(answered(each) for each in crowd) == HANDSHAKES_PER_TURN_MAX
+    rig.step()
+    assert sum(answered(each) for each in crowd) == len(crowd)
+
+
+def answered(client: socket.socket) -> bool:
+    try:
+        return bool(client.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return False
+
+
+def test_two_requests_in_one_record(rig: SecureRig) -> None:
+    client = rig.handshake()
+    client.send(frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
+    rig.step()
+    (first,) = rig.requests_taken()
+    assert rig.requests_taken() == []
+    rig.answer(first, answer_frame(1))
+    rig.step()
+    (second,) = rig.requests_taken()
+    assert (first.correlation, second.correlation) == (1, 2)
+    rig.answer(second, answer_frame(2))
+    rig.step()
+    expected = answer_frame(1) + answer_frame(2)
+    assert receive(rig, client, len(expected)) == expected
+
+
+def test_large_requests_and_answers_over_full_sockets(rig: SecureRig) -> None:
+    client = rig.handshake()
+    body, at = os.urandom(3 << 20), 0
+    data = frame(METADATA, 1, 1, body)
+    taken: list[Any] = []
+
+    def sent() -> bool:
+        nonlocal at
+        try:
+            while at < len(data):
+                at += client.send(data[at:])
+        except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            pass
+        taken.extend(rig.requests_taken())
+        return bool(taken)
+
+    rig.until(sent)
+    assert rig.bytes_of(taken[0]) == data
+    answer = answer_frame(1, body)
+    rig.answer(taken[0], answer)
+    rig.step(50)
+    assert receive(rig, client, len(answer)) == answer
+
+
+def test_a_failure_is_answered_when_its_time_has_come(rig: SecureRig) -> None:
+    client = rig.meet(SASL)
+    log_in(rig, client, "wrong")
+    assert rig.secure.timeout_ms(300) == DELAY_MS
+    rig.now_ns += (DELAY_MS - 1) * 1_000_000
+    rig.step()
+    client.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        client.recv(1)
+    rig.now_ns += 1_000_000
+    rig.step()
+    answer = decode_response_frame(ApiKey.SASL_AUTHENTICATE, 2, client.recv(1000)[4:])[1]
+    assert answer.error_code == 58
+    assert client.recv(1) == b""
+    assert rig.secure.timeout_ms(300) == 300
+    assert rig.counter(Counter.COUNT_AUTHENTICATIONS_FAILED) == 1
+    assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_AUTHENTICATION]
+
+
+def test_who_does_not_wait_for_the_failure(rig: SecureRig) -> None:
+    client = rig.meet(SASL)
+    log_in(rig, client, "wrong")
+    client.close()
+    rig.step()
+    assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_BY_PEER]
+    rig.now_ns += 10**10
+    rig.step()
+
+
+def test_no_request_memory_before_authentication(rig: SecureRig) -> None:
+    for _ in range(20):
+        client = rig.meet(SASL)
+        client.sendall(struct.pack(">i", 400_000) + b"x" * 1000)
+        rig.meet(TLS).sendall(b"\x16\x03\x01\x02\x00\x01")
+    rig.step()
+    assert rig.in_use_bytes() == 0
+    assert rig.turn.open_connections() == 40
+
+
+def test_an_error_at_one_connection_is_its_own_end(
+    rig: SecureRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = rig.meet(SASL)
+    rig.step()
+    bad = rig.meet(SASL)
+    monkeypatch.setattr(rig.secure, "_talk", lambda _peer: 1 // 0)
+    bad.sendall(b"x")
+    rig.step()
+    monkeypatch.undo()
+    assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_FAILED]
+    assert "ZeroDivisionError" in caplog.text
+    log_in(rig, good)
+    assert rig.session(good).principal == "User:ann"
+
+
+def test_a_handshake_that_fails_is_counted(rig: SecureRig) -> None:
+    client = rig.meet(TLS)
+    client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    rig.step()
+    assert rig.counter(Counter.COUNT_AUTHENTICATIONS_FAILED) == 1
+    assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_TLS]

@@ -1,0 +1,19 @@
+"""A broker with TLS and SASL that the tests of a module share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.clients.conftest import stop_cleanly
+from tests.security.broker import SecureBroker
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
+    running = SecureBroker(tmp_path_factory.mktemp("broker"))
+    try:
+        running.start()
+        yield running
+        stop_cleanly(running)
+    finally:
+        running.kill()

@@ -1,0 +1,91 @@
+"""Logins while processes die: who knows the users, who publishes them, and who carries the connections."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.messages import AlterUserScramCredentialsRequest, MetadataRequest
+from mpbroker.security.scram import ScramType, salted_password
+from tests.security.broker import SCRAM_PASSWORD, Closed, SecureBroker
+
+SHA512 = ScramType.SCRAM_SHA_512
+Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
+PATIENCE_S = 20
+NOT_CONTROLLER = 41
+
+
+@pytest.fixture(name="broker")
+def _broker(tmp_path: Path) -> Iterator[SecureBroker]:
+    running = SecureBroker(tmp_path / "broker", failed_delay_ms=5)
+    try:
+        running.start()
+        yield running
+        assert running.stop() == 0
+    finally:
+        running.kill()
+
+
+def kill(broker: SecureBroker, title: str) -> None:
+    (victim,) = [p for p in broker.tree().members() if p.cmdline()[0].startswith(f"mpbroker: {title}")]
+    victim.send_signal(signal.SIGKILL)
+    psutil.wait_procs([victim], timeout=PATIENCE_S)
+
+
+def eventually(what: str, broker: SecureBroker, user: str) -> None:
+    """Between a death and its mending connections are refused or closed, and nobody is told who is who."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            if what == "add" and add(broker, user) == 0:
+                return
+            if what == "log in" and logs_in(broker, user):
+                return
+        except (Closed, OSError):
+            continue
+    pytest.fail(f"{user} cannot {what} within {PATIENCE_S} s")
+
+
+def add(broker: SecureBroker, user: str) -> int:
+    salt = os.urandom(16)
+    salted = salted_password(SHA512, SCRAM_PASSWORD, salt, 4096)
+    with broker.connect("OPEN") as client:
+        body = AlterUserScramCredentialsRequest([], [Upsertion(user, SHA512, 4096, salt, salted)])
+        (result,) = client.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, body).results
+        assert result.error_code in (0, NOT_CONTROLLER)
+        code: int = result.error_code
+        return code
+
+
+def logs_in(broker: SecureBroker, user: str) -> bool:
+    with broker.connect("BOTH") as client:
+        if client.scram(SHA512, user, SCRAM_PASSWORD).error_code:
+            return False
+        return len(client.ask(ApiKey.METADATA, 12, MetadataRequest(topics=[])).brokers) == 1
+
+
+def test_a_processor_that_died_has_a_successor_that_knows_the_users(broker: SecureBroker) -> None:
+    assert add(broker, "ann") == 0
+    assert logs_in(broker, "ann")
+    kill(broker, "processor 0")
+    eventually("log in", broker, "ann")
+    assert add(broker, "bob") == 0
+    assert logs_in(broker, "bob")
+
+
+def test_a_coordinator_that_died_publishes_again(broker: SecureBroker) -> None:
+    assert add(broker, "ann") == 0
+    for user in ("bob", "carol", "dora"):
+        kill(broker, "coordinator")
+        # Who is known can log in while nobody publishes.
+        assert logs_in(broker, "ann")
+        eventually("add", broker, user)
+        assert logs_in(broker, user)
+    assert logs_in(broker, "bob")

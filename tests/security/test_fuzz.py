@@ -1,0 +1,22 @@
+"""A bounded run of the fuzz of frames, TLS and SASL; `make fuzz` is the long one."""
+
+from pathlib import Path
+
+from tests.security import fuzz
+from tests.security.broker import SecureBroker
+
+ROUNDS = 900
+
+
+def test_damaged_bytes_leave_nothing_behind(tmp_path: Path) -> None:
+    broker = SecureBroker(tmp_path / "broker", failed_delay_ms=5)
+    try:
+        broker.start()
+        outcomes = fuzz.run(broker, ROUNDS)
+        assert broker.stop() == 0
+    finally:
+        broker.kill()
+    assert sum(outcomes.values()) == ROUNDS
+    # Damage is neither always noticed nor never.
+    for layer in ("frame", "tls record", "sasl", "sasl over tls"):
+        assert outcomes[f"{layer}: served"] + outcomes[f"{layer}: closed"] == ROUNDS // 6
