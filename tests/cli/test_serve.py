@@ -48,12 +48,12 @@ def test_flags_beat_overrides_beat_the_file(tmp_path: Path) -> None:
 
 def test_check_config(typed: Typed, tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
-    path.write_text("group.max.size=7\n")
+    path.write_text("log.cleaner.threads=2\n")
     code, _out, err = typed("serve", "--config", str(path), "--check-config")
     assert (code, err.splitlines()) == (
         0,
         [
-            f"mpbroker: warning: {path}:1: group.max.size has no effect: consumer groups are not built yet",
+            f"mpbroker: warning: {path}:1: log.cleaner.threads has no effect: compaction is not built yet",
             "mpbroker: the settings are good",
         ],
     )
