@@ -87,9 +87,9 @@ def _produce(topic: str, batch: bytes) -> Request:
     return Request(_frame(PRODUCE, 3, body), error_at)
 
 
-def fetch(topic: str, offset: int, bytes_max: int) -> Request:
+def fetch(topic: str, offset: int, bytes_max: int, response_bytes_max: int = 50 << 20) -> Request:
     """Fetch version 4 of partition 0; a response may be short of what was asked for by one batch."""
-    body = struct.pack(">iiiibi", -1, 500, 1, 50 << 20, 0, 1) + _string(topic)
+    body = struct.pack(">iiiibi", -1, 500, 1, response_bytes_max, 0, 1) + _string(topic)
     body += struct.pack(">iiqi", 1, 0, offset, bytes_max)
     error_at = 4 + 4 + 4 + 4 + len(_string(topic)) + 4 + 4
     return Request(_frame(FETCH, 4, body), error_at, response_bytes_min=bytes_max - bytes_max // 32)
@@ -112,7 +112,8 @@ def api_versions() -> Request:
     return Request(_frame(API_VERSIONS, 0, b""), 4 + 4)
 
 
-def _receive(connection: socket.socket, size: int) -> bytes:
+def receive(connection: socket.socket, size: int) -> bytes:
+    """Exactly so many bytes."""
     received = bytearray()
     while len(received) < size:
         part = connection.recv(size - len(received))
@@ -132,8 +133,8 @@ def connected(address: Address, timeout_s: float = 30) -> Iterator[socket.socket
 def exchange(connection: socket.socket, request: Request) -> tuple[int, bytes]:
     """Sends one request; its error code and the whole response frame."""
     connection.sendall(request.frame)
-    size = _receive(connection, 4)
-    response = size + _receive(connection, int.from_bytes(size, "big"))
+    size = receive(connection, 4)
+    response = size + receive(connection, int.from_bytes(size, "big"))
     (correlation_id,) = struct.unpack_from(">i", response, 4)
     if correlation_id != CORRELATION_ID:
         raise ConnectionError(f"a response has correlation id {correlation_id}, expected {CORRELATION_ID}")

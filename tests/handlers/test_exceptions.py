@@ -77,8 +77,8 @@ def ask(connection: socket.socket, key: int, client_id: str) -> Any:
     sent = time.monotonic()
     connection.sendall(request_of(key, client_id))
     try:
-        size = frames._receive(connection, 4)
-        frame = frames._receive(connection, *struct.unpack(">i", size))
+        size = frames.receive(connection, 4)
+        frame = frames.receive(connection, *struct.unpack(">i", size))
     except ConnectionError:
         return None
     finally:
@@ -138,8 +138,8 @@ def test_a_pipelined_request_behind_one_that_fails_is_served(broker: Mpbroker) -
             request_of(ApiKey.METADATA, faults.RAISES) + request_of(ApiKey.DESCRIBE_CLUSTER, "good")
         )
         for _ in range(2):
-            (size,) = struct.unpack(">i", frames._receive(connection, 4))
-            frames._receive(connection, size)
+            (size,) = struct.unpack(">i", frames.receive(connection, 4))
+            frames.receive(connection, size)
 
 
 def test_a_fatal_error_stops_the_broker_with_its_status(tmp_path: Path) -> None:
