@@ -213,7 +213,9 @@ def test_delete_topics_passes_the_account_on(version: int, strict: bool) -> None
 
     with rig() as made:
         made.publish(topic_image("old", 1))
-        made.processor.send(request_frame(20, version, DeleteTopicsRequest(topic_names=["old"], timeout_ms=30_000)))
+        made.processor.send(
+            request_frame(20, version, DeleteTopicsRequest(topic_names=["old"], timeout_ms=30_000))
+        )
         made.turn()
         ((call, message),) = made.coordinator.take()
         assert message.account == Account("ANONYMOUS", "test", strict)
