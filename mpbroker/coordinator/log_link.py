@@ -7,7 +7,7 @@ of them, and what still has to be is asked again of the successor. Opening and r
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -103,11 +103,18 @@ class LogLink:
         """A question about our own log: the answer says that its owner has opened it and serves us."""
         self._ask(EnsureTopic(METADATA_TOPIC, METADATA_TOPIC_ID, [0]), Kind.GREETING)
 
-    def open(self, topic: Topic) -> None:
+    def open(self, topic: Topic, *, is_new: bool = False) -> None:
+        """`is_new`: nothing can have been appended to any of its partitions."""
         if topic.topic_id not in self._opening:
             self._opening.add(topic.topic_id)
-            partitions = list(range(topic.partitions))
-            message = EnsureTopic(topic.name, topic.topic_id, partitions, topic.configs, topic.config_version)
+            message = EnsureTopic(
+                topic.name,
+                topic.topic_id,
+                list(range(topic.partitions)),
+                topic.configs,
+                topic.config_version,
+                is_new,
+            )
             self._ask(message, Kind.OPENING, topic.topic_id)
 
     def remove(self, name: str, topic_id: bytes) -> None:
@@ -116,8 +123,8 @@ class LogLink:
         if topic_id not in self._opening:
             self._ask(RemoveTopic(name, topic_id), Kind.REMOVAL, topic_id)
 
-    def recovered(self) -> None:
-        self._ask(Recovered(), Kind.RECOVERED)
+    def recovered(self, topics: Iterable[Topic]) -> None:
+        self._ask(Recovered({topic.name: topic.topic_id for topic in topics}), Kind.RECOVERED)
 
     def append(self, batch: bytes, count: int, slot: Partition) -> None:
         """One batch to our own log; `appended` follows when it is durable or refused."""

@@ -152,6 +152,8 @@ class Coordinator:
         self._pending: list[Pending] = []
         self._to_open: set[bytes] = set()
         self._failed: set[bytes] = set()
+        # Created in the life of this log process, and not all of their partitions have a slot yet.
+        self._new: set[bytes] = set()
         self._retry_at = 0.0
         self._is_ready = False
         self._groups = GroupService(config, self._table, self)
@@ -258,6 +260,7 @@ class Coordinator:
             else:
                 self._enter(Phase.LOG_AWAY)
                 self._log.forget()
+                self._new.clear()
                 self._groups.log_died()
         elif is_handler(fence.role):
             peer = self._peer(fence.role)
@@ -340,7 +343,7 @@ class Coordinator:
     def _serve(self) -> None:
         if self._failed and time.monotonic() >= self._retry_at:
             for topic_id in self._failed & self._state.topics.keys():
-                self._log.open(self._state.topics[topic_id])
+                self._log.open(self._state.topics[topic_id], is_new=topic_id in self._new)
             self._failed.clear()
         if self._round is None and self._calls:
             self._start_round()
@@ -403,6 +406,8 @@ class Coordinator:
 
     def _complete(self, done: Round, state: MetadataState) -> None:
         """The round's records are durable: makes them true, and notes whose answer waits for what."""
+        created = {topic_id for _, _, decision in done.decided for topic_id in decision.awaits}
+        self._new |= created - self._state.topics.keys()
         self._state = state
         for caller, _, decision in done.decided:
             missing = set()
@@ -411,13 +416,14 @@ class Coordinator:
                 remove = self._removal(topic.name, topic.topic_id)
                 self._announcer.gone(topic.topic_id, remove)
                 self._failed.discard(topic.topic_id)
+                self._new.discard(topic.topic_id)
             if decision.removes:
                 self._groups.topics_deleted([topic.name for topic in decision.removes])
             for topic_id in decision.awaits:
                 if topic_id not in self._announcer.announced and topic_id in state.topics:
                     missing.add(("usable", topic_id))
                     if topic_id not in self._announcer.slots:
-                        self._log.open(state.topics[topic_id])
+                        self._log.open(state.topics[topic_id], is_new=topic_id in self._new)
             if decision.quotas:
                 token = ("announced", caller.handler.to_bytes(2) + caller.request.to_bytes(4))
                 missing.add(token)
@@ -498,6 +504,8 @@ class Coordinator:
         if not all(image.slot_generation for image in images.values()):
             self._failed.add(topic_id)
             self._retry_at = time.monotonic() + RETRY_OPEN_SECONDS
+        else:
+            self._new.discard(topic_id)
         if self._announcer.opened(topic_id, list(images.values())):
             for problem in problems:
                 self._context.log.error("%s", problem)
@@ -505,7 +513,7 @@ class Coordinator:
     def _opened_all_if_so(self) -> None:
         if self.phase is not Phase.OPENING or self._to_open:
             return
-        self._log.recovered()
+        self._log.recovered(self._state.topics.values())
         self._enter(Phase.SERVING)
         if not self._is_ready:
             self._is_ready = True

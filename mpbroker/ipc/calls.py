@@ -173,13 +173,19 @@ class ScramUsers(Struct, tag="scram_users"):
 
 
 class EnsureTopic(Struct, tag="ensure_topic"):
-    """coordinator -> log: open or create these partitions; idempotent, answered when they take appends."""
+    """coordinator -> log: open or create these partitions; idempotent, answered when they take appends.
+
+    `is_new`: no partition of it can have had records yet (Kafka: isNew). Of another topic what cannot be
+    found is missing, and nothing empty takes its place. A partition with generation 0 in the answer has no
+    slot: that passes, and is to be asked for again.
+    """
 
     name: str
     topic_id: bytes
     partitions: list[int]
     configs: dict[str, str] = {}
     config_version: int = 0
+    is_new: bool = False
 
 
 class EnsuredPartition(Struct):
@@ -207,7 +213,12 @@ class RemovedTopic(Struct, tag="removed_topic"):
 
 
 class Recovered(Struct, tag="recovered"):
-    """coordinator -> log: every topic has been ensured; what else lies in the log directories is stray."""
+    """coordinator -> log: every topic has been ensured; what else lies in the log directories is stray.
+
+    `topics`: all that there are, also those that could not be opened: their files are not touched.
+    """
+
+    topics: dict[str, bytes] = {}
 
 
 class Acknowledged(Struct, tag="acknowledged"):

@@ -167,8 +167,10 @@ class SharedMemory:
     `table` (partition slots), `meters_…` (pages per API, topic and client: see meters.pxd). Blocks of the
     private region: `rings`, `doorbells`, `marks` (a row per partition slot, the waiter is handler number h),
     `dirty` (a word per handler number; non-zero: a slot that the handler marked has moved; written by the log
-    process), `heavy` (a word per handler number: since when, in ns, it runs a heavy request, 0 if none;
-    written by the handler), `queued` (a word per process: requests that wait in a processor or in its rings;
+    process), `failed_dirs` (a word: the log directories that failed since the broker's start, a bit each by
+    their place in log.dirs; written by the log process, which it outlives), `heavy` (a word per handler
+    number: since when, in ns, it runs a heavy request, 0 if none; written by the handler), `queued` (a word
+    per process: requests that wait in a processor or in its rings;
     written by it), `fence_orders` (a word per process, written by the supervisor), `fence_acks` (a
     word per process, written by it), `roles` (a word per process: its incarnation, 0 while there is none;
     written by the supervisor), `orders` (run or stop; written by the supervisor), `request_log` (a
@@ -202,6 +204,7 @@ class SharedMemory:
                 Block("doorbells", PROCESSES * doorbell.BYTES),
                 Block("marks", sizes.partition_slots * marks.ROW_BYTES),
                 Block("dirty", words),
+                Block("failed_dirs", 64),
                 Block("heavy", words),
                 Block("fence_orders", words),
                 Block("fence_acks", words),

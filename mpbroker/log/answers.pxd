@@ -62,7 +62,7 @@ cdef struct AnswersRef:
 
 cdef JobHeader *job_of(AnswersRef *answers, const ProduceSlot *slot) noexcept nogil
 cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) noexcept nogil
-cdef bint answer_later(AnswersRef *answers, const ProduceSlot *slot, uint64_t ticket) noexcept nogil
+cdef void answer_later(AnswersRef *answers, const ProduceSlot *slot, uint64_t ticket) noexcept nogil
 cdef void answer_durable(AnswersRef *answers, uint64_t done) noexcept nogil
 cdef void answer_overdue(AnswersRef *answers) noexcept nogil
 cdef void count_delayed(AnswersRef *answers) noexcept nogil

@@ -1,6 +1,6 @@
 """Natively: see `answers.pxd`."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport abort, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 
 from mpbroker.ipc.counters cimport (
@@ -143,8 +143,8 @@ cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) no
 
 # ---- waiting for a commit round ----
 
-cdef bint answer_later(AnswersRef *answers, const ProduceSlot *slot, uint64_t ticket) noexcept nogil:
-    """False without memory."""
+cdef void answer_later(AnswersRef *answers, const ProduceSlot *slot, uint64_t ticket) noexcept nogil:
+    """Without memory for that the process ends: an early answer would lie, and none would keep the client waiting for ever."""
     cdef Waiting *grown
     cdef Waiting *entry
     cdef uint64_t i, room
@@ -152,7 +152,7 @@ cdef bint answer_later(AnswersRef *answers, const ProduceSlot *slot, uint64_t ti
         room = answers.room * 2 if answers.room else 1024
         grown = <Waiting *>malloc(room * sizeof(Waiting))
         if grown == NULL:
-            return False
+            abort()
         for i in range(answers.count):
             grown[i] = answers.waiting[(answers.first + i) & (answers.room - 1)]
         free(answers.waiting)
@@ -165,7 +165,6 @@ cdef bint answer_later(AnswersRef *answers, const ProduceSlot *slot, uint64_t ti
     answers.next_deadline_ns = min(answers.next_deadline_ns, entry.deadline_ns)
     answers.count += 1
     count_waiting(answers, slot, 1)
-    return True
 
 
 cdef void count_waiting(AnswersRef *answers, const ProduceSlot *slot, int change) noexcept nogil:
@@ -243,7 +242,7 @@ cdef void keep(Kept *kept, const Slot *slot) noexcept nogil:
     if kept.count == kept.room:
         grown = <Slot *>realloc(kept.slots, (kept.room * 2 + 256) * sizeof(Slot))
         if grown == NULL:
-            return
+            abort()  # a lost descriptor is a client without an answer and a block that is lent for ever
         kept.slots = grown
         kept.room = kept.room * 2 + 256
     kept.slots[kept.first + kept.count] = slot[0]

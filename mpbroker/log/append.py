@@ -25,7 +25,7 @@ KAFKA_STORAGE_ERROR = 56
 DUPLICATE = -1
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # What passes without a repair: a full disk, or too few descriptors or memory for this process at the moment.
-PASSING = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+PASSING = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 
 
 class Appended(NamedTuple):

@@ -49,6 +49,7 @@ cdef struct CommitRef:
     TableRef *table
     MarksRef *marks
     uint64_t *dirty                 # a word per handler
+    uint64_t *shared_failed_dirs    # for a successor
     uint64_t dirty_number
     CountersRef *counters
 

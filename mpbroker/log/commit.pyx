@@ -195,6 +195,8 @@ cdef void fail_dir(CommitRef *commit, AnswersRef *answers, int log_dir, int erro
     if commit.failed_dirs >> log_dir & 1:
         return
     commit.failed_dirs |= <uint64_t>1 << log_dir
+    # Before anything else says so: whoever comes after us must not serve what we gave up.
+    store_release(commit.shared_failed_dirs, commit.failed_dirs)
     commit.news |= <uint64_t>1 << log_dir
     commit.last_errno = error
     for i in range(answers.core_count):

@@ -18,11 +18,15 @@ class Helper:
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[Callable[[], None], int] | None] = queue.SimpleQueue()
         self._failed: queue.SimpleQueue[tuple[int, OSError]] = queue.SimpleQueue()
+        # How many jobs there were, and how many of them are over, whatever came of them.
+        self.submitted = 0
+        self.done = 0
         self._thread = threading.Thread(target=self._run, name="log helper", daemon=True)
         self._thread.start()
 
     def submit(self, job: Callable[[], None], log_dir: int) -> None:
         """`log_dir`: where it works, should it fail with an OSError."""
+        self.submitted += 1
         self._jobs.put((job, log_dir))
 
     def failures(self) -> list[tuple[int, OSError]]:
@@ -41,3 +45,4 @@ class Helper:
                 job()
             except OSError as error:
                 self._failed.put((log_dir, error))
+            self.done += 1

@@ -22,6 +22,7 @@ from mpbroker.log.checkpoints import fsync_directory, write_whole
 from mpbroker.log.names import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
+    DURABLE_MARK,
     HIGH_WATERMARKS,
     LOCK,
     LOG_STARTS,
@@ -30,12 +31,20 @@ from mpbroker.log.names import (
     RECOVERY_POINTS,
     NotAPartition,
     parse_partition,
-    uuid_bytes,
     uuid_text,
 )
 
 _OUR_FILES = frozenset(
-    {LOCK, CLEAN_SHUTDOWN, META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANER_OFFSETS}
+    {
+        LOCK,
+        CLEAN_SHUTDOWN,
+        META_PROPERTIES,
+        RECOVERY_POINTS,
+        HIGH_WATERMARKS,
+        LOG_STARTS,
+        CLEANER_OFFSETS,
+        DURABLE_MARK,
+    }
 )
 
 
@@ -76,7 +85,7 @@ def lock_log_dirs(config: BrokerConfig) -> list[int]:
 
 
 def prepare_log_dirs(config: BrokerConfig) -> Identity:
-    """Checks that each directory is of this cluster and node; gives new ones their identity.
+    """Checks that each directory is of this cluster and node; gives new ones their identity. Once, at start.
 
     Raises FatalError.
     """
@@ -150,14 +159,6 @@ def _refuse_unknown_directories(directory: Path) -> None:
                 f"log.dirs: {entry} is not the directory of a partition (<topic>-<number>). Move it out of "
                 f"{directory}"
             ) from error
-
-
-def directory_id(directory: Path) -> bytes:
-    """The directory's own id."""
-    properties = _read_properties(directory)
-    if properties is None or "directory.id" not in properties:
-        raise FatalError(f"{directory / META_PROPERTIES} has no directory.id. Restore the file")
-    return uuid_bytes(properties["directory.id"])
 
 
 def take_clean_shutdown(directory: Path) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -17,19 +18,13 @@ from mpbroker.config.topic_config import TopicConfig, TopicConfigError, resolve
 from mpbroker.ipc.calls import EnsuredPartition, EnsuredTopic, EnsureTopic
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import FatalError
-from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
+from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition, read_partition
 from mpbroker.log import names
-from mpbroker.log.append import KAFKA_STORAGE_ERROR
-from mpbroker.log.checkpoints import (
-    CheckpointCorrupt,
-    TopicPartition,
-    read_epochs,
-    read_offsets,
-    read_topic_id,
-    write_offsets,
-)
+from mpbroker.log.append import KAFKA_STORAGE_ERROR, PASSING
+from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_epochs, read_topic_id
 from mpbroker.log.helper import Helper
-from mpbroker.log.log_dir import prepare_log_dirs, take_clean_shutdown, write_clean_shutdown
+from mpbroker.log.home import LogDir
+from mpbroker.log.log_dir import write_clean_shutdown
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.recovery import Known, PartitionDamaged, load
 from mpbroker.log.turn import Turn
@@ -39,33 +34,22 @@ INVALID_CONFIG = 40
 _log = logging.getLogger("mpbroker")
 
 
-def _read_checkpoint(path: Path) -> dict[TopicPartition, int]:
-    """What cannot be read is as if it were not there: recovery then looks at more than it had to."""
-    try:
-        return read_offsets(path)
-    except (CheckpointCorrupt, OSError) as error:
-        _log.warning("%s is ignored: %s", path, error)
-        return {}
-
-
 def _remove_tree(directory: Path) -> None:
     """Whoever removed the deleted topic's files before us did no harm to the log directory."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(directory)
 
 
-class LogDir:
-    """One entry of log.dirs: what its files said at the start, and whether it still works."""
+def _id_of(directory: Path) -> bytes | None:
+    """The topic's, None if that cannot be read."""
+    try:
+        return read_topic_id(directory)
+    except CheckpointCorrupt:
+        return None
 
-    def __init__(self, number: int, path: Path) -> None:
-        self.number = number
-        self.path = path
-        self.failed = False
-        self.clean = take_clean_shutdown(path)
-        self.recovery_points = _read_checkpoint(path / names.RECOVERY_POINTS)
-        self.high_watermarks = _read_checkpoint(path / names.HIGH_WATERMARKS)
-        self.log_starts = _read_checkpoint(path / names.LOG_STARTS)
-        self.written: dict[str, dict[TopicPartition, int]] = {}
+
+class Unusable(Exception):
+    """The topic cannot be opened, whatever its files are like."""
 
 
 class LogManager:
@@ -78,14 +62,20 @@ class LogManager:
         self.helper = helper
         self.say = say
         self.group = config.log_flush_policy == "group"
-        self.identity = prepare_log_dirs(config)
-        self.dirs = [LogDir(number, Path(name)) for number, name in enumerate(config.log_dirs)]
+        # A predecessor's: the bytes of a file whose fsync failed may be there or not, whoever asks again.
+        failed = turn.failed_dirs
+        self.dirs = [
+            LogDir(number, Path(name), group=self.group, failed=bool(failed >> number & 1))
+            for number, name in enumerate(config.log_dirs)
+        ]
         self.logs: dict[int, PartitionLog] = {}
         self.slot_of: dict[tuple[bytes, int], int] = {}
         self._deletions: list[tuple[float, int, Path]] = []
         self._rolled: dict[int, tuple[int, int]] = {}
         self._earlier: dict[tuple[bytes, int], tuple[int, Partition]] = {}
         self._free: list[tuple[int, int]] = []
+        # Partitions that cannot be opened at the moment, and whose reason was logged.
+        self._said: set[tuple[bytes, int]] = set()
         self._unused = METADATA_SLOT + 1
         self._read_table()
         self._queue_old_deletions()
@@ -125,37 +115,51 @@ class LogManager:
 
     def ensuring(self, topic: EnsureTopic) -> Generator[None, None, EnsuredTopic]:
         """`ensure` in steps, one per partition to be opened: in between the log goes on appending."""
+        problem = None
         try:
             config = resolve(self.config, topic.configs)
-        except TopicConfigError as problem:
-            failed = [
-                EnsuredPartition(p, error=INVALID_CONFIG, message=str(problem)) for p in topic.partitions
-            ]
-            return EnsuredTopic(topic.topic_id, failed)
+        except TopicConfigError as error:
+            config, problem = resolve(self.config, {}), str(error)
         done = []
         for number in topic.partitions:
             is_open = (topic.topic_id, number) in self.slot_of
-            try:
-                log = self._ensure_partition(topic, number, config)
-                error, message = self._offline_error(log)
-                done.append(
-                    EnsuredPartition(number, log.state.table_slot, log.state.generation, error, message)
-                )
-            except (OSError, PartitionDamaged, CheckpointCorrupt) as failure:
-                _log.error("%s-%d is offline: %s", topic.name, number, failure)
-                log = self._offline(topic, number, config)
-                slot, generation = log.state.table_slot, log.state.generation
-                done.append(EnsuredPartition(number, slot, generation, KAFKA_STORAGE_ERROR, str(failure)))
+            done.append((yield from self._ensured(topic, number, config, problem)))
             if not is_open:
                 yield
         return EnsuredTopic(topic.topic_id, done)
+
+    def _ensured(
+        self, topic: EnsureTopic, number: int, config: TopicConfig, problem: str | None
+    ) -> Generator[None, None, EnsuredPartition]:
+        """The answer for one partition. What passes leaves no trace: the coordinator asks again."""
+        code = KAFKA_STORAGE_ERROR
+        try:
+            self._check_for_slot((topic.topic_id, number))
+            if problem is not None:
+                code = INVALID_CONFIG
+                raise Unusable(problem)
+            log = yield from self._opening(topic, number, config)
+            self._said.discard((topic.topic_id, number))
+            error, message = self._offline_error(log)
+        except (OSError, PartitionDamaged, CheckpointCorrupt, Unusable) as failure:
+            error, message = code, str(failure)
+            passes = isinstance(failure, OSError) and failure.errno in PASSING
+            if not passes or (topic.topic_id, number) not in self._said:
+                _log.error("%s-%d is offline: %s", topic.name, number, message)
+            if passes:
+                self._said.add((topic.topic_id, number))
+                return EnsuredPartition(number, 0, 0, error, message)
+            log = self._offline(topic, number, config)
+        return EnsuredPartition(number, log.state.table_slot, log.state.generation, error, message)
 
     def _offline_error(self, log: PartitionLog) -> tuple[int, str | None]:
         if log.state.flags & PartitionFlag.PARTITION_OFFLINE:
             return KAFKA_STORAGE_ERROR, f"{log.directory} is offline"
         return 0, None
 
-    def _ensure_partition(self, topic: EnsureTopic, number: int, config: TopicConfig) -> PartitionLog:
+    def _opening(
+        self, topic: EnsureTopic, number: int, config: TopicConfig
+    ) -> Generator[None, None, PartitionLog]:
         slot = self.slot_of.get((topic.topic_id, number))
         if slot is not None:
             log = self.logs[slot]
@@ -164,24 +168,20 @@ class LogManager:
             log.state.publish(self.table)
             return log
         self.say(f"opening {topic.name}-{number}")
-        earlier = self._earlier.get((topic.topic_id, number))
-        if earlier is not None and earlier[1].flags & PartitionFlag.PARTITION_OFFLINE:
-            raise OSError(
-                f"the log directory of {topic.name}-{number} failed; "
-                "it stays offline until the broker is restarted"
-            )
-        found = self._find(topic, number)
-        home = found or self._emptiest()
-        directory = home.path / names.partition_name(topic.name, number)
-        if found is None:
-            if earlier is not None and earlier[1].high_watermark > 0:
-                raise PartitionDamaged(f"{directory} is gone. Restore it, or delete the topic")
+        yield from self._set_others_aside(topic, number)
+        home = self._find(topic, number)
+        epoch = 0
+        if home is None:
+            self._refuse_to_replace(topic, number)
+            yield from self._forgotten(self.dirs, (topic.name, number))
+            home = self._emptiest()
+            directory = home.path / names.partition_name(topic.name, number)
             log = PartitionLog.create(directory, topic.name, number, topic.topic_id, config)
-            epoch = 0
         else:
+            directory = home.path / names.partition_name(topic.name, number)
             epochs = read_epochs(directory)
             epoch = epochs[-1][0] if epochs else 0
-            known = self._known(home, topic.name, number, earlier[1] if earlier else None)
+            known = self._known(home, topic, number)
             log = load(directory, topic.name, number, topic.topic_id, config, known, self.say)
         self._place(log, home, topic, epoch)
         log.state.all_is_durable()
@@ -189,40 +189,97 @@ class LogManager:
         self.turn.attach(log.state, topic.name)
         return log
 
-    def _known(self, home: LogDir, name: str, number: int, earlier: Partition | None) -> Known:
-        key = (name, number)
-        recovery_point = home.recovery_points.get(key, 0)
+    def _known(self, home: LogDir, topic: EnsureTopic, number: int) -> Known:
+        key = (topic.name, number)
+        recovery_point = home.known[names.RECOVERY_POINTS].get(key, 0)
         # Without group commit the high watermark outlives a crash of the process, but not one of the machine.
-        durable = max(home.high_watermarks.get(key, 0), recovery_point) if self.group else recovery_point
+        durable = home.durable(key)
+        _, earlier = self._earlier.get((topic.topic_id, number), (0, None))
         if earlier is not None:
-            durable = max(durable, earlier.high_watermark)
+            # What this very partition had, and newer than any checkpoint. Offline it may never have said so.
+            is_offline = earlier.flags & PartitionFlag.PARTITION_OFFLINE
+            durable = max(durable, earlier.high_watermark) if is_offline else earlier.high_watermark
+            recovery_point = min(recovery_point, durable)
+        if self.group:
+            # Should it be damaged, this has to be known at the next start as well.
+            home.known[names.HIGH_WATERMARKS][key] = durable
         return Known(
             clean=home.clean and earlier is None,
             recovery_point=recovery_point,
             durable=durable,
-            log_start=home.log_starts.get(key, 0),
+            log_start=home.known[names.LOG_STARTS].get(key, 0),
             producer_expiration_ms=self.config.producer_id_expiration_ms,
         )
 
-    def _find(self, topic: EnsureTopic, number: int) -> LogDir | None:
-        """The log directory that has the partition; another topic's of that name is moved out of the way."""
-        holders = []
+    def _refuse_to_replace(self, topic: EnsureTopic, number: int) -> None:
+        """The partition is in no directory that works: only of a new one is that nothing to worry about.
+
+        Raises PartitionDamaged.
+        """
+        key = (topic.name, number)
+        name = names.partition_name(*key)
+        _, earlier = self._earlier.get((topic.topic_id, number), (0, None))
+        if earlier is None and topic.is_new:
+            return
         for home in self.dirs:
-            directory = home.path / names.partition_name(topic.name, number)
+            if home.failed:
+                raise PartitionDamaged(
+                    f"{name} is in none of the log directories that work, and {home.path} failed. "
+                    "It stays offline until the broker is restarted"
+                )
+        for home in self.dirs:
+            had = max(home.known[file].get(key, 0) for file in (names.HIGH_WATERMARKS, names.RECOVERY_POINTS))
+            if had > 0:
+                raise PartitionDamaged(
+                    f"{home.path / name} is gone, but the partition had offsets below {had}. Restore it, or "
+                    "delete the topic"
+                )
+        if earlier is not None and earlier.high_watermark > 0:
+            raise PartitionDamaged(f"the directory of {name} is gone. Restore it, or delete the topic")
+
+    def _forgotten(self, homes: Iterable[LogDir], key: TopicPartition) -> Generator[None, None, None]:
+        """Until no checkpoint has the offsets of an earlier partition of that name, also after a crash."""
+        for home in homes:
+            home.forget(key)
+        naming = [home for home in homes if not home.failed and home.is_on_disk(key)]
+        if not naming:
+            return
+        for home in naming:
+            home.write_stale(self.helper)
+        ticket = self.helper.submitted
+        while self.helper.done < ticket:
+            yield
+        for home in naming:
+            if home.is_on_disk(key) and not home.failed:
+                home.write_again()
+                raise OSError(errno.EAGAIN, f"the checkpoints in {home.path} could not be written")
+
+    def _set_others_aside(self, topic: EnsureTopic, number: int) -> Generator[None, None, None]:
+        """Another topic of that name is deleted, whether we were told so already or not."""
+        key = (topic.name, number)
+        for home in self.dirs:
+            directory = home.path / names.partition_name(*key)
             if home.failed or not directory.is_dir():
                 continue
-            topic_id = read_topic_id(directory)
-            if topic_id is None and not any(directory.glob(f"*{names.LOG_SUFFIX}")):
+            holder = read_topic_id(directory)
+            if holder == topic.topic_id:
+                continue
+            if holder is None and not any(directory.glob(f"*{names.LOG_SUFFIX}")):
                 # A creation that was cut short; nothing was ever appended.
                 shutil.rmtree(directory)
-            elif topic_id == topic.topic_id:
-                holders.append(home)
+            elif holder is not None and any(holder == one for one, _ in [*self.slot_of, *self._earlier]):
+                self.remove(topic.name, holder)
             else:
-                self._rename(directory, names.STRAY_SUFFIX)
+                yield from self._forgotten([home], key)
+                self._set_aside(directory)
+
+    def _find(self, topic: EnsureTopic, number: int) -> LogDir | None:
+        """The log directory that has the partition."""
+        name = names.partition_name(topic.name, number)
+        holders = [home for home in self.dirs if not home.failed and (home.path / name).is_dir()]
         if len(holders) > 1:
             raise FatalError(
-                f"{topic.name}-{number} is in {holders[0].path} and in {holders[1].path}. "
-                "Move one of them away"
+                f"{name} is in {holders[0].path} and in {holders[1].path}. Move one of them away"
             )
         return holders[0] if holders else None
 
@@ -232,6 +289,12 @@ class LogManager:
             if log.state.log_dir in counts:
                 counts[log.state.log_dir] += 1
         return self.dirs[min(counts, key=lambda number: (counts[number], number))]
+
+    def _check_for_slot(self, key: tuple[bytes, int]) -> None:
+        """Before anything is opened. Raises OSError."""
+        is_known = key in self.slot_of or key in self._earlier or key == (names.METADATA_TOPIC_ID, 0)
+        if not is_known and self._unused == self.table.slots and not self._free:
+            raise OSError(errno.ENOSPC, f"the partition table is full: {self.table.slots} partitions")
 
     def _place(self, log: PartitionLog, home: LogDir, topic: EnsureTopic, epoch: int) -> None:
         """Gives the partition its slot: the one it had before, if any."""
@@ -243,11 +306,9 @@ class LogManager:
         elif self._unused < self.table.slots:
             slot, generation = self._unused, 1
             self._unused += 1
-        elif self._free:
+        else:
             slot, generation = self._free.pop(0)
             generation += 1
-        else:
-            raise OSError(f"the partition table is full: {self.table.slots} partitions")
         log.state.describe(
             slot,
             topic.topic_id,
@@ -263,10 +324,18 @@ class LogManager:
         self.slot_of[key] = slot
 
     def _offline(self, topic: EnsureTopic, number: int, config: TopicConfig) -> PartitionLog:
-        """A partition that cannot be opened has a slot that says so."""
-        home = self.dirs[0]
-        log = PartitionLog(home.path, topic.name, number, topic.topic_id, config)
+        """A partition that cannot be opened has a slot that says so; one that is open goes on."""
+        slot = self.slot_of.get((topic.topic_id, number))
+        if slot is not None:
+            return self.logs[slot]
+        name = names.partition_name(topic.name, number)
+        there = [home for home in self.dirs if not home.failed and (home.path / name).is_dir()]
+        home = [*there, *(home for home in self.dirs if home.failed), self.dirs[0]][0]
+        log = PartitionLog(home.path / name, topic.name, number, topic.topic_id, config)
+        _, earlier = self._earlier.get((topic.topic_id, number), (0, None))
         self._place(log, home, topic, 0)
+        if earlier is not None:
+            log.state.keep_marks(earlier.high_watermark, earlier.log_end_offset)
         log.state.flags = PartitionFlag.PARTITION_OFFLINE
         self.turn.attach(log.state, topic.name)
         return log
@@ -276,6 +345,8 @@ class LogManager:
     def remove(self, name: str, topic_id: bytes) -> None:
         """Unreachable at once; the files go after file.delete.delay.ms."""
         delay_ms = self.config.log_segment_delete_delay_ms
+        numbers = set()
+        unreadable = set()
         for key in [k for k in self.slot_of if k[0] == topic_id]:
             slot = self.slot_of.pop(key)
             log = self.logs.pop(slot)
@@ -284,30 +355,47 @@ class LogManager:
             log.state.publish(self.table)
             self._free.append((slot, log.state.generation))
             self.turn.detach(log.state)
+            numbers.add(log.partition)
+            unreadable.add(log.directory)
         for key in [k for k in self._earlier if k[0] == topic_id]:
             slot, found = self._earlier.pop(key)
+            self.table.write(slot, pack_partition(found._replace(flags=PartitionFlag.PARTITION_DELETED)))
             self._free.append((slot, found.generation))
+            numbers.add(found.partition)
         for home in self.dirs:
-            for directory in self._directories(home):
-                parsed = names.parse_partition(directory.name)
-                if parsed.topic == name and not parsed.suffix and read_topic_id(directory) == topic_id:
+            for directory, parsed in home.partitions():
+                if parsed.topic != name or parsed.suffix:
+                    continue
+                holder = _id_of(directory)
+                if holder == topic_id or (holder is None and directory in unreadable):
                     gone = self._rename(directory, names.DELETE_SUFFIX)
                     self._deletions.append((time.monotonic() + delay_ms / 1000, home.number, gone))
+                    numbers.add(parsed.partition)
+            for number in numbers:
+                # Of another topic by now?
+                if not (home.path / names.partition_name(name, number)).is_dir():
+                    home.forget((name, number))
 
-    def set_strays_aside(self) -> None:
+    def set_strays_aside(self, topics: dict[str, bytes]) -> None:
         """Every topic that exists has been ensured: what else looks like a partition is not one of ours."""
         known = {(log.topic, log.partition) for log in self.logs.values()}
         for home in self.dirs:
-            for directory in self._directories(home):
-                parsed = names.parse_partition(directory.name)
-                if not parsed.suffix and (parsed.topic, parsed.partition) not in known:
-                    renamed = self._rename(directory, names.STRAY_SUFFIX)
-                    _log.warning("%s belongs to no topic; it is %s now", directory, renamed.name)
+            for directory, parsed in home.partitions():
+                key = (parsed.topic, parsed.partition)
+                if parsed.suffix or key in known:
+                    continue
+                holder = _id_of(directory)
+                if parsed.topic not in topics or holder not in (None, topics[parsed.topic]):
+                    self._set_aside(directory)
+                    home.forget(key)
+            named = {key for offsets in home.known.values() for key in offsets}
+            for key in named - known:
+                if key[0] not in topics and not (home.path / names.partition_name(*key)).is_dir():
+                    home.forget(key)
 
-    def _directories(self, home: LogDir) -> list[Path]:
-        if home.failed:
-            return []
-        return [e for e in home.path.iterdir() if e.is_dir() and e.name not in names.NOT_PARTITIONS]
+    def _set_aside(self, directory: Path) -> None:
+        renamed = self._rename(directory, names.STRAY_SUFFIX)
+        _log.warning("%s belongs to no topic; it is %s now", directory, renamed.name)
 
     def _rename(self, directory: Path, suffix: str) -> Path:
         parsed = names.parse_partition(directory.name)
@@ -316,9 +404,13 @@ class LogManager:
 
     def _queue_old_deletions(self) -> None:
         for home in self.dirs:
-            for directory in self._directories(home):
-                if names.parse_partition(directory.name).suffix == names.DELETE_SUFFIX:
-                    self._deletions.append((0.0, home.number, directory))
+            for directory, parsed in home.partitions():
+                if parsed.suffix != names.DELETE_SUFFIX:
+                    continue
+                self._deletions.append((0.0, home.number, directory))
+                if not (home.path / names.partition_name(parsed.topic, parsed.partition)).is_dir():
+                    # Its checkpoints were still to be written.
+                    home.forget((parsed.topic, parsed.partition))
 
     def delete_due(self, now: float) -> None:
         due = [entry for entry in self._deletions if entry[0] <= now]
@@ -333,7 +425,7 @@ class LogManager:
         self._rolled[log.state.table_slot] = (commit_round, log.state.segment_base)
 
     def checkpoint_high_watermarks(self) -> None:
-        self._checkpoint(names.HIGH_WATERMARKS, {s: log.state.high_watermark for s, log in self._online()})
+        self._checkpoint(names.HIGH_WATERMARKS, lambda log: log.state.high_watermark)
 
     def checkpoint_recovery_points(self) -> None:
         """With group commit all below the high watermark is durable; else all below the last synced roll."""
@@ -342,9 +434,16 @@ class LogManager:
                 log.recovery_point = max(log.recovery_point, log.state.high_watermark)
             elif slot in self._rolled and self.turn.commit_rounds >= self._rolled[slot][0]:
                 log.recovery_point = max(log.recovery_point, self._rolled.pop(slot)[1])
-        self._checkpoint(names.RECOVERY_POINTS, {s: log.recovery_point for s, log in self._online()})
-        starts = {s: log.log_start for s, log in self._online() if log.log_start > 0}
-        self._checkpoint(names.LOG_STARTS, starts)
+        self._checkpoint(names.RECOVERY_POINTS, lambda log: log.recovery_point)
+        self._checkpoint(names.LOG_STARTS, lambda log: log.log_start)
+
+    def write_stale_checkpoints(self) -> None:
+        """Without the partitions that are gone; one write for all that went while another was under way."""
+        if self.helper.done < self.helper.submitted:
+            return
+        for home in self.dirs:
+            if home.is_stale and not home.failed:
+                home.write_stale(self.helper)
 
     def _online(self) -> list[tuple[int, PartitionLog]]:
         return [
@@ -353,22 +452,12 @@ class LogManager:
             if not log.state.flags & PartitionFlag.PARTITION_OFFLINE
         ]
 
-    def _checkpoint(self, name: str, by_slot: dict[int, int]) -> None:
+    def _checkpoint(self, name: str, offset_of: Callable[[PartitionLog], int]) -> None:
+        offsets: list[dict[TopicPartition, int]] = [{} for _ in self.dirs]
+        for _, log in self._online():
+            offsets[log.state.log_dir][log.topic, log.partition] = offset_of(log)
         for home in self.dirs:
-            if home.failed:
-                continue
-            offsets = {
-                (self.logs[slot].topic, self.logs[slot].partition): offset
-                for slot, offset in by_slot.items()
-                if self.logs[slot].state.log_dir == home.number
-            }
-            if home.written.get(name) != offsets:
-                home.written[name] = offsets
-                self.helper.submit(partial(write_offsets, home.path / name, offsets), home.number)
-
-    def write_again(self, number: int) -> None:
-        """A checkpoint may not be on disk, although its directory works: the next one is written anyway."""
-        self.dirs[number].written.clear()
+            home.checkpoint(name, offsets[home.number], self.helper)
 
     # ---- the end ----
 
@@ -387,26 +476,23 @@ class LogManager:
 
     def close_cleanly(self) -> None:
         """All flushed, closed and marked; the turn must be settled. A directory that fails gets no mark."""
+        closed = set()
         for _, log in self._online():
-            home = self.dirs[log.state.log_dir]
             try:
                 log.close_cleanly()
+                closed.add(log.directory)
             except OSError as error:
                 _log.error("%s cannot be closed cleanly: %s", log.directory, error)
-                home.failed = True
-        self._final_checkpoints()
+                self.dirs[log.state.log_dir].failed = True
+        for name in (names.HIGH_WATERMARKS, names.RECOVERY_POINTS):
+            self._checkpoint(name, lambda log: log.state.log_end)
+        self._checkpoint(names.LOG_STARTS, lambda log: log.log_start)
         self.helper.close()
         for number, problem in self.helper.failures():
             _log.error("%s: %s", self.dirs[number].path, problem)
             self.dirs[number].failed = True
         for home in self.dirs:
-            if not home.failed:
+            # The mark is for all of them: what was never opened, or is damaged, is to be checked next time.
+            live = {directory for directory, parsed in home.partitions() if not parsed.suffix}
+            if not home.failed and live <= closed:
                 write_clean_shutdown(home.path)
-
-    def _final_checkpoints(self) -> None:
-        ends = {slot: log.state.log_end for slot, log in self._online()}
-        self._checkpoint(names.HIGH_WATERMARKS, ends)
-        self._checkpoint(names.RECOVERY_POINTS, ends)
-        self._checkpoint(
-            names.LOG_STARTS, {s: log.log_start for s, log in self._online() if log.log_start > 0}
-        )

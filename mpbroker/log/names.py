@@ -25,6 +25,8 @@ PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 LOCK = ".lock"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+# Ours: the high watermarks in the checkpoint are on disk, as they are with log.flush.policy=group.
+DURABLE_MARK = "mpbroker.durable"
 
 METADATA_TOPIC = "__cluster_metadata"
 METADATA_TOPIC_ID = bytes(15) + b"\x01"

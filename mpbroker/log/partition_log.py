@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,15 +88,20 @@ class PartitionLog:
     def create(
         cls, directory: Path, topic: str, partition: int, topic_id: bytes, config: TopicConfig
     ) -> PartitionLog:
-        """A new, empty partition, durable when this returns. Raises OSError."""
-        directory.mkdir(exist_ok=True)
-        write_topic_id(directory, topic_id)
-        write_epochs(directory, [(0, 0)])
+        """A new, empty partition, durable when this returns. Raises OSError with nothing left of it."""
+        directory.mkdir()
         log = cls(directory, topic, partition, topic_id, config)
         log.apply_config(config)
-        log.open_fresh_segment(0)
-        fsync_directory(directory)
-        fsync_directory(directory.parent)
+        try:
+            write_topic_id(directory, topic_id)
+            write_epochs(directory, [(0, 0)])
+            log.open_fresh_segment(0)
+            fsync_directory(directory)
+            fsync_directory(directory.parent)
+        except OSError:
+            log.close_files()
+            shutil.rmtree(directory)
+            raise
         return log
 
     def apply_config(self, config: TopicConfig) -> None:

@@ -45,6 +45,7 @@ class LogProcess:
         self.arena.reset()
         # A handler's word of `dirty`, by its number.
         dirty = memory.private.block("dirty")
+        failed_dirs = memory.private.block("failed_dirs")
         group = context.config.log_flush_policy == "group"
         self.meters = memory.meters(LOG)
         self.turn = Turn(
@@ -52,6 +53,7 @@ class LogProcess:
             memory.table(),
             memory.marks(),
             dirty,
+            failed_dirs,
             context.counters,
             self.meters,
             context.bell,
@@ -136,7 +138,7 @@ class LogProcess:
         for number, problem in self.helper.failures():
             if problem.errno in PASSING:
                 self.context.log.error("%s: %s; trying again", self.manager.dirs[number].path, problem)
-                self.manager.write_again(number)
+                self.manager.dirs[number].write_again()
             else:
                 self.turn.storage_failed(number, problem.errno or 0)
         failed, error = self.turn.failures()
@@ -163,6 +165,7 @@ class LogProcess:
 
     def _keep_house(self) -> None:
         now = time.monotonic()
+        self.manager.write_stale_checkpoints()
         if now >= self._next_marks:
             self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
             self.manager.checkpoint_high_watermarks()
@@ -230,7 +233,7 @@ class LogProcess:
             self.manager.remove(message.name, message.topic_id)
             return calls.RemovedTopic(message.topic_id)
         if isinstance(message, calls.Recovered):
-            self.manager.set_strays_aside()
+            self.manager.set_strays_aside(message.topics)
             return calls.Acknowledged()
         return calls.Failed(UNKNOWN_SERVER_ERROR, f"the log process does not serve {type(message).__name__}")
 

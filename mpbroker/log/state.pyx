@@ -118,6 +118,11 @@ cdef class PartitionState:
         self.core.slot.high_watermark = self.core.slot.last_stable = end_bound(&self.core)
         self.core.slot.log_end_offset = self.core.log_end
 
+    def keep_marks(self, int64_t high_watermark, int64_t log_end) -> None:
+        """What was said of a partition that is not open: its offsets, for whoever opens it."""
+        self.core.slot.high_watermark.offset = self.core.slot.last_stable.offset = high_watermark
+        self.core.slot.log_end_offset = log_end
+
     def publish(self, SlotTable table) -> None:
         table_write(&table.ref, self.core.table_slot, &self.core.slot)
 

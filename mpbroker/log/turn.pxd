@@ -45,6 +45,7 @@ cdef class Turn:
     cdef AnswersRef answers
     cdef CommitRef commit
     cdef RingRef *inbox[PROCESS_COUNT]
+    cdef int first_inbox        # whose ring the next round takes from first
     cdef BellRef *bell
     cdef Slot *jobs
     cdef int32_t job_count

@@ -3,6 +3,8 @@ from libc.errno cimport EDQUOT, EFBIG, ENOSPC, EINTR, errno
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
+from posix.uio cimport iovec, pwritev
 from posix.unistd cimport ftruncate
 
 from mpbroker.ipc.counters cimport (
@@ -27,6 +29,7 @@ from mpbroker.records.batch cimport (
     BATCH_HEADER_BYTES, CONTROL_BIT, NO_TIMESTAMP, TRANSACTIONAL_BIT, set_offset_and_epoch, stamp_log_append_time,
 )
 from shm.arena cimport Arena
+from shm.atomics cimport load_acquire
 from shm.counters cimport CounterPage, counter_add, counter_set, heartbeat, histogram_record, monotonic_ns
 from shm.doorbell cimport Doorbell, bell_arm, bell_disarm, bell_drain, bell_ring
 from shm.marks cimport WaitingMarks
@@ -34,12 +37,6 @@ from shm.ring cimport Ring, RingRef, Slot, ring_advance, ring_peek, ring_waiting
 from shm.table cimport SlotTable
 
 from mpbroker.ipc.slots import read_job_batch
-
-cdef extern from "<sys/uio.h>" nogil:
-    cdef struct iovec:
-        void *iov_base
-        size_t iov_len
-    ssize_t pwritev(int fd, const iovec *iov, int count, int64_t offset)
 
 cdef extern from "<poll.h>" nogil:
     cdef struct pollfd:
@@ -49,17 +46,9 @@ cdef extern from "<poll.h>" nogil:
     int poll(pollfd *fds, unsigned long count, int timeout_ms)
     enum: POLLIN
 
-cdef extern from "<time.h>" nogil:
-    cdef struct timespec:
-        long tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec *now)
-    enum: CLOCK_REALTIME
-
 cdef enum:
     SLOW = -1                   # the batch is for Python
     NEVER_MS = -1
-
 
 cdef inline bint is_full_disk(int error) noexcept nogil:
     """That produce is refused; reads go on, and appends as soon as there is room."""
@@ -84,14 +73,16 @@ cdef class Turn:
             raise MemoryError("no memory for the log process's partitions")
 
     def __init__(
-        self, int64_t slots, SlotTable table, WaitingMarks marks, unsigned char[::1] dirty, CounterPage counters, Meters meters,
-        Doorbell bell, bint group,
+        self, int64_t slots, SlotTable table, WaitingMarks marks, unsigned char[::1] dirty, unsigned char[::1] failed_dirs,
+        CounterPage counters, Meters meters, Doorbell bell, bint group,
     ):
         self.states = [None] * slots
-        self.keep = [table, marks, dirty, counters, meters, bell]
+        self.keep = [table, marks, dirty, counters, meters, bell, failed_dirs]
         self.answers.meters = &meters.ref
         self.commit.table, self.commit.marks = &table.ref, &marks.ref
         self.commit.dirty = <uint64_t *>&dirty[0]
+        self.commit.shared_failed_dirs = <uint64_t *>&failed_dirs[0]
+        self.commit.failed_dirs = load_acquire(self.commit.shared_failed_dirs)
         self.commit.counters = self.answers.counters = &counters.ref
         self.commit.group = group
         self.bell = &bell.ref
@@ -144,11 +135,16 @@ cdef class Turn:
         counter_add(self.commit.counters, COUNT_IDLE_NS, monotonic_ns() - before)
 
     cdef void take(self) noexcept nogil:
-        """Heads advance before anything is done: what was taken from a ring by a process that then dies is known to be in doubt."""
-        cdef int process
+        """Heads advance before anything is done: what was taken from a ring by a process that then dies is known to be in doubt.
+        The round after one that is full begins where that ended, so that nobody waits for ever."""
+        cdef int n, process, first = self.first_inbox
         cdef RingRef *ring
         cdef uint64_t waiting, i
-        for process in range(PROCESS_COUNT):
+        for n in range(PROCESS_COUNT):
+            process = first + n if first + n < PROCESS_COUNT else first + n - PROCESS_COUNT
+            if self.job_count == JOBS_PER_ROUND:
+                self.first_inbox = process
+                return
             ring = self.inbox[process]
             if ring == NULL:
                 continue
@@ -404,8 +400,10 @@ cdef class Turn:
                 continue
             job = job_of(&self.answers, slot)
             ticket = self.ticket_of(job) if job != NULL and slot.acks == -1 and self.commit.group else 0
-            if ticket <= self.commit.finished or not answer_later(&self.answers, slot, ticket):
+            if ticket <= self.commit.finished:
                 answer(&self.answers, slot, False)
+            else:
+                answer_later(&self.answers, slot, ticket)
         counter_add(self.commit.counters, COUNT_REQUESTS, self.job_count)
         histogram_record(self.commit.counters, REQUESTS_PER_TURN, self.job_count)
         histogram_record(self.commit.counters, BATCHES_PER_ROUND, self.batches_done)
@@ -555,6 +553,11 @@ cdef class Turn:
     def storage_failed(self, int log_dir, int error) -> None:
         """The directory goes offline for good."""
         fail_dir(&self.commit, &self.answers, log_dir, error)
+
+    @property
+    def failed_dirs(self):
+        """A bit for each log directory that failed since the broker's start, also in a predecessor's life."""
+        return self.commit.failed_dirs
 
     def failures(self) -> tuple:
         """(log directories that failed since the last call, errno of the last failure or of a full disk, else 0)."""

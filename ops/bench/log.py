@@ -21,6 +21,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.slots import SlotKind, job_bytes, pack_produce, write_job_batch, write_job_header
 from mpbroker.ipc.topology import LOG, SharedMemory, Sizes, handler, processor
+from mpbroker.log.log_dir import prepare_log_dirs
 from mpbroker.log.process import LogProcess
 from mpbroker.records.batch import scan_batch
 from mpbroker.records.builder import build_batch
@@ -75,6 +76,7 @@ def measure(directory: Path, policy: str, at_once: int, options: argparse.Namesp
     config = msgspec.structs.replace(BrokerConfig(), log_dirs=(str(directory),), log_flush_policy=policy)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as public:
         memory = SharedMemory(Path(public) / "region", Sizes(partition_slots=4096))
+        prepare_log_dirs(config)
         process = LogProcess(ProcessContext(LOG, memory, config))
         process.start()
         topic = calls.EnsureTopic("bench", TOPIC, list(range(options.partitions)), {}, 1)

@@ -52,6 +52,7 @@ from mpbroker.ipc.slots import (
 )
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
 from mpbroker.ipc.topology import COORDINATOR, LOG, PROCESSES, SharedMemory, Sizes, handler
+from mpbroker.log.log_dir import prepare_log_dirs
 from mpbroker.log.names import METADATA_TOPIC_ID
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.iterate import iterate_batches
@@ -79,6 +80,8 @@ class FakeLog:
         self.on_remove: Callable[[], None] = lambda: None
         self.ensured: list[str] = []
         self.recovered = 0
+        self.new: list[str] = []
+        self.existing: dict[str, bytes] = {}
         self.slots: dict[tuple[bytes, int], int] = {}
         self.arena = memory.arena(LOG)
         self.arena.reset()
@@ -191,6 +194,7 @@ class FakeLog:
                 return RemovedTopic(message.topic_id)
             case Recovered():
                 self.recovered += 1
+                self.existing = message.topics
                 return Acknowledged()
         return Failed(-1, f"{message} is not for the log process")
 
@@ -198,6 +202,8 @@ class FakeLog:
         if message.topic_id == METADATA_TOPIC_ID:
             return EnsuredTopic(message.topic_id, [EnsuredPartition(0, 0, self.incarnation)])
         self.ensured.append(message.name)
+        if message.is_new:
+            self.new.append(message.name)
         if message.name in self.broken:
             return EnsuredTopic(
                 message.topic_id,
@@ -305,6 +311,7 @@ class Tree:
         self.log_lives = 1
         self.log: FakeLog | None = None
         if real_log:
+            prepare_log_dirs(self.config)
             return
         (directory / "meta.properties").write_text(f"version=1\ncluster.id={CLUSTER_ID}\nnode.id=1\n")
         self.log = FakeLog(self.memory, directory, 1)

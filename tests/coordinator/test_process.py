@@ -310,3 +310,28 @@ def test_damaged_metadata_stops_the_broker(
     tree.log.pump()
     assert tree.reap() == 99
     assert "restore it from a copy" in capfd.readouterr().err
+
+
+def test_a_topic_is_new_until_it_is_open_or_the_log_process_dies(tree: Tree) -> None:
+    """Of a new one nothing can be missing; of any other an empty partition would replace what was acked."""
+    tree.log.broken.add("a")
+    tree.ask(create("a", "b"))
+    tree.until(lambda: tree.log.ensured.count("a") > 1)
+    assert tree.log.new == ["a", "b", "a"]
+    tree.kill()
+    tree.start()
+    tree.until(tree.is_ready)
+    tree.log.broken.clear()
+    tree.until(lambda: tree.handlers[0].topics["a"].partitions[0].slot_generation == 1)
+    assert tree.log.new == ["a", "b", "a"]
+
+
+def test_the_log_process_is_told_of_every_topic_that_there_is(tree: Tree) -> None:
+    tree.ask(create("a", "b"))
+    ids = {name: topic.topic_id for name, topic in tree.handlers[0].topics.items()}
+    seen = tree.log.recovered
+    tree.kill()
+    tree.log.broken.add("a")
+    tree.start()
+    tree.until(lambda: tree.log.recovered > seen)
+    assert tree.log.existing == ids

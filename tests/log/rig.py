@@ -30,6 +30,7 @@ from mpbroker.ipc.slots import (
 )
 from mpbroker.ipc.table import Partition, read_partition
 from mpbroker.ipc.topology import COORDINATOR, LOG, SUPERVISOR, SharedMemory, Sizes, handler, processor
+from mpbroker.log.log_dir import prepare_log_dirs
 from mpbroker.log.process import LogProcess, run
 from mpbroker.records.batch import scan_batch
 
@@ -67,6 +68,7 @@ class Rig:
         self.config = msgspec.structs.replace(
             BrokerConfig(), **{"log_dirs": (str(self.directory),), **self.options}
         )
+        prepare_log_dirs(self.config)
         self.memory = SharedMemory(self.public, SIZES)
         self.handler, self.processor = handler(0), processor(0)
         self.replies_arena = self.memory.arena(self.handler)

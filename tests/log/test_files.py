@@ -87,7 +87,6 @@ def test_identity_is_made_once_and_kept(tmp_path: Path) -> None:
     first = log_dir.prepare_log_dirs(config_of(tmp_path))
     assert len(names.uuid_bytes(first.cluster_id)) == 16
     assert log_dir.prepare_log_dirs(config_of(tmp_path)) == first
-    assert len(log_dir.directory_id(tmp_path)) == 16
     with pytest.raises(FatalError, match=r"belongs to node 1, this broker is node 2. Set node.id=1"):
         log_dir.prepare_log_dirs(config_of(tmp_path, node_id=2))
 

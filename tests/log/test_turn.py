@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 
 import pytest
 
 from mpbroker.ipc import calls
-from mpbroker.ipc.slots import SlotKind
+from mpbroker.ipc.slots import SlotKind, pack_produce
 from mpbroker.ipc.table import PartitionFlag
+from mpbroker.ipc.topology import LOG, handler, processor
 from mpbroker.log.process import LogProcess
 from mpbroker.records.iterate import iterate_batches
 from tests.log.rig import HOLE, TOPIC_ID, Result, Rig, ensure
@@ -292,4 +295,37 @@ def test_strays_are_set_aside(rig) -> None:  # type: ignore[no-untyped-def]
     assert names[1].startswith("lost-3.")
     assert names[1].endswith("-stray")
     assert names[2] == "t-0"
+    b.close()
+
+
+def test_a_full_round_leaves_nobody_behind(rig) -> None:  # type: ignore[no-untyped-def]
+    """Four handlers fill every round; the fifth has its turn in the second."""
+    b = Broker(rig())
+    slot = pack_produce(SlotKind.PRODUCE, 1, processor(0), 0, 0, 0, 0, 0, handler(0), handler(0), 0, 1)
+    rings = [b.rig.memory.ring(handler(number), LOG) for number in range(5)]
+    assert rings[4].push(slot)
+    for _ in range(2):
+        assert rings[4].waiting() == 1
+        for ring in rings[:4]:
+            ring.push_batch(slot * 1024)
+        b.process.work(0)
+    assert rings[4].waiting() == 0
+    b.close()
+
+
+def test_out_of_memory_ends_the_process_instead_of_an_answer(rig) -> None:  # type: ignore[no-untyped-def]
+    """What finds a ring full is kept; dropped it would be an answer that never comes."""
+    b = Broker(rig())
+    slot = pack_produce(SlotKind.PRODUCE, 1, processor(0), 0, 0, 0, 0, 0, handler(0), handler(0), 0, 1)
+    pid = os.fork()
+    if pid == 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
+        try:
+            for _ in range(1_000_000):
+                b.process.turn.send(processor(0), slot)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGABRT
+    assert b.rig.from_log.waiting() == 4096
     b.close()
