@@ -40,7 +40,7 @@ HANDSHAKES_PER_TURN_MAX = 8
 # Of SASL too: so many channels a turn, and so many frames of each. A client may pipeline what leads nowhere.
 TALKS_PER_TURN_MAX = 64
 FRAMES_PER_TALK_MAX = 4
-# Read at once before authentication, whatever size the frame claims: nothing is set aside for what may never come.
+# Read at once before authentication: nothing is set aside for what a frame claims and may never bring.
 RECEIVED_AT_ONCE = 16 << 10
 REFRESH_NS = 1_000_000_000
 DISCARD_BYTES = 16 << 10
@@ -346,7 +346,7 @@ class SecureChannels:
     # ---- SASL
 
     def _talk(self, peer: Peer) -> None:
-        """Reads frames, a few of those that are there, and answers each; one that is not flushed holds up the next."""
+        """Reads a few frames and answers each; one that is not flushed holds up the next."""
         self.native.active(peer.channel)
         answered = 0
         while peer.stage is Stage.TALKING and self._flush(peer):

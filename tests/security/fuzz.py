@@ -184,7 +184,7 @@ class Fuzz:
             self.end(client.sock)
 
     def endless(self) -> None:
-        """Frames before authentication that are answered and lead nowhere, more than one turn answers, then damage."""
+        """More frames that lead nowhere than a turn answers, then damage."""
         with self.dial("SASL") as sock:
             client = RawClient(sock)
             known = client.frame(ApiKey.API_VERSIONS, 3, ApiVersionsRequest("fuzz", "1"))
