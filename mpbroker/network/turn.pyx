@@ -30,7 +30,7 @@ from mpbroker.ipc.slots cimport (
 from mpbroker.network.channel cimport Channel, ChannelState, CloseReason
 from mpbroker.network.files cimport FILE_LIMIT, FILE_PLACES, OpenFile, file_find, file_hash
 from shm.arena cimport (
-    Arena, arena_allocate, arena_free, block_capacity, block_generation, block_lend,
+    Arena, arena_allocate, arena_allocate_beyond, arena_free, block_capacity, block_generation, block_lend,
 )
 from shm.counters cimport CounterPage, counter_add, counter_set, heartbeat, histogram_record, monotonic_ns
 from shm.doorbell cimport Doorbell, bell_arm, bell_disarm, bell_drain, bell_ring
@@ -77,9 +77,16 @@ cdef enum:
     # Bytes per channel and turn, so that no channel starves another.
     SENT_PER_TURN_MAX = 1 << 18
     RECEIVED_PER_TURN_MAX = 1 << 18
+    # A frame that claims more than this gets a block of that size first, and room for all of it when that is full.
+    CLAIMED_MAX = 1 << 21
+    FIRST_BLOCK = (1 << 16) - 64
     EXPECTED_MAX = 1 << 15          # what is set aside for the next frame before its size is known
     LOW_MEMORY_SHARE = 10           # memory is low when less than a tenth of it is left
     STALL_CHECK_NS = 100 * 1000 * 1000
+    # Of the time that a channel may make no progress while others starve it has to move so much, and of a large request
+    # or answer this share.
+    PROGRESS_BYTES = 4096
+    PROGRESS_SHARE = 64
     QUEUE_RETRY_MS = 2              # other processors may have room in the queue by then
     # mute.py, checked at import.
     NOT_MUTED = 0
