@@ -219,7 +219,7 @@ def test_a_thousand_that_declare_much_do_not_keep_out_who_sends(declared: int, s
 
 
 def test_those_who_hold_all_memory_and_wait_for_more_go_on_one_by_one() -> None:
-    """Each holds the beginning of its request and waits for the rest: nobody else has anything to give back."""
+    """Each holds the beginning of its request and waits for the rest, and nobody else has any."""
     rig = Rig(memory_bytes=64 << 10, places=100)
     clients = [rig.connect() for _ in range(40)]
     for i, client in enumerate(clients):
@@ -268,7 +268,7 @@ def test_an_outage_is_counted_while_it_lasts() -> None:
 
 
 def test_who_waits_for_the_extent_does_not_keep_the_processor_awake() -> None:
-    """The limit has room, but the extent is cut into small blocks: the next try comes when something was freed."""
+    """The limit has room, but the extent is cut into small blocks; it is tried when something was freed."""
     rig = Rig(queued_max=2000, memory_bytes=8 << 20, extent_bytes=8 << 20, places=1100)
     small = [rig.connect() for _ in range(1000)]
     for i, client in enumerate(small):
