@@ -21,7 +21,7 @@ from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
 from ops.bench import frames
 from ops.bench.brokers import HOST, BrokerError, Mpbroker
-from tests.clients.tools import eventually
+from tests.real_clients.tools import eventually
 
 TIMEOUT_S = 20.0
 CONTROL_WITHIN_S = 0.1

@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from ops.bench.brokers import ROOT, Broker, Mpbroker
-from tests.clients.conftest import create_topic, stop_cleanly
-from tests.clients.test_quotas import alter, assert_pause, described, produced
-from tests.clients.tools import eventually
+from tests.real_clients.conftest import create_topic, stop_cleanly
+from tests.real_clients.test_quotas import alter, assert_pause, described, produced
+from tests.real_clients.tools import eventually
 
 
 @pytest.fixture(name="broker", scope="module")
