@@ -27,7 +27,7 @@ TIMEOUT_S = 20.0
 CONTROL_WITHIN_S = 0.1
 Start = Callable[..., Mpbroker]
 # Metadata v1 of no topic: the answer names the broker's address.
-METADATA = frames.Request(frames._frame(3, 1, b"\0\0\0\0"), 8)
+METADATA = frames.Request(frames.frame(3, 1, b"\0\0\0\0"), 8)
 
 
 @pytest.fixture

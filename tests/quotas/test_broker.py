@@ -74,7 +74,7 @@ def test_the_command(broker: Broker) -> None:
     ("arguments", "code", "said"),
     [
         (("set", "producer_byte_rate=1"), 2, "say whose quota"),
-        (("set", "producer_byte_rate", "--user", "a"), 2, "not KEY=VALUE"),
+        (("set", "producer_byte_rate", "--user", "a"), 2, "not KEY=NUMBER"),
         (("set", "producer_byte_rate=fast", "--user", "a"), 2, "not KEY=NUMBER"),
         (("set", "producer_byte_rate=1", "--default", "group"), 2, "one of user, client-id, ip"),
         (("set", "producer_byte_rate=1", "--user", "a", "--default", "user"), 2, "named already"),
