@@ -11,9 +11,9 @@ from mpbroker.metrics.families import Bean, Family, View, families
 from mpbroker.metrics.snapshot import NOTHING
 from mpbroker.protocol.api_keys import ApiKey
 from ops.bench.brokers import Mpbroker, free_port
-from tests.clients.tools import eventually
 from tests.metrics.conftest import Client, Meter
 from tests.metrics.test_with_broker import FETCH_VERSION, PRODUCE_VERSION, batch, create, fetch, produce
+from tests.real_clients.tools import eventually
 
 METER = {"Count", "MeanRate", "IntervalRate"}
 HISTOGRAM = set(NOTHING.attributes(1))
