@@ -23,6 +23,7 @@ from mpbroker.ipc.connections import OUTSTANDING_MAX
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.network import handover
+from mpbroker.network.address_rates import AddressRates
 from mpbroker.network.connection_counts import ConnectionCounts
 from mpbroker.network.connection_limits import limits_of, quotas_of
 from mpbroker.network.connection_quotas import Admission
@@ -85,6 +86,7 @@ class Acceptor:
         self.ledgers = {role: context.memory.connections(role) for role in topology.PROCESSORS}
         self.quotas = quotas_of(context.config)
         self.counts = ConnectionCounts(self.ledgers, self.quotas)
+        self.address_rates = AddressRates(context, self.quotas)
         self.processors: list[int] = []
         self.lives = dict.fromkeys(topology.PROCESSORS, 0)
         self.next_processor = 0
@@ -105,6 +107,7 @@ class Acceptor:
 
     def run(self) -> int:
         self._look_at_processors()
+        self.address_rates.follow()
         self.context.ready()
         while not self.context.must_stop():
             if self.context.pending_fence() is not None:
@@ -141,6 +144,8 @@ class Acceptor:
         events = self.epoll.poll(self._timeout_ms() / 1000 if quiet else 0)
         bell.disarm()
         self.context.counters.beat()
+        # Before anybody is accepted: who was told of a limit and then connects meets it.
+        self.address_rates.follow()
         for fd, _ in events:
             if fd == bell.fd:
                 bell.drain()

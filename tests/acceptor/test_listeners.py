@@ -10,43 +10,34 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.metrics import catalogue, snapshot
 from ops.bench import frames
 from ops.bench.brokers import HOST, BrokerError, Mpbroker
+from tests.acceptor.tools import (
+    METADATA,
+    TIMEOUT_S,
+    Start,
+    connect,
+    control,
+    hears,
+    is_answered,
+    is_closed,
+    kill_and_await,
+    listener,
+    options,
+    port_of,
+    processes,
+)
 from tests.real_clients.tools import eventually
 
-TIMEOUT_S = 20.0
 CONTROL_WITHIN_S = 0.1
-Start = Callable[..., Mpbroker]
-# Metadata v1 of no topic: the answer names the broker's address.
-METADATA = frames.Request(frames.frame(3, 1, b"\0\0\0\0"), 8)
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    with contextlib.ExitStack() as stack:
-
-        def begin(*flags: str) -> Mpbroker:
-            """PORT in a flag is the port that the broker is expected at."""
-            made = Mpbroker(tmp_path)
-            made.flags = [flag.replace("PORT", str(made.port)) for flag in flags]
-            stack.callback(made.kill)
-            made.start()
-            eventually(lambda: listener(made)["connections"] == 0, "the look whether it is ready is over")
-            return made
-
-        yield begin
-
 
 # What a service manager does: descriptor 3, and variables that name it and this process.
 ACTIVATE = """
@@ -55,78 +46,6 @@ os.dup2(int(sys.argv[1]), 3)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1", LISTEN_FDNAMES="plaintext")
 os.execv(sys.argv[2], sys.argv[2:])
 """
-
-
-def options(**settings: str | int) -> list[str]:
-    """max_connections=1 -> -o max.connections=1."""
-    return [word for key, value in settings.items() for word in ("-o", f"{key.replace('_', '.')}={value}")]
-
-
-def control(broker: Mpbroker) -> ControlClient:
-    return ControlClient(broker.runtime_dir)
-
-
-def listener(broker: Mpbroker, name: str = "PLAINTEXT") -> dict[str, Any]:
-    (found,) = [
-        one
-        for one in control(broker).call("listeners")["listeners"]
-        if one["listener"].startswith(f"{name}://")
-    ]
-    return dict(found)
-
-
-def port_of(broker: Mpbroker, name: str) -> int:
-    return int(listener(broker, name)["listener"].rpartition(":")[2])
-
-
-def connect(broker: Mpbroker, port: int | None = None) -> socket.socket:
-    return socket.create_connection((HOST, port or broker.port), timeout=TIMEOUT_S)
-
-
-def is_answered(client: socket.socket, within_s: float = TIMEOUT_S) -> bool:
-    """Whether an ApiVersions request gets its answer; False when none comes in time."""
-    client.settimeout(within_s)
-    try:
-        frames.exchange(client, frames.api_versions())
-    except TimeoutError:
-        return False
-    return True
-
-
-def hears(client: socket.socket, within_s: float) -> bool:
-    client.settimeout(within_s)
-    try:
-        client.recv(1, socket.MSG_PEEK)
-    except TimeoutError:
-        return False
-    return True
-
-
-def is_closed(client: socket.socket) -> bool:
-    """Whether the broker closes it, without a byte."""
-    client.settimeout(TIMEOUT_S)
-    try:
-        return client.recv(1) == b""
-    except ConnectionResetError:
-        return True
-
-
-def processes(broker: Mpbroker, title: str) -> list[psutil.Process]:
-    names = {each["name"]: each["pid"] for each in control(broker).call("status")["processes"]}
-    found = []
-    for name, pid in names.items():
-        if name.startswith(title) and pid:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                found.append(psutil.Process(pid))
-    return found
-
-
-def kill_and_await(broker: Mpbroker, victim: str, meanwhile: Callable[[], None]) -> None:
-    (process,) = processes(broker, victim)
-    process.kill()
-    meanwhile()
-    eventually(lambda: process.pid not in [p.pid for p in processes(broker, victim)], f"{victim} has gone")
-    eventually(lambda: processes(broker, victim) != [], f"{victim} is back")
 
 
 # ---- limits
