@@ -67,6 +67,7 @@ cdef struct Turn:
     int epoll_fd
     int handover_fd
     ArenaRef *arena
+    uint64_t *request_limit     # the supervisor's word: the arena's limit
     CountersRef *counters
     MetersRef *meters
     BellRef bell

@@ -156,6 +156,7 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
         counter_add(t.counters, Counter.COUNT_IDLE_NS, t.now_ns - before)
     counter_add(t.counters, Counter.COUNT_WAKEUPS, 1)
     heartbeat(t.counters, t.now_ns)
+    t.arena.limit_bytes = load_relaxed(t.request_limit)
     look_at_queues(t)
     take_all_answers(t)
     go_on(t)
@@ -206,7 +207,6 @@ cdef class ProcessorTurn:
         cdef Doorbell log_bell = memory.doorbell(LOG_PROCESS)
         cdef unsigned char[::1] orders = memory.private.block("orders")
         cdef unsigned char[::1] fence_orders = memory.private.block("fence_orders")
-        cdef unsigned char[::1] queued = memory.private.block("queued")
         cdef bytes native_table = mute.native_table()
         cdef uint32_t i
         if len(native_table) != MUTE_TABLE_BYTES:
@@ -218,7 +218,7 @@ cdef class ProcessorTurn:
         self.rings = {}
         self.sessions = memory.sessions(process)
         self.meters = memory.meters(process)
-        self.keep = [arena, counters, bell, log_answers, log_bell, orders, fence_orders, queued]
+        self.keep = [arena, counters, bell, log_answers, log_bell, orders, fence_orders]
         t.process = process
         self._bind_ledger(memory.connections(process))
         t.arena = &arena.ref
@@ -247,7 +247,7 @@ cdef class ProcessorTurn:
         t.deferred_now = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
         t.fifo = <uint32_t *>calloc(FIFO_PLACES, sizeof(uint32_t))
         memcpy(t.mute_table, <const char *>native_table, MUTE_TABLE_BYTES)
-        t.queued = <uint64_t *>(<size_t>&queued[0])
+        self._bind_words()
         t.idle_ns, t.stall_ns = idle_ns, stall_ns
         t.dice = monotonic_ns() | 1
         t.next_connection = connection_prefix
@@ -262,6 +262,13 @@ cdef class ProcessorTurn:
             raise OSError(errno, "epoll_create1")
         self._watch(t.bell.fd, EPOLLIN | EPOLLET, BELL_TAG)
         self._watch(handover_fd, EPOLLIN, HANDOVER_TAG)
+
+    def _bind_words(self):
+        cdef unsigned char[::1] queued = self.memory.private.block("queued")
+        cdef unsigned char[::1] limits = self.memory.private.block("request_limits")
+        self.keep += [queued, limits]
+        self.t.queued = <uint64_t *>(<size_t>&queued[0])
+        self.t.request_limit = <uint64_t *>(<size_t>&limits[self.t.process * 8])
 
     def _bind_ledger(self, Ledger ledger):
         self.keep.append(ledger)

@@ -14,7 +14,7 @@ from mpbroker.config.broker import LARGEST_REQUEST_BYTES
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import Request
 from mpbroker.network.channel import CloseReason
-from tests.network.rig import Rig, answer_frame, frame, is_closed, receive
+from tests.network.rig import PROCESSOR, Rig, answer_frame, frame, is_closed, receive
 
 METADATA = 3
 POOL = 4 << 20
@@ -371,4 +371,23 @@ def test_the_largest_request_that_can_be_configured_fits() -> None:
     client.close()
     rig.step()
     assert rig.in_use_bytes() == 0
+    rig.close()
+
+
+def test_the_limit_is_what_the_supervisor_says_now() -> None:
+    rig = Rig(memory_bytes=64 << 10)
+    holder, waiting = rig.connect(), rig.connect()
+    send_all(rig, [holder], [big(1, 80 << 10)])
+    assert [request.correlation for request in rig.requests_taken()] == [1]
+    waiting.sendall(frame(METADATA, 1, 2))
+    rig.step()
+    assert rig.requests_taken() == []
+    rig.memory.words("request_limits").store(PROCESSOR, 1 << 20)
+    rig.step()
+    assert [request.correlation for request in rig.requests_taken()] == [2]
+    rig.memory.words("request_limits").store(PROCESSOR, 64 << 10)
+    another = rig.connect()
+    another.sendall(frame(METADATA, 1, 3))
+    rig.step()
+    assert rig.requests_taken() == []
     rig.close()
