@@ -170,7 +170,7 @@ class SharedMemory:
     process), `heavy` (a word per handler number: since when, in ns, it runs a heavy request, 0 if none;
     written by the handler), `queued` (a word per process: requests that wait in a processor or in its rings;
     written by it), `request_limits` (a word per process: the bytes of requests that a processor may hold;
-    written by the supervisor), `fence_orders` (a word per process, written by the supervisor), `fence_acks` (a
+    written by the supervisor), `fence_orders` (a word per process, written by it), `fence_acks` (a
     word per process, written by it), `roles` (a word per process: its incarnation, 0 while there is none;
     written by the supervisor), `orders` (run or stop; written by the supervisor), `request_log` (a
     word: whether requests are logged; written by the supervisor), `states` (written by the
