@@ -94,8 +94,8 @@ class Pointers:
             except OSError as error:
                 if not is_again:
                     log.warning(
-                        "cannot write %s: %s. mpbroker ctl and Spark do not find the broker by %s until there "
-                        "is room; it is tried again every %d s",
+                        "cannot write %s: %s. Until there is room mpbroker ctl and Spark do not find the "
+                        "broker by %s; it is tried again every %d s",
                         Path(log_dir) / POINTER_NAME,
                         error.strerror,
                         log_dir,

@@ -10,7 +10,7 @@ import pytest
 
 from ops.bench.brokers import Mpbroker
 from tests.acceptor.tools import Start, listener
-from tests.clients.tools import eventually
+from tests.real_clients.tools import eventually
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.acceptor.tools import (
     listener,
     processes,
 )
-from tests.clients.tools import eventually
+from tests.real_clients.tools import eventually
 
 LIMITED, OTHER = "127.0.0.2", "127.0.0.3"
 # At one connection a second over Kafka's window, of those that come at once.

@@ -33,7 +33,7 @@ from tests.acceptor.tools import (
     port_of,
     processes,
 )
-from tests.clients.tools import eventually
+from tests.real_clients.tools import eventually
 
 CONTROL_WITHIN_S = 0.1
 

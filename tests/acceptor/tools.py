@@ -12,12 +12,12 @@ import psutil
 from mpbroker.cli.control import ControlClient
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
-from tests.clients.tools import eventually
+from tests.real_clients.tools import eventually
 
 TIMEOUT_S = 20.0
 Start = Callable[..., Mpbroker]
 # Metadata v1 of no topic: the answer names the broker's address.
-METADATA = frames.Request(frames._frame(3, 1, b"\0\0\0\0"), 8)
+METADATA = frames.Request(frames.frame(3, 1, b"\0\0\0\0"), 8)
 
 
 def options(**settings: str | int) -> list[str]:
