@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,14 +73,14 @@ def produce(broker: Mpbroker, topic: str, most: int) -> int:
 def fill(broker: Mpbroker) -> None:
     """To the last block, which a refused produce leaves over."""
     assert broker.process is not None
-    root = Path(f"/proc/{psutil.Process(broker.process.pid).children()[0].pid}/root")
-    with open(f"{root}{broker.log_dir}/filler", "wb", buffering=0) as filler:
-        for size in (4096, 1):
-            try:
-                while True:
-                    filler.write(bytes(size))
-            except OSError as error:
-                assert error.errno == errno.ENOSPC
+    supervisor = psutil.Process(broker.process.pid).children()[0]
+    seen_by_it = Path("/proc", str(supervisor.pid), "root", *broker.log_dir.parts[1:], "filler")
+    with (
+        seen_by_it.open("wb", buffering=0) as filler,
+        pytest.raises(OSError, match="No space left on device"),
+    ):
+        for _ in iter(int, 1):
+            filler.write(bytes(4096))
 
 
 def read(broker: Mpbroker, topic: str, last: int) -> list[int]:
