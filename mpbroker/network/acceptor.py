@@ -44,7 +44,7 @@ class _Held:
 
     connection: socket.socket
     address: bytes
-    since_ns: int
+    since_ns: int  # what it waited before is counted
     ready_at_ms: float
     counted: bool = False
 
@@ -300,8 +300,10 @@ class Acceptor:
             self._tell_that_we_wait()
 
     def _go_on(self, there: _Open, held: _Held, now_ms: float) -> None:
+        now_ns = time.monotonic_ns()
+        there.counts.add(ListenerCount.BLOCKED_NS, now_ns - held.since_ns)
+        held.since_ns = now_ns
         if self._advance(there, held, now_ms):
-            there.counts.add(ListenerCount.BLOCKED_NS, time.monotonic_ns() - held.since_ns)
             there.held = None
             self.epoll.register(there.sock.fileno(), select.EPOLLIN)
 
@@ -385,6 +387,7 @@ class Acceptor:
         limits, is_inter_broker = limits_of(self.context.config, listener.name)
         self.quotas.add_listener(number, limits, inter_broker=is_inter_broker)
         self.epoll.register(sock.fileno(), select.EPOLLIN)
+        there.counts.introduce(listener.name, control_plane=topology.is_control_plane(self.context.index))
         there.counts.set(ListenerCount.STATE, ListenerState.ACCEPTING)
 
     def _obey(self) -> None:

@@ -16,6 +16,8 @@ import psutil
 import pytest
 
 from mpbroker.cli.errors import CliError
+from mpbroker.ipc.pointer import PUBLIC_NAME
+from mpbroker.metrics import catalogue, snapshot
 from ops.bench import frames
 from ops.bench.brokers import HOST, BrokerError, Mpbroker
 from tests.acceptor.tools import (
@@ -491,3 +493,48 @@ def test_a_silent_client_of_the_control_socket_holds_up_nobody(start: Start) -> 
         os.kill(processes(broker, "acceptor")[0].pid, signal.SIGKILL)
         with connect(broker) as client:
             assert is_answered(client)
+
+
+def beans(broker: Mpbroker, name: str) -> dict[str, dict[str, float]]:
+    public = snapshot.attach(broker.runtime_dir / PUBLIC_NAME)
+    found = catalogue.beans(snapshot.take(public), None, catalogue.matcher([name]))
+    return {bean.name: bean.attributes for bean in found}
+
+
+def test_metrics_tell_how_long_a_connection_waits_while_it_waits(start: Start) -> None:
+    broker = start(*options(max_connections=1))
+    name = "kafka.network:type=Acceptor,name=AcceptorBlockedPercent,listener=PLAINTEXT"
+    assert beans(broker, name)[name]["Count"] == 0
+    first, second = connect(broker), connect(broker)
+    assert is_answered(first)
+    eventually(lambda: beans(broker, name)[name]["Count"] > 0, "the acceptor counts what it waits")
+    seen = beans(broker, name)[name]["Count"]
+    eventually(lambda: beans(broker, name)[name]["Count"] > seen, "and goes on counting")
+    assert 0 < beans(broker, name)[name]["MeanRate"] < 1
+    first.close()
+    assert is_answered(second)
+    second.close()
+
+
+def test_metrics_tell_the_rates_of_connections_and_their_delays(start: Start) -> None:
+    broker = start(
+        "--listeners",
+        f"PLAINTEXT://{HOST}:PORT,OTHER://{HOST}:0",
+        "-o",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",
+        *options(max_connection_creation_rate=1, quota_window_num=2),
+    )
+    selector = "kafka.server:type=socket-server-metrics"
+    for _ in range(3):
+        with connect(broker) as client:
+            assert is_answered(client)
+    of_listener = f"{selector},listener=PLAINTEXT"
+    eventually(lambda: beans(broker, selector)[of_listener]["connection-accept-rate"] > 0, "a rate is told")
+    found = beans(broker, selector)
+    assert found[selector]["broker-connection-accept-rate"] > 0
+    assert 0 < found[of_listener]["connection-accept-throttle-time"] <= 1000
+    assert found[of_listener]["ip-connection-accept-throttle-time"] == 0
+    assert found[f"{selector},listener=OTHER"]["connection-accept-throttle-time"] == 0
+    ours = beans(broker, "type=Listener")["mpbroker:type=Listener,name=PLAINTEXT"]
+    assert ours["throttled-total"] == listener(broker)["throttled"] >= 1
+    assert ours["accepted-total"] == listener(broker)["accepted"] >= 3
