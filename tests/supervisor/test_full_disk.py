@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,12 +76,11 @@ def fill(broker: Mpbroker) -> None:
     assert broker.process is not None
     supervisor = psutil.Process(broker.process.pid).children()[0]
     seen_by_it = Path("/proc", str(supervisor.pid), "root", *broker.log_dir.parts[1:], "filler")
-    with (
-        seen_by_it.open("wb", buffering=0) as filler,
-        pytest.raises(OSError, match="No space left on device"),
-    ):
-        for _ in iter(int, 1):
-            filler.write(bytes(4096))
+    with seen_by_it.open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while filler.write(bytes(4096)):
+            pass
+    with pytest.raises(OSError, match="No space left on device"):
+        seen_by_it.with_name("more").write_bytes(b"x")
 
 
 def read(broker: Mpbroker, topic: str, last: int) -> list[int]:
