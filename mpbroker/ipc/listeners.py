@@ -11,7 +11,8 @@ from enum import IntEnum
 
 import msgspec
 
-from mpbroker.config.listeners import MAX_LISTENERS, Listener
+from mpbroker.config.listeners import MAX_LISTENERS as MAX_LISTENERS
+from mpbroker.config.listeners import Listener
 from shm.word import Words
 
 RECORD_BYTES = 2048
