@@ -16,6 +16,7 @@ from pathlib import Path
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.meters import TopicMeter
+from mpbroker.protocol.topic_names import METADATA_TOPIC
 from shm.counters import bucket_bounds
 from shm.region import Region
 
@@ -165,10 +166,6 @@ def take(public: Region) -> Snapshot:
     return found
 
 
-# The coordinator's log is no topic of clients: Kafka counts it nowhere.
-METADATA_TOPIC = "__cluster_metadata"
-
-
 def _take_meters(public: Region, into: Snapshot) -> None:
     reader = topology.meter_reader(public)
     names = reader.names(topology.LOG)
@@ -182,7 +179,7 @@ def _take_meters(public: Region, into: Snapshot) -> None:
                 counts[code] = counts.get(code, 0) + count
         for place, cell in reader.topics(process).items():
             name = names.get(place)
-            if name == METADATA_TOPIC:
+            if name == METADATA_TOPIC:  # no topic of clients: Kafka counts it nowhere
                 continue
             into.all_topics = [a + b for a, b in zip(into.all_topics, cell, strict=True)]
             if name is not None:
