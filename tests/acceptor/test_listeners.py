@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
-import signal
 import socket
 import subprocess
 import sys
@@ -36,8 +34,6 @@ from tests.acceptor.tools import (
     processes,
 )
 from tests.real_clients.tools import eventually
-
-CONTROL_WITHIN_S = 0.1
 
 # What a service manager does: descriptor 3, and variables that name it and this process.
 ACTIVATE = """
@@ -421,78 +417,6 @@ def test_a_path_of_the_service_manager_stays_when_the_broker_stops(tmp_path: Pat
                     process.kill()
                     process.communicate()
         broker.kill()
-
-
-# ---- the control plane
-
-
-def test_the_control_plane_answers_when_the_data_plane_is_jammed(start: Start) -> None:
-    """All handlers stopped, their rings and the queue full: nothing goes on but the operator."""
-    broker = start(
-        "--listeners",
-        f"PLAINTEXT://{HOST}:PORT,CONTROL://{HOST}:0",
-        "-o",
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROL:PLAINTEXT",
-        *options(control_plane_listener_name="CONTROL", queued_max_requests=20),
-    )
-    operator = connect(broker, port_of(broker, "CONTROL"))
-    assert is_answered(operator)
-    handlers = processes(broker, "handler")
-    clients = [connect(broker) for _ in range(60)]
-    assert all(is_answered(client) for client in clients)
-    for handler in handlers:
-        handler.suspend()
-    for client in clients:
-        client.sendall(METADATA.frame * 20)
-    assert not is_answered(clients[0], within_s=0.5)
-    for ask in (
-        lambda: frames.exchange(operator, METADATA),
-        lambda: control(broker).call("status"),
-    ):
-        begun = time.monotonic()
-        ask()
-        assert time.monotonic() - begun < CONTROL_WITHIN_S
-    titles = {
-        each["name"] for each in control(broker).call("status")["processes"] if "control" in each["name"]
-    }
-    assert titles == {"control-plane acceptor", "control-plane processor", "control-plane handler"}
-    for handler in handlers:
-        handler.resume()
-    operator.close()
-    for client in clients:
-        client.close()
-
-
-def test_status_is_told_while_the_supervisor_waits_for_an_answer(start: Start) -> None:
-    """A handler that is stopped does not acknowledge that a processor died."""
-    broker = start()
-    handlers, (processor,) = processes(broker, "handler"), processes(broker, "processor")[:1]
-    for handler in handlers:
-        handler.suspend()
-    processor.kill()
-    eventually(lambda: "was killed by SIGKILL" in broker.output(), "the supervisor mends the death")
-    begun = time.monotonic()
-    shown = control(broker).call("status")
-    assert time.monotonic() - begun < 1
-    assert any(each["name"] == "processor 0" for each in shown["processes"])
-    for handler in handlers:
-        handler.resume()
-    with connect(broker) as client:
-        assert is_answered(client)
-
-
-def test_a_silent_client_of_the_control_socket_holds_up_nobody(start: Start) -> None:
-    broker = start()
-    with contextlib.ExitStack() as stack:
-        for _ in range(5):
-            silent = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-            silent.connect(str(broker.runtime_dir / "control.sock"))
-        begun = time.monotonic()
-        control(broker).call("status")
-        assert time.monotonic() - begun < 0.5
-        os.kill(processes(broker, "acceptor")[0].pid, signal.SIGKILL)
-        with connect(broker) as client:
-            assert is_answered(client)
 
 
 def beans(broker: Mpbroker, name: str) -> dict[str, dict[str, float]]:
