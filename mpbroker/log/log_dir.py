@@ -31,8 +31,8 @@ from mpbroker.log.names import (
     RECOVERY_POINTS,
     NotAPartition,
     parse_partition,
-    uuid_text,
 )
+from mpbroker.protocol.uuids import uuid_text
 
 _OUR_FILES = frozenset(
     {

@@ -25,6 +25,8 @@ cdef void walk_deferred(Turn *t) noexcept nogil:
         c.deferred = 0
         if c.state == ChannelState.CHANNEL_FREE:
             free_place(t, c)
+        elif c.secure == NEGOTIATING:
+            mark(t, c)
         elif c.state == ChannelState.CHANNEL_SENDING:
             go_on_sending(t, c)
         elif c.state == ChannelState.CHANNEL_READING and not c.starved and not c.held:
@@ -68,8 +70,9 @@ cdef void before_sleep(Turn *t) noexcept nogil:
         await_room(t)
     else:
         store_relaxed(&t.queued[t.process], queued_here(t))
-    if t.starved_count and not memory_is_out(t):
+    if t.starved_count and may_have_room(t):
         t.soon = True
+    count_dry(t)
     counter_set(t.counters, Counter.COUNT_ARENA_BYTES, t.arena.in_use_bytes)
     counter_set(t.counters, Counter.COUNT_QUEUED_REQUESTS, queued_here(t))
     counter_set(t.counters, Counter.COUNT_RESPONSES_WAITING, t.answers_waiting)

@@ -17,9 +17,9 @@ import pytest
 from mpbroker.ipc import calls
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import LOG
-from mpbroker.log.names import uuid_text
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.process import LogProcess
+from mpbroker.protocol.uuids import uuid_text
 from tests.log.rig import TOPIC_ID, Rig, ensure
 from tests.log.test_turn import settle
 
