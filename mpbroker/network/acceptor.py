@@ -25,9 +25,9 @@ from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.network import handover
 from mpbroker.network.address_rates import AddressRates
 from mpbroker.network.connection_counts import ConnectionCounts
-from mpbroker.network.connection_limits import limits_of, quotas_of
+from mpbroker.network.connection_limits import change_quotas, limits_of, quotas_of
 from mpbroker.network.connection_quotas import Admission
-from mpbroker.network.listener_orders import AddListener, Orders, RemoveListener
+from mpbroker.network.listener_orders import AddListener, ChangeLimits, Orders, RemoveListener
 
 # Errors of accept() that a moment's rest may cure; the connection stays in the backlog.
 OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -398,7 +398,16 @@ class Acceptor:
                 self._add(order.number, order.listener, order.sock)
             elif isinstance(order, RemoveListener):
                 self._remove(order.number)
+            else:
+                self._change_limits(order)
         self.context.ring(topology.SUPERVISOR)
+
+    def _change_limits(self, order: ChangeLimits) -> None:
+        """Who is connected stays, but for what is more than max.connections; who waits is looked at again."""
+        config = self.context.config = order.applied_to(self.context.config)
+        change_quotas(self.quotas, config)
+        for there in self.open.values():
+            self.quotas.change_listener(there.number, limits_of(config, there.listener.name)[0])
 
     def _remove(self, number: int) -> None:
         """Its socket closes, with what waits in its backlog; so does what waits here."""

@@ -96,6 +96,10 @@ class ConnectionQuotas:
         self.broker = limits
         self._broker_rate.bound = limits.per_second
 
+    def change_per_ip(self, most: int, overrides: Mapping[bytes, int]) -> None:
+        self.per_ip = most
+        self.per_ip_overrides = dict(overrides)
+
     def change_listener(self, listener: int, limits: Limits) -> None:
         self._listeners[listener].limits = limits
         self._listeners[listener].rate.bound = limits.per_second
