@@ -1,4 +1,4 @@
-"""SIGHUP: the configuration file is read again while the broker runs; what can change does, the rest is named.
+"""SIGHUP: the configuration file is read again while the broker runs; what can change does, the rest is told.
 
 Limits of connections can: an acceptor goes on with new ones without closing anything (Kafka changes the same
 ones by dynamic configs, SocketServer.reconfigure). Every other setting is known to processes that were forked
