@@ -6,15 +6,18 @@ handlers can see a change is queued with `then` and runs after the message is ou
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import msgspec
 
 from mpbroker.coordinator.state import MetadataState, Topic
-from mpbroker.ipc.bulletin import BulletinFull, BulletinPublisher
+from mpbroker.ipc.bulletin import BaseTooLarge, BulletinFull, BulletinPublisher
 from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, QuotaImage, TopicImage
 from mpbroker.protocol.topic_names import INTERNAL_TOPICS
 from mpbroker.quotas.entities import Entity
+
+_log = logging.getLogger("mpbroker")
 
 
 class Announcer:
@@ -31,10 +34,14 @@ class Announcer:
         self._quotas: dict[Entity, None] = {}
         self._then: list[Callable[[], None]] = []
         self._needs_base = True
+        # All topics do not fit into a base: only a change can help.
+        self._is_too_large = False
         self._encoder = msgspec.msgpack.Encoder()
 
     @property
     def has_news(self) -> bool:
+        if self._is_too_large:
+            return False
         return bool(self._needs_base or self._changed or self._removed or self._quotas)
 
     def opened(self, topic_id: bytes, partitions: list[PartitionImage]) -> bool:
@@ -43,6 +50,7 @@ class Announcer:
             return False
         self.slots[topic_id] = partitions
         self._changed.add(topic_id)
+        self._is_too_large = False
         return True
 
     def gone(self, topic_id: bytes, then: Callable[[], None]) -> None:
@@ -50,10 +58,12 @@ class Announcer:
         self._changed.discard(topic_id)
         self.announced.discard(topic_id)
         self._removed.append(topic_id)
+        self._is_too_large = False
         self.then(then)
 
     def quotas_changed(self, entities: list[Entity]) -> None:
         self._quotas.update(dict.fromkeys(entities))
+        self._is_too_large = False
 
     def then(self, action: Callable[[], None]) -> None:
         """Runs the action when everything noted so far is announced."""
@@ -96,7 +106,12 @@ class Announcer:
         topics = [self._image(topic) for topic in state.topics.values() if topic.topic_id in self.slots]
         quotas = [QuotaImage(list(entity), values) for entity, values in state.quotas]
         base = MetadataBase(state.next_offset, self._cluster_id, self._node_id, topics, quotas)
-        self._publisher.publish_base(self._encoder.encode(base))
+        try:
+            self._publisher.publish_base(self._encoder.encode(base))
+        except BaseTooLarge as error:
+            self._is_too_large = True
+            _log.error("topics and quotas are not announced: %s. Delete some of them", error)
+            return False
         self.announced = {topic.topic_id for topic in topics}
         self._needs_base = False
         return True

@@ -8,6 +8,7 @@ acceptor does not read the metadata of all topics for a few rates.
 from __future__ import annotations
 
 import ipaddress
+import logging
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeAlias, TypeVar
 
@@ -15,12 +16,13 @@ import msgspec
 
 from mpbroker.coordinator.scram_rules import Credentials
 from mpbroker.coordinator.state import MetadataState
-from mpbroker.ipc.bulletin import BulletinFull, BulletinPublisher
+from mpbroker.ipc.bulletin import BaseTooLarge, BulletinFull, BulletinPublisher
 from mpbroker.ipc.credentials import CredentialBase, CredentialDelta, ScramImage
 from mpbroker.ipc.limits import LimitImage, LimitNews
 from mpbroker.quotas.entities import CONNECTION_CREATION_RATE, IP, Entity, QuotaTable
 
 K = TypeVar("K")
+_log = logging.getLogger("mpbroker")
 ScramKey: TypeAlias = tuple[str, int]
 
 
@@ -42,19 +44,23 @@ class NewsAnnouncer(Generic[K]):
         self._changed: dict[K, None] = {}
         self._then: list[Callable[[], None]] = []
         self._needs_base = True
+        # What there is does not fit: only a change can help.
+        self._is_too_large = False
         self._encoder = msgspec.msgpack.Encoder()
 
     @property
     def has_news(self) -> bool:
-        return self._needs_base or bool(self._changed)
+        return not self._is_too_large and (self._needs_base or bool(self._changed))
 
     def changed(self, keys: Iterable[K], then: Callable[[], None]) -> None:
+        self._is_too_large = False
         self._changed.update(dict.fromkeys(keys))
         self._then.append(then)
 
     def replaced(self) -> None:
         """The state was read from the log anew: what was said before may not be true any more."""
         self._needs_base = True
+        self._is_too_large = False
 
     def publish(self, state: MetadataState) -> bool:
         """Announces what is new. False: nothing, or a base waits until all readers follow the last one."""
@@ -65,8 +71,12 @@ class NewsAnnouncer(Generic[K]):
         if self._needs_base:
             if not self._publisher.can_publish_base():
                 return False
-            self._publisher.publish_base(self._encoder.encode(self._everything(state)))
-            self._needs_base = False
+            try:
+                self._publisher.publish_base(self._encoder.encode(self._everything(state)))
+                self._needs_base = False
+            except BaseTooLarge as error:
+                self._is_too_large = True
+                _log.error("credentials or limits are not announced: %s. Remove some of them", error)
         self._changed.clear()
         actions, self._then = self._then, []
         for action in actions:

@@ -18,6 +18,13 @@ Credentials: TypeAlias = dict[tuple[str, int], ScramCredential]
 Alteration: TypeAlias = UserScramCredentialRecord | RemoveUserScramCredentialRecord
 Refusal: TypeAlias = tuple[ErrorCode, str]
 
+# Ours: Kafka bounds none of these; here all credentials together have to fit into a bulletin.
+NAME_BYTES_MAX = 1024
+SALT_BYTES_MAX = 1024
+KEY_BYTES_MAX = 64
+# What a credential takes beside its name and salt.
+CREDENTIAL_BYTES = 2 * KEY_BYTES_MAX + 32
+CREDENTIALS_BYTES_MAX = 16 << 20
 MECHANISMS = (ScramType.SCRAM_SHA_256, ScramType.SCRAM_SHA_512)
 
 
@@ -38,8 +45,15 @@ def alter(credentials: Credentials, call: AlterScram) -> tuple[ScramUsers, list[
         if why := _wrong_name(user, mechanism) or _missing(credentials, user, mechanism):
             refused.setdefault(user, why)
     for one in call.upsertions:
-        if why := _wrong_name(one.user, one.mechanism) or _wrong_iterations(one.iterations):
+        if why := _wrong_name(one.user, one.mechanism) or _wrong_iterations(one.iterations) or _too_long(one):
             refused.setdefault(one.user, why)
+    room = CREDENTIALS_BYTES_MAX - _bytes_of(credentials) if call.upsertions else 0
+    for one in call.upsertions:
+        if one.user not in refused:
+            room -= len(one.user.encode()) + len(one.salt) + CREDENTIAL_BYTES
+            if room < 0:
+                text = "There are too many user credentials"
+                refused[one.user] = (ErrorCode.POLICY_VIOLATION, text)
     records: list[Alteration] = [
         RemoveUserScramCredentialRecord(user, mechanism)
         for user, mechanism in call.deletions
@@ -70,6 +84,22 @@ def _wrong_iterations(iterations: int) -> Refusal | None:
     if iterations > ITERATIONS_MAX:
         return ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations"
     return None
+
+
+def _too_long(one: ScramImage) -> Refusal | None:
+    if len(one.user.encode()) > NAME_BYTES_MAX:
+        return ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username is too long"
+    if len(one.salt) > SALT_BYTES_MAX:
+        return ErrorCode.UNACCEPTABLE_CREDENTIAL, "Salt is too long"
+    if max(len(one.stored_key), len(one.server_key)) > KEY_BYTES_MAX:
+        return ErrorCode.UNACCEPTABLE_CREDENTIAL, "Salted password is too long"
+    return None
+
+
+def _bytes_of(credentials: Credentials) -> int:
+    return sum(
+        len(user.encode()) + len(one.salt) + CREDENTIAL_BYTES for (user, _), one in credentials.items()
+    )
 
 
 def _missing(credentials: Credentials, user: str, mechanism: int) -> Refusal | None:

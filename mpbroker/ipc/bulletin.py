@@ -26,6 +26,10 @@ class BulletinFull(RuntimeError):
     """A delta does not fit behind the others: publish a base."""
 
 
+class BaseTooLarge(ValueError):
+    """A base that no half can hold."""
+
+
 class BulletinPublisher:
     """`live_readers()` names the indices in `acks` that count."""
 
@@ -42,10 +46,10 @@ class BulletinPublisher:
         return all(self._acks.load(reader) >= self._generation for reader in self._live_readers())
 
     def publish_base(self, payload: bytes) -> None:
-        """Call only when `can_publish_base`. Raises ValueError for a base that no half can hold."""
+        """Call only when `can_publish_base`. Raises BaseTooLarge."""
         if _LENGTH.size + len(payload) > len(self._halves[0]):
             # Before the generation moves: the next try must not land in the half that is being read.
-            raise ValueError(f"a base of {len(payload)} bytes does not fit into {len(self._halves[0])}")
+            raise BaseTooLarge(f"a base of {len(payload)} bytes does not fit into {len(self._halves[0])}")
         self._generation += 1
         self._tail = 0
         self._append(payload)

@@ -15,5 +15,6 @@ def check_batches(
     state: PartitionState,
     apply_index: bool,
     producers_from: int,
+    most_bytes: int,
 ) -> Checked: ...
 def good_batch_behind(fd: int, position: int, end: int, next_offset: int, segment_base: int) -> bool: ...

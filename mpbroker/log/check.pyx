@@ -29,10 +29,11 @@ cdef const char *judge(const uint8_t *p, int64_t length, int64_t next_offset, in
 
 
 def check_batches(int fd, int64_t position, int64_t end, int64_t next_offset, PartitionState state, bint apply_index,
-                  int64_t producers_from):
+                  int64_t producers_from, int64_t most_bytes):
     """Checks every batch in [position, end) and replays it into the state; producers from an offset on.
 
-    Stops at the first that is not whole and valid (Checked). Raises MemoryError.
+    Stops at the first that is not whole and valid (Checked), and behind `most_bytes`: the caller says that it lives and goes on
+    from there. Raises MemoryError.
     """
     cdef ChunkBuffer buffer = ChunkBuffer(CHECK_CHUNK_BYTES)
     cdef const uint8_t *p = NULL
@@ -40,8 +41,9 @@ def check_batches(int fd, int64_t position, int64_t end, int64_t next_offset, Pa
     cdef int64_t length, last_offset
     cdef int64_t base = state.core.segment_base
     cdef bint no_memory = False
+    cdef int64_t stop = min(end, position + most_bytes)
     with nogil:
-        while position < end:
+        while position < stop:
             p = have(&buffer.chunk, fd, position, BATCH_HEADER_BYTES, end)
             if p == NULL:
                 bad = "it is cut off"

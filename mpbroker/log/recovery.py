@@ -32,6 +32,8 @@ from mpbroker.log.partition_log import (
 from mpbroker.log.producers import SnapshotCorrupt
 from mpbroker.log.state import PartitionState
 
+# A slow disk takes some seconds for it.
+PIECE_BYTES = 32 << 20
 Say = Callable[[str], None]
 _log = logging.getLogger("mpbroker")
 
@@ -185,10 +187,30 @@ class _Loader:
         state = PartitionState()
         state.open_segment(base, *fds, wall_ms())
         state.replace_producers(self.log.state.producers)
-        checked = check.check_batches(fds[0], first.position, size, first.base_offset, state, False, offset)
+        checked = self._checked(fds[0], first.position, size, first.base_offset, state, False, offset)
         if checked.reason:
             raise self._damaged(base, checked.valid_bytes, checked.next_offset, checked.reason)
         return size
+
+    def _checked(
+        self,
+        fd: int,
+        position: int,
+        size: int,
+        next_offset: int,
+        state: PartitionState,
+        apply_index: bool,
+        producers_from: int,
+    ) -> check.Checked:
+        """All batches from there on, in pieces: nobody is to take a large segment for a hang."""
+        while True:
+            checked = check.check_batches(
+                fd, position, size, next_offset, state, apply_index, producers_from, PIECE_BYTES
+            )
+            position, next_offset = checked.valid_bytes, checked.next_offset
+            if checked.reason or position >= size:
+                return checked
+            self.say(f"checking {self.directory}, at offset {next_offset}")
 
     # ---- segments ----
 
@@ -231,7 +253,7 @@ class _Loader:
         state = self.log.state
         state.open_segment(base, *fds, wall_ms())
         size = os.fstat(fds[0]).st_size
-        checked = check.check_batches(fds[0], 0, size, max(next_offset, base), state, True, self.replay_from)
+        checked = self._checked(fds[0], 0, size, max(next_offset, base), state, True, self.replay_from)
         if checked.reason:
             damaged = trusted or checked.next_offset < self.known.durable
             if damaged:

@@ -19,10 +19,15 @@ from mpbroker.ipc.credentials import CredentialBase, CredentialDelta, Credential
 from mpbroker.ipc.topology import SharedMemory, Sizes, processor
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import RemoveUserScramCredentialRecord, UserScramCredentialRecord
+from mpbroker.security.scram import ScramCredential
 
 
 def upsertion(user: str, mechanism: int = 1, iterations: int = 4096) -> ScramImage:
     return ScramImage(user, mechanism, iterations, b"salt", b"stored", b"server")
+
+
+def large(user: str, salt_bytes: int) -> ScramImage:
+    return ScramImage(user, 1, 4096, bytes(salt_bytes), b"stored", b"server")
 
 
 def call(state: MetadataState, message: AlterScram | DescribeScram) -> list[tuple[str, int]]:
@@ -55,6 +60,8 @@ def test_credentials_come_and_go() -> None:
         (AlterScram([upsertion("")]), ErrorCode.UNACCEPTABLE_CREDENTIAL),
         (AlterScram([upsertion("x", iterations=4095)]), ErrorCode.UNACCEPTABLE_CREDENTIAL),
         (AlterScram([upsertion("x", iterations=16385)]), ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        (AlterScram([upsertion("x" * 1025)]), ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        (AlterScram([large("x", 1025)]), ErrorCode.UNACCEPTABLE_CREDENTIAL),
         (AlterScram([upsertion("x", 0)]), ErrorCode.UNSUPPORTED_SASL_MECHANISM),
         (AlterScram([], [("x", 3)]), ErrorCode.UNSUPPORTED_SASL_MECHANISM),
         (AlterScram([], [("x", 1)]), ErrorCode.RESOURCE_NOT_FOUND),
@@ -129,4 +136,35 @@ def test_processors_are_told() -> None:
         news()
         announcer.publish(state)
         assert (announcer.has_news, done) == (False, [1, 2])
+        memory.close()
+
+
+def test_all_credentials_together_fit_into_a_bulletin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is durable has to be announced by every coordinator that comes after."""
+    monkeypatch.setattr("mpbroker.coordinator.scram_rules.CREDENTIALS_BYTES_MAX", 4000)
+    state = MetadataState()
+    assert call(state, AlterScram([large("a", 1000), large("b", 1000)])) == [("a", 0), ("b", 0)]
+    assert call(state, AlterScram([large("c", 1000), large("d", 1000)])) == [("c", 0), ("d", 44)]
+    assert call(state, AlterScram([], [("a", 1)])) == [("a", 0)]
+    assert call(state, AlterScram([large("d", 1000)])) == [("d", 0)]
+
+
+def test_a_base_that_is_too_large_waits_for_a_change(caplog: pytest.LogCaptureFixture) -> None:
+    """It was written before there was a limit: that ends no coordinator, and whoever waits is answered."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as public:
+        memory = SharedMemory(Path(public) / "region", Sizes(partition_slots=64))
+        block = memory.private.block("credentials")[: 4096 + 2 * 4096]
+        news = credential_news(BulletinPublisher(block, memory.words("credential_acks"), list))
+        state = MetadataState()
+        news.publish(state)
+        state.credentials["u", 1] = ScramCredential(4096, bytes(5000), b"k", b"s")
+        answered: list[int] = []
+        news.changed([("u", 1)], lambda: answered.append(1))
+        news.publish(state)
+        assert (answered, news.has_news) == ([1], False)
+        assert "does not fit" in caplog.text
+        del state.credentials["u", 1]
+        news.changed([("u", 1)], lambda: answered.append(2))
+        assert news.publish(state)
+        assert (answered, news.has_news) == ([1, 2], False)
         memory.close()

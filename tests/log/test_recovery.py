@@ -199,3 +199,27 @@ def test_preallocated_indexes_of_another_broker_are_trimmed(writer, reopen) -> N
     again.close_cleanly()
     assert (w.log.directory / names.segment_name(0, ".index")).stat().st_size % 8 == 0
     assert (w.log.directory / names.segment_name(0, ".index")).stat().st_size < 8 * 20
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 1000, 1 << 20])
+def test_a_large_segment_is_checked_in_pieces_with_a_sign_of_life_after_each(
+    writer, topic_config, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("mpbroker.log.recovery.PIECE_BYTES", piece_bytes)
+    w = writer(index_interval_bytes="200")
+    for i in range(50):
+        w.append(producer=(7, 0, i), timestamp=T0 + i)
+    size = w.log.state.size
+    said: list[str] = []
+    again = load(
+        w.log.directory,
+        "t",
+        0,
+        bytes(range(16)),
+        topic_config(index_interval_bytes="200"),
+        UNCLEAN,
+        said.append,
+    )
+    assert offsets_in(again) == list(range(50))
+    assert again.state.producers.check(7, 0, 49, 1)[0] == -1
+    assert len(said) >= min(50, size // max(piece_bytes, size // 50 + 1))
