@@ -30,6 +30,16 @@ def eventfds() -> set[int]:
     return found
 
 
+def other_threads() -> list[Path]:
+    return [task for task in Path("/proc/self/task").iterdir() if task.name != str(os.getpid())]
+
+
+def is_asleep(task: Path) -> bool:
+    """Whether it waits for somebody, and not for the disk or a processor."""
+    text = (task / "stat").read_text()
+    return text[text.rindex(")") + 2] == "S"
+
+
 class Stalled(Broker):
     """A broker whose disk takes its time: the flusher thread is not woken until `release`."""
 
@@ -42,6 +52,8 @@ class Stalled(Broker):
 
     def stall(self) -> None:
         """The thread goes on reading the descriptor it had; what is written from now on goes nowhere."""
+        while not all(is_asleep(task) for task in other_threads()):
+            os.sched_yield()
         self.thread_waits_at = os.dup(self.wake_fd)
         nowhere = os.eventfd(0)
         os.dup2(nowhere, self.wake_fd)
