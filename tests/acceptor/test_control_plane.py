@@ -15,16 +15,15 @@ import pytest
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.pointer import PUBLIC_NAME
 from ops.bench import frames, scenarios
 from ops.bench.brokers import HOST, Mpbroker
-from shm.region import Region
 from tests.acceptor.tools import (
     METADATA,
     TIMEOUT_S,
     Start,
     connect,
     control,
+    counted,
     hears,
     is_answered,
     options,
@@ -50,11 +49,6 @@ def with_control_plane(**settings: str | int) -> tuple[str, ...]:
         *options(control_plane_listener_name="CONTROL", **settings),
         *ALONE,
     )
-
-
-def counted(broker: Mpbroker, counter: Counter, role: int = topology.FIRST_PROCESSOR) -> int:
-    public = Region.attach(broker.runtime_dir / PUBLIC_NAME, topology.PUBLIC_MAGIC, topology.LAYOUT_VERSION)
-    return topology.counter_page(public, role).get(counter)
 
 
 def fastest_s(ask: Callable[[], object]) -> float:
