@@ -35,11 +35,21 @@ ConsumerGroupCommand, GetOffsetShell, DumpLogSegments on the written files).
 
 ## Not built yet
 
-Groups of the consumer protocol (KIP-848; clients then use the classic one), share groups, streams groups,
-transactions, ACLs, retention, compaction, replication, GSSAPI and delegation tokens. A listener without
-certificate, users or keys is refused at start. A configuration key that is known to Kafka and has no
-effect here is named in a warning at start; an unknown one is an error. Topics take settings for retention
-and compaction, keep them and show them, but nothing is deleted or compacted yet.
+| what | what happens instead |
+|---|---|
+| transactions | their APIs are not advertised; InitProducerId refuses a transactional id |
+| ACLs, delegation tokens, SASL GSSAPI | their settings are refused at start: who is in may do everything |
+| retention, compaction | their settings are kept and shown, with a warning at start; every record is kept |
+| settings that change while the broker runs | DescribeConfigs shows all as read-only; AlterConfigs is not advertised |
+| more partitions for a topic, DeleteRecords, DescribeLogDirs | not advertised |
+| replication, tiered storage | one replica; see below for what asks for more |
+| groups of the consumer protocol (KIP-848) | clients use the classic one; with `group.protocol=consumer` they stop and say why |
+| share groups, streams groups | not advertised |
+| metrics over HTTP or JMX | `mpbroker ctl metrics --json` |
+| Spark: streaming, the sink | batch reads only |
+
+A listener without certificate, users or keys is refused at start. A configuration key that is known to Kafka
+and has no effect here is named in a warning at start; an unknown one is an error.
 
 ## Where it differs from Kafka on purpose
 
