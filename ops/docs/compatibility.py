@@ -43,7 +43,7 @@ NOT_BUILT = (
     ),
     (
         "retention, compaction",
-        "their settings are kept and shown, with a warning at start; every record is kept",
+        "their settings are kept and shown, those of the broker with a warning; every record stays",
     ),
     (
         "settings that change while the broker runs",
