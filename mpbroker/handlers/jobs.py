@@ -58,7 +58,12 @@ class Jobs:
     def append(
         self, request: Request, acks: int, timeout_ms: int, appends: Sequence[Append], then: Then
     ) -> None:
-        """Raises shm.arena.ArenaFull, having sent nothing."""
+        """Raises shm.arena.ArenaFull, having sent nothing. There is nobody to send to while the log process
+        is dead: its ring is reset before there is a successor.
+        """
+        if not self.log_is_up:
+            then(None)
+            return
         head = job_bytes(len(appends))
         size = (head + 7) // 8 * 8 + sum((len(a.batch.data) + 7) // 8 * 8 for a in appends)
         block = self._arena.allocate(size)

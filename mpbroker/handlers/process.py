@@ -93,8 +93,10 @@ class Handler:
         self.turn = Turn(context.index, memory, context.counters, TopicTable(), rings)
         self.turn.fetch_bytes_max = context.config.fetch_max_bytes
         self.open: dict[Exchange, None] = {}
-        # Heavy requests that wait, oldest first, and the one that is worked on.
+        # Heavy requests that wait, oldest first; those that came as light and turned out not to be; and the one
+        # that is worked on.
         self.heavy: deque[Request] = deque()
+        self.long: deque[Exchange] = deque()
         self.working: Exchange | None = None
         self.is_ready = False
         self.log_was_fenced = self.coordinator_was_fenced = False
@@ -195,14 +197,16 @@ class Handler:
         self.flush()
 
     def has_heavy(self) -> bool:
-        return self.working is not None or bool(self.heavy)
+        return self.working is not None or bool(self.heavy or self.long)
 
     def work(self) -> None:
-        """One piece of the oldest heavy request. Everything else has been looked after, and is published."""
+        """One piece of a heavy request. Everything else has been looked after, and is published."""
+        if self.working is None and self.long:
+            self.working = self.long.popleft()
         if self.working is None:
             self.working = self.request(self.heavy.popleft())
-        elif not self.working.work():
-            self.working = None
+        else:
+            self.working.work()
         if self.working is not None and self.working.pieces is None:
             self.working = None
         self.turn.works(self.has_heavy())
@@ -255,7 +259,7 @@ class Handler:
                 if request.flags & SlotFlag.HEAVY:
                     self.heavy.append(request)
                 else:
-                    self.request(request)
+                    self.serve_light(request)
             elif kind == SlotKind.RETURN:
                 returned = unpack_return(slot)
                 self.broker.answers.returned(returned.block, returned.generation)
@@ -274,6 +278,11 @@ class Handler:
                 self.context.counters.add(Counter.COUNT_ERRORS)
         self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.arena.in_use_bytes)
 
+    def serve_light(self, slot: Request) -> None:
+        exchange = self.request(slot)
+        if exchange is not None and exchange.pieces is not None:
+            self.long.append(exchange)
+
     def request(self, slot: Request) -> Exchange | None:
         """Serves a request; what it raises, here or in the API, ends that request and nobody else's."""
         try:
@@ -290,8 +299,10 @@ class Handler:
     def serve_request(self, slot: Request) -> Exchange | None:
         arena = self.request_arenas[slot.processor]
         if not arena.check(slot.block, slot.generation):
-            log.error("request %d of %s names a stale block; dropped", slot.request, name_of(slot.processor))
+            whose = name_of(slot.processor)
+            log.error("request %d of %s names a stale block; its connection is closed", slot.request, whose)
             self.context.counters.add(Counter.COUNT_ERRORS)
+            self.broker.answers.close(slot)
             return None
         api = self.broker.apis.get(slot.api_key)
         if api is None or not api.serves(slot.api_version):
@@ -362,6 +373,7 @@ class Handler:
         self.heavy = deque(slot for slot in self.heavy if slot.processor != fence.role)
         for exchange in [e for e in self.open if e.slot.processor == fence.role]:
             exchange.drop()
+        self.forget_ended_work()
         self.broker.fetches.forget_processor(fence.role)
         self.broker.groups.forget_processor(fence.role)
         self.outboxes[fence.role].clear()
@@ -370,6 +382,13 @@ class Handler:
             # Those of the dead processor lie in its arena, which is about to be emptied.
             if unpack_produce(job).owner != fence.role:
                 self.turn.push_job(job)
+
+    def forget_ended_work(self) -> None:
+        """Not a piece more: the request may lie in an arena that is about to be emptied."""
+        self.long = deque(exchange for exchange in self.long if not exchange.done)
+        if self.working is not None and self.working.done:
+            self.working = None
+        self.turn.works(self.has_heavy())
 
     def fence_log(self, fence: Fence) -> None:
         if fence.alive:
@@ -401,8 +420,10 @@ class Handler:
         for slot in [slot for slot in self.heavy if slot.api_key == ApiKey.PRODUCE]:
             self.heavy.remove(slot)
             self.broker.answers.close(slot)
-        if self.working is not None and self.working.slot.api_key == ApiKey.PRODUCE:
-            self.working.close()
+        for exchange in (*self.long, *([self.working] if self.working else ())):
+            if exchange.slot.api_key == ApiKey.PRODUCE:
+                exchange.close()
+        self.forget_ended_work()
 
     def fence_coordinator(self, fence: Fence) -> None:
         if fence.alive:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.protocol.api_keys import ApiKey
@@ -38,16 +38,6 @@ class Api:
         return self.oldest <= version <= self.latest
 
 
-class Row(NamedTuple):
-    """A line of the compatibility page."""
-
-    key: int
-    name: str
-    oldest: int
-    latest: int
-    summary: str
-
-
 _registered: dict[int, Api] = {}
 
 
@@ -72,8 +62,3 @@ def all_apis() -> dict[int, Api]:
     for module in iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
     return dict(sorted(_registered.items()))
-
-
-def table() -> list[Row]:
-    """What the compatibility page says: one row per API."""
-    return [Row(a.key, a.name, a.oldest, a.latest, a.summary) for a in all_apis().values()]
