@@ -83,7 +83,7 @@ MAY_PAUSE = (
     "tests/chaos/leaks.py",
     "tests/chaos/topics.py",
     "tests/chaos/workload.py",
-    "tests/clients/tools.py",
+    "tests/real_clients/tools.py",
     "tests/security/fuzz.py",
 )
 

@@ -470,4 +470,4 @@ def main() -> None:
     except BrokenPipeError:
         # Whoever read our output has gone (`| head`); Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        sys.exit(RUNTIME_ERROR)

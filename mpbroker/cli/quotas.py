@@ -82,12 +82,11 @@ def show_list(where: Where, *, as_json: bool) -> None:
 
 
 def _parsed(setting: str) -> tuple[str, float]:
-    key, equals, value = (part.strip() for part in setting.partition("="))
+    key, _, value = (part.strip() for part in setting.partition("="))
     try:
         return key, float(value)
     except ValueError:
-        wrong = "this is not KEY=NUMBER" if equals and key else "this is not KEY=VALUE"
-        raise CliError(f"{setting}: {wrong}", USAGE_ERROR) from None
+        raise CliError(f"{setting}: this is not KEY=NUMBER", USAGE_ERROR) from None
 
 
 def _alter(where: Where, whom: Whom, changes: dict[str, float] | dict[str, None]) -> None:

@@ -83,10 +83,6 @@ class Channel:
         return self.connected and self._transport.ready and self._authenticator.complete
 
     @property
-    def has_send(self) -> bool:
-        return self._send is not None
-
-    @property
     def has_buffered(self) -> bool:
         return bool(self._early) or (self.connected and self._transport.has_buffered())
 

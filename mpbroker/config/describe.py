@@ -46,11 +46,6 @@ class Entry(msgspec.Struct, frozen=True):
     documentation: str
     synonyms: tuple[Synonym, ...]
 
-    @property
-    def is_default(self) -> bool:
-        """Field of version 0 responses, before there were sources."""
-        return self.source is ConfigSource.DEFAULT_CONFIG
-
 
 def describe_topic(
     broker: BrokerConfig, overrides: Mapping[str, str | None], names: Iterable[str] | None = None

@@ -65,10 +65,6 @@ class ListenerSecurity:
         elif mechanism == "OAUTHBEARER":
             self._validator = _validator(settings, options)
 
-    @property
-    def knows_scram(self) -> bool:
-        return self.uses_sasl and any(name in TYPES for name in self.settings.sasl_enabled_mechanisms)
-
     def offer(self, served: tuple[Served, ...], look_up: LookUp, now_ms: Callable[[], int]) -> Offer:
         """What the SASL server of a connection works with."""
         mechanisms = self.settings.sasl_enabled_mechanisms

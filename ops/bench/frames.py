@@ -42,7 +42,7 @@ def _string(text: str) -> bytes:
     return struct.pack(">h", len(text)) + text.encode()
 
 
-def _frame(api_key: int, version: int, body: bytes) -> bytes:
+def frame(api_key: int, version: int, body: bytes) -> bytes:
     payload = struct.pack(">hhi", api_key, version, CORRELATION_ID) + _string(CLIENT_ID) + body
     return struct.pack(">i", len(payload)) + payload
 
@@ -84,7 +84,7 @@ def _produce(topic: str, batch: bytes) -> Request:
     body = struct.pack(">hhii", -1, -1, TIMEOUT_MS, 1) + _string(topic)
     body += struct.pack(">iii", 1, 0, len(batch)) + batch
     error_at = 4 + 4 + 4 + len(_string(topic)) + 4 + 4
-    return Request(_frame(PRODUCE, 3, body), error_at)
+    return Request(frame(PRODUCE, 3, body), error_at)
 
 
 def fetch(topic: str, offset: int, bytes_max: int, response_bytes_max: int = 50 << 20) -> Request:
@@ -92,7 +92,7 @@ def fetch(topic: str, offset: int, bytes_max: int, response_bytes_max: int = 50 
     body = struct.pack(">iiiibi", -1, 500, 1, response_bytes_max, 0, 1) + _string(topic)
     body += struct.pack(">iiqi", 1, 0, offset, bytes_max)
     error_at = 4 + 4 + 4 + 4 + len(_string(topic)) + 4 + 4
-    return Request(_frame(FETCH, 4, body), error_at, response_bytes_min=bytes_max - bytes_max // 32)
+    return Request(frame(FETCH, 4, body), error_at, response_bytes_min=bytes_max - bytes_max // 32)
 
 
 def create_topic(topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> Request:
@@ -100,16 +100,16 @@ def create_topic(topic: str, partitions: int, configs: Mapping[str, str] | None 
     body = struct.pack(">i", 1) + _string(topic) + struct.pack(">ihii", partitions, 1, 0, len(settings))
     body += b"".join(_string(key) + _string(value) for key, value in settings.items())
     body += struct.pack(">ib", TIMEOUT_MS, 0)
-    return Request(_frame(CREATE_TOPICS, 2, body), 4 + 4 + 4 + 4 + len(_string(topic)))
+    return Request(frame(CREATE_TOPICS, 2, body), 4 + 4 + 4 + 4 + len(_string(topic)))
 
 
 def delete_topic(topic: str) -> Request:
     body = struct.pack(">i", 1) + _string(topic) + struct.pack(">i", TIMEOUT_MS)
-    return Request(_frame(DELETE_TOPICS, 1, body), 4 + 4 + 4 + 4 + len(_string(topic)))
+    return Request(frame(DELETE_TOPICS, 1, body), 4 + 4 + 4 + 4 + len(_string(topic)))
 
 
 def api_versions() -> Request:
-    return Request(_frame(API_VERSIONS, 0, b""), 4 + 4)
+    return Request(frame(API_VERSIONS, 0, b""), 4 + 4)
 
 
 def receive(connection: socket.socket, size: int) -> bytes:

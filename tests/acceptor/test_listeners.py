@@ -21,13 +21,13 @@ from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
 from ops.bench import frames
 from ops.bench.brokers import HOST, BrokerError, Mpbroker
-from tests.clients.tools import eventually
+from tests.real_clients.tools import eventually
 
 TIMEOUT_S = 20.0
 CONTROL_WITHIN_S = 0.1
 Start = Callable[..., Mpbroker]
 # Metadata v1 of no topic: the answer names the broker's address.
-METADATA = frames.Request(frames._frame(3, 1, b"\0\0\0\0"), 8)
+METADATA = frames.Request(frames.frame(3, 1, b"\0\0\0\0"), 8)
 
 
 @pytest.fixture

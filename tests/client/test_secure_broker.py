@@ -15,7 +15,7 @@ from mpbroker.protocol import messages as m
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import HOST
-from tests.clients.conftest import stop_cleanly
+from tests.real_clients.conftest import stop_cleanly
 from tests.security.broker import PLAIN_PASSWORD, PROTOCOLS, REAUTH_MS, SecureBroker
 
 

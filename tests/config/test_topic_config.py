@@ -92,7 +92,9 @@ def test_describe_shows_synonyms_from_the_wanted_name_on() -> None:
 def test_describe_topic_has_all_settings_as_kafka_prints_them() -> None:
     entries = {entry.name: entry for entry in describe_topic(BROKER, {})}
     assert list(entries) == sorted(TOPIC_KEYS)
-    assert all(entry.is_default and not entry.read_only for entry in entries.values())
+    assert all(
+        entry.source is ConfigSource.DEFAULT_CONFIG and not entry.read_only for entry in entries.values()
+    )
     values = {
         name: entries[name].value for name in ("cleanup.policy", "preallocate", "min.cleanable.dirty.ratio")
     }

@@ -25,8 +25,8 @@ from mpbroker.protocol.headers import RequestHeader, decode_response_frame, enco
 from mpbroker.protocol.messages import REQUESTS, Message
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
-from tests.clients.conftest import stop_cleanly
 from tests.handlers import faulty_broker as faults
+from tests.real_clients.conftest import stop_cleanly
 
 WITHIN_S = 1.0
 APIS = all_apis()

@@ -19,8 +19,8 @@ import pytest
 from mpbroker.cli.control import ControlClient
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
-from tests.clients.conftest import create_topic, stop_cleanly
-from tests.clients.tools import eventually
+from tests.real_clients.conftest import create_topic, stop_cleanly
+from tests.real_clients.tools import eventually
 
 WAIT_MS = 2_000
 # Fetch v4: replica_id, max_wait_ms behind the header.

@@ -15,9 +15,9 @@ from mpbroker.network.request_log import Ended, line
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from ops.bench.brokers import Mpbroker
-from tests.clients.tools import eventually
 from tests.metrics.conftest import Client
 from tests.metrics.test_with_broker import FETCH_VERSION, PRODUCE_VERSION, batch, create, fetch, produce
+from tests.real_clients.tools import eventually
 
 STAGES = ("requestQueueTimeMs", "localTimeMs", "remoteTimeMs", "responseQueueTimeMs", "sendTimeMs")
 

@@ -22,8 +22,8 @@ from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import ROOT, Mpbroker
-from tests.clients.tools import eventually
 from tests.metrics.conftest import Client, Meter
+from tests.real_clients.tools import eventually
 
 REQUESTS = "kafka.network:type=RequestMetrics,name="
 TOPICS = "kafka.server:type=BrokerTopicMetrics,name="

@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from ops.bench.brokers import ROOT, Broker, Mpbroker
-from tests.clients.conftest import create_topic, stop_cleanly
-from tests.clients.test_quotas import alter, assert_pause, described, produced
-from tests.clients.tools import eventually
+from tests.real_clients.conftest import create_topic, stop_cleanly
+from tests.real_clients.test_quotas import alter, assert_pause, described, produced
+from tests.real_clients.tools import eventually
 
 
 @pytest.fixture(name="broker", scope="module")
@@ -74,7 +74,7 @@ def test_the_command(broker: Broker) -> None:
     ("arguments", "code", "said"),
     [
         (("set", "producer_byte_rate=1"), 2, "say whose quota"),
-        (("set", "producer_byte_rate", "--user", "a"), 2, "not KEY=VALUE"),
+        (("set", "producer_byte_rate", "--user", "a"), 2, "not KEY=NUMBER"),
         (("set", "producer_byte_rate=fast", "--user", "a"), 2, "not KEY=NUMBER"),
         (("set", "producer_byte_rate=1", "--default", "group"), 2, "one of user, client-id, ip"),
         (("set", "producer_byte_rate=1", "--user", "a", "--default", "user"), 2, "named already"),

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.clients.conftest import stop_cleanly
+from tests.real_clients.conftest import stop_cleanly
 from tests.security.broker import SecureBroker
 
 

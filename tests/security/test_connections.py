@@ -24,7 +24,7 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.security.scram import ScramType, salted_password
 from ops.bench.brokers import HOST
-from tests.clients.tools import eventually
+from tests.real_clients.tools import eventually
 from tests.security.broker import (
     FAILED_DELAY_MS,
     FRAME_BYTES_MAX,

@@ -48,7 +48,6 @@ def test_settings_of_broker_listener_and_mechanism(tmp_path: Path) -> None:
     )
     security = made(tmp_path, text)
     assert offered(security) == {"PLAIN": 2, "SCRAM-SHA-256": 3, "OAUTHBEARER": 2}
-    assert security.knows_scram
     assert security.keystore is None
     assert "hunter2" not in repr(vars(security)) + repr(security.settings)
 

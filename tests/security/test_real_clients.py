@@ -19,8 +19,8 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.clients.conftest import stop_cleanly
-from tests.clients.tools import kafka_tool
+from tests.real_clients.conftest import stop_cleanly
+from tests.real_clients.tools import kafka_tool
 from tests.security.broker import (
     JAAS,
     KEY_PASSWORD,

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrameReader, SparkSession
 
 from ops.bench.brokers import Broker
-from tests.clients.conftest import make_broker
+from tests.real_clients.conftest import make_broker
 
 RECORDS = 5_000
 PARTITIONS = 3

@@ -11,8 +11,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from ops.bench import frames, scenarios
 from ops.bench.brokers import MPBROKER_COMMAND, Mpbroker
-from tests.clients.conftest import stop_cleanly
-from tests.clients.tools import eventually
+from tests.real_clients.conftest import stop_cleanly
+from tests.real_clients.tools import eventually
 
 KAFKA_STORAGE_ERROR = 56
 VALUE_BYTES = 100_000

@@ -18,10 +18,10 @@ from confluent_kafka import KafkaError, Message, Producer
 from mpbroker.cli.control import ControlClient
 from mpbroker.supervisor.main import SAME_STOP_S
 from ops.bench.brokers import HOST, Broker, Mpbroker, free_port
-from tests.clients.adapters import confluent_read, confluent_write
-from tests.clients.conftest import create_topic, stop_cleanly
-from tests.clients.samples import sample_records, stored_in
-from tests.clients.tools import eventually
+from tests.real_clients.adapters import confluent_read, confluent_write
+from tests.real_clients.conftest import create_topic, stop_cleanly
+from tests.real_clients.samples import sample_records, stored_in
+from tests.real_clients.tools import eventually
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 START_TIMEOUT_S = 30

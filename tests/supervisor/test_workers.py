@@ -22,8 +22,8 @@ from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
-from tests.clients.conftest import create_topic, stop_cleanly
-from tests.clients.tools import eventually
+from tests.real_clients.conftest import create_topic, stop_cleanly
+from tests.real_clients.tools import eventually
 
 HANG_TIMEOUT_S = 3
 PATIENCE_S = 30

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from mpbroker.handlers.acl_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.metadata import Topic
-from mpbroker.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics
 from mpbroker.ipc.table import PartitionFlag, read_partition

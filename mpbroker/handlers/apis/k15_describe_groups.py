@@ -6,9 +6,9 @@ GroupMetadataManager.describeGroups.)
 
 from __future__ import annotations
 
+from mpbroker.handlers.acl_operations import GROUP_OPERATIONS, NOT_ASKED
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
-from mpbroker.handlers.operations import GROUP_OPERATIONS, NOT_ASKED
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DescribeGroupsResponse

@@ -6,9 +6,9 @@ mismatch. No broker is ever fenced (v2). (Kafka: AuthHelper.computeDescribeClust
 
 from __future__ import annotations
 
+from mpbroker.handlers.acl_operations import CLUSTER_OPERATIONS, NOT_ASKED
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
-from mpbroker.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DescribeClusterResponse

@@ -16,11 +16,11 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartiti
 from confluent_kafka.admin import AdminClient
 
 from ops.bench.brokers import Broker, Mpbroker
-from tests.clients import adapters
-from tests.clients.adapters import Franz
-from tests.clients.conftest import TopicMaker, create_topic, make_broker, stop_cleanly
-from tests.clients.samples import sample_records
-from tests.clients.tools import java_command, kafka_tool
+from tests.real_clients import adapters
+from tests.real_clients.adapters import Franz
+from tests.real_clients.conftest import TopicMaker, create_topic, make_broker, stop_cleanly
+from tests.real_clients.samples import sample_records
+from tests.real_clients.tools import java_command, kafka_tool
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"

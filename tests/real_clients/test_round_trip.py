@@ -3,10 +3,10 @@
 import pytest
 
 from ops.bench.brokers import Broker
-from tests.clients import adapters
-from tests.clients.adapters import CODECS, READERS, WRITERS, Reader, Writer
-from tests.clients.conftest import TopicMaker
-from tests.clients.samples import by_partition, expected_offsets, sample_records, stored_in
+from tests.real_clients import adapters
+from tests.real_clients.adapters import CODECS, READERS, WRITERS, Reader, Writer
+from tests.real_clients.conftest import TopicMaker
+from tests.real_clients.samples import by_partition, expected_offsets, sample_records, stored_in
 
 PARTITIONS = 3
 COUNT = 150

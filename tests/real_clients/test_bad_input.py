@@ -9,10 +9,10 @@ import pytest
 
 from ops.bench import frames
 from ops.bench.brokers import Broker
-from tests.clients.adapters import confluent_write
-from tests.clients.conftest import TopicMaker
-from tests.clients.samples import CREATE_TIME_MS, Record
-from tests.clients.tools import kafka_tool
+from tests.real_clients.adapters import confluent_write
+from tests.real_clients.conftest import TopicMaker
+from tests.real_clients.samples import CREATE_TIME_MS, Record
+from tests.real_clients.tools import kafka_tool
 
 ANSWER_WITHIN_S = 10
 

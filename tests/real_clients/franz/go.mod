@@ -1,4 +1,4 @@
-module mpbroker/tests/clients/franz
+module mpbroker/tests/real_clients/franz
 
 go 1.26.0
 

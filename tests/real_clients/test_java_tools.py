@@ -5,10 +5,10 @@ import re
 import pytest
 
 from ops.bench.brokers import Broker
-from tests.clients import adapters
-from tests.clients.conftest import TopicMaker, create_topic, stop_cleanly
-from tests.clients.samples import Record, by_partition, sample_records, stored_in
-from tests.clients.tools import ToolError, kafka_tool
+from tests.real_clients import adapters
+from tests.real_clients.conftest import TopicMaker, create_topic, stop_cleanly
+from tests.real_clients.samples import Record, by_partition, sample_records, stored_in
+from tests.real_clients.tools import ToolError, kafka_tool
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"

@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ops.bench.brokers import Broker, Kafka, Mpbroker
-from tests.clients.adapters import READERS, WRITERS, Franz, Reader, Writer
-from tests.clients.tools import eventually
+from tests.real_clients.adapters import READERS, WRITERS, Franz, Reader, Writer
+from tests.real_clients.tools import eventually
 
 SHARED_MEMORY = ("/dev/shm/", "/run/")
 ADMIN_TIMEOUT_S = 15

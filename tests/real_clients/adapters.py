@@ -18,8 +18,8 @@ import aiokafka
 import confluent_kafka
 import kafka
 
-from tests.clients import tools
-from tests.clients.samples import Headers, Record, Stored
+from tests.real_clients import tools
+from tests.real_clients.samples import Headers, Record, Stored
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 READ_TIMEOUT_S = 20.0
@@ -284,7 +284,7 @@ def _franz_stored(line: bytes) -> Stored:
 
 
 class Franz:
-    """The franz-go program in tests/clients/franz; its producer is idempotent, franz-go's default."""
+    """The franz-go program in tests/real_clients/franz; its producer is idempotent, franz-go's default."""
 
     def __init__(self, directory: Path) -> None:
         self.program = tools.franz_program(directory)

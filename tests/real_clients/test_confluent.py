@@ -17,11 +17,11 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from ops.bench.brokers import Broker
-from tests.clients import adapters
-from tests.clients.adapters import confluent_write
-from tests.clients.conftest import TopicMaker
-from tests.clients.samples import CREATE_TIME_MS, Record, by_partition, sample_records, stored_in
-from tests.clients.tools import eventually
+from tests.real_clients import adapters
+from tests.real_clients.adapters import confluent_write
+from tests.real_clients.conftest import TopicMaker
+from tests.real_clients.samples import CREATE_TIME_MS, Record, by_partition, sample_records, stored_in
+from tests.real_clients.tools import eventually
 
 TIMEOUT_S = 15.0
 

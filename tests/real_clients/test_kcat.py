@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 from ops.bench.brokers import HOST, Broker
-from tests.clients import adapters, tools
-from tests.clients.conftest import TopicMaker
+from tests.real_clients import adapters, tools
+from tests.real_clients.conftest import TopicMaker
 
 
 def kcat(broker: Broker, *arguments: str, stdin: bytes = b"") -> bytes:
