@@ -93,8 +93,8 @@ class Handler:
         self.turn = Turn(context.index, memory, context.counters, TopicTable(), rings)
         self.turn.fetch_bytes_max = context.config.fetch_max_bytes
         self.open: dict[Exchange, None] = {}
-        # Heavy requests that wait, oldest first; those that came as light and turned out not to be; and the one
-        # that is worked on.
+        # Heavy requests that wait, oldest first; those that came as light and turned out not to be; and the
+        # one that is worked on.
         self.heavy: deque[Request] = deque()
         self.long: deque[Exchange] = deque()
         self.working: Exchange | None = None

@@ -33,8 +33,8 @@ from mpbroker.records.validation import ValidatedBatch, validate
 
 FIRST_ZSTD_VERSION = 7
 FIRST_TOPIC_ID_VERSION = 13
-# What a request may unpack while others wait behind it: some ms of work. The size of its frame says little: a few
-# bytes can stand for megabytes.
+# What a request may unpack while others wait behind it: some ms of work. The size of its frame says little: a
+# few bytes can stand for megabytes.
 AT_ONCE_BYTES = 1 << 20
 # To compress takes so many times as long as to decompress, with the slowest codec and level.
 REBUILDING_COSTS = 16
