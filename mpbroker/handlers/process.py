@@ -72,6 +72,8 @@ RETRY_FULL_RING_MS = 2
 # How long a stopping handler waits for log process and coordinator to answer what it took.
 STOP_PATIENCE_MS = 5_000
 LEAVING_ROUND_MS = 5
+# How often some of the open files are looked at, and all of those that the turn reads.
+FILES_LOOK_MS = 100
 
 _CLIENT_ID_AT = 12
 _LENGTH = struct.Struct(">h")
@@ -98,6 +100,7 @@ class Handler:
         self.heavy: deque[Request] = deque()
         self.long: deque[Exchange] = deque()
         self.working: Exchange | None = None
+        self.next_files_look_ms = 0
         self.is_ready = False
         self.log_was_fenced = self.coordinator_was_fenced = False
         self._watch_words()
@@ -194,7 +197,14 @@ class Handler:
         now_ms = monotonic_ms()
         self.broker.fetches.expire(now_ms)
         self.broker.coordinator.expire(now_ms)
+        if now_ms >= self.next_files_look_ms:
+            self.forget_deleted_files(now_ms)
         self.flush()
+
+    def forget_deleted_files(self, now_ms: int) -> None:
+        self.next_files_look_ms = now_ms + FILES_LOOK_MS
+        if not self.broker.readers.forget_deleted():
+            self.broker.places.forget_deleted()
 
     def has_heavy(self) -> bool:
         return self.working is not None or bool(self.heavy or self.long)

@@ -125,6 +125,7 @@ cdef struct Turn:
     uint64_t answers_waiting    # found in the rings by this turn
     uint64_t clock_ns           # as now_ns, and later: when the last answer was written
     FileTable files
+    uint64_t next_files_look_ns
     Event *late                 # answers that came after their connection was closed
     uint32_t late_count
     Event *closed               # connections closed since Python looked; room for all there can be

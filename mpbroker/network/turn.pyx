@@ -16,6 +16,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 from cpython.buffer cimport PyBUF_WRITE
 from cpython.memoryview cimport PyMemoryView_FromMemory
+from posix.stat cimport fstat, struct_stat
 from posix.unistd cimport close, pread
 
 from mpbroker.ipc.connections cimport EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, Ledger
@@ -80,6 +81,7 @@ cdef enum:
     EXPECTED_MAX = 1 << 15          # what is set aside for the next frame before its size is known
     LOW_MEMORY_SHARE = 10           # memory is low when less than a tenth of it is left
     STALL_CHECK_NS = 100 * 1000 * 1000
+    FILES_LOOK_NS = 1000 * 1000 * 1000
     QUEUE_RETRY_MS = 2              # other processors may have room in the queue by then
     # mute.py, checked at import.
     NOT_MUTED = 0
