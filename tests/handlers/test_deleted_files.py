@@ -5,7 +5,6 @@ An operator whose disk is full deletes a topic and looks at `df`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +30,7 @@ def deleted_files(pid: int | str, below: Path) -> list[str]:
     found = []
     for descriptor in (Path("/proc") / str(pid) / "fd").iterdir():
         try:
-            target = os.readlink(descriptor)
+            target = str(descriptor.readlink())
         except FileNotFoundError:
             continue
         if target.startswith(str(below)) and target.endswith("(deleted)"):
@@ -54,7 +53,8 @@ def partition_of(number: int, log_dir: Path) -> Partition:
 def read(readers: Readers, partition: Partition) -> None:
     size = partition.high_watermark_position
     piece = readers.get("t", partition).fetch_slice(0, size, Bound(1, 0, size))
-    assert piece is not None and piece.length == size
+    assert piece is not None
+    assert piece.length == size
 
 
 def look_at_all(readers: Readers) -> None:

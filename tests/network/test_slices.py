@@ -154,8 +154,8 @@ def test_a_replaced_segment_sends_the_request_to_a_handler_again_and_then_closes
 
 def is_open(path: Path) -> bool:
     """Whether this process has the file open, whatever became of its name."""
-    links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
-    return any(str(path) in os.readlink(link) for link in links if link.is_symlink())
+    links = Path("/proc/self/fd").iterdir()
+    return any(str(path) in str(link.readlink()) for link in links if link.is_symlink())
 
 
 def step_until(rig: Rig, holds: Callable[[], bool]) -> bool:
