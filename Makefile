@@ -12,7 +12,7 @@ NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.p
 DATA ?= data
 LISTENERS ?= PLAINTEXT://127.0.0.1:9092
 
-.PHONY: help setup run test demo bench bench-kafka bench-connections chaos fuzz lint fmt clean
+.PHONY: help setup run test demo bench bench-kafka bench-network bench-spark chaos fuzz lint fmt clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,8 +43,13 @@ bench: setup ## requests a second, latencies and CPU of this broker
 bench-kafka: setup ## the same, beside Apache Kafka in the same run
 	$(BIN)/python -m ops.bench.run --kafka $(ARGS)
 
-bench-connections: setup ## what ten thousand idle connections cost
-	$(BIN)/python -m ops.bench.connections $(ARGS)
+bench-network: setup ## idle connections, heavy beside light requests, TLS; fails where a bound is missed
+	@failed=; for one in connections dispatch fairness tls; do \
+	  echo "== $$one"; $(BIN)/python -m ops.bench.$$one $(ARGS) || failed="$$failed $$one"; \
+	done; test -z "$$failed" || { echo "missed:$$failed"; exit 1; }
+
+bench-spark: setup ## the Spark source on 8 million records
+	$(BIN)/python -m ops.bench.spark $(ARGS)
 
 chaos: setup ## the long form of the fault tests
 	$(BIN)/python -m tests.chaos.run --full --pairs 2 $(ARGS)

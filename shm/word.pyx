@@ -5,17 +5,21 @@ from shm.atomics cimport fence_full, load_acquire, store_release
 
 
 cdef class Words:
-    """An array of u64 in shared memory. Each word has one writer; which one is the caller's rule."""
+    """An array of u64 in shared memory, for its writers or (read-only) for anybody. Each word has one writer;
+    which one is the caller's rule.
+    """
     cdef uint64_t *base
+    cdef bint readonly
     cdef readonly int count
     cdef object keep
 
-    def __init__(self, unsigned char[::1] block):
+    def __init__(self, const unsigned char[::1] block):
         if <size_t>&block[0] % 8:
             raise ValueError("words must be aligned to 8 bytes")
         self.keep = block
         self.base = <uint64_t *>&block[0]
         self.count = block.shape[0] // 8
+        self.readonly = memoryview(block).readonly
 
     def load(self, int index) -> int:
         if not 0 <= index < self.count:
@@ -25,6 +29,8 @@ cdef class Words:
     def store(self, int index, uint64_t value) -> None:
         if not 0 <= index < self.count:
             raise IndexError(f"word {index} of {self.count}")
+        if self.readonly:
+            raise TypeError("these words are mapped for reading only")
         store_release(self.base + index, value)
 
 

@@ -27,7 +27,7 @@ RANKS = {
     "mpbroker.config": 1,
     "mpbroker.ipc": 2,
     "mpbroker.protocol": 3,
-    "mpbroker.metrics": 4,
+    "mpbroker.metrics": 5,
     "mpbroker.records": 3,
     "mpbroker.security": 4,
     "mpbroker.quotas": 4,
@@ -46,7 +46,7 @@ NARROW = {
     "mpbroker.client": ("mpbroker.config", "mpbroker.protocol", "mpbroker.records", "mpbroker.security"),
     "mpbroker.config": (),
     "mpbroker.records": (),
-    "mpbroker.metrics": ("shm", "mpbroker.ipc", "mpbroker.protocol"),
+    "mpbroker.metrics": ("shm", "mpbroker.ipc", "mpbroker.log.names", "mpbroker.protocol"),
     "mpbroker.security": ("mpbroker.protocol", "mpbroker.config"),
     # Metadata that others hold is given to it: it reads no log and knows no network.
     "mpbroker.quotas": ("shm", "mpbroker.config", "mpbroker.ipc", "mpbroker.protocol"),

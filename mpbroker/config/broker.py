@@ -31,6 +31,11 @@ FLUSH_POLICIES = ("group", "os")
 LARGEST_REQUEST_BYTES = (1 << 30) - (1 << 16) - 128
 
 _NO_RETENTION = "this version keeps every segment: deletion by age or size is not built yet"
+_NO_PREALLOCATION = "segments grow as they are written"
+_NO_LOG_START_TIMER = (
+    "log start offsets are written with the recovery points: log.flush.offset.checkpoint.interval.ms"
+)
+_NO_ELECTION = "this broker is a single node, whose replica is never behind"
 _NO_COMPACTION = "compaction is not built yet: all records of compacted topics are kept"
 
 
@@ -104,10 +109,16 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
         Key(BOOLEAN, "Create topics that ask for more than one replica with one, instead of refusing them."),
     ] = False
     min_insync_replicas: Annotated[
-        int, Key(INT, "Replicas that must have a write before acks=all is answered.", at_least=1)
+        int,
+        Key(INT, "Replicas that must have a write before acks=all is answered: there is one.", at_least=1),
     ] = 1
     unclean_leader_election_enable: Annotated[
-        bool, Key(BOOLEAN, "Let a replica that is behind become leader; a single node never has one.")
+        bool,
+        Key(
+            BOOLEAN,
+            "Let a replica that is behind become leader; a single node never has one.",
+            pending=_NO_ELECTION,
+        ),
     ] = False
 
     # processes
@@ -298,7 +309,9 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
     log_index_size_max_bytes: Annotated[int, Key(INT, "Largest size of an offset index.", at_least=4)] = (
         10_485_760
     )
-    log_preallocate: Annotated[bool, Key(BOOLEAN, "Give new segments their full size at once.")] = False
+    log_preallocate: Annotated[
+        bool, Key(BOOLEAN, "Give new segments their full size at once.", pending=_NO_PREALLOCATION)
+    ] = False
     log_flush_policy: Annotated[
         str,
         Key(
@@ -322,7 +335,13 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
         int, Key(INT, "Time between two writes of the recovery point checkpoint.", at_least=0)
     ] = 60_000
     log_flush_start_offset_checkpoint_interval_ms: Annotated[
-        int, Key(INT, "Time between two writes of the log start offset checkpoint.", at_least=0)
+        int,
+        Key(
+            INT,
+            "Time between two writes of the log start offset checkpoint.",
+            at_least=0,
+            pending=_NO_LOG_START_TIMER,
+        ),
     ] = 60_000
 
     # retention and compaction

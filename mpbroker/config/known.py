@@ -1,8 +1,9 @@
 """Keys that Kafka 4.3 (or an older one) has and this broker has not: refused or warned about, never ignored.
 
 Refused is what would change who may do what, or a limit that an operator relies on: running without it would
-look like success. Everything else is warned about. `kafka_keys.json` has each such key with Kafka's default;
-a refused key that only repeats that default is harmless and warned about.
+look like success. Everything else is warned about. `kafka_keys.json` has all of Kafka's keys, those that are
+supported here too, with Kafka's defaults; a refused key that only repeats its default is harmless and warned
+about.
 """
 
 import difflib
@@ -31,7 +32,6 @@ REFUSED: dict[str, str] = {
     "allow.everyone.if.no.acl.found": _SECURITY,
     "principal.builder.class": _PLUGINS,
     "delegation.token.": "delegation tokens are not built",
-    "password.encoder.": _NOT_OURS,
     "client.quota.callback.class": _PLUGINS,
     "create.topic.policy.class.name": _PLUGINS,
     "alter.config.policy.class.name": _PLUGINS,
@@ -54,8 +54,8 @@ HARMLESS: dict[str, str] = {
     "ssl.trustmanager.algorithm": _PROVIDERS,
     "ssl.secure.random.implementation": _PROVIDERS,
     "ssl.endpoint.identification.algorithm": "it is about connections that a broker makes",
-    "sasl.mechanism.inter.broker.protocol": "this broker is a single node without replicas",
-    "security.inter.broker.protocol": "this broker is a single node without replicas",
+    "sasl.mechanism.inter.broker.protocol": _SINGLE_NODE,
+    "security.inter.broker.protocol": _SINGLE_NODE,
 }
 WARNED: dict[str, str] = {
     "group.share.": "share groups are not built yet",
@@ -80,12 +80,12 @@ _NO_EFFECT = "this broker has no such setting"
 
 def is_known(key: str) -> bool:
     """Kafka has such a setting, this broker has not."""
-    return key in _kafka_defaults() or re.match(r"listener\.name\.[^.]+\.", key) is not None
+    return key in kafka_defaults() or re.match(r"listener\.name\.[^.]+\.", key) is not None
 
 
 def refusal(key: str, value: str) -> str | None:
     """Why this value must not be ignored; None when a warning is enough."""
-    if key in HARMLESS or value == (_kafka_defaults().get(key) or ""):
+    if key in HARMLESS or value == (kafka_defaults().get(key) or ""):
         return None
     return _reason(REFUSED, key)
 
@@ -98,7 +98,7 @@ def no_effect(key: str) -> str:
 def nearest(key: str) -> str | None:
     """The supported (else the known) key that a misspelt one was probably meant to be."""
     supported = [*BROKER_KEYS, *ALIASES]
-    for candidates in (supported, list(_kafka_defaults())):
+    for candidates in (supported, list(kafka_defaults())):
         if found := difflib.get_close_matches(key.lower().replace("_", "."), candidates, n=1, cutoff=0.75):
             return found[0]
     return None
@@ -109,6 +109,7 @@ def _reason(table: dict[str, str], key: str) -> str | None:
 
 
 @cache
-def _kafka_defaults() -> dict[str, str | None]:
+def kafka_defaults() -> dict[str, str | None]:
+    """Every key of Kafka, with its default."""
     text = (Path(__file__).parent / "kafka_keys.json").read_text()
     return cast(dict[str, str | None], json.loads(text))

@@ -336,6 +336,12 @@ def _contradictions(config: BrokerConfig) -> list[Problem]:
             f"default.replication.factor={config.default_replication_factor} needs more than this "
             "single node; set it to 1, or mpbroker.replication.factor.clamp=true to get one replica instead",
         )
+    if config.min_insync_replicas > 1 and not config.mpbroker_replication_factor_clamp:
+        wrong(
+            "min.insync.replicas",
+            f"min.insync.replicas={config.min_insync_replicas} needs more than this single node; set it to "
+            "1, or mpbroker.replication.factor.clamp=true to be content with one replica",
+        )
     delay_ms, idle_ms = config.connection_failed_authentication_delay_ms, config.connections_max_idle_ms
     if 0 <= idle_ms <= delay_ms:
         wrong(

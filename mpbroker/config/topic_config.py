@@ -109,7 +109,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Key(
             LONG,
-            "Records after which the log is synced; under log.flush.policy=group every record is.",
+            "Records after which the log is synced; log.flush.policy=group syncs every record, os none.",
             at_least=1,
             synonyms=("log.flush.interval.messages",),
         ),
@@ -118,7 +118,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Key(
             LONG,
-            "Time after which the log is synced; under log.flush.policy=group it is synced at once.",
+            "Time after which the log is synced; log.flush.policy=group syncs at once, os not at all.",
             at_least=0,
             synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
         ),
@@ -225,7 +225,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Key(
             INT,
-            "Replicas that must have a write before acks=all is answered.",
+            "Replicas that must have a write before acks=all is answered: there is one.",
             at_least=1,
             synonyms=("min.insync.replicas",),
         ),
@@ -340,6 +340,18 @@ def validate(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> Topic
             f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "
             f"max.compaction.lag.ms ({config.max_compaction_lag_ms})"
         )
+    if config.min_insync_replicas > 1 and not broker.mpbroker_replication_factor_clamp:
+        raise TopicConfigError(
+            f"Invalid value {config.min_insync_replicas} for configuration min.insync.replicas: this broker "
+            "is a single node with one replica of each partition"
+        )
+    if broker.log_flush_policy == "os":
+        for name in ("flush.messages", "flush.ms"):
+            if (value := getattr(config, field_name(name))) != LONG_MAX:
+                raise TopicConfigError(
+                    f"Invalid value {value} for configuration {name}: the broker runs with "
+                    "log.flush.policy=os and leaves syncing to the system"
+                )
     if config.remote_storage_enable:
         raise TopicConfigError(
             "Tiered Storage functionality is disabled in the broker. "

@@ -18,13 +18,13 @@ from enum import Enum
 from functools import partial
 
 from mpbroker.coordinator.announcer import Announcer
-from mpbroker.coordinator.credentials import CredentialAnnouncer
 from mpbroker.coordinator.groups.group import Waiter
 from mpbroker.coordinator.groups.journal import PartitionBatch
 from mpbroker.coordinator.groups.service import GroupService
 from mpbroker.coordinator.log_link import LogLink, NewBatch
 from mpbroker.coordinator.mailbox import Lender, Peer
 from mpbroker.coordinator.metadata_records import build_metadata_batch, encode_record
+from mpbroker.coordinator.news import credential_news, limit_news, limited
 from mpbroker.coordinator.replay import cluster_id, replay
 from mpbroker.coordinator.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic
 from mpbroker.ipc.bulletin import BulletinPublisher
@@ -42,7 +42,7 @@ from mpbroker.ipc.metadata import METADATA_SLOT, PartitionImage
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, FatalError, Fence, ProcessContext
 from mpbroker.ipc.slots import Batch, SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
-from mpbroker.ipc.topology import COORDINATOR, HANDLERS, LOG, PROCESSORS, is_handler, name_of
+from mpbroker.ipc.topology import ACCEPTORS, COORDINATOR, HANDLERS, LOG, PROCESSORS, is_handler, name_of
 from mpbroker.log.names import METADATA_TOPIC_ID
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.quotas.mutations import Mutations
@@ -136,15 +136,13 @@ class Coordinator:
         # Slot 0 is the metadata log's own.
         burst_s = config.controller_quota_window_num * config.controller_quota_window_size_seconds
         self._decider = Decider(config, self._table.slots - 1, new_id, Mutations(burst_s, monotonic_ms))
-        publisher = BulletinPublisher(
-            memory.private.block("bulletin"), memory.words("bulletin_acks"), self._live_handlers
+        self._announcer = Announcer(
+            self._publisher("bulletin", "bulletin_acks", HANDLERS),
+            cluster_id(config.log_dirs),
+            config.node_id,
         )
-        self._announcer = Announcer(publisher, cluster_id(config.log_dirs), config.node_id)
-        self._credentials = CredentialAnnouncer(
-            BulletinPublisher(
-                memory.private.block("credentials"), memory.words("credential_acks"), self._live_processors
-            )
-        )
+        self._credentials = credential_news(self._publisher("credentials", "credential_acks", PROCESSORS))
+        self._limits = limit_news(self._publisher("limits", "limit_acks", ACCEPTORS))
         self._state = MetadataState()
         self._slot: Partition | None = None
         self._calls: deque[tuple[Caller, Message]] = deque()
@@ -191,7 +189,7 @@ class Coordinator:
 
     @property
     def sleep_ms(self) -> int:
-        news = self._announcer.has_news or self._credentials.has_news
+        news = self._announcer.has_news or self._credentials.has_news or self._limits.has_news
         blocked_base = self.phase is Phase.SERVING and news
         most_ms = POLL_MS if blocked_base or self.phase is Phase.READING else MAX_SLEEP_MS
         return self._groups.sleep_ms(most_ms)
@@ -204,14 +202,15 @@ class Coordinator:
 
     # --- handlers
 
-    def _live_handlers(self) -> list[int]:
-        return [index for index in HANDLERS if self._context.is_alive(index)]
+    def _live(self, roles: tuple[int, ...]) -> list[int]:
+        return [index for index in roles if self._context.is_alive(index)]
 
-    def _live_processors(self) -> list[int]:
-        return [index for index in PROCESSORS if self._context.is_alive(index)]
+    def _publisher(self, block: str, acks: str, readers: tuple[int, ...]) -> BulletinPublisher:
+        memory = self._context.memory
+        return BulletinPublisher(memory.private.block(block), memory.words(acks), lambda: self._live(readers))
 
     def _bound_handlers(self) -> list[Peer]:
-        return [self._peer(index) for index in self._live_handlers() if index not in self._fenced]
+        return [self._peer(index) for index in self._live(HANDLERS) if index not in self._fenced]
 
     def _peer(self, index: int) -> Peer:
         if index not in self._handlers:
@@ -307,6 +306,7 @@ class Coordinator:
         self._resolve_round(state)
         self._remove_leftovers(removed)
         self._credentials.replaced()
+        self._limits.replaced()
         self._to_open = set(state.topics)
         for topic in state.topics.values():
             self._log.open(topic)
@@ -344,9 +344,12 @@ class Coordinator:
             self._failed.clear()
         if self._round is None and self._calls:
             self._start_round()
-        self._credentials.publish(self._state.credentials)
+        self._credentials.publish(self._state)
+        if self._limits.publish(self._state):
+            for index in self._live(ACCEPTORS):
+                self._context.ring(index)
         if self._announcer.publish(self._state):
-            for index in self._live_handlers():
+            for index in self._live(HANDLERS):
                 self._context.ring(index)
             self._settle_announced()
             self._context.counters.set(Counter.COUNT_TOPICS, len(self._state.topics))
@@ -423,6 +426,10 @@ class Coordinator:
                 missing.add(token)
                 self._announcer.quotas_changed(decision.quotas)
                 self._announcer.then(partial(self._settle, {token}))
+                if addresses := limited(decision.quotas):
+                    limit = ("limited", token[1])
+                    missing.add(limit)
+                    self._limits.changed(addresses, partial(self._settle, {limit}))
             if decision.credentials:
                 token = ("known", caller.handler.to_bytes(2) + caller.request.to_bytes(4))
                 missing.add(token)

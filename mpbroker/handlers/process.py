@@ -245,7 +245,6 @@ class Handler:
         if news:
             self.broker.metadata.apply(news)
             self.broker.throttling.refresh()
-            self.context.counters.set(Counter.COUNT_TOPICS, len(self.broker.metadata.by_id))
             # A topic that is gone, or has come: whoever waits for it has to look.
             self.broker.fetches.look_at_all()
         if not self.is_ready and self.broker.metadata.version >= 0:

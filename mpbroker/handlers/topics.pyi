@@ -1,7 +1,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-class Policy(Protocol):
+class _Policy(Protocol):
     @property
     def name(self) -> str: ...
     @property
@@ -27,7 +27,7 @@ class TopicTable:
     def clear(self) -> None: ...
     def update(
         self,
-        changed: Iterable[tuple[Policy, Mapping[int, tuple[int, int]]]] = ...,
+        changed: Iterable[tuple[_Policy, Mapping[int, tuple[int, int]]]] = ...,
         removed: Iterable[bytes] = ...,
     ) -> None: ...
     def place(self, topic_id: bytes, partition: int) -> tuple[int, int] | None: ...

@@ -4,10 +4,8 @@ What is counted per API, per topic and per client is in `meters.pxd`. A successo
 """
 
 cpdef enum Counter:
-    COUNT_CONNECTIONS = 0            # open now (processor)
     COUNT_CONNECTIONS_CREATED = 1
     COUNT_CONNECTIONS_CLOSED = 2
-    COUNT_CONNECTIONS_REFUSED = 3
     COUNT_BYTES_IN = 4
     COUNT_BYTES_OUT = 5
     COUNT_REQUESTS = 6               # whole frames received (processor), requests taken (handler)
@@ -56,9 +54,7 @@ cpdef enum Counter:
     COUNT_THROTTLED_REQUEST = 49
     COUNT_THROTTLED_MUTATION = 50
     COUNT_EXEMPT_REQUEST_NS = 51     # handler time that no quota limits
-    COUNT_REQUEST_BYTES_MAX = 52
     COUNT_FETCHES_FAST = 53          # fetches that took the native turn
-    COUNT_ACCEPTOR_BLOCKED_NS = 64   # and on: by listener number (acceptor)
     COUNTERS = 96
 
 cpdef enum Histogram:

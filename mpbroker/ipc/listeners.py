@@ -34,6 +34,7 @@ class ListenerCount(IntEnum):
     ACCEPT_ERRORS = 9
     RATE_MILLI = 10  # connections a second * 1000, over the quota window
     BROKER_RATE_MILLI = 11  # of all listeners of the same acceptor
+    CONTROL_PLANE = 12  # 1: a listener of the control plane
 
 
 class ListenerState(IntEnum):
@@ -42,15 +43,28 @@ class ListenerState(IntEnum):
     REMOVED = 2
 
 
-COUNTS_BYTES = 128
-assert 8 * len(ListenerCount) <= COUNTS_BYTES
+# The counts, and behind them the listener's name, zeros after it.
+NAME_AT = 128
+COUNTS_BYTES = 256
+assert 8 * len(ListenerCount) <= NAME_AT
 
 
 class ListenerCounts:
-    """One listener's counts. A successor of its acceptor goes on with the numbers."""
+    """One listener's counts and name. A successor of its acceptor goes on with the numbers."""
 
     def __init__(self, block: memoryview) -> None:
         self._words = Words(block)
+        self._name = block[NAME_AT:COUNTS_BYTES]
+
+    def introduce(self, name: str, *, control_plane: bool) -> None:
+        """Before its state says that it accepts. A successor writes what is there already."""
+        text = name.encode()[: COUNTS_BYTES - NAME_AT]
+        self._name[: len(text)] = text
+        self.set(ListenerCount.CONTROL_PLANE, int(control_plane))
+
+    @property
+    def name(self) -> str:
+        return bytes(self._name).rstrip(b"\0").decode("utf-8", "replace")
 
     def get(self, count: ListenerCount) -> int:
         return self._words.load(count)

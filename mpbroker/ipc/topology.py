@@ -175,12 +175,14 @@ class SharedMemory:
     word: whether requests are logged; written by the supervisor), `states` (written by the
     process), `fatal` (the broker's exit status, written by the process that cannot go on), `bulletin`
     (metadata), `bulletin_acks` (a word per reader), `credentials` and `credential_acks` (the same for
-    SCRAM credentials, which processors read), `sessions` (per processor number an entry for each of
+    SCRAM credentials, which processors read), `limits` and `limit_acks` (the same for rates of addresses,
+    which acceptors read), `sessions` (per processor number an entry for each of
     its channels, written by it) and `quotas` (what clients have used, per handler: see shm.rates).
     """
 
     BULLETIN_BYTES = 256 << 20
     CREDENTIALS_BYTES = 64 << 20
+    LIMITS_BYTES = 64 << 20
 
     def __init__(self, public_path: Path, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -213,8 +215,10 @@ class SharedMemory:
                 Block("fatal", words),
                 Block("bulletin_acks", words),
                 Block("credential_acks", words),
+                Block("limit_acks", words),
                 Block("bulletin", self.BULLETIN_BYTES, 4096),
                 Block("credentials", self.CREDENTIALS_BYTES, 4096),
+                Block("limits", self.LIMITS_BYTES, 4096),
                 Block("sessions", len(PROCESSORS) * SESSIONS_BYTES, 4096),
                 Block("connections", len(PROCESSORS) * LEDGER_BYTES, 4096),
                 Block("listeners", LISTENERS_BYTES, 4096),

@@ -14,6 +14,7 @@ from collections.abc import Generator
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import MAX_SLEEP_MS, Fence, ProcessContext
 from mpbroker.ipc.slots import Call, SlotKind, kind_of, pack_call, unpack_call, unpack_return
 from mpbroker.ipc.topology import COORDINATOR, LOG, PROCESSES, is_handler, is_processor
@@ -79,6 +80,7 @@ class LogProcess:
         for role in self._parties():
             self._bind(role)
         self.manager.open_metadata()
+        self._count_partitions()
         self.say("running")
         self.context.ready()
 
@@ -167,7 +169,6 @@ class LogProcess:
             self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
             self.manager.checkpoint_high_watermarks()
             self.manager.delete_due(now)
-            self.context.counters.set(Counter.COUNT_PARTITIONS, len(self.manager.logs))
         if now >= self._next_points:
             self._next_points = now + self.context.config.log_flush_offset_checkpoint_interval_ms / 1000
             self.manager.checkpoint_recovery_points()
@@ -234,7 +235,13 @@ class LogProcess:
             return calls.Acknowledged()
         return calls.Failed(UNKNOWN_SERVER_ERROR, f"the log process does not serve {type(message).__name__}")
 
+    def _count_partitions(self) -> None:
+        """The coordinator's own log is none of Kafka's ReplicaManager."""
+        ours = METADATA_SLOT in self.manager.logs
+        self.context.counters.set(Counter.COUNT_PARTITIONS, len(self.manager.logs) - ours)
+
     def _send_answer(self, call: Call, data: bytes) -> None:
+        self._count_partitions()
         try:
             block = self.arena.allocate(len(data))
         except ArenaFull as error:

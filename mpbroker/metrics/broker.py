@@ -11,12 +11,12 @@ from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.meters import TopicMeter
 from mpbroker.ipc.topology import (
     CONTROL_HANDLER,
+    COORDINATOR,
     HANDLERS,
     LOG,
     PROCESSES,
     PROCESSORS,
     SUPERVISOR,
-    is_processor,
     name_of,
 )
 from mpbroker.metrics.families import Bean, View, family, value
@@ -137,9 +137,10 @@ THROTTLED = {
 
 
 @family(
-    f"kafka.server:type=<{'|'.join(THROTTLED)}> queue-size",
+    f"kafka.server:type=<{'|'.join(THROTTLED)}>",
     "gauge",
     "Channels that a quota keeps muted now.",
+    ("queue-size",),
 )
 def throttled(view: View) -> Iterator[Bean]:
     for kind, counter in THROTTLED.items():
@@ -168,6 +169,19 @@ def partitions(view: View) -> Iterator[Bean]:
         yield value(f"kafka.server:type=ReplicaManager,name={name}", count)
 
 
+@family(
+    "kafka.controller:type=KafkaController,name=<GlobalTopicCount|GlobalPartitionCount>",
+    "gauge",
+    "Topics and partitions that the coordinator knows.",
+)
+def all_metadata(view: View) -> Iterator[Bean]:
+    for name, counter in (
+        ("GlobalTopicCount", Counter.COUNT_TOPICS),
+        ("GlobalPartitionCount", Counter.COUNT_PARTITIONS),
+    ):
+        yield value(f"kafka.controller:type=KafkaController,name={name}", view.now.get(COORDINATOR, counter))
+
+
 # What a process of ours counts, by the name in its bean.
 PER_PROCESS = {
     "turns-total": Counter.COUNT_WAKEUPS,
@@ -182,35 +196,72 @@ PER_PROCESS = {
 
 
 @family(
-    OURS + "Process,name=<role> <attribute>",
+    OURS + "Process,name=<role>",
     "total, gauge",
-    f"{', '.join(PER_PROCESS)} and heartbeat-age-ms of each process.",
+    "Of each process. Heartbeats are told at every turn, at least three times a second.",
+    (*PER_PROCESS, "heartbeat-age-ms"),
 )
 def processes(view: View) -> Iterator[Bean]:
     for process in view.now.serving(range(PROCESSES)):
         found: dict[str, float] = {
             name: view.now.get(process, counter) for name, counter in PER_PROCESS.items()
         }
-        if is_processor(process):
-            found["connections"] = view.now.get(process, Counter.COUNT_CONNECTIONS_CREATED) - view.now.get(
-                process, Counter.COUNT_CONNECTIONS_CLOSED
-            )
+        # A beat can come between its reading and the look at the clock, and the other way round.
+        found["heartbeat-age-ms"] = max(view.now.now_ns - view.now.heartbeats_ns[process], 0) / 1e6
         yield Bean(f"{OURS}Process,name={name_of(process)}", found)
 
 
 @family(
-    OURS + "Log <attribute>",
-    "total, histogram",
-    "batches, duplicates, commit rounds, segments rolled; batches of a round, time of its appends (ms).",
+    OURS + "RequestsPerTurn,name=<role>",
+    "histogram (requests)",
+    "How many a handler took in one turn, and jobs that the log process did in one round.",
 )
+def turns(view: View) -> Iterator[Bean]:
+    for process in view.now.serving((LOG, *HANDLERS)):
+        taken = view.now.distributions[process][Histogram.REQUESTS_PER_TURN]
+        yield Bean(f"{OURS}RequestsPerTurn,name={name_of(process)}", taken.attributes(1))
+
+
+SERVED = {
+    "produce-native-total": Counter.COUNT_PRODUCE_FAST,
+    "produce-python-total": Counter.COUNT_PRODUCE_SLOW,
+    "fetch-total": Counter.COUNT_FETCHES,
+    "fetch-native-total": Counter.COUNT_FETCHES_FAST,
+    "fetch-parked-total": Counter.COUNT_FETCHES_PARKED,
+}
+
+
+@family(
+    OURS + "Handlers",
+    "total",
+    "How handlers served produce and fetch requests: in native code, in Python; and fetches that waited.",
+    SERVED,
+)
+def served(view: View) -> Iterator[Bean]:
+    yield Bean(f"{OURS}Handlers", {name: view.total(counter, HANDLERS) for name, counter in SERVED.items()})
+
+
+LOG_TOTALS = {
+    "batches-total": Counter.COUNT_BATCHES_APPENDED,
+    "records-total": Counter.COUNT_RECORDS_APPENDED,
+    "bytes-total": Counter.COUNT_BYTES_APPENDED,
+    "duplicates-total": Counter.COUNT_DUPLICATES,
+    "commit-rounds-total": Counter.COUNT_COMMIT_ROUNDS,
+    "segments-rolled-total": Counter.COUNT_SEGMENTS_ROLLED,
+}
+
+
+@family(OURS + "Log", "total", "What the log process has done.", LOG_TOTALS)
 def log_process(view: View) -> Iterator[Bean]:
-    totals = {
-        "batches-total": Counter.COUNT_BATCHES_APPENDED,
-        "duplicates-total": Counter.COUNT_DUPLICATES,
-        "commit-rounds-total": Counter.COUNT_COMMIT_ROUNDS,
-        "segments-rolled-total": Counter.COUNT_SEGMENTS_ROLLED,
-    }
-    yield Bean(f"{OURS}Log", {name: view.now.get(LOG, counter) for name, counter in totals.items()})
+    yield Bean(f"{OURS}Log", {name: view.now.get(LOG, counter) for name, counter in LOG_TOTALS.items()})
+
+
+@family(
+    OURS + "Log,name=<BatchesPerRound|AppendTimeMs>",
+    "histogram (batches, ms)",
+    "Of the log process's rounds: batches that were written together, and the time that it took.",
+)
+def rounds(view: View) -> Iterator[Bean]:
     batches = view.now.distributions[LOG][Histogram.BATCHES_PER_ROUND]
     yield Bean(f"{OURS}Log,name=BatchesPerRound", batches.attributes(1))
     appends = view.now.distributions[LOG][Histogram.TIME_APPEND_NS]
@@ -218,10 +269,10 @@ def log_process(view: View) -> Iterator[Bean]:
 
 
 @family(
-    OURS + "Broker <attribute>",
+    OURS + "Broker",
     "gauge, total",
-    "uptime-s; restarts-total, children replaced; lost-pages-total, pages of counters for which the tmpfs "
-    "had no room.",
+    "Restarts are of children; lost are pages of counters for which the tmpfs had no room.",
+    ("uptime-s", "restarts-total", "lost-pages-total"),
 )
 def whole(view: View) -> Iterator[Bean]:
     found = {

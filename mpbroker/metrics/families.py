@@ -1,12 +1,13 @@
 """What a metric is made of: beans with attributes, grouped into families that are registered once.
 
 A family is one row of docs/METRICS.md and a function from what was read to its beans. Names are Kafka's
-ObjectNames. Rates need two looks: `View` has the earlier one if there was one.
+ObjectNames. Rates need two looks: `View` has the earlier one if there was one. A test holds that a family
+yields the attributes that its row names, all of them and no others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -46,6 +47,13 @@ class View:
     def meter(self, name: str, counter: int, processes: Sequence[int]) -> Bean:
         return Bean(name, self.rates(self.total(counter, processes), self.earlier(counter, processes)))
 
+    @staticmethod
+    def average(total: float, count: int, earlier: tuple[float, int] | None) -> float:
+        """Of what came between the looks; of everything, if nothing did or nobody looked before."""
+        if earlier is not None and count > earlier[1]:
+            total, count = total - earlier[0], count - earlier[1]
+        return total / count if count else 0.0
+
     def share(self, counter: int, process: int) -> float:
         """Which part of its time, between the looks or else since its start, a process counted as that."""
         spent, passed_ns = self.now.get(process, counter), 0
@@ -67,17 +75,31 @@ class Family:
     pattern: str
     kind: str
     meaning: str
+    attributes: tuple[str, ...]
     make: Make
+
+    @property
+    def named(self) -> str:
+        """Its attributes, as the page tells them; of Kafka's kinds of metrics they go without saying."""
+        pairs = {name.removesuffix("-total") for name in self.attributes if name.endswith("-total")}
+        shown: dict[str, None] = {}
+        for name in self.attributes:
+            what = name.removesuffix("-total").removesuffix("-rate")
+            paired = what in pairs and f"{what}-rate" in self.attributes
+            shown[f"{what}-<total|rate>" if paired else name] = None
+        return ", ".join(f"`{name}`" for name in shown)
 
 
 _families: list[Family] = []
 
 
-def family(pattern: str, kind: str, meaning: str) -> Callable[[Make], Make]:
-    """Registers the function that makes the beans of a family."""
+def family(pattern: str, kind: str, meaning: str, attributes: Iterable[str] = ()) -> Callable[[Make], Make]:
+    """Registers the function that makes the beans of a family. `attributes`: those that are not Kafka's for
+    the kind: Count and rates of a meter, Count to 999thPercentile of a histogram, Value of a gauge.
+    """
 
     def register(make: Make) -> Make:
-        _families.append(Family(pattern, kind, meaning, make))
+        _families.append(Family(pattern, kind, meaning, tuple(attributes), make))
         return make
 
     return register

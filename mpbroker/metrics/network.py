@@ -57,9 +57,10 @@ def memory_pool(view: View) -> Iterator[Bean]:
 
 
 @family(
-    SELECTOR + " MemoryPool<AvgDepletedPercent|DepletedTimeTotal>",
+    SELECTOR,
     "gauge, total (ms)",
     "How long memory for requests was being refused.",
+    ("MemoryPoolAvgDepletedPercent", "MemoryPoolDepletedTimeTotal"),
 )
 def memory_depleted(view: View) -> Iterator[Bean]:
     serving = view.now.serving(PROCESSORS)
@@ -114,10 +115,11 @@ PAIRS = {
 
 
 @family(
-    SELECTOR + ",networkProcessor=<id> <what>-<total|rate>",
+    SELECTOR + ",networkProcessor=<id>",
     "total, rate",
-    f"{', '.join(PAIRS)}. From a client's view, as in Kafka: `request` counts responses sent, `response` "
-    "requests received; network-io counts system calls.",
+    "From a client's view, as in Kafka: `request` counts responses sent, `response` requests received; "
+    "network-io counts system calls.",
+    [f"{what}-{kind}" for what in PAIRS for kind in ("total", "rate")],
 )
 def selector_pairs(view: View) -> Iterator[Bean]:
     for process in view.now.serving(PROCESSORS):
@@ -131,13 +133,32 @@ def selector_pairs(view: View) -> Iterator[Bean]:
         yield Bean(selector(process), found)
 
 
+GAUGES = (
+    "connection-count",
+    "request-size-avg",
+    "request-size-max",
+    "io-wait-ratio",
+    "io-wait-time-ns-total",
+    "io-wait-time-ns-avg",
+    "io-waittime-total",
+    "io-ratio",
+    "io-time-ns-total",
+    "io-time-ns-avg",
+    "iotime-total",
+    "reauthentication-latency-avg",
+    "reauthentication-latency-max",
+    "successful-authentication-no-reauth-total",
+    "expired-connections-killed-count",
+)
+
+
 @family(
-    SELECTOR + ",networkProcessor=<id> <attribute>",
+    SELECTOR + ",networkProcessor=<id>",
     "gauge, total",
-    "connection-count; request-size-avg and -max (bytes of responses, with their size field); io-wait-ratio, "
-    "io-wait-time-ns-total and -avg (asleep), io-ratio, io-time-ns-total and -avg (at work); "
-    "reauthentication-latency-avg and -max (ms); successful-authentication-no-reauth-total; "
-    "expired-connections-killed-count.",
+    "Sizes are of responses, with their size field; io-wait is time asleep, io the rest (io-waittime and "
+    "iotime are Kafka's older names); latencies are in ms; killed are connections whose authentication had "
+    "expired.",
+    GAUGES,
 )
 def selector_gauges(view: View) -> Iterator[Bean]:
     for process in view.now.serving(PROCESSORS):
@@ -154,8 +175,10 @@ def selector_gauges(view: View) -> Iterator[Bean]:
             "io-wait-ratio": ratio,
             "io-wait-time-ns-total": waited_ns,
             "io-wait-time-ns-avg": waited_ns / selects,
+            "io-waittime-total": waited_ns,
             "io-ratio": 1 - ratio,
             "io-time-ns-total": worked_ns,
+            "iotime-total": worked_ns,
             "io-time-ns-avg": worked_ns / selects,
             "reauthentication-latency-avg": again.total / max(again.count, 1) / 1e6,
             "reauthentication-latency-max": again.largest / 1e6,
@@ -166,10 +189,11 @@ def selector_gauges(view: View) -> Iterator[Bean]:
 
 
 @family(
-    SELECTOR + ",networkProcessor=<id>,clientSoftwareName=<name>,clientSoftwareVersion=<version> connections",
+    SELECTOR + ",networkProcessor=<id>,clientSoftwareName=<name>,clientSoftwareVersion=<version>",
     "gauge",
     "Open connections by the software that ApiVersions named; `unknown` before and without. At most 128 "
     "kinds for each processor (Kafka: 100).",
+    ("connections",),
 )
 def software(view: View) -> Iterator[Bean]:
     for process in view.now.serving(PROCESSORS):

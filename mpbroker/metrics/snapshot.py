@@ -15,8 +15,10 @@ from pathlib import Path
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter, Histogram
+from mpbroker.ipc.listeners import MAX_LISTENERS, ListenerCount, ListenerState
 from mpbroker.ipc.meters import TopicMeter
-from shm.counters import bucket_bounds
+from mpbroker.log.names import METADATA_TOPIC
+from shm.counters import BUCKETS, bucket_bounds
 from shm.region import Region
 
 NS = 1_000_000_000
@@ -73,7 +75,7 @@ class Distribution:
         return _middle(used[-1][0])
 
 
-NOTHING = Distribution([0] * 252, 0, 0)
+NOTHING = Distribution([0] * BUCKETS, 0, 0)
 
 
 def _middle(bucket: int) -> float:
@@ -105,6 +107,14 @@ class ApiCounts:
         self.histograms = [added([a, b]) for a, b in pairs] or histograms
 
 
+@dataclass(frozen=True)
+class ListenerSeen:
+    """`counts`: the words of ListenerCount."""
+
+    name: str
+    counts: list[int]
+
+
 @dataclass
 class Snapshot:
     """`uptime_s`: since the broker began, or until it died."""
@@ -120,6 +130,8 @@ class Snapshot:
     all_topics: list[int]
     clients: dict[int, list[tuple[str, str, int, int]]]
     lost: int
+    heartbeats_ns: dict[int, int]
+    listeners: dict[int, ListenerSeen]  # by number
 
     def get(self, process: int, counter: int) -> int:
         return self.counters[process][counter]
@@ -136,7 +148,7 @@ def attach(runtime_file: Path) -> Region:
 
 def take(public: Region) -> Snapshot:
     """What the region says now."""
-    counters, distributions, beats = {}, {}, [0]
+    counters, distributions, beats = {}, {}, {}
     for process in range(topology.PROCESSES):
         page = topology.counter_page(public, process)
         counters[process] = [page.get(i) for i in range(Counter.COUNTERS)]
@@ -144,9 +156,9 @@ def take(public: Region) -> Snapshot:
             Distribution(page.histogram(i), page.histogram_sum(i), page.histogram_max(i))
             for i in range(Histogram.HISTOGRAMS)
         ]
-        beats.append(page.heartbeat_ns)
+        beats[process] = page.heartbeat_ns
     alive = public.owner_is_alive()
-    now_ns = time.monotonic_ns() if alive else max(beats)
+    now_ns = time.monotonic_ns() if alive else max(beats.values())
     since_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME) - (time.monotonic_ns() - now_ns) / NS
     found = Snapshot(
         now_ns=now_ns,
@@ -160,13 +172,21 @@ def take(public: Region) -> Snapshot:
         all_topics=[0] * TopicMeter.TOPIC_METERS,
         clients={},
         lost=0,
+        heartbeats_ns=beats,
+        listeners=_take_listeners(public),
     )
     _take_meters(public, found)
     return found
 
 
-# The coordinator's log is no topic of clients: Kafka counts it nowhere.
-METADATA_TOPIC = "__cluster_metadata"
+def _take_listeners(public: Region) -> dict[int, ListenerSeen]:
+    """Those that are served."""
+    found = {}
+    for number in range(MAX_LISTENERS):
+        counts = topology.listener_counts(public, number)
+        if counts.get(ListenerCount.STATE) == ListenerState.ACCEPTING:
+            found[number] = ListenerSeen(counts.name, [counts.get(count) for count in ListenerCount])
+    return found
 
 
 def _take_meters(public: Region, into: Snapshot) -> None:
@@ -183,7 +203,7 @@ def _take_meters(public: Region, into: Snapshot) -> None:
         for place, cell in reader.topics(process).items():
             name = names.get(place)
             if name == METADATA_TOPIC:
-                continue
+                continue  # no topic of clients: Kafka counts it nowhere
             into.all_topics = [a + b for a, b in zip(into.all_topics, cell, strict=True)]
             if name is not None:
                 before = into.topics.get(name, [0] * TopicMeter.TOPIC_METERS)

@@ -23,6 +23,7 @@ from mpbroker.ipc.connections import OUTSTANDING_MAX
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.network import handover
+from mpbroker.network.address_rates import AddressRates
 from mpbroker.network.connection_counts import ConnectionCounts
 from mpbroker.network.connection_limits import limits_of, quotas_of
 from mpbroker.network.connection_quotas import Admission
@@ -43,7 +44,7 @@ class _Held:
 
     connection: socket.socket
     address: bytes
-    since_ns: int
+    since_ns: int  # what it waited before is counted
     ready_at_ms: float
     counted: bool = False
 
@@ -85,6 +86,7 @@ class Acceptor:
         self.ledgers = {role: context.memory.connections(role) for role in topology.PROCESSORS}
         self.quotas = quotas_of(context.config)
         self.counts = ConnectionCounts(self.ledgers, self.quotas)
+        self.address_rates = AddressRates(context, self.quotas)
         self.processors: list[int] = []
         self.lives = dict.fromkeys(topology.PROCESSORS, 0)
         self.next_processor = 0
@@ -105,6 +107,7 @@ class Acceptor:
 
     def run(self) -> int:
         self._look_at_processors()
+        self.address_rates.follow()
         self.context.ready()
         while not self.context.must_stop():
             if self.context.pending_fence() is not None:
@@ -141,6 +144,8 @@ class Acceptor:
         events = self.epoll.poll(self._timeout_ms() / 1000 if quiet else 0)
         bell.disarm()
         self.context.counters.beat()
+        # Before anybody is accepted: who was told of a limit and then connects meets it.
+        self.address_rates.follow()
         for fd, _ in events:
             if fd == bell.fd:
                 bell.drain()
@@ -295,8 +300,10 @@ class Acceptor:
             self._tell_that_we_wait()
 
     def _go_on(self, there: _Open, held: _Held, now_ms: float) -> None:
+        now_ns = time.monotonic_ns()
+        there.counts.add(ListenerCount.BLOCKED_NS, now_ns - held.since_ns)
+        held.since_ns = now_ns
         if self._advance(there, held, now_ms):
-            there.counts.add(ListenerCount.BLOCKED_NS, time.monotonic_ns() - held.since_ns)
             there.held = None
             self.epoll.register(there.sock.fileno(), select.EPOLLIN)
 
@@ -366,6 +373,7 @@ class Acceptor:
         limits, is_inter_broker = limits_of(self.context.config, listener.name)
         self.quotas.add_listener(number, limits, inter_broker=is_inter_broker)
         self.epoll.register(sock.fileno(), select.EPOLLIN)
+        there.counts.introduce(listener.name, control_plane=topology.is_control_plane(self.context.index))
         there.counts.set(ListenerCount.STATE, ListenerState.ACCEPTING)
 
     def _obey(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
@@ -43,26 +43,9 @@ class Admission(Enum):
 
 
 @dataclass
-class ThrottleTimes:
-    """Of those connections that were throttled at all."""
-
-    count: int = 0
-    total_ms: float = 0.0
-    longest_ms: float = 0.0
-
-    def record(self, throttle_ms: float) -> None:
-        if throttle_ms > 0:
-            self.count += 1
-            self.total_ms += throttle_ms
-            self.longest_ms = max(self.longest_ms, throttle_ms)
-
-
-@dataclass
 class _Listener:
     limits: Limits
     rate: WindowedRate
-    throttled: ThrottleTimes = field(default_factory=ThrottleTimes)
-    ip_throttled: ThrottleTimes = field(default_factory=ThrottleTimes)
 
 
 class ConnectionQuotas:
@@ -117,14 +100,20 @@ class ConnectionQuotas:
         self._listeners[listener].limits = limits
         self._listeners[listener].rate.bound = limits.per_second
 
-    def change_ip_rate(self, address: bytes | None, per_second: float | None) -> None:
-        """Of one address, or of all without one of their own; None: no limit, or the default's."""
-        if address is None:
-            self._ip_rate_default = UNLIMITED if per_second is None else per_second
-        elif per_second is None:
-            self._ip_rate_of.pop(address, None)
-        else:
-            self._ip_rate_of[address] = per_second
+    def change_ip_rates(self, rates: Mapping[bytes | None, float | None], *, replace: bool = False) -> None:
+        """Of addresses, and by None of all without one of their own; a rate of None: no limit, or the
+        default's. `replace`: who is not among them has no rate any more.
+        """
+        if replace:
+            self._ip_rate_default = UNLIMITED
+            self._ip_rate_of.clear()
+        for address, per_second in rates.items():
+            if address is None:
+                self._ip_rate_default = UNLIMITED if per_second is None else per_second
+            elif per_second is None:
+                self._ip_rate_of.pop(address, None)
+            else:
+                self._ip_rate_of[address] = per_second
         for known, rate in self._ip_rates.items():
             rate.bound = self.ip_rate(known)
 
@@ -141,9 +130,7 @@ class ConnectionQuotas:
             self._broker_rate.record(1.0, now_ms)
             delay = self._broker_rate.throttle_ms(now_ms)
         there.rate.record(1.0, now_ms)
-        delay = max(delay, there.rate.throttle_ms(now_ms))
-        there.throttled.record(delay)
-        return delay
+        return max(delay, there.rate.throttle_ms(now_ms))
 
     def has_slot(self, listener: int) -> bool:
         if self.by_listener[listener] >= self._listeners[listener].limits.connections:
@@ -180,7 +167,6 @@ class ConnectionQuotas:
             there.rate.record(-1.0, now_ms)
             if not self.is_protected(listener):
                 self._broker_rate.record(-1.0, now_ms)
-            there.ip_throttled.record(throttle_ms)
         return throttle_ms
 
     def _forget_idle_rates(self, now_ms: float) -> None:
@@ -219,11 +205,6 @@ class ConnectionQuotas:
         return self._broker_rate.per_second(now_ms), {
             number: there.rate.per_second(now_ms) for number, there in self._listeners.items()
         }
-
-    def throttle_times(self, listener: int) -> tuple[ThrottleTimes, ThrottleTimes]:
-        """By the listener's (or broker's) rate, and by the rates of addresses."""
-        there = self._listeners[listener]
-        return there.throttled, there.ip_throttled
 
 
 def _less(counts: Counter[K], key: K) -> None:

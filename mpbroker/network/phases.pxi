@@ -25,6 +25,8 @@ cdef void walk_deferred(Turn *t) noexcept nogil:
         c.deferred = 0
         if c.state == ChannelState.CHANNEL_FREE:
             free_place(t, c)
+        elif c.secure == NEGOTIATING:
+            mark(t, c)
         elif c.state == ChannelState.CHANNEL_SENDING:
             go_on_sending(t, c)
         elif c.state == ChannelState.CHANNEL_READING and not c.starved and not c.held:

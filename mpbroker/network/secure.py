@@ -37,6 +37,11 @@ MOVED_PER_TURN_MAX = 1 << 20
 SCRATCH_BYTES = 64 << 10
 # A handshake costs about a millisecond of signing: more of them wait a turn, so that who is in goes on.
 HANDSHAKES_PER_TURN_MAX = 8
+# Of SASL too: so many channels a turn, and so many frames of each. A client may pipeline what leads nowhere.
+TALKS_PER_TURN_MAX = 64
+FRAMES_PER_TALK_MAX = 4
+# Read at once before authentication: nothing is set aside for what a frame claims and may never bring.
+RECEIVED_AT_ONCE = 16 << 10
 REFRESH_NS = 1_000_000_000
 DISCARD_BYTES = 16 << 10
 
@@ -124,6 +129,8 @@ class SecureChannels:
         self._peers: dict[int, Peer] = {}
         # In order of their time: the delay is the same for all.
         self._failed: dict[int, Peer] = {}
+        # Channels that had their share in this turn.
+        self._had_enough: list[int] = []
         self._scratch = bytearray(SCRATCH_BYTES)
         self._scratch_view = memoryview(self._scratch)
         self._next_refresh_ns = 0
@@ -146,7 +153,7 @@ class SecureChannels:
 
     def serve(self) -> None:
         """Moves what can be moved, for every channel that the turn has named."""
-        handshakes = 0
+        handshakes = talks = 0
         for channel, connection, sending in self.native.take():
             peer = self._peers.get(connection)
             if peer is None:
@@ -154,6 +161,11 @@ class SecureChannels:
             if peer.stage is Stage.SHAKING:
                 handshakes += 1
                 if handshakes > HANDSHAKES_PER_TURN_MAX:
+                    self.native.later(channel)
+                    continue
+            elif peer.stage is Stage.TALKING:
+                talks += 1
+                if talks > TALKS_PER_TURN_MAX:
                     self.native.later(channel)
                     continue
             try:
@@ -164,6 +176,10 @@ class SecureChannels:
                 self.log.exception("connection %s: an error of the processor", self._name(peer))
                 self.counters.add(Counter.COUNT_ERRORS)
                 self.native.close(channel, CloseReason.CLOSED_FAILED, 0)
+        # Behind those that were not looked at.
+        for channel in self._had_enough:
+            self.native.later(channel)
+        self._had_enough.clear()
         self.native.done()
 
     def closed(self, connection: int) -> None:
@@ -330,16 +346,21 @@ class SecureChannels:
     # ---- SASL
 
     def _talk(self, peer: Peer) -> None:
-        """Reads frames, as many as there are, and answers each; one that is not flushed holds up the next."""
+        """Reads a few frames and answers each; one that is not flushed holds up the next."""
         self.native.active(peer.channel)
+        answered = 0
         while peer.stage is Stage.TALKING and self._flush(peer):
             if peer.sasl is not None and peer.sasl.state is State.COMPLETE:
                 self._complete(peer, peer.sasl)
+                return
+            if answered == FRAMES_PER_TALK_MAX:
+                self._had_enough.append(peer.channel)
                 return
             frame = self._read_frame(peer)
             if frame is None:
                 return
             self._answer(peer, frame)
+            answered += 1
 
     def _flush(self, peer: Peer) -> bool:
         """Whether nothing waits to be written."""
@@ -356,7 +377,7 @@ class SecureChannels:
             missing = peer.wanted - len(peer.frame)
             if missing:
                 try:
-                    data = peer.io.recv(missing)
+                    data = peer.io.recv(min(missing, RECEIVED_AT_ONCE))
                 except BlockingIOError:
                     return None
                 if not data:

@@ -1,6 +1,7 @@
 from collections.abc import Container
 from typing import Any
 
+from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.session import Session, Sessions
 from mpbroker.ipc.topology import SharedMemory
 
@@ -12,6 +13,7 @@ SECURE: int
 
 class ProcessorTurn:
     sessions: Sessions
+    meters: Meters
     def told(self) -> list[tuple[bytes, int, int, int, int, int, int, int]]: ...
     def __init__(
         self,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -19,17 +18,13 @@ FIRST_VERSION_WITH_SOFTWARE = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-class Served(NamedTuple):
-    """An API that the broker serves, with the versions that clients are told."""
-
-    key: int
-    oldest: int
-    latest: int
+# An API that the broker serves, with the versions that clients are told.
+Served = ApiVersionsResponse.ApiVersion
 
 
 def unsupported() -> ApiVersionsResponse:
     """The answer, in version 0, to a version that is not served."""
-    own = ApiVersionsResponse.ApiVersion(ApiKey.API_VERSIONS, OLDEST, LATEST)
+    own = Served(ApiKey.API_VERSIONS, OLDEST, LATEST)
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
 
 
@@ -40,4 +35,4 @@ def answer(request: ApiVersionsRequest, version: int, served: Iterable[Served]) 
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return ApiVersionsResponse(api_keys=[ApiVersionsResponse.ApiVersion(*one) for one in served])
+    return ApiVersionsResponse(api_keys=list(served))

@@ -16,7 +16,7 @@ import setproctitle
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator import process as coordinator_process
 from mpbroker.handlers import process as handler_process
-from mpbroker.handlers.apis import all_apis
+from mpbroker.handlers.apis import served
 from mpbroker.ipc import topology
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError
@@ -25,7 +25,6 @@ from mpbroker.log import process as log_process
 from mpbroker.log.log_dir import lock_log_dirs, prepare_log_dirs
 from mpbroker.protocol import codec
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.api_versions import Served
 from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners
 from mpbroker.supervisor import logs, runtime_dir, sockets
 from mpbroker.supervisor.activation import Inherited
@@ -89,7 +88,6 @@ class Broker:
         raise_file_limit()
         self.notifier = Notifier()
         security = security_of(config)
-        served = tuple(Served(a.key, a.advertised_from, a.latest) for a in all_apis().values())
         self.locks = lock_log_dirs(config)
         self.identity = prepare_log_dirs(config)
         inherited = Inherited()
@@ -98,7 +96,7 @@ class Broker:
         self.directory = runtime_dir.runtime_dir(config)
         self.runtime_lock = runtime_dir.claim(self.directory)
         self.memory = SharedMemory(self.directory / PUBLIC_NAME, sizes(config))
-        self.listeners = Listeners(self.config, fds, self.memory, security, served)
+        self.listeners = Listeners(self.config, fds, self.memory, security, served())
         self.tree = Tree(self.memory, self.config)
         self.tree.on_left = self._has_left
         self.resizing: Resize | None = None

@@ -165,12 +165,16 @@ class Tree:
         child.missed.clear()
         self._states.store(child.role, State.STARTING)
         self._orders.store(child.role, Order.RUN)
-        if topology.is_handler(child.role):
-            # It reads the bulletin before it is ready, and must count as a reader by then.
+        if topology.is_handler(child.role) or child.role in topology.ACCEPTORS:
+            # It reads its bulletin before it is ready, and must count as a reader by then.
             self._roles.store(child.role, child.incarnation)
         context = ProcessContext(child.role, self.memory, self.config, child.incarnation)
         context.counters.restart()
-        fork_child(child, context, ())
+        try:
+            fork_child(child, context, ())
+        except OSError:
+            self._roles.store(child.role, 0)
+            raise
         self.poll.register(child.pidfd, select.EPOLLIN)
         self.order_all(plans.needed_to_start(child.role), plans.WELCOME, child.role)
 

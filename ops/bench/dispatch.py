@@ -65,7 +65,7 @@ def beside_heavy(broker: Broker, load: frames.Request, seconds: float) -> tuple[
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--seconds", type=float, default=5.0)
     seconds = parser.parse_args().seconds
     build_generator()
     worst = 0.0

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ops.bench.scenarios import Result, Scenario
 
-WIDTH = 130
+WIDTH = 142
 YARDSTICK = "Kafka"
 
 
@@ -48,6 +48,7 @@ def _load_row(scenario: Scenario, column: Column, yardstick: Result | None) -> l
         f"{result.broker_cpu_us:,.1f}",
         _speed(scenario, result),
         _ratio(result.requests_per_s, other.requests_per_s if other else None),
+        _ratio(result.p99_us, other.p99_us if other else None),
         _ratio(result.broker_cpu_us, other.broker_cpu_us if other else None),
     ]
 
@@ -65,6 +66,7 @@ def table(columns: Sequence[Column], scenarios: Sequence[Scenario]) -> Table:
         "CPU µs/req",
         "bytes",
         "rate/Kafka",
+        "p99/Kafka",
         "CPU/Kafka",
     ):
         out.add_column(heading, justify="right")
@@ -94,5 +96,6 @@ def footnote(seconds: float, rounds: int) -> str:
 Each load ran {rounds} x {seconds:g} s per broker, taking turns, the others stopped.
 The load generator shares the machine.
 produce-SIZE-CONNECTIONS: one record per request, acks=all, one request in flight per connection.
+connect-CONNECTIONS: connect, ApiVersions, reset; so many at a time.
 Rates, bytes and CPU are means of the rounds, percentiles medians. CPU is that of the whole process tree.
-The last two columns are ratios to Kafka, which does not sync."""
+The last three columns are ratios to Kafka, which does not sync."""

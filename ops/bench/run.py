@@ -143,7 +143,13 @@ def measure(
             if scenario.bulk and scenario.kind == "produce":
                 scenarios.settle_memory(directory, seconds)
             with awake(contender) as broker:
-                result = scenarios.run_load(broker, requests[contender.title], scenario.connections, seconds)
+                result = scenarios.run_load(
+                    broker,
+                    requests[contender.title],
+                    scenario.connections,
+                    seconds,
+                    reconnect=scenario.kind == "connect",
+                )
             contender.rounds.setdefault(scenario.name, []).append(result)
             progress.print(
                 f"[dim]{scenario.name}  {contender.title}: {result.requests_per_s:,.0f} requests/s"

@@ -34,7 +34,9 @@ class LoadError(Exception):
 
 @dataclass(frozen=True)
 class Scenario:
-    """One load: `kind` is produce (records of `value_bytes`, one per request) or fetch (of `value_bytes`)."""
+    """One load: `kind` is produce (records of `value_bytes`, one per request), fetch (of `value_bytes`), or
+    connect (a connection for each request, which is ApiVersions).
+    """
 
     name: str
     kind: str
@@ -57,6 +59,8 @@ SCENARIOS: Sequence[Scenario] = (
     Scenario("produce-900KB-8", "produce", 900_000, 8),
     Scenario("fetch-1MiB-1", "fetch", FETCH_BYTES, 1),
     Scenario("fetch-1MiB-8", "fetch", FETCH_BYTES, 8),
+    Scenario("connect-1", "connect", 0, 1),
+    Scenario("connect-8", "connect", 0, 8),
 )
 
 
@@ -132,6 +136,8 @@ def delete_topic(broker: Broker, topic: str) -> None:
 def prepare(scenario: Scenario, broker: Broker, topic: str) -> frames.Request:
     """Makes the topic, fills it where it will be read, and returns the request to send."""
     create_topic(broker, topic)
+    if scenario.kind == "connect":
+        return frames.api_versions()
     if scenario.kind == "produce":
         return frames.produce(topic, records=1, value_bytes=scenario.value_bytes)
     fill = frames.produce(topic, records=1, value_bytes=16_000)
@@ -160,23 +166,30 @@ def settle_memory(directory: Path, seconds: float) -> None:
 
 
 def _generator_command(
-    broker: Broker, request: frames.Request, connections: int, seconds: float
+    broker: Broker, request: frames.Request, connections: int, seconds: float, reconnect: bool
 ) -> list[str]:
     host, port = broker.address
     return [
         *(str(GENERATOR), "--json", "--host", host, "--port", str(port)),
         *("--connections", str(connections), "--seconds", str(seconds), "--warmup", str(WARMUP_S)),
         *("--error-at", str(request.error_at), "--min-response", str(request.response_bytes_min)),
+        *(["--reconnect"] if reconnect else []),
     ]
 
 
-def run_load(broker: Broker, request: frames.Request, connections: int, seconds: float) -> Result:
+def run_load(
+    broker: Broker, request: frames.Request, connections: int, seconds: float, *, reconnect: bool = False
+) -> Result:
     """One run of the generator, with the CPU time that the broker's tree took meanwhile."""
     tree = broker.tree()
     with tempfile.NamedTemporaryFile() as file:
         file.write(request.frame)
         file.flush()
-        command = [*_generator_command(broker, request, connections, seconds), "--request", file.name]
+        command = [
+            *_generator_command(broker, request, connections, seconds, reconnect),
+            "--request",
+            file.name,
+        ]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as generator:

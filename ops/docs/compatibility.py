@@ -47,6 +47,11 @@ and compaction, keep them and show them, but nothing is deleted or compacted yet
   `log.flush.policy=os` is Kafka's behaviour.
 * A topic asked for with a replication factor above 1 is refused with INVALID_REPLICATION_FACTOR;
   `mpbroker.replication.factor.clamp=true` creates it with one replica.
+* `min.insync.replicas` above 1 is refused, for the broker at start and for a topic with INVALID_CONFIG: there
+  is one replica, and Kafka would answer every write with NOT_ENOUGH_REPLICAS. With
+  `mpbroker.replication.factor.clamp=true` it is taken, shown, and met by the one replica.
+* `flush.ms` and `flush.messages` of a topic are refused under `log.flush.policy=os`; under `group` every
+  record is synced anyway.
 * A record batch whose compressed records cannot be read is answered INVALID_RECORD, not with a retriable
   error.
 """

@@ -51,7 +51,9 @@ def page() -> str:
     rows = []
     for one in table():
         pattern = one.pattern.replace("|", "\\|")
-        rows.append(f"| `{pattern}` | {one.kind} | {one.meaning} |")
+        named = one.named.replace("|", "\\|")
+        said = f"{named}. {one.meaning}".strip() if named else one.meaning
+        rows.append(f"| `{pattern}` | {one.kind} | {said} |")
     return INTRODUCTION + "\n".join(rows) + "\n" + CLOSING
 
 

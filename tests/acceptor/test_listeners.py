@@ -10,41 +10,34 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
+from mpbroker.ipc.pointer import PUBLIC_NAME
+from mpbroker.metrics import catalogue, snapshot
 from ops.bench import frames
 from ops.bench.brokers import HOST, BrokerError, Mpbroker
+from tests.acceptor.tools import (
+    METADATA,
+    TIMEOUT_S,
+    Start,
+    connect,
+    control,
+    hears,
+    is_answered,
+    is_closed,
+    kill_and_await,
+    listener,
+    options,
+    port_of,
+    processes,
+)
 from tests.real_clients.tools import eventually
 
-TIMEOUT_S = 20.0
 CONTROL_WITHIN_S = 0.1
-Start = Callable[..., Mpbroker]
-# Metadata v1 of no topic: the answer names the broker's address.
-METADATA = frames.Request(frames.frame(3, 1, b"\0\0\0\0"), 8)
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    with contextlib.ExitStack() as stack:
-
-        def begin(*flags: str) -> Mpbroker:
-            """PORT in a flag is the port that the broker is expected at."""
-            made = Mpbroker(tmp_path)
-            made.flags = [flag.replace("PORT", str(made.port)) for flag in flags]
-            stack.callback(made.kill)
-            made.start()
-            eventually(lambda: listener(made)["connections"] == 0, "the look whether it is ready is over")
-            return made
-
-        yield begin
-
 
 # What a service manager does: descriptor 3, and variables that name it and this process.
 ACTIVATE = """
@@ -53,78 +46,6 @@ os.dup2(int(sys.argv[1]), 3)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1", LISTEN_FDNAMES="plaintext")
 os.execv(sys.argv[2], sys.argv[2:])
 """
-
-
-def options(**settings: str | int) -> list[str]:
-    """max_connections=1 -> -o max.connections=1."""
-    return [word for key, value in settings.items() for word in ("-o", f"{key.replace('_', '.')}={value}")]
-
-
-def control(broker: Mpbroker) -> ControlClient:
-    return ControlClient(broker.runtime_dir)
-
-
-def listener(broker: Mpbroker, name: str = "PLAINTEXT") -> dict[str, Any]:
-    (found,) = [
-        one
-        for one in control(broker).call("listeners")["listeners"]
-        if one["listener"].startswith(f"{name}://")
-    ]
-    return dict(found)
-
-
-def port_of(broker: Mpbroker, name: str) -> int:
-    return int(listener(broker, name)["listener"].rpartition(":")[2])
-
-
-def connect(broker: Mpbroker, port: int | None = None) -> socket.socket:
-    return socket.create_connection((HOST, port or broker.port), timeout=TIMEOUT_S)
-
-
-def is_answered(client: socket.socket, within_s: float = TIMEOUT_S) -> bool:
-    """Whether an ApiVersions request gets its answer; False when none comes in time."""
-    client.settimeout(within_s)
-    try:
-        frames.exchange(client, frames.api_versions())
-    except TimeoutError:
-        return False
-    return True
-
-
-def hears(client: socket.socket, within_s: float) -> bool:
-    client.settimeout(within_s)
-    try:
-        client.recv(1, socket.MSG_PEEK)
-    except TimeoutError:
-        return False
-    return True
-
-
-def is_closed(client: socket.socket) -> bool:
-    """Whether the broker closes it, without a byte."""
-    client.settimeout(TIMEOUT_S)
-    try:
-        return client.recv(1) == b""
-    except ConnectionResetError:
-        return True
-
-
-def processes(broker: Mpbroker, title: str) -> list[psutil.Process]:
-    names = {each["name"]: each["pid"] for each in control(broker).call("status")["processes"]}
-    found = []
-    for name, pid in names.items():
-        if name.startswith(title) and pid:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                found.append(psutil.Process(pid))
-    return found
-
-
-def kill_and_await(broker: Mpbroker, victim: str, meanwhile: Callable[[], None]) -> None:
-    (process,) = processes(broker, victim)
-    process.kill()
-    meanwhile()
-    eventually(lambda: process.pid not in [p.pid for p in processes(broker, victim)], f"{victim} has gone")
-    eventually(lambda: processes(broker, victim) != [], f"{victim} is back")
 
 
 # ---- limits
@@ -498,3 +419,48 @@ def test_a_silent_client_of_the_control_socket_holds_up_nobody(start: Start) -> 
         os.kill(processes(broker, "acceptor")[0].pid, signal.SIGKILL)
         with connect(broker) as client:
             assert is_answered(client)
+
+
+def beans(broker: Mpbroker, name: str) -> dict[str, dict[str, float]]:
+    public = snapshot.attach(broker.runtime_dir / PUBLIC_NAME)
+    found = catalogue.beans(snapshot.take(public), None, catalogue.matcher([name]))
+    return {bean.name: bean.attributes for bean in found}
+
+
+def test_metrics_tell_how_long_a_connection_waits_while_it_waits(start: Start) -> None:
+    broker = start(*options(max_connections=1))
+    name = "kafka.network:type=Acceptor,name=AcceptorBlockedPercent,listener=PLAINTEXT"
+    assert beans(broker, name)[name]["Count"] == 0
+    first, second = connect(broker), connect(broker)
+    assert is_answered(first)
+    eventually(lambda: beans(broker, name)[name]["Count"] > 0, "the acceptor counts what it waits")
+    seen = beans(broker, name)[name]["Count"]
+    eventually(lambda: beans(broker, name)[name]["Count"] > seen, "and goes on counting")
+    assert 0 < beans(broker, name)[name]["MeanRate"] < 1
+    first.close()
+    assert is_answered(second)
+    second.close()
+
+
+def test_metrics_tell_the_rates_of_connections_and_their_delays(start: Start) -> None:
+    broker = start(
+        "--listeners",
+        f"PLAINTEXT://{HOST}:PORT,OTHER://{HOST}:0",
+        "-o",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",
+        *options(max_connection_creation_rate=1, quota_window_num=2),
+    )
+    selector = "kafka.server:type=socket-server-metrics"
+    for _ in range(3):
+        with connect(broker) as client:
+            assert is_answered(client)
+    of_listener = f"{selector},listener=PLAINTEXT"
+    eventually(lambda: beans(broker, selector)[of_listener]["connection-accept-rate"] > 0, "a rate is told")
+    found = beans(broker, selector)
+    assert found[selector]["broker-connection-accept-rate"] > 0
+    assert 0 < found[of_listener]["connection-accept-throttle-time"] <= 1000
+    assert found[of_listener]["ip-connection-accept-throttle-time"] == 0
+    assert found[f"{selector},listener=OTHER"]["connection-accept-throttle-time"] == 0
+    ours = beans(broker, "type=Listener")["mpbroker:type=Listener,name=PLAINTEXT"]
+    assert ours["throttled-total"] == listener(broker)["throttled"] >= 1
+    assert ours["accepted-total"] == listener(broker)["accepted"] >= 3

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import psutil
 
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.listeners import MAX_LISTENERS, ListenerCount
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.topology import (
     ACCEPTOR,
@@ -17,6 +18,7 @@ from mpbroker.ipc.topology import (
     PROCESSORS,
     PUBLIC_MAGIC,
     counter_page,
+    listener_counts,
     name_of,
 )
 from ops.bench.brokers import Broker, Mpbroker
@@ -35,6 +37,9 @@ def held(broker: Mpbroker) -> Mapping[str, int]:
     for name, page in pages.items():
         open_now = page.get(Counter.COUNT_CONNECTIONS_CREATED) - page.get(Counter.COUNT_CONNECTIONS_CLOSED)
         found[f"{name}: connections"] = open_now
+    for number in range(MAX_LISTENERS):
+        # What the connection limits go by.
+        found[f"listener {number}: connections"] = listener_counts(public, number).get(ListenerCount.OPEN)
     return {what: count for what, count in found.items() if count}
 
 

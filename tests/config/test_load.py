@@ -1,12 +1,17 @@
 """Files, overrides and flags become one struct, or one error that names every problem and its place."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from mpbroker.config import ConfigError, Flag, load
+from mpbroker.config import ConfigError, Flag, known, load
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
+from mpbroker.config.keys import field_name
 from mpbroker.config.known import ALIASES, is_known
+from mpbroker.config.topic_config import TOPIC_KEYS
+
+ROOT = Path(__file__).parents[2]
 
 
 def problems(*overrides: str, path: Path | None = None) -> str:
@@ -71,6 +76,7 @@ def test_every_problem_is_named_with_file_and_line(tmp_path: Path) -> None:
         ("fetch.max.bytes=10", "Value must be at least 1024"),
         ("queued.max.request.bytes=5", "must be at least socket.request.max.bytes"),
         ("default.replication.factor=3", "mpbroker.replication.factor.clamp=true"),
+        ("min.insync.replicas=2", "mpbroker.replication.factor.clamp=true"),
         ("listeners=PLAINTEXT://0.0.0.0:9092", "clients cannot connect to 0.0.0.0"),
         ("advertised.listeners=SSL://h:1", "has SSL, which is not in listeners"),
         ("listeners=SSL://h:1", "SSL (SSL) has no certificate: set listener.name.ssl.ssl.keystore.location"),
@@ -91,9 +97,10 @@ def test_refused(override: str, message: str) -> None:
     assert message in problems(override)
 
 
-def test_clamp_allows_a_replication_factor() -> None:
-    overrides = ["default.replication.factor=3", "mpbroker.replication.factor.clamp=true"]
-    assert load(None, overrides).config.default_replication_factor == 3
+def test_the_clamp_allows_settings_of_clusters() -> None:
+    overrides = ["default.replication.factor=3", "min.insync.replicas=2"]
+    config = load(None, [*overrides, "mpbroker.replication.factor.clamp=true"]).config
+    assert (config.default_replication_factor, config.min_insync_replicas) == (3, 2)
 
 
 def test_flush_interval_needs_the_group_policy() -> None:
@@ -115,6 +122,10 @@ def test_advertised_name_must_be_a_listener() -> None:
         ("replica.lag.time.max.ms=1", "single node"),
         ("background.threads=4", "no such setting"),
         ("log.retention.hours=1", "deletion by age or size is not built yet"),
+        ("log.preallocate=true", "segments grow as they are written"),
+        ("unclean.leader.election.enable=true", "never behind"),
+        ("log.flush.start.offset.checkpoint.interval.ms=1", "log.flush.offset.checkpoint.interval.ms"),
+        ("security.inter.broker.protocol=SSL", "single node without replicas"),
     ],
 )
 def test_warned(override: str, message: str) -> None:
@@ -195,6 +206,45 @@ def test_supported_and_unsupported_keys_do_not_overlap() -> None:
         "mpbroker.sasl.oauthbearer.required.scope",
     }
     assert not set(ALIASES) & set(BROKER_KEYS)
+
+
+# Settings that have done their work when the configuration is checked, and how.
+CHECKED_AT_START = {
+    "ssl.keystore.type": "there is one type",
+    "ssl.truststore.type": "there is one type",
+    "log.workers": "there is one log process",
+    "min.insync.replicas": "more than the one replica is refused",
+    "log.flush.interval.messages": "met by policy group, which syncs everything; refused under policy os",
+    "log.flush.interval.ms": "met by policy group, which syncs everything; refused under policy os",
+}
+
+
+def used_outside_config() -> set[str]:
+    """Fields that some module of the broker reads. The client's and the commands' settings are others."""
+    rooms = [path for path in (ROOT / "mpbroker").iterdir() if path.name not in ("config", "client", "cli")]
+    sources = [
+        path for room in rooms for suffix in ("py", "pyx", "pxi") for path in room.rglob(f"*.{suffix}")
+    ]
+    return {name for path in sources for name in re.findall(r"\.([a-z][a-z0-9_]*)\b", path.read_text())}
+
+
+def test_every_key_is_used_or_says_that_it_is_not() -> None:
+    """A setting that is taken, shown and forgotten is the worst kind: it looks as if it worked."""
+    used = used_outside_config()
+    inherited = {name for key in TOPIC_KEYS.values() if field_name(key.name) in used for name in key.synonyms}
+    idle = [
+        name
+        for name, key in BROKER_KEYS.items()
+        if field_name(name) not in used and name not in inherited and not key.pending
+    ]
+    assert sorted(idle) == sorted(CHECKED_AT_START)
+
+
+@pytest.mark.parametrize("table", [known.REFUSED, known.HARMLESS, known.WARNED])
+def test_every_reason_is_reachable(table: dict[str, str]) -> None:
+    foreign = [key for key in known.kafka_defaults() if key not in BROKER_KEYS]
+    foreign.append("listener.name.internal.num.network.threads")
+    assert [prefix for prefix in table if not any(key.startswith(prefix) for key in foreign)] == []
 
 
 def test_every_key_is_documented_and_its_default_is_valid() -> None:

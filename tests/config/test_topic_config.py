@@ -46,6 +46,7 @@ def test_topics_inherit_from_the_broker_and_override_it() -> None:
         ("min.compaction.lag.ms", "9223372036854775808", "Not a number of type LONG"),
         ("remote.storage.enable", "true", "Tiered Storage functionality is disabled"),
         ("leader.replication.throttled.replicas", "1-2", "must be the literal"),
+        ("min.insync.replicas", "2", "single node with one replica"),
     ],
 )
 def test_refused(name: str, text: str | None, message: str) -> None:
@@ -56,6 +57,20 @@ def test_refused(name: str, text: str | None, message: str) -> None:
 def test_lags_that_contradict_each_other() -> None:
     with pytest.raises(TopicConfigError, match=r"min.compaction.lag.ms \(2\) > max.compaction.lag.ms \(1\)"):
         validate(BROKER, {"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"})
+
+
+def test_the_clamp_takes_topics_of_clusters() -> None:
+    broker = load(None, ["mpbroker.replication.factor.clamp=true"]).config
+    assert validate(broker, {"min.insync.replicas": "2"}).min_insync_replicas == 2
+
+
+@pytest.mark.parametrize("name", ["flush.ms", "flush.messages"])
+def test_nothing_is_synced_by_topic_under_policy_os(name: str) -> None:
+    assert validate(BROKER, {name: "5"})
+    lazy = load(None, ["log.flush.policy=os"]).config
+    assert validate(lazy, {name: str(2**63 - 1)})
+    with pytest.raises(TopicConfigError, match=f"Invalid value 5 for configuration {name}: .*policy=os"):
+        validate(lazy, {name: "5"})
 
 
 @pytest.mark.parametrize("text", ["*", "0:1,1:2", ""])

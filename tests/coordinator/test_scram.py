@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.credentials import CredentialAnnouncer
 from mpbroker.coordinator.metadata_records import decode_record, encode_record
+from mpbroker.coordinator.news import credential_news
 from mpbroker.coordinator.scram_rules import alter, describe
 from mpbroker.coordinator.state import Decider, InconsistentMetadata, MetadataState
 from mpbroker.ipc.bulletin import BulletinPublisher, BulletinReader
@@ -98,7 +98,7 @@ def test_processors_are_told() -> None:
         memory = SharedMemory(Path(directory) / "public", Sizes(partition_slots=16))
         block, acks = memory.private.block("credentials"), memory.words("credential_acks")
         live = [processor(0)]
-        announcer = CredentialAnnouncer(BulletinPublisher(block, acks, lambda: live))
+        announcer = credential_news(BulletinPublisher(block, acks, lambda: live))
         reader = BulletinReader(block, acks, processor(0))
         decoder: msgspec.msgpack.Decoder[CredentialNews] = msgspec.msgpack.Decoder(CredentialNews)
 
@@ -107,26 +107,26 @@ def test_processors_are_told() -> None:
 
         state, done = MetadataState(), []
         call(state, AlterScram([upsertion("ann")]))
-        announcer.publish(state.credentials)
+        announcer.publish(state)
         (base,) = news()
         assert isinstance(base, CredentialBase)
         assert [c.user for c in base.credentials] == ["ann"]
         call(state, AlterScram([upsertion("bob")], [("ann", 1)]))
         announcer.changed([("bob", 1), ("ann", 1)], lambda: done.append(1))
         assert (announcer.has_news, done) == (True, [])
-        announcer.publish(state.credentials)
+        announcer.publish(state)
         assert (announcer.has_news, done) == (False, [1])
         (delta,) = news()
         assert isinstance(delta, CredentialDelta)
         assert ([c.user for c in delta.changed], delta.removed) == (["bob"], [("ann", 1)])
         # A base waits for a processor that lags: its half is still being read.
         announcer.replaced()
-        announcer.publish(state.credentials)
+        announcer.publish(state)
         announcer.replaced()
         announcer.changed([], lambda: done.append(2))
-        announcer.publish(state.credentials)
+        announcer.publish(state)
         assert (announcer.has_news, done) == (True, [1])
         news()
-        announcer.publish(state.credentials)
+        announcer.publish(state)
         assert (announcer.has_news, done) == (False, [1, 2])
         memory.close()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,12 @@ from mpbroker.config import load
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.session import Session
 from mpbroker.network.channel import CloseReason
-from mpbroker.network.secure import HANDSHAKES_PER_TURN_MAX, SecureChannels
+from mpbroker.network.secure import (
+    FRAMES_PER_TALK_MAX,
+    HANDSHAKES_PER_TURN_MAX,
+    TALKS_PER_TURN_MAX,
+    SecureChannels,
+)
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.api_versions import Served
 from mpbroker.protocol.codec import encode_bytes
@@ -256,6 +263,66 @@ def answered(client: socket.socket) -> bool:
         return bool(client.recv(1, socket.MSG_PEEK))
     except BlockingIOError:
         return False
+
+
+# Answered, and leads nowhere: nobody knows this version of ApiVersions.
+NOWHERE = frame(ApiKey.API_VERSIONS, 127, 1, tags=b"\0")
+
+
+def frames_in(data: bytes) -> int:
+    count = 0
+    while data:
+        data = data[4 + int.from_bytes(data[:4]) :]
+        count += 1
+    return count
+
+
+def test_who_pipelines_before_authentication_has_a_bounded_share(rig: SecureRig) -> None:
+    greedy, modest = rig.meet(SASL), rig.meet(SASL)
+    versions = request(ApiKey.API_VERSIONS, 3, ApiVersionsRequest("tester", "1.2"))
+    greedy.setblocking(False)
+    modest.setblocking(False)
+    left = memoryview(NOWHERE * 10_000)
+    sent = greedy.send(left)
+    modest.sendall(versions)
+    rig.turn.turn(0)
+    rig.secure.serve()
+    came = greedy.recv(1 << 20)
+    assert frames_in(came) == FRAMES_PER_TALK_MAX
+    assert answered(modest), "another client waits for one that asks without end"
+    until = time.monotonic() + 20
+    while came.count(b"\0\0\0\x10") < 10_000 and time.monotonic() < until:
+        with contextlib.suppress(BlockingIOError):
+            sent += greedy.send(left[sent:])
+        # What was in the socket already brings no edge: each turn goes on by itself.
+        rig.turn.turn(0)
+        rig.secure.serve()
+        with contextlib.suppress(BlockingIOError):
+            came += greedy.recv(1 << 20)
+    assert frames_in(came) == 10_000
+    greedy.settimeout(5)
+    log_in(rig, greedy)
+    assert rig.session(greedy).principal == "User:ann"
+
+
+def test_a_crowd_that_pipelines_is_spread_over_turns(rig: SecureRig) -> None:
+    crowd = [rig.meet(SASL) for _ in range(64 - 2)]
+    monopoly = TALKS_PER_TURN_MAX // 2
+    for client in crowd:
+        client.sendall(NOWHERE * (FRAMES_PER_TALK_MAX + 1))
+        client.setblocking(False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mpbroker.network.secure.TALKS_PER_TURN_MAX", monopoly)
+        rig.turn.turn(0)
+        rig.secure.serve()
+        first = [answered(client) for client in crowd]
+        assert sum(first) == monopoly
+        # Who had a share stands behind those that had none.
+        rig.turn.turn(0)
+        rig.secure.serve()
+        assert sum(answered(client) for client in crowd) == len(crowd)
+    rig.step()
+    assert all(frames_in(client.recv(1 << 20)) == FRAMES_PER_TALK_MAX + 1 for client in crowd)
 
 
 def test_two_requests_in_one_record(rig: SecureRig) -> None:

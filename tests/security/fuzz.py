@@ -50,6 +50,7 @@ class Fuzz:
             "sasl": lambda: self.sasl("SASL"),
             "sasl over tls": lambda: self.sasl("BOTH"),
             "renewal": self.renewal,
+            "endless": self.endless,
         }
 
     def run(self, rounds: int) -> None:
@@ -181,6 +182,15 @@ class Fuzz:
             tail = client.frame(ApiKey.SASL_AUTHENTICATE, 2, token)
             client.send(self.sized(self.damaged(again[4:])) + tail)
             self.end(client.sock)
+
+    def endless(self) -> None:
+        """More frames that lead nowhere than a turn answers, then damage."""
+        with self.dial("SASL") as sock:
+            client = RawClient(sock)
+            known = client.frame(ApiKey.API_VERSIONS, 3, ApiVersionsRequest("fuzz", "1"))
+            unknown = known[:6] + struct.pack(">h", self.random.randrange(5, 1 << 15)) + known[8:]
+            sock.sendall(unknown * self.random.randint(1, 200) + self.sized(self.damaged(known[4:])))
+            self.end(sock)
 
 
 def state_of(broker: SecureBroker) -> dict[int, int]:

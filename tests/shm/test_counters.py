@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from shm.counters import BUCKETS, CounterPage, bucket_bounds, bucket_of, page_bytes, quantile
 from shm.region import Block, Region, sparse
+from shm.word import Words
 
 Fork = Callable[[Callable[[], None]], Any]
 U64 = st.one_of(
@@ -172,3 +173,13 @@ def test_a_reader_never_sees_a_counter_go_back(fork: Fork, dice: random.Random) 
         last = now
     assert child.wait() == 0
     assert one.get(0) == step * 200_000
+
+
+def test_words_of_somebody_else_are_read_and_never_written() -> None:
+    block = sparse(4096)
+    Words(block).store(3, 7)
+    theirs = Words(block.toreadonly())
+    assert theirs.load(3) == 7
+    with pytest.raises(TypeError, match="for reading only"):
+        theirs.store(3, 8)
+    assert theirs.load(3) == 7

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TypeAlias
 
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.api_versions import Served
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import Message
 
@@ -62,3 +64,9 @@ def all_apis() -> dict[int, Api]:
     for module in iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
     return dict(sorted(_registered.items()))
+
+
+@cache
+def served() -> tuple[Served, ...]:
+    """What ApiVersions tells: built once, for every connection asks."""
+    return tuple(Served(a.key, a.advertised_from, a.latest) for a in all_apis().values())

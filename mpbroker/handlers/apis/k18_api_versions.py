@@ -7,10 +7,10 @@ ApiVersionManager; KIP-511, KIP-584.)
 
 from __future__ import annotations
 
-from mpbroker.handlers.apis import api
+from mpbroker.handlers.apis import api, served
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.api_versions import LATEST, OLDEST, Served, answer, unsupported
+from mpbroker.protocol.api_versions import LATEST, OLDEST, answer, unsupported
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ApiVersionsResponse
 
@@ -24,5 +24,4 @@ def failed(_exchange: Exchange, code: ErrorCode) -> ApiVersionsResponse:
 @api(ApiKey.API_VERSIONS, OLDEST, LATEST, name="ApiVersions", failed=failed)
 def handle(exchange: Exchange) -> ApiVersionsResponse:
     """Which APIs in which versions the broker serves."""
-    served = [Served(a.key, a.advertised_from, a.latest) for a in exchange.broker.apis.values()]
-    return answer(exchange.body, exchange.version, served)
+    return answer(exchange.body, exchange.version, served())

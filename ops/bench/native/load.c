@@ -7,6 +7,9 @@
  * HEAD_BYTES of a response are looked at; the rest is received into one scratch buffer that all connections share,
  * or, with --discard, dropped inside the kernel, so that a megabyte costs the generator as little as it can.
  *
+ * With --reconnect every response is the last of its connection: it is reset, so that no port waits for its time to
+ * pass, and a new one made for the next request. The rate is then that of connections.
+ *
  * Output: "measuring" on a line of its own when the warm-up is over (who samples the broker's CPU time starts
  * there), then one line with the figures. Latencies go into a log-linear histogram (128 steps per power of two: less
  * than 1 % off), so that a run of any length takes the same memory.
@@ -48,7 +51,7 @@ struct options {
     int port, connections, error_at;
     double seconds, warmup;
     size_t min_response;
-    bool json, discard;
+    bool json, discard, reconnect;
 };
 
 struct request {
@@ -197,6 +200,28 @@ static void check(const struct connection *c)
     }
 }
 
+static void open_connection(struct connection *c)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)options.port)};
+    if (inet_pton(AF_INET, options.host, &address.sin_addr) != 1)
+        fail("%s is not an IPv4 address", options.host);
+    c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (c->fd < 0 || connect(c->fd, (struct sockaddr *)&address, sizeof address) < 0)
+        fail("cannot connect to %s:%d: %s", options.host, options.port, strerror(errno));
+    int on = 1;
+    setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    fcntl(c->fd, F_SETFL, O_NONBLOCK);
+    c->wants_write = false;
+    watch(c, EPOLLIN, EPOLL_CTL_ADD);
+}
+
+static void reset_connection(struct connection *c)
+{
+    struct linger at_once = {.l_onoff = 1, .l_linger = 0};
+    setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    close(c->fd);
+}
+
 static void finish(struct connection *c)
 {
     uint64_t now = now_ns(), ns = now - c->started_ns;
@@ -205,6 +230,10 @@ static void finish(struct connection *c)
     totals.histogram[bucket_of(ns)]++;
     if (ns > totals.longest_ns)
         totals.longest_ns = ns;
+    if (options.reconnect) {
+        reset_connection(c);
+        open_connection(c);
+    }
     send_anew(c, now);
 }
 
@@ -243,20 +272,6 @@ static void receive(struct connection *c)
             fail("a response came before its request was sent");
         finish(c);
     }
-}
-
-static void open_connection(struct connection *c)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)options.port)};
-    if (inet_pton(AF_INET, options.host, &address.sin_addr) != 1)
-        fail("%s is not an IPv4 address", options.host);
-    c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (c->fd < 0 || connect(c->fd, (struct sockaddr *)&address, sizeof address) < 0)
-        fail("cannot connect to %s:%d: %s", options.host, options.port, strerror(errno));
-    int on = 1;
-    setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    fcntl(c->fd, F_SETFL, O_NONBLOCK);
-    watch(c, EPOLLIN, EPOLL_CTL_ADD);
 }
 
 /* ---- the run ------------------------------------------------------------------------------------------------- */
@@ -317,7 +332,7 @@ static void read_request(void)
 static void __attribute__((noreturn)) usage(void)
 {
     fputs("usage: load --port PORT --request FILE [--host ADDRESS] [--connections N] [--seconds S] [--warmup S]\n"
-          "            [--error-at OFFSET] [--min-response BYTES] [--discard] [--json]\n", stderr);
+          "            [--error-at OFFSET] [--min-response BYTES] [--discard] [--reconnect] [--json]\n", stderr);
     exit(1);
 }
 
@@ -326,7 +341,7 @@ static void read_options(int count, char **values)
     static const struct option known[] = {
         {"host", 1, 0, 'h'},     {"port", 1, 0, 'p'},     {"connections", 1, 0, 'c'},  {"seconds", 1, 0, 's'},
         {"warmup", 1, 0, 'w'},   {"request", 1, 0, 'r'},  {"error-at", 1, 0, 'e'},     {"min-response", 1, 0, 'm'},
-        {"discard", 0, 0, 'd'},  {"json", 0, 0, 'j'},     {0},
+        {"discard", 0, 0, 'd'},  {"reconnect", 0, 0, 'n'}, {"json", 0, 0, 'j'},     {0},
     };
     for (int option; (option = getopt_long(count, values, "", known, NULL)) != -1;)
         switch (option) {
@@ -339,6 +354,7 @@ static void read_options(int count, char **values)
         case 'e': options.error_at = atoi(optarg); break;
         case 'm': options.min_response = strtoull(optarg, NULL, 10); break;
         case 'd': options.discard = true; break;
+        case 'n': options.reconnect = true; break;
         case 'j': options.json = true; break;
         default: usage();
         }

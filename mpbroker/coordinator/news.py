@@ -1,0 +1,138 @@
+"""Telling processes that are no handlers what they need to know, by a bulletin of their own for each matter:
+the processors who may log in, the acceptors how fast an address may connect.
+
+Who does not need a matter is no reader of it: what a request handler never holds it cannot give away, and an
+acceptor does not read the metadata of all topics for a few rates.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from mpbroker.coordinator.scram_rules import Credentials
+from mpbroker.coordinator.state import MetadataState
+from mpbroker.ipc.bulletin import BulletinFull, BulletinPublisher
+from mpbroker.ipc.credentials import CredentialBase, CredentialDelta, ScramImage
+from mpbroker.ipc.limits import LimitImage, LimitNews
+from mpbroker.quotas.entities import CONNECTION_CREATION_RATE, IP, Entity, QuotaTable
+
+K = TypeVar("K")
+ScramKey: TypeAlias = tuple[str, int]
+
+
+class NewsAnnouncer(Generic[K]):
+    """Changes are noted with `changed`; what waits for them runs when they are out.
+
+    `everything` and `some` make the messages of a base and of a delta, from the state and what changed.
+    """
+
+    def __init__(
+        self,
+        publisher: BulletinPublisher,
+        everything: Callable[[MetadataState], msgspec.Struct],
+        some: Callable[[MetadataState, Iterable[K]], msgspec.Struct],
+    ) -> None:
+        self._publisher = publisher
+        self._everything = everything
+        self._some = some
+        self._changed: dict[K, None] = {}
+        self._then: list[Callable[[], None]] = []
+        self._needs_base = True
+        self._encoder = msgspec.msgpack.Encoder()
+
+    @property
+    def has_news(self) -> bool:
+        return self._needs_base or bool(self._changed)
+
+    def changed(self, keys: Iterable[K], then: Callable[[], None]) -> None:
+        self._changed.update(dict.fromkeys(keys))
+        self._then.append(then)
+
+    def replaced(self) -> None:
+        """The state was read from the log anew: what was said before may not be true any more."""
+        self._needs_base = True
+
+    def publish(self, state: MetadataState) -> bool:
+        """Announces what is new. False: nothing, or a base waits until all readers follow the last one."""
+        if not self.has_news:
+            return False
+        if not self._needs_base and not self._publish_delta(state):
+            self._needs_base = True
+        if self._needs_base:
+            if not self._publisher.can_publish_base():
+                return False
+            self._publisher.publish_base(self._encoder.encode(self._everything(state)))
+            self._needs_base = False
+        self._changed.clear()
+        actions, self._then = self._then, []
+        for action in actions:
+            action()
+        return True
+
+    def _publish_delta(self, state: MetadataState) -> bool:
+        try:
+            self._publisher.publish_delta(self._encoder.encode(self._some(state, self._changed)))
+        except BulletinFull:
+            return False
+        return True
+
+
+# ---- SCRAM credentials, for processors
+
+
+def credential_news(publisher: BulletinPublisher) -> NewsAnnouncer[ScramKey]:
+    return NewsAnnouncer(publisher, _all_credentials, _some_credentials)
+
+
+def _all_credentials(state: MetadataState) -> CredentialBase:
+    return CredentialBase([_credential(key, state.credentials) for key in state.credentials])
+
+
+def _some_credentials(state: MetadataState, keys: Iterable[ScramKey]) -> CredentialDelta:
+    known = state.credentials
+    there = [_credential(key, known) for key in keys if key in known]
+    return CredentialDelta(there, [key for key in keys if key not in known])
+
+
+def _credential(key: ScramKey, credentials: Credentials) -> ScramImage:
+    one = credentials[key]
+    return ScramImage(*key, one.iterations, one.salt, one.stored_key, one.server_key)
+
+
+# ---- rates of addresses, for acceptors
+
+
+def limit_news(publisher: BulletinPublisher) -> NewsAnnouncer[Entity]:
+    return NewsAnnouncer(publisher, _all_limits, _some_limits)
+
+
+def limited(entities: Iterable[Entity]) -> list[Entity]:
+    """Those that acceptors hear about."""
+    return [entity for entity in entities if entity[0][0] == IP]
+
+
+def _all_limits(state: MetadataState) -> LimitNews:
+    entities = limited(entity for entity, _ in state.quotas)
+    return LimitNews([_limit(entity, state.quotas) for entity in entities], everything=True)
+
+
+def _some_limits(state: MetadataState, keys: Iterable[Entity]) -> LimitNews:
+    return LimitNews([_limit(entity, state.quotas) for entity in keys])
+
+
+def _limit(entity: Entity, quotas: QuotaTable) -> LimitImage:
+    name = entity[0][1]
+    return LimitImage(_packed(name), quotas.of(entity).get(CONNECTION_CREATION_RATE))
+
+
+def _packed(name: str | None) -> bytes | None:
+    """As acceptors count an address: an IPv4 one in four bytes, however it is written."""
+    if name is None:
+        return None
+    address = ipaddress.ip_address(name)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).packed
