@@ -29,6 +29,7 @@ from mpbroker.handlers.readers import Readers
 from mpbroker.handlers.throttling import Throttling
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.handlers.turn import Turn
+from mpbroker.handlers.waiting import Waiting
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import (
@@ -69,6 +70,8 @@ log = logging.getLogger("mpbroker")
 # A ring that was full is looked at again after this time at the latest: its consumer rings, but maybe just
 # before we sleep.
 RETRY_FULL_RING_MS = 2
+# A processor that gives blocks back does not ring for that.
+RETRY_FULL_ARENA_MS = 5
 # How long a stopping handler waits for log process and coordinator to answer what it took.
 STOP_PATIENCE_MS = 5_000
 LEAVING_ROUND_MS = 5
@@ -128,13 +131,15 @@ class Handler:
         # What a predecessor marked is nobody's wait any more.
         marks.clear_waiter(self.number)
         metadata = Metadata(context.config, self.turn.topics)
+        waiting = self._make_waiting()
         self.broker = Broker(
             config=context.config,
             metadata=metadata,
             table=table,
-            answers=Answers(context.index, self.arena, lambda p: self.outboxes[p]),
+            answers=Answers(context.index, self.arena, lambda p: self.outboxes[p], waiting),
             coordinator=coordinator,
-            log=Jobs(context.index, self.arena, self.turn.push_job),
+            log=Jobs(context.index, self.arena, self.turn.push_job, waiting),
+            waiting=waiting,
             apis=all_apis(),
             fetches=Fetches(
                 table,
@@ -157,6 +162,11 @@ class Handler:
             ),
         )
         self.set_log_up(context.is_alive(LOG))
+
+    def _make_waiting(self) -> Waiting:
+        word = self.context.memory.words("replies_out")
+        word.store(self.number, 0)
+        return Waiting(lambda waits: word.store(self.number, waits), monotonic_ms)
 
     def set_log_up(self, up: bool) -> None:
         self.turn.log_is_up = self.broker.log.log_is_up = up
@@ -195,6 +205,8 @@ class Handler:
         if self.turn.changed(self.dirty_word) or not slots:
             self.broker.fetches.look()
         now_ms = monotonic_ms()
+        if self.broker.waiting:
+            self.broker.waiting.retry(now_ms)
         self.broker.fetches.expire(now_ms)
         self.broker.coordinator.expire(now_ms)
         if now_ms >= self.next_files_look_ms:
@@ -227,6 +239,8 @@ class Handler:
             return 0
         if self.unsent:
             return RETRY_FULL_RING_MS
+        if self.broker.waiting:
+            return RETRY_FULL_ARENA_MS
         deadlines = (self.broker.fetches.next_deadline_ms(), self.broker.coordinator.next_deadline_ms())
         known = [deadline_ms for deadline_ms in deadlines if deadline_ms is not None]
         if not known:
@@ -387,6 +401,7 @@ class Handler:
         self.broker.groups.forget_processor(fence.role)
         self.outboxes[fence.role].clear()
         self.broker.answers.reclaim(fence.role)
+        self.broker.waiting.forget_processor(fence.role)
         for job in self.turn.drop_jobs():
             # Those of the dead processor lie in its arena, which is about to be emptied.
             if unpack_produce(job).owner != fence.role:
@@ -456,10 +471,11 @@ class Handler:
             self.round(LEAVING_ROUND_MS)
         for exchange in list(self.open):
             exchange.close()
+        self.broker.waiting.give_up()
         self.flush()
 
     def has_unfinished(self) -> bool:
-        return bool(self.open or self.heavy or self.turn.waiting_jobs or self.unsent)
+        return bool(self.open or self.heavy or self.turn.waiting_jobs or self.unsent or self.broker.waiting)
 
     def await_returns(self) -> None:
         """The answers that processors still send lie in this handler's arena, which goes with it.

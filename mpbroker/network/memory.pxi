@@ -45,6 +45,14 @@ cdef void feed_starved(Turn *t) noexcept nogil:
         memmove(t.starved, t.starved + fed, (t.starved_count - fed) * sizeof(uint32_t))
         t.starved_count -= fed
 
+cdef bint replies_are_out(Turn *t) noexcept nogil:
+    """Whether a handler has no room for an answer: others have answers of it that they do not read."""
+    cdef uint32_t h
+    for h in range(t.handler_count):
+        if load_relaxed(&t.replies_out[h]):
+            return True
+    return False
+
 cdef void close_stalled(Turn *t) noexcept nogil:
     """While others starve, whoever holds memory and makes no progress loses it. Looked at ten times a second."""
     cdef Channel *c = least_active(t)

@@ -61,6 +61,8 @@ cdef void go_on(Turn *t) noexcept nogil:
     if t.dry_since_ns or t.starved_count:
         feed_starved(t)
         close_stalled(t)
+    elif replies_are_out(t):
+        close_stalled(t)
     if t.idle_ns and t.idle_ns < t.now_ns:
         close_idle_channels(t, t.now_ns - t.idle_ns)
 

@@ -101,6 +101,7 @@ cdef struct Turn:
     uint32_t *deferred_now
     uint32_t *starved           # channels that wait for memory, the longest waiting first
     uint32_t starved_count
+    uint64_t *replies_out       # a word per handler: something waits for room among its answers
     uint64_t dry_since_ns       # an allocation failed and no memory has come free since; 0: no
     uint64_t stall_ns
     uint64_t next_stall_check_ns

@@ -28,7 +28,12 @@ from mpbroker.protocol.messages import ProduceRequest, ProduceResponse
 from mpbroker.protocol.wire import Buffer
 from mpbroker.records.batch import ATTRIBUTES_AT, CODEC_MASK, TRANSACTIONAL_BIT
 from mpbroker.records.compression import Codec
-from mpbroker.records.errors import INVALID_RECORD, INVALID_TIMESTAMP, InvalidRecords
+from mpbroker.records.errors import (
+    INVALID_RECORD,
+    INVALID_TIMESTAMP,
+    CompressionError,
+    InvalidRecords,
+)
 from mpbroker.records.validation import ValidatedBatch, validate
 
 FIRST_ZSTD_VERSION = 7
@@ -177,8 +182,8 @@ class Production:
     def _check_at_once(
         self, topic: Topic | ErrorCode, data: ProduceRequest.PartitionProduceData
     ) -> Append | Problem | None:
-        """None if that may take longer than others should wait; what is refused is looked at once more then,
-        since it may have been refused for its size alone.
+        """None if that may take longer than others should wait. What could not be unpacked may have been too
+        large, and is looked at once more.
         """
         if self.exchange.takes_long or isinstance(topic, ErrorCode) or data.records is None:
             return check(self.exchange, topic, data)
@@ -191,7 +196,7 @@ class Production:
         if len(data.records) > room_bytes:
             return None
         found = check(self.exchange, topic, data, room_bytes)
-        if isinstance(found, InvalidRecords):
+        if isinstance(found, InvalidRecords) and isinstance(found.__cause__, CompressionError):
             return None
         if isinstance(found, Append):
             self.room_bytes -= found.batch.decompressed_bytes * cost
