@@ -202,7 +202,6 @@ cdef class ProcessorTurn:
         cdef unsigned char[::1] orders = memory.private.block("orders")
         cdef unsigned char[::1] fence_orders = memory.private.block("fence_orders")
         cdef unsigned char[::1] queued = memory.private.block("queued")
-        cdef unsigned char[::1] replies_out = memory.private.block("replies_out")
         cdef bytes native_table = mute.native_table()
         cdef uint32_t i
         if len(native_table) != MUTE_TABLE_BYTES:
@@ -214,9 +213,10 @@ cdef class ProcessorTurn:
         self.rings = {}
         self.sessions = memory.sessions(process)
         self.meters = memory.meters(process)
-        self.keep = [arena, counters, bell, log_answers, log_bell, orders, fence_orders, queued, replies_out]
+        self.keep = [arena, counters, bell, log_answers, log_bell, orders, fence_orders, queued]
         t.process = process
         self._bind_ledger(memory.connections(process))
+        self._bind_replies_out(memory.private.block("replies_out"))
         t.arena = &arena.ref
         t.counters = &counters.ref
         t.meters = &self.meters.ref
@@ -244,7 +244,6 @@ cdef class ProcessorTurn:
         t.fifo = <uint32_t *>calloc(FIFO_PLACES, sizeof(uint32_t))
         memcpy(t.mute_table, <const char *>native_table, MUTE_TABLE_BYTES)
         t.queued = <uint64_t *>(<size_t>&queued[0])
-        t.replies_out = <uint64_t *>(<size_t>&replies_out[0])
         t.idle_ns, t.stall_ns = idle_ns, stall_ns
         t.dice = monotonic_ns() | 1
         t.next_connection = connection_prefix
@@ -264,6 +263,10 @@ cdef class ProcessorTurn:
         self.keep.append(ledger)
         self.t.evictions_asked = ledger._word(EVICTIONS_ASKED_AT)
         self.t.evictions_done = ledger._word(EVICTIONS_DONE_AT)
+
+    def _bind_replies_out(self, unsigned char[::1] words):
+        self.keep.append(words)
+        self.t.replies_out = <uint64_t *>(<size_t>&words[0])
 
     def _watch(self, int fd, uint32_t events, uint64_t tag):
         cdef epoll_event event
