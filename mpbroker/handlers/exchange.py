@@ -44,6 +44,7 @@ class Exchange:
         "body",
         "broker",
         "client_id",
+        "conversion_ns",
         "done",
         "local_ns",
         "on_end",
@@ -51,6 +52,7 @@ class Exchange:
         "slot",
         "taken_ns",
         "takes_long",
+        "temporary_bytes",
     )
 
     def __init__(self, slot: Request, client_id: str, body: Any, api: Api, broker: Broker) -> None:
@@ -65,6 +67,8 @@ class Exchange:
         self.on_end: Callable[[], object] | None = None
         self.pieces: Iterator[None] | None = None
         self.takes_long = bool(slot.flags & SlotFlag.HEAVY)
+        # What it took to unpack its records, and to pack them anew.
+        self.temporary_bytes = self.conversion_ns = 0
         self._session: Session | None = None
         self._at_work_since_ns = self._worked_ns = 0
         self._pause: Pause | None = None
@@ -233,7 +237,7 @@ class Exchange:
     def cancel(self) -> None:
         """The connection is closed: nothing is sent, but the processor gets its request's block back."""
         if self._end():
-            self.broker.answers.nothing(self.slot, timing=self.timing)
+            self.broker.answers.nothing(self.slot, timing=self.timing, told=self.told(None))
 
     def drop(self) -> None:
         """The connection or its processor is gone: there is nobody to answer."""

@@ -211,6 +211,9 @@ class Production:
     ) -> None:
         image = topic.partitions.get(data.index) if isinstance(topic, Topic) else None
         if image is not None:
+            if isinstance(found, Append):
+                self.exchange.temporary_bytes += found.batch.decompressed_bytes
+                self.exchange.conversion_ns += spent_ns if found.batch.rebuilt else 0
             size = len(data.records or b"")
             meters = self.exchange.broker.meters
             partition_checked(meters, self.exchange.version, image, size, found, spent_ns)
