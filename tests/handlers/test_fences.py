@@ -31,10 +31,10 @@ def fence(made: Rig, role: int, *, alive: bool, stage: int = 1) -> None:
     assert made.memory.words("fence_acks").load(HANDLER) == orders.load(HANDLER)
 
 
-def produce(codec: Codec = Codec.NONE) -> bytes:
+def produce(codec: Codec = Codec.NONE, acks: int = -1) -> bytes:
     batch = bytes(build_batch([NewRecord(b"k", b"v", -1)], codec=codec))
     data = [ProduceRequest.PartitionProduceData(0, batch)]
-    request = ProduceRequest(None, -1, 1000, [ProduceRequest.TopicProduceData("t", TOPIC.topic_id, data)])
+    request = ProduceRequest(None, acks, 1000, [ProduceRequest.TopicProduceData("t", TOPIC.topic_id, data)])
     return request_frame(0, 7, request)
 
 
@@ -112,6 +112,24 @@ def test_a_request_in_a_stale_block_closes_its_connection(ready: Rig) -> None:
     ready.handler.serve_request(slot._replace(generation=slot.generation + 1))
     ready.handler.flush()
     assert kinds(ready) == [(9, SlotKind.CLOSE)]
+
+
+def test_an_unanswered_produce_that_cannot_be_charged_closes_its_connection(
+    ready: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> None:
+        raise RuntimeError("the rates are broken")
+
+    throttling = ready.handler.broker.throttling
+    monkeypatch.setattr(throttling, "on", True)
+    monkeypatch.setattr(throttling, "charge", broken)
+    ready.processor.send(produce(Codec.GZIP, acks=0), connection=5)
+    ready.turn()
+    (job,) = ready.log.take()
+    ready.log.append(job)
+    ready.turn()
+    assert kinds(ready) == [(5, SlotKind.CLOSE)]
+    assert ready.handler.open == {}
 
 
 def test_a_stale_job_of_the_dead_log_process_is_ignored(ready: Rig) -> None:
