@@ -72,11 +72,12 @@ cdef void before_sleep(Turn *t) noexcept nogil:
         await_room(t)
     else:
         store_relaxed(&t.queued[t.process], queued_here(t))
-    if t.starved_count and not memory_is_out(t):
+    if t.starved_count and may_have_room(t):
         t.soon = True
     if t.files.count and t.next_files_look_ns < t.now_ns:
         t.next_files_look_ns = t.now_ns + FILES_LOOK_NS
         close_deleted_files(&t.files)
+    count_dry(t)
     counter_set(t.counters, Counter.COUNT_ARENA_BYTES, t.arena.in_use_bytes)
     counter_set(t.counters, Counter.COUNT_QUEUED_REQUESTS, queued_here(t))
     counter_set(t.counters, Counter.COUNT_RESPONSES_WAITING, t.answers_waiting)

@@ -9,12 +9,12 @@ from functools import partial
 
 from mpbroker.cli.main import main
 from mpbroker.network import processor
-from mpbroker.supervisor import main as supervisor
+from mpbroker.supervisor import buffers
 
 REPLY_BYTES = 4 << 20
 
 if __name__ == "__main__":
-    sizes = supervisor.sizes
-    supervisor.sizes = lambda config: dataclasses.replace(sizes(config), reply_limit_bytes=REPLY_BYTES)
+    sizes = buffers.sizes
+    buffers.sizes = lambda config: dataclasses.replace(sizes(config), reply_limit_bytes=REPLY_BYTES)
     processor.ProcessorTurn = partial(processor.ProcessorTurn, stall_ns=1_000_000_000)  # type: ignore[misc, assignment]
     main()

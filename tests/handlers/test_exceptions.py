@@ -31,7 +31,7 @@ from mpbroker.records.record import NewRecord
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
 from tests.handlers import faulty_broker as faults
-from tests.real_clients.conftest import stop_cleanly
+from tests.real_clients.conftest import served
 
 WITHIN_S = 1.0
 APIS = all_apis()
@@ -43,13 +43,8 @@ COMMAND = (
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
-    made = Mpbroker(tmp_path_factory.mktemp("broker"), template=COMMAND)
-    try:
-        made.start()
+    with served(Mpbroker(tmp_path_factory.mktemp("broker"), template=COMMAND)) as made:
         yield made
-        stop_cleanly(made)
-    finally:
-        made.kill()
 
 
 def filled(cls: type[Message]) -> Message:
@@ -147,16 +142,17 @@ QUOTA = m.AlterClientQuotasRequest.EntryData(
 ASK_OTHERS: dict[int, Any] = {
     ApiKey.METADATA: m.MetadataRequest([m.MetadataRequest.MetadataRequestTopic(name="made")], True),
     ApiKey.OFFSET_COMMIT: None,
+    ApiKey.OFFSET_FETCH: None,
     ApiKey.JOIN_GROUP: None,
     ApiKey.HEARTBEAT: None,
     ApiKey.LEAVE_GROUP: None,
-    ApiKey.SYNC_GROUP: None,
+    ApiKey.SYNC_GROUP: m.SyncGroupRequest("g", 1, "member", protocol_type="consumer", protocol_name="range"),
     ApiKey.DESCRIBE_GROUPS: None,
     ApiKey.LIST_GROUPS: None,
     ApiKey.DELETE_GROUPS: None,
     ApiKey.OFFSET_DELETE: None,
     ApiKey.CREATE_TOPICS: m.CreateTopicsRequest([m.CreateTopicsRequest.CreatableTopic("late", 1, 1)]),
-    ApiKey.DELETE_TOPICS: m.DeleteTopicsRequest([m.DeleteTopicsRequest.DeleteTopicState("plain")]),
+    ApiKey.DELETE_TOPICS: m.DeleteTopicsRequest(topics=[m.DeleteTopicsRequest.DeleteTopicState("doomed")]),
     ApiKey.INIT_PRODUCER_ID: m.InitProducerIdRequest(None, 1),
     ApiKey.ALTER_CLIENT_QUOTAS: m.AlterClientQuotasRequest([QUOTA], False),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: m.DescribeUserScramCredentialsRequest(None),
@@ -167,11 +163,16 @@ ASK_OTHERS: dict[int, Any] = {
 @pytest.fixture(scope="module", name="topic")
 def _topic(broker: Mpbroker) -> bytes:
     """The id of a topic to write to and to read from."""
-    made = m.CreateTopicsRequest([m.CreateTopicsRequest.CreatableTopic("plain", 1, 1)])
+    names = ("plain", "doomed")
+    made = m.CreateTopicsRequest([m.CreateTopicsRequest.CreatableTopic(name, 1, 1) for name in names])
     with frames.connected(broker.address) as connection:
-        (answer,) = ask(connection, ApiKey.CREATE_TOPICS, "good", made).topics
-    assert answer.error_code == 0
-    return bytes(answer.topic_id)
+        answer = ask(connection, ApiKey.CREATE_TOPICS, "good", made)
+        assert [one.error_code for one in answer.topics] == [0, 0]
+        # The first request about a group waits for the topic of its offsets, which takes its time.
+        connection.settimeout(30)
+        connection.sendall(request_of(ApiKey.OFFSET_COMMIT, "good"))
+        frames.receive(connection, *struct.unpack(">i", frames.receive(connection, 4)))
+    return bytes(answer.topics[0].topic_id)
 
 
 def produce(topic: bytes, codec: Codec, acks: int = -1, size: int = 10) -> m.ProduceRequest:
