@@ -20,8 +20,8 @@ from mpbroker.records.compression import Codec
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
 from tests.handlers import full_broker
-from tests.handlers.shared import PROCESSOR, Rig, rig
-from tests.handlers.test_fences import TOPIC, fence, kinds, produce
+from tests.handlers.shared import PROCESSOR, Rig, fence, rig
+from tests.handlers.test_fences import TOPIC, kinds, produce
 from tests.handlers.test_heavy import LIGHT
 from tests.real_clients.conftest import stop_cleanly
 
