@@ -148,7 +148,12 @@ class Handler:
             session=context.session,
             listener=context.listener,
             throttling=Throttling(
-                context.config, metadata, self.turn.clients, memory.quota_secret, context.session
+                context.config,
+                metadata,
+                self.turn.clients,
+                self.turn.meters,
+                memory.quota_secret,
+                context.session,
             ),
         )
         self.set_log_up(context.is_alive(LOG))

@@ -53,7 +53,6 @@ cpdef enum Counter:
     COUNT_THROTTLED_FETCH = 48
     COUNT_THROTTLED_REQUEST = 49
     COUNT_THROTTLED_MUTATION = 50
-    COUNT_EXEMPT_REQUEST_NS = 51     # handler time that no quota limits
     COUNT_FETCHES_FAST = 53          # fetches that took the native turn
     COUNTERS = 96
 

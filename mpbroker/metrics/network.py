@@ -203,6 +203,19 @@ def software(view: View) -> Iterator[Bean]:
 
 
 @family(
+    SELECTOR + ",networkProcessor=<id>,cipher=<cipher>,protocol=<protocol>",
+    "gauge",
+    "Open TLS connections by cipher suite, as IANA calls it, and protocol.",
+    ("connections",),
+)
+def ciphers(view: View) -> Iterator[Bean]:
+    for process in view.now.serving(PROCESSORS):
+        for cipher, protocol, connections, _ in view.now.ciphers.get(process, []):
+            tags = f"cipher={cipher},protocol={protocol}"
+            yield Bean(f"{selector(process)},{tags}", {"connections": connections})
+
+
+@family(
     REQUEST_CHANNEL + "[ControlPlane]RequestQueueSize",
     "gauge",
     "Requests that wait for a handler, in the processors' queues.",

@@ -18,6 +18,7 @@ from enum import Enum
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.meters import ClientKind
 from mpbroker.ipc.session import TooLong
 from mpbroker.network.channel import CloseReason
 from mpbroker.network.tls_pipe import TlsPipe
@@ -27,7 +28,7 @@ from mpbroker.security.listener import ListenerSecurity, LookUp
 from mpbroker.security.names import MalformedCertificate
 from mpbroker.security.principals import NoRuleMatches
 from mpbroker.security.sasl import Failure, Offer, SaslServer, Session, State
-from mpbroker.security.tls import TlsError
+from mpbroker.security.tls import IANA_NAMES, TlsError
 from shm.counters import CounterPage
 
 SIZE_BYTES = 4
@@ -58,6 +59,7 @@ class Peer:
 
     __slots__ = (
         "channel",
+        "cipher",
         "connection",
         "due_ns",
         "frame",
@@ -88,6 +90,7 @@ class Peer:
         self.wanted = SIZE_BYTES
         self.out = bytearray()
         self.due_ns = 0
+        self.cipher = -1  # its number in the meters
 
     @property
     def io(self) -> socket.socket | TlsPipe:
@@ -186,6 +189,8 @@ class SecureChannels:
         """The turn has closed it: the descriptor goes, with a word to the other side if that can be said."""
         self._failed.pop(connection, None)
         peer = self._peers.pop(connection, None)
+        if peer is not None:
+            self.turn.meters.client_gone(ClientKind.CLIENT_CIPHER, peer.cipher)
         if peer is None or peer.sock is None:
             return
         sock, peer.sock = peer.sock, None
@@ -272,12 +277,11 @@ class SecureChannels:
             self._failed_handshake(peer, reason_of(error))
             return
         tls = peer.pipe.tls
-        cipher = tls.cipher()
-        self.turn.set_session(
-            peer.channel,
-            peer.connection,
-            cipher=cipher[0] if cipher else "",
-            tls_version=tls.version() or "",
+        chosen, version = tls.cipher(), tls.version() or ""
+        cipher = chosen[0] if chosen else ""
+        self.turn.set_session(peer.channel, peer.connection, cipher=cipher, tls_version=version)
+        peer.cipher = self.turn.meters.client(
+            ClientKind.CLIENT_CIPHER, IANA_NAMES.get(cipher, cipher).encode(), version.encode()
         )
         if peer.sasl is not None:
             peer.stage = Stage.TALKING
