@@ -25,12 +25,12 @@ from mpbroker.log.names import (
     HIGH_WATERMARKS,
     LOG_STARTS,
     META_PROPERTIES,
-    METADATA_TOPIC,
     NotAPartition,
     parse_partition,
 )
 from mpbroker.log.reader import Bound, PartitionReader, SegmentGone
 from mpbroker.log.scan import batches, find_offset
+from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.records.errors import CorruptBatch
 from shm.region import Region
 from spark_integration.errors import CorruptLog, OptionError, SourceUnavailable

@@ -15,10 +15,9 @@ from typing import Any, Final
 
 from mpbroker.client.config import from_properties
 from mpbroker.client.errors import ConfigError
+from mpbroker.protocol.numbers import EARLIEST, LATEST
 from spark_integration.errors import OptionError
 
-LATEST: Final = -1
-EARLIEST: Final = -2
 MAX_BYTES_PER_TASK: Final = 128 << 20
 
 TopicPartition = tuple[str, int]

@@ -15,10 +15,9 @@ from typing import Protocol
 from pyspark.sql.datasource import InputPartition
 
 from mpbroker.log.reader import Bound
+from mpbroker.protocol.numbers import EARLIEST, LATEST
 from spark_integration.errors import LOSS_ADVICE, DataLoss, OptionError
 from spark_integration.options import (
-    EARLIEST,
-    LATEST,
     Assign,
     AtOffset,
     AtOffsets,

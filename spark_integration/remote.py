@@ -12,8 +12,9 @@ from mpbroker.client.config import ClientConfig, from_properties
 from mpbroker.client.errors import ApiFailed, ClientError, ConfigError, ConnectionLost
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.numbers import EARLIEST, LATEST
 from spark_integration.errors import OptionError, SourceUnavailable
-from spark_integration.options import EARLIEST, LATEST, ReadOptions, TopicPartition
+from spark_integration.options import ReadOptions, TopicPartition
 from spark_integration.plan import OffsetRange, TaskRange, by_offsets
 
 CLIENT_ID = "mpbroker-spark"

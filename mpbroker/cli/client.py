@@ -17,11 +17,9 @@ from mpbroker.client.errors import ApiFailed, ConfigError, InvalidReceive
 from mpbroker.config.properties import PropertiesError, parse
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.numbers import ResourceType
 from mpbroker.protocol.wire import Buffer
 
-EARLIEST = -2
-LATEST = -1
-TOPIC_RESOURCE = 2
 REQUEST_TIMEOUT_MS = 30_000
 ADVICE = "does the broker run there? (--bootstrap-server)"
 FETCH_BYTES_MAX = 16 << 20
@@ -152,7 +150,7 @@ class Client:
     def topic_configs(self, name: str) -> list[Any]:
         """DescribeConfigs of one topic."""
         resource = m.DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
+            resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=None
         )
         response: m.DescribeConfigsResponse = self.cluster.ask_any(
             m.DescribeConfigsRequest(resources=[resource])

@@ -6,12 +6,13 @@ from typing import BinaryIO
 
 import msgspec
 
-from mpbroker.cli.client import EARLIEST, LATEST, Client, Fetched, Topic
+from mpbroker.cli.client import Client, Fetched, Topic
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.retry import Retry
 from mpbroker.cli.template import Part, compile_template
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ApiFailed, ClientError, ConnectionLost
+from mpbroker.protocol.numbers import EARLIEST, LATEST
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import LOG_APPEND_TIME, Record

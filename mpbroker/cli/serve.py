@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.config import BrokerConfig, ConfigError, Flag, load
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.keys import ConfigError
+from mpbroker.config.load import Flag, load
 from mpbroker.security.listener import SecurityError, secure_listeners
 
 # Flags are texts here, so that a wrong number gets the same message wherever it was written.

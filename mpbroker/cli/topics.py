@@ -2,14 +2,14 @@
 
 from typing import Any, NamedTuple
 
-from mpbroker.cli.client import EARLIEST, LATEST, Client, Topic
+from mpbroker.cli.client import Client, Topic
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.output import print_json, print_table
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ApiFailed
+from mpbroker.config.describe import ConfigSource
 from mpbroker.protocol.errors import ErrorCode
-
-DYNAMIC_TOPIC_CONFIG = 1
+from mpbroker.protocol.numbers import EARLIEST, LATEST
 
 
 class New(NamedTuple):
@@ -107,7 +107,9 @@ def _describe(client: Client, topic: Topic) -> dict[str, Any]:
         "name": topic.name,
         "internal": topic.internal,
         "configs": {
-            entry.name: entry.value for entry in configs if entry.config_source == DYNAMIC_TOPIC_CONFIG
+            entry.name: entry.value
+            for entry in configs
+            if entry.config_source == ConfigSource.DYNAMIC_TOPIC_CONFIG
         },
         "partitions": _partitions(client, topic),
     }

@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 
 from mpbroker.client.errors import ConfigError
+from mpbroker.config.keys import Secret
+from mpbroker.config.protocols import PROTOCOLS, TLS_VERSIONS, uses_sasl, uses_tls
+from mpbroker.security.jaas import JaasError, parse_jaas
 
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 DEFAULT_PORT = 9092
 # Families of settings in which an unknown name is an error: leaving one out could open what was to be closed.
 GUARDED = ("security.", "ssl.", "sasl.")
@@ -65,11 +66,11 @@ class ClientConfig(msgspec.Struct, frozen=True):
 
     @property
     def uses_tls(self) -> bool:
-        return self.security_protocol in ("SSL", "SASL_SSL")
+        return uses_tls(self.security_protocol)
 
     @property
     def uses_sasl(self) -> bool:
-        return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+        return uses_sasl(self.security_protocol)
 
 
 def parse_servers(text: str) -> list[tuple[str, int]]:
@@ -219,10 +220,6 @@ _LOGIN_MODULES = ("PlainLoginModule", "ScramLoginModule")
 
 def _of_jaas(text: str) -> dict[str, str]:
     """`…PlainLoginModule required username="…" password="…";`"""
-    # The broker's configuration is large; who has no use for it does not load it.
-    from mpbroker.config.keys import Secret
-    from mpbroker.security.jaas import JaasError, parse_jaas
-
     try:
         entry = parse_jaas(Secret(text))
     except JaasError as error:

@@ -12,7 +12,7 @@ import msgspec
 
 from mpbroker.config import limits
 from mpbroker.config.keys import INT_MAX, LONG_MAX, ConfigType, Key, table_of
-from mpbroker.config.listeners import DEFAULT_PROTOCOL_MAP, Listener
+from mpbroker.config.listeners import DEFAULT_PROTOCOL_MAP, Listener, parse_listeners
 from mpbroker.config.security import SecuritySettings
 from mpbroker.config.workers import MAX_HANDLERS, MAX_PROCESSORS, default_workers
 
@@ -54,7 +54,7 @@ def one_log_process(count: int) -> str:
 
 
 def _default_listeners() -> tuple[Listener, ...]:
-    return (Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092),)
+    return parse_listeners(DEFAULT_LISTENERS, DEFAULT_PROTOCOL_MAP)
 
 
 class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):

@@ -10,7 +10,8 @@ import re
 
 import msgspec
 
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+from mpbroker.config.protocols import PROTOCOLS
+
 DEFAULT_PROTOCOL_MAP = {protocol: protocol for protocol in PROTOCOLS}
 META_ADDRESSES = ("0.0.0.0",)
 WILDCARDS = ("", "0.0.0.0", "::")

@@ -12,12 +12,12 @@ from typing import Annotated, Any
 import msgspec
 
 from mpbroker.config.keys import ConfigType, Key, Secret, field_name, table_of
+from mpbroker.config.protocols import TLS_VERSIONS, uses_sasl, uses_tls
 
 CLASS, INT, LIST, LONG = ConfigType.CLASS, ConfigType.INT, ConfigType.LIST, ConfigType.LONG
 PASSWORD, STRING = ConfigType.PASSWORD, ConfigType.STRING
 
 MECHANISMS_BUILT = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 UNSECURED_VALIDATOR = (
     "org.apache.kafka.common.security.oauthbearer.internals.unsecured."
     "OAuthBearerUnsecuredValidatorCallbackHandler"
@@ -154,7 +154,7 @@ def resolve(
         mine = overrides.get((listener, ""), {})
         values = {**own, **mine}
         # Kafka: who has SASL is not asked for a certificate because of the broker's general setting.
-        if protocol == "SASL_SSL" and field_name("ssl.client.auth") not in mine:
+        if uses_sasl(protocol) and field_name("ssl.client.auth") not in mine:
             values["ssl_client_auth"] = "none"
         resolved[listener] = SecuritySettings(**values)
         for mechanism in resolved[listener].sasl_enabled_mechanisms:
@@ -168,7 +168,7 @@ def missing(listener: str, protocol: str, settings: Mapping[str, SecuritySetting
     found = []
     own = settings[listener]
     where = f"listener.name.{listener.lower()}"
-    if protocol in ("SSL", "SASL_SSL"):
+    if uses_tls(protocol):
         if not own.ssl_keystore_location and not (
             own.ssl_keystore_key and own.ssl_keystore_certificate_chain
         ):
@@ -182,7 +182,7 @@ def missing(listener: str, protocol: str, settings: Mapping[str, SecuritySetting
                 f"listener {listener} has ssl.client.auth={own.ssl_client_auth} and nothing to check "
                 f"certificates of clients against: set {where}.ssl.truststore.location to a PEM file"
             )
-    if protocol in ("SASL_PLAINTEXT", "SASL_SSL"):
+    if uses_sasl(protocol):
         if not own.sasl_enabled_mechanisms:
             found.append(f"listener {listener} has no SASL mechanism: set {where}.sasl.enabled.mechanisms")
         for mechanism in own.sasl_enabled_mechanisms:

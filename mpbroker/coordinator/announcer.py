@@ -11,9 +11,9 @@ from collections.abc import Callable
 import msgspec
 
 from mpbroker.coordinator.state import MetadataState, Topic
-from mpbroker.coordinator.topic_rules import INTERNAL_TOPICS
 from mpbroker.ipc.bulletin import BulletinFull, BulletinPublisher
 from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, QuotaImage, TopicImage
+from mpbroker.protocol.topic_names import INTERNAL_TOPICS
 from mpbroker.quotas.entities import Entity
 
 

@@ -33,8 +33,8 @@ from mpbroker.ipc.slots import (
 )
 from mpbroker.ipc.table import Partition
 from mpbroker.ipc.topology import CALL_RING_SLOTS, COORDINATOR, LOG
-from mpbroker.log.names import METADATA_TOPIC, METADATA_TOPIC_ID
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 
 ACKS_ALL = -1
 # A decision has no client's deadline: what became of it is known or will be read from the log.

@@ -26,8 +26,6 @@ from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 
 FRAME_VERSION: Final = 1
-TOPIC_RESOURCE: Final = 2
-"""Kafka's ConfigResource.Type.TOPIC."""
 
 MetadataRecord = (
     TopicRecord

@@ -43,8 +43,8 @@ from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, FatalError, Fence, Proc
 from mpbroker.ipc.slots import Batch, SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.ipc.topology import ACCEPTORS, COORDINATOR, HANDLERS, LOG, PROCESSORS, is_handler, name_of
-from mpbroker.log.names import METADATA_TOPIC_ID
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
 from mpbroker.quotas.meters import MutationMeters
 from mpbroker.quotas.mutations import Mutations
 from shm.rates import monotonic_ms

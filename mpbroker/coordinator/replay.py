@@ -12,8 +12,9 @@ from mpbroker.coordinator.metadata_records import UnreadableMetadata, decode_rec
 from mpbroker.coordinator.state import InconsistentMetadata, MetadataState
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import Partition
-from mpbroker.log.names import META_PROPERTIES, METADATA_TOPIC, partition_name
+from mpbroker.log.names import META_PROPERTIES, partition_name
 from mpbroker.protocol.messages import RemoveTopicRecord
+from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch, iterate_batches
 

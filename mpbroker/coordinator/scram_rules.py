@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TypeAlias
 
-from mpbroker.ipc.calls import AlterScram, DescribeScram, ScramUpsertion, ScramUser, ScramUsers
+from mpbroker.ipc.calls import AlterScram, DescribeScram, ScramUser, ScramUsers
+from mpbroker.ipc.credentials import ScramImage
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import RemoveUserScramCredentialRecord, UserScramCredentialRecord
 from mpbroker.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, ScramType
@@ -49,7 +50,7 @@ def alter(credentials: Credentials, call: AlterScram) -> tuple[ScramUsers, list[
     return ScramUsers([ScramUser(user, *refused.get(user, (0, None))) for user in users]), records
 
 
-def _record(one: ScramUpsertion) -> UserScramCredentialRecord:
+def _record(one: ScramImage) -> UserScramCredentialRecord:
     return UserScramCredentialRecord(
         one.user, one.mechanism, one.salt, one.stored_key, one.server_key, one.iterations
     )

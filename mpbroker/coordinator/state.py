@@ -10,7 +10,6 @@ Kafka: ReplicationControlManager, ProducerIdControlManager, ControllerApis.
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from typing import Final, NoReturn
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator import quota_rules, scram_rules, topic_rules
-from mpbroker.coordinator.metadata_records import TOPIC_RESOURCE, MetadataRecord
+from mpbroker.coordinator.metadata_records import MetadataRecord
 from mpbroker.coordinator.scram_rules import Credentials
 from mpbroker.coordinator.topic_rules import Refused
 from mpbroker.ipc.calls import (
@@ -38,7 +37,6 @@ from mpbroker.ipc.calls import (
     Message,
     ProducerIds,
 )
-from mpbroker.log.names import METADATA_TOPIC
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
     ClientQuotaRecord,
@@ -50,7 +48,9 @@ from mpbroker.protocol.messages import (
     TopicRecord,
     UserScramCredentialRecord,
 )
-from mpbroker.protocol.topic_names import collision_key
+from mpbroker.protocol.numbers import ResourceType
+from mpbroker.protocol.topic_names import METADATA_TOPIC, collision_key
+from mpbroker.protocol.uuids import uuid_text
 from mpbroker.quotas.entities import Entity, QuotaTable
 from mpbroker.quotas.mutations import Mutation, Mutations
 
@@ -170,7 +170,7 @@ class MetadataState:
 
     def _set_config(self, record: ConfigRecord) -> None:
         topic_id = self.ids.get(record.resource_name)
-        if record.resource_type != TOPIC_RESOURCE or topic_id is None:
+        if record.resource_type != ResourceType.TOPIC or topic_id is None:
             self._inconsistent(f"a setting of resource {record.resource_type} {record.resource_name!r}")
         topic = self.topics[topic_id]
         configs = {name: value for name, value in topic.configs.items() if name != record.name}
@@ -326,7 +326,7 @@ class Decider:
         node = self._config.node_id
         return [
             TopicRecord(topic.name, topic_id),
-            *(ConfigRecord(TOPIC_RESOURCE, topic.name, name, value) for name, value in configs.items()),
+            *(ConfigRecord(ResourceType.TOPIC, topic.name, name, value) for name, value in configs.items()),
             *(
                 PartitionRecord(
                     partition_id=number,
@@ -347,7 +347,7 @@ class Decider:
         while True:
             topic_id = self._new_id()
             reserved = int.from_bytes(topic_id) < RESERVED_IDS
-            if not (reserved or id_text(topic_id).startswith("-") or topic_id in state.topics):
+            if not (reserved or uuid_text(topic_id).startswith("-") or topic_id in state.topics):
                 return topic_id
 
     def _delete_topics(self, state: MetadataState, call: DeleteTopics) -> Decision:
@@ -399,7 +399,7 @@ class Decider:
             answer.message = ErrorCode.TOPIC_DELETION_DISABLED.message
         elif topic_id == ZERO_ID:
             answer.error = ErrorCode.INVALID_REQUEST
-            answer.message = f"Attempt to find topic with invalid topicId {id_text(topic_id)}"
+            answer.message = f"Attempt to find topic with invalid topicId {uuid_text(topic_id)}"
         elif topic is None:
             answer.error = ErrorCode.UNKNOWN_TOPIC_ID
             answer.message = ErrorCode.UNKNOWN_TOPIC_ID.message
@@ -422,11 +422,6 @@ class Decider:
             broker_id=self._config.node_id, next_producer_id=first + PRODUCER_IDS_PER_BLOCK
         )
         return Decision(ProducerIds(first, PRODUCER_IDS_PER_BLOCK), [record])
-
-
-def id_text(topic_id: bytes) -> str:
-    """As Kafka writes ids: URL-safe base64 without padding."""
-    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
 
 
 def _created(topic: Topic) -> CreatedTopic:

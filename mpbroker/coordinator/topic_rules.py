@@ -16,7 +16,6 @@ from mpbroker.protocol.topic_names import problem_with
 
 CONFIG_VALUE_LENGTH_MAX: Final = 32767
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
 class Refused(Exception):

@@ -21,7 +21,7 @@ from mpbroker.ipc.metadata import (
     QuotaImage,
     TopicImage,
 )
-from mpbroker.log.names import METADATA_TOPIC
+from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.quotas.entities import QuotaTable
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import CREATE_TIME, LOG_APPEND_TIME

@@ -15,6 +15,7 @@ import msgspec
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import Message
 from mpbroker.protocol.schema import Field, Kind, StructType, message_for
+from mpbroker.protocol.uuids import uuid_text
 
 if TYPE_CHECKING:
     from mpbroker.handlers.exchange import Exchange
@@ -87,7 +88,7 @@ def _value(field: Field, value: Any, version: int, key: int) -> Any:
     if field.struct is not None:
         return _struct(field.struct, value, version, key)
     if field.type == "uuid":
-        return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+        return uuid_text(value)
     if field.type == "bytes":
         return base64.b64encode(value).decode()
     return value

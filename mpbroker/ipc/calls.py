@@ -8,6 +8,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+from mpbroker.ipc.credentials import ScramImage
+
 
 class Failed(Struct, tag="failed"):
     """The callee could not serve the call."""
@@ -135,21 +137,10 @@ class Abandon(Struct, tag="abandon"):
     request: int
 
 
-class ScramUpsertion(Struct):
-    """What becomes of a password: nobody can log in elsewhere with it."""
-
-    user: str
-    mechanism: int
-    iterations: int
-    salt: bytes
-    stored_key: bytes
-    server_key: bytes
-
-
 class AlterScram(Struct, tag="alter_scram"):
     """handler -> coordinator: credentials to set, and (user, mechanism) of those to remove."""
 
-    upsertions: list[ScramUpsertion] = []
+    upsertions: list[ScramImage] = []
     deletions: list[tuple[str, int]] = []
 
 

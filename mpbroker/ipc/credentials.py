@@ -1,4 +1,7 @@
-"""What the coordinator publishes to the processors: SCRAM credentials, as a base and the deltas after it."""
+"""SCRAM credentials: as handlers ask for them, and as the coordinator publishes them to the processors.
+
+Published is a base and the deltas after it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from msgspec import Struct
 
 
 class ScramImage(Struct, array_like=True):
-    """A credential; `mechanism` is Kafka's number."""
+    """What becomes of a password: nobody can log in elsewhere with it. `mechanism` is Kafka's number."""
 
     user: str
     mechanism: int

@@ -10,7 +10,8 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from mpbroker.log.names import LEADER_EPOCHS, PARTITION_METADATA, uuid_bytes, uuid_text
+from mpbroker.log.names import LEADER_EPOCHS, PARTITION_METADATA
+from mpbroker.protocol.uuids import uuid_bytes, uuid_text
 
 TopicPartition = tuple[str, int]
 

@@ -30,9 +30,8 @@ from mpbroker.log.names import (
     RECOVERY_POINTS,
     NotAPartition,
     parse_partition,
-    uuid_bytes,
-    uuid_text,
 )
+from mpbroker.protocol.uuids import uuid_bytes, uuid_text
 
 _OUR_FILES = frozenset(
     {LOCK, CLEAN_SHUTDOWN, META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANER_OFFSETS}

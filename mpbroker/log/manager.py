@@ -33,6 +33,7 @@ from mpbroker.log.log_dir import prepare_log_dirs, take_clean_shutdown, write_cl
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.recovery import Known, PartitionDamaged, load
 from mpbroker.log.turn import Turn
+from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from shm.table import SlotTable
 
 INVALID_CONFIG = 40
@@ -108,10 +109,10 @@ class LogManager:
 
     def open_metadata(self) -> None:
         """`__cluster_metadata-0`, before anybody can ask for anything. Raises FatalError."""
-        topic = EnsureTopic(names.METADATA_TOPIC, names.METADATA_TOPIC_ID, [0])
+        topic = EnsureTopic(METADATA_TOPIC, METADATA_TOPIC_ID, [0])
         opened = self.ensure(topic).partitions[0]
         if opened.error:
-            raise FatalError(f"{names.METADATA_TOPIC}-0 cannot be opened: {opened.message}")
+            raise FatalError(f"{METADATA_TOPIC}-0 cannot be opened: {opened.message}")
 
     def ensure(self, topic: EnsureTopic) -> EnsuredTopic:
         """Opens or creates the partitions, or brings open ones up to date."""
@@ -236,7 +237,7 @@ class LogManager:
     def _place(self, log: PartitionLog, home: LogDir, topic: EnsureTopic, epoch: int) -> None:
         """Gives the partition its slot: the one it had before, if any."""
         key = (topic.topic_id, log.partition)
-        if key == (names.METADATA_TOPIC_ID, 0):
+        if key == (METADATA_TOPIC_ID, 0):
             slot, generation = METADATA_SLOT, 1
         elif key in self._earlier:
             slot, generation = self._earlier[key][0], self._earlier[key][1].generation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass
 
 LOG_SUFFIX = ".log"
@@ -26,8 +25,6 @@ META_PROPERTIES = "meta.properties"
 LOCK = ".lock"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
-METADATA_TOPIC = "__cluster_metadata"
-METADATA_TOPIC_ID = bytes(15) + b"\x01"
 LONGEST_NAME = 255
 # Directories in a log directory that hold no partition.
 NOT_PARTITIONS = frozenset({"lost+found", "remote-log-index-cache"})
@@ -76,16 +73,3 @@ def renamed(topic: str, partition: int, unique: str, suffix: str) -> str:
     """The name of a directory to be deleted or found stray; the topic is cut to what a file system takes."""
     tail = f"-{partition}.{unique}{suffix}"
     return topic[: LONGEST_NAME - len(tail)] + tail
-
-
-def uuid_text(value: bytes) -> str:
-    """Kafka's text of an id: URL-safe Base64 without padding, 22 characters."""
-    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
-
-
-def uuid_bytes(text: str) -> bytes:
-    """Raises ValueError."""
-    value = base64.urlsafe_b64decode(text + "==")
-    if len(value) != 16:
-        raise ValueError(f"an id has 16 bytes, {text!r} has {len(value)}")
-    return value

@@ -17,7 +17,7 @@ from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.listeners import MAX_LISTENERS, ListenerCount, ListenerState
 from mpbroker.ipc.meters import ClientKind, QuotaKind, QuotaWord, TopicMeter
-from mpbroker.log.names import METADATA_TOPIC
+from mpbroker.protocol.topic_names import METADATA_TOPIC
 from shm.counters import BUCKETS, bucket_bounds
 from shm.region import Region
 

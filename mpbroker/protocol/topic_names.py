@@ -1,4 +1,7 @@
-"""What a topic may be called. (Kafka: Topic.validate, Topic.hasCollision.)"""
+"""What a topic may be called, and the topics that are the broker's own.
+
+(Kafka: Topic.validate, Topic.hasCollision, Topic.isInternal, Uuid.METADATA_TOPIC_ID.)
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,13 @@ import re
 from collections.abc import Iterable
 
 NAME_LENGTH_MAX = 249
+
+# The coordinator's log. No client sees it, so it is not one of the internal topics.
+METADATA_TOPIC = "__cluster_metadata"
+METADATA_TOPIC_ID = bytes(15) + b"\x01"
+GROUP_TOPIC = "__consumer_offsets"
+# Clients see them marked as internal; two of them are not built, and their names are kept free.
+INTERNAL_TOPICS = frozenset({GROUP_TOPIC, "__transaction_state", "__share_group_state"})
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 

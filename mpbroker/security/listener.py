@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.protocols import uses_sasl, uses_tls
 from mpbroker.config.security import UNSECURED_VALIDATOR, SecuritySettings
 from mpbroker.protocol.api_versions import Served
 from mpbroker.security import names
@@ -38,8 +39,8 @@ class ListenerSecurity:
 
     def __init__(self, name: str, protocol: str, config: BrokerConfig) -> None:
         self.name = name
-        self.uses_tls = protocol in ("SSL", "SASL_SSL")
-        self.uses_sasl = protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+        self.uses_tls = uses_tls(protocol)
+        self.uses_sasl = uses_sasl(protocol)
         self.settings = config.security_of(name)
         self.keystore: Keystore | None = None
         self._config = config

@@ -9,11 +9,9 @@ import os
 from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.listeners import PATH_BYTES_MAX
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, Pointer, write_pointer
 from mpbroker.ipc.process import FatalError
-
-# sockaddr_un.sun_path, with the zero at its end (unix(7)).
-SOCKET_PATH_BYTES_MAX = 107
 
 
 def runtime_dir(config: BrokerConfig) -> Path:
@@ -28,7 +26,7 @@ def runtime_dir(config: BrokerConfig) -> Path:
     directory = (
         Path(named) if named else Path(f"/dev/shm/mpbroker-{os.getuid()}") / f"{config.node_id}-{mark}"
     )
-    if len(os.fsencode(directory / CONTROL_NAME)) > SOCKET_PATH_BYTES_MAX:
+    if len(os.fsencode(directory / CONTROL_NAME)) > PATH_BYTES_MAX:
         raise FatalError(
             f"the runtime directory {directory} has too long a name for a socket in it. "
             "Name another in MPBROKER_RUNTIME_DIR"

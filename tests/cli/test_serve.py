@@ -9,7 +9,7 @@ import pytest
 from mpbroker.cli import serve
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.main import app, main
-from mpbroker.config import BrokerConfig
+from mpbroker.config.broker import BrokerConfig
 
 
 @pytest.fixture

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.config import BrokerConfig, ConfigError, load
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.keys import ConfigError
 from mpbroker.config.limits import ListenerLimits, resolve_overrides
+from mpbroker.config.load import load
 from mpbroker.network.connection_limits import limits_of
 from mpbroker.network.connection_quotas import Limits
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.config import ConfigError, Flag, known, load
+from mpbroker.config import known
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
-from mpbroker.config.keys import field_name
+from mpbroker.config.keys import ConfigError, field_name
 from mpbroker.config.known import ALIASES, is_known
+from mpbroker.config.load import Flag, load
 from mpbroker.config.topic_config import TOPIC_KEYS
 
 ROOT = Path(__file__).parents[2]

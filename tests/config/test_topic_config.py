@@ -2,9 +2,9 @@
 
 import pytest
 
-from mpbroker.config import load
 from mpbroker.config.describe import ConfigSource, Synonym, describe_broker, describe_topic
 from mpbroker.config.keys import ConfigType
+from mpbroker.config.load import load
 from mpbroker.config.topic_config import TOPIC_KEYS, TopicConfigError, resolve, validate
 
 BROKER = load().config

@@ -52,7 +52,7 @@ from mpbroker.ipc.slots import (
 )
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
 from mpbroker.ipc.topology import COORDINATOR, LOG, PROCESSES, SharedMemory, Sizes, handler
-from mpbroker.log.names import METADATA_TOPIC_ID
+from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.iterate import iterate_batches
 

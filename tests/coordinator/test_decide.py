@@ -11,7 +11,6 @@ from mpbroker.coordinator.state import (
     Decider,
     InconsistentMetadata,
     MetadataState,
-    id_text,
 )
 from mpbroker.ipc.calls import (
     AllocateProducerIds,
@@ -33,6 +32,7 @@ from mpbroker.protocol.messages import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from mpbroker.protocol.uuids import uuid_text
 
 
 def counting_ids() -> Callable[[], bytes]:
@@ -275,7 +275,7 @@ def test_automatic_creation_of_what_exists_is_no_error() -> None:
 def test_reserved_ids_are_never_given() -> None:
     good = uuid.UUID(int=1 << 100).bytes
     dash = b"\xf8" + bytes(15)
-    assert id_text(dash).startswith("-")
+    assert uuid_text(dash).startswith("-")
     offered = iter(
         [bytes(16), bytes(15) + b"\x01", bytes(15) + b"\x63", dash, good, good, bytes(15) + b"\x64"]
     )

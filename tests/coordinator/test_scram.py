@@ -14,15 +14,15 @@ from mpbroker.coordinator.news import credential_news
 from mpbroker.coordinator.scram_rules import alter, describe
 from mpbroker.coordinator.state import Decider, InconsistentMetadata, MetadataState
 from mpbroker.ipc.bulletin import BulletinPublisher, BulletinReader
-from mpbroker.ipc.calls import AlterScram, DescribeScram, ScramUpsertion, ScramUser, ScramUsers
-from mpbroker.ipc.credentials import CredentialBase, CredentialDelta, CredentialNews
+from mpbroker.ipc.calls import AlterScram, DescribeScram, ScramUser, ScramUsers
+from mpbroker.ipc.credentials import CredentialBase, CredentialDelta, CredentialNews, ScramImage
 from mpbroker.ipc.topology import SharedMemory, Sizes, processor
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import RemoveUserScramCredentialRecord, UserScramCredentialRecord
 
 
-def upsertion(user: str, mechanism: int = 1, iterations: int = 4096) -> ScramUpsertion:
-    return ScramUpsertion(user, mechanism, iterations, b"salt", b"stored", b"server")
+def upsertion(user: str, mechanism: int = 1, iterations: int = 4096) -> ScramImage:
+    return ScramImage(user, mechanism, iterations, b"salt", b"stored", b"server")
 
 
 def call(state: MetadataState, message: AlterScram | DescribeScram) -> list[tuple[str, int]]:

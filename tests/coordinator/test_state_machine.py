@@ -31,7 +31,7 @@ from mpbroker.ipc.calls import (
 )
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import Partition, PartitionFlag
-from mpbroker.log.names import METADATA_TOPIC, METADATA_TOPIC_ID
+from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 
 LIMIT = 12
 NAMES = ("a", "b", "c.d", "c_d", "c.e", ".", "x/y")

@@ -12,6 +12,7 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.log import checkpoints, log_dir, names
 from mpbroker.log.index import read_offset_entries, read_time_entries
 from mpbroker.log.producers import Producers, SnapshotCorrupt
+from mpbroker.protocol.uuids import uuid_bytes
 
 A3 = bytes.fromhex(
     "000191d5d7490000000100000000000003e80003000000040000000000000009000000040000018bcfe5680000000007ffffffffffffffff"
@@ -85,7 +86,7 @@ def config_of(directory: Path, node_id: int = 1) -> BrokerConfig:
 
 def test_identity_is_made_once_and_kept(tmp_path: Path) -> None:
     first = log_dir.prepare_log_dirs(config_of(tmp_path))
-    assert len(names.uuid_bytes(first.cluster_id)) == 16
+    assert len(uuid_bytes(first.cluster_id)) == 16
     assert log_dir.prepare_log_dirs(config_of(tmp_path)) == first
     assert len(log_dir.directory_id(tmp_path)) == 16
     with pytest.raises(FatalError, match=r"belongs to node 1, this broker is node 2. Set node.id=1"):

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mpbroker.config import load
+from mpbroker.config.load import load
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.session import Session
 from mpbroker.network.channel import CloseReason

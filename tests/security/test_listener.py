@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from mpbroker.config import ConfigError, load
+from mpbroker.config.keys import ConfigError
+from mpbroker.config.load import load
 from mpbroker.config.security import UNSECURED_VALIDATOR
 from mpbroker.protocol.api_versions import Served
 from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mpbroker.protocol.numbers import EARLIEST, LATEST
 from spark_integration.errors import OptionError
 from spark_integration.options import (
-    EARLIEST,
-    LATEST,
     Assign,
     AtOffset,
     AtOffsets,

@@ -16,11 +16,11 @@ from mpbroker.coordinator.groups.records import GroupValue, OffsetKey, OffsetVal
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.log.names import partition_name
+from mpbroker.protocol.topic_names import GROUP_TOPIC
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch, iterate_batches
 from shm.table import SlotBusy, SlotTable
 
-GROUP_TOPIC: Final = "__consumer_offsets"
 READ_BYTES: Final = 1 << 20
 
 log = logging.getLogger("mpbroker")

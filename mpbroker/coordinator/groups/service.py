@@ -19,7 +19,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.coordinator import GroupCoordinator
 from mpbroker.coordinator.groups.group import Waiter
 from mpbroker.coordinator.groups.journal import Journal, PartitionBatch
-from mpbroker.coordinator.groups.loading import GROUP_TOPIC, Loader
+from mpbroker.coordinator.groups.loading import Loader
 from mpbroker.coordinator.state import MetadataState, Topic
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import (
@@ -34,6 +34,7 @@ from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import REQUESTS, Message
+from mpbroker.protocol.topic_names import GROUP_TOPIC
 from shm.table import SlotTable
 
 # How long reading the log may keep everything else waiting, and how soon a partition is looked at again.

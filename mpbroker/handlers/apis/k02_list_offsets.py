@@ -21,17 +21,17 @@ from mpbroker.log.reader import NOTHING_FOUND, FoundOffset, SegmentGone
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
+from mpbroker.protocol.numbers import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+)
 
 log = logging.getLogger("mpbroker")
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
-    -1,
-    -2,
-    -3,
-    -4,
-    -5,
-    -6,
-)
 FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 TRIES = 3
 

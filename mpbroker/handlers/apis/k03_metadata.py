@@ -16,11 +16,10 @@ from mpbroker.handlers.metadata import Topic
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics
 from mpbroker.ipc.table import PartitionFlag, read_partition
-from mpbroker.log.names import METADATA_TOPIC
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ZERO_UUID, MetadataRequest, MetadataResponse
-from mpbroker.protocol.topic_names import collision, problem_with
+from mpbroker.protocol.topic_names import METADATA_TOPIC, collision, problem_with
 
 FIRST_VERSION_WITH_AUTO_CREATION_FLAG = 4
 FIRST_VERSION_WITH_EMPTY_FOR_NONE = 1

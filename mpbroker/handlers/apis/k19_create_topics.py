@@ -19,11 +19,10 @@ from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import CreatedTopic, CreatedTopics, CreateTopic, CreateTopics
-from mpbroker.log.names import METADATA_TOPIC
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
-from mpbroker.protocol.topic_names import collision, problem_with
+from mpbroker.protocol.topic_names import METADATA_TOPIC, collision, problem_with
 
 DEFAULT = -1
 # From here on clients know what to do with THROTTLING_QUOTA_EXCEEDED (KIP-599).

@@ -14,9 +14,8 @@ from mpbroker.handlers.exchange import Exchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse
+from mpbroker.protocol.numbers import ResourceType
 from mpbroker.protocol.topic_names import problem_with
-
-TOPIC, BROKER = 2, 4
 
 Resource: TypeAlias = DescribeConfigsRequest.DescribeConfigsResource
 Result: TypeAlias = DescribeConfigsResponse.DescribeConfigsResult
@@ -56,9 +55,9 @@ def entries(exchange: Exchange, resource: Resource) -> list[Entry]:
     """Raises ApiError."""
     # No names at all mean every setting, as for Kafka.
     keys = resource.configuration_keys or None
-    if resource.resource_type == TOPIC:
+    if resource.resource_type == ResourceType.TOPIC:
         return topic_entries(exchange, resource.resource_name, keys)
-    if resource.resource_type == BROKER:
+    if resource.resource_type == ResourceType.BROKER:
         return broker_entries(exchange, resource.resource_name, keys)
     raise ApiError(
         ErrorCode.INVALID_REQUEST, f"Resources of type {resource.resource_type} have no settings here."

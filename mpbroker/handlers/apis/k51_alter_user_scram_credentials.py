@@ -11,7 +11,8 @@ from typing import TypeAlias
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc import calls
-from mpbroker.ipc.calls import AlterScram, ScramUpsertion, ScramUsers
+from mpbroker.ipc.calls import AlterScram, ScramUsers
+from mpbroker.ipc.credentials import ScramImage
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import AlterUserScramCredentialsRequest as Request
@@ -28,13 +29,13 @@ def failed(exchange: Exchange, code: ErrorCode) -> Response:
     return Response(results=[Result(name, code, code.message) for name in dict.fromkeys(names)])
 
 
-def upsertion(asked: Request.ScramCredentialUpsertion) -> ScramUpsertion:
+def upsertion(asked: Request.ScramCredentialUpsertion) -> ScramImage:
     """An unknown mechanism goes on without keys: the coordinator refuses it."""
     kind = _KINDS.get(asked.mechanism)
     if kind is None:
-        return ScramUpsertion(asked.name, asked.mechanism, asked.iterations, b"", b"", b"")
+        return ScramImage(asked.name, asked.mechanism, asked.iterations, b"", b"", b"")
     made = credential_of(kind, asked.salted_password, asked.salt, asked.iterations)
-    return ScramUpsertion(
+    return ScramImage(
         asked.name, asked.mechanism, asked.iterations, asked.salt, made.stored_key, made.server_key
     )
 

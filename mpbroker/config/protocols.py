@@ -1,0 +1,15 @@
+"""How a connection is secured: the words that brokers, listeners and clients have for it.
+
+(Kafka: SecurityProtocol; SslConfigs, whose older versions of TLS no OpenSSL of today offers.)
+"""
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
+
+
+def uses_tls(protocol: str) -> bool:
+    return protocol in ("SSL", "SASL_SSL")
+
+
+def uses_sasl(protocol: str) -> bool:
+    return protocol in ("SASL_PLAINTEXT", "SASL_SSL")

@@ -1,0 +1,24 @@
+"""Numbers in requests and records that stand for something and that no message schema gives a name.
+
+(Kafka: ConfigResource.Type, ListOffsetsRequest; KIP-734, KIP-405, KIP-1005, KIP-1023 for the timestamps.)
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ResourceType(IntEnum):
+    """Whose settings are meant, of the kinds that exist here."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+# Timestamps of ListOffsets that ask for an offset by its meaning.
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
