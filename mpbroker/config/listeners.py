@@ -15,6 +15,8 @@ from mpbroker.config.protocols import PROTOCOLS
 DEFAULT_PROTOCOL_MAP = {protocol: protocol for protocol in PROTOCOLS}
 META_ADDRESSES = ("0.0.0.0",)
 WILDCARDS = ("", "0.0.0.0", "::")
+# Of all that a broker serves in its life.
+MAX_LISTENERS = 256
 # sockaddr_un.sun_path, with the zero at its end (unix(7)).
 PATH_BYTES_MAX = 107
 

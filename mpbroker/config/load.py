@@ -52,7 +52,7 @@ def load(path: Path | None = None, overrides: Sequence[str] = (), flags: Sequenc
     values = _values(_supported(settings, problems, warnings), problems)
     _add_listeners(values, settings, problems, warnings)
     _add_security(values, of_listeners, settings, problems)
-    _add_limits(values, own_limits, problems)
+    _add_limits(values, own_limits, settings, problems)
     if problems:
         raise ConfigError(sorted(problems, key=_line))
     origins = {key: setting.origin for key, setting in settings.items() if key in BROKER_KEYS}
@@ -126,9 +126,28 @@ def _take(settings: dict[str, _Setting], is_wanted: Callable[[str], bool]) -> li
     return [settings.pop(key) for key in list(settings) if is_wanted(key)]
 
 
-def _add_limits(values: dict[str, Any], of_listeners: list[_Setting], problems: list[Problem]) -> None:
+def _protocols(values: dict[str, Any], settings: dict[str, _Setting]) -> dict[str, str]:
+    """Of the listeners that can have settings of their own: those of the configuration, and those that its
+    protocol map names for later, when they are added while the broker runs.
+    """
+    later = {}
+    if "listener.security.protocol.map" in settings:
+        later = values.get("listener_security_protocol_map", {})
+    return later | {one.name: one.protocol for one in _served(values)}
+
+
+def _served(values: dict[str, Any]) -> tuple[listeners.Listener, ...]:
+    return values.get("listeners") or BrokerConfig().listeners
+
+
+def _add_limits(
+    values: dict[str, Any],
+    of_listeners: list[_Setting],
+    settings: dict[str, _Setting],
+    problems: list[Problem],
+) -> None:
     """Limits of single listeners, and the names of the two special ones in the form that listeners have."""
-    names = {listener.name for listener in values.get("listeners") or BrokerConfig().listeners}
+    names = set(_protocols(values, settings))
     found: dict[str, dict[str, int]] = {}
     for setting in of_listeners:
         try:
@@ -150,8 +169,7 @@ def _add_security(
     problems: list[Problem],
 ) -> None:
     """Resolves the security settings of each listener, and refuses those that cannot be served safely."""
-    served = values.get("listeners") or BrokerConfig().listeners
-    protocols = {listener.name: listener.protocol for listener in served}
+    protocols = _protocols(values, settings)
     overrides: dict[tuple[str, str], dict[str, Value]] = {}
     for setting in of_listeners:
         try:
@@ -165,9 +183,9 @@ def _add_security(
     resolved = security.resolve(security.SecuritySettings(**own), protocols, overrides)
     values["listener_security"] = resolved
     origin = settings["listeners"].origin if "listeners" in settings else ""
-    for name, protocol in protocols.items():
+    for one in _served(values):
         problems.extend(
-            Problem("listeners", origin, why) for why in security.missing(name, protocol, resolved)
+            Problem("listeners", origin, why) for why in security.missing(one.name, one.protocol, resolved)
         )
 
 
@@ -262,6 +280,9 @@ def _add_listeners(
             if listener not in kept and key == "listeners":
                 message = f"listener {listener} is not opened: there is no separate controller"
                 warnings.append(Problem(key, setting.origin, message))
+        if key == "listeners" and len(kept) > listeners.MAX_LISTENERS:
+            message = f"listeners has {len(kept)} entries; a broker serves at most {listeners.MAX_LISTENERS}"
+            problems.append(Problem(key, setting.origin, message))
         if not kept:
             problems.append(Problem(key, setting.origin, f"{key} has no listener for clients"))
 

@@ -11,10 +11,10 @@ from enum import IntEnum
 
 import msgspec
 
+from mpbroker.config.listeners import MAX_LISTENERS as MAX_LISTENERS
 from mpbroker.config.listeners import Listener
 from shm.word import Words
 
-MAX_LISTENERS = 256
 RECORD_BYTES = 2048
 LISTENERS_BYTES = MAX_LISTENERS * RECORD_BYTES
 

@@ -26,8 +26,12 @@ class Pointer(msgspec.Struct):
 def write_pointer(log_dir: Path, pointer: Pointer) -> None:
     path = log_dir / POINTER_NAME
     making = path.with_suffix(".json.tmp")
-    making.write_bytes(msgspec.json.encode(pointer) + b"\n")
-    making.rename(path)
+    try:
+        making.write_bytes(msgspec.json.encode(pointer) + b"\n")
+        making.rename(path)
+    except OSError:
+        making.unlink(missing_ok=True)
+        raise
 
 
 def read_pointer(log_dir: Path) -> Pointer | None:

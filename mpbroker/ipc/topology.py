@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpbroker.config import workers
+from mpbroker.config.listeners import MAX_LISTENERS
 from mpbroker.ipc import meters, session
 from mpbroker.ipc import table as partition_table
 from mpbroker.ipc.connections import Ledger, ledger_bytes
@@ -19,7 +20,6 @@ from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.listeners import (
     COUNTS_BYTES,
     LISTENERS_BYTES,
-    MAX_LISTENERS,
     ListenerCounts,
     ListenerTable,
 )

@@ -331,8 +331,7 @@ class Acceptor:
             self.counts.catch_up()
             admission, throttle_ms = self.quotas.admit(there.number, held.address, now_ms)
         if admission is Admission.COUNTED:
-            self._configure(there, held.connection)
-            return True
+            return self._is_configured(there, held)
         if admission is Admission.TOO_MANY:
             there.counts.add(ListenerCount.REFUSED_PER_IP)
             self.log.info(
@@ -354,6 +353,21 @@ class Acceptor:
         self.parked_count += 1
         heapq.heappush(self.parked, (now_ms + throttle_ms, self.parked_count, held.connection))
         return False
+
+    def _is_configured(self, there: _Open, held: _Held) -> bool:
+        try:
+            self._configure(there, held.connection)
+        except OSError as error:
+            self.log.debug(
+                "a connection of %s on %s ended before it was served: %s",
+                handover.address_text(held.address),
+                there.listener.name,
+                error.strerror,
+            )
+            held.connection.close()
+            self.quotas.remove(there.number, held.address)
+            return False
+        return True
 
     def _configure(self, there: _Open, connection: socket.socket) -> None:
         connection.setblocking(False)

@@ -13,9 +13,10 @@ import os
 import socket
 import time
 
+from mpbroker.config.listeners import MAX_LISTENERS, Listener
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.listeners import MAX_LISTENERS, ListenerCount, ListenerState
+from mpbroker.ipc.listeners import ListenerCount, ListenerState
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.ipc.session import SecurityProtocol
 from mpbroker.network import handover, request_log, turn
@@ -25,7 +26,7 @@ from mpbroker.network.secure import SecureChannels
 from mpbroker.network.turn import ProcessorTurn
 from mpbroker.protocol.api_keys import ApiKey, is_flexible, valid_versions
 from mpbroker.protocol.api_versions import Served
-from mpbroker.security.listener import ListenerSecurity
+from mpbroker.security.listener import ListenerSecurity, SecurityError, security_of_added
 
 FDS_PER_MESSAGE = 1
 # As Kafka's Processor: at most this many new sockets per wake-up, so that the others are not kept waiting.
@@ -107,21 +108,25 @@ class Processor:
             max(0, config.connections_max_idle_ms) * 1_000_000,
         )
         self.credentials = Credentials(context)
+        self.served = served
         self.secure: SecureChannels | None = None
         if listeners:
-            self.secure = SecureChannels(
-                self.turn,
-                config,
-                listeners,
-                served,
-                self.credentials.look_up,
-                context.counters,
-                self.log,
-            )
+            self.secure = self._secure_channels(listeners)
         self.next_news_ns = 0
         for role in topology.handlers_of(context.index):
             if context.is_alive(role):
                 self.turn.welcome_handler(role - topology.FIRST_HANDLER)
+
+    def _secure_channels(self, listeners: dict[int, ListenerSecurity]) -> SecureChannels:
+        return SecureChannels(
+            self.turn,
+            self.context.config,
+            listeners,
+            self.served,
+            self.credentials.look_up,
+            self.context.counters,
+            self.log,
+        )
 
     def run(self) -> int:
         # The turn counts orders from its making on; one may have come before.
@@ -165,6 +170,8 @@ class Processor:
         if fence.listener_removed:
             self.removed_listeners.add(fence.role)
             self.turn.close_listener(fence.role)
+            if self.secure is not None:
+                self.secure.remove_listener(fence.role)
         elif topology.is_handler(fence.role):
             number = fence.role - topology.FIRST_HANDLER
             if fence.leaving:
@@ -222,6 +229,10 @@ class Processor:
             return None
         listener = self.context.listener(number).listener
         protocol = SecurityProtocol[listener.protocol]
+        secure = self.secure if protocol is SecurityProtocol.PLAINTEXT else self._secure(number, listener)
+        if secure is None and protocol is not SecurityProtocol.PLAINTEXT:
+            os.close(fd)
+            return None
         privileged = self.context.config.is_privileged(listener.name)
         try:
             added = self.turn.add_connection(fd, number, protocol, privileged)
@@ -242,22 +253,44 @@ class Processor:
             return None
         channel, connection = added
         self.channels[connection] = channel
-        if protocol is not SecurityProtocol.PLAINTEXT:
-            assert self.secure is not None
-            self.secure.add(fd, number, channel, connection)
+        if secure is not None and protocol is not SecurityProtocol.PLAINTEXT:
+            secure.add(fd, number, channel, connection)
         return channel
+
+    def _secure(self, number: int, listener: Listener) -> SecureChannels | None:
+        """What serves the listener's connections. One that was added after this process began is made ready
+        by its first connection; None: that cannot be done.
+        """
+        if self.secure is not None and number in self.secure.listeners:
+            return self.secure
+        try:
+            security = security_of_added(listener, self.context.config)
+        except (SecurityError, OSError) as error:
+            self.log.error("a connection on %s was refused: %s", listener.name, error)
+            return None
+        if self.secure is None:
+            self.secure = self._secure_channels({})
+        self.secure.add_listener(number, security)
+        return self.secure
 
     def _evict(self, count: int) -> None:
         """There are more connections than max.connections: the least recently active make room, but for those
-        of the brokers' own listener.
+        of the brokers' own listener while there is another one.
         """
         spared = self.context.config.inter_broker_listener_name
-        others = [n for n in range(MAX_LISTENERS) if not self._is_called(n, spared)]
+        served = [n for n in range(MAX_LISTENERS) if self._is_served(n)]
+        others = [n for n in range(MAX_LISTENERS) if len(served) == 1 or not self._is_called(n, spared)]
         for _ in range(count):
             if self.turn.close_least_recently_active(others) is None:
                 break
         self._report_closed()
         self.ledger.evicted(count)
+
+    def _is_served(self, number: int) -> bool:
+        """Now, by the acceptor that gives connections to this process."""
+        state = self.context.memory.listener_counts(number).get(ListenerCount.STATE)
+        control = self.context.config.control_plane_listener_name
+        return state == ListenerState.ACCEPTING and not self._is_called(number, control)
 
     def _is_called(self, number: int, name: str | None) -> bool:
         listeners = self.context.config.listeners

@@ -118,17 +118,17 @@ class SecureChannels:
     ) -> None:
         self.turn = turn
         self.native = SecureTurn(turn)
-        self.listeners = listeners
+        self.listeners: dict[int, ListenerSecurity] = {}
         self.counters = counters
         self.log = log
+        self._served = served
+        self._look_up = look_up
         self.delay_ns = config.connection_failed_authentication_delay_ms * 1_000_000
         self._wall_ms = wall_ms
         self._now_ns = now_ns
-        self._offers: dict[int, Offer] = {
-            number: security.offer(served, look_up, wall_ms)
-            for number, security in listeners.items()
-            if security.uses_sasl
-        }
+        self._offers: dict[int, Offer] = {}
+        for number, security in listeners.items():
+            self.add_listener(number, security)
         self._peers: dict[int, Peer] = {}
         # In order of their time: the delay is the same for all.
         self._failed: dict[int, Peer] = {}
@@ -139,6 +139,16 @@ class SecureChannels:
         self._next_refresh_ns = 0
 
     # ---- what the processor calls
+
+    def add_listener(self, number: int, security: ListenerSecurity) -> None:
+        self.listeners[number] = security
+        if security.uses_sasl:
+            self._offers[number] = security.offer(self._served, self._look_up, self._wall_ms)
+
+    def remove_listener(self, number: int) -> None:
+        """No connection of it will be added any more."""
+        self.listeners.pop(number, None)
+        self._offers.pop(number, None)
 
     def add(self, fd: int, listener: int, channel: int, connection: int) -> None:
         """A connection that the turn has just taken over."""

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from msgspec import structs
+
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.listeners import Listener
 from mpbroker.config.protocols import uses_sasl, uses_tls
-from mpbroker.config.security import UNSECURED_VALIDATOR, SecuritySettings
+from mpbroker.config.security import UNSECURED_VALIDATOR, SecuritySettings, missing, resolve
 from mpbroker.protocol.api_versions import Served
 from mpbroker.security import names
 from mpbroker.security.jaas import JaasError, PlainUsers, parse_jaas
@@ -117,6 +120,20 @@ def _validator(settings: SecuritySettings, options: dict[str, str]) -> Validator
     )
     assert settings.sasl_oauthbearer_jwks_endpoint_url is not None
     return signed_validator(KeySet(path_of(settings.sasl_oauthbearer_jwks_endpoint_url)), rules)
+
+
+def security_of_added(listener: Listener, config: BrokerConfig) -> ListenerSecurity:
+    """Of one that is added while the broker runs: with the settings that the configuration has for its name,
+    or with the general ones. Raises SecurityError.
+    """
+    name, protocol = listener.name, listener.protocol
+    known = config.listener_security
+    if name not in known:
+        known = {**known, **resolve(config, {name: protocol}, {})}
+        config = structs.replace(config, listener_security=known)
+    if problems := missing(name, protocol, known):
+        raise SecurityError("; ".join(problems))
+    return ListenerSecurity(name, protocol, config)
 
 
 def secure_listeners(config: BrokerConfig) -> dict[int, ListenerSecurity]:

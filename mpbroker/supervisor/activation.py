@@ -26,6 +26,7 @@ class Inherited:
         count = os.environ.pop("LISTEN_FDS", "")
         names = os.environ.pop("LISTEN_FDNAMES", "").split(":")
         self.sockets: list[tuple[str, socket.socket]] = []
+        self.serving: set[str] = set()  # names of listeners
         if pid != str(os.getpid()) or not count.isdigit():
             return
         for number in range(int(count)):
@@ -53,6 +54,7 @@ class Inherited:
                 f"the socket {name!r} for listener {listener} does not listen: set ListenStream="
             )
         self.sockets.remove((name, sock))
+        self.serving.add(listener.name)
         if not listener.path and sock.family != socket.AF_UNIX:
             listener = structs.replace(listener, port=sock.getsockname()[1])
         return sock.detach(), listener

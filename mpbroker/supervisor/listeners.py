@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,14 +20,14 @@ from msgspec import structs
 
 from mpbroker.config import listeners
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.listeners import Listener
+from mpbroker.config.listeners import MAX_LISTENERS, Listener
 from mpbroker.ipc import topology
-from mpbroker.ipc.listeners import MAX_LISTENERS, AddedListener, ListenerCount, ListenerState
+from mpbroker.ipc.listeners import AddedListener, ListenerCount, ListenerState
 from mpbroker.ipc.process import LISTENER_REMOVED, FatalError, ProcessContext
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.network import acceptor, handover, listener_orders, processor
 from mpbroker.protocol.api_versions import Served
-from mpbroker.security.listener import ListenerSecurity
+from mpbroker.security.listener import ListenerSecurity, SecurityError, security_of_added
 from mpbroker.supervisor import sockets
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Later
@@ -57,11 +58,14 @@ class Listeners:
         memory: SharedMemory,
         security: dict[int, ListenerSecurity],
         served: tuple[Served, ...],
+        inherited: Set[str] = frozenset(),
     ) -> None:
         self.config = config
         self.security = security
         self.served = served
         self.fds = dict(enumerate(fds))
+        # Paths of Unix-domain sockets that were made here, and not by the service manager.
+        self.own_paths = {n for n in self.fds if config.listeners[n].name not in inherited}
         self.memory = memory
         self.sequence = 0
         self.changes: list[_Change] = []
@@ -139,44 +143,58 @@ class Listeners:
         number = len(config.listeners)
         if number == MAX_LISTENERS:
             raise FatalError(f"{MAX_LISTENERS} listeners were added since the start; restart the broker")
-        name = text.partition("://")[0].strip().upper()
-        protocols = dict(config.listener_security_protocol_map)
-        if protocol is not None:
-            if protocols.get(name, protocol.upper()) != protocol.upper():
-                raise FatalError(f"listener.security.protocol.map says {name}:{protocols[name]}")
-            protocols |= listeners.parse_protocol_map(f"{name}:{protocol}")
-        now = [config.listeners[n] for n in self.fds]
-        (added,) = listeners.parse_listeners(text, protocols)
-        listeners.check_all((*now, added))
-        if added.protocol != "PLAINTEXT":
-            raise FatalError(
-                f"listener {added} needs {added.protocol}: only PLAINTEXT listeners can be added while "
-                "the broker runs. Write it into the configuration and restart"
-            )
-        told = None
-        if advertised is not None:
-            (told,) = listeners.parse_listeners(f"{name}://{advertised}", protocols, unique_ports=False)
-        fd, added = sockets.bind(added, config)
+        added, told, protocols = self._parse(text, protocol, advertised)
+        try:
+            security = None if added.protocol == "PLAINTEXT" else security_of_added(added, config)
+        except SecurityError as error:
+            raise FatalError(str(error)) from error
+        fd, added = sockets.bind(added, (*self._now, added), config)
         try:
             self.memory.listeners().put(number, AddedListener(added, told))
         except ValueError:
             os.close(fd)
+            sockets.remove_path(added)
             raise
+        # A listener of this name that was removed may have been advertised elsewhere.
+        others = tuple(one for one in config.advertised_listeners or () if one.name != added.name)
+        advertised_listeners = (*others, told) if told is not None else others
+        if security is not None:
+            self.security[number] = security
         self.fds[number] = fd
+        self.own_paths.add(number)
         self._set_config(
             tree,
             structs.replace(
                 config,
                 listeners=(*config.listeners, added),
                 listener_security_protocol_map=protocols,
-                advertised_listeners=(*(config.advertised_listeners or ()), told)
-                if told is not None
-                else config.advertised_listeners,
+                advertised_listeners=advertised_listeners or None,
             ),
         )
         self.sequence += 1
         listener_orders.send_add(self.orders[topology.ACCEPTOR][0], self.sequence, number, added, fd)
         return self._begin(number, added, comes=True, tree=tree)
+
+    @property
+    def _now(self) -> list[Listener]:
+        return [self.config.listeners[n] for n in self.fds]
+
+    def _parse(
+        self, text: str, protocol: str | None, advertised: str | None
+    ) -> tuple[Listener, Listener | None, dict[str, str]]:
+        """-> the listener, what clients are told, the protocol map with it. Raises FatalError, ValueError."""
+        name = text.partition("://")[0].strip().upper()
+        protocols = dict(self.config.listener_security_protocol_map)
+        if protocol is not None:
+            if protocols.get(name, protocol.upper()) != protocol.upper():
+                raise FatalError(f"listener.security.protocol.map says {name}:{protocols[name]}")
+            protocols |= listeners.parse_protocol_map(f"{name}:{protocol}")
+        (added,) = listeners.parse_listeners(text, protocols)
+        listeners.check_all((*self._now, added))
+        told = None
+        if advertised is not None:
+            (told,) = listeners.parse_listeners(f"{name}://{advertised}", protocols, unique_ports=False)
+        return added, told, protocols
 
     def remove(self, name: str, tree: Tree) -> Later:
         """Begins to take a listener away, with its connections. Raises FatalError."""
@@ -194,11 +212,12 @@ class Listeners:
             raise FatalError(f"listener {name} is the last one: nobody could connect any more")
         (number,) = found
         fd = self.fds.pop(number)
+        self.security.pop(number, None)
         self.sequence += 1
         listener_orders.send_remove(self.orders[topology.ACCEPTOR][0], self.sequence, number)
         listener = self.config.listeners[number]
         os.close(fd)
-        sockets.remove_path(listener)
+        self._remove_path(number)
         return self._begin(number, listener, comes=False, tree=tree)
 
     def _set_config(self, tree: Tree, config: BrokerConfig) -> None:
@@ -258,6 +277,10 @@ class Listeners:
     def close(self) -> None:
         for number, fd in self.fds.items():
             os.close(fd)
+            self._remove_path(number)
+
+    def _remove_path(self, number: int) -> None:
+        if number in self.own_paths:
             sockets.remove_path(self.config.listeners[number])
 
 

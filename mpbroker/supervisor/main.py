@@ -95,8 +95,9 @@ class Broker:
         inherited.refuse_rest()
         self.directory = runtime_dir.runtime_dir(config)
         self.runtime_lock = runtime_dir.claim(self.directory)
+        self.pointers = runtime_dir.Pointers(config, self.directory)
         self.memory = SharedMemory(self.directory / PUBLIC_NAME, sizes(config))
-        self.listeners = Listeners(self.config, fds, self.memory, security, served())
+        self.listeners = Listeners(self.config, fds, self.memory, security, served(), inherited.serving)
         self.tree = Tree(self.memory, self.config)
         self.tree.on_left = self._has_left
         self.resizing: Resize | None = None
@@ -163,12 +164,7 @@ class Broker:
         for child in workers:
             tree.await_serving(child)
         # Whoever is answered by the broker must find it in its log directories, too.
-        try:
-            runtime_dir.write_pointers(self.config, self.directory)
-        except OSError as error:
-            raise FatalError(
-                f"cannot write {error.filename}: {error.strerror}. Make room in the log directories"
-            ) from error
+        self.pointers.write()
         for role in self.listeners.acceptors:
             tree.start(self.listeners.acceptor(role))
             if not tree.children[role].serves:
@@ -248,6 +244,7 @@ class Broker:
             self.tree.step()
             self._go_on_resizing()
             self.listeners.go_on(self.tree)
+            self.pointers.write()
             self.config = self.tree.config
         log.info("stopping: %s", signal.Signals(self.stop_signal).name)
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import logging
 import os
+import time
 from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import PATH_BYTES_MAX
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, Pointer, write_pointer
 from mpbroker.ipc.process import FatalError
+
+RETRY_S = 2.0
+
+log = logging.getLogger("mpbroker")
 
 
 def runtime_dir(config: BrokerConfig) -> Path:
@@ -64,11 +70,40 @@ def claim(directory: Path) -> int:
     return fd
 
 
-def write_pointers(config: BrokerConfig, directory: Path) -> None:
-    """Tells tools and Spark, who know the log directory, where the public region is."""
-    pointer = Pointer(str(directory), os.getpid(), config.node_id)
-    for log_dir in config.log_dirs:
-        write_pointer(Path(log_dir), pointer)
+class Pointers:
+    """Tells tools and Spark, who know the log directory, where the public region is.
+
+    A disk that is full must not keep a broker from serving what it has, and from deleting it: a pointer that
+    cannot be written is tried again while the broker runs.
+    """
+
+    def __init__(self, config: BrokerConfig, directory: Path) -> None:
+        self._pointer = Pointer(str(directory), os.getpid(), config.node_id)
+        self._missing = list(config.log_dirs)
+        self._next_s = 0.0
+
+    def write(self) -> None:
+        """Those that are missing, if it is time; to be called often."""
+        if not self._missing or time.monotonic() < self._next_s:
+            return
+        is_again, self._next_s = self._next_s > 0, time.monotonic() + RETRY_S
+        for log_dir in list(self._missing):
+            try:
+                write_pointer(Path(log_dir), self._pointer)
+            except OSError as error:
+                if not is_again:
+                    log.warning(
+                        "cannot write %s: %s. Until there is room mpbroker ctl and Spark do not find the "
+                        "broker by %s; it is tried again every %d s",
+                        Path(log_dir) / POINTER_NAME,
+                        error.strerror,
+                        log_dir,
+                        RETRY_S,
+                    )
+                continue
+            self._missing.remove(log_dir)
+            if is_again:
+                log.info("%s was written", Path(log_dir) / POINTER_NAME)
 
 
 def remove_pointers(config: BrokerConfig) -> None:

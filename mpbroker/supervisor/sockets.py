@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 from pathlib import Path
+from typing import Any
 
 import psutil
 from msgspec import structs
@@ -18,6 +19,8 @@ from mpbroker.supervisor.activation import Inherited
 
 # A listener's socket belongs to the broker's user and group.
 SOCKET_UMASK = 0o117
+# No IPv6 here, or no such address.
+NOT_OF_THIS_MACHINE = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
 
 
 def bind_all(config: BrokerConfig, inherited: Inherited | None = None) -> tuple[list[int], BrokerConfig]:
@@ -29,7 +32,8 @@ def bind_all(config: BrokerConfig, inherited: Inherited | None = None) -> tuple[
     bound: list[Listener] = []
     try:
         for listener in config.listeners:
-            fd, listening = (inherited.take(listener) if inherited else None) or bind(listener, config)
+            taken = inherited.take(listener) if inherited else None
+            fd, listening = taken or bind(listener, config.listeners, config)
             fds.append(fd)
             bound.append(listening)
     except FatalError:
@@ -39,40 +43,60 @@ def bind_all(config: BrokerConfig, inherited: Inherited | None = None) -> tuple[
     return fds, structs.replace(config, listeners=tuple(bound))
 
 
-def bind(listener: Listener, config: BrokerConfig) -> tuple[int, Listener]:
-    """-> the listening socket's fd, and the listener with the port that it got. Raises FatalError."""
+def bind(listener: Listener, among: tuple[Listener, ...], config: BrokerConfig) -> tuple[int, Listener]:
+    """-> the listening socket's fd, and the listener with the port that it got. `among`: all that are to be
+    served. Raises FatalError.
+    """
     if listener.path:
         return _bind_path(listener, config).detach(), listener
-    sock = _bind_address(listener, config)
+    # "::" takes IPv4 clients too, unless their address has a listener of its own on the same port.
+    is_shared = listener.port != 0 and sum(other.port == listener.port for other in among) > 1
+    sock = _bind_address(listener, config, v6_only=is_shared)
     listening = structs.replace(listener, port=sock.getsockname()[1])
     return sock.detach(), listening
 
 
-def _bind_address(listener: Listener, config: BrokerConfig) -> socket.socket:
-    host = listener.host
+def _bind_address(listener: Listener, config: BrokerConfig, *, v6_only: bool) -> socket.socket:
+    for family, address in (places := _places(listener)):
+        sock = None
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, v6_only)
+            if config.socket_receive_buffer_bytes != -1:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
+            sock.bind(address)
+            sock.listen(config.socket_listen_backlog_size)
+        except OSError as error:
+            if sock is not None:
+                sock.close()
+            if error.errno in NOT_OF_THIS_MACHINE and (family, address) != places[-1]:
+                continue
+            raise FatalError(f"cannot listen on {listener}: {_why(error, listener.port)}") from error
+        else:
+            return sock
+    raise AssertionError(f"there is no place for {listener}")
+
+
+def _places(listener: Listener) -> list[tuple[socket.AddressFamily, Any]]:
+    """Where to listen: the first of these that this machine has. All addresses are those of both families, a
+    name's IPv4 address comes first (Java's order).
+    """
+    if not listener.host:
+        return [(socket.AF_INET6, ("::", listener.port)), (socket.AF_INET, ("0.0.0.0", listener.port))]
     try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host or None, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        found = socket.getaddrinfo(
+            listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
     except socket.gaierror as error:
         raise FatalError(
-            f"cannot listen on {listener}: host {host!r} cannot be resolved ({error.strerror})"
+            f"cannot listen on {listener}: host {listener.host!r} cannot be resolved ({error.strerror})"
         ) from error
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            # "::" takes IPv4 clients too, unless their address has a listener of its own on the same port.
-            shared = sum(other.port == listener.port for other in config.listeners) > 1
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, shared)
-        if config.socket_receive_buffer_bytes != -1:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
-        sock.bind(address)
-        sock.listen(config.socket_listen_backlog_size)
-    except OSError as error:
-        sock.close()
-        raise FatalError(f"cannot listen on {listener}: {_why(error, listener.port)}") from error
-    return sock
+    return sorted(
+        ((family, address) for family, _, _, _, address in found),
+        key=lambda place: place[0] != socket.AF_INET,
+    )
 
 
 def _bind_path(listener: Listener, config: BrokerConfig) -> socket.socket:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
-import signal
 import socket
 import subprocess
 import sys
@@ -36,8 +34,6 @@ from tests.acceptor.tools import (
     processes,
 )
 from tests.real_clients.tools import eventually
-
-CONTROL_WITHIN_S = 0.1
 
 # What a service manager does: descriptor 3, and variables that name it and this process.
 ACTIVATE = """
@@ -253,14 +249,30 @@ def test_listeners_come_and_go_while_the_broker_runs(start: Start) -> None:
             connect(broker, port)
         assert is_answered(resident)
         control(broker).call("listener-add", listener=f"MORE://{HOST}:{port}")
+        for handler in processes(broker, "handler"):
+            handler.kill()  # its successor knows listeners from the configuration
+        eventually(lambda: is_served(broker, port), "it is served again")
         with connect(broker, port) as again:
-            assert is_answered(again)
+            assert b"kafka.example" not in frames.exchange(again, METADATA)[1]
+            assert HOST.encode() in frames.exchange(again, METADATA)[1]
+
+
+def is_served(broker: Mpbroker, port: int) -> bool:
+    try:
+        with connect(broker, port) as client:
+            return is_answered(client)
+    except OSError:
+        return False
 
 
 REFUSED = [
     ("listener-add", {"listener": f"PLAINTEXT://{HOST}:0"}, "must have a different name"),
     ("listener-add", {"listener": f"NEW://{HOST}:0"}, "has no security protocol"),
-    ("listener-add", {"listener": f"NEW://{HOST}:0", "protocol": "SSL"}, "only PLAINTEXT listeners"),
+    (
+        "listener-add",
+        {"listener": f"NEW://{HOST}:0", "protocol": "SSL"},
+        r"listener NEW \(SSL\) has no certificate",
+    ),
     ("listener-add", {"listener": "nonsense", "protocol": "PLAINTEXT"}, "is not"),
     ("listener-add", {}, "needs a listener"),
     ("listener-remove", {"listener": "OTHER"}, "there is no listener OTHER; there are PLAINTEXT"),
@@ -314,11 +326,46 @@ def test_ipv4_and_ipv6_on_one_port(start: Start) -> None:
             assert host.encode() in frames.exchange(client, METADATA)[1]
 
 
+def test_a_port_is_shared_by_an_ipv4_listener_and_an_ipv6_one_that_comes_later(start: Start) -> None:
+    broker = start()
+    for host, name in (("0.0.0.0", "FOUR"), ("[::]", "SIX")):
+        port = port_of(broker, "FOUR") if name == "SIX" else 0
+        control(broker).call("listener-add", listener=f"{name}://{host}:{port}", protocol="PLAINTEXT")
+    port = port_of(broker, "SIX")
+    assert port == port_of(broker, "FOUR")
+    for host, name in ((HOST, "FOUR"), ("::1", "SIX")):
+        with socket.create_connection((host, port), timeout=TIMEOUT_S) as client:
+            assert is_answered(client)
+            assert listener(broker, name)["accepted"] == 1
+
+
+def test_the_last_listener_is_not_protected(start: Start) -> None:
+    """The brokers' own may exceed max.connections while there is another one, and no longer."""
+    broker = start(
+        "--listeners",
+        f"PLAINTEXT://{HOST}:PORT,INSIDE://{HOST}:0",
+        "-o",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT",
+        "-o",
+        "listener.name.inside.max.connections=5",
+        *options(inter_broker_listener_name="INSIDE", max_connections=1),
+    )
+    clients = [connect(broker, port_of(broker, "INSIDE")) for _ in range(3)]
+    assert all(is_answered(client) for client in clients)
+    control(broker).call("listener-remove", listener="PLAINTEXT")
+    assert is_closed(clients[0])
+    assert is_closed(clients[1])
+    assert is_answered(clients[2])
+    clients[2].close()
+
+
 def test_a_wildcard_advertises_the_address_that_the_client_connected_to(start: Start) -> None:
     broker = start("--listeners", "PLAINTEXT://:PORT")
-    for host in (HOST, "127.0.0.2"):
+    for host in (HOST, "127.0.0.2", "::1"):
         with socket.create_connection((host, broker.port), timeout=TIMEOUT_S) as client:
-            assert host.encode() in frames.exchange(client, METADATA)[1]
+            answer = frames.exchange(client, METADATA)[1]
+        # As a string of the protocol: its length, and nothing else such as ::ffff: before it.
+        assert len(host).to_bytes(2) + host.encode() in answer
     assert "<the address that the client connected to>" in listener(broker)["advertised"]
 
 
@@ -349,76 +396,27 @@ def test_sockets_of_the_service_manager_are_served_and_outlive_the_broker(tmp_pa
             broker.kill()
 
 
-# ---- the control plane
-
-
-def test_the_control_plane_answers_when_the_data_plane_is_jammed(start: Start) -> None:
-    """All handlers stopped, their rings and the queue full: nothing goes on but the operator."""
-    broker = start(
-        "--listeners",
-        f"PLAINTEXT://{HOST}:PORT,CONTROL://{HOST}:0",
-        "-o",
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROL:PLAINTEXT",
-        *options(control_plane_listener_name="CONTROL", queued_max_requests=20),
-    )
-    operator = connect(broker, port_of(broker, "CONTROL"))
-    assert is_answered(operator)
-    handlers = processes(broker, "handler")
-    clients = [connect(broker) for _ in range(60)]
-    assert all(is_answered(client) for client in clients)
-    for handler in handlers:
-        handler.suspend()
-    for client in clients:
-        client.sendall(METADATA.frame * 20)
-    assert not is_answered(clients[0], within_s=0.5)
-    for ask in (
-        lambda: frames.exchange(operator, METADATA),
-        lambda: control(broker).call("status"),
-    ):
-        begun = time.monotonic()
-        ask()
-        assert time.monotonic() - begun < CONTROL_WITHIN_S
-    titles = {
-        each["name"] for each in control(broker).call("status")["processes"] if "control" in each["name"]
-    }
-    assert titles == {"control-plane acceptor", "control-plane processor", "control-plane handler"}
-    for handler in handlers:
-        handler.resume()
-    operator.close()
-    for client in clients:
-        client.close()
-
-
-def test_status_is_told_while_the_supervisor_waits_for_an_answer(start: Start) -> None:
-    """A handler that is stopped does not acknowledge that a processor died."""
-    broker = start()
-    handlers, (processor,) = processes(broker, "handler"), processes(broker, "processor")[:1]
-    for handler in handlers:
-        handler.suspend()
-    processor.kill()
-    eventually(lambda: "was killed by SIGKILL" in broker.output(), "the supervisor mends the death")
-    begun = time.monotonic()
-    shown = control(broker).call("status")
-    assert time.monotonic() - begun < 1
-    assert any(each["name"] == "processor 0" for each in shown["processes"])
-    for handler in handlers:
-        handler.resume()
-    with connect(broker) as client:
-        assert is_answered(client)
-
-
-def test_a_silent_client_of_the_control_socket_holds_up_nobody(start: Start) -> None:
-    broker = start()
-    with contextlib.ExitStack() as stack:
-        for _ in range(5):
-            silent = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-            silent.connect(str(broker.runtime_dir / "control.sock"))
-        begun = time.monotonic()
-        control(broker).call("status")
-        assert time.monotonic() - begun < 0.5
-        os.kill(processes(broker, "acceptor")[0].pid, signal.SIGKILL)
-        with connect(broker) as client:
-            assert is_answered(client)
+def test_a_path_of_the_service_manager_stays_when_the_broker_stops(tmp_path: Path) -> None:
+    path = tmp_path / "kafka.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        broker = Mpbroker(tmp_path, flags=("--listeners", f"PLAINTEXT://unix:{path}"))
+        launch = [sys.executable, "-c", ACTIVATE, str(listening.fileno()), *broker.command()]
+        for _ in range(2):
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(str(path))
+                process = subprocess.Popen(
+                    launch, env=broker.environment(), pass_fds=[listening.fileno()], stderr=subprocess.PIPE
+                )
+                try:
+                    assert is_answered(client)
+                    process.terminate()
+                    assert process.wait(TIMEOUT_S) == 0
+                finally:
+                    process.kill()
+                    process.communicate()
+        broker.kill()
 
 
 def beans(broker: Mpbroker, name: str) -> dict[str, dict[str, float]]:

@@ -110,6 +110,30 @@ def test_flush_interval_needs_the_group_policy() -> None:
     assert "not built for log.flush.policy=os" in problems("log.flush.interval.ms=1", "log.flush.policy=os")
 
 
+def test_a_broker_has_so_many_listeners_and_no_more() -> None:
+    def overrides(count: int) -> list[str]:
+        numbers = range(1, count + 1)
+        listeners = ",".join(f"A{n}://h:{n}" for n in numbers)
+        protocols = ",".join(f"A{n}:PLAINTEXT" for n in numbers)
+        return [f"listeners={listeners}", f"listener.security.protocol.map={protocols}"]
+
+    assert len(load(None, overrides(256)).config.listeners) == 256
+    assert "listeners has 257 entries; a broker serves at most 256" in problems(*overrides(257))
+
+
+def test_names_of_the_protocol_map_have_settings_before_they_are_listeners() -> None:
+    config = load(
+        None,
+        [
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LATER:SSL",
+            "listener.name.later.ssl.keystore.location=/etc/later.pem",
+            "listener.name.later.max.connections=7",
+        ],
+    ).config
+    assert config.security_of("LATER").ssl_keystore_location == "/etc/later.pem"
+    assert config.listener_limits["LATER"].max_connections == 7
+
+
 def test_advertised_name_must_be_a_listener() -> None:
     overrides = ["listener.security.protocol.map=A:PLAINTEXT,B:PLAINTEXT", "listeners=A://:1"]
     assert "has B, which is not in listeners" in problems(*overrides, "advertised.listeners=B://h:1")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
@@ -22,24 +24,36 @@ OWN_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 ON_TMPFS = f"sh -c 'mount -t tmpfs -o size={SIZE} tmpfs {{log_dir}} && exec \"$@\"' sh"
 
 
-@pytest.fixture(params=["group", "os"])
-def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mpbroker]:
+# The same for a broker that is killed: it starts again on the file system that it left.
+AGAIN_ON_TMPFS = (
+    f"sh -c 'mount -t tmpfs -o size={SIZE} tmpfs {{log_dir}} && "
+    'while "$@"; status=$?; [ $status = 137 ]; do :; done; exit $status\' sh'
+)
+
+
+def settings(flush_policy: str) -> list[str]:
+    return [
+        flag
+        for setting in (
+            f"log.flush.policy={flush_policy}",
+            "log.segment.bytes=1048576",
+            "log.segment.delete.delay.ms=0",
+        )
+        for flag in ("-o", setting)
+    ]
+
+
+def on_small_disk(directory: Path, launcher: str, flush_policy: str) -> Mpbroker:
     tried = subprocess.run([*OWN_NAMESPACE, "true"], capture_output=True, text=True, check=False)
     if tried.returncode:
         pytest.skip(f"this machine gives no mount namespace: {tried.stderr.strip()}")
-    broker = Mpbroker(
-        tmp_path / "small",
-        template=f"{' '.join(OWN_NAMESPACE)} {ON_TMPFS} {MPBROKER_COMMAND}",
-        flags=[
-            flag
-            for setting in (
-                f"log.flush.policy={request.param}",
-                "log.segment.bytes=1048576",
-                "log.segment.delete.delay.ms=0",
-            )
-            for flag in ("-o", setting)
-        ],
-    )
+    template = f"{' '.join(OWN_NAMESPACE)} {launcher} {MPBROKER_COMMAND}"
+    return Mpbroker(directory / "small", template=template, flags=settings(flush_policy))
+
+
+@pytest.fixture(params=["group", "os"])
+def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mpbroker]:
+    broker = on_small_disk(tmp_path, ON_TMPFS, request.param)
     broker.start()
     yield broker
     broker.kill()
@@ -55,6 +69,18 @@ def produce(broker: Mpbroker, topic: str, most: int) -> int:
                 assert error == KAFKA_STORAGE_ERROR
                 return number
     return most
+
+
+def fill(broker: Mpbroker) -> None:
+    """To the last block, which a refused produce leaves over."""
+    assert broker.process is not None
+    supervisor = psutil.Process(broker.process.pid).children()[0]
+    seen_by_it = Path("/proc", str(supervisor.pid), "root", *broker.log_dir.parts[1:], "filler")
+    with seen_by_it.open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while filler.write(bytes(4096)):
+            pass
+    with pytest.raises(OSError, match="No space left on device"):
+        seen_by_it.with_name("more").write_bytes(b"x")
 
 
 def read(broker: Mpbroker, topic: str, last: int) -> list[int]:
@@ -88,3 +114,30 @@ def test_a_full_disk_refuses_produces_loses_nothing_and_recovers_by_itself(small
     eventually(lambda: produce(small, "kept", 1) == 1, "a produce succeeds when there is room again")
     assert read(small, "kept", acked + 1) == list(range(acked + 2))
     stop_cleanly(small)
+
+
+def test_a_broker_that_was_killed_on_a_full_disk_starts_again(tmp_path: Path) -> None:
+    """Who cannot start cannot delete anything either, so nobody could make room."""
+    broker = on_small_disk(tmp_path, AGAIN_ON_TMPFS, "group")
+    try:
+        broker.start()
+        scenarios.create_topic(broker, "ballast")
+        scenarios.create_topic(broker, "kept")
+        assert produce(broker, "ballast", 80) == 80
+        acked = produce(broker, "kept", 1000)
+        fill(broker)
+        assert broker.process is not None
+        shell = psutil.Process(broker.process.pid)
+        for process in shell.children(recursive=True):
+            process.kill()
+        eventually(lambda: broker.output().count("serving on ") == 2, "it serves again")
+        assert "mpbroker.json: No space left on device" in broker.output()
+        assert read(broker, "kept", acked) == list(range(acked + 1))
+        scenarios.delete_topic(broker, "ballast")
+        eventually(lambda: produce(broker, "kept", 1) == 1, "a produce succeeds when there is room again")
+        eventually(lambda: "mpbroker.json was written" in broker.output(), "the pointer follows")
+        (supervisor,) = shell.children()
+        supervisor.terminate()
+        assert broker.process.wait(30) == 0
+    finally:
+        broker.kill()

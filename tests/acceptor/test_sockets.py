@@ -1,0 +1,65 @@
+"""Where a listener's socket is bound."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.listeners import Listener
+from mpbroker.ipc.process import FatalError
+from mpbroker.supervisor import sockets
+
+CONFIG = BrokerConfig()
+
+
+@contextlib.contextmanager
+def bound(host: str) -> Iterator[socket.socket]:
+    fd, listener = sockets.bind(Listener("A", "PLAINTEXT", host, 0), (), CONFIG)
+    with socket.socket(fileno=fd) as sock:
+        assert listener.port == sock.getsockname()[1]
+        yield sock
+
+
+def test_no_host_means_both_families() -> None:
+    with bound("") as sock:
+        assert sock.family == socket.AF_INET6
+        assert not sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+
+
+@pytest.mark.parametrize("code", [errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL])
+def test_a_machine_without_ipv6(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    class WithoutIpv6(socket.socket):
+        def bind(self, address: object) -> None:
+            if self.family == socket.AF_INET6:
+                raise OSError(code, "no IPv6 here")
+            super().bind(address)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "socket", WithoutIpv6)
+    with bound("") as sock:
+        assert sock.getsockname()[0] == "0.0.0.0"
+    with pytest.raises(FatalError, match=r"cannot listen on A://\[::1\]:0: no IPv6 here"), bound("::1"):
+        pass
+
+
+def test_of_a_name_the_ipv4_address_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolve(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        assert host == "both.example"
+        v6 = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0))
+        v4 = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))
+        return [v6, v4]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with bound("both.example") as sock:
+        assert sock.getsockname()[0] == "127.0.0.1"
+
+
+def test_a_name_of_this_machine_only_in_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    v6 = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [v6])
+    with bound("six.example") as sock:
+        assert sock.getsockname()[0] == "::1"
