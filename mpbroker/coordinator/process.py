@@ -180,7 +180,10 @@ class Coordinator:
             self._log.peer.flush()
         for peer in self._handlers.values():
             peer.flush()
-        self._context.counters.set(Counter.COUNT_ARENA_BYTES, self._lender.in_use_bytes)
+        counters, timers = self._context.counters, self._groups.coordinator.timers
+        counters.set(Counter.COUNT_ARENA_BYTES, self._lender.in_use_bytes)
+        counters.set(Counter.COUNT_REBALANCES_DELAYED, timers.count("join") + timers.count("sync"))
+        counters.set(Counter.COUNT_HEARTBEATS_DELAYED, timers.count("member"))
 
     def something_waits(self) -> bool:
         """The look before sleeping."""

@@ -116,7 +116,12 @@ class Handler:
     def _make_broker(self) -> None:
         context, memory = self.context, self.context.memory
         coordinator = Caller(
-            context.index, COORDINATOR, self.arena, memory.arena(COORDINATOR), self.outboxes[COORDINATOR]
+            context.index,
+            COORDINATOR,
+            self.arena,
+            memory.arena(COORDINATOR),
+            self.outboxes[COORDINATOR],
+            context.counters,
         )
         coordinator.peer_is_up = context.is_alive(COORDINATOR)
         table, marks = memory.table(), memory.marks()

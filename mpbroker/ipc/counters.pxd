@@ -54,6 +54,9 @@ cpdef enum Counter:
     COUNT_THROTTLED_REQUEST = 49
     COUNT_THROTTLED_MUTATION = 50
     COUNT_FETCHES_FAST = 53          # fetches that took the native turn
+    COUNT_REBALANCES_DELAYED = 54    # coordinator: groups that wait for their members
+    COUNT_HEARTBEATS_DELAYED = 55    # coordinator: members that have to be heard of
+    COUNT_CALLS_DELAYED = 56         # requests that wait for the coordinator (handler)
     COUNTERS = 96
 
 cpdef enum Histogram:

@@ -97,16 +97,26 @@ def replication(view: View) -> Iterator[Bean]:
         yield Bean(TOPICS + name, view.rates(0, 0))
 
 
+# What is watched, what waits, and who has it.
+PURGATORIES: dict[str, tuple[Counter, Counter, tuple[int, ...]]] = {
+    "Produce": (Counter.COUNT_PRODUCES_DELAYED, Counter.COUNT_PRODUCES_DELAYED, (LOG,)),
+    "Fetch": (Counter.COUNT_FETCHES_WATCHED, Counter.COUNT_FETCHES_DELAYED, HANDLERS),
+    "Rebalance": (Counter.COUNT_REBALANCES_DELAYED, Counter.COUNT_REBALANCES_DELAYED, (COORDINATOR,)),
+    "Heartbeat": (Counter.COUNT_HEARTBEATS_DELAYED, Counter.COUNT_HEARTBEATS_DELAYED, (COORDINATOR,)),
+    "topic": (Counter.COUNT_CALLS_DELAYED, Counter.COUNT_CALLS_DELAYED, HANDLERS),
+}
+
+
 @family(
-    PURGATORY + "<PurgatorySize|NumDelayedOperations>,delayedOperation=<Produce|Fetch>",
+    PURGATORY + f"<PurgatorySize|NumDelayedOperations>,delayedOperation=<{'|'.join(PURGATORIES)}>",
     "gauge",
-    "Fetch: partitions waited for, and fetches that wait. Produce: what waits for its commit round.",
+    "Fetch: partitions waited for, and fetches that wait. Produce: what waits for its commit round. "
+    "Rebalance: "
+    "groups that wait for members to join or for an assignment. Heartbeat: members that have to be heard of. "
+    "topic: requests that wait for the coordinator, of topics and of groups.",
 )
 def purgatories(view: View) -> Iterator[Bean]:
-    for operation, size, waiting, where in (
-        ("Fetch", Counter.COUNT_FETCHES_WATCHED, Counter.COUNT_FETCHES_DELAYED, HANDLERS),
-        ("Produce", Counter.COUNT_PRODUCES_DELAYED, Counter.COUNT_PRODUCES_DELAYED, (LOG,)),
-    ):
+    for operation, (size, waiting, where) in PURGATORIES.items():
         serving = view.now.serving(where)
         yield value(f"{PURGATORY}PurgatorySize,delayedOperation={operation}", view.total(size, serving))
         yield value(
