@@ -28,6 +28,7 @@ cdef enum BlockState:
     BLOCK_FREE = 0
     BLOCK_HELD = 1
     BLOCK_LENT = 2
+    BLOCK_GONE = 3               # only while the owner makes one block of several
 
 cdef struct BlockHeader:
     uint64_t generation
@@ -47,6 +48,9 @@ cdef struct ArenaRef:
     uint64_t top                 # everything from here on was never used
     uint64_t generation          # the last one given to any block; a successor goes on above it
     uint64_t blocks_out          # held or lent
+    uint64_t joined_at           # releases when neighbours were last looked for in vain
+    int joined_order             # and for blocks of which class
+    uint64_t releases            # only grows: while it stands still, what was refused is refused again
     uint64_t in_use_bytes        # as asked for, not as rounded up
     uint64_t limit_bytes
     uint64_t warm_bytes          # large free blocks that still have their pages
@@ -57,6 +61,7 @@ cdef struct ArenaRef:
     BlockStack carved            # every block that exists, for reclaiming
 
 cdef uint64_t arena_allocate(ArenaRef *arena, uint64_t size) noexcept nogil
+cdef uint64_t arena_allocate_beyond(ArenaRef *arena, uint64_t size) noexcept nogil
 cdef void arena_free(ArenaRef *arena, uint64_t block, uint64_t size) noexcept nogil
 
 cdef inline BlockHeader *block_header(ArenaRef *arena, uint64_t block) noexcept nogil:

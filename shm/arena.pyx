@@ -1,10 +1,10 @@
 """Sparse arena with a local allocator, leases and generations; `arena.pxd` draws the block header."""
 from libc.errno cimport errno
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free, qsort, realloc
 from libc.string cimport memset
 
 from shm.arena cimport (
-    ARENA_PAGE_BYTES, BLOCK_FREE, BLOCK_HEADER_BYTES, BLOCK_HELD, BLOCK_LENT, LARGE_CLASS, LARGEST_CLASS,
+    ARENA_PAGE_BYTES, BLOCK_FREE, BLOCK_GONE, BLOCK_HEADER_BYTES, BLOCK_HELD, BLOCK_LENT, LARGE_CLASS, LARGEST_CLASS,
     SMALLEST_CLASS, ArenaRef, BlockHeader, BlockStack, block_generation, block_header, block_lend,
     block_take_back,
 )
@@ -95,27 +95,141 @@ cdef void forget_blocks(ArenaRef *arena) noexcept nogil:
     for order in range(LARGEST_CLASS + 1):
         arena.free[order].count = arena.cold[order].count = arena.cut[order] = 0
     arena.carved.count = 0
+    arena.joined_order = LARGEST_CLASS + 1
     arena.top = arena.warm_bytes = arena.in_use_bytes = arena.blocks_out = 0
 
 
-cdef uint64_t find_block(ArenaRef *arena, int order) noexcept nogil:
-    """A block of the class: used, new, cut from a larger, or of an extent that is cut anew when all is free.
+cdef void shelve(ArenaRef *arena, uint64_t block, int order) noexcept nogil:
+    """Puts a free block where the next one who wants its class finds it."""
+    cdef uint64_t whole = (<uint64_t>1) << order
+    if order < LARGE_CLASS:
+        stack_push(&arena.free[order], block)
+        return
+    # The header's page stays, so that a stale descriptor still finds a newer generation. Pages that the
+    # kernel will not take back (locked memory) still count as warm.
+    if arena.warm_bytes + whole > arena.warm_limit_bytes and madvise(
+        arena.base + block - BLOCK_HEADER_BYTES + ARENA_PAGE_BYTES, whole - ARENA_PAGE_BYTES, MADV_REMOVE
+    ) == 0:
+        stack_push(&arena.cold[order], block)
+        return
+    arena.warm_bytes += whole
+    stack_push(&arena.free[order], block)
 
-    Without the last step an arena whose extent went into small blocks could never again hold a large one.
+
+cdef inline uint64_t whole_size(ArenaRef *arena, uint64_t block) noexcept nogil:
+    return block_header(arena, block).capacity + BLOCK_HEADER_BYTES
+
+
+cdef uint64_t forget_gone(ArenaRef *arena, BlockStack *stack) noexcept nogil:
+    """How many bytes they had."""
+    cdef uint64_t i, kept = 0, gone = 0
+    for i in range(stack.count):
+        if block_header(arena, stack.offsets[i]).state == BLOCK_GONE:
+            gone += whole_size(arena, stack.offsets[i])
+        else:
+            stack.offsets[kept] = stack.offsets[i]
+            kept += 1
+    stack.count = kept
+    return gone
+
+
+cdef bint new_block(ArenaRef *arena, uint64_t start, int order) noexcept nogil:
+    """Writes the header of a block that is cut out of free ones. False: no private memory."""
+    cdef uint64_t block = start + BLOCK_HEADER_BYTES
+    if (
+        stack_reserve(&arena.carved, arena.carved.count + 1)
+        or stack_reserve(&arena.free[order], arena.cut[order] + 1)
+        or stack_reserve(&arena.cold[order], arena.cut[order] + 1)
+    ):
+        return False
+    block_header(arena, block).capacity = ((<uint64_t>1) << order) - BLOCK_HEADER_BYTES
+    arena.generation += 1
+    store_release(&block_header(arena, block).generation, arena.generation)
+    store_release(&block_header(arena, block).state, BLOCK_FREE)
+    arena.cut[order] += 1
+    stack_push(&arena.carved, block)
+    return True
+
+
+cdef void sort_offsets(BlockStack *stack) noexcept nogil:
+    qsort(stack.offsets, stack.count, sizeof(uint64_t), compare_offsets)
+
+
+cdef int compare_offsets(const void *a, const void *b) noexcept nogil:
+    cdef uint64_t first = (<const uint64_t *>a)[0], second = (<const uint64_t *>b)[0]
+    return (first > second) - (first < second)
+
+
+cdef bint find_neighbours(ArenaRef *arena, uint64_t whole, uint64_t *first, uint64_t *behind) noexcept nogil:
+    """The first free blocks side by side that have so many bytes from a page on: places [first, behind) in `carved`."""
+    cdef uint64_t i, begin = 0, bytes = 0, block, end = 0
+    for i in range(arena.carved.count):
+        block = arena.carved.offsets[i]
+        if block_header(arena, block).state != BLOCK_FREE:
+            bytes = 0
+            continue
+        if bytes == 0 or block - BLOCK_HEADER_BYTES != end:
+            bytes = 0
+            if (block - BLOCK_HEADER_BYTES) % ARENA_PAGE_BYTES:
+                continue
+            begin = i
+        bytes += whole_size(arena, block)
+        end = block - BLOCK_HEADER_BYTES + whole_size(arena, block)
+        if bytes >= whole:
+            first[0], behind[0] = begin, i + 1
+            return True
+    return False
+
+
+cdef uint64_t join_neighbours(ArenaRef *arena, int order) noexcept nogil:
+    """A block of the class out of smaller free ones that lie side by side, or a larger one; what is left of them
+    becomes blocks again. 0: there are none. Looks at every block there is, once between two releases.
+
+    Without it an extent that went into small blocks could not hold a large one while any of them is used.
     """
+    cdef uint64_t whole = (<uint64_t>1) << order, first = 0, behind = 0, start, at, end, i
+    cdef int piece
+    if arena.joined_at == arena.releases and order >= arena.joined_order:
+        return 0
+    sort_offsets(&arena.carved)
+    if not find_neighbours(arena, whole if whole > ARENA_PAGE_BYTES else ARENA_PAGE_BYTES, &first, &behind):
+        arena.joined_at, arena.joined_order = arena.releases, order
+        return 0
+    start = arena.carved.offsets[first] - BLOCK_HEADER_BYTES
+    end = arena.carved.offsets[behind - 1] - BLOCK_HEADER_BYTES + whole_size(arena, arena.carved.offsets[behind - 1])
+    for i in range(first, behind):
+        store_relaxed(&block_header(arena, arena.carved.offsets[i]).state, BLOCK_GONE)
+    for piece in range(SMALLEST_CLASS, LARGEST_CLASS + 1):
+        at = forget_gone(arena, &arena.free[piece])
+        if piece >= LARGE_CLASS:
+            arena.warm_bytes -= at
+        arena.cut[piece] -= (at + forget_gone(arena, &arena.cold[piece])) >> piece
+    forget_gone(arena, &arena.carved)
+    if not new_block(arena, start, order):
+        return 0
+    at = start + whole
+    while at < end:
+        piece = SMALLEST_CLASS if at % ARENA_PAGE_BYTES else LARGEST_CLASS
+        while at + ((<uint64_t>1) << piece) > end:
+            piece -= 1
+        if not new_block(arena, at, piece):
+            break
+        shelve(arena, at + BLOCK_HEADER_BYTES, piece)
+        at += (<uint64_t>1) << piece
+    return start + BLOCK_HEADER_BYTES
+
+
+cdef uint64_t find_block(ArenaRef *arena, int order) noexcept nogil:
+    """A block of the class: used, new, of an extent that is cut anew when all is free, or cut out of free neighbours."""
     cdef uint64_t block = take_free(arena, order)
-    cdef int larger
     if block == 0:
         block = carve(arena, order)
+    if block == 0 and arena.blocks_out == 0 and arena.top:
+        madvise(arena.base, arena.top, MADV_REMOVE)
+        forget_blocks(arena)
+        block = carve(arena, order)
     if block == 0:
-        for larger in range(order + 1, LARGEST_CLASS + 1):
-            block = take_free(arena, larger)
-            if block:
-                return block
-        if arena.blocks_out == 0 and arena.top:
-            madvise(arena.base, arena.top, MADV_REMOVE)
-            forget_blocks(arena)
-            block = carve(arena, order)
+        block = join_neighbours(arena, order)
     return block
 
 
@@ -125,10 +239,15 @@ cdef uint64_t arena_allocate(ArenaRef *arena, uint64_t size) noexcept nogil:
     One block of any size is granted below the limit, so in-use bytes may exceed it by one block: as Kafka's
     memory pool has it.
     """
-    cdef uint64_t block
-    cdef BlockHeader *header
     if arena.in_use_bytes >= arena.limit_bytes:
         return 0
+    return arena_allocate_beyond(arena, size)
+
+
+cdef uint64_t arena_allocate_beyond(ArenaRef *arena, uint64_t size) noexcept nogil:
+    """As `arena_allocate`, whatever the limit says; 0 when the extent is used up."""
+    cdef uint64_t block
+    cdef BlockHeader *header
     if size > ((<uint64_t>1) << LARGEST_CLASS) - BLOCK_HEADER_BYTES:
         return 0
     block = find_block(arena, class_of(size))
@@ -147,25 +266,13 @@ cdef void arena_free(ArenaRef *arena, uint64_t block, uint64_t size) noexcept no
     """Owner: `size` is what was asked for. The generation has grown before the block can be handed out again.
     """
     cdef BlockHeader *header = block_header(arena, block)
-    cdef uint64_t whole = header.capacity + BLOCK_HEADER_BYTES
-    cdef int order = class_of(header.capacity)
     arena.in_use_bytes -= size if size <= arena.in_use_bytes else arena.in_use_bytes
     arena.blocks_out -= 1
+    arena.releases += 1
     arena.generation += 1
     store_release(&header.generation, arena.generation)
     store_release(&header.state, BLOCK_FREE)
-    if order < LARGE_CLASS:
-        stack_push(&arena.free[order], block)
-        return
-    # The header's page stays, so that a stale descriptor still finds a newer generation. Pages that the
-    # kernel will not take back (locked memory) still count as warm.
-    if arena.warm_bytes + whole > arena.warm_limit_bytes and madvise(
-        arena.base + block - BLOCK_HEADER_BYTES + ARENA_PAGE_BYTES, whole - ARENA_PAGE_BYTES, MADV_REMOVE
-    ) == 0:
-        stack_push(&arena.cold[order], block)
-        return
-    arena.warm_bytes += whole
-    stack_push(&arena.free[order], block)
+    shelve(arena, block, class_of(header.capacity))
 
 
 cdef class Arena:
@@ -184,6 +291,7 @@ cdef class Arena:
         self.ref.extent = block.shape[0]
         self.ref.limit_bytes = limit_bytes
         self.ref.warm_limit_bytes = warm_limit_bytes
+        self.ref.joined_order = LARGEST_CLASS + 1
         # Above whatever an earlier owner of this memory can have reached: its descriptors stay stale.
         self.ref.generation = monotonic_ns()
 

@@ -93,7 +93,10 @@ def sparse(size: int) -> memoryview:
     """Anonymous shared memory of `size` bytes for forked children, without reserving it."""
     flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     try:
-        return memoryview(mmap.mmap(-1, size, flags=flags))
+        made = mmap.mmap(-1, size, flags=flags)
+        # A core dump would walk through all of it, and have what clients sent.
+        made.madvise(mmap.MADV_DONTDUMP)
+        return memoryview(made)
     except OSError as error:
         raise RegionUnavailable(
             error.errno,

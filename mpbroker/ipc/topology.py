@@ -153,7 +153,7 @@ class Sizes:
     """What the operator decides about memory."""
 
     partition_slots: int = 16384
-    request_limit_bytes: int = 1 << 30  # per processor: queued.max.request.bytes, or a share of memory
+    request_limit_bytes: int = 1 << 30  # per processor, until the supervisor says something else
     reply_limit_bytes: int = 1 << 30  # per handler, and of the coordinator and the log process
     arena_extent_bytes: int = 16 << 30  # virtual
     quota_samples: int = 11
@@ -169,7 +169,8 @@ class SharedMemory:
     `dirty` (a word per handler number; non-zero: a slot that the handler marked has moved; written by the log
     process), `heavy` (a word per handler number: since when, in ns, it runs a heavy request, 0 if none;
     written by the handler), `queued` (a word per process: requests that wait in a processor or in its rings;
-    written by it), `fence_orders` (a word per process, written by the supervisor), `fence_acks` (a
+    written by it), `request_limits` (a word per process: the bytes of requests that a processor may hold;
+    written by the supervisor), `fence_orders` (a word per process, written by it), `fence_acks` (a
     word per process, written by it), `roles` (a word per process: its incarnation, 0 while there is none;
     written by the supervisor), `orders` (run or stop; written by the supervisor), `request_log` (a
     word: whether requests are logged; written by the supervisor), `states` (written by the
@@ -209,6 +210,7 @@ class SharedMemory:
                 Block("fence_acks", words),
                 Block("roles", words),
                 Block("queued", words),
+                Block("request_limits", words),
                 Block("orders", words),
                 Block("request_log", 64),
                 Block("states", words),
@@ -225,6 +227,9 @@ class SharedMemory:
                 Block("quotas", rates.block_bytes(len(HANDLERS), QUOTA_ROWS, sizes.quota_samples), 4096),
             ],
         )
+        limits = self.words("request_limits")
+        for index in PROCESSORS:
+            limits.store(index, sizes.request_limit_bytes)
         # Keys of clients in the rates are made with it, so that nobody can choose names that meet.
         self.quota_secret = os.urandom(QUOTA_SECRET_BYTES)
         self.bell_fds = [Doorbell.new_fd() for _ in range(PROCESSES)]
@@ -244,7 +249,9 @@ class SharedMemory:
 
     def arena(self, index: int) -> Arena:
         """The owner's allocator, or a borrower's view."""
-        limit = self.sizes.request_limit_bytes if is_processor(index) else self.sizes.reply_limit_bytes
+        limit = self.sizes.reply_limit_bytes
+        if is_processor(index):
+            limit = self.words("request_limits").load(index)
         return Arena(self._arenas[index], limit)
 
     def sessions(self, index: int) -> Sessions:

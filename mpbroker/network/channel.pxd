@@ -59,6 +59,9 @@ cdef struct Channel:
     uint32_t request
     uint64_t connection
     uint64_t last_active_ns
+    uint64_t moved_bytes        # received and sent, since it was opened
+    uint64_t marked_bytes       # of these, when its progress was last looked at
+    uint64_t marked_ns          # and when that was; 0: not since it began what it does now
     # the frame being received, or the request that is outstanding
     uint64_t block
     uint64_t asked_bytes        # what the block was allocated for

@@ -8,58 +8,126 @@ cdef inline bint memory_is_out(Turn *t) noexcept nogil:
 cdef inline bint memory_is_low(Turn *t) noexcept nogil:
     return t.arena.in_use_bytes + t.arena.limit_bytes // LOW_MEMORY_SHARE > t.arena.limit_bytes
 
+cdef inline bint may_have_room(Turn *t) noexcept nogil:
+    """Whether what was refused last may be granted now. The limit is not all that refuses: the extent may be cut up."""
+    if memory_is_out(t):
+        return False
+    return t.arena.releases != t.refused_at or t.arena.limit_bytes != t.refused_limit
+
+cdef uint64_t allocate_more(Turn *t, uint64_t asked) noexcept nogil:
+    """For a channel that holds the beginning of what it asks for."""
+    if not t.beyond:
+        return arena_allocate(t.arena, asked)
+    t.beyond = False
+    return arena_allocate_beyond(t.arena, asked)
+
 cdef void memory_full(Turn *t, Channel *c) noexcept nogil:
     """The channel is muted until there is memory."""
     counter_add(t.counters, Counter.COUNT_MEMORY_FULL, 1)
     if not mute_event(t, c, MUTE):
         close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
         return
+    t.refused_at, t.refused_limit = t.arena.releases, t.arena.limit_bytes
     if t.dry_since_ns == 0:
         t.dry_since_ns = t.now_ns
         t.next_stall_check_ns = t.now_ns
+    c.marked_ns = 0
     if not c.starved:
         c.starved = 1
         t.starved[t.starved_count] = c.index
         t.starved_count += 1
 
-cdef void end_dry_spell(Turn *t) noexcept nogil:
-    if t.dry_since_ns and not memory_is_out(t):
+cdef void count_dry(Turn *t) noexcept nogil:
+    """What of a dry spell has passed counts at once: an outage is seen while it lasts."""
+    if t.dry_since_ns and t.dry_since_ns < t.now_ns:
         counter_add(t.counters, Counter.COUNT_MEMORY_DEPLETED_NS, t.now_ns - t.dry_since_ns)
+        t.dry_since_ns = t.now_ns
+
+cdef void end_dry_spell(Turn *t) noexcept nogil:
+    count_dry(t)
+    if may_have_room(t):
         t.dry_since_ns = 0
+
+cdef void feed(Turn *t, Channel *c) noexcept nogil:
+    c.starved = 0
+    if c.state == ChannelState.CHANNEL_FREE:
+        free_place(t, c)
+    elif c.state == ChannelState.CHANNEL_READING and mute_event(t, c, UNMUTE):
+        read_channel(t, c)
+
+cdef inline void forget_starved(Turn *t, uint32_t first, uint32_t count) noexcept nogil:
+    memmove(t.starved + first, t.starved + first + count, (t.starved_count - first - count) * sizeof(uint32_t))
+    t.starved_count -= count
 
 cdef void feed_starved(Turn *t) noexcept nogil:
     """Lets channels go on that waited for memory, as many as there is some for."""
-    cdef uint32_t count = t.starved_count, fed = 0, i
-    cdef Channel *c
+    cdef uint32_t count = t.starved_count, fed = 0
     end_dry_spell(t)
+    if not may_have_room(t):
+        return
     while fed < count and not memory_is_out(t):
-        c = &t.channels[t.starved[fed]]
         fed += 1
-        c.starved = 0
-        if c.state == ChannelState.CHANNEL_FREE:
-            free_place(t, c)
-        elif c.state == ChannelState.CHANNEL_READING and mute_event(t, c, UNMUTE):
-            read_channel(t, c)
+        feed(t, &t.channels[t.starved[fed - 1]])
     if fed:
         # Who found nothing once more stands behind those that were not looked at.
-        memmove(t.starved, t.starved + fed, (t.starved_count - fed) * sizeof(uint32_t))
-        t.starved_count -= fed
+        forget_starved(t, 0, fed)
+
+cdef void end_jam(Turn *t) noexcept nogil:
+    """All memory may be with channels that wait for more of it, and then none would ever be freed: who waits longest of
+    them goes beyond the limit. One at a time, as a single request may anyhow."""
+    cdef uint64_t held = 0
+    cdef uint32_t i, first = t.starved_count
+    cdef Channel *c
+    for i in range(t.starved_count):
+        c = &t.channels[t.starved[i]]
+        if c.state == ChannelState.CHANNEL_READING and (c.block or c.stash):
+            held += (c.block != 0) + (c.stash != 0)
+            if first == t.starved_count:
+                first = i
+    if held and held == t.arena.blocks_out:
+        c = &t.channels[t.starved[first]]
+        t.beyond = True
+        feed(t, c)
+        t.beyond = False
+        forget_starved(t, first, 1)
+
+cdef inline uint64_t progress_asked(Channel *c) noexcept nogil:
+    """The bytes that a channel has to move while others starve, in `stall_ns`."""
+    cdef uint64_t holds = c.asked_bytes
+    if c.state == ChannelState.CHANNEL_SENDING and c.answer.kind == SlotKind.SEND and c.answer.length > holds:
+        holds = c.answer.length
+    holds //= PROGRESS_SHARE
+    return holds if holds > PROGRESS_BYTES else PROGRESS_BYTES
+
+cdef bint is_stalled(Turn *t, Channel *c) noexcept nogil:
+    """Whether it holds memory, nothing of ours keeps it from moving, and it has moved too little for too long. A byte
+    now and then is no progress."""
+    if c.starved or c.held or not (c.block or c.stash):
+        return False
+    if c.state != ChannelState.CHANNEL_SENDING and c.state != ChannelState.CHANNEL_READING:
+        return False
+    if c.last_active_ns + t.stall_ns < t.now_ns:
+        return True
+    if c.marked_ns and t.now_ns - c.marked_ns < t.stall_ns:
+        return False
+    if c.marked_ns and c.moved_bytes - c.marked_bytes < progress_asked(c):
+        return True
+    c.marked_ns, c.marked_bytes = t.now_ns, c.moved_bytes
+    return False
 
 cdef void close_stalled(Turn *t) noexcept nogil:
     """While others starve, whoever holds memory and makes no progress loses it. Looked at ten times a second."""
-    cdef Channel *c = least_active(t)
-    cdef Channel *following
-    cdef uint32_t place
+    cdef uint32_t place = t.links[t.channel_places].after
+    cdef Channel *c
     if t.now_ns < t.next_stall_check_ns:
         return
     t.next_stall_check_ns = t.now_ns + STALL_CHECK_NS
-    while c != NULL and c.last_active_ns + t.stall_ns < t.now_ns:
-        place = t.links[c.index].after
-        following = NULL if place == t.channel_places else &t.channels[place]
-        if not c.starved and (c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_READING):
-            if c.block or c.stash:
-                close_channel(t, c, CloseReason.CLOSED_STALLED, c.received)
-        c = following
+    while place != t.channel_places:
+        c = &t.channels[place]
+        place = t.links[place].after
+        if is_stalled(t, c):
+            close_channel(t, c, CloseReason.CLOSED_STALLED, c.received)
+    end_jam(t)
 
 cdef void shuffle(Turn *t, epoll_event *events, int count) noexcept nogil:
     """Memory is low: in the order of their descriptors the same sockets would get it again and again."""

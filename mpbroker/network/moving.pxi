@@ -53,6 +53,7 @@ cdef bint advance_answer(Turn *t, Channel *c, uint64_t n) noexcept nogil:
     cdef Part *part
     counter_add(t.counters, Counter.COUNT_BYTES_OUT, n)
     c.part_sent += n
+    c.moved_bytes += n
     if a.kind == SlotKind.SEND:
         return c.part_sent == a.length
     while c.part < a.length:
@@ -133,7 +134,7 @@ cdef class SecureTurn:
         cdef uint64_t room
         if c.secure != MOVED or c.state != ChannelState.CHANNEL_READING or c.block == 0 or self.t.stopping:
             return None
-        room = c.needed - c.received if c.needed else block_capacity(self.t.arena.base, c.block) - c.received
+        room = frame_room(self.t, c)
         if room == 0:
             return None
         return PyMemoryView_FromMemory(<char *>(self.t.arena.base + c.block + c.received), room, PyBUF_WRITE)
@@ -143,6 +144,7 @@ cdef class SecureTurn:
         cdef Channel *c = self._channel(channel)
         cdef int framed
         c.received += n
+        c.moved_bytes += n
         active(self.t, c)
         counter_add(self.t.counters, Counter.COUNT_READS, 1)
         counter_add(self.t.counters, Counter.COUNT_BYTES_IN, n)

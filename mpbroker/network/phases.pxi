@@ -70,8 +70,9 @@ cdef void before_sleep(Turn *t) noexcept nogil:
         await_room(t)
     else:
         store_relaxed(&t.queued[t.process], queued_here(t))
-    if t.starved_count and not memory_is_out(t):
+    if t.starved_count and may_have_room(t):
         t.soon = True
+    count_dry(t)
     counter_set(t.counters, Counter.COUNT_ARENA_BYTES, t.arena.in_use_bytes)
     counter_set(t.counters, Counter.COUNT_QUEUED_REQUESTS, queued_here(t))
     counter_set(t.counters, Counter.COUNT_RESPONSES_WAITING, t.answers_waiting)

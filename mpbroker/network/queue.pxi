@@ -55,6 +55,7 @@ cdef inline bint queue_is_full(Turn *t) noexcept nogil:
 
 cdef void hold(Turn *t, Channel *c) noexcept nogil:
     """The channel is not read until there is room in the queue."""
+    c.marked_ns = 0
     if not c.held:
         c.held = 1
         t.held[t.held_count] = c.index

@@ -81,6 +81,12 @@ cdef void note_software(Turn *t, Channel *c) noexcept nogil:
         session_software(&t.sessions[c.index], frame + name, name_bytes - 1, frame + version, version_bytes - 1)
         count_client(t, c)
 
+cdef inline uint64_t frame_block(uint64_t claimed, uint64_t received) noexcept nogil:
+    """The block for a frame of which more came than its first block holds: what a client only claims costs little."""
+    if claimed > CLAIMED_MAX and received < FIRST_BLOCK:
+        return FIRST_BLOCK
+    return claimed + answer_room(claimed)
+
 cdef bint set_aside(Turn *t, Channel *c) noexcept nogil:
     """Bytes behind the frame have to leave the place of its answer: they move, or the frame does, whichever is
     shorter. So no byte is ever moved more than once or twice, however many frames come at once. False: no memory."""
@@ -88,14 +94,14 @@ cdef bint set_aside(Turn *t, Channel *c) noexcept nogil:
     cdef uint64_t asked, block
     if extra <= c.needed:
         asked = extra if extra > SMALL_BLOCK else SMALL_BLOCK
-        block = arena_allocate(t.arena, asked)
+        block = allocate_more(t, asked)
         if block == 0:
             return False
         memcpy(t.arena.base + block, t.arena.base + c.block + c.needed, extra)
         c.stash, c.stash_asked_bytes, c.stash_at, c.stash_received = block, asked, 0, extra
     else:
         asked = c.needed + answer_room(c.needed)
-        block = arena_allocate(t.arena, asked)
+        block = allocate_more(t, asked)
         if block == 0:
             return False
         memcpy(t.arena.base + block, t.arena.base + c.block, c.needed)
@@ -150,17 +156,19 @@ cdef int take_from_stash(Turn *t, Channel *c) noexcept nogil:
     cdef const uint8_t *frame = t.arena.base + c.stash + c.stash_at
     cdef uint64_t asked = SMALL_BLOCK, block
     c.needed = 0
+    c.marked_ns = 0
     if left >= 4:
         if not take_size(t, c, frame):
             return -1
-        asked = c.needed + answer_room(c.needed)
         taken = c.needed if c.needed < left else left
+        if taken == c.needed or taken >= SMALL_BLOCK:
+            asked = frame_block(c.needed, taken)
     if c.stash_at == 0 and taken == left:
         # Nothing stands before it and nothing behind it: the block is the frame's.
         c.block, c.asked_bytes, c.received = c.stash, c.stash_asked_bytes, left
         c.stash = 0
         return frame_received(t, c)
-    block = arena_allocate(t.arena, asked)
+    block = allocate_more(t, asked)
     if block == 0:
         return -2
     memcpy(t.arena.base + block, frame, taken)
@@ -171,12 +179,12 @@ cdef int take_from_stash(Turn *t, Channel *c) noexcept nogil:
     return frame_received(t, c)
 
 cdef bint make_room(Turn *t, Channel *c) noexcept nogil:
-    """Moves the beginning of a frame into a block that holds all of it and its answer. False: no memory now."""
-    cdef uint64_t asked = c.needed + answer_room(c.needed)
+    """Moves the beginning of a frame into a block that holds more, at last all of it and its answer. False: no memory now."""
+    cdef uint64_t asked = frame_block(c.needed, c.received)
     cdef uint64_t block
     if c.needed + answer_room(c.needed) <= block_capacity(t.arena.base, c.block):
         return True
-    block = arena_allocate(t.arena, asked)
+    block = allocate_more(t, asked)
     if block == 0:
         return False
     memcpy(t.arena.base + block, t.arena.base + c.block, c.received)
@@ -185,12 +193,20 @@ cdef bint make_room(Turn *t, Channel *c) noexcept nogil:
     c.asked_bytes = asked
     return True
 
+cdef inline uint64_t frame_room(Turn *t, Channel *c) noexcept nogil:
+    """How much of the frame the block has room for."""
+    cdef uint64_t whole = block_capacity(t.arena.base, c.block)
+    return (c.needed if 0 < c.needed < whole else whole) - c.received
+
 cdef int frame_received(Turn *t, Channel *c) noexcept nogil:
     """Looks at what is in the block. 1: a request went to the FIFO; 0: more bytes are needed; -1: closed; -2: no memory."""
     if c.received < 4:
         return 0
     if c.needed == 0 and not take_size(t, c, t.arena.base + c.block):
         return -1
+    if c.received < c.needed and c.received < block_capacity(t.arena.base, c.block):
+        # First it has to fill the block that it began in.
+        return 0
     if c.received < c.needed or c.needed + ANSWER_ROOM // 2 > block_capacity(t.arena.base, c.block):
         if not make_room(t, c):
             return -2
@@ -214,6 +230,7 @@ cdef int find_block(Turn *t, Channel *c) noexcept nogil:
         c.asked_bytes = asked
         c.received = 0
         c.needed = 0
+        c.marked_ns = 0
         return 0
     # Bytes that waited for memory: maybe a whole frame.
     return frame_received(t, c) if c.received else 0
@@ -248,7 +265,7 @@ cdef void read_channel(Turn *t, Channel *c) noexcept nogil:
         if budget == 0:
             defer(t, c, True)
             return
-        room = c.needed - c.received if c.needed else block_capacity(t.arena.base, c.block) - c.received
+        room = frame_room(t, c)
         if room > budget:
             room = budget
         n = recv(c.fd, t.arena.base + c.block + c.received, room, MSG_DONTWAIT)
@@ -259,6 +276,7 @@ cdef void read_channel(Turn *t, Channel *c) noexcept nogil:
             receive_end(t, c, n)
             return
         c.received += n
+        c.moved_bytes += n
         budget -= n
         active(t, c)
         # A short read has emptied the socket's buffer: the next byte brings a new edge. The end may have come with

@@ -19,14 +19,11 @@ from enum import Enum
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.meters import ClientKind
-from mpbroker.ipc.session import TooLong
 from mpbroker.network.channel import CloseReason
 from mpbroker.network.tls_pipe import TlsPipe
 from mpbroker.network.turn import ProcessorTurn, SecureTurn
 from mpbroker.protocol.api_versions import Served
 from mpbroker.security.listener import ListenerSecurity, LookUp
-from mpbroker.security.names import MalformedCertificate
-from mpbroker.security.principals import NoRuleMatches
 from mpbroker.security.sasl import Failure, Offer, SaslServer, Session, State
 from mpbroker.security.tls import IANA_NAMES, TlsError
 from shm.counters import CounterPage
@@ -300,7 +297,8 @@ class SecureChannels:
         try:
             principal = peer.security.principal(tls.getpeercert(binary_form=True))
             self.turn.set_session(peer.channel, peer.connection, principal=str(principal))
-        except (NoRuleMatches, MalformedCertificate, TooLong) as error:
+        except ValueError as error:
+            # No rule, no certificate, or no text that a session can keep.
             self._failed_handshake(peer, str(error))
             return
         self.counters.add(Counter.COUNT_AUTHENTICATIONS)
@@ -435,7 +433,8 @@ class SecureChannels:
                 mechanism=session.mechanism,
                 expires_ns=expires_ns,
             )
-        except TooLong as error:
+        except ValueError as error:
+            # Too long, or no text that a session can keep.
             self._fail(peer, str(error), b"")
             return
         if sasl.software is not None:

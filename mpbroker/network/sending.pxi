@@ -39,6 +39,7 @@ cdef int send_bytes(Turn *t, Channel *c, const uint8_t *bytes, uint64_t length, 
                 continue
             return 0 if errno == EAGAIN else -1
         c.part_sent += n
+        c.moved_bytes += n
         budget[0] -= n
         counter_add(t.counters, Counter.COUNT_BYTES_OUT, n)
     return 1
@@ -67,6 +68,7 @@ cdef int send_file(Turn *t, Channel *c, Part *part, uint64_t *budget) noexcept n
         if n == 0:
             return -1               # the file is shorter than the handler said
         c.part_sent += n
+        c.moved_bytes += n
         budget[0] -= n
         counter_add(t.counters, Counter.COUNT_BYTES_OUT, n)
     return 1
@@ -116,6 +118,7 @@ cdef void start_sending(Turn *t, Channel *c) noexcept nogil:
     """The channel's answer is in `c.answer`."""
     c.part = 0
     c.part_sent = 0
+    c.marked_ns = 0
     if c.answer.kind == SlotKind.SEND_PARTS:
         if not files_are_open(t, c):
             c.state = ChannelState.CHANNEL_OPENING

@@ -67,6 +67,7 @@ cdef struct Turn:
     int epoll_fd
     int handover_fd
     ArenaRef *arena
+    uint64_t *request_limit     # the supervisor's word: the arena's limit
     CountersRef *counters
     MetersRef *meters
     BellRef bell
@@ -102,6 +103,9 @@ cdef struct Turn:
     uint32_t *starved           # channels that wait for memory, the longest waiting first
     uint32_t starved_count
     uint64_t dry_since_ns       # an allocation failed and no memory has come free since; 0: no
+    uint64_t refused_at         # the arena's releases and limit when it refused something
+    uint64_t refused_limit
+    bint beyond                 # the next allocation may go beyond the limit
     uint64_t stall_ns
     uint64_t next_stall_check_ns
     uint64_t dice

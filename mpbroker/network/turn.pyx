@@ -30,7 +30,7 @@ from mpbroker.ipc.slots cimport (
 from mpbroker.network.channel cimport Channel, ChannelState, CloseReason
 from mpbroker.network.files cimport FILE_LIMIT, FILE_PLACES, OpenFile, file_find, file_hash
 from shm.arena cimport (
-    Arena, arena_allocate, arena_free, block_capacity, block_generation, block_lend,
+    Arena, arena_allocate, arena_allocate_beyond, arena_free, block_capacity, block_generation, block_lend,
 )
 from shm.counters cimport CounterPage, counter_add, counter_set, heartbeat, histogram_record, monotonic_ns
 from shm.doorbell cimport Doorbell, bell_arm, bell_disarm, bell_drain, bell_ring
@@ -77,9 +77,16 @@ cdef enum:
     # Bytes per channel and turn, so that no channel starves another.
     SENT_PER_TURN_MAX = 1 << 18
     RECEIVED_PER_TURN_MAX = 1 << 18
+    # A frame that claims more than this gets a block of that size first, and room for all of it when that is full.
+    CLAIMED_MAX = 1 << 21
+    FIRST_BLOCK = (1 << 16) - 64
     EXPECTED_MAX = 1 << 15          # what is set aside for the next frame before its size is known
     LOW_MEMORY_SHARE = 10           # memory is low when less than a tenth of it is left
     STALL_CHECK_NS = 100 * 1000 * 1000
+    # Of the time that a channel may make no progress while others starve it has to move so much, and of a large request
+    # or answer this share.
+    PROGRESS_BYTES = 4096
+    PROGRESS_SHARE = 64
     QUEUE_RETRY_MS = 2              # other processors may have room in the queue by then
     # mute.py, checked at import.
     NOT_MUTED = 0
@@ -149,6 +156,7 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
         counter_add(t.counters, Counter.COUNT_IDLE_NS, t.now_ns - before)
     counter_add(t.counters, Counter.COUNT_WAKEUPS, 1)
     heartbeat(t.counters, t.now_ns)
+    t.arena.limit_bytes = load_relaxed(t.request_limit)
     look_at_queues(t)
     take_all_answers(t)
     go_on(t)
@@ -199,7 +207,6 @@ cdef class ProcessorTurn:
         cdef Doorbell log_bell = memory.doorbell(LOG_PROCESS)
         cdef unsigned char[::1] orders = memory.private.block("orders")
         cdef unsigned char[::1] fence_orders = memory.private.block("fence_orders")
-        cdef unsigned char[::1] queued = memory.private.block("queued")
         cdef bytes native_table = mute.native_table()
         cdef uint32_t i
         if len(native_table) != MUTE_TABLE_BYTES:
@@ -211,7 +218,7 @@ cdef class ProcessorTurn:
         self.rings = {}
         self.sessions = memory.sessions(process)
         self.meters = memory.meters(process)
-        self.keep = [arena, counters, bell, log_answers, log_bell, orders, fence_orders, queued]
+        self.keep = [arena, counters, bell, log_answers, log_bell, orders, fence_orders]
         t.process = process
         self._bind_ledger(memory.connections(process))
         t.arena = &arena.ref
@@ -240,7 +247,7 @@ cdef class ProcessorTurn:
         t.deferred_now = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
         t.fifo = <uint32_t *>calloc(FIFO_PLACES, sizeof(uint32_t))
         memcpy(t.mute_table, <const char *>native_table, MUTE_TABLE_BYTES)
-        t.queued = <uint64_t *>(<size_t>&queued[0])
+        self._bind_words()
         t.idle_ns, t.stall_ns = idle_ns, stall_ns
         t.dice = monotonic_ns() | 1
         t.next_connection = connection_prefix
@@ -255,6 +262,13 @@ cdef class ProcessorTurn:
             raise OSError(errno, "epoll_create1")
         self._watch(t.bell.fd, EPOLLIN | EPOLLET, BELL_TAG)
         self._watch(handover_fd, EPOLLIN, HANDOVER_TAG)
+
+    def _bind_words(self):
+        cdef unsigned char[::1] queued = self.memory.private.block("queued")
+        cdef unsigned char[::1] limits = self.memory.private.block("request_limits")
+        self.keep += [queued, limits]
+        self.t.queued = <uint64_t *>(<size_t>&queued[0])
+        self.t.request_limit = <uint64_t *>(<size_t>&limits[self.t.process * 8])
 
     def _bind_ledger(self, Ledger ledger):
         self.keep.append(ledger)

@@ -7,6 +7,7 @@ The file is read again when it has changed, so that keys can be exchanged while 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -35,6 +36,8 @@ ALGORITHMS = {
 CURVES = {"ES256": ("P-256", "SECP256R1", 32), "ES384": ("P-384", "SECP384R1", 48)}
 RSA_BITS_MIN = 2048
 
+log = logging.getLogger("mpbroker")
+
 
 class KeySetError(ValueError):
     """The file is no key set, or signatures cannot be checked at all."""
@@ -49,15 +52,16 @@ class KeySet:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen: tuple[int, int, int] | None = None
+        self._seen: tuple[int, int, int, int] | None = None
         self._keys: list[dict[str, Any]] = []
+        self._told = ""
         self.refresh()
 
     def refresh(self) -> bool:
         """Reads the file if it has changed; whether it has. Raises KeySetError."""
         try:
             status = self._path.stat()
-            seen = status.st_ino, status.st_mtime_ns, status.st_size
+            seen = status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
             if seen == self._seen:
                 return False
             read = json.loads(self._path.read_bytes())
@@ -66,6 +70,20 @@ class KeySet:
             raise KeySetError(f"{self._path} is not a JSON Web Key Set: {error}") from error
         self._seen, self._keys = seen, keys
         return True
+
+    def follow(self) -> None:
+        """As `refresh`; while the file cannot be used the last keys stay, and it is told once why."""
+        try:
+            if self.refresh() and self._told:
+                self._told = ""
+                log.info("%s is read again", self._path)
+        except KeySetError as error:
+            if str(error) != self._told:
+                self._told = str(error)
+                log.error(
+                    "%s. The keys read last stay in use; put a whole file in its place by renaming it",
+                    error,
+                )
 
     def find(self, header: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """The algorithm and the key for a token's header. Raises InvalidToken."""
@@ -98,10 +116,7 @@ def signed_validator(keys: KeySet, rules: ClaimRules) -> Validator:
 
     def validate(token: str, now_ms: int) -> Token:
         header, claims, signature = split_token(token)
-        try:
-            keys.refresh()
-        except KeySetError as error:
-            raise InvalidToken("the key set cannot be read now") from error
+        keys.follow()
         algorithm, key = keys.find(decode_object(header))
         if not verify(algorithm, key, decode_segment(signature), f"{header}.{claims}".encode()):
             raise InvalidToken("its signature is wrong")

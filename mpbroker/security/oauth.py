@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from mpbroker.security.mechanism import Mechanism, SaslFailed
-from mpbroker.security.principals import Principal
+from mpbroker.security.principals import Principal, why_nobody
 
 _CLIENT_FIRST = re.compile(r"n,(?:a=(?P<authzid>[^,]*))?,\x01(?P<pairs>(?:[A-Za-z]+=[^\x01]*\x01)+)\x01")
 _BEARER = re.compile(r"bearer ([A-Za-z0-9._~+/=-]+)", re.IGNORECASE)
@@ -66,6 +66,8 @@ class ClaimRules:
         subject = claims.get(self.subject_claim)
         if not isinstance(subject, str) or not subject.strip():
             raise InvalidToken(f"it names nobody ({self.subject_claim})")
+        if why := why_nobody(subject):
+            raise InvalidToken(f"it names nobody: {why} ({self.subject_claim})")
         if self.issuer is not None and claims.get("iss") != self.issuer:
             raise InvalidToken("it is from another issuer (iss)")
         if self.audience and not self.audience & _words(claims.get("aud")):

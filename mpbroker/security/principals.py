@@ -24,6 +24,17 @@ class Principal(NamedTuple):
         return f"{self.type}:{self.name}"
 
 
+def why_nobody(name: str) -> str | None:
+    """Why nobody can be called so; None: somebody can. Sessions keep names as UTF-8 that ends with a zero."""
+    if not name:
+        return "its name is empty"
+    if "\0" in name:
+        return "its name holds a zero byte"
+    if any("\ud800" <= one <= "\udfff" for one in name):
+        return "its name is no valid Unicode"
+    return None
+
+
 ANONYMOUS = Principal("ANONYMOUS")
 
 # As Kafka's SslPrincipalMapper splits: a rule's pattern and replacement have no unescaped slash.
@@ -96,5 +107,7 @@ def map_subject(rules: tuple[Rule, ...], subject: str) -> Principal:
     """Raises NoRuleMatches."""
     for rule in rules:
         if (name := rule.apply(subject)) is not None:
+            if why := why_nobody(name):
+                raise NoRuleMatches(f"{subject!r} becomes nobody by ssl.principal.mapping.rules: {why}")
             return Principal(name)
     raise NoRuleMatches(f"No rules apply to {subject}, rules {len(rules)} in ssl.principal.mapping.rules")

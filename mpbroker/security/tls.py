@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from mpbroker.config.keys import Secret
 from mpbroker.config.security import SecuritySettings
@@ -40,11 +41,17 @@ TLS12_SUITES = {
 IANA_NAMES = {name: suite for suite, name in TLS12_SUITES.items()}
 PEM_BEGIN = b"-----BEGIN "
 _PEM_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----([^-]*)-----END \1-----")
+Stamp: TypeAlias = tuple[int, int, int, int]
+Stamps: TypeAlias = tuple[Stamp | None, ...]
 JKS_MAGIC = b"\xfe\xed\xfe\xed"
 
 
 class TlsError(ValueError):
     """A key store, trust store or setting cannot be used; says which, and what to do."""
+
+
+class Unreadable(TlsError):
+    """A file cannot be read now: it may be missing, not ours to read, or the process out of descriptors."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,10 @@ def _load_chain(context: ssl.SSLContext, settings: SecuritySettings, material: M
         try:
             # Without a password OpenSSL would ask the terminal.
             context.load_cert_chain(path, password=material.key_password or "")
-        except (ssl.SSLError, OSError, ValueError) as error:
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+                named = _named(settings.ssl_keystore_location, "ssl.keystore.key")
+                raise Unreadable(f"{named} cannot be used now: {error.strerror}") from error
             raise TlsError(
                 f"{_named(settings.ssl_keystore_location, 'ssl.keystore.key')} has no private key with a "
                 f"certificate chain that fits and that ssl.key.password opens ({_why(error)})"
@@ -184,7 +194,7 @@ def _read(location: str, key: str) -> bytes:
     try:
         return Path(location).read_bytes()
     except OSError as error:
-        raise TlsError(f"{key}={location} cannot be read: {error.strerror}") from error
+        raise Unreadable(f"{key}={location} cannot be read: {error.strerror}") from error
 
 
 def _kind(data: bytes, location: str, store: str) -> str:
@@ -226,11 +236,17 @@ def _from_pkcs12(data: bytes, location: str, password: Secret | None) -> bytes:
 
 @contextmanager
 def _as_file(data: bytes) -> Iterator[str]:
-    """A name for bytes that never touch a disk, for a library that only reads files."""
-    fd = os.memfd_create("certificates", os.MFD_CLOEXEC)
+    """A name for bytes that never touch a disk, for a library that only reads files. Raises Unreadable."""
     try:
-        with open(fd, "wb", closefd=False) as file:
-            file.write(data)
+        fd = os.memfd_create("certificates", os.MFD_CLOEXEC)
+    except OSError as error:
+        raise Unreadable(f"no memory file for the certificates can be made: {error.strerror}") from error
+    try:
+        try:
+            with open(fd, "wb", closefd=False) as file:
+                file.write(data)
+        except OSError as error:
+            raise Unreadable(f"the certificates cannot be kept in memory: {error.strerror}") from error
         yield f"/proc/self/fd/{fd}"
     finally:
         os.close(fd)
@@ -251,30 +267,46 @@ class Keystore:
 
     def __init__(self, settings: SecuritySettings) -> None:
         self._settings = settings
-        self._seen = self._stamps()
+        self._seen: Stamps | None = self._stamps()
+        self._told = ""
         self.context = load_context(settings)
 
-    def _stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
+    def _stamps(self) -> Stamps:
         return tuple(
             _stamp(location)
             for location in (self._settings.ssl_keystore_location, self._settings.ssl_truststore_location)
         )
 
     def refresh(self) -> bool:
-        """Whether there is a new context. Raises TlsError, once per change; the old context stays."""
+        """Whether there is a new context. Raises TlsError; the old context stays.
+
+        A store that is wrong is tried again when it has changed; what cannot be read is tried each time, and
+        raised once.
+        """
         now = self._stamps()
         if now == self._seen:
             return False
-        self._seen = now
-        self.context = load_context(self._settings)
+        self._seen = None
+        try:
+            self.context = load_context(self._settings)
+        except Unreadable as error:
+            told, self._told = self._told, str(error)
+            if told == self._told:
+                return False
+            raise
+        except TlsError:
+            self._seen, self._told = now, ""
+            raise
+        self._seen, self._told = now, ""
         return True
 
 
-def _stamp(location: str | None) -> tuple[int, int, int] | None:
+def _stamp(location: str | None) -> Stamp | None:
+    """What differs when a file has another content or other rights."""
     if not location:
         return None
     try:
         status = Path(location).stat()
     except OSError:
         return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size

@@ -10,7 +10,6 @@ import signal
 import time
 from typing import Any
 
-import psutil
 import setproctitle
 
 from mpbroker.config.broker import BrokerConfig
@@ -20,13 +19,13 @@ from mpbroker.handlers.apis import served
 from mpbroker.ipc import topology
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError
-from mpbroker.ipc.topology import SharedMemory, Sizes
+from mpbroker.ipc.topology import SharedMemory
 from mpbroker.log import process as log_process
 from mpbroker.log.log_dir import lock_log_dirs, prepare_log_dirs
 from mpbroker.protocol import codec
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners
-from mpbroker.supervisor import logs, runtime_dir, sockets
+from mpbroker.supervisor import buffers, logs, runtime_dir, sockets
 from mpbroker.supervisor.activation import Inherited
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Command, ControlSocket, Later
@@ -39,8 +38,6 @@ from shm.region import RegionUnavailable
 
 EXIT_OK = 0
 EXIT_FAILED = 1
-# Share of the machine's memory for all request buffers together when queued.max.request.bytes is -1.
-REQUEST_MEMORY_SHARE = 0.25
 # `kill %1` on `make run` signals the whole job, and make passes its own signal on: nobody who wants a second
 # one is that fast.
 SAME_STOP_S = 0.2
@@ -96,7 +93,8 @@ class Broker:
         self.directory = runtime_dir.runtime_dir(config)
         self.runtime_lock = runtime_dir.claim(self.directory)
         self.pointers = runtime_dir.Pointers(config, self.directory)
-        self.memory = SharedMemory(self.directory / PUBLIC_NAME, sizes(config))
+        self.memory = SharedMemory(self.directory / PUBLIC_NAME, buffers.sizes(config))
+        buffers.give_out(self.memory, config, config.num_network_threads)
         self.listeners = Listeners(self.config, fds, self.memory, security, served(), inherited.serving)
         self.tree = Tree(self.memory, self.config)
         self.tree.on_left = self._has_left
@@ -329,17 +327,3 @@ def raise_file_limit() -> None:
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def sizes(config: BrokerConfig) -> Sizes:
-    """How much memory buffers may take: what the configuration says, or a share of the machine's."""
-    total = config.queued_max_request_bytes
-    if total <= 0:
-        total = int(psutil.virtual_memory().total * REQUEST_MEMORY_SHARE)
-    per_processor = max(1, total // config.num_network_threads)
-    return Sizes(
-        request_limit_bytes=per_processor,
-        reply_limit_bytes=max(total, 256 << 20),
-        quota_samples=config.quota_window_num,
-        quota_window_ms=config.quota_window_size_seconds * 1000,
-    )

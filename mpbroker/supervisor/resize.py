@@ -18,6 +18,7 @@ from msgspec import structs
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import topology
 from mpbroker.ipc.process import FatalError
+from mpbroker.supervisor import buffers
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Later
 from mpbroker.supervisor.tree import Tree
@@ -108,6 +109,8 @@ class Resize:
         """Whether it is done."""
         if not self._begun:
             self._begun = True
+            # Those that are there give something up before another comes.
+            buffers.give_out(tree.memory, tree.config, max(self.processors.before, self.processors.after))
             try:
                 for kind, make in ((self.handlers, new_handler), (self.processors, new_processor)):
                     self._add(tree, kind, make)
@@ -116,6 +119,13 @@ class Resize:
             else:
                 for kind in self._changed:
                     tree.retire([kind.role(number) for number in kind.removed])
+        if not self._is_done(tree):
+            return False
+        left = self.processors.before if self.error else self.processors.after
+        buffers.give_out(tree.memory, tree.config, left)
+        return True
+
+    def _is_done(self, tree: Tree) -> bool:
         if self.error:
             return not any(kind.role(n) in tree.children for kind in self._changed for n in kind.added)
         return all(

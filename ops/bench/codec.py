@@ -6,7 +6,6 @@ python ops/bench/codec.py [name ...]        # only the rows whose name contains 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from mpbroker.protocol import codec, headers
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.wire import Buffer
+from ops.bench.timing import best_seconds
 
 ROUND_S = 0.004
 ROUNDS = 25
@@ -24,20 +24,6 @@ MIB = 1 << 20
 TOPIC_ID = bytes(range(16))
 
 Row = tuple[str, Callable[[], object]]
-
-
-def best_us(call: Callable[[], object]) -> float:
-    call()
-    start = time.perf_counter()
-    call()
-    calls = max(1, int(ROUND_S / (time.perf_counter() - start)))
-    best = float("inf")
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        best = min(best, (time.perf_counter() - start) / calls)
-    return best * 1e6
 
 
 def produce_request(size: int) -> m.ProduceRequest:
@@ -166,4 +152,5 @@ def cycle_rows() -> Iterator[Row]:
 if __name__ == "__main__":
     for name, call in [*decode_rows(), *encode_rows(), *cycle_rows()]:
         if len(sys.argv) == 1 or any(word in name for word in sys.argv[1:]):
-            print(f"{name:42} {best_us(call):10.2f} µs", flush=True)
+            seconds = best_seconds(call, rounds=ROUNDS, round_s=ROUND_S)
+            print(f"{name:42} {seconds * 1e6:10.2f} µs", flush=True)

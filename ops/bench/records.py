@@ -4,7 +4,6 @@ python ops/bench/records.py [SECONDS PER FIGURE]      best of five; one core
 """
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -15,23 +14,10 @@ from mpbroker.records.batch import BATCH_OK, assign_offset_and_epoch, bench_scan
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
+from ops.bench.timing import best_seconds
 
 T = 1700000000000
 ROUNDS = 5
-
-
-def best_seconds(run: Callable[[], object], budget: float) -> float:
-    """Seconds of one run, the best of five rounds of as many runs as fit the budget."""
-    started = time.perf_counter()
-    run()
-    runs = max(1, int(budget / ROUNDS / max(time.perf_counter() - started, 1e-7)))
-    best = float("inf")
-    for _ in range(ROUNDS):
-        started = time.perf_counter()
-        for _ in range(runs):
-            run()
-        best = min(best, (time.perf_counter() - started) / runs)
-    return best
 
 
 def batch_of(count: int, value_bytes: int, codec: Codec = Codec.NONE) -> bytearray:
@@ -51,7 +37,7 @@ def log_of(batch: bytearray, total_bytes: int) -> tuple[bytes, int]:
 def bench_checksum(budget: float) -> None:
     for size in (150, 16 << 10, 1 << 20):
         data = bytes(size)
-        seconds = best_seconds(lambda data=data: checksum(data), budget)  # type: ignore[misc]
+        seconds = best_seconds(partial(checksum, data), rounds=ROUNDS, round_s=budget / ROUNDS)
         print(
             f"checksum      {size:>8} bytes      {seconds * 1e9:>10.0f} ns {size / seconds / 1e9:>7.1f} GB/s"
         )
@@ -81,7 +67,7 @@ def bench_arrow(budget: float) -> None:
             schema = pa.schema([SCHEMA.field(column) for column in columns])
             for check_crc in (True, False):
                 decode = partial(arrow_batches, log, schema, check_crc=check_crc)
-                seconds = best_seconds(partial(count_rows, decode), budget)
+                seconds = best_seconds(partial(count_rows, decode), rounds=ROUNDS, round_s=budget / ROUNDS)
                 label = f"{codec.name.lower()}, {name}{'' if check_crc else ', no CRC'}"
                 print(f"Arrow decode  {label:<28} {records / seconds / 1e6:>7.1f} million records/s")
 

@@ -5,7 +5,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -15,6 +15,7 @@ from mpbroker.protocol.codec import decode_request
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import decode_request_header, encode_response_frame
 from mpbroker.records.batch import assign_offset_and_epoch, frame_at
+from tests.threaded_server import ThreadedServer
 
 NODE_ID = 7
 SPOKEN = (
@@ -30,7 +31,7 @@ SPOKEN = (
 )
 
 
-class FakeBroker:
+class FakeBroker(ThreadedServer):
     """Partitions are lists of batches. `refuse` makes the next requests of an API fail.
 
     `faults` does so by turns: "hang up" at once, or "swallow" the answer of what was done. Sequences of
@@ -47,9 +48,6 @@ class FakeBroker:
         self.next_sequence: dict[tuple[str, int, int], int] = {}
         self.only_api_versions_v0 = False
         self.requests: list[tuple[ApiKey, int]] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self.address = f"127.0.0.1:{self.port}"
         self._handlers: dict[ApiKey, Callable[[Any], m.Message]] = {
             ApiKey.PRODUCE: self._produce,
             ApiKey.FETCH: self._fetch,
@@ -61,12 +59,6 @@ class FakeBroker:
             ApiKey.DESCRIBE_CONFIGS: self._describe_configs,
             ApiKey.INIT_PRODUCER_ID: lambda _request: m.InitProducerIdResponse(producer_id=4711),
         }
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        if self._listener.fileno() >= 0:
-            self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
 
     def wait_for(self, key: ApiKey) -> None:
         """Until such a request has come."""
@@ -81,45 +73,36 @@ class FakeBroker:
             position += header.length
         return end
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _address = self._listener.accept()
-            except OSError:  # closed: the test is over
+    def talk(self, connection: socket.socket) -> None:
+        with suppress(ConnectionError), connection.makefile("rb") as stream:
+            self._answer_all(connection, stream)
+
+    def _answer_all(self, connection: socket.socket, stream: BinaryIO) -> None:
+        while len(head := stream.read(4)) == 4:
+            frame = stream.read(struct.unpack(">i", head)[0])
+            header, position = decode_request_header(frame)
+            key = ApiKey(header.api_key)
+            with self._came:
+                self.requests.append((key, header.api_version))
+                self._came.notify_all()
+            if key in self.silent:
+                continue
+            fault = self._fault(key)
+            if fault == "hang up":
                 return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with suppress(ConnectionError):
-            self._answer_all(connection)
-
-    def _answer_all(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as stream:
-            while len(head := stream.read(4)) == 4:
-                frame = stream.read(struct.unpack(">i", head)[0])
-                header, position = decode_request_header(frame)
-                key = ApiKey(header.api_key)
-                with self._came:
-                    self.requests.append((key, header.api_version))
-                    self._came.notify_all()
-                if key in self.silent:
+            version = header.api_version
+            if key is ApiKey.API_VERSIONS and version and self.only_api_versions_v0:
+                response: m.Message = m.ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+                version = 0
+            else:
+                request, _end = decode_request(key, version, frame, position)
+                response = self._handlers[key](request)
+                if key is ApiKey.PRODUCE and request.acks == 0:
                     continue
-                fault = self._fault(key)
-                if fault == "hang up":
-                    return
-                version = header.api_version
-                if key is ApiKey.API_VERSIONS and version and self.only_api_versions_v0:
-                    response: m.Message = m.ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-                    version = 0
-                else:
-                    request, _end = decode_request(key, version, frame, position)
-                    response = self._handlers[key](request)
-                    if key is ApiKey.PRODUCE and request.acks == 0:
-                        continue
-                if fault == "swallow":
-                    return
-                for segment in encode_response_frame(key, version, header.correlation_id, response):
-                    connection.sendall(segment)
+            if fault == "swallow":
+                return
+            for segment in encode_response_frame(key, version, header.correlation_id, response):
+                connection.sendall(segment)
 
     def _refused(self, key: ApiKey) -> ErrorCode:
         codes = self.refuse.get(key)
@@ -273,6 +256,5 @@ def _from_offset(log: bytearray, offset: int) -> bytearray:
 
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
-    fake = FakeBroker()
-    yield fake
-    fake.close()
+    with FakeBroker() as fake:
+        yield fake

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +16,8 @@ from mpbroker.protocol.codec import decode_request
 from mpbroker.protocol.headers import decode_request_header, encode_response_frame
 from mpbroker.security.mechanism import Mechanism
 from mpbroker.security.sasl import Failure, Offer, SaslServer, State
+from tests.threaded_server import HOST, ThreadedServer
 
-HOST = "127.0.0.1"
 APIS = (
     ApiKey.API_VERSIONS,
     ApiKey.METADATA,
@@ -36,57 +35,25 @@ def offer(mechanisms: dict[str, Callable[[], Mechanism]], lifetime_ms: int = 0) 
 
 
 @dataclass
-class Listener:
-    """Use it as a context manager. `requests` are the API keys that came, in order, of all connections."""
+class Listener(ThreadedServer):
+    """`requests` are the API keys that came, in order, of all connections."""
 
     offer: Offer | None = None
     context: ssl.SSLContext | None = None
     requests: list[ApiKey] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def __enter__(self) -> Listener:
-        self._socket = socket.create_server((HOST, 0))
-        self.port: int = self._socket.getsockname()[1]
-        self._open: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        self._threads[0].join()
-        for connection in self._open:
-            try:
-                connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue
-        for thread in self._threads:
-            thread.join()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            self._open.append(connection)
-            thread = threading.Thread(target=self._serve, args=(connection,))
-            self._threads.append(thread)
-            thread.start()
-
-    def _serve(self, connection: socket.socket) -> None:
+    def talk(self, connection: socket.socket) -> None:
         try:
-            with connection:
-                plain = connection
-                if self.context is not None:
-                    plain = self.context.wrap_socket(connection.dup(), server_side=True)
-                with plain, plain.makefile("rb") as stream:
-                    self._talk(plain, stream)
+            plain = connection
+            if self.context is not None:
+                plain = self.context.wrap_socket(connection.dup(), server_side=True)
+            with plain, plain.makefile("rb") as stream:
+                self.answer_all(plain, stream)
         except OSError as error:
             self.problems.append(str(error))
 
-    def _talk(self, connection: socket.socket, stream: Any) -> None:
+    def answer_all(self, connection: socket.socket, stream: Any) -> None:
         sasl = SaslServer(self.offer) if self.offer else None
         while len(size := stream.read(4)) == 4:
             frame = stream.read(struct.unpack(">i", size)[0])

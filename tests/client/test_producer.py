@@ -63,10 +63,9 @@ def written(broker: FakeBroker, partition: int = 0) -> list[int]:
 
 @pytest.fixture
 def fake() -> Iterator[FakeBroker]:
-    broker = FakeBroker()
-    broker.topics[TOPIC] = [bytearray(), bytearray()]
-    yield broker
-    broker.close()
+    with FakeBroker() as broker:
+        broker.topics[TOPIC] = [bytearray(), bytearray()]
+        yield broker
 
 
 def test_batches_of_several_partitions(fake: FakeBroker) -> None:
@@ -92,11 +91,10 @@ REFUSALS = st.lists(
 @settings(max_examples=40, deadline=None)
 @given(FAULTS, REFUSALS)
 def test_once_and_in_order_whatever_happens(faults: list[str], refusals: list[ErrorCode]) -> None:
-    broker = FakeBroker()
-    broker.topics[TOPIC] = [bytearray(), bytearray()]
-    broker.faults[ApiKey.PRODUCE] = [*faults]
-    broker.refuse[ApiKey.PRODUCE] = [*refusals]
-    try:
+    with FakeBroker() as broker:
+        broker.topics[TOPIC] = [bytearray(), bytearray()]
+        broker.faults[ApiKey.PRODUCE] = [*faults]
+        broker.refuse[ApiKey.PRODUCE] = [*refusals]
         with producing(broker) as (producer, complaints):
             for start in range(0, 90, 10):
                 append(producer, range(start, start + 10))
@@ -104,8 +102,6 @@ def test_once_and_in_order_whatever_happens(faults: list[str], refusals: list[Er
             producer.flush()
         assert written(broker) == written(broker, 1) == [*range(90)]
         assert all(complaint.endswith("; trying again") for complaint in complaints)
-    finally:
-        broker.close()
 
 
 def test_an_answer_that_has_gone_missing_is_not_a_loss_of_order(fake: FakeBroker) -> None:
@@ -169,7 +165,7 @@ def test_no_acks(fake: FakeBroker) -> None:
 
 def test_a_broker_that_stays_away(fake: FakeBroker) -> None:
     with producing(fake, delivery_timeout_ms=300) as (producer, complaints):
-        fake.close()
+        fake.close_listener()
         fake.faults[ApiKey.PRODUCE] = ["hang up"] * 100
         append(producer, range(1))
         with pytest.raises(

@@ -15,19 +15,14 @@ from mpbroker.protocol import messages as m
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import HOST
-from tests.real_clients.conftest import stop_cleanly
+from tests.real_clients.conftest import served
 from tests.security.broker import PLAIN_PASSWORD, PROTOCOLS, REAUTH_MS, SecureBroker
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
-    running = SecureBroker(tmp_path_factory.mktemp("broker"))
-    try:
-        running.start()
+    with served(SecureBroker(tmp_path_factory.mktemp("broker"))) as running:
         yield running
-        stop_cleanly(running)
-    finally:
-        running.kill()
 
 
 def config(broker: SecureBroker, protocol: str, **more: str) -> ClientConfig:

@@ -218,7 +218,7 @@ def test_plaintext_to_a_port_of_tls(server_context: ssl.SSLContext) -> None:
 class Closes(Listener):
     """A broker without TLS takes the hello for a request of 369 MB and closes."""
 
-    def _talk(self, _connection: object, stream: Any) -> None:
+    def answer_all(self, _connection: object, stream: Any) -> None:
         stream.read(4)
 
 

@@ -26,7 +26,7 @@ from mpbroker.protocol.messages import REQUESTS, Message
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
 from tests.handlers import faulty_broker as faults
-from tests.real_clients.conftest import stop_cleanly
+from tests.real_clients.conftest import served
 
 WITHIN_S = 1.0
 APIS = all_apis()
@@ -38,13 +38,8 @@ COMMAND = (
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
-    made = Mpbroker(tmp_path_factory.mktemp("broker"), template=COMMAND)
-    try:
-        made.start()
+    with served(Mpbroker(tmp_path_factory.mktemp("broker"), template=COMMAND)) as made:
         yield made
-        stop_cleanly(made)
-    finally:
-        made.kill()
 
 
 def filled(cls: type[Message]) -> Message:

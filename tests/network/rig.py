@@ -43,12 +43,13 @@ class Rig:
         places: int = 64,
         *,
         memory_bytes: int = 1 << 30,
+        extent_bytes: int = 16 << 30,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         idle_ns: int = 0,
         stall_ns: int = 10_000_000_000,
     ) -> None:
         self.directory = tempfile.TemporaryDirectory(dir="/dev/shm")
-        sizes = Sizes(partition_slots=16, request_limit_bytes=memory_bytes)
+        sizes = Sizes(16, memory_bytes, arena_extent_bytes=extent_bytes)
         self.memory = SharedMemory(Path(self.directory.name) / "public", sizes)
         self.handover, self._acceptor_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.turn = ProcessorTurn(

@@ -15,20 +15,15 @@ import psutil
 import pytest
 
 from ops.bench.brokers import ROOT, Broker, Mpbroker
-from tests.real_clients.conftest import create_topic, stop_cleanly
+from tests.real_clients.conftest import create_topic, served
 from tests.real_clients.test_quotas import alter, assert_pause, described, produced
 from tests.real_clients.tools import eventually
 
 
 @pytest.fixture(name="broker", scope="module")
 def _broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    running = Mpbroker(tmp_path_factory.mktemp("quotas"))
-    try:
-        running.start()
+    with served(Mpbroker(tmp_path_factory.mktemp("quotas"))) as running:
         yield running
-        stop_cleanly(running)
-    finally:
-        running.kill()
 
 
 def command(broker: Broker, *arguments: str, code: int = 0) -> str:

@@ -6,7 +6,9 @@ tests run against Apache Kafka from Maven.
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 import pytest
@@ -20,6 +22,7 @@ SHARED_MEMORY = ("/dev/shm/", "/run/")
 ADMIN_TIMEOUT_S = 15
 
 TopicMaker = Callable[..., str]
+AnyBroker = TypeVar("AnyBroker", bound=Broker)
 
 
 def make_broker(directory: Path) -> Broker:
@@ -52,16 +55,22 @@ def stop_cleanly(broker: Broker) -> None:
     assert not left, f"shared memory outlives the broker: {left}"
 
 
+@contextmanager
+def served(broker: AnyBroker) -> Iterator[AnyBroker]:
+    """A broker that runs, must stop cleanly at the end, and outlives no failure."""
+    try:
+        broker.start()
+        yield broker
+        stop_cleanly(broker)
+    finally:
+        broker.kill()
+
+
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker that every test of a module shares, which must stop cleanly at its end."""
-    running = make_broker(tmp_path_factory.mktemp("broker"))
-    try:
-        running.start()
+    """A broker that every test of a module shares."""
+    with served(make_broker(tmp_path_factory.mktemp("broker"))) as running:
         yield running
-        stop_cleanly(running)
-    finally:
-        running.kill()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from ops.bench.brokers import Broker, Mpbroker
 from tests.real_clients import adapters
 from tests.real_clients.adapters import Franz
-from tests.real_clients.conftest import TopicMaker, create_topic, make_broker, stop_cleanly
+from tests.real_clients.conftest import TopicMaker, create_topic, make_broker, served, stop_cleanly
 from tests.real_clients.samples import sample_records
 from tests.real_clients.tools import java_command, kafka_tool
 
@@ -38,13 +38,8 @@ def prepared(broker: Broker) -> Broker:
 
 @pytest.fixture(scope="module", name="broker")
 def _broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    running = prepared(make_broker(tmp_path_factory.mktemp("broker")))
-    try:
-        running.start()
+    with served(prepared(make_broker(tmp_path_factory.mktemp("broker")))) as running:
         yield running
-        stop_cleanly(running)
-    finally:
-        running.kill()
 
 
 def write(broker: Broker, topic: str, count: int, partitions: int = 1) -> None:

@@ -4,16 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.real_clients.conftest import stop_cleanly
+from tests.real_clients.conftest import served
 from tests.security.broker import SecureBroker
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
-    running = SecureBroker(tmp_path_factory.mktemp("broker"))
-    try:
-        running.start()
+    with served(SecureBroker(tmp_path_factory.mktemp("broker"))) as running:
         yield running
-        stop_cleanly(running)
-    finally:
-        running.kill()

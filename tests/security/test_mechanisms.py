@@ -238,6 +238,9 @@ def test_a_token_is_believed() -> None:
         ({"iat": NOW_MS / 1000 + 5}, "not valid yet"),
         ({"sub": None}, "names nobody"),
         ({"sub": 7}, "names nobody"),
+        ({"sub": ""}, "names nobody"),
+        ({"sub": "a\0b"}, "zero byte"),
+        ({"sub": "a\ud800"}, "no valid Unicode"),
         ({"iss": "https://j"}, "another issuer"),
         ({"aud": "kafk"}, "another audience"),
         ({"scope": "readwrite"}, "scope"),
@@ -337,10 +340,30 @@ def test_keys_can_be_exchanged(signer: Signer, tmp_path: Path) -> None:
     path.write_text(json.dumps(signer.set))
     assert validate(signer.token("ES256", "e"), NOW_MS).subject == "ann"
     path.write_text("{")
-    with pytest.raises(InvalidToken, match="cannot be read"):
-        validate(signer.token("ES256", "e"), NOW_MS)
     with pytest.raises(KeySetError, match="not a JSON Web Key Set"):
         KeySet(path)
+
+
+def test_keys_stay_in_use_while_their_file_cannot_be_read(
+    signer: Signer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys.json"
+    whole = json.dumps(signer.set)
+    path.write_text(whole)
+    validate = signed_validator(KeySet(path), RULES)
+    token = signer.token("ES256", "e")
+    # Half written, then gone: whoever comes meanwhile is believed as before.
+    for damage in (lambda: path.write_text(whole[:100]), path.unlink):
+        damage()
+        for _ in range(3):
+            assert validate(token, NOW_MS).subject == "ann"
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert len(errors) == 2, "each reason is told once"
+    assert "stay in use" in errors[0].getMessage()
+    assert "No such file" in errors[1].getMessage()
+    path.write_text(json.dumps({"keys": []}))
+    with pytest.raises(InvalidToken, match="no key"):
+        validate(token, NOW_MS)
 
 
 def test_the_entry_shows_no_options() -> None:

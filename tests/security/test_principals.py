@@ -71,6 +71,21 @@ def test_rules(rules: str, name: str) -> None:
     assert str(Principal(name)) == f"User:{name}"
 
 
+@pytest.mark.parametrize(
+    ("rules", "subject", "why"),
+    [
+        ("DEFAULT", "", "empty"),
+        ("RULE:CN=(x?).*/$1/", "CN=ann", "empty"),
+        ("DEFAULT", "CN=a\0b", "zero byte"),
+        ("DEFAULT", "CN=\ud800", "no valid Unicode"),
+    ],
+)
+def test_names_that_nobody_can_have(rules: str, subject: str, why: str) -> None:
+    with pytest.raises(NoRuleMatches, match=why) as raised:
+        map_subject(parse_rules(rules), subject)
+    assert str(raised.value).encode()
+
+
 def test_who_no_rule_covers_is_refused() -> None:
     with pytest.raises(NoRuleMatches):
         map_subject(parse_rules("RULE:CN=other/x/"), SUBJECT)

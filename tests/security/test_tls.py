@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from pathlib import Path
 
@@ -168,3 +169,89 @@ def test_a_changed_certificate_is_for_new_connections(stored: SecuritySettings, 
         keystore.refresh()
     assert not keystore.refresh()
     shake(keystore.context, client_context(tmp_path))
+
+
+def exchanged(path: Path, signed: Signed | Authority, with_path: Path) -> None:
+    signed.write(with_path).replace(path)
+
+
+def test_what_cannot_be_read_is_tried_again(
+    stored: SecuritySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root, who may read everything, only a changed reader can be refused."""
+    keystore, path = Keystore(stored), tmp_path / "server.pem"
+    renewed = AUTHORITY.sign("renewed")
+    exchanged(path, renewed, tmp_path / "new.pem")
+    reads = Path.read_bytes
+
+    def refused(self: Path) -> bytes:
+        if self == path and not self.stat().st_mode & 0o040:
+            raise PermissionError(13, "Permission denied")
+        return reads(self)
+
+    path.chmod(0o600)
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    with pytest.raises(TlsError, match="Permission denied"):
+        keystore.refresh()
+    assert not keystore.refresh(), "one reason is told once"
+    path.chmod(0o640)
+    assert keystore.refresh()
+    client, _ = shake(keystore.context, client_context(tmp_path))
+    assert client.getpeercert(binary_form=True) == renewed.der
+    # And told anew when it comes again.
+    path.chmod(0o600)
+    with pytest.raises(TlsError, match="Permission denied"):
+        keystore.refresh()
+
+
+def test_other_rights_alone_are_a_change(stored: SecuritySettings, tmp_path: Path) -> None:
+    keystore = Keystore(stored)
+    assert not keystore.refresh()
+    (tmp_path / "server.pem").chmod(0o400)
+    assert keystore.refresh()
+
+
+@pytest.mark.parametrize("at", ["memfd_create", "load_cert_chain"])
+def test_without_descriptors_it_is_tried_again(
+    stored: SecuritySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    keystore = Keystore(stored)
+    exchanged(tmp_path / "server.pem", AUTHORITY.sign("renewed"), tmp_path / "new.pem")
+
+    def fails(*_: object, **__: object) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(*((os, at) if at == "memfd_create" else (ssl.SSLContext, at)), fails)
+    with pytest.raises(TlsError, match="Too many open files"):
+        keystore.refresh()
+    assert not keystore.refresh()
+    monkeypatch.undo()
+    assert keystore.refresh()
+
+
+def test_a_broken_store_is_told_once_and_read_when_it_changes(
+    stored: SecuritySettings, tmp_path: Path
+) -> None:
+    keystore, path = Keystore(stored), tmp_path / "server.pem"
+    path.write_text("nothing")
+    with pytest.raises(TlsError, match="neither PEM nor PKCS12"):
+        keystore.refresh()
+    for _ in range(3):
+        assert not keystore.refresh()
+    shake(keystore.context, client_context(tmp_path))
+    exchanged(path, SERVER, tmp_path / "new.pem")
+    assert keystore.refresh()
+
+
+def test_a_trust_store_is_exchanged(stored: SecuritySettings, tmp_path: Path) -> None:
+    keystore = Keystore(changed(stored, ssl_client_auth="required"))
+    another = Authority("another")
+    theirs = another.sign("client")
+    with pytest.raises(ssl.SSLError):
+        shake(keystore.context, client_context(tmp_path, theirs))
+    exchanged(tmp_path / "ca.pem", another, tmp_path / "new.pem")
+    assert keystore.refresh()
+    _, server = shake(keystore.context, client_context(tmp_path, theirs))
+    assert server.getpeercert(binary_form=True) == theirs.der
+    with pytest.raises(ssl.SSLError):
+        shake(keystore.context, client_context(tmp_path, CLIENT))

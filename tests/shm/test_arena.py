@@ -225,6 +225,65 @@ def test_an_extent_full_of_small_blocks_still_takes_a_large_one() -> None:
     assert arena.capacity(arena.allocate(10)) >= 10
 
 
+def test_free_neighbours_become_a_large_block_while_others_are_used() -> None:
+    arena = Arena(sparse(4 * MIB), 8 * MIB)
+    small = [arena.allocate(1900) for _ in range(4 * MIB // 2048)]
+    kept = {small[700]: arena.generation(small[700]), small[1499]: arena.generation(small[1499])}
+    for block in kept:
+        arena.view(block, 1900)[:] = b"k" * 1900
+    for block in small:
+        if block not in kept:
+            arena.free(block, 1900)
+    with pytest.raises(ArenaFull):
+        arena.allocate(2 * MIB)
+    # Between the two, 1.6 MB are free.
+    large = arena.allocate(MIB - HEADER_BYTES)
+    arena.view(large, MIB - HEADER_BYTES)[:] = b"l" * (MIB - HEADER_BYTES)
+    # What was left of them is there as well, up to the last byte.
+    rest: list[int] = []
+    for _ in range(len(small) - len(kept) - MIB // 2048):
+        rest.append(arena.allocate(1984))
+        arena.view(rest[-1], 1984)[:] = b"r" * 1984
+    with pytest.raises(ArenaFull):
+        arena.allocate(1984)
+    for block, generation in kept.items():
+        assert arena.check(block, generation)
+        assert bytes(arena.view(block, 1900)) == b"k" * 1900
+    assert bytes(arena.view(large, MIB - HEADER_BYTES)) == b"l" * (MIB - HEADER_BYTES)
+
+
+def test_a_large_free_block_is_split() -> None:
+    arena = Arena(sparse(MIB), 2 * MIB)
+    large = arena.allocate(MIB - HEADER_BYTES)
+    arena.free(large, MIB - HEADER_BYTES)
+    kept = arena.allocate(5000)
+    blocks = [arena.allocate(1984) for _ in range((MIB - 8192) // 2048)]
+    assert len({kept, *blocks}) == len(blocks) + 1
+    with pytest.raises(ArenaFull):
+        arena.allocate(1)
+    for block in blocks:
+        arena.free(block, 1984)
+    # Nothing was freed since: it is not looked for again, what fits is still found.
+    for _ in range(2):
+        with pytest.raises(ArenaFull):
+            arena.allocate(MIB - HEADER_BYTES)
+    assert arena.capacity(arena.allocate(500_000)) >= 500_000
+
+
+class CrowdedMachine(ArenaMachine):
+    """An extent that is used up before the limit: blocks are joined and split all the time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arena = Arena(sparse(MIB // 2), MIB, 256 << 10)
+
+
+TestCrowdedMachine = CrowdedMachine.TestCase
+TestCrowdedMachine.settings = settings(
+    max_examples=100, stateful_step_count=60, deadline=None, derandomize=True
+)
+
+
 def test_one_block_of_any_size_is_granted_below_the_limit() -> None:
     arena = Arena(sparse(16 * MIB), 1000)
     first = arena.allocate(999)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +13,8 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_request
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import decode_request_header, encode_response_frame
+from tests.threaded_server import HOST, ThreadedServer
 
-HOST = "127.0.0.1"
 APIS = {
     ApiKey.FETCH: (4, 18),
     ApiKey.LIST_OFFSETS: (1, 11),
@@ -29,7 +28,7 @@ class HangUp(Exception):
 
 
 @dataclass
-class KafkaServer:
+class KafkaServer(ThreadedServer):
     """One topic with one partition, whose batches are (base offset, next offset, bytes)."""
 
     topic: str
@@ -38,45 +37,9 @@ class KafkaServer:
     fetches: list[int] = field(default_factory=list)
     fault: Callable[[int, int], ErrorCode | None] = lambda _nth, _offset: None
 
-    def __enter__(self) -> KafkaServer:
-        self._listener = socket.create_server((HOST, 0))
-        self.port = self._listener.getsockname()[1]
-        self._open: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._threads[0].join()
-        for connection in self._open:
-            with connection:
-                try:
-                    connection.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    continue
-        for thread in self._threads:
-            thread.join()
-
-    @property
-    def bootstrap(self) -> str:
-        return f"{HOST}:{self.port}"
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._open.append(connection)
-            thread = threading.Thread(target=self._serve, args=(connection,))
-            self._threads.append(thread)
-            thread.start()
-
-    def _serve(self, connection: socket.socket) -> None:
+    def talk(self, connection: socket.socket) -> None:
         try:
-            with connection, connection.makefile("rb") as requests:
+            with connection.makefile("rb") as requests:
                 while len(size := requests.read(4)) == 4:
                     frame = requests.read(struct.unpack(">i", size)[0])
                     header, position = decode_request_header(frame)

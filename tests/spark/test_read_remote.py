@@ -31,7 +31,7 @@ def batches_of(count: int, per_batch: int = 10, codec: Codec = Codec.NONE) -> li
 
 def rows(server: KafkaServer, **options: object) -> list[dict[str, Any]]:
     texts = {name: str(value) for name, value in options.items()}
-    texts = {"fetchOffset.retryIntervalMs": "0", "kafka.bootstrap.servers": server.bootstrap, **texts}
+    texts = {"fetchOffset.retryIntervalMs": "0", "kafka.bootstrap.servers": server.address, **texts}
     if "subscribePattern" not in texts:
         texts["subscribe"] = texts.get("subscribe", server.topic)
     found = MpbrokerDataSource(texts)
