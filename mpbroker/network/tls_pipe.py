@@ -37,7 +37,7 @@ class TlsPipe:
         self.tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
 
     def handshake(self) -> bool:
-        """Whether it is done and written. Raises ssl.SSLError, after the alert went out if it could; MoreLater."""
+        """Whether it is done and written. Raises ssl.SSLError, after the alert if that could go; MoreLater."""
         for _ in range(FILLS_MAX):
             try:
                 self.tls.do_handshake()
@@ -79,7 +79,7 @@ class TlsPipe:
         return len(data)
 
     def recv_into(self, room: memoryview) -> int:
-        """0: the end. Raises BlockingIOError when nothing is left, neither here nor in the socket; MoreLater."""
+        """0: the end. Raises BlockingIOError when nothing is left, here or in the socket; MoreLater."""
         for _ in range(FILLS_MAX):
             try:
                 n: Any = self.tls.read(len(room), room)
