@@ -37,7 +37,7 @@ class TlsPipe:
         self.tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
 
     def handshake(self) -> bool:
-        """Whether it is done and written. Raises ssl.SSLError, after the alert if that could go; MoreLater."""
+        """Whether it is done. Raises ssl.SSLError, after the alert if that could go; MoreLater."""
         for _ in range(FILLS_MAX):
             try:
                 self.tls.do_handshake()
