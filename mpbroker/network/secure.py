@@ -20,7 +20,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.meters import ClientKind
 from mpbroker.network.channel import CloseReason
-from mpbroker.network.tls_pipe import TlsPipe
+from mpbroker.network.tls_pipe import MoreLater, TlsPipe
 from mpbroker.network.turn import ProcessorTurn, SecureTurn
 from mpbroker.protocol.api_versions import Served
 from mpbroker.security.listener import ListenerSecurity, LookUp
@@ -182,6 +182,8 @@ class SecureChannels:
                     continue
             try:
                 self._serve(peer, channel, sending)
+            except MoreLater:
+                self._had_enough.append(channel)
             except OSError as error:
                 self._broken(peer, error)
             except Exception:

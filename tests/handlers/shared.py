@@ -371,3 +371,13 @@ class Rig:
 def rig(config: BrokerConfig | None = None) -> Iterator[Rig]:
     with shared_memory() as memory:
         yield Rig(memory, config)
+
+
+def fence(made: Rig, role: int, *, alive: bool, stage: int = 1) -> None:
+    """Says that a role has died, or has a successor, as the supervisor does; the handler has let go then."""
+    made.memory.words("roles").store(role, 2 if alive else 0)
+    orders = made.memory.words("fence_orders")
+    sequence = (orders.load(HANDLER) >> 16) + 1
+    orders.store(HANDLER, sequence << 16 | (0 if alive else stage) << 8 | role)
+    made.turn()
+    assert made.memory.words("fence_acks").load(HANDLER) == orders.load(HANDLER)

@@ -11,7 +11,7 @@ from mpbroker.protocol.messages import CreateTopicsRequest, InitProducerIdReques
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
-from tests.handlers.shared import HANDLER, PROCESSOR, Rig, request_frame, topic_image
+from tests.handlers.shared import HANDLER, PROCESSOR, Rig, fence, request_frame, topic_image
 
 TOPIC = topic_image("t", 1)
 
@@ -20,15 +20,6 @@ TOPIC = topic_image("t", 1)
 def _ready(rig: Rig) -> Rig:
     rig.publish(TOPIC)
     return rig
-
-
-def fence(made: Rig, role: int, *, alive: bool, stage: int = 1) -> None:
-    made.memory.words("roles").store(role, 2 if alive else 0)
-    orders = made.memory.words("fence_orders")
-    sequence = (orders.load(HANDLER) >> 16) + 1
-    orders.store(HANDLER, sequence << 16 | (0 if alive else stage) << 8 | role)
-    made.turn()
-    assert made.memory.words("fence_acks").load(HANDLER) == orders.load(HANDLER)
 
 
 def produce(codec: Codec = Codec.NONE) -> bytes:

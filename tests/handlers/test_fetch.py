@@ -21,10 +21,10 @@ from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from tests.handlers.shared import (
-    HANDLER,
     PROCESSOR,
     Rig,
     delta,
+    fence,
     partition_payload,
     piece,
     request_frame,
@@ -336,15 +336,6 @@ def test_stopping_answers_who_waits(log: Logged) -> None:
     park(log, fetch(0, wait_ms=60_000))
     log.rig.handler.finish()
     assert bytes(partition_of(answer(log, 12)).records) == b""
-
-
-def fence(made: Rig, role: int, *, alive: bool, stage: int = 1) -> None:
-    made.memory.words("roles").store(role, 2 if alive else 0)
-    orders = made.memory.words("fence_orders")
-    sequence = (orders.load(HANDLER) >> 16) + 1
-    orders.store(HANDLER, sequence << 16 | (0 if alive else stage) << 8 | role)
-    made.turn()
-    assert made.memory.words("fence_acks").load(HANDLER) == orders.load(HANDLER)
 
 
 # ---- ListOffsets ----

@@ -294,7 +294,8 @@ def test_port_0_is_a_free_port(tmp_path: Path) -> None:
     process = subprocess.Popen(made.command(), env=made.environment(), stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
-        found = re.search(rf"serving on PLAINTEXT://{HOST}:(\d+)", process.stderr.readline())
+        pattern = rf"serving on PLAINTEXT://{HOST}:(\d+)"
+        found = next(filter(None, (re.search(pattern, line) for line in process.stderr)), None)
         assert found
         socket.create_connection((HOST, int(found[1])), timeout=START_TIMEOUT_S).close()
         process.terminate()
