@@ -115,6 +115,20 @@ def test_the_control_plane_answers_when_all_rings_are_full(start: Start, stack: 
     assert all(hears(client, TIMEOUT_S) for client in clients)
 
 
+@pytest.mark.parametrize(
+    "name", ["control-plane acceptor", "control-plane processor", "control-plane handler"]
+)
+def test_a_control_plane_that_hangs_is_replaced(start: Start, stack: contextlib.ExitStack, name: str) -> None:
+    broker = start(*with_control_plane(handler_hang_timeout_ms=2000))
+    (hung,) = processes(broker, name)
+    hung.suspend()
+    eventually(lambda: not hung.is_running() and len(processes(broker, name)) == 1, f"{name} is replaced")
+    eventually(
+        lambda: is_answered(stack.enter_context(connect(broker, port_of(broker, "CONTROL")))), "it serves"
+    )
+    assert broker.output().count("is killed") == 1, broker.output()
+
+
 def test_the_control_plane_answers_when_memory_for_requests_is_used_up(
     start: Start, stack: contextlib.ExitStack
 ) -> None:
