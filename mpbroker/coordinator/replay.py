@@ -5,9 +5,9 @@ The log process alone writes the files; what lies behind the high watermark is n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
+from mpbroker.coordinator.durable import batches_below
 from mpbroker.coordinator.metadata_records import UnreadableMetadata, decode_record
 from mpbroker.coordinator.state import InconsistentMetadata, MetadataState
 from mpbroker.ipc.process import FatalError
@@ -16,7 +16,6 @@ from mpbroker.log.names import META_PROPERTIES, partition_name
 from mpbroker.protocol.messages import RemoveTopicRecord
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.records.errors import CorruptBatch
-from mpbroker.records.iterate import Batch, iterate_batches
 
 
 def replay(log_dirs: tuple[str, ...], end: Partition) -> tuple[MetadataState, dict[bytes, str]]:
@@ -28,7 +27,7 @@ def replay(log_dirs: tuple[str, ...], end: Partition) -> tuple[MetadataState, di
     state = MetadataState()
     removed: dict[bytes, str] = {}
     try:
-        for batch in _batches(directory, end):
+        for batch in batches_below(directory, end):
             if batch.header.base_offset != state.next_offset:
                 raise InconsistentMetadata(
                     f"offset {batch.header.base_offset} follows offset {state.next_offset - 1}"
@@ -49,20 +48,6 @@ def replay(log_dirs: tuple[str, ...], end: Partition) -> tuple[MetadataState, di
             "restore it from a copy of the log directory"
         ) from error
     return state, removed
-
-
-def _batches(directory: Path, end: Partition) -> Iterator[Batch]:
-    """The batches below the high watermark, in order."""
-    if end.high_watermark == 0:
-        return
-    for path in sorted(directory.glob("*.log")):
-        base = int(path.stem)
-        if base > end.high_watermark_segment:
-            return
-        data = path.read_bytes()
-        if base == end.high_watermark_segment:
-            data = data[: end.high_watermark_position]
-        yield from iterate_batches(data)
 
 
 def cluster_id(log_dirs: tuple[str, ...]) -> str:

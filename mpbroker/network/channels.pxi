@@ -64,12 +64,17 @@ cdef void owe(Turn *t, Peer *peer, Slot *slot) noexcept nogil:
         peer.owed_places = peer.owed_places * 2 + 64
     peer.owed[peer.owed_count] = slot[0]
     peer.owed_count += 1
+    if not peer.wants_room:
+        peer.wants_room = True
+        ring_want_space(&peer.requests, True)
 
 cdef void pay(Turn *t, Peer *peer) noexcept nogil:
     cdef uint32_t paid = 0
     while paid < peer.owed_count and stage(t, peer, &peer.owed[paid]):
         paid += 1
     if paid:
+        # A cancel may be among them, which must not wait for the handler's next wake-up.
+        peer.touched = True
         memmove(peer.owed, peer.owed + paid, (peer.owed_count - paid) * sizeof(Slot))
         peer.owed_count -= paid
 
@@ -123,7 +128,7 @@ cdef void close_channel(Turn *t, Channel *c, uint32_t reason, int64_t detail) no
     note(c, &t.closed[t.closed_count], reason, detail)
     t.closed_count += 1
     counter_add(t.counters, Counter.COUNT_CONNECTIONS_CLOSED, 1)
-    client_leave(t.meters, c.client)
+    client_leave(t.meters, ClientKind.CLIENT_SOFTWARE, c.client)
     if c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_OPENING:
         note_finished(t, c)
     if c.state == ChannelState.CHANNEL_WAITING:

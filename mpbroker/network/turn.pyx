@@ -16,12 +16,15 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 from cpython.buffer cimport PyBUF_WRITE
 from cpython.memoryview cimport PyMemoryView_FromMemory
+from posix.stat cimport fstat, struct_stat
 from posix.unistd cimport close, pread
+
+import os
 
 from mpbroker.ipc.connections cimport EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, Ledger
 from mpbroker.ipc.counters cimport Counter, Histogram
 from mpbroker.ipc.meters cimport (
-    ApiHistogram, Meters, MetersRef, api_page, client_enter, client_leave, count_version, note_api,
+    ApiHistogram, ClientKind, Meters, MetersRef, api_page, client_enter, client_leave, count_version, note_api,
 )
 from mpbroker.ipc.session cimport SessionEntry, Sessions, session_software
 from mpbroker.ipc.slots cimport (
@@ -83,6 +86,7 @@ cdef enum:
     EXPECTED_MAX = 1 << 15          # what is set aside for the next frame before its size is known
     LOW_MEMORY_SHARE = 10           # memory is low when less than a tenth of it is left
     STALL_CHECK_NS = 100 * 1000 * 1000
+    FILES_LOOK_NS = 1000 * 1000 * 1000
     # Of the time that a channel may make no progress while others starve it has to move so much, and of a large request
     # or answer this share.
     PROGRESS_BYTES = 4096
@@ -103,6 +107,7 @@ cdef enum:
     TURN_OPENING = 4
     TURN_TOLD = 8                   # for the request log
     TURN_SECURE = 16
+    TURN_FAILED = 32
     API_PRODUCE = 0
     API_VERSIONS = 18
     DEATHS_MAX = 2
@@ -149,6 +154,9 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
     if must_stay_awake(t):
         timeout_ms = 0
     count = epoll_wait(t.epoll_fd, events, MOST_EVENTS, timeout_ms)
+    if count < 0 and errno != EINTR:
+        t.poll_errno = errno
+        flags = TURN_FAILED
     bell_disarm(&t.bell)
     t.now_ns = t.clock_ns = monotonic_ns()
     t.soon = False
@@ -191,6 +199,10 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
 include "mending.pxi"
 
 
+class PollFailed(OSError):
+    """The kernel does not tell any more which sockets are ready."""
+
+
 cdef class ProcessorTurn:
     """The processor's connections and their way through the broker. `memory` is the broker's `SharedMemory`."""
 
@@ -207,10 +219,7 @@ cdef class ProcessorTurn:
         cdef Doorbell log_bell = memory.doorbell(LOG_PROCESS)
         cdef unsigned char[::1] orders = memory.private.block("orders")
         cdef unsigned char[::1] fence_orders = memory.private.block("fence_orders")
-        cdef bytes native_table = mute.native_table()
         cdef uint32_t i
-        if len(native_table) != MUTE_TABLE_BYTES:
-            raise ValueError(f"the table of mute states has {len(native_table)} bytes")
         if channel_places > topology.CHANNELS_PER_PROCESSOR:
             raise ValueError(f"{channel_places} channels: there are {topology.CHANNELS_PER_PROCESSOR} sessions")
         self.t = t
@@ -221,6 +230,7 @@ cdef class ProcessorTurn:
         self.keep = [arena, counters, bell, log_answers, log_bell, orders, fence_orders]
         t.process = process
         self._bind_ledger(memory.connections(process))
+        self._bind_replies_out(memory.private.block("replies_out"))
         t.arena = &arena.ref
         t.counters = &counters.ref
         t.meters = &self.meters.ref
@@ -246,7 +256,7 @@ cdef class ProcessorTurn:
         t.deferred = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
         t.deferred_now = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
         t.fifo = <uint32_t *>calloc(FIFO_PLACES, sizeof(uint32_t))
-        memcpy(t.mute_table, <const char *>native_table, MUTE_TABLE_BYTES)
+        load_mute_table(t)
         self._bind_words()
         t.idle_ns, t.stall_ns = idle_ns, stall_ns
         t.dice = monotonic_ns() | 1
@@ -275,6 +285,10 @@ cdef class ProcessorTurn:
         self.t.evictions_asked = ledger._word(EVICTIONS_ASKED_AT)
         self.t.evictions_done = ledger._word(EVICTIONS_DONE_AT)
 
+    def _bind_replies_out(self, unsigned char[::1] words):
+        self.keep.append(words)
+        self.t.replies_out = <uint64_t *>(<size_t>&words[0])
+
     def _watch(self, int fd, uint32_t events, uint64_t tag):
         cdef epoll_event event
         event.events = events
@@ -298,11 +312,18 @@ cdef class ProcessorTurn:
         )
 
     def turn(self, int timeout_ms) -> int:
-        """One wake-up. Returns a set of TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD."""
+        """One wake-up. Returns a set of TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD. Raises PollFailed."""
         cdef int flags
         with nogil:
             flags = run_turn(self.t, timeout_ms)
+        if flags & TURN_FAILED:
+            raise PollFailed(self.t.poll_errno, os.strerror(self.t.poll_errno))
         return flags
+
+    @property
+    def poll_fd(self):
+        """The descriptor that the turn sleeps on."""
+        return self.t.epoll_fd
 
     def add_connection(self, int fd, int listener, int protocol=0, bint privileged=False):
         """Takes over a connected non-blocking socket; returns (channel, connection), or None when all places are taken.

@@ -13,7 +13,6 @@ import shutil
 import struct
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ from mpbroker.log.names import HIGH_WATERMARKS, INDEX_SUFFIX, META_PROPERTIES, s
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
+from ops.bench.timing import best_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,16 +94,6 @@ def session(warehouse: Path) -> SparkSession:
     return spark
 
 
-def _best_s(run: Callable[[], object]) -> float:
-    run()
-    best = float("inf")
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        run()
-        best = min(best, time.perf_counter() - start)
-    return best
-
-
 def measure(spark: SparkSession, log_dir: Path, records: int, written: int) -> None:
     def frame(columns: str | None = None) -> DataFrame:
         reader = spark.read.format("mpbroker").option("log.dir", str(log_dir)).option("subscribe", TOPIC)
@@ -122,7 +112,7 @@ def measure(spark: SparkSession, log_dir: Path, records: int, written: int) -> N
     print(f"{records} records, {written / 1e6:.0f} MB, local[2], best of {REPEATS}")
     print(f"{'query':26}{'s':>8}{'records/s':>14}{'MB/s':>8}{'of Kafka connector':>20}")
     for name, run in queries.items():
-        took_s = _best_s(run)
+        took_s = best_seconds(run, rounds=REPEATS, round_s=0)
         rate = records / took_s
         ratio = rate / KAFKA_CONNECTOR_RECORDS_PER_S
         print(f"{name:26}{took_s:8.2f}{rate:14,.0f}{written / took_s / 1e6:8.0f}{ratio:19.1f}x", flush=True)

@@ -23,7 +23,7 @@ with an API that it does not know.
 |---:|---|---|---|---|
 """
 
-CLOSING = """
+TESTED = """
 Produce is advertised from version 0, as Kafka 4 does, because librdkafka otherwise believes
 that the broker cannot store compressed batches; versions 0-2 are refused.
 
@@ -32,14 +32,37 @@ that the broker cannot store compressed batches; versions 0-2 are refused.
 Every change is tested against librdkafka (confluent-kafka and kcat), kafka-python, aiokafka, franz-go, and
 Kafka's own Java tools (TopicCommand, ProducerPerformance, the console producer and consumer,
 ConsumerGroupCommand, GetOffsetShell, DumpLogSegments on the written files).
+"""
 
-## Not built yet
+# What is missing, and what happens instead.
+NOT_BUILT = (
+    ("transactions", "their APIs are not advertised; InitProducerId refuses a transactional id"),
+    (
+        "ACLs, delegation tokens, SASL GSSAPI",
+        "their settings are refused at start: who is in may do everything",
+    ),
+    (
+        "retention, compaction",
+        "their settings are kept and shown, those of the broker with a warning; every record stays",
+    ),
+    (
+        "settings that change while the broker runs",
+        "DescribeConfigs shows all as read-only; AlterConfigs is not advertised",
+    ),
+    ("more partitions for a topic, DeleteRecords, DescribeLogDirs", "not advertised"),
+    ("replication, tiered storage", "one replica; see below for what asks for more"),
+    (
+        "groups of the consumer protocol (KIP-848)",
+        "clients use the classic one; with `group.protocol=consumer` they stop and say why",
+    ),
+    ("share groups, streams groups", "not advertised"),
+    ("metrics over HTTP or JMX", "`mpbroker ctl metrics --json`"),
+    ("Spark: streaming, the sink", "batch reads only"),
+)
 
-Groups of the consumer protocol (KIP-848; clients then use the classic one), share groups, streams groups,
-transactions, ACLs, retention, compaction, replication, GSSAPI and delegation tokens. A listener without
-certificate, users or keys is refused at start. A configuration key that is known to Kafka and has no
-effect here is named in a warning at start; an unknown one is an error. Topics take settings for retention
-and compaction, keep them and show them, but nothing is deleted or compacted yet.
+CLOSING = """
+A listener without certificate, users or keys is refused at start. A configuration key that is known to Kafka
+and has no effect here is named in a warning at start; an unknown one is an error.
 
 ## Where it differs from Kafka on purpose
 
@@ -63,7 +86,9 @@ def page() -> str:
         kafka = valid_versions(api.key)
         served = f"{api.oldest}-{api.latest}" if api.oldest != api.latest else str(api.oldest)
         rows.append(f"| {int(api.key)} | {api.name} | {served} | {kafka[0]}-{kafka[-1]} | {api.summary} |")
-    return INTRODUCTION + "\n".join(rows) + "\n" + CLOSING
+    missing = [f"| {what} | {instead} |" for what, instead in NOT_BUILT]
+    table = ["## Not built yet", "", "| what | what happens instead |", "|---|---|", *missing]
+    return INTRODUCTION + "\n".join(rows) + "\n" + TESTED + "\n" + "\n".join(table) + "\n" + CLOSING
 
 
 if __name__ == "__main__":

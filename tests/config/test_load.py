@@ -13,6 +13,14 @@ from mpbroker.config.load import Flag, load
 from mpbroker.config.topic_config import TOPIC_KEYS
 
 ROOT = Path(__file__).parents[2]
+# What Kafka has no key for.
+OUR_OWN = {
+    "log.flush.policy",
+    "log.workers",
+    "handler.hang.timeout.ms",
+    "mpbroker.replication.factor.clamp",
+    "mpbroker.sasl.oauthbearer.required.scope",
+}
 
 
 def problems(*overrides: str, path: Path | None = None) -> str:
@@ -223,14 +231,13 @@ def test_units(overrides: list[str], retention_ms: int, roll_ms: int) -> None:
 def test_supported_and_unsupported_keys_do_not_overlap() -> None:
     kafka_own = [key for key in BROKER_KEYS if is_known(key)]
     assert len(kafka_own) > 40
-    assert set(BROKER_KEYS) - set(kafka_own) == {
-        "log.flush.policy",
-        "log.workers",
-        "handler.hang.timeout.ms",
-        "mpbroker.replication.factor.clamp",
-        "mpbroker.sasl.oauthbearer.required.scope",
-    }
+    assert set(BROKER_KEYS) - set(kafka_own) == OUR_OWN
     assert not set(ALIASES) & set(BROKER_KEYS)
+
+
+def test_our_own_keys_are_in_the_readme() -> None:
+    rows = re.findall(r"^\| `([a-z.]+)` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert set(rows) == OUR_OWN
 
 
 # Settings that have done their work when the configuration is checked, and how.

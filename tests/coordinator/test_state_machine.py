@@ -196,6 +196,14 @@ def test_replay_reads_all_segments(tmp_path: Path) -> None:
     assert sorted(removed.values()) == ["t0", "t1"]
 
 
+@pytest.mark.parametrize("size", [1, 61, 100, 1000])
+def test_batches_may_lie_across_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr("mpbroker.coordinator.durable.READ_BYTES", size)
+    sizes, states = some_log(tmp_path)
+    end = durable_end(states[-1].next_offset, sizes[-1], states[4].next_offset)
+    assert replay((str(tmp_path),), end)[0] == states[-1]
+
+
 def test_replay_stops_at_the_durable_end(tmp_path: Path) -> None:
     """What lies behind is not there, even if it is damaged."""
     sizes, states = some_log(tmp_path)

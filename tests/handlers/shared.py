@@ -38,11 +38,11 @@ CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 @contextmanager
-def shared_memory() -> Iterator[SharedMemory]:
+def shared_memory(reply_limit_bytes: int = 64 << 20) -> Iterator[SharedMemory]:
     sizes = Sizes(
         partition_slots=64,
         request_limit_bytes=64 << 20,
-        reply_limit_bytes=64 << 20,
+        reply_limit_bytes=reply_limit_bytes,
         arena_extent_bytes=256 << 20,
     )
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
@@ -368,6 +368,16 @@ class Rig:
 
 
 @contextmanager
-def rig(config: BrokerConfig | None = None) -> Iterator[Rig]:
-    with shared_memory() as memory:
+def rig(config: BrokerConfig | None = None, reply_limit_bytes: int = 64 << 20) -> Iterator[Rig]:
+    with shared_memory(reply_limit_bytes) as memory:
         yield Rig(memory, config)
+
+
+def fence(made: Rig, role: int, *, alive: bool, stage: int = 1) -> None:
+    """Says that a role has died, or has a successor, as the supervisor does; the handler has let go then."""
+    made.memory.words("roles").store(role, 2 if alive else 0)
+    orders = made.memory.words("fence_orders")
+    sequence = (orders.load(HANDLER) >> 16) + 1
+    orders.store(HANDLER, sequence << 16 | (0 if alive else stage) << 8 | role)
+    made.turn()
+    assert made.memory.words("fence_acks").load(HANDLER) == orders.load(HANDLER)

@@ -21,10 +21,10 @@ from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from tests.handlers.shared import (
-    HANDLER,
     PROCESSOR,
     Rig,
     delta,
+    fence,
     partition_payload,
     piece,
     request_frame,
@@ -293,8 +293,8 @@ def test_min_bytes_counts(log: Logged) -> None:
 
 
 def test_a_parked_fetch_is_answered_empty_in_time(log: Logged) -> None:
-    park(log, fetch(0, wait_ms=30))
     started = time.monotonic()
+    park(log, fetch(0, wait_ms=30))
     while not (found := replies(log)):
         log.rig.handler.round(log.rig.handler.sleep_ms())
         assert time.monotonic() - started < 5
@@ -336,15 +336,6 @@ def test_stopping_answers_who_waits(log: Logged) -> None:
     park(log, fetch(0, wait_ms=60_000))
     log.rig.handler.finish()
     assert bytes(partition_of(answer(log, 12)).records) == b""
-
-
-def fence(made: Rig, role: int, *, alive: bool, stage: int = 1) -> None:
-    made.memory.words("roles").store(role, 2 if alive else 0)
-    orders = made.memory.words("fence_orders")
-    sequence = (orders.load(HANDLER) >> 16) + 1
-    orders.store(HANDLER, sequence << 16 | (0 if alive else stage) << 8 | role)
-    made.turn()
-    assert made.memory.words("fence_acks").load(HANDLER) == orders.load(HANDLER)
 
 
 # ---- ListOffsets ----

@@ -18,6 +18,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import AlterUserScramCredentialsRequest, MetadataRequest
 from mpbroker.security.scram import ScramType, salted_password
 from ops.bench.brokers import HOST, Mpbroker
+from tests.real_clients.conftest import served
 from tests.real_clients.tools import eventually
 from tests.security.broker import KEY_PASSWORD, SCRAM_PASSWORD, RawClient
 from tests.security.certificates import Authority
@@ -86,13 +87,8 @@ class PlainBroker(Mpbroker):
 
 @pytest.fixture
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainBroker]:
-    running = PlainBroker(tmp_path_factory.mktemp("broker"))
-    try:
-        running.start()
+    with served(PlainBroker(tmp_path_factory.mktemp("broker"))) as running:
         yield running
-        assert running.stop() == 0
-    finally:
-        running.kill()
 
 
 def is_served(client: RawClient, user: str) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import AlterUserScramCredentialsRequest, MetadataRequest
 from mpbroker.security.scram import ScramType, salted_password
+from tests.real_clients.conftest import served
 from tests.security.broker import SCRAM_PASSWORD, Closed, SecureBroker
 
 SHA512 = ScramType.SCRAM_SHA_512
@@ -24,13 +25,8 @@ NOT_CONTROLLER = 41
 
 @pytest.fixture(name="broker")
 def _broker(tmp_path: Path) -> Iterator[SecureBroker]:
-    running = SecureBroker(tmp_path / "broker", failed_delay_ms=5)
-    try:
-        running.start()
+    with served(SecureBroker(tmp_path / "broker", failed_delay_ms=5)) as running:
         yield running
-        assert running.stop() == 0
-    finally:
-        running.kill()
 
 
 def kill(broker: SecureBroker, title: str) -> None:

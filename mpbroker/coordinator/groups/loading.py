@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
+from mpbroker.coordinator.durable import batches_below
 from mpbroker.coordinator.groups.coordinator import GroupCoordinator
 from mpbroker.coordinator.groups.records import GroupValue, OffsetKey, OffsetValue, UnreadableRecord, decode
 from mpbroker.ipc.metadata import PartitionImage
@@ -18,10 +18,7 @@ from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.log.names import partition_name
 from mpbroker.protocol.topic_names import GROUP_TOPIC
 from mpbroker.records.errors import CorruptBatch
-from mpbroker.records.iterate import Batch, iterate_batches
 from shm.table import SlotBusy, SlotTable
-
-READ_BYTES: Final = 1 << 20
 
 log = logging.getLogger("mpbroker")
 
@@ -111,34 +108,3 @@ class Loader:
                     groups[key.group] = value
             yield
         self._coordinator.loaded(partition, groups)
-
-
-def batches_below(directory: Path, end: Partition) -> Iterator[Batch]:
-    """The batches below the high watermark, in order. Raises CorruptBatch or OSError."""
-    if end.high_watermark == 0:
-        return
-    for path in sorted(directory.glob("*.log")):
-        base = int(path.stem)
-        if base > end.high_watermark_segment:
-            return
-        is_last = base == end.high_watermark_segment
-        yield from _batches_of(path, end.high_watermark_position if is_last else path.stat().st_size)
-
-
-def _batches_of(path: Path, limit: int) -> Iterator[Batch]:
-    carried = b""
-    left = limit
-    with path.open("rb") as file:
-        while left:
-            piece = file.read(min(READ_BYTES, left))
-            if not piece:
-                raise OSError(f"{path} ends {left} bytes before the end of what is durable")
-            left -= len(piece)
-            data = carried + piece
-            used = 0
-            for batch in iterate_batches(data):
-                yield batch
-                used = batch.header.position + batch.header.length
-            carried = data[used:]
-    if carried:
-        raise CorruptBatch(limit - len(carried), f"{path} ends within a batch")
