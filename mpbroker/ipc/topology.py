@@ -169,7 +169,8 @@ class SharedMemory:
     `dirty` (a word per handler number; non-zero: a slot that the handler marked has moved; written by the log
     process), `failed_dirs` (a word: the log directories that failed since the broker's start, a bit each by
     their place in log.dirs; written by the log process, which it outlives), `heavy` (a word per handler
-    number: since when, in ns, it runs a heavy request, 0 if none; written by the handler), `replies_out` (a word per handler number: whether something waits for room in
+    number: since when, in ns, it runs a heavy request, 0 if none; written by the handler), `replies_out`
+    (a word per handler number: whether something waits for room in
     its reply arena; written by the handler), `queued` (a word per process: requests that wait in a
     processor or in its rings; written by it), `request_limits` (a word per process: the bytes of requests
     that a processor may hold; written by the supervisor), `fence_orders` (a word per process, written by the
