@@ -35,21 +35,26 @@ def serve(
     refuse_other_platforms(sys.platform)
     from mpbroker.supervisor.main import run
 
-    return run(config)
+    file = config_file.absolute() if config_file is not None else None
+    given = _given(flags)
+    return run(config, (lambda: load(file, overrides, given)) if file is not None else None)
 
 
 def read_config(
     config_file: Path | None, overrides: Sequence[str], flags: Mapping[str, str | None]
 ) -> BrokerConfig:
     """The configuration; warnings go to standard error, problems end the command."""
-    given = [Flag(name, FLAG_KEYS[name], text) for name, text in flags.items() if text is not None]
     try:
-        loaded = load(config_file, overrides, given)
+        loaded = load(config_file, overrides, _given(flags))
     except ConfigError as error:
         raise CliError(str(error), USAGE_ERROR) from error
     for warning in loaded.warnings:
         print(f"mpbroker: warning: {warning}", file=sys.stderr)
     return loaded.config
+
+
+def _given(flags: Mapping[str, str | None]) -> list[Flag]:
+    return [Flag(name, FLAG_KEYS[name], text) for name, text in flags.items() if text is not None]
 
 
 def refuse_other_platforms(platform: str) -> None:

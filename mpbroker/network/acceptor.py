@@ -25,9 +25,9 @@ from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.network import handover
 from mpbroker.network.address_rates import AddressRates
 from mpbroker.network.connection_counts import ConnectionCounts
-from mpbroker.network.connection_limits import limits_of, quotas_of
+from mpbroker.network.connection_limits import change_quotas, limits_of, quotas_of
 from mpbroker.network.connection_quotas import Admission
-from mpbroker.network.listener_orders import AddListener, Orders, RemoveListener
+from mpbroker.network.listener_orders import AddListener, ChangeLimits, Orders, RemoveListener
 
 # Errors of accept() that a moment's rest may cure; the connection stays in the backlog.
 OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -43,6 +43,7 @@ class _Held:
     """Accepted, and not handed over yet."""
 
     connection: socket.socket
+    peer: Any
     address: bytes
     since_ns: int  # what it waited before is counted
     ready_at_ms: float
@@ -292,7 +293,7 @@ class Acceptor:
         if delay_ms:
             there.counts.add(ListenerCount.THROTTLED)
             there.counts.add(ListenerCount.THROTTLED_MS, delay_ms)
-        held = _Held(connection, address, now_ns, now_ms + delay_ms)
+        held = _Held(connection, peer, address, now_ns, now_ms + delay_ms)
         if not self._advance(there, held, now_ms):
             self.log.debug("connections on %s wait for a slot, their rate or a processor", there.listener)
             there.held = held
@@ -325,19 +326,19 @@ class Acceptor:
         return True
 
     def _is_admitted(self, there: _Open, held: _Held, now_ms: float) -> bool:
-        admission, throttle_ms = self.quotas.admit(there.number, held.address, now_ms)
-        if admission is Admission.TOO_MANY:
+        if self.quotas.has_too_many(held.address):
             # Maybe the last of them were closed meanwhile.
             self.counts.catch_up()
-            admission, throttle_ms = self.quotas.admit(there.number, held.address, now_ms)
+        admission, throttle_ms = self.quotas.admit(there.number, held.address, now_ms)
         if admission is Admission.COUNTED:
             return self._is_configured(there, held)
         if admission is Admission.TOO_MANY:
             there.counts.add(ListenerCount.REFUSED_PER_IP)
             self.log.info(
-                "a connection of %s on %s was refused: it has %d already (max.connections.per.ip)",
-                handover.address_text(held.address),
+                "a connection of %s on %s was refused: %s has %d already (max.connections.per.ip)",
+                handover.peer_text(held.address, held.peer),
                 there.listener.name,
+                handover.address_text(held.address),
                 self.quotas.by_ip[held.address],
             )
             held.connection.close()
@@ -346,7 +347,7 @@ class Acceptor:
         there.counts.add(ListenerCount.THROTTLED_IP_MS, throttle_ms)
         self.log.debug(
             "a connection of %s on %s is closed in %d ms: more than connection_creation_rate",
-            handover.address_text(held.address),
+            handover.peer_text(held.address, held.peer),
             there.listener.name,
             throttle_ms,
         )
@@ -360,7 +361,7 @@ class Acceptor:
         except OSError as error:
             self.log.debug(
                 "a connection of %s on %s ended before it was served: %s",
-                handover.address_text(held.address),
+                handover.peer_text(held.address, held.peer),
                 there.listener.name,
                 error.strerror,
             )
@@ -397,7 +398,16 @@ class Acceptor:
                 self._add(order.number, order.listener, order.sock)
             elif isinstance(order, RemoveListener):
                 self._remove(order.number)
+            else:
+                self._change_limits(order)
         self.context.ring(topology.SUPERVISOR)
+
+    def _change_limits(self, order: ChangeLimits) -> None:
+        """Who is connected stays, but for what is more than max.connections; who waits is looked at again."""
+        config = self.context.config = order.applied_to(self.context.config)
+        change_quotas(self.quotas, config)
+        for there in self.open.values():
+            self.quotas.change_listener(there.number, limits_of(config, there.listener.name)[0])
 
     def _remove(self, number: int) -> None:
         """Its socket closes, with what waits in its backlog; so does what waits here."""

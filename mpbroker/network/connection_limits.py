@@ -23,6 +23,13 @@ def quotas_of(config: BrokerConfig) -> ConnectionQuotas:
     )
 
 
+def change_quotas(quotas: ConnectionQuotas, config: BrokerConfig) -> None:
+    """Those of the broker and of addresses. Raises FatalError as `quotas_of` does."""
+    new = quotas_of(config)
+    quotas.change_broker(new.broker)
+    quotas.change_per_ip(new.per_ip, new.per_ip_overrides)
+
+
 def limits_of(config: BrokerConfig, listener: str) -> tuple[Limits, bool]:
     """Of a listener, and whether it is the brokers' own. What is not set for it alone is the broker's value,
     as Kafka's lookup of prefixed keys does it.

@@ -96,6 +96,10 @@ class ConnectionQuotas:
         self.broker = limits
         self._broker_rate.bound = limits.per_second
 
+    def change_per_ip(self, most: int, overrides: Mapping[bytes, int]) -> None:
+        self.per_ip = most
+        self.per_ip_overrides = dict(overrides)
+
     def change_listener(self, listener: int, limits: Limits) -> None:
         self._listeners[listener].limits = limits
         self._listeners[listener].rate.bound = limits.per_second
@@ -142,12 +146,16 @@ class ConnectionQuotas:
         throttle_ms = self._ip_throttle_ms(listener, address, now_ms)
         if throttle_ms:
             return Admission.THROTTLED, throttle_ms
-        if address != NO_ADDRESS:
-            limit = self.per_ip_overrides.get(address, self.per_ip)
-            if self.by_ip[address] >= limit:
-                return Admission.TOO_MANY, 0
+        if self.has_too_many(address):
+            return Admission.TOO_MANY, 0
         self.add(listener, address)
         return Admission.COUNTED, 0
+
+    def has_too_many(self, address: bytes) -> bool:
+        """Whether an address has as many connections as it may have."""
+        if address == NO_ADDRESS:
+            return False
+        return self.by_ip[address] >= self.per_ip_overrides.get(address, self.per_ip)
 
     def _ip_throttle_ms(self, listener: int, address: bytes, now_ms: float) -> int:
         """What exceeds the rate of its address leaves no trace in any rate: it is not served."""

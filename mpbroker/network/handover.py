@@ -40,3 +40,11 @@ def packed_address(family: int, peer: Any) -> bytes:
 
 def address_text(address: bytes) -> str:
     return str(ipaddress.ip_address(address)) if address else "this host"
+
+
+def peer_text(address: bytes, peer: Any) -> str:
+    """Host and port as they are written in a log line; `peer` as the socket has it."""
+    host = address_text(address)
+    if not address:
+        return host
+    return f"[{host}]:{peer[1]}" if ":" in host else f"{host}:{peer[1]}"

@@ -30,6 +30,8 @@ _OUR_SIGNALS = (
     signal.SIGCHLD,
     signal.SIGUSR1,
 )
+# A terminal sends them to the whole group; what they mean for the broker the supervisor knows.
+_OF_THE_SUPERVISOR = (signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass
@@ -95,7 +97,7 @@ def _child_main(
         gc.enable()
         signal.set_wakeup_fd(-1)
         for number in _OUR_SIGNALS:
-            signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
+            signal.signal(number, signal.SIG_IGN if number in _OF_THE_SUPERVISOR else signal.SIG_DFL)
         signal.signal(signal.SIGTERM, lambda *_: _terminated(context, parent))
         _close_other_fds(keep)
         logs.set_process_name(child.name)

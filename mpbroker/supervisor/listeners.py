@@ -220,6 +220,15 @@ class Listeners:
         self._remove_path(number)
         return self._begin(number, listener, comes=False, tree=tree)
 
+    def change_limits(self, changes: dict[str, Any], tree: Tree) -> None:
+        """Limits of connections that acceptors have from now on. Raises ValueError."""
+        config = structs.replace(self.config, **changes)
+        limits = listener_orders.ChangeLimits.of(config)
+        self.sequence += 1
+        for role in self.acceptors:
+            listener_orders.send_limits(self.orders[role][0], self.sequence, limits)
+        self._set_config(tree, config)
+
     def _set_config(self, tree: Tree, config: BrokerConfig) -> None:
         self.config = tree.config = config
 

@@ -31,6 +31,7 @@ from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Command, ControlSocket, Later
 from mpbroker.supervisor.listeners import Listeners
 from mpbroker.supervisor.notify import Notifier
+from mpbroker.supervisor.reload import ReadAgain, Reload
 from mpbroker.supervisor.resize import Resize
 from mpbroker.supervisor.status import status
 from mpbroker.supervisor.tree import BrokerStops, Tree
@@ -65,12 +66,12 @@ def security_of(config: BrokerConfig) -> dict[int, ListenerSecurity]:
         raise FatalError(str(error)) from error
 
 
-def run(config: BrokerConfig) -> int:
+def run(config: BrokerConfig, read_again: ReadAgain | None = None) -> int:
     """Runs a broker until it is told to stop; -> exit status. Every failure is one clear line in the log."""
     logs.configure(os.environ.get("MPBROKER_LOG_LEVEL", "INFO"))
     setproctitle.setproctitle("mpbroker: supervisor")
     try:
-        return Broker(config).run()
+        return Broker(config, read_again).run()
     except FatalError as error:
         log.error("%s", error)
     except RegionUnavailable as error:
@@ -81,7 +82,7 @@ def run(config: BrokerConfig) -> int:
 class Broker:
     """The supervisor's state: sockets, memory, tree. Single-threaded."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, read_again: ReadAgain | None = None) -> None:
         raise_file_limit()
         self.notifier = Notifier()
         security = security_of(config)
@@ -99,6 +100,8 @@ class Broker:
         self.tree = Tree(self.memory, self.config)
         self.tree.on_left = self._has_left
         self.resizing: Resize | None = None
+        self.reload = Reload(config, read_again)
+        self.hangups = 0
         self.extend_at = 0.0
         self.serves = False
         self.signals = 0
@@ -222,7 +225,7 @@ class Broker:
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, lambda *_: self._hung_up())
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTTIN, lambda *_: self._step_handlers(1))
         signal.signal(signal.SIGTTOU, lambda *_: self._step_handlers(-1))
@@ -234,6 +237,20 @@ class Broker:
         self.tree.watch(reader, drain)
         return reader
 
+    def _hung_up(self) -> None:
+        self.hangups += 1
+
+    def _reload(self) -> None:
+        """Once for all signals that came meanwhile."""
+        if not self.hangups:
+            return
+        self.hangups = 0
+        try:
+            if changes := self.reload.changes():
+                self.listeners.change_limits(changes, self.tree)
+        except ValueError as error:
+            log.error("SIGHUP: the limits of connections stay as they are: %s", error)
+
     def _step_handlers(self, by: int) -> None:
         self._asked_handlers += by
 
@@ -243,6 +260,7 @@ class Broker:
             self._go_on_resizing()
             self.listeners.go_on(self.tree)
             self.pointers.write()
+            self._reload()
             self.config = self.tree.config
         log.info("stopping: %s", signal.Signals(self.stop_signal).name)
 

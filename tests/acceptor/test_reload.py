@@ -1,0 +1,154 @@
+"""SIGHUP: the file is read again, limits of connections change at once, and nobody notices anything else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ops.bench import frames
+from ops.bench.brokers import HOST, Mpbroker
+from tests.acceptor.tools import (
+    Start,
+    connect,
+    hears,
+    is_answered,
+    is_closed,
+    kill_and_await,
+    listener,
+    port_of,
+    processes,
+)
+from tests.real_clients.tools import eventually
+
+LISTENER_LIMIT = "listener.name.small.max.connections"
+
+
+@pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as made:
+        yield made
+
+
+class Configured:
+    """A broker and its configuration file."""
+
+    def __init__(self, start: Start, directory: Path, text: str, *flags: str) -> None:
+        self.file = directory / "server.properties"
+        self.file.write_text(text)
+        self.broker: Mpbroker = start("--config", str(self.file), *flags)
+
+    def reload(self, text: str, expected: str) -> None:
+        self.file.write_text(text)
+        assert self.broker.process is not None
+        before = self.broker.output().count(expected)
+        os.kill(self.broker.process.pid, signal.SIGHUP)
+        eventually(lambda: self.broker.output().count(expected) > before, expected)
+
+
+def test_limits_change_for_all_that_come_and_wait(
+    start: Start, tmp_path: Path, stack: contextlib.ExitStack
+) -> None:
+    made = Configured(start, tmp_path, "max.connections=1\n")
+    broker = made.broker
+    first, waiting = (stack.enter_context(connect(broker)) for _ in range(2))
+    assert is_answered(first)
+    waiting.sendall(frames.api_versions().frame)
+    assert not hears(waiting, within_s=0.2)
+    made.reload("max.connections=3\nmax.connections.per.ip=3\n", "SIGHUP: changed max.connections, max.conn")
+    assert hears(waiting, within_s=20), "who waited goes on"
+    assert is_answered(stack.enter_context(connect(broker)))
+    made.reload("max.connections=5\nmax.connections.per.ip=3\n", "SIGHUP: changed max.connections")
+    assert is_closed(stack.enter_context(connect(broker))), "the fourth of this address"
+    kill_and_await(broker, "acceptor", lambda: None)
+    assert is_closed(stack.enter_context(connect(broker))), "a successor has the new limits"
+    made.reload("max.connections=1\n", "SIGHUP: changed max.connections, max.connections.per.ip")
+    eventually(lambda: listener(broker)["connections"] == 1, "the least recently active make room")
+
+
+def test_limits_of_a_listener(start: Start, tmp_path: Path, stack: contextlib.ExitStack) -> None:
+    protocols = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SMALL:PLAINTEXT\n"
+    listeners = ("--listeners", f"PLAINTEXT://{HOST}:PORT,SMALL://{HOST}:0")
+    made = Configured(start, tmp_path, protocols, *listeners)
+    port = port_of(made.broker, "SMALL")
+    clients = [stack.enter_context(connect(made.broker, port)) for _ in range(2)]
+    assert all(is_answered(client) for client in clients)
+    made.reload(
+        f"{protocols}{LISTENER_LIMIT}=2\n", "SIGHUP: changed listener.name.<listener>.max.connections"
+    )
+    third = stack.enter_context(connect(made.broker, port))
+    third.sendall(frames.api_versions().frame)
+    assert not hears(third, within_s=0.3)
+    assert is_answered(stack.enter_context(connect(made.broker)))
+    clients.pop().close()
+    assert hears(third, within_s=20)
+
+
+def test_what_cannot_change_is_named_and_what_cannot_be_read_changes_nothing(
+    start: Start, tmp_path: Path, stack: contextlib.ExitStack
+) -> None:
+    made = Configured(start, tmp_path, "max.connections.per.ip=1\n")
+    made.reload("max.connections.per.ip=1\n", "SIGHUP: the configuration is as it was")
+    text = "max.connections.per.ip=2\nnum.partitions=7\nssl.key.password=s3cret-Pa55word\n"
+    made.reload(text, "SIGHUP: these settings change at the next start only: ")
+    (said,) = [line for line in made.broker.output().splitlines() if "at the next start only" in line]
+    assert "num.partitions" in said
+    assert "ssl.key.password" in said
+    assert "s3cret-Pa55word" not in made.broker.output()
+    for bad in (
+        "max.connections.per.ip=none\n",
+        "max.connections.per.ip.overrides=no.such.host.invalid:1\n",
+        "nonsense=1\n",
+    ):
+        made.reload(bad, "the configuration stays as it is, for the file cannot be used")
+    first, second = (stack.enter_context(connect(made.broker)) for _ in range(2))
+    assert is_answered(first)
+    assert is_answered(second)
+    assert is_closed(stack.enter_context(connect(made.broker)))
+
+
+def test_who_connects_meanwhile_is_answered(start: Start, tmp_path: Path) -> None:
+    made = Configured(start, tmp_path, "max.connections=1000\n")
+    pids = {process.pid for process in processes(made.broker, "")}
+    answered: list[bool] = []
+    failed: list[OSError] = []
+    over = threading.Event()
+
+    def come_and_go() -> None:
+        while not over.is_set():
+            try:
+                with connect(made.broker) as client:
+                    answered.append(is_answered(client))
+            except OSError as error:
+                failed.append(error)
+
+    crowd = [threading.Thread(target=come_and_go) for _ in range(4)]
+    for each in crowd:
+        each.start()
+    for most in range(1001, 1011):
+        made.reload(f"max.connections={most}\n", "SIGHUP: changed max.connections")
+    over.set()
+    for each in crowd:
+        each.join(20)
+    assert failed == []
+    assert answered
+    assert all(answered)
+    assert {process.pid for process in processes(made.broker, "")} == pids
+    eventually(lambda: listener(made.broker)["connections"] == 0, "nothing is counted that is not there")
+
+
+def test_a_hang_up_of_the_terminal_takes_nobody_away(start: Start) -> None:
+    broker = start()
+    assert broker.process is not None
+    pids = {process.pid for process in processes(broker, "")}
+    os.killpg(broker.process.pid, signal.SIGHUP)
+    eventually(lambda: "started without a configuration file" in broker.output(), "it is told")
+    with socket.create_connection(broker.address, timeout=20) as client:
+        assert is_answered(client)
+    assert {process.pid for process in processes(broker, "")} == pids
