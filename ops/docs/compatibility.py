@@ -47,7 +47,7 @@ NOT_BUILT = (
     ),
     (
         "AlterConfigs",
-        "not advertised; limits of connections are read again from the file (SIGHUP), the rest at the next start",
+        "not advertised; limits of connections are read again from the file at SIGHUP",
     ),
     ("more partitions for a topic, DeleteRecords, DescribeLogDirs", "not advertised"),
     ("replication, tiered storage", "one replica; see below for what asks for more"),
