@@ -64,12 +64,17 @@ cdef void owe(Turn *t, Peer *peer, Slot *slot) noexcept nogil:
         peer.owed_places = peer.owed_places * 2 + 64
     peer.owed[peer.owed_count] = slot[0]
     peer.owed_count += 1
+    if not peer.wants_room:
+        peer.wants_room = True
+        ring_want_space(&peer.requests, True)
 
 cdef void pay(Turn *t, Peer *peer) noexcept nogil:
     cdef uint32_t paid = 0
     while paid < peer.owed_count and stage(t, peer, &peer.owed[paid]):
         paid += 1
     if paid:
+        # A cancel may be among them, which must not wait for the handler's next wake-up.
+        peer.touched = True
         memmove(peer.owed, peer.owed + paid, (peer.owed_count - paid) * sizeof(Slot))
         peer.owed_count -= paid
 

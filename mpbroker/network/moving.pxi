@@ -177,6 +177,7 @@ cdef class SecureTurn:
         active(self.t, c)
         if not advance_answer(self.t, c, n):
             return False
+        counter_add(self.t.counters, Counter.COUNT_RESPONSES, 1)
         release_answer(self.t, c)
         finish_request(self.t, c)
         return True

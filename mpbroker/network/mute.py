@@ -51,41 +51,6 @@ TABLE: dict[MuteState, tuple[MuteState | None, ...]] = {
 }
 
 
-class IllegalMuteEvent(RuntimeError):
-    """An event that cannot happen in this state: who sent it lost track of the channel."""
-
-
-def after(state: MuteState, event: MuteEvent) -> MuteState:
-    """The state that follows. Raises IllegalMuteEvent."""
-    following = TABLE[state][event]
-    if following is None:
-        raise IllegalMuteEvent(f"{event.name} while {state.name}")
-    return following
-
-
-class Muting:
-    """The mute state of one channel."""
-
-    def __init__(self) -> None:
-        self.state = MuteState.NOT_MUTED
-
-    @property
-    def is_muted(self) -> bool:
-        return self.state is not MuteState.NOT_MUTED
-
-    def handle(self, event: MuteEvent) -> None:
-        """Raises IllegalMuteEvent, having changed nothing."""
-        self.state = after(self.state, event)
-
-    def mute(self) -> None:
-        self.handle(MuteEvent.MUTE)
-
-    def maybe_unmute(self) -> bool:
-        """Whether the channel is read from here on."""
-        self.handle(MuteEvent.UNMUTE)
-        return not self.is_muted
-
-
 def native_table() -> bytes:
     """The following state of every (state, event), row by row; IMPOSSIBLE where there is none."""
     return bytes(

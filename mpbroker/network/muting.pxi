@@ -9,6 +9,37 @@ cdef inline bint mute_event(Turn *t, Channel *c, int event) noexcept nogil:
     return True
 
 
+cdef class Muting:
+    """The mute state of one channel that has nothing else, as the turn keeps it."""
+    cdef Turn *t
+    cdef Channel channel
+
+    def __cinit__(self):
+        self.t = <Turn *>calloc(1, sizeof(Turn))
+        if self.t == NULL:
+            raise MemoryError
+        load_mute_table(self.t)
+        memset(&self.channel, 0, sizeof(Channel))
+
+    def __dealloc__(self):
+        free(self.t)
+
+    @property
+    def state(self):
+        return self.channel.mute
+
+    def handle(self, int event) -> bool:
+        """Whether the event is possible; if not, nothing has changed."""
+        return mute_event(self.t, &self.channel, event)
+
+
+cdef load_mute_table(Turn *t):
+    cdef bytes table = mute.native_table()
+    if len(table) != MUTE_TABLE_BYTES:
+        raise ValueError(f"the table of mute states has {len(table)} bytes")
+    memcpy(t.mute_table, <const char *>table, MUTE_TABLE_BYTES)
+
+
 # ---- timers: a binary heap of throttled channels, the next to end first; a channel knows its place in it
 
 cdef inline void timer_put(Turn *t, uint32_t place, uint32_t channel) noexcept nogil:

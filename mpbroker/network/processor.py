@@ -144,11 +144,19 @@ class Processor:
         self.context.stopped()
         return ExitCode.STOPPED
 
+    def _turn(self, timeout_ms: int) -> int:
+        try:
+            return self.turn.turn(timeout_ms)
+        except turn.PollFailed as error:
+            # Nothing would ever be ready again, and the heart would beat on: a successor begins anew.
+            self.log.error("poll failed: %s. This processor ends and is replaced", error)
+            raise
+
     def _work(self, timeout_ms: int) -> None:
         if self.secure is None:
-            flags = self.turn.turn(timeout_ms)
+            flags = self._turn(timeout_ms)
         else:
-            flags = self.turn.turn(self.secure.timeout_ms(timeout_ms))
+            flags = self._turn(self.secure.timeout_ms(timeout_ms))
             if flags & turn.SECURE:
                 self.secure.serve()
             self.secure.work()

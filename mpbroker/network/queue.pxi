@@ -40,18 +40,24 @@ cdef inline uint64_t queued_here(Turn *t) noexcept nogil:
 
 cdef void look_at_queues(Turn *t) noexcept nogil:
     """Says how much is queued here, and sums up what the other processors say."""
-    cdef uint64_t elsewhere = 0
+    cdef uint64_t elsewhere = 0, queued, busy = 1
     cdef uint32_t i
     count_taken(t)
     store_relaxed(&t.queued[t.process], queued_here(t))
     if t.process != CONTROL_PROCESSOR:      # which has a queue of its own
         for i in range(<uint32_t>FIRST_PROCESSOR, <uint32_t>CONTROL_PROCESSOR):
             if i != t.process:
-                elsewhere += load_relaxed(&t.queued[i])
+                queued = load_relaxed(&t.queued[i])
+                elsewhere += queued
+                busy += queued != 0
     t.queued_elsewhere = elsewhere
+    t.queue_floor = (t.queued_requests_max + busy - 1) // busy
 
 cdef inline bint queue_is_full(Turn *t) noexcept nogil:
-    return queued_here(t) + t.queued_elsewhere >= t.queued_requests_max
+    """An equal part of it, among those that have something queued, cannot be taken by what others have: a queue that is
+    always full would serve those only who are in it already."""
+    cdef uint64_t here = queued_here(t)
+    return here + t.queued_elsewhere >= t.queued_requests_max and here >= t.queue_floor
 
 cdef void hold(Turn *t, Channel *c) noexcept nogil:
     """The channel is not read until there is room in the queue."""

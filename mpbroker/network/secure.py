@@ -17,7 +17,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.network.channel import CloseReason
 from mpbroker.network.tls_pipe import TlsPipe
 from mpbroker.network.turn import ProcessorTurn, SecureTurn
@@ -62,6 +62,7 @@ class Peer:
         "moving",
         "out",
         "pipe",
+        "renewed_ns",
         "sasl",
         "security",
         "session",
@@ -85,6 +86,7 @@ class Peer:
         self.wanted = SIZE_BYTES
         self.out = bytearray()
         self.due_ns = 0
+        self.renewed_ns = 0  # when its re-authentication began
 
     @property
     def io(self) -> socket.socket | TlsPipe:
@@ -437,6 +439,8 @@ class SecureChannels:
             self.native.software(peer.channel, *(text.encode() for text in sasl.software))
         again = Counter.COUNT_REAUTHENTICATIONS if sasl.renews else Counter.COUNT_AUTHENTICATIONS
         self.counters.add(again)
+        if sasl.renews:
+            self.counters.record(Histogram.TIME_REAUTHENTICATION_NS, self._now_ns() - peer.renewed_ns)
         if expires_ns and not sasl.renews and not sasl.tells_lifetime:
             self.counters.add(Counter.COUNT_AUTHENTICATIONS_NO_REAUTH)
         peer.session, peer.sasl, peer.stage = session, None, Stage.OPEN
@@ -459,6 +463,7 @@ class SecureChannels:
             peer.sock.setblocking(False)
         peer.sasl = SaslServer(self._offers[peer.listener], peer.session)
         peer.stage = Stage.TALKING
+        peer.renewed_ns = self._now_ns()
         if behind:
             self._fail(peer, "bytes behind a SaslHandshake, which nothing may follow before its answer", b"")
             return

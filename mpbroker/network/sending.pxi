@@ -141,6 +141,7 @@ cdef void go_on_sending(Turn *t, Channel *c) noexcept nogil:
     done = send_answer(t, c)
     active(t, c)
     if done == 1:
+        counter_add(t.counters, Counter.COUNT_RESPONSES, 1)
         release_answer(t, c)
         finish_request(t, c)
     elif done == 2:
@@ -149,9 +150,8 @@ cdef void go_on_sending(Turn *t, Channel *c) noexcept nogil:
         close_channel(t, c, CloseReason.CLOSED_RESET, errno)
 
 cdef void finish_request(Turn *t, Channel *c) noexcept nogil:
-    """The request is answered."""
+    """The request is answered, or wanted no answer."""
     note_finished(t, c)
-    counter_add(t.counters, Counter.COUNT_RESPONSES, 1)
     free_request(t, c)
     c.state = ChannelState.CHANNEL_READING
     c.received = 0

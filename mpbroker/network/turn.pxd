@@ -65,6 +65,7 @@ cdef struct Told:
 cdef struct Turn:
     uint32_t process            # process index of this processor
     int epoll_fd
+    int poll_errno              # why the last epoll_wait failed
     int handover_fd
     ArenaRef *arena
     uint64_t *request_limit     # the supervisor's word: the arena's limit
@@ -93,6 +94,7 @@ cdef struct Turn:
     uint64_t untaken            # requests that are with handlers who have not taken them
     uint64_t *queued            # a word per process: FIFO and untaken; each processor writes its own
     uint64_t queued_elsewhere
+    uint64_t queue_floor        # what may be queued here whatever others have
     uint32_t *held              # channels that wait for room in the queue, the longest waiting first
     uint32_t held_count
     uint32_t *marked            # channels that Python has to look at; twice, if a place was taken anew meanwhile

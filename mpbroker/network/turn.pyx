@@ -18,6 +18,8 @@ from cpython.buffer cimport PyBUF_WRITE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from posix.unistd cimport close, pread
 
+import os
+
 from mpbroker.ipc.connections cimport EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, Ledger
 from mpbroker.ipc.counters cimport Counter, Histogram
 from mpbroker.ipc.meters cimport (
@@ -103,6 +105,7 @@ cdef enum:
     TURN_OPENING = 4
     TURN_TOLD = 8                   # for the request log
     TURN_SECURE = 16
+    TURN_FAILED = 32
     API_PRODUCE = 0
     API_VERSIONS = 18
     DEATHS_MAX = 2
@@ -149,6 +152,9 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
     if must_stay_awake(t):
         timeout_ms = 0
     count = epoll_wait(t.epoll_fd, events, MOST_EVENTS, timeout_ms)
+    if count < 0 and errno != EINTR:
+        t.poll_errno = errno
+        flags = TURN_FAILED
     bell_disarm(&t.bell)
     t.now_ns = t.clock_ns = monotonic_ns()
     t.soon = False
@@ -191,6 +197,10 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
 include "mending.pxi"
 
 
+class PollFailed(OSError):
+    """The kernel does not tell any more which sockets are ready."""
+
+
 cdef class ProcessorTurn:
     """The processor's connections and their way through the broker. `memory` is the broker's `SharedMemory`."""
 
@@ -207,10 +217,7 @@ cdef class ProcessorTurn:
         cdef Doorbell log_bell = memory.doorbell(LOG_PROCESS)
         cdef unsigned char[::1] orders = memory.private.block("orders")
         cdef unsigned char[::1] fence_orders = memory.private.block("fence_orders")
-        cdef bytes native_table = mute.native_table()
         cdef uint32_t i
-        if len(native_table) != MUTE_TABLE_BYTES:
-            raise ValueError(f"the table of mute states has {len(native_table)} bytes")
         if channel_places > topology.CHANNELS_PER_PROCESSOR:
             raise ValueError(f"{channel_places} channels: there are {topology.CHANNELS_PER_PROCESSOR} sessions")
         self.t = t
@@ -246,7 +253,7 @@ cdef class ProcessorTurn:
         t.deferred = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
         t.deferred_now = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
         t.fifo = <uint32_t *>calloc(FIFO_PLACES, sizeof(uint32_t))
-        memcpy(t.mute_table, <const char *>native_table, MUTE_TABLE_BYTES)
+        load_mute_table(t)
         self._bind_words()
         t.idle_ns, t.stall_ns = idle_ns, stall_ns
         t.dice = monotonic_ns() | 1
@@ -298,11 +305,18 @@ cdef class ProcessorTurn:
         )
 
     def turn(self, int timeout_ms) -> int:
-        """One wake-up. Returns a set of TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD."""
+        """One wake-up. Returns a set of TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD. Raises PollFailed."""
         cdef int flags
         with nogil:
             flags = run_turn(self.t, timeout_ms)
+        if flags & TURN_FAILED:
+            raise PollFailed(self.t.poll_errno, os.strerror(self.t.poll_errno))
         return flags
+
+    @property
+    def poll_fd(self):
+        """The descriptor that the turn sleeps on."""
+        return self.t.epoll_fd
 
     def add_connection(self, int fd, int listener, int protocol=0, bint privileged=False):
         """Takes over a connected non-blocking socket; returns (channel, connection), or None when all places are taken.

@@ -75,6 +75,8 @@ class Rig:
             self.turn.welcome_handler(h)
 
     def close(self) -> None:
+        # The broker's ends are the turn's.
+        self.turn.close_idle(1 << 62)
         for sock in (*self.clients, self.listener, self.handover, self._acceptor_end):
             sock.close()
         self.memory.close()

@@ -235,3 +235,14 @@ def test_every_reason_has_words() -> None:
     for reason in CloseReason:
         detail = topology.LOG if reason == CloseReason.CLOSED_ROLE_DIED else 5
         assert describe_close(reason, detail)
+
+
+def test_a_poll_that_fails_is_told_and_ends_the_processor(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A turn that only looked at its count would go round for ever, with a beating heart."""
+    os.close(served.turn.poll_fd)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        served.processor._work(0)
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert record.getMessage().startswith("poll failed: [Errno 9] Bad file descriptor")

@@ -391,3 +391,36 @@ def test_the_limit_is_what_the_supervisor_says_now() -> None:
     rig.step()
     assert rig.requests_taken() == []
     rig.close()
+
+
+@pytest.mark.parametrize("low", [False, True])
+def test_while_memory_is_low_sockets_are_served_in_any_order(low: bool) -> None:
+    """In the order of their descriptors the same would get the last of it again and again."""
+    rig = Rig(memory_bytes=1 << 20)
+    holder = rig.connect()
+    if low:
+        send_all(rig, [holder], [big(99, 700_000)])
+        assert len(rig.requests_taken()) == 1
+        more = rig.connect()
+        send_all(rig, [more], [big(98, 130_000)])
+        assert len(rig.requests_taken()) == 1
+        assert (1 << 20) * 9 // 10 < rig.in_use_bytes() < (1 << 20) - 40_000
+    clients = [rig.connect() for _ in range(16)]
+    rig.step()
+    orders = set()
+    for _ in range(5):
+        for i, client in enumerate(clients):
+            client.sendall(frame(METADATA, 1, i))
+        found = []
+        while len(found) < len(clients):
+            rig.turn.turn(20)
+            found += rig.requests_taken()
+        orders.add(tuple(request.correlation for request in found))
+        for request in found:
+            rig.answer(request, answer_frame(request.correlation))
+        rig.step()
+        for returned in rig.taken():
+            rig.arenas[0].take_back(returned.block, returned.generation)
+    assert all(sorted(order) == list(range(16)) for order in orders)
+    assert (len(orders) > 1) == low
+    rig.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import socket
 import struct
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from mpbroker.ipc import topology
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import (
     SlotFlag,
     SlotKind,
@@ -18,7 +20,8 @@ from mpbroker.ipc.slots import (
 )
 from mpbroker.network import turn as native
 from mpbroker.network.channel import CloseReason
-from tests.network.rig import FRAME_BYTES_MAX, Rig, answer_frame, frame, is_closed, receive
+from mpbroker.network.processor import connection_prefix
+from tests.network.rig import FRAME_BYTES_MAX, PROCESSOR, Rig, answer_frame, frame, is_closed, receive
 
 METADATA, PRODUCE, FETCH, CREATE_TOPICS = 3, 0, 1, 19
 
@@ -484,3 +487,81 @@ def test_any_order_of_events_leaves_nothing_behind() -> None:
     assert rig.in_use_bytes() == 0, seed
     assert all(rig.arenas[h].in_use_bytes == 0 for h in (0, 1)), seed
     rig.close()
+
+
+def test_a_cancel_that_found_the_ring_full_goes_when_there_is_room_and_rings() -> None:
+    rig = Rig(queued_max=5000, places=1200)
+    parked = rig.connect()
+    parked.sendall(frame(METADATA, 1, 7))
+    rig.step()
+    (request,) = rig.requests_taken()
+    rig.answer_kind(request, SlotKind.PARKED)
+    rig.step()
+    for i in range(topology.REQUEST_RING_SLOTS):
+        rig.connect().sendall(frame(METADATA, 1, i))
+        rig.turn.turn(0)
+    rig.step()
+    assert rig.requests[0].waiting() == topology.REQUEST_RING_SLOTS
+    parked.close()
+    rig.step()
+    bell = rig.memory.doorbell(topology.handler(0))
+    bell.drain()
+    slots, waits = rig.requests[0].take(100)
+    assert waits, "who takes has to ring the processor"
+    bell.arm()
+    rig.turn.turn(0)
+    assert is_readable(bell.fd), "the cancel lies in the ring and nobody is told"
+    assert len(slots) // 64 == 100
+    assert [one.kind for one in rig.taken()].count(SlotKind.CANCEL) == 1
+    rig.turn.turn(0)
+    assert not rig.requests[0].take()[1], "nothing is owed any more"
+    rig.close()
+
+
+def test_a_request_that_wants_no_answer_is_no_answer_that_was_sent() -> None:
+    rig = Rig()
+    client = rig.connect()
+    for i in range(10):
+        client.sendall(frame(METADATA, 1, i))
+        rig.step()
+        (request,) = rig.requests_taken()
+        rig.answer_kind(request, SlotKind.NOOP)
+        rig.step()
+    assert rig.counter(Counter.COUNT_REQUESTS) == 10
+    assert rig.counter(Counter.COUNT_RESPONSES) == 0
+    client.sendall(frame(METADATA, 1, 11))
+    rig.step()
+    (request,) = rig.requests_taken()
+    rig.answer(request, answer_frame(11))
+    rig.step()
+    assert rig.counter(Counter.COUNT_RESPONSES) == 1
+    rig.close()
+
+
+def test_an_answer_with_a_predecessors_connection_id_is_dropped() -> None:
+    """A processor died with a request under way: its answer comes to its successor, whose first one is in
+    the same place."""
+    old, new = connection_prefix(0, 1), connection_prefix(0, 2)
+    assert len({connection_prefix(i, n) for i in range(4) for n in (1, 2, 0xFFFF)}) == 12
+    assert old >> 40 != new >> 40
+    rig = Rig()
+    client = rig.connect()
+    client.sendall(frame(METADATA, 1, 1))
+    rig.step()
+    (request,) = rig.requests_taken()
+    assert request.connection == connection_prefix(PROCESSOR, 1) + 1
+    stale = request._replace(connection=connection_prefix(PROCESSOR, 0) + 1)
+    rig.answer(stale, answer_frame(1, b"of another"))
+    rig.step()
+    assert [one.kind for one in rig.taken()] == [SlotKind.RETURN], "its block goes back"
+    assert not is_readable(client.fileno())
+    rig.answer(request, answer_frame(1, b"his"))
+    rig.step()
+    assert receive(client, 11) == answer_frame(1, b"his")
+    rig.close()
+
+
+def is_readable(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mpbroker.config.load import load
-from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.session import Session
 from mpbroker.network.channel import CloseReason
 from mpbroker.network.secure import (
@@ -50,7 +50,7 @@ MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 class SecureRig(Rig):
     """Listener 0 has SASL, listener 1 asks for certificates. Time is the test's."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, properties: str = "") -> None:
         super().__init__()
         AUTHORITY.sign("broker").write(directory / "broker.pem")
         AUTHORITY.write(directory / "ca.pem")
@@ -64,7 +64,7 @@ class SecureRig(Rig):
             f"ssl.keystore.location={directory}/broker.pem\n"
             f"ssl.truststore.location={directory}/ca.pem\n"
             "listener.name.tls.ssl.client.auth=required\n"
-            "listener.name.tls.ssl.principal.mapping.rules=RULE:^CN=(.*?),.*$/$1/L\n"
+            "listener.name.tls.ssl.principal.mapping.rules=RULE:^CN=(.*?),.*$/$1/L\n" + properties
         )
         config = load(file).config
         self.now_ns = 0
@@ -426,3 +426,88 @@ def test_a_handshake_that_fails_is_counted(rig: SecureRig) -> None:
     rig.step()
     assert rig.counter(Counter.COUNT_AUTHENTICATIONS_FAILED) == 1
     assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_TLS]
+
+
+@pytest.mark.parametrize("stage", ["shaking", "talking", "failed", "half a token"])
+def test_who_stops_half_way_expires_as_idle(rig: SecureRig, stage: str) -> None:
+    """What each begins before it is authenticated ends with connections.max.idle.ms, and leaves nothing."""
+    client = rig.meet(TLS if stage == "shaking" else SASL)
+    if stage == "shaking":
+        client.sendall(b"\x16\x03\x01\x02\x00\x01")
+    elif stage == "failed":
+        log_in(rig, client, "wrong")
+    else:
+        ask(rig, client, ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("PLAIN"))
+        client.sendall(b"\0\0" if stage == "talking" else struct.pack(">i", 1000) + b"x" * 500)
+    rig.step()
+    assert len(rig.secure._peers) == 1
+    assert len(rig.secure._failed) == (stage == "failed")
+    rig.turn.close_idle(time.monotonic_ns() - 60_000_000_000)
+    assert rig.ends == []
+    rig.turn.close_idle(time.monotonic_ns())
+    rig.step()
+    assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_IDLE]
+    assert rig.secure._peers == rig.secure._failed == {}
+    # Its time comes, and there is nothing to do.
+    rig.now_ns += 10**10
+    rig.step()
+
+
+@pytest.fixture(name="short")
+def _short(tmp_path: Path) -> Iterator[SecureRig]:
+    """Sessions of SASL last for an hour at most; authentication is renewed at once."""
+    made = SecureRig(tmp_path, "listener.name.sasl.plain.connections.max.reauth.ms=3600000\n")
+    made.now_ns = time.monotonic_ns()
+    yield made
+    made.close()
+
+
+TOKEN = request(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(b"\0ann\0secret"))
+
+
+def test_a_re_authentication_is_counted_and_timed(short: SecureRig) -> None:
+    client = short.meet(SASL)
+    log_in(short, client)
+    client.recv(65536)
+    assert short.session(client).expires_ns > 0
+    ask(short, client, ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("PLAIN"))
+    short.now_ns += 7_000_000
+    client.sendall(TOKEN)
+    short.step()
+    counters = short.memory.counters(PROCESSOR)
+    assert short.counter(Counter.COUNT_AUTHENTICATIONS) == 1
+    assert short.counter(Counter.COUNT_REAUTHENTICATIONS) == 1
+    assert short.counter(Counter.COUNT_REAUTHENTICATIONS_FAILED) == 0
+    assert sum(counters.histogram(Histogram.TIME_REAUTHENTICATION_NS)) == 1
+    assert counters.histogram_sum(Histogram.TIME_REAUTHENTICATION_NS) == 7_000_000
+    client.recv(65536)
+    client.sendall(frame(METADATA, 1, 3))
+    short.step()
+    assert len(short.requests_taken()) == 1
+
+
+def test_a_re_authentication_that_fails_is_counted(short: SecureRig) -> None:
+    client = short.meet(SASL)
+    log_in(short, client)
+    client.recv(65536)
+    ask(short, client, ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("PLAIN"))
+    client.sendall(TOKEN.replace(b"secret", b"secreT"))
+    short.step()
+    assert short.counter(Counter.COUNT_REAUTHENTICATIONS_FAILED) == 1
+    assert short.counter(Counter.COUNT_AUTHENTICATIONS_FAILED) == 0
+    assert sum(short.memory.counters(PROCESSOR).histogram(Histogram.TIME_REAUTHENTICATION_NS)) == 0
+
+
+def test_who_cannot_renew_and_comes_too_late_is_counted(short: SecureRig) -> None:
+    """A client with SaslAuthenticate v0 hears of no lifetime; its session ends all the same."""
+    short.secure._wall_ms = lambda: time.time_ns() // 1_000_000 + 3_600_000
+    client = short.meet(SASL)
+    ask(short, client, ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("PLAIN"))
+    client.sendall(request(ApiKey.SASL_AUTHENTICATE, 0, SaslAuthenticateRequest(b"\0ann\0secret")))
+    short.now_ns = time.monotonic_ns()
+    short.step()
+    assert short.counter(Counter.COUNT_AUTHENTICATIONS_NO_REAUTH) == 1
+    client.sendall(frame(METADATA, 1, 3))
+    short.step()
+    assert short.counter(Counter.COUNT_EXPIRED_KILLED) == 1
+    assert [reason for _, reason in short.ends] == [CloseReason.CLOSED_SESSION_EXPIRED]

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from mpbroker.ipc.slots import Request, SlotKind
+from mpbroker.network import mute
 from mpbroker.network.channel import CloseReason
+from mpbroker.network.mute import MuteEvent, MuteState
 from tests.network.rig import PROCESSOR, Rig, answer_frame, frame, is_closed, receive
 
 METADATA = 3
@@ -145,8 +147,8 @@ def test_a_connection_that_closes_while_throttled_leaves_nothing(rig: Rig) -> No
     assert next_request(rig, 0).correlation == 9
 
 
-def test_a_second_throttle_for_one_request_closes_the_connection(rig: Rig) -> None:
-    """Two answers to a request: the second finds the connection throttled, or gone."""
+def test_a_second_answer_to_one_request_is_dropped(rig: Rig) -> None:
+    """With its throttle: the second names a request that was answered."""
     client = rig.connect()
     client.sendall(frame(METADATA, 1, 1))
     rig.step()
@@ -155,12 +157,51 @@ def test_a_second_throttle_for_one_request_closes_the_connection(rig: Rig) -> No
     rig.answer(request, answer_frame(1), throttle_ms=LONG_MS)
     rig.step()
     assert receive(client, 8) == answer_frame(1)
-    # The second named a request that was answered: its block came back, nothing else happened.
+    # Its block came back, nothing else happened.
     assert not is_closed(client)
     assert len(rig.arenas[0].lent_to(PROCESSOR)) == 2
     for returned in rig.taken():
         assert rig.arenas[0].take_back(returned.block, returned.generation)
     assert rig.arenas[0].lent_to(PROCESSOR) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "event"),
+    [
+        (MuteState.NOT_MUTED, MuteEvent.MUTE),
+        (MuteState.MUTED, MuteEvent.REQUEST_RECEIVED),
+        (MuteState.RESPONSE_PENDING, MuteEvent.THROTTLE_STARTED),
+        (MuteState.THROTTLED_AND_PENDING, MuteEvent.RESPONSE_SENT),
+        (MuteState.THROTTLED, MuteEvent.THROTTLE_ENDED),
+        (MuteState.THROTTLED, MuteEvent.UNMUTE),
+        (MuteState.MUTED, MuteEvent.UNMUTE),
+    ],
+)
+def test_an_event_that_cannot_come_closes_the_connection(
+    monkeypatch: pytest.MonkeyPatch, state: MuteState, event: MuteEvent
+) -> None:
+    """No order of events that a turn makes is impossible; so each of its steps is made so in turn."""
+    row = list(mute.TABLE[state])
+    row[event] = None
+    monkeypatch.setitem(mute.TABLE, state, tuple(row))
+    rig = Rig()
+    client, other = rig.connect(), rig.connect()
+    monkeypatch.undo()
+    client.sendall(frame(METADATA, 1, 1))
+    rig.step()
+    for request in rig.requests_taken():
+        rig.answer(request, answer_frame(1), throttle_ms=1)
+    until = time.monotonic() + 5
+    while not (closed := rig.turn.closed()) and time.monotonic() < until:
+        rig.turn.turn(5)
+    assert [reason for _, reason, _ in closed] == [CloseReason.CLOSED_ILLEGAL_STATE]
+    rig.step()
+    assert rig.in_use_bytes() == 0
+    for returned in rig.taken():
+        assert rig.arenas[0].take_back(returned.block, returned.generation)
+    assert rig.arenas[0].lent_to(PROCESSOR) == []
+    assert not is_closed(other)
+    rig.close()
 
 
 def test_a_close_is_not_delayed_by_a_throttle(rig: Rig) -> None:
