@@ -46,7 +46,7 @@ NARROW = {
     "mpbroker.protocol": (),
     "mpbroker.records": (),
     # Who is who, and what others hold, is given to it.
-    "mpbroker.quotas": ("shm",),
+    "mpbroker.quotas": ("shm", "mpbroker.ipc.meters"),
     "mpbroker.metrics": ("shm", "mpbroker.ipc", "mpbroker.protocol"),
     "mpbroker.security": ("mpbroker.config", "mpbroker.protocol"),
     "mpbroker.client": ("mpbroker.config", "mpbroker.protocol", "mpbroker.records", "mpbroker.security"),

@@ -45,6 +45,7 @@ from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.ipc.topology import ACCEPTORS, COORDINATOR, HANDLERS, LOG, PROCESSORS, is_handler, name_of
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
+from mpbroker.quotas.meters import MutationMeters
 from mpbroker.quotas.mutations import Mutations
 from shm.rates import monotonic_ms
 from shm.table import SlotBusy
@@ -135,7 +136,9 @@ class Coordinator:
         self._fenced: set[int] = set()
         # Slot 0 is the metadata log's own.
         burst_s = config.controller_quota_window_num * config.controller_quota_window_size_seconds
-        self._decider = Decider(config, self._table.slots - 1, new_id, Mutations(burst_s, monotonic_ms))
+        measured = MutationMeters(memory.meters(COORDINATOR), memory.quota_secret)
+        mutations = Mutations(burst_s, monotonic_ms, measured)
+        self._decider = Decider(config, self._table.slots - 1, new_id, mutations)
         self._announcer = Announcer(
             self._publisher("bulletin", "bulletin_acks", HANDLERS),
             cluster_id(config.log_dirs),
@@ -177,7 +180,10 @@ class Coordinator:
             self._log.peer.flush()
         for peer in self._handlers.values():
             peer.flush()
-        self._context.counters.set(Counter.COUNT_ARENA_BYTES, self._lender.in_use_bytes)
+        counters, timers = self._context.counters, self._groups.coordinator.timers
+        counters.set(Counter.COUNT_ARENA_BYTES, self._lender.in_use_bytes)
+        counters.set(Counter.COUNT_REBALANCES_DELAYED, timers.count("join") + timers.count("sync"))
+        counters.set(Counter.COUNT_HEARTBEATS_DELAYED, timers.count("member"))
 
     def something_waits(self) -> bool:
         """The look before sleeping."""

@@ -14,9 +14,11 @@ from mpbroker.handlers.outbox import Outbox
 from mpbroker.handlers.purgatory import Purgatory
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import Failed, Message
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import Call, SlotKind, pack_call, pack_return
 from mpbroker.protocol.errors import ErrorCode
 from shm.arena import Arena, ArenaFull
+from shm.counters import CounterPage
 
 Then: TypeAlias = Callable[[Message], None]
 
@@ -48,16 +50,20 @@ class DelayedCall:
 class Caller:
     """Every call is answered exactly once, with `Failed` if the coordinator dies before it answers."""
 
-    def __init__(self, index: int, peer: int, own: Arena, theirs: Arena, outbox: Outbox) -> None:
+    def __init__(
+        self, index: int, peer: int, own: Arena, theirs: Arena, outbox: Outbox, counters: CounterPage
+    ) -> None:
         self._index = index
         self._peer = peer
         self._own = own
         self._theirs = theirs
         self._outbox = outbox
+        self._counters = counters
         self._numbers = itertools.count(1)
         self._pending: dict[int, DelayedCall] = {}
         self._purgatory: Purgatory[int] = Purgatory()
         self.peer_is_up = True
+        self._count()
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -80,6 +86,7 @@ class Caller:
         number = next(self._numbers) & 0xFFFFFFFF
         self._pending[number] = call = DelayedCall(block, len(payload), then)
         self._purgatory.watch(call, (number,), deadline_ms)
+        self._count()
         self._outbox.push(
             pack_call(SlotKind.CALL, self._index, number, block, generation, len(payload), connection)
         )
@@ -113,7 +120,8 @@ class Caller:
 
     def expire(self, now_ms: int) -> None:
         """Tells who has waited long enough; what they asked for goes on."""
-        self._purgatory.expire(now_ms)
+        if self._purgatory.expire(now_ms):
+            self._count()
 
     def next_deadline_ms(self) -> int | None:
         return self._purgatory.next_deadline_ms()
@@ -123,3 +131,8 @@ class Caller:
         self._own.free(call.block, call.size)
         call.answer = answer
         self._purgatory.check(number)
+        self._count()
+
+    def _count(self) -> None:
+        """What waits now, for whoever looks at the counters."""
+        self._counters.set(Counter.COUNT_CALLS_DELAYED, len(self._purgatory))

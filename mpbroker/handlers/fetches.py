@@ -56,6 +56,8 @@ class Fetches:
         self._purgatory: Purgatory[int] = Purgatory(self._mark, self._unmark, purge_interval)
         self._seen: dict[int, int] = {}
         self._by_connection: dict[int, tuple[ParkedFetch, Watch[int]]] = {}
+        # Nothing of what a predecessor had parked.
+        self._count()
 
     def __len__(self) -> int:
         return len(self._purgatory)

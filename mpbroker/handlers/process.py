@@ -116,7 +116,12 @@ class Handler:
     def _make_broker(self) -> None:
         context, memory = self.context, self.context.memory
         coordinator = Caller(
-            context.index, COORDINATOR, self.arena, memory.arena(COORDINATOR), self.outboxes[COORDINATOR]
+            context.index,
+            COORDINATOR,
+            self.arena,
+            memory.arena(COORDINATOR),
+            self.outboxes[COORDINATOR],
+            context.counters,
         )
         coordinator.peer_is_up = context.is_alive(COORDINATOR)
         table, marks = memory.table(), memory.marks()
@@ -148,7 +153,12 @@ class Handler:
             session=context.session,
             listener=context.listener,
             throttling=Throttling(
-                context.config, metadata, self.turn.clients, memory.quota_secret, context.session
+                context.config,
+                metadata,
+                self.turn.clients,
+                self.turn.meters,
+                memory.quota_secret,
+                context.session,
             ),
         )
         self.set_log_up(context.is_alive(LOG))

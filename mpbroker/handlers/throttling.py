@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.answers import NO_PAUSE, Pause
 from mpbroker.handlers.metadata import Metadata
+from mpbroker.ipc.meters import Meters, QuotaKind
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request, SlotFlag, ThrottledBy
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.quotas.clients import Clients
 from mpbroker.quotas.entities import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+from mpbroker.quotas.meters import key_of
 from shm.rates import monotonic_ms
 
 if TYPE_CHECKING:
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mpbroker")
 
-MEASURED = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
+KINDS = {
+    PRODUCER_BYTE_RATE: QuotaKind.QUOTA_PRODUCE,
+    CONSUMER_BYTE_RATE: QuotaKind.QUOTA_FETCH,
+    REQUEST_PERCENTAGE: QuotaKind.QUOTA_REQUEST,
+}
+MEASURED = tuple(KINDS)
 NS_PER_PERCENT = 10_000_000  # of a second
 # What is known of clients is forgotten when it is about so many.
 CLIENTS_MAX = 65536
@@ -51,6 +57,7 @@ class Throttling:
         config: BrokerConfig,
         metadata: Metadata,
         clients: Clients,
+        meters: Meters,
         secret: bytes,
         session: Callable[[Request], Session],
         now_ms: Callable[[], int] = monotonic_ms,
@@ -59,6 +66,7 @@ class Throttling:
         self.now_ms = now_ms
         self._metadata = metadata
         self._clients = clients
+        self._meters = meters
         self._secret = secret
         self._session = session
         self._window_ms = config.quota_window_size_seconds * 1000
@@ -94,21 +102,24 @@ class Throttling:
         limit = self._metadata.quotas.limit(key, user, client_id)
         if limit is None:
             return None
-        name = "\0".join((key, limit.user, limit.client_id)).encode()
-        number = int.from_bytes(blake2b(name, digest_size=8, key=self._secret).digest())
-        return number or 1, limit.bound
+        number = key_of(self._secret, key, limit)
+        self._meters.name_quota(KINDS[key], number, limit.user, limit.client_id, self.now_ms())
+        return number, limit.bound
 
     def charge(self, exchange: Exchange) -> Pause:
         """Charges a request when it is answered."""
         budgets = self.budgets(exchange)
         if exchange.slot.api_key != ApiKey.PRODUCE:
-            return self._charge_time(exchange, budgets.request)
+            return self._noted(budgets, self._charge_time(exchange, budgets.request))
         self._introduce(exchange, budgets)
         size = exchange.slot.length - SIZE_FIELD_BYTES
-        of_bytes = Pause(self._charge(budgets.produce, size), ThrottledBy.THROTTLED_BY_PRODUCE)
+        of_bytes = Pause(
+            self._charge(QuotaKind.QUOTA_PRODUCE, budgets.produce, size), ThrottledBy.THROTTLED_BY_PRODUCE
+        )
         if exchange.body.acks == 0:
-            return of_bytes
-        return _longer(of_bytes, self._charge_time(exchange, budgets.request))
+            self._meters.quota_exempt(QuotaKind.QUOTA_REQUEST, exchange.worked_ns)
+            return self._noted(budgets, of_bytes)
+        return self._noted(budgets, _longer(of_bytes, self._charge_time(exchange, budgets.request)))
 
     def charge_fetch(self, exchange: Exchange, response_bytes: int) -> Pause:
         """For a Fetch, with the size of what it would be answered; that is not charged if it has to pause."""
@@ -116,11 +127,13 @@ class Throttling:
             return NO_PAUSE  # charged before it turned out that its answer could not be sent
         budgets = self.budgets(exchange)
         self._introduce(exchange, budgets)
-        of_bytes = Pause(self._charge(budgets.fetch, response_bytes), ThrottledBy.THROTTLED_BY_FETCH)
+        of_bytes = Pause(
+            self._charge(QuotaKind.QUOTA_FETCH, budgets.fetch, response_bytes), ThrottledBy.THROTTLED_BY_FETCH
+        )
         pause = _longer(of_bytes, self._charge_time(exchange, budgets.request))
         if pause.ms and budgets.fetch is not None:
-            self._clients.take_back(budgets.fetch[0], response_bytes, self.now_ms())
-        return pause
+            self._clients.take_back(QuotaKind.QUOTA_FETCH, budgets.fetch[0], response_bytes, self.now_ms())
+        return self._noted(budgets, pause)
 
     def fetch_bytes_max(self, exchange: Exchange) -> int | None:
         """The largest answer that the client's quota could ever let through."""
@@ -129,13 +142,25 @@ class Throttling:
 
     def _charge_time(self, exchange: Exchange, budget: Budget | None) -> Pause:
         """The time that this handler has worked on it; at most a window's pause."""
-        pause_ms = min(self._charge(budget, exchange.worked_ns), self._window_ms)
+        pause_ms = min(self._charge(QuotaKind.QUOTA_REQUEST, budget, exchange.worked_ns), self._window_ms)
         return Pause(pause_ms, ThrottledBy.THROTTLED_BY_REQUEST)
 
-    def _charge(self, budget: Budget | None, value: int) -> int:
+    def _noted(self, budgets: Budgets, pause: Pause) -> Pause:
+        """Counts a pause for its quota alone, also when another was exceeded too."""
+        if pause.ms:
+            kind, budget = {
+                ThrottledBy.THROTTLED_BY_PRODUCE: (QuotaKind.QUOTA_PRODUCE, budgets.produce),
+                ThrottledBy.THROTTLED_BY_FETCH: (QuotaKind.QUOTA_FETCH, budgets.fetch),
+                ThrottledBy.THROTTLED_BY_REQUEST: (QuotaKind.QUOTA_REQUEST, budgets.request),
+            }[pause.by]
+            assert budget is not None
+            self._meters.quota_pause(kind, budget[0], pause.ms)
+        return pause
+
+    def _charge(self, kind: QuotaKind, budget: Budget | None, value: int) -> int:
         if budget is None:
             return 0
-        pause_ms = self._clients.charge(*budget, value, self.now_ms())
+        pause_ms = self._clients.charge(kind, *budget, value, self.now_ms())
         if self._clients.unmeasured > self._unmeasured:
             if not self._unmeasured:
                 log.error("too many clients with quotas are active at once: some are not limited")

@@ -25,7 +25,7 @@ from mpbroker.ipc.counters cimport (
     COUNT_FETCHES, COUNT_FETCHES_FAST, COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS,
     COUNT_RING_FULL, COUNT_WAKEUPS, REQUESTS_PER_TURN,
 )
-from mpbroker.ipc.meters cimport Meters
+from mpbroker.ipc.meters cimport Meters, QuotaKind, QuotaWord, add_quota, note_pause, quota_of_all
 from mpbroker.ipc.session cimport SessionEntry, Sessions
 from mpbroker.ipc.slots cimport (
     AGAIN, HEAVY, REQUEST, THROTTLED_BY_PRODUCE, THROTTLED_BY_REQUEST, ProduceSlot, ReplySlot, RequestSlot,
@@ -142,7 +142,7 @@ cdef class Turn:
         cdef Ring to_log = memory.ring(index, LOG)
         cdef Doorbell bell = memory.doorbell(index), log_bell = memory.doorbell(LOG)
         self.index, self.topics, self.meters = index, topics, memory.meters(index)
-        self.clients, self.window_ms = Clients(memory.rates(index)), memory.sizes.quota_window_ms
+        self.clients, self.window_ms = Clients(memory.rates(index), self.meters), memory.sizes.quota_window_ms
         self.keep = [to_log, bell, log_bell, counters]
         self.sessions = []
         self.log, self.log_bell = &to_log.ref, &log_bell.ref
@@ -373,17 +373,25 @@ cdef class Turn:
             return False
         if client.produce.key:
             pause_ms = charge(
-                &self.clients.ref, client.produce.key, client.produce.bound, request.length - SIZE_FIELD_BYTES, clock_ms
+                &self.clients.ref, QuotaKind.QUOTA_PRODUCE, client.produce.key, client.produce.bound,
+                request.length - SIZE_FIELD_BYTES, clock_ms,
             )
-        if client.request.key and job.acks != 0:
+        if job.acks == 0:
+            add_quota(
+                quota_of_all(&self.meters.ref, QuotaKind.QUOTA_REQUEST), QuotaWord.QUOTA_EXEMPT, monotonic_ns() - begun_ns
+            )
+        elif client.request.key:
             time_ms = charge(
-                &self.clients.ref, client.request.key, client.request.bound, monotonic_ns() - begun_ns, clock_ms
+                &self.clients.ref, QuotaKind.QUOTA_REQUEST, client.request.key, client.request.bound,
+                monotonic_ns() - begun_ns, clock_ms,
             )
             time_ms = self.window_ms if time_ms > self.window_ms else time_ms
         if time_ms and time_ms >= pause_ms:
             set_throttle(job, peer.arena, request.api_version, <uint32_t>time_ms, THROTTLED_BY_REQUEST)
+            note_pause(&self.meters.ref, QuotaKind.QUOTA_REQUEST, client.request.key, time_ms)
         elif pause_ms:
             set_throttle(job, peer.arena, request.api_version, <uint32_t>pause_ms, THROTTLED_BY_PRODUCE)
+            note_pause(&self.meters.ref, QuotaKind.QUOTA_PRODUCE, client.produce.key, pause_ms)
         return True
 
     cdef bint _fetches_freely(self, Peer *peer, RequestSlot *request) noexcept nogil:

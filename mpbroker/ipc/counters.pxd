@@ -53,8 +53,10 @@ cpdef enum Counter:
     COUNT_THROTTLED_FETCH = 48
     COUNT_THROTTLED_REQUEST = 49
     COUNT_THROTTLED_MUTATION = 50
-    COUNT_EXEMPT_REQUEST_NS = 51     # handler time that no quota limits
     COUNT_FETCHES_FAST = 53          # fetches that took the native turn
+    COUNT_REBALANCES_DELAYED = 54    # coordinator: groups that wait for their members
+    COUNT_HEARTBEATS_DELAYED = 55    # coordinator: members that have to be heard of
+    COUNT_CALLS_DELAYED = 56         # requests that wait for the coordinator (handler)
     COUNTERS = 96
 
 cpdef enum Histogram:

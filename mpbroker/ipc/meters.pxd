@@ -5,17 +5,21 @@ The pages are sparse blocks of the public region: a part takes memory when it is
 reserves that part of the file (so that a full tmpfs is a lost count and not a SIGBUS) and sets its bit in `meters_used`;
 a reader looks at nothing whose bit is not set. What cannot be reserved is counted into private memory, and `LOST` grows.
 
-    meters_used     per process: a bit per API page, per error page, per part of topic cells and names; LOST; CLIENTS
+    meters_used     per process: a bit per API page, per error page, per part of topic cells and names; per kind of CLIENTS, per
+                    group of QUOTAS; LOST
     meters_apis     per process and API: requests by version, then ApiHistogram. Processors, when a request has ended;
                     handlers, CONVERSION_NS and TEMPORARY_BYTES alone
     meters_errors   per process and API: answers by error code. Whoever makes the answer
     meters_topics   per process and partition table slot: a cell of generation and TopicMeter
     meters_names    per partition table slot: generation, length, name of the topic. The log process
-    meters_clients  per process: CLIENTS entries of name, version, count. Processors
+    meters_clients  per process and ClientKind: CLIENTS entries of name, version, count. Processors
+    meters_quotas   per process: a row for each kind of quota, all clients together; then, in groups of 8 by their key in the
+                    rates (shm/rates.pxd), rows of clients. Handlers; the coordinator for controller mutations
 
 A cell counts for the generation of the slot that it begins with. Its writer adds it to the retired counts, which stand in
 `meters_used`, before it zeroes it for another generation: cells and retired counts together never fall.
-(Kafka: RequestMetrics, BrokerTopicMetrics, the `connections` sensors of Selector.)
+A client's row is given to another when it was idle for a minute and there is no room; all clients together lose nothing by it.
+(Kafka: RequestMetrics, BrokerTopicMetrics, the `connections` sensors of Selector, ClientQuotaManager.)
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -37,6 +41,9 @@ cdef enum:
     CLIENTS = 128
     CLIENT_BYTES = 192
     CLIENT_TEXT_BYTES = 64
+    QUOTA_GROUPS = 65           # the first one has the rows of all clients together
+    QUOTA_GROUP = 8             # rows: a page of memory
+    QUOTA_TEXT_BYTES = 212
     PART_BYTES = 4096
     # words of `meters_used`
     USED_APIS = 0
@@ -44,7 +51,8 @@ cdef enum:
     USED_CLIENTS = 6
     USED_LOST = 7
     USED_RETIRED = 8            # words of TopicMeter
-    USED_TOPICS = 24
+    USED_QUOTAS = 24
+    USED_TOPICS = 26
 
 cpdef enum ApiPage:
     """Pages that are not named by an API key. A fetch of a follower is counted in its own page only."""
@@ -65,6 +73,32 @@ cpdef enum ApiHistogram:
     TEMPORARY_BYTES = 9
     API_HISTOGRAMS = 10
 
+cpdef enum ClientKind:
+    CLIENT_SOFTWARE = 0         # by name and version, as ApiVersions tells them
+    CLIENT_CIPHER = 1           # by cipher suite and protocol of TLS
+    CLIENT_KINDS = 2
+
+cpdef enum QuotaKind:
+    QUOTA_PRODUCE = 0
+    QUOTA_FETCH = 1
+    QUOTA_REQUEST = 2
+    QUOTA_MUTATION = 3
+    QUOTA_KINDS = 4
+
+cpdef enum QuotaWord:
+    QUOTA_KEY = 0               # 0: a free row
+    QUOTA_OF = 1                # QuotaKind
+    QUOTA_USED = 2              # bytes, ns of a handler's time, partitions
+    QUOTA_EXEMPT = 3            # ns of a handler's time that no quota limits (all clients together)
+    QUOTA_PAUSES = 4            # requests that were answered with a pause
+    QUOTA_PAUSES_MS = 5
+    QUOTA_UNMEASURED = 6        # requests that found no room in the rates: not limited (all clients together)
+    QUOTA_LAST_MS = 7
+    QUOTA_TOKENS_MILLI = 8      # signed, at that time; they grow by the rate up to the burst
+    QUOTA_RATE_MILLI = 9
+    QUOTA_BURST_MILLI = 10
+    QUOTA_WORDS = 11
+
 cpdef enum TopicMeter:
     """Words of a topic's cell."""
     TOPIC_GENERATION = 0
@@ -84,6 +118,11 @@ cpdef enum TopicMeter:
     INVALID_OFFSET_OR_SEQUENCE = 14
     TOPIC_METERS = 15
 
+cdef struct QuotaRow:
+    uint64_t words[11]              # QuotaWord
+    char user[QUOTA_TEXT_BYTES]
+    char client_id[QUOTA_TEXT_BYTES]
+
 cdef struct MetersRef:
     int fd
     uint64_t *used
@@ -94,20 +133,24 @@ cdef struct MetersRef:
     uint8_t *topics_base
     uint8_t *names_base
     uint8_t *clients_base
+    QuotaRow *quotas_base
     int64_t apis_at                 # in the file
     int64_t errors_at
     int64_t topics_at
     int64_t names_at
     int64_t clients_at
+    int64_t quotas_at
     uint32_t slots
     uint32_t used_names             # first word of the names' bits
+    bint no_quotas                  # a reservation failed: not tried again with every request
     uint64_t *scratch               # private: for what could not be reserved
 
 cdef uint64_t *open_api(MetersRef *meters, int api) noexcept nogil
 cdef uint64_t *open_errors(MetersRef *meters, int api) noexcept nogil
 cdef uint64_t *open_cell(MetersRef *meters, uint32_t slot, uint32_t generation) noexcept nogil
-cdef int client_enter(MetersRef *meters, const char *name, const char *version) noexcept nogil
-cdef void client_leave(MetersRef *meters, int client) noexcept nogil
+cdef bint open_quotas(MetersRef *meters, uint32_t group) noexcept nogil
+cdef int client_enter(MetersRef *meters, int kind, const char *name, const char *version) noexcept nogil
+cdef void client_leave(MetersRef *meters, int kind, int client) noexcept nogil
 
 cdef inline uint64_t *api_page(MetersRef *meters, int api) noexcept nogil:
     cdef uint64_t *page = meters.apis[api] if 0 <= api < API_PAGES else meters.scratch
@@ -140,6 +183,46 @@ cdef inline uint64_t *topic_cell(MetersRef *meters, uint32_t slot, uint32_t gene
 
 cdef inline void count_topic(uint64_t *cell, int meter, uint64_t amount) noexcept nogil:
     store_relaxed(&cell[meter], cell[meter] + amount)
+
+
+cdef inline bint has_quotas(MetersRef *meters, uint32_t group) noexcept nogil:
+    return load_relaxed(&meters.used[USED_QUOTAS + group // 64]) >> (group % 64) & 1
+
+cdef inline void add_quota(uint64_t *row, int word, uint64_t amount) noexcept nogil:
+    store_relaxed(&row[word], row[word] + amount)
+
+cdef inline uint64_t *quota_of_all(MetersRef *meters, int kind) noexcept nogil:
+    """The words of QuotaWord for all clients with that kind of quota."""
+    if not has_quotas(meters, 0) and not open_quotas(meters, 0):
+        return meters.scratch
+    return meters.quotas_base[kind].words
+
+cdef inline uint64_t *quota_of(MetersRef *meters, uint64_t key) noexcept nogil:
+    """A client's words of QuotaWord; NULL: it has no row."""
+    cdef uint32_t group = 1 + <uint32_t>((key >> 32) % (QUOTA_GROUPS - 1)), i
+    cdef QuotaRow *rows = meters.quotas_base + group * QUOTA_GROUP
+    if has_quotas(meters, group):
+        for i in range(QUOTA_GROUP):
+            if rows[(key + i) % QUOTA_GROUP].words[<int>QuotaWord.QUOTA_KEY] == key:
+                return rows[(key + i) % QUOTA_GROUP].words
+    return NULL
+
+cdef inline void note_used(MetersRef *meters, int kind, uint64_t key, int64_t value, int64_t now_ms) noexcept nogil:
+    """A client used some of its quota, or got some back."""
+    cdef uint64_t *row = quota_of(meters, key)
+    add_quota(quota_of_all(meters, kind), QuotaWord.QUOTA_USED, <uint64_t>value)
+    if row != NULL:
+        add_quota(row, QuotaWord.QUOTA_USED, <uint64_t>value)
+        store_relaxed(&row[<int>QuotaWord.QUOTA_LAST_MS], <uint64_t>now_ms)
+
+cdef inline void note_pause(MetersRef *meters, int kind, uint64_t key, uint64_t pause_ms) noexcept nogil:
+    """A client has to pause because of that quota."""
+    cdef uint64_t *row = quota_of(meters, key)
+    add_quota(quota_of_all(meters, kind), QuotaWord.QUOTA_PAUSES, 1)
+    add_quota(quota_of_all(meters, kind), QuotaWord.QUOTA_PAUSES_MS, pause_ms)
+    if row != NULL:
+        add_quota(row, QuotaWord.QUOTA_PAUSES, 1)
+        add_quota(row, QuotaWord.QUOTA_PAUSES_MS, pause_ms)
 
 
 cdef class Meters:

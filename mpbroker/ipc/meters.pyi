@@ -8,6 +8,8 @@ TOPIC_NAME_BYTES_MAX: int
 OTHER_ERROR: int
 OTHER_VERSION: int
 MOST_CLIENTS: int
+QUOTA_ROWS: int
+QUOTA_IDLE_MS: int
 
 class ApiPage(IntEnum):
     FETCH_FOLLOWER = 128
@@ -25,6 +27,32 @@ class ApiHistogram(IntEnum):
     CONVERSION_NS = 8
     TEMPORARY_BYTES = 9
     API_HISTOGRAMS = 10
+
+class ClientKind(IntEnum):
+    CLIENT_SOFTWARE = 0
+    CLIENT_CIPHER = 1
+    CLIENT_KINDS = 2
+
+class QuotaKind(IntEnum):
+    QUOTA_PRODUCE = 0
+    QUOTA_FETCH = 1
+    QUOTA_REQUEST = 2
+    QUOTA_MUTATION = 3
+    QUOTA_KINDS = 4
+
+class QuotaWord(IntEnum):
+    QUOTA_KEY = 0
+    QUOTA_OF = 1
+    QUOTA_USED = 2
+    QUOTA_EXEMPT = 3
+    QUOTA_PAUSES = 4
+    QUOTA_PAUSES_MS = 5
+    QUOTA_UNMEASURED = 6
+    QUOTA_LAST_MS = 7
+    QUOTA_TOKENS_MILLI = 8
+    QUOTA_RATE_MILLI = 9
+    QUOTA_BURST_MILLI = 10
+    QUOTA_WORDS = 11
 
 class TopicMeter(IntEnum):
     TOPIC_GENERATION = 0
@@ -55,8 +83,13 @@ class Meters:
     def error(self, api: int, code: int, times: int = 1) -> None: ...
     def topic(self, slot: int, generation: int, meter: int, amount: int = 1) -> None: ...
     def name_topic(self, slot: int, generation: int, name: str) -> None: ...
-    def client(self, name: bytes, version: bytes) -> int: ...
-    def client_gone(self, client: int) -> None: ...
+    def client(self, kind: int, name: bytes, version: bytes) -> int: ...
+    def client_gone(self, kind: int, client: int) -> None: ...
+    def name_quota(self, kind: int, key: int, user: str, client_id: str, now_ms: int) -> bool: ...
+    def quota_used(self, kind: int, key: int, value: int, now_ms: int) -> None: ...
+    def quota_pause(self, kind: int, key: int, pause_ms: int) -> None: ...
+    def quota_exempt(self, kind: int, value: int) -> None: ...
+    def quota_tokens(self, key: int, tokens: float, rate: float, burst: float) -> None: ...
 
 class Reader:
     def __init__(self, public: Region, processes: int, slots: int) -> None: ...
@@ -66,4 +99,5 @@ class Reader:
     def topics(self, process: int) -> dict[tuple[int, int], list[int]]: ...
     def retired(self, process: int) -> list[int]: ...
     def names(self, log_process: int) -> dict[tuple[int, int], str]: ...
-    def clients(self, process: int) -> list[tuple[str, str, int, int]]: ...
+    def clients(self, process: int, kind: int) -> list[tuple[str, str, int, int]]: ...
+    def quotas(self, process: int) -> tuple[list[list[int]], list[tuple[str, str, list[int]]]]: ...

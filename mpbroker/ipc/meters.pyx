@@ -6,9 +6,9 @@ from libc.string cimport memcpy, memset, strncmp
 
 from mpbroker.ipc.meters cimport (
     API_PAGE_BYTES, API_PAGES, CELL_BYTES, CELL_WORDS, CELLS_PER_PART, CLIENT_BYTES, CLIENT_TEXT_BYTES, CLIENTS, ERROR_PAGE_BYTES,
-    ERRORS, HISTOGRAMS_AT, NAME_BYTES, NAMES_PER_PART, PART_BYTES, USED_APIS, USED_CLIENTS, USED_ERRORS, USED_LOST,
-    USED_RETIRED, USED_TOPICS,
-    VERSIONS, ApiHistogram, TopicMeter,
+    ERRORS, HISTOGRAMS_AT, NAME_BYTES, NAMES_PER_PART, PART_BYTES, QUOTA_GROUP, QUOTA_GROUPS, QUOTA_TEXT_BYTES, USED_APIS,
+    USED_CLIENTS, USED_ERRORS, USED_LOST, USED_QUOTAS, USED_RETIRED, USED_TOPICS, VERSIONS, ApiHistogram, ClientKind, QuotaKind,
+    QuotaWord, TopicMeter,
 )
 from shm.atomics cimport load_acquire, load_relaxed, store_relaxed, store_release
 from shm.counters cimport HISTOGRAM_BUCKETS, HISTOGRAM_MAX, HISTOGRAM_SUM, HISTOGRAM_WORDS
@@ -24,13 +24,18 @@ cdef extern from "<fcntl.h>" nogil:
 assert HISTOGRAMS_AT * 8 + ApiHistogram.API_HISTOGRAMS * HISTOGRAM_WORDS * 8 <= API_PAGE_BYTES
 assert ERRORS * 8 <= ERROR_PAGE_BYTES and TopicMeter.TOPIC_METERS <= CELL_WORDS
 assert CELLS_PER_PART * CELL_BYTES == PART_BYTES == NAMES_PER_PART * NAME_BYTES
-assert CLIENT_BYTES * CLIENTS % PART_BYTES == 0 and USED_RETIRED + CELL_WORDS == USED_TOPICS
+assert CLIENT_BYTES * CLIENTS % PART_BYTES == 0 and USED_RETIRED + CELL_WORDS == USED_QUOTAS
+assert USED_QUOTAS * 64 + QUOTA_GROUPS <= USED_TOPICS * 64 and QuotaKind.QUOTA_KINDS <= QUOTA_GROUP
+assert sizeof(QuotaRow) * QUOTA_GROUP == PART_BYTES and QuotaWord.QUOTA_WORDS * 8 + 2 * QUOTA_TEXT_BYTES == sizeof(QuotaRow)
 
 ALL_API_PAGES = API_PAGES
 TOPIC_NAME_BYTES_MAX = NAME_BYTES - 16
 OTHER_ERROR = ERRORS - 2
 OTHER_VERSION = VERSIONS - 1
 MOST_CLIENTS = CLIENTS
+QUOTA_ROWS = QUOTA_GROUP * QUOTA_GROUPS
+# So long a client must have been idle that its row is given to another.
+QUOTA_IDLE_MS = 60000
 
 cdef struct ClientEntry:
     char name[CLIENT_TEXT_BYTES]
@@ -59,7 +64,8 @@ def blocks(processes: int, slots: int) -> list:
         Block("meters_errors", processes * API_PAGES * ERROR_PAGE_BYTES, PART_BYTES, sparse=True),
         Block("meters_topics", processes * cells, PART_BYTES, sparse=True),
         Block("meters_names", names, PART_BYTES, sparse=True),
-        Block("meters_clients", processes * CLIENTS * CLIENT_BYTES, PART_BYTES, sparse=True),
+        Block("meters_clients", processes * ClientKind.CLIENT_KINDS * CLIENTS * CLIENT_BYTES, PART_BYTES, sparse=True),
+        Block("meters_quotas", processes * QUOTA_GROUPS * PART_BYTES, PART_BYTES, sparse=True),
     ]
 
 
@@ -112,21 +118,31 @@ cdef uint64_t *open_cell(MetersRef *meters, uint32_t slot, uint32_t generation) 
     return cell
 
 
-# ---- clients by their software
+cdef bint open_quotas(MetersRef *meters, uint32_t group) noexcept nogil:
+    if meters.no_quotas:
+        return False
+    if not reserve(meters, meters.quotas_at + group * PART_BYTES, PART_BYTES):
+        meters.no_quotas = True
+        return False
+    mark(meters, USED_QUOTAS, group)
+    return True
 
-cdef ClientEntry *client_at(MetersRef *meters, int client) noexcept nogil:
-    return <ClientEntry *>(meters.clients_base + client * CLIENT_BYTES)
 
-cdef int client_enter(MetersRef *meters, const char *name, const char *version) noexcept nogil:
-    """Counts a connection of that software, names zero-terminated; -1 if there are too many kinds."""
+# ---- clients by their software, or how their connections are encrypted
+
+cdef ClientEntry *client_at(MetersRef *meters, int kind, int client) noexcept nogil:
+    return <ClientEntry *>(meters.clients_base + (kind * CLIENTS + client) * CLIENT_BYTES)
+
+cdef int client_enter(MetersRef *meters, int kind, const char *name, const char *version) noexcept nogil:
+    """Counts a connection of that kind, names zero-terminated; -1 if there are too many different ones."""
     cdef int i
     cdef ClientEntry *entry
-    if not meters.used[USED_CLIENTS]:
-        if not reserve(meters, meters.clients_at, CLIENTS * CLIENT_BYTES):
+    if not meters.used[USED_CLIENTS] >> kind & 1:
+        if not reserve(meters, meters.clients_at + kind * CLIENTS * CLIENT_BYTES, CLIENTS * CLIENT_BYTES):
             return -1
-        mark(meters, USED_CLIENTS, 0)
+        mark(meters, USED_CLIENTS, kind)
     for i in range(CLIENTS):
-        entry = client_at(meters, i)
+        entry = client_at(meters, kind, i)
         if entry.connected == 0:
             memset(entry, 0, sizeof(ClientEntry))
             memcpy(entry.name, name, strnlen(name, CLIENT_TEXT_BYTES - 1))
@@ -138,10 +154,10 @@ cdef int client_enter(MetersRef *meters, const char *name, const char *version) 
         return i
     return -1
 
-cdef void client_leave(MetersRef *meters, int client) noexcept nogil:
+cdef void client_leave(MetersRef *meters, int kind, int client) noexcept nogil:
     cdef ClientEntry *entry
     if 0 <= client < CLIENTS:
-        entry = client_at(meters, client)
+        entry = client_at(meters, kind, client)
         if entry.connections:
             store_relaxed(&entry.connections, entry.connections - 1)
 
@@ -157,9 +173,10 @@ cdef class Meters:
         cdef unsigned char[::1] topics = public.block("meters_topics")
         cdef unsigned char[::1] names = public.block("meters_names")
         cdef unsigned char[::1] clients = public.block("meters_clients")
+        cdef unsigned char[::1] quotas = public.block("meters_quotas")
         cdef int64_t cells = _parts(slots, CELLS_PER_PART) * PART_BYTES
         self.process = process
-        self.keep = [used, apis, errors, topics, names, clients]
+        self.keep = [used, apis, errors, topics, names, clients, quotas]
         ref.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         ref.slots = slots
         ref.used = <uint64_t *>&used[process * _used_words(slots) * 8]
@@ -168,12 +185,14 @@ cdef class Meters:
         ref.errors_base = &errors[process * API_PAGES * ERROR_PAGE_BYTES]
         ref.topics_base = &topics[process * cells]
         ref.names_base = &names[0]
-        ref.clients_base = &clients[process * CLIENTS * CLIENT_BYTES]
+        ref.clients_base = &clients[process * ClientKind.CLIENT_KINDS * CLIENTS * CLIENT_BYTES]
+        ref.quotas_base = <QuotaRow *>&quotas[process * QUOTA_GROUPS * PART_BYTES]
         ref.apis_at = public.offset("meters_apis") + process * API_PAGES * API_PAGE_BYTES
         ref.errors_at = public.offset("meters_errors") + process * API_PAGES * ERROR_PAGE_BYTES
         ref.topics_at = public.offset("meters_topics") + process * cells
         ref.names_at = public.offset("meters_names")
-        ref.clients_at = public.offset("meters_clients") + process * CLIENTS * CLIENT_BYTES
+        ref.clients_at = public.offset("meters_clients") + process * ClientKind.CLIENT_KINDS * CLIENTS * CLIENT_BYTES
+        ref.quotas_at = public.offset("meters_quotas") + process * QUOTA_GROUPS * PART_BYTES
         ref.scratch = <uint64_t *>calloc(1, API_PAGE_BYTES)
         if ref.scratch == NULL:
             raise MemoryError("no memory for counts that cannot be reserved")
@@ -182,15 +201,16 @@ cdef class Meters:
     cdef _take_over(self):
         """Of a predecessor: its counts go on, its connections are gone."""
         cdef MetersRef *ref = &self.ref
-        cdef int i
+        cdef int i, kind
         for i in range(API_PAGES):
             if ref.used[USED_APIS + i // 64] >> (i % 64) & 1:
                 ref.apis[i] = <uint64_t *>(ref.apis_base + i * API_PAGE_BYTES)
             if ref.used[USED_ERRORS + i // 64] >> (i % 64) & 1:
                 ref.errors[i] = <uint64_t *>(ref.errors_base + i * ERROR_PAGE_BYTES)
-        if ref.used[USED_CLIENTS]:
-            for i in range(CLIENTS):
-                store_relaxed(&client_at(ref, i).connections, 0)
+        for kind in range(ClientKind.CLIENT_KINDS):
+            if ref.used[USED_CLIENTS] >> kind & 1:
+                for i in range(CLIENTS):
+                    store_relaxed(&client_at(ref, kind, i).connections, 0)
 
     def __cinit__(self, *args):
         memset(&self.ref, 0, sizeof(MetersRef))
@@ -240,12 +260,72 @@ cdef class Meters:
         memcpy(&entry[2], <const char *>text, len(text))
         store_release(&entry[0], generation)
 
-    def client(self, bytes name, bytes version) -> int:
-        """Counts a connection of that software; returns its number, for `client_gone`, or -1."""
-        return client_enter(&self.ref, name, version)
+    def client(self, int kind, bytes name, bytes version) -> int:
+        """Counts a connection of that ClientKind; returns its number, for `client_gone`, or -1."""
+        if not 0 <= kind < ClientKind.CLIENT_KINDS:
+            raise IndexError(f"kind {kind} of {ClientKind.CLIENT_KINDS}")
+        return client_enter(&self.ref, kind, name, version)
 
-    def client_gone(self, int client) -> None:
-        client_leave(&self.ref, client)
+    def client_gone(self, int kind, int client) -> None:
+        if 0 <= kind < ClientKind.CLIENT_KINDS:
+            client_leave(&self.ref, kind, client)
+
+    # ---- quotas
+
+    def name_quota(self, int kind, uint64_t key, str user, str client_id, int64_t now_ms) -> bool:
+        """Whether what a client uses under that key is shown from now on; False: there is no room for it."""
+        cdef MetersRef *ref = &self.ref
+        cdef uint32_t group = 1 + <uint32_t>((key >> 32) % (QUOTA_GROUPS - 1)), i
+        cdef QuotaRow *rows = ref.quotas_base + group * QUOTA_GROUP
+        cdef QuotaRow *row = NULL
+        cdef bytes user_text = user.encode()[:QUOTA_TEXT_BYTES], client_text = client_id.encode()[:QUOTA_TEXT_BYTES]
+        if quota_of(ref, key) != NULL:
+            return True
+        if not has_quotas(ref, group) and not open_quotas(ref, group):
+            return False
+        for i in range(QUOTA_GROUP):
+            if rows[i].words[<int>QuotaWord.QUOTA_KEY] == 0:
+                row = &rows[i]
+                break
+            if row == NULL or rows[i].words[<int>QuotaWord.QUOTA_LAST_MS] < row.words[<int>QuotaWord.QUOTA_LAST_MS]:
+                row = &rows[i]
+        if row.words[<int>QuotaWord.QUOTA_KEY] and now_ms - <int64_t>row.words[<int>QuotaWord.QUOTA_LAST_MS] < QUOTA_IDLE_MS:
+            return False
+        store_release(&row.words[<int>QuotaWord.QUOTA_KEY], 0)
+        for i in range(1, <uint32_t>QuotaWord.QUOTA_WORDS):
+            store_release(&row.words[i], 0)
+        memset(row.user, 0, 2 * QUOTA_TEXT_BYTES)
+        memcpy(row.user, <const char *>user_text, len(user_text))
+        memcpy(row.client_id, <const char *>client_text, len(client_text))
+        store_relaxed(&row.words[<int>QuotaWord.QUOTA_OF], kind)
+        store_relaxed(&row.words[<int>QuotaWord.QUOTA_LAST_MS], <uint64_t>now_ms)
+        store_release(&row.words[<int>QuotaWord.QUOTA_KEY], key)
+        return True
+
+    def quota_used(self, int kind, uint64_t key, int64_t value, int64_t now_ms) -> None:
+        self._check_quota(kind)
+        note_used(&self.ref, kind, key, value, now_ms)
+
+    def quota_pause(self, int kind, uint64_t key, uint64_t pause_ms) -> None:
+        self._check_quota(kind)
+        note_pause(&self.ref, kind, key, pause_ms)
+
+    def quota_exempt(self, int kind, uint64_t value) -> None:
+        """Somebody used what no quota limits."""
+        self._check_quota(kind)
+        add_quota(quota_of_all(&self.ref, kind), QuotaWord.QUOTA_EXEMPT, value)
+
+    def quota_tokens(self, uint64_t key, double tokens, double rate, double burst) -> None:
+        """What is left in a client's bucket now."""
+        cdef uint64_t *row = quota_of(&self.ref, key)
+        if row != NULL:
+            store_relaxed(&row[<int>QuotaWord.QUOTA_TOKENS_MILLI], <uint64_t><int64_t>(tokens * 1000))
+            store_relaxed(&row[<int>QuotaWord.QUOTA_RATE_MILLI], <uint64_t>(rate * 1000))
+            store_relaxed(&row[<int>QuotaWord.QUOTA_BURST_MILLI], <uint64_t>(burst * 1000))
+
+    def _check_quota(self, int kind):
+        if not 0 <= kind < QuotaKind.QUOTA_KINDS:
+            raise IndexError(f"quota {kind} of {QuotaKind.QUOTA_KINDS}")
 
 
 # ---- for whoever reads
@@ -327,20 +407,40 @@ class Reader:
                     found[slot, generation] = text.decode("utf-8", "replace")
         return found
 
-    def clients(self, process: int) -> list:
-        """(software name, version, connections open, connections ever)."""
+    def clients(self, process: int, kind: int) -> list:
+        """(name, version, connections open, connections ever) of a ClientKind."""
         found = []
-        if not self._used(process)[USED_CLIENTS]:
+        if not self._used(process)[USED_CLIENTS] >> kind & 1:
             return found
-        block = self._blocks["meters_clients"]
         for i in range(CLIENTS):
-            at = (process * CLIENTS + i) * CLIENT_BYTES
+            at = ((process * ClientKind.CLIENT_KINDS + kind) * CLIENTS + i) * CLIENT_BYTES
             now, ever = self._words("meters_clients", at + 2 * CLIENT_TEXT_BYTES, 2)
             if not ever:
                 break
-            texts = [bytes(block[at + k * CLIENT_TEXT_BYTES : at + (k + 1) * CLIENT_TEXT_BYTES]) for k in (0, 1)]
-            found.append((*(text.split(b"\0")[0].decode("utf-8", "replace") for text in texts), now, ever))
+            found.append((*self._texts("meters_clients", at, CLIENT_TEXT_BYTES), now, ever))
         return found
+
+    def quotas(self, process: int) -> tuple:
+        """(words of QuotaWord by kind, all clients together; [(user, client id, words)] of clients)"""
+        used, clients, row_bytes = self._used(process), [], PART_BYTES // QUOTA_GROUP
+        alls = [[0] * QuotaWord.QUOTA_WORDS for _ in range(QuotaKind.QUOTA_KINDS)]
+        for group in _bits(used, USED_QUOTAS, QUOTA_GROUPS):
+            for i in range(QUOTA_GROUP):
+                at = (process * QUOTA_GROUPS + group) * PART_BYTES + i * row_bytes
+                words = self._words("meters_quotas", at, QuotaWord.QUOTA_WORDS)
+                if group == 0 and i < QuotaKind.QUOTA_KINDS:
+                    alls[i] = words
+                elif group and words[0]:
+                    texts = self._texts("meters_quotas", at + QuotaWord.QUOTA_WORDS * 8, QUOTA_TEXT_BYTES)
+                    if self._words("meters_quotas", at, 1) == words[:1]:
+                        clients.append((*texts, words))
+        return alls, clients
+
+    def _texts(self, name: str, at: int, size: int) -> list:
+        """Two that stand side by side, zeros behind each."""
+        block = self._blocks[name]
+        texts = [bytes(block[at + k * size : at + (k + 1) * size]) for k in (0, 1)]
+        return [text.split(b"\0")[0].decode("utf-8", "replace") for text in texts]
 
 
 def _bits(words: list, first: int, count: int) -> list:

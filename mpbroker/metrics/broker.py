@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mpbroker.ipc.counters import Counter, Histogram
-from mpbroker.ipc.meters import TopicMeter
+from mpbroker.ipc.meters import QuotaWord, TopicMeter
 from mpbroker.ipc.topology import (
     CONTROL_HANDLER,
     COORDINATOR,
     HANDLERS,
     LOG,
     PROCESSES,
-    PROCESSORS,
     SUPERVISOR,
     name_of,
 )
@@ -98,16 +97,26 @@ def replication(view: View) -> Iterator[Bean]:
         yield Bean(TOPICS + name, view.rates(0, 0))
 
 
+# What is watched, what waits, and who has it.
+PURGATORIES: dict[str, tuple[Counter, Counter, tuple[int, ...]]] = {
+    "Produce": (Counter.COUNT_PRODUCES_DELAYED, Counter.COUNT_PRODUCES_DELAYED, (LOG,)),
+    "Fetch": (Counter.COUNT_FETCHES_WATCHED, Counter.COUNT_FETCHES_DELAYED, HANDLERS),
+    "Rebalance": (Counter.COUNT_REBALANCES_DELAYED, Counter.COUNT_REBALANCES_DELAYED, (COORDINATOR,)),
+    "Heartbeat": (Counter.COUNT_HEARTBEATS_DELAYED, Counter.COUNT_HEARTBEATS_DELAYED, (COORDINATOR,)),
+    "topic": (Counter.COUNT_CALLS_DELAYED, Counter.COUNT_CALLS_DELAYED, HANDLERS),
+}
+
+
 @family(
-    PURGATORY + "<PurgatorySize|NumDelayedOperations>,delayedOperation=<Produce|Fetch>",
+    PURGATORY + f"<PurgatorySize|NumDelayedOperations>,delayedOperation=<{'|'.join(PURGATORIES)}>",
     "gauge",
-    "Fetch: partitions waited for, and fetches that wait. Produce: what waits for its commit round.",
+    "Fetch: partitions waited for, and fetches that wait. Produce: what waits for its commit round. "
+    "Rebalance: "
+    "groups that wait for members to join or for an assignment. Heartbeat: members that have to be heard of. "
+    "topic: requests that wait for the coordinator, of topics and of groups.",
 )
 def purgatories(view: View) -> Iterator[Bean]:
-    for operation, size, waiting, where in (
-        ("Fetch", Counter.COUNT_FETCHES_WATCHED, Counter.COUNT_FETCHES_DELAYED, HANDLERS),
-        ("Produce", Counter.COUNT_PRODUCES_DELAYED, Counter.COUNT_PRODUCES_DELAYED, (LOG,)),
-    ):
+    for operation, (size, waiting, where) in PURGATORIES.items():
         serving = view.now.serving(where)
         yield value(f"{PURGATORY}PurgatorySize,delayedOperation={operation}", view.total(size, serving))
         yield value(
@@ -126,26 +135,6 @@ def expirations(view: View) -> Iterator[Bean]:
     yield view.meter(fetch, Counter.COUNT_FETCHES_EXPIRED, HANDLERS)
     produce = "kafka.server:type=DelayedProduceMetrics,name=ExpiresPerSec"
     yield view.meter(produce, Counter.COUNT_PRODUCES_EXPIRED, (LOG,))
-
-
-THROTTLED = {
-    "Produce": Counter.COUNT_THROTTLED_PRODUCE,
-    "Fetch": Counter.COUNT_THROTTLED_FETCH,
-    "Request": Counter.COUNT_THROTTLED_REQUEST,
-    "ControllerMutation": Counter.COUNT_THROTTLED_MUTATION,
-}
-
-
-@family(
-    f"kafka.server:type=<{'|'.join(THROTTLED)}>",
-    "gauge",
-    "Channels that a quota keeps muted now.",
-    ("queue-size",),
-)
-def throttled(view: View) -> Iterator[Bean]:
-    for kind, counter in THROTTLED.items():
-        muted = view.total(counter, view.now.serving(PROCESSORS))
-        yield Bean(f"kafka.server:type={kind}", {"queue-size": muted})
 
 
 @family(
@@ -271,13 +260,15 @@ def rounds(view: View) -> Iterator[Bean]:
 @family(
     OURS + "Broker",
     "gauge, total",
-    "Restarts are of children; lost are pages of counters for which the tmpfs had no room.",
-    ("uptime-s", "restarts-total", "lost-pages-total"),
+    "Restarts are of children; lost are pages of counters for which the tmpfs had no room; unmeasured are "
+    "requests that no quota limited, because too many clients with quotas were active at once.",
+    ("uptime-s", "restarts-total", "lost-pages-total", "unmeasured-requests-total"),
 )
 def whole(view: View) -> Iterator[Bean]:
     found = {
         "uptime-s": view.now.uptime_s,
         "restarts-total": view.now.get(SUPERVISOR, Counter.COUNT_RESTARTS),
         "lost-pages-total": view.now.lost,
+        "unmeasured-requests-total": sum(words[QuotaWord.QUOTA_UNMEASURED] for words in view.now.quotas),
     }
     yield Bean(f"{OURS}Broker", found)

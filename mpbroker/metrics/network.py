@@ -165,7 +165,9 @@ def selector_gauges(view: View) -> Iterator[Bean]:
         now = view.now.counters[process]
         created, closed = now[Counter.COUNT_CONNECTIONS_CREATED], now[Counter.COUNT_CONNECTIONS_CLOSED]
         waited_ns, selects = now[Counter.COUNT_IDLE_NS], max(now[Counter.COUNT_WAKEUPS], 1)
-        worked_ns = max(view.now.now_ns - now[Counter.COUNT_STARTED_NS] - waited_ns, 0)
+        # Up to its last sign of life: a sleep is counted when it is over.
+        seen_ns = min(view.now.heartbeats_ns[process], view.now.now_ns)
+        worked_ns = max(seen_ns - now[Counter.COUNT_STARTED_NS] - waited_ns, 0)
         ratio = view.share(Counter.COUNT_IDLE_NS, process)
         again = view.now.distributions[process][Histogram.TIME_REAUTHENTICATION_NS]
         found = {
@@ -199,6 +201,19 @@ def software(view: View) -> Iterator[Bean]:
     for process in view.now.serving(PROCESSORS):
         for name, version, connections, _ in view.now.clients.get(process, []):
             tags = f"clientSoftwareName={name},clientSoftwareVersion={version}"
+            yield Bean(f"{selector(process)},{tags}", {"connections": connections})
+
+
+@family(
+    SELECTOR + ",networkProcessor=<id>,cipher=<cipher>,protocol=<protocol>",
+    "gauge",
+    "Open TLS connections by cipher suite, as IANA calls it, and protocol.",
+    ("connections",),
+)
+def ciphers(view: View) -> Iterator[Bean]:
+    for process in view.now.serving(PROCESSORS):
+        for cipher, protocol, connections, _ in view.now.ciphers.get(process, []):
+            tags = f"cipher={cipher},protocol={protocol}"
             yield Bean(f"{selector(process)},{tags}", {"connections": connections})
 
 

@@ -49,7 +49,8 @@ def by_name(snapshot: Snapshot) -> dict[str, ApiCounts]:
 @family(
     PREFIX + "RequestsPerSec,request=<API>,version=<version>",
     "meter",
-    "One for each request that has ended, however it ended.",
+    "One for each request that has ended, however it ended. There is no DeprecatedRequestsPerSec: no version "
+    "that is served is deprecated.",
 )
 def requests(view: View) -> Iterator[Bean]:
     before = by_name(view.before) if view.before is not None else None

@@ -16,7 +16,7 @@ from pathlib import Path
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.listeners import MAX_LISTENERS, ListenerCount, ListenerState
-from mpbroker.ipc.meters import TopicMeter
+from mpbroker.ipc.meters import ClientKind, QuotaKind, QuotaWord, TopicMeter
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from shm.counters import BUCKETS, bucket_bounds
 from shm.region import Region
@@ -129,6 +129,9 @@ class Snapshot:
     topics: dict[str, list[int]]
     all_topics: list[int]
     clients: dict[int, list[tuple[str, str, int, int]]]
+    ciphers: dict[int, list[tuple[str, str, int, int]]]
+    quotas: list[list[int]]  # by QuotaKind, all clients together
+    quota_clients: dict[tuple[int, str, str], list[int]]  # by QuotaKind, user and client id
     lost: int
     heartbeats_ns: dict[int, int]
     listeners: dict[int, ListenerSeen]  # by number
@@ -171,6 +174,9 @@ def take(public: Region) -> Snapshot:
         topics={},
         all_topics=[0] * TopicMeter.TOPIC_METERS,
         clients={},
+        ciphers={},
+        quotas=[[0] * QuotaWord.QUOTA_WORDS for _ in range(QuotaKind.QUOTA_KINDS)],
+        quota_clients={},
         lost=0,
         heartbeats_ns=beats,
         listeners=_take_listeners(public),
@@ -209,6 +215,19 @@ def _take_meters(public: Region, into: Snapshot) -> None:
                 before = into.topics.get(name, [0] * TopicMeter.TOPIC_METERS)
                 into.topics[name] = [a + b for a, b in zip(before, cell, strict=True)]
         into.all_topics = [a + b for a, b in zip(into.all_topics, reader.retired(process), strict=True)]
-        if clients := reader.clients(process):
+        if clients := reader.clients(process, ClientKind.CLIENT_SOFTWARE):
             into.clients[process] = clients
+        if ciphers := reader.clients(process, ClientKind.CLIENT_CIPHER):
+            into.ciphers[process] = ciphers
+        _add_quotas(*reader.quotas(process), into)
         into.lost += reader.lost(process)
+
+
+def _add_quotas(alls: list[list[int]], clients: list[tuple[str, str, list[int]]], into: Snapshot) -> None:
+    """Several handlers have rows of the same client; what is in a bucket the coordinator alone says."""
+    for kind, words in enumerate(alls):
+        into.quotas[kind] = [a + b for a, b in zip(into.quotas[kind], words, strict=True)]
+    for user, client_id, words in clients:
+        owner = words[QuotaWord.QUOTA_OF], user, client_id
+        before = into.quota_clients.get(owner, [0] * QuotaWord.QUOTA_WORDS)
+        into.quota_clients[owner] = [a + b for a, b in zip(before, words, strict=True)]

@@ -128,7 +128,7 @@ cdef void close_channel(Turn *t, Channel *c, uint32_t reason, int64_t detail) no
     note(c, &t.closed[t.closed_count], reason, detail)
     t.closed_count += 1
     counter_add(t.counters, Counter.COUNT_CONNECTIONS_CLOSED, 1)
-    client_leave(t.meters, c.client)
+    client_leave(t.meters, ClientKind.CLIENT_SOFTWARE, c.client)
     if c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_OPENING:
         note_finished(t, c)
     if c.state == ChannelState.CHANNEL_WAITING:

@@ -17,8 +17,10 @@ cdef inline uint64_t since(uint64_t earlier_ns, uint64_t later_ns) noexcept nogi
 cdef void count_client(Turn *t, Channel *c) noexcept nogil:
     """The connection's software is known now; "unknown" before ApiVersions names it."""
     cdef SessionEntry *session = &t.sessions[c.index]
-    client_leave(t.meters, c.client)
-    c.client = <int16_t>client_enter(t.meters, session.software_name, session.software_version)
+    client_leave(t.meters, ClientKind.CLIENT_SOFTWARE, c.client)
+    c.client = <int16_t>client_enter(
+        t.meters, ClientKind.CLIENT_SOFTWARE, session.software_name, session.software_version
+    )
 
 cdef void note_finished(Turn *t, Channel *c) noexcept nogil:
     """The request has ended: answered, or answered in vain. Each stage ends where the next begins, so that they add up."""

@@ -18,13 +18,14 @@ from enum import Enum
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.counters import Counter, Histogram
+from mpbroker.ipc.meters import ClientKind
 from mpbroker.network.channel import CloseReason
-from mpbroker.network.tls_pipe import TlsPipe
+from mpbroker.network.tls_pipe import MoreLater, TlsPipe
 from mpbroker.network.turn import ProcessorTurn, SecureTurn
 from mpbroker.protocol.api_versions import Served
 from mpbroker.security.listener import ListenerSecurity, LookUp
 from mpbroker.security.sasl import Failure, Offer, SaslServer, Session, State
-from mpbroker.security.tls import TlsError
+from mpbroker.security.tls import IANA_NAMES, TlsError
 from shm.counters import CounterPage
 
 SIZE_BYTES = 4
@@ -55,6 +56,7 @@ class Peer:
 
     __slots__ = (
         "channel",
+        "cipher",
         "connection",
         "due_ns",
         "frame",
@@ -86,6 +88,7 @@ class Peer:
         self.wanted = SIZE_BYTES
         self.out = bytearray()
         self.due_ns = 0
+        self.cipher = -1  # its number in the meters
         self.renewed_ns = 0  # when its re-authentication began
 
     @property
@@ -179,6 +182,8 @@ class SecureChannels:
                     continue
             try:
                 self._serve(peer, channel, sending)
+            except MoreLater:
+                self._had_enough.append(channel)
             except OSError as error:
                 self._broken(peer, error)
             except Exception:
@@ -195,6 +200,8 @@ class SecureChannels:
         """The turn has closed it: the descriptor goes, with a word to the other side if that can be said."""
         self._failed.pop(connection, None)
         peer = self._peers.pop(connection, None)
+        if peer is not None:
+            self.turn.meters.client_gone(ClientKind.CLIENT_CIPHER, peer.cipher)
         if peer is None or peer.sock is None:
             return
         sock, peer.sock = peer.sock, None
@@ -281,12 +288,11 @@ class SecureChannels:
             self._failed_handshake(peer, reason_of(error))
             return
         tls = peer.pipe.tls
-        cipher = tls.cipher()
-        self.turn.set_session(
-            peer.channel,
-            peer.connection,
-            cipher=cipher[0] if cipher else "",
-            tls_version=tls.version() or "",
+        chosen, version = tls.cipher(), tls.version() or ""
+        cipher = chosen[0] if chosen else ""
+        self.turn.set_session(peer.channel, peer.connection, cipher=cipher, tls_version=version)
+        peer.cipher = self.turn.meters.client(
+            ClientKind.CLIENT_CIPHER, IANA_NAMES.get(cipher, cipher).encode(), version.encode()
         )
         if peer.sasl is not None:
             peer.stage = Stage.TALKING

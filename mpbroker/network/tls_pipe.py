@@ -13,10 +13,17 @@ import ssl
 from typing import Any
 
 CIPHERTEXT_BYTES = 64 << 10
+# So often the socket is read for nothing that the caller gets. A record has 16 KiB; what brings none at all
+# is TLS's own, changes of keys for example, which cost the sender less than us.
+FILLS_MAX = 4
 # Of all pipes of the process: it is empty again before anybody else needs it.
 _received = bytearray(CIPHERTEXT_BYTES)
 _received_view = memoryview(_received)
 _NOTHING = memoryview(b"")
+
+
+class MoreLater(Exception):
+    """The socket has more, which no edge will tell: it is the others' turn first."""
 
 
 class TlsPipe:
@@ -30,8 +37,8 @@ class TlsPipe:
         self.tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
 
     def handshake(self) -> bool:
-        """Whether it is done and written. Raises ssl.SSLError, after the alert went out if it could."""
-        while True:
+        """Whether it is done. Raises ssl.SSLError, after the alert if that could go; MoreLater."""
+        for _ in range(FILLS_MAX):
             try:
                 self.tls.do_handshake()
             except ssl.SSLWantReadError:
@@ -43,6 +50,7 @@ class TlsPipe:
                 raise
             else:
                 return self.flush()
+        raise MoreLater
 
     def flush(self) -> bool:
         """Whether all that was encrypted is written."""
@@ -71,8 +79,8 @@ class TlsPipe:
         return len(data)
 
     def recv_into(self, room: memoryview) -> int:
-        """0: the end. Raises BlockingIOError when nothing is left, neither here nor in the socket."""
-        while True:
+        """0: the end. Raises BlockingIOError when nothing is left, here or in the socket; MoreLater."""
+        for _ in range(FILLS_MAX):
             try:
                 n: Any = self.tls.read(len(room), room)
                 return int(n)
@@ -81,6 +89,7 @@ class TlsPipe:
                     raise BlockingIOError from None
             except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
                 return 0
+        raise MoreLater
 
     def recv(self, size: int) -> bytes:
         data = bytearray(size)

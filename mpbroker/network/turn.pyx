@@ -23,7 +23,7 @@ import os
 from mpbroker.ipc.connections cimport EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, Ledger
 from mpbroker.ipc.counters cimport Counter, Histogram
 from mpbroker.ipc.meters cimport (
-    ApiHistogram, Meters, MetersRef, api_page, client_enter, client_leave, count_version, note_api,
+    ApiHistogram, ClientKind, Meters, MetersRef, api_page, client_enter, client_leave, count_version, note_api,
 )
 from mpbroker.ipc.session cimport SessionEntry, Sessions, session_software
 from mpbroker.ipc.slots cimport (

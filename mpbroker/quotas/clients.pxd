@@ -6,6 +6,7 @@ used up is: `SharedRates` adds up what all handlers have recorded.
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from mpbroker.ipc.meters cimport MetersRef
 from shm.rates cimport RatesRef
 
 cdef struct Budget:
@@ -27,12 +28,15 @@ cdef struct ClientsRef:
     uint64_t mask
     uint64_t count
     RatesRef *rates
+    MetersRef *meters           # what everybody has used, to be looked at
     uint64_t unmeasured         # events that found no room in the rates
 
 cdef Client *client_of(
     ClientsRef *clients, uint64_t connection, uint64_t revision, const uint8_t *id, uint32_t id_length
 ) noexcept nogil
-cdef int64_t charge(ClientsRef *clients, uint64_t key, double bound, int64_t value, int64_t now_ms) noexcept nogil
+cdef int64_t charge(
+    ClientsRef *clients, int kind, uint64_t key, double bound, int64_t value, int64_t now_ms
+) noexcept nogil
 
 
 cdef class Clients:

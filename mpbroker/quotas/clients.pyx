@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
+from mpbroker.ipc.meters cimport Meters, QuotaWord, add_quota, note_used, quota_of_all
 from shm.rates cimport Measured, SharedRates, rates_measure, rates_record
 
 cdef enum:
@@ -35,12 +36,16 @@ cdef Client *client_of(
     return client if memcmp(client.id, id, id_length) == 0 else NULL
 
 
-cdef int64_t charge(ClientsRef *clients, uint64_t key, double bound, int64_t value, int64_t now_ms) noexcept nogil:
-    """Records first, then looks; how long the client has to pause, in ms (QuotaUtils.throttleTime)."""
+cdef int64_t charge(
+    ClientsRef *clients, int kind, uint64_t key, double bound, int64_t value, int64_t now_ms
+) noexcept nogil:
+    """Records first, then looks; how long the client has to pause, in ms (QuotaUtils.throttleTime). `kind`: QuotaKind."""
     cdef Measured measured
     cdef double rate, pause_ms
+    note_used(clients.meters, kind, key, value, now_ms)
     if not rates_record(clients.rates, key, value, now_ms):
         clients.unmeasured += 1
+        add_quota(quota_of_all(clients.meters, kind), QuotaWord.QUOTA_UNMEASURED, 1)
         return 0
     measured = rates_measure(clients.rates, key, now_ms)
     rate = measured.total / (measured.window_ms / 1000.0)
@@ -51,11 +56,11 @@ cdef int64_t charge(ClientsRef *clients, uint64_t key, double bound, int64_t val
 
 
 cdef class Clients:
-    """`rates`: the shared ones, as this handler writes them."""
+    """`rates`, `meters`: the shared ones, as this handler writes them."""
 
-    def __init__(self, SharedRates rates):
-        self.keep = rates
-        self.ref.rates = &rates.ref
+    def __init__(self, SharedRates rates, Meters meters):
+        self.keep = rates, meters
+        self.ref.rates, self.ref.meters = &rates.ref, &meters.ref
         self._resize(FIRST_PLACES)
 
     def __dealloc__(self):
@@ -131,10 +136,11 @@ cdef class Clients:
     def knows(self, uint64_t connection, uint64_t revision, bytes client_id) -> bool:
         return client_of(&self.ref, connection, revision, <const uint8_t *><const char *>client_id, len(client_id)) != NULL
 
-    def charge(self, uint64_t key, double bound, int64_t value, int64_t now_ms) -> int:
-        """Adds a value to what a budget has used; how long the client has to pause, in ms."""
-        return charge(&self.ref, key, bound, value, now_ms)
+    def charge(self, int kind, uint64_t key, double bound, int64_t value, int64_t now_ms) -> int:
+        """Adds a value to what a budget has used; how long the client has to pause, in ms. `kind`: QuotaKind."""
+        return charge(&self.ref, kind, key, bound, value, now_ms)
 
-    def take_back(self, uint64_t key, int64_t value, int64_t now_ms) -> None:
+    def take_back(self, int kind, uint64_t key, int64_t value, int64_t now_ms) -> None:
         """What was charged and is not used after all."""
+        note_used(self.ref.meters, kind, key, -value, now_ms)
         rates_record(self.ref.rates, key, -value, now_ms)

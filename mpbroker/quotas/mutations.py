@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 from mpbroker.quotas.entities import CONTROLLER_MUTATION_RATE, Limit, QuotaTable
 
@@ -41,12 +42,21 @@ class TokenBucket:
         return self.tokens(now_ms) >= self._burst
 
 
+class Meters(Protocol):
+    """Is told what happens to the buckets."""
+
+    def took(self, limit: Limit, count: float, left: float, burst: float) -> None: ...
+
+    def paused(self, limit: Limit, pause_ms: int) -> None: ...
+
+
 class Mutations:
     """All buckets. `burst_s`: seconds of a quota that may be used up at once."""
 
-    def __init__(self, burst_s: float, now_ms: Callable[[], int]) -> None:
+    def __init__(self, burst_s: float, now_ms: Callable[[], int], meters: Meters | None = None) -> None:
         self._burst_s = burst_s
         self._now_ms = now_ms
+        self.meters = meters
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
 
     def begin(self, quotas: QuotaTable, user: str, client_id: str, *, strict: bool) -> Mutation:
@@ -59,7 +69,10 @@ class Mutations:
     def take(self, limit: Limit, count: float) -> float:
         """What is left in the bucket."""
         now_ms = self._now_ms()
-        return self._bucket(limit, now_ms).take(count, now_ms)
+        left = self._bucket(limit, now_ms).take(count, now_ms)
+        if self.meters is not None:
+            self.meters.took(limit, count, left, limit.bound * self._burst_s)
+        return left
 
     def _bucket(self, limit: Limit, now_ms: int) -> TokenBucket:
         owner, burst = (limit.user, limit.client_id), limit.bound * self._burst_s
@@ -105,7 +118,10 @@ class Mutation:
 
     def throttle_ms(self) -> int:
         """How long the client has to pause, from now on."""
-        return max(0, self._throttle_ms - (self._mutations.now_ms() - self._throttled_at_ms))
+        pause_ms = max(0, self._throttle_ms - (self._mutations.now_ms() - self._throttled_at_ms))
+        if pause_ms and self._limit is not None and self._mutations.meters is not None:
+            self._mutations.meters.paused(self._limit, pause_ms)
+        return pause_ms
 
     def refund(self) -> None:
         """The request is decided anew."""

@@ -38,6 +38,7 @@ TLS12_SUITES = {
     for exchange in _EXCHANGES
     for cipher, name in _CIPHERS.items()
 }
+IANA_NAMES = {name: suite for suite, name in TLS12_SUITES.items()}
 PEM_BEGIN = b"-----BEGIN "
 _PEM_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----([^-]*)-----END \1-----")
 Stamp: TypeAlias = tuple[int, int, int, int]

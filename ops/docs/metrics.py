@@ -18,8 +18,8 @@ the broker's shared memory and asks no process: it works when the broker is jamm
 by `python -m ops.docs.metrics`.
 
 * **Counting costs nothing but an addition in memory**: each process writes its own page, anybody reads. What
-  was never touched takes no memory, and has no bean: APIs, errors and topics appear with their first count
-  (Kafka registers every API at start).
+  was never touched takes no memory, and has no bean: APIs, errors, topics and clients with quotas appear with
+  their first count (Kafka registers every API at start).
 * **Rates**: a process keeps counts, never rates. `Count` is exact; `MeanRate` is per second since the broker
   began; `IntervalRate`, idle shares and `-rate` attributes are of the time between two looks (`--interval`,
   one second if not given). One-, five- and fifteen-minute rates belong to whoever keeps a history,
@@ -27,7 +27,8 @@ by `python -m ops.docs.metrics`.
 * **Histograms** count since the broker began. Count, Max and Mean are exact, the rest is within 12.5 % (four
   buckets per power of two); Kafka samples, with more weight on the last five minutes.
 * **A process that dies takes no count with it**: its successor goes on where it stopped.
-* Beans of processors carry no `listener` tag: each processor serves all listeners of its plane.
+* Beans of processors carry no `listener` tag: each processor serves all listeners of its plane. Only what
+  acceptors count is told per listener.
 
 | bean, attribute | kind | what it says |
 |---|---|---|
@@ -35,8 +36,9 @@ by `python -m ops.docs.metrics`.
 
 CLOSING = """
 Alerts worth having: `NetworkProcessorAvgIdlePercent` and `RequestHandlerAvgIdlePercent` below 0.3,
-`RequestQueueSize` that stays near `queued.max.requests`, `FailedProduceRequestsPerSec`, and
-`mpbroker:type=Broker lost-pages-total` above 0 (the tmpfs is full: some counts are lost).
+`RequestQueueSize` that stays near `queued.max.requests`, an `AcceptorBlockedPercent` whose rate is not 0,
+`FailedProduceRequestsPerSec`, and of `mpbroker:type=Broker` `lost-pages-total` above 0 (the tmpfs is full:
+some counts are lost) and `unmeasured-requests-total` above 0 (more clients with quotas than can be measured).
 
 ## The request log
 

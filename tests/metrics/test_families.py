@@ -9,42 +9,52 @@ import pytest
 
 from mpbroker.metrics.families import Bean, Family, View, families
 from mpbroker.metrics.snapshot import NOTHING
+from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
-from ops.bench.brokers import Mpbroker, free_port
 from tests.metrics.conftest import Client, Meter
 from tests.metrics.test_with_broker import FETCH_VERSION, PRODUCE_VERSION, batch, create, fetch, produce
 from tests.real_clients.tools import eventually
+from tests.security.broker import SecureBroker
 
 METER = {"Count", "MeanRate", "IntervalRate"}
 HISTOGRAM = set(NOTHING.attributes(1))
 _VARIABLE = re.compile(r"\[([^\[\]]*)\]|<([^<>]*)>")
 
 
+QUOTAS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
+
+
 @pytest.fixture(scope="module")
 def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
     """Of a broker with both planes that has served a little of everything, two looks apart."""
-    broker = Mpbroker(tmp_path_factory.mktemp("broker"))
-    control = free_port()
-    broker.flags = (
-        *("--processors", "1", "--handlers", "2"),
-        *("--listeners", f"PLAINTEXT://127.0.0.1:{broker.port},CONTROL://127.0.0.1:{control}"),
-        *("-o", "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROL:PLAINTEXT"),
-        *("-o", "control.plane.listener.name=CONTROL"),
-    )
+    broker = SecureBroker(tmp_path_factory.mktemp("broker"))
+    with broker.properties.open("a") as properties:
+        properties.write("control.plane.listener.name=SHORT\n")
     try:
         broker.start()
         client, meter = Client(broker), Meter(broker)
+        limit(client)
         create(client, "t")
         client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce("t", batch()))
         client.call(ApiKey.FETCH, FETCH_VERSION, fetch("t", 0))
         before = meter.take()
         client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce("t", batch()))
         eventually(lambda: meter.take().now_ns - before.now_ns > 10_000_000, "time passes")
-        yield View(meter.take(), before)
+        with broker.connect("TLS") as secure:
+            secure.ask(ApiKey.API_VERSIONS, 3, m.ApiVersionsRequest("raw", "1"))
+            yield View(meter.take(), before)
         client.close()
         assert broker.stop() == 0, broker.output()
     finally:
         broker.kill()
+
+
+def limit(client: Client) -> None:
+    """Every kind of quota, far above what is used."""
+    request = m.AlterClientQuotasRequest
+    entity = [request.EntityData("user", None)]
+    entry = request.EntryData(entity, [request.OpData(key, 1e9) for key in QUOTAS])
+    assert client.call(ApiKey.ALTER_CLIENT_QUOTAS, 1, request([entry])).entries[0].error_code == 0
 
 
 def expression(pattern: str) -> re.Pattern[str]:
@@ -69,7 +79,7 @@ def expected(one: Family) -> set[str]:
     return {"meter": METER, "gauge": {"Value"}}.get(one.kind, HISTOGRAM)
 
 
-@pytest.mark.parametrize("one", families(), ids=lambda one: one.make.__name__)
+@pytest.mark.parametrize("one", families(), ids=lambda one: one.pattern)
 def test_a_family_shows_what_its_row_says(one: Family, view: View) -> None:
     beans: list[Bean] = list(one.make(view))
     assert beans, "it has no bean"
@@ -99,7 +109,7 @@ def test_both_planes_are_told_apart(view: View) -> None:
         "kafka.network:type=RequestChannel,name=<>ResponseQueueSize",
         "kafka.server:type=KafkaRequestHandlerPool,name=<>RequestHandlerAvgIdlePercent",
     ):
-        for prefix, listener in (("", "PLAINTEXT"), ("ControlPlane", "CONTROL")):
+        for prefix, listener in (("", "OPEN"), ("ControlPlane", "SHORT")):
             assert name.replace("<>", prefix).format(listener) in found
     assert found["kafka.controller:type=KafkaController,name=GlobalTopicCount"]["Value"] == 1
     assert found["kafka.controller:type=KafkaController,name=GlobalPartitionCount"]["Value"] == 1
@@ -114,3 +124,29 @@ def test_the_page_names_attributes() -> None:
     assert "`heartbeat-age-ms`" in processes.named
     (pairs,) = [one for one in families() if one.make.__name__ == "selector_pairs"]
     assert pairs.named.startswith("`connection-creation-<total|rate>`")
+
+
+def test_what_clients_used_is_told_together_and_of_each(view: View) -> None:
+    found: dict[str, dict[str, float]] = {}
+    for one in families():
+        for bean in one.make(view):
+            found.setdefault(bean.name, {}).update(bean.attributes)
+    tags = ",user=ANONYMOUS"
+    for kind, used in (
+        ("Produce", "byte-total"),
+        ("Fetch", "byte-total"),
+        ("Request", "request-time-ns-total"),
+    ):
+        whole, client = found[f"kafka.server:type={kind}"], found[f"kafka.server:type={kind}{tags}"]
+        assert whole[used] == client[used] > 0
+        assert whole["throttle-total"] == client["throttle-time"] == whole["queue-size"] == 0
+    assert found["kafka.server:type=Produce"]["byte-rate"] > 0
+    mutations = found[f"kafka.server:type=ControllerMutation{tags}"]
+    assert mutations["mutation-total"] == 1
+    assert mutations["tokens"] == pytest.approx(11e9, rel=1e-6)
+    assert found["mpbroker:type=Broker"]["unmeasured-requests-total"] == 0
+
+
+def test_tls_connections_by_their_cipher(view: View) -> None:
+    (name,) = [bean.name for one in families() for bean in one.make(view) if ",cipher=" in bean.name]
+    assert re.search(r",cipher=TLS_[A-Z0-9_]+,protocol=TLSv1\.[23]$", name)

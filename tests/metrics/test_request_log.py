@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from ops.bench.brokers import Mpbroker
 from tests.metrics.conftest import Client
 from tests.metrics.test_with_broker import FETCH_VERSION, PRODUCE_VERSION, batch, create, fetch, produce
 from tests.real_clients.tools import eventually
+from tests.security.broker import PLAIN_PASSWORD, SecureBroker
 
 STAGES = ("requestQueueTimeMs", "localTimeMs", "remoteTimeMs", "responseQueueTimeMs", "sendTimeMs")
 
@@ -109,3 +111,29 @@ def test_a_line_is_json_and_its_stages_add_up() -> None:
     assert told["request"] == {"a": 1}
     assert (told["totalTimeMs"], told["throttleTimeMs"], told["localTimeMs"]) == (10.0, 7.0, 0.003)
     assert sum(told[stage] for stage in STAGES) == pytest.approx(told["totalTimeMs"], abs=0.01)
+
+
+def test_a_request_over_tls_and_sasl_has_its_line(tmp_path: Path) -> None:
+    broker = SecureBroker(tmp_path)
+    try:
+        broker.start()
+        switch(broker, True)
+        with broker.connect("BOTH") as client:
+            client.plain()
+
+            def found() -> list[dict[str, Any]]:
+                client.ask(ApiKey.METADATA, 9, m.MetadataRequest([]))
+                return lines(broker, "raw")
+
+            eventually(lambda: bool(found()), "the log is on")
+            one = found()[-1]
+        assert (one["securityProtocol"], one["listener"], one["principal"]) == (
+            "SASL_SSL",
+            "BOTH",
+            "User:ann",
+        )
+        assert one["requestHeader"]["requestApiKeyName"] == "METADATA"
+        assert sum(one[stage] for stage in STAGES) == pytest.approx(one["totalTimeMs"], abs=0.01)
+        assert PLAIN_PASSWORD not in broker.output()
+    finally:
+        broker.kill()

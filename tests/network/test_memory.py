@@ -256,7 +256,7 @@ def test_an_outage_is_counted_while_it_lasts() -> None:
     rig.turn.turn(50)
     rig.turn.turn(0)
     counted = rig.counter(Counter.COUNT_MEMORY_DEPLETED_NS) - before
-    assert 40_000_000 < counted <= time.monotonic_ns() - begun + 5_000_000
+    assert 40_000_000 < counted <= time.monotonic_ns() - begun + 1_000_000_000
     rig.answer(held, answer_frame(1))
     rig.step()
     assert [request.correlation for request in rig.requests_taken()] == [2]

@@ -26,6 +26,7 @@ from mpbroker.network.secure import (
     TALKS_PER_TURN_MAX,
     SecureChannels,
 )
+from mpbroker.network.tls_pipe import FILLS_MAX
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.api_versions import Served
 from mpbroker.protocol.codec import encode_bytes
@@ -37,6 +38,7 @@ from mpbroker.protocol.messages import (
     SaslHandshakeRequest,
 )
 from mpbroker.security.listener import secure_listeners
+from mpbroker.security.principals import Principal
 from tests.network.rig import PROCESSOR, Rig, answer_frame, frame
 from tests.security.certificates import Authority
 
@@ -511,3 +513,60 @@ def test_who_cannot_renew_and_comes_too_late_is_counted(short: SecureRig) -> Non
     short.step()
     assert short.counter(Counter.COUNT_EXPIRED_KILLED) == 1
     assert [reason for _, reason in short.ends] == [CloseReason.CLOSED_SESSION_EXPIRED]
+
+
+class WithoutData:
+    """OpenSSL with records that are its own business: it takes them, and there is nothing to read."""
+
+    def __init__(self, incoming: ssl.MemoryBIO) -> None:
+        self.incoming = incoming
+
+    def read(self, *_: object) -> int:
+        self.incoming.read()
+        raise ssl.SSLWantReadError
+
+    do_handshake = read
+
+
+@pytest.mark.parametrize("listener", [TLS, SASL])
+def test_records_without_data_have_a_bounded_share(rig: SecureRig, listener: int) -> None:
+    """A client that changes its keys without end costs a few reads a turn, and is still read later."""
+    if listener == TLS:
+        client: socket.socket = rig.handshake()
+        plain = socket.socket(fileno=os.dup(client.fileno()))
+    else:
+        client = plain = rig.meet(TLS)
+    (peer,) = rig.secure._peers.values()
+    assert peer.pipe is not None
+    real, peer.pipe.tls = peer.pipe.tls, WithoutData(peer.pipe._incoming)  # type: ignore[assignment]
+    fills: list[bool] = []
+    fill = peer.pipe._fill
+    peer.pipe._fill = lambda: fills.append(True) or fill()  # type: ignore[method-assign,func-returns-value]
+    plain.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while plain.send(bytes(1 << 20)):
+            pass
+    rig.turn.turn(0)
+    rig.secure.serve()
+    assert len(fills) == FILLS_MAX
+    rig.turn.turn(0)
+    rig.secure.serve()
+    assert len(fills) == 2 * FILLS_MAX, "no edge tells of what is there already"
+    rig.step(2000)
+    seen = len(fills)
+    rig.step()
+    assert len(fills) == seen, "it ends with what was sent"
+    peer.pipe.tls = real
+    plain.close()
+
+
+def test_a_name_that_no_session_can_keep_fails_the_authentication(
+    rig: SecureRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = rig.meet(SASL)
+    monkeypatch.setattr(Principal, "__str__", lambda _: "User:a\0b")
+    log_in(rig, client)
+    rig.now_ns += 10**10
+    rig.step()
+    assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_AUTHENTICATION]
+    assert rig.counter(Counter.COUNT_AUTHENTICATIONS) == 0

@@ -14,7 +14,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.state import Decider, MetadataState
 from mpbroker.ipc.calls import Account, CreatedTopics, CreateTopic, CreateTopics, DeletedTopics, DeleteTopics
 from mpbroker.protocol.messages import CreateTopicsRequest, DeleteTopicsRequest, MetadataRequest
-from mpbroker.quotas.entities import CONTROLLER_MUTATION_RATE, QuotaTable
+from mpbroker.quotas.entities import CONTROLLER_MUTATION_RATE, Limit, QuotaTable
 from mpbroker.quotas.mutations import BUCKETS_MAX, Mutations, TokenBucket
 from tests.handlers.shared import Rig, request_frame, rig
 
@@ -93,6 +93,26 @@ def test_what_nothing_came_of_is_given_back() -> None:
     again = mutations.begin(table, "alice", "app", strict=False)
     again.allows(12)
     assert again.throttle_ms() == 1000
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+
+    def took(self, limit: Limit, count: float, left: float, burst: float) -> None:
+        self.told.append((limit.user, limit.client_id, count, left, burst))
+
+    def paused(self, limit: Limit, pause_ms: int) -> None:
+        self.told.append((limit.user, limit.client_id, pause_ms))
+
+
+def test_whoever_looks_is_told_what_is_taken_and_who_pauses() -> None:
+    clock, meters = Clock(), Recorder()
+    one = Mutations(BURST_S, clock, meters).begin(quotas(1.0), "alice", "app", strict=False)
+    one.allows(12)
+    assert one.throttle_ms() == 1000
+    one.refund()
+    assert meters.told == [("alice", "", 12, -1, 11), ("alice", "", 1000), ("alice", "", -12, 11, 11)]
 
 
 def test_full_buckets_are_forgotten() -> None:

@@ -14,6 +14,7 @@ import pytest
 from mpbroker.handlers.throttling import Throttling
 from mpbroker.ipc import topology
 from mpbroker.ipc.metadata import QuotaImage
+from mpbroker.ipc.meters import QuotaKind, QuotaWord
 from mpbroker.ipc.slots import SlotKind, ThrottledBy
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import FetchRequest, MetadataRequest, ProduceRequest
@@ -180,17 +181,22 @@ def test_one_budget_for_all_handlers(ready: Rig) -> None:
     """What another handler has recorded counts here, and what is recorded here counts there."""
     frame, bound = produce_frame(), 50.0
     size = len(frame) - 4
-    other = Clients(ready.memory.rates(topology.handler(1)))
+    other_index = topology.handler(1)
+    other = Clients(ready.memory.rates(other_index), ready.memory.meters(other_index))
     limit(ready, [(USER, None)], producer_byte_rate=bound)
     key = ready.handler.broker.throttling._budget("producer_byte_rate", "ANONYMOUS", "app")
     assert key is not None
-    assert is_pause(other.charge(key[0], bound, 700, monotonic_ms()), 700, bound)
+    assert is_pause(other.charge(QuotaKind.QUOTA_PRODUCE, key[0], bound, 700, monotonic_ms()), 700, bound)
     for number in range(1, 4):
         assert is_pause(produce(ready, frame), 700 + number * size, bound)
-    assert is_pause(other.charge(key[0], bound, 1, monotonic_ms()), 701 + 3 * size, bound)
+    assert is_pause(
+        other.charge(QuotaKind.QUOTA_PRODUCE, key[0], bound, 1, monotonic_ms()), 701 + 3 * size, bound
+    )
     # A handler that takes the place of this one goes on with what it has recorded.
-    heir = Clients(ready.memory.rates(ready.context.index))
-    assert is_pause(heir.charge(key[0], bound, 1, monotonic_ms()), 702 + 3 * size, bound)
+    heir = Clients(ready.memory.rates(ready.context.index), ready.memory.meters(ready.context.index))
+    assert is_pause(
+        heir.charge(QuotaKind.QUOTA_PRODUCE, key[0], bound, 1, monotonic_ms()), 702 + 3 * size, bound
+    )
 
 
 def test_who_shares_a_budget(ready: Rig) -> None:
@@ -300,10 +306,66 @@ def test_keys_are_secret_and_per_kind(ready: Rig) -> None:
     one = quotas._budget("producer_byte_rate", "alice", "app")
     two = quotas._budget("consumer_byte_rate", "alice", "app")
     other = Throttling(
-        ready.context.config, ready.metadata, ready.handler.turn.clients, bytes(16), ready.context.session
+        ready.context.config,
+        ready.metadata,
+        ready.handler.turn.clients,
+        ready.handler.turn.meters,
+        bytes(16),
+        ready.context.session,
     )
     elsewhere = other._budget("producer_byte_rate", "alice", "app")
     assert one is not None
     assert two is not None
     assert elsewhere is not None
     assert len({one[0], two[0], elsewhere[0]}) == 3
+
+
+def quotas_of(rig: Rig) -> tuple[list[list[int]], dict[tuple[int, str, str], list[int]]]:
+    """All clients together, and each one, as a reader sees them."""
+    alls, clients = topology.meter_reader(rig.memory.public).quotas(rig.context.index)
+    return alls, {(words[QuotaWord.QUOTA_OF], user, client_id): words for user, client_id, words in clients}
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_what_a_client_used_and_how_it_paused_is_counted(ready: Rig, native: bool) -> None:
+    frame = produce_frame()
+    size = len(frame) - 4
+    limit(ready, [(CLIENT, "app")], producer_byte_rate=50.0, request_percentage=100.0)
+    pauses = [produce(ready, frame, native=native) for _ in range(4)]
+    assert how(ready) == ((3, 1) if native else (0, 4))
+    alls, clients = quotas_of(ready)
+    for row in (alls[QuotaKind.QUOTA_PRODUCE], clients[QuotaKind.QUOTA_PRODUCE, "", "app"]):
+        assert row[QuotaWord.QUOTA_USED] == 4 * size
+        assert row[QuotaWord.QUOTA_PAUSES] == 4
+        assert row[QuotaWord.QUOTA_PAUSES_MS] == sum(pauses)
+    spent = clients[QuotaKind.QUOTA_REQUEST, "", "app"]
+    assert spent[QuotaWord.QUOTA_USED] == alls[QuotaKind.QUOTA_REQUEST][QuotaWord.QUOTA_USED] > 0
+    assert spent[QuotaWord.QUOTA_PAUSES] == 0
+    assert alls[QuotaKind.QUOTA_REQUEST][QuotaWord.QUOTA_EXEMPT] == 0
+    produce(ready, produce_frame(acks=0), native=native)
+    after, clients = quotas_of(ready)
+    assert after[QuotaKind.QUOTA_REQUEST][QuotaWord.QUOTA_EXEMPT] > 0, "time without acks is exempt"
+    assert clients[QuotaKind.QUOTA_REQUEST, "", "app"] == spent
+
+
+def test_a_fetch_that_is_held_back_has_used_nothing(ready: Rig) -> None:
+    limit(ready, [(CLIENT, "client")], consumer_byte_rate=0.001)
+    ready.processor.send(request_frame(FETCH, 12, fetch_request(), client="client"))
+    ready.turn()
+    row = quotas_of(ready)[1][QuotaKind.QUOTA_FETCH, "", "client"]
+    assert row[QuotaWord.QUOTA_USED] == 0
+    assert row[QuotaWord.QUOTA_PAUSES] == 1
+
+
+def test_whom_nobody_can_measure_any_more_is_counted(ready: Rig) -> None:
+    """Sixteen busy clients in a key's two groups: the next one is not limited, and that is told."""
+    clients = ready.handler.turn.clients
+    # Their groups are the first one of the page and the sixth.
+    keys = [number << 16 | 5 << 32 for number in range(17)]
+    kind, now_ms = QuotaKind.QUOTA_PRODUCE, monotonic_ms()
+    for key in keys[:16]:
+        clients.charge(kind, key, 1.0, 100, now_ms)
+    assert quotas_of(ready)[0][kind][QuotaWord.QUOTA_UNMEASURED] == clients.unmeasured == 0
+    assert clients.charge(kind, keys[15], 1.0, 1 << 30, now_ms) > 0
+    assert clients.charge(kind, keys[16], 1.0, 1 << 30, now_ms) == 0, "it is let through"
+    assert quotas_of(ready)[0][kind][QuotaWord.QUOTA_UNMEASURED] == clients.unmeasured == 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
+import re
 import resource
 import struct
 import subprocess
@@ -312,3 +314,12 @@ def test_sparse_memory_costs_what_is_touched(fork: Fork) -> None:
     assert fork(touch).wait() == 0
     assert memory[(64 << 30) - 1] == 7, "shared with a forked child"
     assert isinstance(memory.obj, mmap.mmap)
+
+
+def test_what_clients_sent_is_in_no_core_dump() -> None:
+    memory = sparse(1 << 20)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    maps = re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
+    bounds = [(tuple(int(end, 16) for end in one.split(" ", 1)[0].split("-")), one) for one in maps if one]
+    (found,) = [one for (first, end), one in bounds if first <= start < end]
+    assert "dd" in re.search(r"VmFlags:(.*)", found)[1].split()  # type: ignore[index]

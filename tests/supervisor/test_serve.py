@@ -305,3 +305,32 @@ def test_port_0_is_a_free_port(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         made.kill()
+
+
+def test_titles_say_plane_listeners_and_number(tmp_path: Path) -> None:
+    directory, inside = tmp_path / "planes", free_port()
+    directory.mkdir()
+    made = Mpbroker(directory)
+    made.flags = (
+        *("--processors", "2", "--handlers", "1"),
+        *("--listeners", f"PLAINTEXT://{HOST}:{made.port},CONTROL://{HOST}:{inside}"),
+        *("-o", "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROL:PLAINTEXT"),
+        *("-o", "control.plane.listener.name=CONTROL"),
+    )
+    try:
+        made.start()
+        titles = {" ".join(each.cmdline()).strip().removeprefix("mpbroker: ") for each in processes(made)}
+        assert titles == {
+            "supervisor",
+            "acceptor PLAINTEXT",
+            "control-plane acceptor CONTROL",
+            "processor 0 PLAINTEXT",
+            "processor 1 PLAINTEXT",
+            "control-plane processor CONTROL",
+            "handler 0",
+            "control-plane handler",
+            "log",
+            "coordinator",
+        }
+    finally:
+        made.kill()

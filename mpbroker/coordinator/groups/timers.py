@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import TypeAlias
 
@@ -23,6 +24,7 @@ class Timers:
         self._live: dict[Hashable, tuple[int, int, Action]] = {}
         self._heap: list[tuple[int, int, Hashable]] = []
         self._order = itertools.count()
+        self._kinds: Counter[Hashable] = Counter()
 
     def __len__(self) -> int:
         return len(self._live)
@@ -30,8 +32,14 @@ class Timers:
     def __contains__(self, name: Hashable) -> bool:
         return name in self._live
 
+    def count(self, kind: str) -> int:
+        """Timers whose name is that, or begins with it."""
+        return self._kinds[kind]
+
     def set(self, name: Hashable, deadline_ms: int, action: Action) -> None:
         number = next(self._order)
+        if name not in self._live:
+            self._kinds[_kind_of(name)] += 1
         self._live[name] = deadline_ms, number, action
         heapq.heappush(self._heap, (deadline_ms, number, name))
         if len(self._heap) > MOST_DEAD + 2 * len(self._live):
@@ -39,7 +47,7 @@ class Timers:
             heapq.heapify(self._heap)
 
     def cancel(self, name: Hashable) -> None:
-        self._live.pop(name, None)
+        self._pop(name)
 
     def next_deadline_ms(self) -> int | None:
         while self._heap and self._is_dead(self._heap[0]):
@@ -52,9 +60,18 @@ class Timers:
         while self._heap and self._heap[0][0] <= now_ms:
             entry = heapq.heappop(self._heap)
             if not self._is_dead(entry):
-                actions.append(self._live.pop(entry[2])[2])
+                actions.append(self._live[entry[2]][2])
+                self._pop(entry[2])
         return actions
+
+    def _pop(self, name: Hashable) -> None:
+        if self._live.pop(name, None) is not None:
+            self._kinds[_kind_of(name)] -= 1
 
     def _is_dead(self, entry: tuple[int, int, Hashable]) -> bool:
         found = self._live.get(entry[2])
         return found is None or found[1] != entry[1]
+
+
+def _kind_of(name: Hashable) -> Hashable:
+    return name[0] if isinstance(name, tuple) else name

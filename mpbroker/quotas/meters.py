@@ -1,0 +1,40 @@
+"""What clients have used of their quotas, for whoever looks (Kafka: the sensors of ClientQuotaManager)."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from mpbroker.ipc.meters import QuotaKind
+from mpbroker.quotas.entities import CONTROLLER_MUTATION_RATE, Limit
+from shm.rates import monotonic_ms
+
+if TYPE_CHECKING:
+    from mpbroker.ipc.meters import Meters
+
+KEY_BYTES = 8
+
+
+def key_of(secret: bytes, quota: str, limit: Limit) -> int:
+    """Of those who share a budget; nobody who has not the secret can choose names that meet."""
+    name = "\0".join((quota, limit.user, limit.client_id)).encode()
+    return int.from_bytes(blake2b(name, digest_size=KEY_BYTES, key=secret).digest()) or 1
+
+
+class MutationMeters:
+    """Of controller mutations, in the pages of the coordinator."""
+
+    def __init__(self, meters: Meters, secret: bytes) -> None:
+        self._meters = meters
+        self._secret = secret
+
+    def took(self, limit: Limit, count: float, left: float, burst: float) -> None:
+        """Tokens from the bucket of a budget; negative ones were given back."""
+        key, now_ms = key_of(self._secret, CONTROLLER_MUTATION_RATE, limit), monotonic_ms()
+        self._meters.name_quota(QuotaKind.QUOTA_MUTATION, key, limit.user, limit.client_id, now_ms)
+        self._meters.quota_used(QuotaKind.QUOTA_MUTATION, key, round(count), now_ms)
+        self._meters.quota_tokens(key, left, limit.bound, burst)
+
+    def paused(self, limit: Limit, pause_ms: int) -> None:
+        key = key_of(self._secret, CONTROLLER_MUTATION_RATE, limit)
+        self._meters.quota_pause(QuotaKind.QUOTA_MUTATION, key, pause_ms)

@@ -1,0 +1,41 @@
+"""Timers by name, against the plainest thing that could be right."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpbroker.coordinator.groups.timers import Timers
+
+NAMES = ["cleanup", ("join", "a"), ("join", "b"), ("member", "a", "x"), ("member", "a", "y")]
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["set", "cancel", "due"]), st.sampled_from(NAMES), st.integers(0, 50)),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_timers_end_once_in_order_and_are_counted_by_kind(steps: list[tuple[str, object, int]]) -> None:
+    timers, plain, now_ms = Timers(), dict[object, int](), 0
+    ended: list[object] = []
+    for what, name, number in steps:
+        if what == "set":
+            plain[name] = now_ms + number
+            timers.set(name, now_ms + number, lambda name=name: ended.append(name))  # type: ignore[misc]
+        elif what == "cancel":
+            plain.pop(name, None)
+            timers.cancel(name)
+        else:
+            now_ms += number
+            due = {one for one, at_ms in plain.items() if at_ms <= now_ms}
+            times = {one: plain.pop(one) for one in due}
+            ended.clear()
+            for action in timers.due(now_ms):
+                action()
+            assert set(ended) == due
+            assert [times[one] for one in ended] == sorted(times.values())
+        assert len(timers) == len(plain)
+        assert timers.next_deadline_ms() == min(plain.values(), default=None)
+        for kind in ("cleanup", "join", "member"):
+            count = sum(one == kind or (isinstance(one, tuple) and one[0] == kind) for one in plain)
+            assert timers.count(kind) == count
