@@ -1,4 +1,5 @@
-"""Answers: response frames in blocks of this handler's arena, lent to a processor until it has sent them.
+"""Answers: response frames in blocks of this handler's arena, lent to a processor until it has sent them. One
+for which there is no room waits.
 
 block of a SEND         | frame |
 block of a SEND_PARTS   | bytes of all PART_BYTES | paths | pad to 8 | n times Part |
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mpbroker.handlers.outbox import Outbox
+from mpbroker.handlers.waiting import Waiting
 from mpbroker.ipc.slots import (
     PartKind,
     Produce,
@@ -95,9 +97,10 @@ STAMP_MAX_US = (1 << 32) - 1
 class Answers:
     """`outbox(processor)` is the way to a processor; `index` is this handler's, the owner of the arena."""
 
-    def __init__(self, index: int, arena: Arena, outbox: Callable[[int], Outbox]) -> None:
+    def __init__(self, index: int, arena: Arena, outbox: Callable[[int], Outbox], waiting: Waiting) -> None:
         self._index = index
         self._arena = arena
+        self._waiting = waiting
         self._outbox = outbox
         self._sizes: dict[int, int] = {}
 
@@ -113,7 +116,32 @@ class Answers:
         timing: Timing = UNTIMED,
         told: bytes = b"",
     ) -> None:
-        """`told`: for the request log. Raises shm.arena.ArenaFull, having sent nothing."""
+        """`told`: for the request log. Raises shm.arena.ArenaFull, having sent nothing, if there is no room
+        and too much waits for some.
+        """
+        self._waiting.run(
+            request,
+            sum(len(segment) for segment in segments if not isinstance(segment, RecordsSlice)),
+            lambda: self._send(request, segments, pause, timing, told),
+            lambda: self._give_up(request, timing),
+        )
+
+    def _give_up(self, request: Request, timing: Timing) -> None:
+        log.error(
+            "API key %d: there was no room for its answer for too long, the connection is closed. "
+            "Clients that do not read fill the memory for answers (queued.max.request.bytes)",
+            request.api_key,
+        )
+        self.close(request, timing)
+
+    def _send(
+        self,
+        request: Request,
+        segments: Sequence[Buffer | RecordsSlice],
+        pause: Pause,
+        timing: Timing,
+        told: bytes,
+    ) -> None:
         if any(isinstance(segment, RecordsSlice) for segment in segments):
             self._send_parts(request, segments, pause, timing, told)
             return

@@ -16,6 +16,7 @@ from mpbroker.handlers.calls import Caller
 from mpbroker.handlers.jobs import Jobs
 from mpbroker.handlers.metadata import Metadata, Topic
 from mpbroker.handlers.throttling import Throttling
+from mpbroker.handlers.waiting import Waiting
 from mpbroker.ipc.listeners import AddedListener
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.meters import Meters
@@ -53,6 +54,7 @@ class Broker:
     answers: Answers
     coordinator: Caller
     log: Jobs
+    waiting: Waiting
     apis: dict[int, Api]
     fetches: Fetches
     groups: Groups

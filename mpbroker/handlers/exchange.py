@@ -44,12 +44,15 @@ class Exchange:
         "body",
         "broker",
         "client_id",
+        "conversion_ns",
         "done",
         "local_ns",
         "on_end",
         "pieces",
         "slot",
         "taken_ns",
+        "takes_long",
+        "temporary_bytes",
     )
 
     def __init__(self, slot: Request, client_id: str, body: Any, api: Api, broker: Broker) -> None:
@@ -63,6 +66,9 @@ class Exchange:
         self.local_ns = 0
         self.on_end: Callable[[], object] | None = None
         self.pieces: Iterator[None] | None = None
+        self.takes_long = bool(slot.flags & SlotFlag.HEAVY)
+        # What it took to unpack its records, and to pack them anew.
+        self.temporary_bytes = self.conversion_ns = 0
         self._session: Session | None = None
         self._at_work_since_ns = self._worked_ns = 0
         self._pause: Pause | None = None
@@ -107,19 +113,21 @@ class Exchange:
             self.reply(response)
 
     def work_off(self, pieces: Iterator[None]) -> None:
-        """Does work that may be long: at once if the request is light, else one piece between two looks at
-        everything else that the handler has to do.
+        """Does work that may be long: at once for as long as the request is light, and from when it
+        `takes_long`, which the pieces themselves may find out, one piece between two looks at everything
+        else that the handler has to do.
         """
-        if self.slot.flags & SlotFlag.HEAVY:
-            self.pieces = pieces
-            return
-        for _ in pieces:
-            if self.done:
+        while not self.takes_long:
+            if next(pieces, self) is self or self.done:
                 return
+        self.pieces = pieces
 
     def work(self) -> bool:
-        """The next piece of a heavy request; False when there is none left."""
-        if self.pieces is not None:
+        """The next piece of a heavy request; False when there is none left.
+
+        None of one that has ended meanwhile: its request may lie in memory that has another owner by now.
+        """
+        if self.pieces is not None and not self.done:
             self.guard(self._work)
             self.local_ns = time.monotonic_ns()
         if self.done:
@@ -215,8 +223,12 @@ class Exchange:
 
     def reply_nothing(self) -> None:
         """For acks=0: the client expects no bytes."""
-        if self._end():
-            self.broker.answers.nothing(self.slot, self.charge(), self.timing, self.told(None))
+        if self.done:
+            return
+        # Not ended before it is charged: what that raises still becomes a closed connection.
+        pause = self.charge()
+        self._end()
+        self.broker.answers.nothing(self.slot, pause, self.timing, self.told(None))
 
     def close(self) -> None:
         if self._end():
@@ -225,7 +237,7 @@ class Exchange:
     def cancel(self) -> None:
         """The connection is closed: nothing is sent, but the processor gets its request's block back."""
         if self._end():
-            self.broker.answers.nothing(self.slot, timing=self.timing)
+            self.broker.answers.nothing(self.slot, timing=self.timing, told=self.told(None))
 
     def drop(self) -> None:
         """The connection or its processor is gone: there is nobody to answer."""

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
+from mpbroker.handlers.waiting import Waiting
 from mpbroker.ipc.slots import (
     Batch,
     Produce,
@@ -44,10 +45,13 @@ Then: TypeAlias = Callable[[list[Batch] | None], None]
 class Jobs:
     """`push` sends a slot to the log process, in order with all that this handler sent before."""
 
-    def __init__(self, index: int, arena: Arena, push: Callable[[bytes], None]) -> None:
+    def __init__(self, index: int, arena: Arena, push: Callable[[bytes], None], waiting: Waiting) -> None:
         self._index = index
         self._arena = arena
         self._push = push
+        self._waiting = waiting
+        # Grows with each death of the log process: whoever waits is for one that lives.
+        self._deaths = 0
         self._numbers = itertools.count(1)
         self._pending: dict[int, tuple[int, int, int, int, Then]] = {}
         self.log_is_up = True
@@ -58,7 +62,23 @@ class Jobs:
     def append(
         self, request: Request, acks: int, timeout_ms: int, appends: Sequence[Append], then: Then
     ) -> None:
-        """Raises shm.arena.ArenaFull, having sent nothing."""
+        """Raises shm.arena.ArenaFull, having sent nothing, if there is no room and too much waits for some.
+        There is nobody to send to while the log process is dead: its ring is reset before there is a
+        successor.
+        """
+        deaths, held = self._deaths, sum(len(a.batch.data) for a in appends if a.batch.rebuilt)
+
+        def attempt() -> None:
+            if self.log_is_up and deaths == self._deaths:
+                self._append(request, acks, timeout_ms, appends, then)
+            else:
+                then(None)
+
+        self._waiting.run(request, held, attempt, lambda: then(None))
+
+    def _append(
+        self, request: Request, acks: int, timeout_ms: int, appends: Sequence[Append], then: Then
+    ) -> None:
         head = job_bytes(len(appends))
         size = (head + 7) // 8 * 8 + sum((len(a.batch.data) + 7) // 8 * 8 for a in appends)
         block = self._arena.allocate(size)
@@ -119,6 +139,7 @@ class Jobs:
     def fenced(self) -> None:
         """The log process is dead: what it had may be appended or not."""
         self.log_is_up = False
+        self._deaths += 1
         pending, self._pending = self._pending, {}
         for block, size, _, _, then in pending.values():
             self._end_lease(block, size)

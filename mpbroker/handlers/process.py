@@ -29,6 +29,7 @@ from mpbroker.handlers.readers import Readers
 from mpbroker.handlers.throttling import Throttling
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.handlers.turn import Turn
+from mpbroker.handlers.waiting import Waiting
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import (
@@ -69,9 +70,13 @@ log = logging.getLogger("mpbroker")
 # A ring that was full is looked at again after this time at the latest: its consumer rings, but maybe just
 # before we sleep.
 RETRY_FULL_RING_MS = 2
+# A processor that gives blocks back does not ring for that.
+RETRY_FULL_ARENA_MS = 5
 # How long a stopping handler waits for log process and coordinator to answer what it took.
 STOP_PATIENCE_MS = 5_000
 LEAVING_ROUND_MS = 5
+# How often some of the open files are looked at, and all of those that the turn reads.
+FILES_LOOK_MS = 100
 
 _CLIENT_ID_AT = 12
 _LENGTH = struct.Struct(">h")
@@ -93,9 +98,12 @@ class Handler:
         self.turn = Turn(context.index, memory, context.counters, TopicTable(), rings)
         self.turn.fetch_bytes_max = context.config.fetch_max_bytes
         self.open: dict[Exchange, None] = {}
-        # Heavy requests that wait, oldest first, and the one that is worked on.
+        # Heavy requests that wait, oldest first; those that came as light and turned out not to be; and the
+        # one that is worked on.
         self.heavy: deque[Request] = deque()
+        self.long: deque[Exchange] = deque()
         self.working: Exchange | None = None
+        self.next_files_look_ms = 0
         self.is_ready = False
         self.log_was_fenced = self.coordinator_was_fenced = False
         self._watch_words()
@@ -128,13 +136,15 @@ class Handler:
         # What a predecessor marked is nobody's wait any more.
         marks.clear_waiter(self.number)
         metadata = Metadata(context.config, self.turn.topics)
+        waiting = self._make_waiting()
         self.broker = Broker(
             config=context.config,
             metadata=metadata,
             table=table,
-            answers=Answers(context.index, self.arena, lambda p: self.outboxes[p]),
+            answers=Answers(context.index, self.arena, lambda p: self.outboxes[p], waiting),
             coordinator=coordinator,
-            log=Jobs(context.index, self.arena, self.turn.push_job),
+            log=Jobs(context.index, self.arena, self.turn.push_job, waiting),
+            waiting=waiting,
             apis=all_apis(),
             fetches=Fetches(
                 table,
@@ -162,6 +172,11 @@ class Handler:
             ),
         )
         self.set_log_up(context.is_alive(LOG))
+
+    def _make_waiting(self) -> Waiting:
+        word = self.context.memory.words("replies_out")
+        word.store(self.number, 0)
+        return Waiting(lambda waits: word.store(self.number, waits), monotonic_ms)
 
     def set_log_up(self, up: bool) -> None:
         self.turn.log_is_up = self.broker.log.log_is_up = up
@@ -200,19 +215,30 @@ class Handler:
         if self.turn.changed(self.dirty_word) or not slots:
             self.broker.fetches.look()
         now_ms = monotonic_ms()
+        if self.broker.waiting:
+            self.broker.waiting.retry(now_ms)
         self.broker.fetches.expire(now_ms)
         self.broker.coordinator.expire(now_ms)
+        if now_ms >= self.next_files_look_ms:
+            self.forget_deleted_files(now_ms)
         self.flush()
 
+    def forget_deleted_files(self, now_ms: int) -> None:
+        self.next_files_look_ms = now_ms + FILES_LOOK_MS
+        if not self.broker.readers.forget_deleted():
+            self.broker.places.forget_deleted()
+
     def has_heavy(self) -> bool:
-        return self.working is not None or bool(self.heavy)
+        return self.working is not None or bool(self.heavy or self.long)
 
     def work(self) -> None:
-        """One piece of the oldest heavy request. Everything else has been looked after, and is published."""
+        """One piece of a heavy request. Everything else has been looked after, and is published."""
+        if self.working is None and self.long:
+            self.working = self.long.popleft()
         if self.working is None:
             self.working = self.request(self.heavy.popleft())
-        elif not self.working.work():
-            self.working = None
+        else:
+            self.working.work()
         if self.working is not None and self.working.pieces is None:
             self.working = None
         self.turn.works(self.has_heavy())
@@ -223,6 +249,8 @@ class Handler:
             return 0
         if self.unsent:
             return RETRY_FULL_RING_MS
+        if self.broker.waiting:
+            return RETRY_FULL_ARENA_MS
         deadlines = (self.broker.fetches.next_deadline_ms(), self.broker.coordinator.next_deadline_ms())
         known = [deadline_ms for deadline_ms in deadlines if deadline_ms is not None]
         if not known:
@@ -264,7 +292,7 @@ class Handler:
                 if request.flags & SlotFlag.HEAVY:
                     self.heavy.append(request)
                 else:
-                    self.request(request)
+                    self.serve_light(request)
             elif kind == SlotKind.RETURN:
                 returned = unpack_return(slot)
                 self.broker.answers.returned(returned.block, returned.generation)
@@ -283,6 +311,11 @@ class Handler:
                 self.context.counters.add(Counter.COUNT_ERRORS)
         self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.arena.in_use_bytes)
 
+    def serve_light(self, slot: Request) -> None:
+        exchange = self.request(slot)
+        if exchange is not None and exchange.pieces is not None:
+            self.long.append(exchange)
+
     def request(self, slot: Request) -> Exchange | None:
         """Serves a request; what it raises, here or in the API, ends that request and nobody else's."""
         try:
@@ -299,8 +332,10 @@ class Handler:
     def serve_request(self, slot: Request) -> Exchange | None:
         arena = self.request_arenas[slot.processor]
         if not arena.check(slot.block, slot.generation):
-            log.error("request %d of %s names a stale block; dropped", slot.request, name_of(slot.processor))
+            whose = name_of(slot.processor)
+            log.error("request %d of %s names a stale block; its connection is closed", slot.request, whose)
             self.context.counters.add(Counter.COUNT_ERRORS)
+            self.broker.answers.close(slot)
             return None
         api = self.broker.apis.get(slot.api_key)
         if api is None or not api.serves(slot.api_version):
@@ -371,14 +406,23 @@ class Handler:
         self.heavy = deque(slot for slot in self.heavy if slot.processor != fence.role)
         for exchange in [e for e in self.open if e.slot.processor == fence.role]:
             exchange.drop()
+        self.forget_ended_work()
         self.broker.fetches.forget_processor(fence.role)
         self.broker.groups.forget_processor(fence.role)
         self.outboxes[fence.role].clear()
         self.broker.answers.reclaim(fence.role)
+        self.broker.waiting.forget_processor(fence.role)
         for job in self.turn.drop_jobs():
             # Those of the dead processor lie in its arena, which is about to be emptied.
             if unpack_produce(job).owner != fence.role:
                 self.turn.push_job(job)
+
+    def forget_ended_work(self) -> None:
+        """Not a piece more: the request may lie in an arena that is about to be emptied."""
+        self.long = deque(exchange for exchange in self.long if not exchange.done)
+        if self.working is not None and self.working.done:
+            self.working = None
+        self.turn.works(self.has_heavy())
 
     def fence_log(self, fence: Fence) -> None:
         if fence.alive:
@@ -410,8 +454,10 @@ class Handler:
         for slot in [slot for slot in self.heavy if slot.api_key == ApiKey.PRODUCE]:
             self.heavy.remove(slot)
             self.broker.answers.close(slot)
-        if self.working is not None and self.working.slot.api_key == ApiKey.PRODUCE:
-            self.working.close()
+        for exchange in (*self.long, *([self.working] if self.working else ())):
+            if exchange.slot.api_key == ApiKey.PRODUCE:
+                exchange.close()
+        self.forget_ended_work()
 
     def fence_coordinator(self, fence: Fence) -> None:
         if fence.alive:
@@ -435,10 +481,11 @@ class Handler:
             self.round(LEAVING_ROUND_MS)
         for exchange in list(self.open):
             exchange.close()
+        self.broker.waiting.give_up()
         self.flush()
 
     def has_unfinished(self) -> bool:
-        return bool(self.open or self.heavy or self.turn.waiting_jobs or self.unsent)
+        return bool(self.open or self.heavy or self.turn.waiting_jobs or self.unsent or self.broker.waiting)
 
     def await_returns(self) -> None:
         """The answers that processors still send lie in this handler's arena, which goes with it.

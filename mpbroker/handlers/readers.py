@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from mpbroker.ipc.table import Partition
 from mpbroker.log.names import partition_name
@@ -12,6 +13,8 @@ from mpbroker.log.reader import Bound, PartitionReader
 
 # Each may hold eight files open.
 OPEN_PARTITIONS = 256
+# So many are asked at a time whether their files were deleted: a fraction of a millisecond.
+LOOKED_AT_ONCE = 32
 
 READ_COMMITTED = 1
 
@@ -27,6 +30,9 @@ def bound_of(partition: Partition, isolation_level: int) -> Bound:
     )
 
 
+Key: TypeAlias = tuple[bytes, int, int]
+
+
 class Readers:
     """`log_dirs` in the order of the configuration, which is how the partition table counts them."""
 
@@ -35,7 +41,8 @@ class Readers:
     ) -> None:
         self._log_dirs = [Path(directory) for directory in log_dirs]
         self._make = make
-        self._open: OrderedDict[tuple[bytes, int, int], PartitionReader] = OrderedDict()
+        self._open: OrderedDict[Key, PartitionReader] = OrderedDict()
+        self._to_look_at: list[Key] = []
 
     def get(self, name: str, partition: Partition) -> PartitionReader:
         """The reader of a partition of the topic with this name."""
@@ -54,6 +61,21 @@ class Readers:
         reader = self._open.pop((partition.topic_id, partition.partition, partition.generation), None)
         if reader is not None:
             reader.close()
+
+    def forget_deleted(self) -> bool:
+        """Some more of the readers are looked at: files that were deleted would keep their space for as long
+        as they are open. False once all have been.
+        """
+        if not self._to_look_at:
+            self._to_look_at = list(self._open)
+        for key in self._to_look_at[-LOOKED_AT_ONCE:]:
+            reader = self._open.get(key)
+            if reader is not None and reader.has_deleted():
+                # With the positions it knows: another file may have the name by now.
+                del self._open[key]
+                reader.close()
+        del self._to_look_at[-LOOKED_AT_ONCE:]
+        return bool(self._to_look_at)
 
     def forget_all(self) -> None:
         """The log process has a successor, which may have cut or replaced files."""

@@ -27,9 +27,12 @@ ALTERS_CONFIGS = {ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS}
 
 
 def describe(exchange: Exchange, response: Message | None) -> bytes:
-    """A JSON object without its closing brace: times are to follow."""
+    """A JSON object without its closing brace: times are to follow.
+
+    Kafka's `requestApiVersionDeprecated` is there only where it is true; no version that is served is.
+    """
     slot, session = exchange.slot, exchange.session
-    known = {
+    known: dict[str, Any] = {
         "isForwarded": False,
         "requestHeader": {
             "requestApiKey": slot.api_key,
@@ -51,6 +54,10 @@ def describe(exchange: Exchange, response: Message | None) -> bytes:
             "softwareVersion": session.client_software_version,
         },
     }
+    if exchange.temporary_bytes:
+        known["temporaryMemoryBytes"] = exchange.temporary_bytes
+    if exchange.conversion_ns:
+        known["messageConversionsTime"] = round(exchange.conversion_ns / 1e6, 3)
     return msgspec.json.encode(known)[:-1]
 
 

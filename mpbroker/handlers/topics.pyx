@@ -130,18 +130,6 @@ cdef class TopicTable:
             insert(&self.ref.ids, hash_id(topic.id), topic)
         return 0
 
-    def find_name(self, bytes name) -> bytes | None:
-        """The id of the topic with that name."""
-        cdef Topic *topic = topic_by_name(&self.ref, <const uint8_t *><const char *>name, len(name))
-        return None if topic == NULL else (<char *>topic.id)[:16]
-
-    def find_id(self, bytes topic_id) -> bytes | None:
-        """The name of the topic with that id."""
-        if len(topic_id) != 16:
-            raise ValueError("a topic id has 16 bytes")
-        cdef Topic *topic = topic_by_id(&self.ref, <const uint8_t *><const char *>topic_id)
-        return None if topic == NULL else (<char *>topic.name)[:topic.name_length]
-
     def place(self, bytes topic_id, int32_t partition) -> tuple[int, int] | None:
         """(slot, generation) of a partition."""
         cdef Topic *topic = topic_by_id(&self.ref, <const uint8_t *><const char *>topic_id)

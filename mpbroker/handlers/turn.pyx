@@ -220,6 +220,8 @@ cdef class Turn:
         """Behind the log process's fence: forgets and returns the jobs that it never saw."""
         jobs = [(<char *>&self.to_log.slots[i])[:sizeof(Slot)] for i in range(self.to_log.count)]
         self.to_log.count = 0
+        if self.asked_for_space:
+            ring_want_space(self.log, False)
         self.asked_for_space = self.staged = False
         return jobs
 

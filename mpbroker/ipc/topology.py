@@ -168,12 +168,13 @@ class SharedMemory:
     private region: `rings`, `doorbells`, `marks` (a row per partition slot, the waiter is handler number h),
     `dirty` (a word per handler number; non-zero: a slot that the handler marked has moved; written by the log
     process), `heavy` (a word per handler number: since when, in ns, it runs a heavy request, 0 if none;
-    written by the handler), `queued` (a word per process: requests that wait in a processor or in its rings;
-    written by it), `request_limits` (a word per process: the bytes of requests that a processor may hold;
-    written by the supervisor), `fence_orders` (a word per process, written by it), `fence_acks` (a
-    word per process, written by it), `roles` (a word per process: its incarnation, 0 while there is none;
-    written by the supervisor), `orders` (run or stop; written by the supervisor), `request_log` (a
-    word: whether requests are logged; written by the supervisor), `states` (written by the
+    written by the handler), `replies_out` (a word per handler number: whether something waits for room in
+    its reply arena; written by the handler), `queued` (a word per process: requests that wait in a
+    processor or in its rings; written by it), `request_limits` (a word per process: the bytes of requests
+    that a processor may hold; written by the supervisor), `fence_orders` (a word per process, written by the
+    supervisor), `fence_acks` (a word per process, written by it), `roles` (a word per process: its
+    incarnation, 0 while there is none; written by the supervisor), `orders` (run or stop; written by it),
+    `request_log` (a word: whether requests are logged; written by the supervisor), `states` (written by the
     process), `fatal` (the broker's exit status, written by the process that cannot go on), `bulletin`
     (metadata), `bulletin_acks` (a word per reader), `credentials` and `credential_acks` (the same for
     SCRAM credentials, which processors read), `limits` and `limit_acks` (the same for rates of addresses,
@@ -206,6 +207,7 @@ class SharedMemory:
                 Block("marks", sizes.partition_slots * marks.ROW_BYTES),
                 Block("dirty", words),
                 Block("heavy", words),
+                Block("replies_out", words),
                 Block("fence_orders", words),
                 Block("fence_acks", words),
                 Block("roles", words),

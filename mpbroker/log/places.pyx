@@ -29,6 +29,16 @@ cdef int64_t file_bytes(int fd) noexcept nogil:
     return status.st_size if fstat(fd, &status) == 0 else -1
 
 
+cdef bint is_deleted(const Segment *segment) noexcept nogil:
+    """Whether one of its files has no name any more."""
+    cdef struct_stat status
+    if segment.base < 0:
+        return False
+    if fstat(segment.fd, &status) == 0 and status.st_nlink == 0:
+        return True
+    return segment.index_fd >= 0 and fstat(segment.index_fd, &status) == 0 and status.st_nlink == 0
+
+
 cdef int64_t limit_of(const Segment *segment, const Bound *bound) noexcept nogil:
     """A segment below the bound's is whole."""
     if segment.base == bound.segment_base:
@@ -191,6 +201,14 @@ cdef class SegmentPlaces:
         """A slice of this partition turned out to be of another file."""
         if self.ref.readers[slot % READERS].slot == slot:
             forget_reader(&self.ref.readers[slot % READERS])
+
+    def forget_deleted(self) -> None:
+        """Files that were deleted would keep their space for as long as they are open."""
+        cdef int i, k
+        for i in range(READERS):
+            for k in range(SEGMENTS):
+                if self.ref.readers[i].generation and is_deleted(&self.ref.readers[i].segments[k]):
+                    forget_reader(&self.ref.readers[i])
 
     def forget_all(self) -> None:
         """The log process has a successor, which may have cut or replaced files."""

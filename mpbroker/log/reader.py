@@ -90,6 +90,10 @@ class _OpenSegment:
             base, fd, index_fd, os.fstat(fd).st_ino, os.fsencode((directory / segment_name(base)).absolute())
         )
 
+    def is_deleted(self) -> bool:
+        fds = (self.fd, self.index_fd) if self.index_fd >= 0 else (self.fd,)
+        return any(os.fstat(fd).st_nlink == 0 for fd in fds)
+
     def close(self) -> None:
         os.close(self.fd)
         if self.index_fd >= 0:
@@ -109,6 +113,10 @@ class PartitionReader:
         for segment in self._open.values():
             segment.close()
         self._open.clear()
+
+    def has_deleted(self) -> bool:
+        """Whether a file that it holds open has no name any more, so that only this keeps its space."""
+        return any(segment.is_deleted() for segment in self._open.values())
 
     def segments(self) -> list[int]:
         """Base offsets of all segments, read anew. Raises OSError."""

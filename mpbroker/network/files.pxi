@@ -1,4 +1,5 @@
-# Open segment files: what goes in, and what is closed when there are too many. Part of turn.pyx; files.pxd has the table.
+# Open segment files: what goes in, and what is closed when there are too many or when nobody can ask for it any more: a
+# deleted file costs its space on the disk for as long as it is open. Part of turn.pyx; files.pxd has the table.
 
 cdef void place_file(FileTable *files, const OpenFile *file) noexcept nogil:
     cdef uint32_t place = file_hash(file.slot, file.slot_generation, file.segment_base, file.inode)
@@ -9,14 +10,19 @@ cdef void place_file(FileTable *files, const OpenFile *file) noexcept nogil:
 
 cdef forget_files(FileTable *files):
     """Closes the older half of the files that nobody is sending from."""
-    cdef OpenFile kept[FILE_PLACES]
-    cdef uint32_t count = 0, i
+    cdef uint32_t i
     idle = sorted(
         (files.places[i].used, i) for i in range(FILE_PLACES) if files.places[i].fd >= 0 and not files.places[i].users
     )
     for _, i in idle[: len(idle) // 2]:
         close(files.places[i].fd)
         files.places[i].fd = -1
+    place_anew(files)
+
+cdef void place_anew(FileTable *files) noexcept nogil:
+    """Behind closings: an empty place ends a search."""
+    cdef OpenFile kept[FILE_PLACES]
+    cdef uint32_t count = 0, i
     for i in range(<uint32_t>FILE_PLACES):
         if files.places[i].fd >= 0:
             kept[count] = files.places[i]
@@ -25,6 +31,20 @@ cdef forget_files(FileTable *files):
     files.count = 0
     for i in range(count):
         place_file(files, &kept[i])
+
+cdef void close_deleted_files(FileTable *files) noexcept nogil:
+    """Those whose files have no name any more, unless somebody is sending from them."""
+    cdef struct_stat status
+    cdef uint32_t i, closed = 0
+    for i in range(<uint32_t>FILE_PLACES):
+        if files.places[i].fd < 0 or files.places[i].users:
+            continue
+        if fstat(files.places[i].fd, &status) == 0 and status.st_nlink == 0:
+            close(files.places[i].fd)
+            files.places[i].fd = -1
+            closed += 1
+    if closed:
+        place_anew(files)
 
 cdef take_file(
     FileTable *files, uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode, int fd

@@ -115,6 +115,14 @@ cdef bint is_stalled(Turn *t, Channel *c) noexcept nogil:
     c.marked_ns, c.marked_bytes = t.now_ns, c.moved_bytes
     return False
 
+cdef bint replies_are_out(Turn *t) noexcept nogil:
+    """Whether a handler has no room for an answer: others have answers of it that they do not read."""
+    cdef uint32_t h
+    for h in range(t.handler_count):
+        if load_relaxed(&t.replies_out[h]):
+            return True
+    return False
+
 cdef void close_stalled(Turn *t) noexcept nogil:
     """While others starve, whoever holds memory and makes no progress loses it. Looked at ten times a second."""
     cdef uint32_t place = t.links[t.channel_places].after

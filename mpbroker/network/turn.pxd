@@ -104,6 +104,7 @@ cdef struct Turn:
     uint32_t *deferred_now
     uint32_t *starved           # channels that wait for memory, the longest waiting first
     uint32_t starved_count
+    uint64_t *replies_out       # a word per handler: something waits for room among its answers
     uint64_t dry_since_ns       # an allocation failed and no memory has come free since; 0: no
     uint64_t refused_at         # the arena's releases and limit when it refused something
     uint64_t refused_limit
@@ -131,6 +132,7 @@ cdef struct Turn:
     uint64_t answers_waiting    # found in the rings by this turn
     uint64_t clock_ns           # as now_ns, and later: when the last answer was written
     FileTable files
+    uint64_t next_files_look_ns
     Event *late                 # answers that came after their connection was closed
     uint32_t late_count
     Event *closed               # connections closed since Python looked; room for all there can be

@@ -16,6 +16,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 from cpython.buffer cimport PyBUF_WRITE
 from cpython.memoryview cimport PyMemoryView_FromMemory
+from posix.stat cimport fstat, struct_stat
 from posix.unistd cimport close, pread
 
 import os
@@ -85,6 +86,7 @@ cdef enum:
     EXPECTED_MAX = 1 << 15          # what is set aside for the next frame before its size is known
     LOW_MEMORY_SHARE = 10           # memory is low when less than a tenth of it is left
     STALL_CHECK_NS = 100 * 1000 * 1000
+    FILES_LOOK_NS = 1000 * 1000 * 1000
     # Of the time that a channel may make no progress while others starve it has to move so much, and of a large request
     # or answer this share.
     PROGRESS_BYTES = 4096
@@ -228,6 +230,7 @@ cdef class ProcessorTurn:
         self.keep = [arena, counters, bell, log_answers, log_bell, orders, fence_orders]
         t.process = process
         self._bind_ledger(memory.connections(process))
+        self._bind_replies_out(memory.private.block("replies_out"))
         t.arena = &arena.ref
         t.counters = &counters.ref
         t.meters = &self.meters.ref
@@ -281,6 +284,10 @@ cdef class ProcessorTurn:
         self.keep.append(ledger)
         self.t.evictions_asked = ledger._word(EVICTIONS_ASKED_AT)
         self.t.evictions_done = ledger._word(EVICTIONS_DONE_AT)
+
+    def _bind_replies_out(self, unsigned char[::1] words):
+        self.keep.append(words)
+        self.t.replies_out = <uint64_t *>(<size_t>&words[0])
 
     def _watch(self, int fd, uint32_t events, uint64_t tag):
         cdef epoll_event event

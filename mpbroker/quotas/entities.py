@@ -70,7 +70,7 @@ def address_of(name: str | None) -> str | None:
     try:
         return str(ipaddress.ip_address(name))
     except ValueError:
-        raise InvalidQuota(f"{name} is not a valid IP or resolvable host.") from None
+        raise InvalidQuota(f"{name} is not an IP address; a quota cannot be for a host name.") from None
 
 
 def check_quota(entity: Entity, key: str, value: float) -> None:

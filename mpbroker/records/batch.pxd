@@ -8,7 +8,6 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 cdef extern from "mpbroker/records/crc32c.h" nogil:
     uint32_t crc32c(uint32_t seed, const uint8_t *p, size_t n) noexcept
     uint32_t crc32c_software(uint32_t crc, const uint8_t *p, size_t n) noexcept
-    int crc32c_has_hardware() noexcept
 
 
 cdef extern from "mpbroker/records/batch.h" nogil:

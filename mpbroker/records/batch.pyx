@@ -219,8 +219,3 @@ def checksum_in_software(const uint8_t[::1] data, uint32_t seed=0) -> int:
     if data.shape[0] == 0:
         return seed
     return ~crc32c_software(~seed, &data[0], data.shape[0]) & 0xffffffff
-
-
-def has_hardware_checksum() -> bool:
-    """Whether this processor has the instructions that checksum is fast with."""
-    return bool(crc32c_has_hardware())

@@ -286,7 +286,8 @@ class Tree:
         self.memory.reset_rings_of(role)
         self.memory.arena(role).reset()
         if topology.is_handler(role):
-            self.memory.words("heavy").store(role - topology.FIRST_HANDLER, 0)
+            for name in ("heavy", "replies_out"):
+                self.memory.words(name).store(role - topology.FIRST_HANDLER, 0)
         self.memory.words("queued").store(role, 0)
 
     def _mend(self, child: Child) -> None:

@@ -15,16 +15,15 @@ import pytest
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.pointer import PUBLIC_NAME
 from ops.bench import frames, scenarios
 from ops.bench.brokers import HOST, Mpbroker
-from shm.region import Region
 from tests.acceptor.tools import (
     METADATA,
     TIMEOUT_S,
     Start,
     connect,
     control,
+    counted,
     hears,
     is_answered,
     options,
@@ -50,11 +49,6 @@ def with_control_plane(**settings: str | int) -> tuple[str, ...]:
         *options(control_plane_listener_name="CONTROL", **settings),
         *ALONE,
     )
-
-
-def counted(broker: Mpbroker, counter: Counter, role: int = topology.FIRST_PROCESSOR) -> int:
-    public = Region.attach(broker.runtime_dir / PUBLIC_NAME, topology.PUBLIC_MAGIC, topology.LAYOUT_VERSION)
-    return topology.counter_page(public, role).get(counter)
 
 
 def fastest_s(ask: Callable[[], object]) -> float:
@@ -119,6 +113,20 @@ def test_the_control_plane_answers_when_all_rings_are_full(start: Start, stack: 
         operator.gets_through()
         assert not hears(clients[0], within_s=0.1)
     assert all(hears(client, TIMEOUT_S) for client in clients)
+
+
+@pytest.mark.parametrize(
+    "name", ["control-plane acceptor", "control-plane processor", "control-plane handler"]
+)
+def test_a_control_plane_that_hangs_is_replaced(start: Start, stack: contextlib.ExitStack, name: str) -> None:
+    broker = start(*with_control_plane(handler_hang_timeout_ms=2000))
+    (hung,) = processes(broker, name)
+    hung.suspend()
+    eventually(lambda: not hung.is_running() and len(processes(broker, name)) == 1, f"{name} is replaced")
+    eventually(
+        lambda: is_answered(stack.enter_context(connect(broker, port_of(broker, "CONTROL")))), "it serves"
+    )
+    assert broker.output().count("is killed") == 1, broker.output()
 
 
 def test_the_control_plane_answers_when_memory_for_requests_is_used_up(

@@ -130,7 +130,9 @@ def test_what_comes_too_fast_waits(start: Start) -> None:
 
 
 def test_counts_are_reality_after_kills_under_churn(start: Start) -> None:
-    """Processors and the acceptor are killed while clients come and go; what is open then is counted."""
+    """Processors and the acceptor die, a processor leaves and another comes, while clients come and go;
+    what is open then is counted.
+    """
     broker = start("--processors", "2", *options(max_connections_per_ip=400))
     kept: list[socket.socket] = []
     for victim in ("processor 0", "acceptor", "processor 1", "acceptor", "processor 0"):
@@ -139,6 +141,9 @@ def test_counts_are_reality_after_kills_under_churn(start: Start) -> None:
             if len(kept) % 3 == 0:
                 kept.pop(0).close()
         kill_and_await(broker, victim, lambda: kept.extend(connect(broker) for _ in range(20)))
+    for processors in (1, 2):
+        kept.extend(connect(broker) for _ in range(20))
+        control(broker).call("resize", processors=processors)
     alive = []
     for client in kept:
         with contextlib.suppress(OSError):

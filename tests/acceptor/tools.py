@@ -10,8 +10,12 @@ from typing import Any
 import psutil
 
 from mpbroker.cli.control import ControlClient
+from mpbroker.ipc import topology
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.pointer import PUBLIC_NAME
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
+from shm.region import Region
 from tests.real_clients.tools import eventually
 
 TIMEOUT_S = 20.0
@@ -90,3 +94,8 @@ def kill_and_await(broker: Mpbroker, victim: str, meanwhile: Callable[[], None])
     meanwhile()
     eventually(lambda: process.pid not in [p.pid for p in processes(broker, victim)], f"{victim} has gone")
     eventually(lambda: processes(broker, victim) != [], f"{victim} is back")
+
+
+def counted(broker: Mpbroker, counter: Counter, role: int = topology.FIRST_PROCESSOR) -> int:
+    public = Region.attach(broker.runtime_dir / PUBLIC_NAME, topology.PUBLIC_MAGIC, topology.LAYOUT_VERSION)
+    return topology.counter_page(public, role).get(counter)

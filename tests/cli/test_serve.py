@@ -10,6 +10,7 @@ from mpbroker.cli import serve
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.main import app, main
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.supervisor.reload import ReadAgain
 
 
 @pytest.fixture
@@ -91,17 +92,26 @@ def test_other_platforms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_supervisor_gets_the_settings_and_gives_the_exit_code(
-    typed: Typed, monkeypatch: pytest.MonkeyPatch
+    typed: Typed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    seen: list[BrokerConfig] = []
+    seen: list[tuple[BrokerConfig, ReadAgain | None]] = []
 
-    def run(config: BrokerConfig) -> int:
-        seen.append(config)
+    def run(config: BrokerConfig, read_again: ReadAgain | None) -> int:
+        seen.append((config, read_again))
         return 3
 
     monkeypatch.setitem(sys.modules, "mpbroker.supervisor.main", SimpleNamespace(run=run))
     code, _out, _err = typed("serve", "--handlers", "4")
-    assert (code, seen[0].num_io_threads) == (3, 4)
+    config, read_again = seen[0]
+    assert (code, config.num_io_threads, read_again) == (3, 4, None)
+    file = tmp_path / "server.properties"
+    file.write_text("num.io.threads=2\nmax.connections=5\n")
+    typed("serve", "--handlers", "4", "--config", str(file))
+    file.write_text("num.io.threads=2\nmax.connections=6\n")
+    config, read_again = seen[1]
+    assert read_again is not None
+    again = read_again().config
+    assert (config.max_connections, again.max_connections, again.num_io_threads) == (5, 6, 4)
 
 
 def test_every_command_explains_itself(typed: Typed) -> None:

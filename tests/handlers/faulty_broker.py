@@ -1,16 +1,19 @@
 """The broker with APIs that fail for clients which ask for it by their client id. Run with `-m`, as mpbroker.
 
-The faults are put around the registered functions before the supervisor forks, so the product has no seam for
-them and nothing to pay for it.
+The faults are put around the registered functions, and around what goes on with a request when others have
+answered, before the supervisor forks, so the product has no seam for them and nothing to pay for it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 from mpbroker.cli.main import main
-from mpbroker.handlers import apis
-from mpbroker.handlers.apis import Api
+from mpbroker.handlers import apis, process
+from mpbroker.handlers.apis import Api, k00_produce
+from mpbroker.handlers.apis.k01_fetch import Fetch
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc.process import FatalError
 from mpbroker.protocol.errors import ErrorCode
@@ -19,6 +22,11 @@ from mpbroker.protocol.messages import Message
 RAISES = "raises"
 RAISES_TWICE = "raises, and its error response does too"
 ANSWERS_NONSENSE = "answers with what cannot be encoded"
+RAISES_LATER = "raises when the log process or the coordinator has answered"
+RAISES_AT_A_LOOK = "raises when it looks whether a fetch is complete"
+RAISES_AT_THE_END = "raises when the time of a fetch is over"
+RAISES_IN_DECODING = "raises before there is a request"
+RAISES_IN_A_PIECE = "raises in a piece of a heavy request"
 IS_FATAL = "cannot go on"
 FATAL_STATUS = 5
 
@@ -45,6 +53,41 @@ def faulty(api: Api) -> Api:
     return dataclasses.replace(api, handle=handle, failed=failed)
 
 
+def broken(*_: object) -> Any:
+    raise RuntimeError("it is broken")
+
+
+def put_around(owner: Any, name: str, is_faulty: Callable[..., bool]) -> None:
+    """Calls for which `is_faulty` raise."""
+    real = getattr(owner, name)
+    setattr(
+        owner,
+        name,
+        lambda *args, **options: (broken if is_faulty(*args, **options) else real)(*args, **options),
+    )
+
+
+def put_faults() -> None:
+    later = Exchange.later
+    Exchange.later = lambda exchange, then: later(  # type: ignore[method-assign]
+        exchange, broken if exchange.client_id == RAISES_LATER else then
+    )
+    put_around(
+        Fetch,
+        "_answer",
+        lambda fetch, at_once: (
+            fetch.exchange.client_id == (RAISES_AT_THE_END if at_once else RAISES_AT_A_LOOK)
+        ),
+    )
+    put_around(
+        process,
+        "decode_request",
+        lambda _key, _version, frame, _body: RAISES_IN_DECODING.encode() in bytes(frame),
+    )
+    put_around(k00_produce, "check", lambda exchange, *_: exchange.client_id == RAISES_IN_A_PIECE)
+
+
 if __name__ == "__main__":
+    put_faults()
     apis._registered.update({key: faulty(api) for key, api in apis.all_apis().items()})
     main()

@@ -38,11 +38,11 @@ CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 @contextmanager
-def shared_memory() -> Iterator[SharedMemory]:
+def shared_memory(reply_limit_bytes: int = 64 << 20) -> Iterator[SharedMemory]:
     sizes = Sizes(
         partition_slots=64,
         request_limit_bytes=64 << 20,
-        reply_limit_bytes=64 << 20,
+        reply_limit_bytes=reply_limit_bytes,
         arena_extent_bytes=256 << 20,
     )
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
@@ -368,8 +368,8 @@ class Rig:
 
 
 @contextmanager
-def rig(config: BrokerConfig | None = None) -> Iterator[Rig]:
-    with shared_memory() as memory:
+def rig(config: BrokerConfig | None = None, reply_limit_bytes: int = 64 << 20) -> Iterator[Rig]:
+    with shared_memory(reply_limit_bytes) as memory:
         yield Rig(memory, config)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
-from mpbroker.handlers.apis import all_apis, table
+from mpbroker.handlers.apis import all_apis
 from mpbroker.ipc.calls import (
     AllocateProducerIds,
     CreatedTopic,
@@ -92,7 +92,7 @@ def test_registration_is_what_kafka_advertises() -> None:
     assert {a.key: (a.advertised_from, a.latest) for a in all_apis().values()} == KAFKA_RANGES
     for entry in all_apis().values():
         assert {entry.oldest, entry.latest} <= set(valid_versions(entry.key))
-    assert all(row.summary.endswith(".") for row in table())
+    assert all(api.summary.endswith(".") for api in all_apis().values())
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -246,8 +246,7 @@ def test_a_base_replaces_and_a_delta_changes(ready: Rig) -> None:
     ready.turn()
     assert set(ready.metadata.by_name) == {"orders"}
     assert set(ready.metadata.by_id) == {topic_id(8)}
-    assert ready.handler.turn.topics.find_name(b"orders") == topic_id(8)
-    assert ready.handler.turn.topics.find_id(topic_id(1)) is None
+    assert ready.handler.turn.topics.place(topic_id(1), 0) is None
     assert ready.handler.turn.topics.place(topic_id(8), 0) == (20, 5)
     ready.publish(topic_image("only", 3))
     assert set(ready.metadata.by_name) == {"only"}

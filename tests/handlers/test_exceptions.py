@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import inspect
+import random
 import shlex
 import socket
 import struct
@@ -18,11 +20,14 @@ import msgspec
 import pytest
 
 from mpbroker.handlers.apis import all_apis
-from mpbroker.protocol import messages
+from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import REQUESTS, Message
+from mpbroker.records.builder import build_batch
+from mpbroker.records.compression import Codec
+from mpbroker.records.record import NewRecord
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
 from tests.handlers import faulty_broker as faults
@@ -45,7 +50,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
 def filled(cls: type[Message]) -> Message:
     """A message with one entry in each of its lists, so that its error response has places for the error."""
     made = cls()
-    for name, hint in get_type_hints(cls, vars(messages)).items():
+    for name, hint in get_type_hints(cls, vars(m)).items():
         inner = next((each for each in (hint, *get_args(hint)) if get_origin(each) is list), None)
         if inner is None:
             continue
@@ -57,7 +62,9 @@ def filled(cls: type[Message]) -> Message:
     return made
 
 
-def request_of(key: int, client_id: str) -> bytes:
+def request_of(key: int, client_id: str, body: Any = None) -> bytes:
+    if body is not None:
+        return b"".join(encode_request_frame(RequestHeader(key, APIS[key].latest, 77, client_id), body))
     body = filled(REQUESTS[key])
     if key == ApiKey.PRODUCE:
         body.acks = -1  # type: ignore[attr-defined]
@@ -66,11 +73,11 @@ def request_of(key: int, client_id: str) -> bytes:
     return b"".join(encode_request_frame(RequestHeader(key, APIS[key].latest, 77, client_id), body))
 
 
-def ask(connection: socket.socket, key: int, client_id: str) -> Any:
+def ask(connection: socket.socket, key: int, client_id: str, body: Any = None) -> Any:
     """The response, or None if the connection was closed; both in time."""
     connection.settimeout(WITHIN_S)
     sent = time.monotonic()
-    connection.sendall(request_of(key, client_id))
+    connection.sendall(request_of(key, client_id, body))
     try:
         size = frames.receive(connection, 4)
         frame = frames.receive(connection, *struct.unpack(">i", size))
@@ -124,6 +131,118 @@ def test_no_process_died_of_it(broker: Mpbroker) -> None:
         with frames.connected(broker.address) as connection:
             ask(connection, key, faults.RAISES)
     assert "was replaced" not in broker.output()
+
+
+# What these ask for, the log process or the coordinator answers, and the handler goes on then.
+UPSERT = m.AlterUserScramCredentialsRequest.ScramCredentialUpsertion("ann", 1, 4096, b"salt", bytes(32))
+QUOTA = m.AlterClientQuotasRequest.EntryData(
+    [m.AlterClientQuotasRequest.EntityData("user", "a")],
+    [m.AlterClientQuotasRequest.OpData("producer_byte_rate", 1e9, False)],
+)
+ASK_OTHERS: dict[int, Any] = {
+    ApiKey.METADATA: m.MetadataRequest([m.MetadataRequest.MetadataRequestTopic(name="made")], True),
+    ApiKey.OFFSET_COMMIT: None,
+    ApiKey.OFFSET_FETCH: None,
+    ApiKey.JOIN_GROUP: None,
+    ApiKey.HEARTBEAT: None,
+    ApiKey.LEAVE_GROUP: None,
+    ApiKey.SYNC_GROUP: m.SyncGroupRequest("g", 1, "member", protocol_type="consumer", protocol_name="range"),
+    ApiKey.DESCRIBE_GROUPS: None,
+    ApiKey.LIST_GROUPS: None,
+    ApiKey.DELETE_GROUPS: None,
+    ApiKey.OFFSET_DELETE: None,
+    ApiKey.CREATE_TOPICS: m.CreateTopicsRequest([m.CreateTopicsRequest.CreatableTopic("late", 1, 1)]),
+    ApiKey.DELETE_TOPICS: m.DeleteTopicsRequest(topics=[m.DeleteTopicsRequest.DeleteTopicState("doomed")]),
+    ApiKey.INIT_PRODUCER_ID: m.InitProducerIdRequest(None, 1),
+    ApiKey.ALTER_CLIENT_QUOTAS: m.AlterClientQuotasRequest([QUOTA], False),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: m.DescribeUserScramCredentialsRequest(None),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: m.AlterUserScramCredentialsRequest([], [UPSERT]),
+}
+
+
+@pytest.fixture(scope="module", name="topic")
+def _topic(broker: Mpbroker) -> bytes:
+    """The id of a topic to write to and to read from."""
+    names = ("plain", "doomed")
+    made = m.CreateTopicsRequest([m.CreateTopicsRequest.CreatableTopic(name, 1, 1) for name in names])
+    with frames.connected(broker.address) as connection:
+        answer = ask(connection, ApiKey.CREATE_TOPICS, "good", made)
+        assert [one.error_code for one in answer.topics] == [0, 0]
+        # The first request about a group waits for the topic of its offsets, which takes its time.
+        connection.settimeout(30)
+        connection.sendall(request_of(ApiKey.OFFSET_COMMIT, "good"))
+        frames.receive(connection, *struct.unpack(">i", frames.receive(connection, 4)))
+    return bytes(answer.topics[0].topic_id)
+
+
+def produce(topic: bytes, codec: Codec, acks: int = -1, size: int = 10) -> m.ProduceRequest:
+    data = bytes(build_batch([NewRecord(random.Random(1).randbytes(size))], codec=codec))
+    of_topic = m.ProduceRequest.TopicProduceData(
+        "plain", topic, [m.ProduceRequest.PartitionProduceData(0, data)]
+    )
+    return m.ProduceRequest(None, acks, 1000, [of_topic])
+
+
+def fetch(topic: bytes, wait_ms: int) -> m.FetchRequest:
+    wanted = m.FetchRequest.FetchPartition(0, fetch_offset=0, partition_max_bytes=1 << 20)
+    of_topic = m.FetchRequest.FetchTopic("plain", topic, [wanted])
+    return m.FetchRequest(
+        max_wait_ms=wait_ms, min_bytes=1 << 20, max_bytes=1 << 20, session_epoch=-1, topics=[of_topic]
+    )
+
+
+def is_told_and_not_muted(broker: Mpbroker, key: int, client_id: str, body: Any) -> None:
+    with frames.connected(broker.address) as connection:
+        response = ask(connection, key, client_id, body)
+        if response is not None:
+            assert ErrorCode.UNKNOWN_SERVER_ERROR in error_codes(response)
+            assert ask(connection, ApiKey.METADATA, "good") is not None
+    assert others_are_served(broker)
+
+
+@pytest.mark.parametrize("key", ASK_OTHERS, ids=lambda key: APIS[key].name)
+def test_what_goes_wrong_after_others_have_answered_is_answered(
+    broker: Mpbroker, topic: bytes, key: int
+) -> None:
+    assert topic
+    is_told_and_not_muted(broker, key, faults.RAISES_LATER, ASK_OTHERS[key])
+
+
+def test_every_api_that_asks_others_is_among_them() -> None:
+    asking = {key for key in APIS if any(word in source_of(key) for word in (".later(", "groups.forward("))}
+    assert asking - {ApiKey.PRODUCE} == set(ASK_OTHERS)
+
+
+def source_of(key: int) -> str:
+    return inspect.getsource(inspect.getmodule(APIS[key].handle))  # type: ignore[arg-type]
+
+
+def test_what_goes_wrong_after_an_append_is_answered(broker: Mpbroker, topic: bytes) -> None:
+    is_told_and_not_muted(broker, ApiKey.PRODUCE, faults.RAISES_LATER, produce(topic, Codec.GZIP))
+
+
+@pytest.mark.parametrize("fault", [faults.RAISES_AT_A_LOOK, faults.RAISES_AT_THE_END])
+def test_a_fetch_that_fails_while_it_waits_is_answered(broker: Mpbroker, topic: bytes, fault: str) -> None:
+    is_told_and_not_muted(broker, ApiKey.FETCH, fault, fetch(topic, 300))
+
+
+@pytest.mark.parametrize("key", APIS, ids=lambda key: APIS[key].name)
+def test_a_request_that_cannot_be_decoded_ends_its_connection_alone(broker: Mpbroker, key: int) -> None:
+    with frames.connected(broker.address) as connection:
+        assert ask(connection, key, faults.RAISES_IN_DECODING) is None
+    assert others_are_served(broker)
+
+
+@pytest.mark.parametrize("acks", [-1, 0])
+def test_a_piece_of_a_heavy_request_that_fails_is_answered(broker: Mpbroker, topic: bytes, acks: int) -> None:
+    body = produce(topic, Codec.GZIP, acks, 300_000)
+    with frames.connected(broker.address) as connection:
+        response = ask(connection, ApiKey.PRODUCE, faults.RAISES_IN_A_PIECE, body)
+        assert (response is None) == (acks == 0)
+        if response is not None:
+            assert ErrorCode.UNKNOWN_SERVER_ERROR in error_codes(response)
+            assert ask(connection, ApiKey.METADATA, "good") is not None
+    assert others_are_served(broker)
 
 
 def test_a_pipelined_request_behind_one_that_fails_is_served(broker: Mpbroker) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.ipc.slots import SlotKind
+from mpbroker.ipc.slots import SlotKind, unpack_request
 from mpbroker.ipc.topology import COORDINATOR, LOG
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import CreateTopicsRequest, InitProducerIdRequest, ProduceRequest
@@ -22,10 +22,10 @@ def _ready(rig: Rig) -> Rig:
     return rig
 
 
-def produce(codec: Codec = Codec.NONE) -> bytes:
+def produce(codec: Codec = Codec.NONE, acks: int = -1) -> bytes:
     batch = bytes(build_batch([NewRecord(b"k", b"v", -1)], codec=codec))
     data = [ProduceRequest.PartitionProduceData(0, batch)]
-    request = ProduceRequest(None, -1, 1000, [ProduceRequest.TopicProduceData("t", TOPIC.topic_id, data)])
+    request = ProduceRequest(None, acks, 1000, [ProduceRequest.TopicProduceData("t", TOPIC.topic_id, data)])
     return request_frame(0, 7, request)
 
 
@@ -70,6 +70,57 @@ def test_jobs_that_waited_for_room_close_their_connections(ready: Rig) -> None:
     fence(ready, LOG, alive=False)
     # What stood in the ring is the processors' to close: only they know that it was never answered.
     assert kinds(ready) == [(connection, SlotKind.CLOSE) for connection in range(1024, 1200)]
+
+
+def test_a_dead_log_rings_nobody_for_room(ready: Rig) -> None:
+    frame = produce()
+    for _ in range(2):
+        for i in range(600):
+            ready.processor.send(frame, connection=i)
+        ready.turn()
+    ready.turn()
+    _, wants = ready.log.jobs.take(1)
+    assert wants
+    fence(ready, LOG, alive=False)
+    _, wants = ready.log.jobs.take(1)
+    assert not wants
+
+
+def test_nothing_is_appended_while_there_is_no_log_process(ready: Rig) -> None:
+    jobs, told = ready.handler.broker.log, []
+    jobs.log_is_up = False
+    request = unpack_request(ready.processor.slot(produce()))
+    jobs.append(request, -1, 1000, [], told.append)
+    assert told == [None]
+    ready.handler.flush()
+    assert ready.log.take() == []
+    assert ready.handler.arena.in_use_bytes == 0
+
+
+def test_a_request_in_a_stale_block_closes_its_connection(ready: Rig) -> None:
+    frame = request_frame(19, 5, CreateTopicsRequest([]))
+    slot = unpack_request(ready.processor.slot(frame, connection=9))
+    ready.handler.serve_request(slot._replace(generation=slot.generation + 1))
+    ready.handler.flush()
+    assert kinds(ready) == [(9, SlotKind.CLOSE)]
+
+
+def test_an_unanswered_produce_that_cannot_be_charged_closes_its_connection(
+    ready: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> None:
+        raise RuntimeError("the rates are broken")
+
+    throttling = ready.handler.broker.throttling
+    monkeypatch.setattr(throttling, "on", True)
+    monkeypatch.setattr(throttling, "charge", broken)
+    ready.processor.send(produce(Codec.GZIP, acks=0), connection=5)
+    ready.turn()
+    (job,) = ready.log.take()
+    ready.log.append(job)
+    ready.turn()
+    assert kinds(ready) == [(5, SlotKind.CLOSE)]
+    assert ready.handler.open == {}
 
 
 def test_a_stale_job_of_the_dead_log_process_is_ignored(ready: Rig) -> None:

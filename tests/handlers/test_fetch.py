@@ -293,8 +293,8 @@ def test_min_bytes_counts(log: Logged) -> None:
 
 
 def test_a_parked_fetch_is_answered_empty_in_time(log: Logged) -> None:
-    park(log, fetch(0, wait_ms=30))
     started = time.monotonic()
+    park(log, fetch(0, wait_ms=30))
     while not (found := replies(log)):
         log.rig.handler.round(log.rig.handler.sleep_ms())
         assert time.monotonic() - started < 5

@@ -8,8 +8,10 @@ import pytest
 
 from mpbroker.handlers.apis import k00_produce
 from mpbroker.handlers.exchange import Exchange
+from mpbroker.ipc.metadata import TopicImage
 from mpbroker.ipc.slots import Request, SlotFlag, SlotKind
 from mpbroker.ipc.topology import LOG
+from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import CreateTopicsRequest, ProduceRequest
 from mpbroker.records.builder import build_batch
@@ -29,19 +31,25 @@ def _ready(rig: Rig) -> Rig:
     return rig
 
 
-def produce(codec: Codec = Codec.GZIP, acks: int = -1) -> bytes:
-    batch = bytes(build_batch([NewRecord(b"k", b"v", -1)], codec=codec))
-    data = [ProduceRequest.PartitionProduceData(n, batch) for n in range(PARTITIONS)]
-    request = ProduceRequest(None, acks, 1000, [ProduceRequest.TopicProduceData("t", TOPIC.topic_id, data)])
-    return request_frame(0, 7, request)
+def produce(
+    codec: Codec = Codec.GZIP,
+    acks: int = -1,
+    value: bytes = b"v",
+    partitions: int = PARTITIONS,
+    topic: TopicImage = TOPIC,
+) -> bytes:
+    batch = bytes(build_batch([NewRecord(b"k", value, -1)], codec=codec))
+    data = [ProduceRequest.PartitionProduceData(n, batch) for n in range(partitions)]
+    of_topic = ProduceRequest.TopicProduceData(topic.name, topic.topic_id, data)
+    return request_frame(0, 7, ProduceRequest(None, acks, 1000, [of_topic]))
 
 
 def announced(made: Rig) -> bool:
     return made.memory.words("heavy").load(0) != 0
 
 
-def send_heavy(made: Rig, connection: int = 1) -> None:
-    made.processor.send(produce(), connection=connection, flags=SlotFlag.HEAVY)
+def send_heavy(made: Rig, connection: int = 1, partitions: int = PARTITIONS) -> None:
+    made.processor.send(produce(partitions=partitions), connection=connection, flags=SlotFlag.HEAVY)
 
 
 def answered(made: Rig) -> list[int]:
@@ -121,10 +129,12 @@ def test_heavy_requests_are_done_one_after_the_other(ready: Rig) -> None:
     assert not announced(ready)
 
 
-def test_the_log_process_dies_between_two_pieces(ready: Rig) -> None:
+# Of one partition the next piece is the append, of more it is the next batch.
+@pytest.mark.parametrize("partitions", [1, PARTITIONS])
+def test_the_log_process_dies_between_two_pieces(ready: Rig, partitions: int) -> None:
     """Processors take what was taken for lost: neither it nor one that waits may be appended after that."""
-    send_heavy(ready, 1)
-    send_heavy(ready, 2)
+    send_heavy(ready, 1, partitions)
+    send_heavy(ready, 2, partitions)
     ready.turn()
     ready.turn()
     fence(ready, LOG, alive=False, stage=1)
@@ -132,6 +142,8 @@ def test_the_log_process_dies_between_two_pieces(ready: Rig) -> None:
         (1, SlotKind.CLOSE),
         (2, SlotKind.CLOSE),
     ]
+    assert ready.log.take() == []
+    assert not announced(ready)
     fence(ready, LOG, alive=False, stage=3)
     ready.memory.reset_rings_of(LOG)
     fence(ready, LOG, alive=True)
@@ -140,14 +152,18 @@ def test_the_log_process_dies_between_two_pieces(ready: Rig) -> None:
     assert ready.log.take() == []
     assert ready.handler.open == {}
     assert not announced(ready)
+    assert ready.handler.arena.in_use_bytes == 0
 
 
-def test_its_processor_dies_between_two_pieces(ready: Rig) -> None:
-    send_heavy(ready, 1)
-    send_heavy(ready, 2)
+@pytest.mark.parametrize("partitions", [1, PARTITIONS])
+def test_its_processor_dies_between_two_pieces(ready: Rig, partitions: int) -> None:
+    send_heavy(ready, 1, partitions)
+    send_heavy(ready, 2, partitions)
     ready.turn()
     ready.turn()
     fence(ready, PROCESSOR, alive=False)
+    assert ready.log.take() == []
+    assert not announced(ready)
     for _ in range(2 * PARTITIONS):
         ready.turn()
     assert ready.log.take() == []
@@ -175,6 +191,95 @@ def test_a_piece_that_fails_ends_its_request_only(ready: Rig, monkeypatch: pytes
     _, response = decode_response_frame(0, 7, ready.processor.frame_of(reply)[4:])
     assert {p.error_code for p in response.responses[0].partition_responses} == {-1}
     assert [job.connection for job in ready.log.take()] == [2]
+    assert not announced(ready)
+
+
+REBUILT = topic_image("gzipped", 2, PARTITIONS, first_slot=10, compression_type="gzip")
+# A frame says nothing of what it unpacks to.
+MEGABYTES = bytes(4 << 20)
+
+
+@pytest.mark.parametrize(
+    ("codec", "value", "topic"),
+    [
+        (Codec.ZSTD, MEGABYTES, TOPIC),
+        (Codec.GZIP, MEGABYTES, TOPIC),
+        (Codec.ZSTD, bytes(100_000), REBUILT),
+        (Codec.NONE, bytes(100_000), REBUILT),
+    ],
+)
+def test_a_small_frame_with_much_work_in_it_is_announced_and_done_after_the_others(
+    ready: Rig, codec: Codec, value: bytes, topic: TopicImage
+) -> None:
+    ready.publish(TOPIC, REBUILT)
+    ready.processor.send(produce(codec, value=value, partitions=1, topic=topic), connection=1)
+    ready.processor.send(LIGHT, connection=2)
+    ready.turn()
+    assert announced(ready)
+    assert answered(ready) == [2]
+    assert ready.log.jobs.waiting() == 0
+    while not ready.log.jobs.waiting():
+        ready.processor.send(LIGHT, connection=3)
+        ready.turn()
+        assert answered(ready) == [3]
+    assert not announced(ready)
+    (job,) = ready.log.take()
+    (batch,) = ready.log.batches(job)
+    assert batch.length > 0
+    ready.log.append(job)
+    ready.turn()
+    assert answered(ready) == [1]
+
+
+@pytest.mark.parametrize(
+    ("codec", "value", "topic"), [(Codec.ZSTD, bytes(500_000), TOPIC), (Codec.ZSTD, b"v", REBUILT)]
+)
+def test_a_small_frame_with_little_work_in_it_is_done_at_once(
+    ready: Rig, codec: Codec, value: bytes, topic: TopicImage
+) -> None:
+    ready.publish(TOPIC, REBUILT)
+    ready.processor.send(produce(codec, value=value, partitions=1, topic=topic))
+    ready.turn()
+    assert ready.log.jobs.waiting() == 1
+    assert not announced(ready)
+
+
+def test_what_a_request_unpacks_at_once_is_counted_together(ready: Rig) -> None:
+    ready.processor.send(produce(Codec.ZSTD, value=bytes(400_000)))
+    ready.turn()
+    assert announced(ready)
+    for _ in range(PARTITIONS):
+        ready.turn()
+    (job,) = ready.log.take()
+    assert len(ready.log.batches(job)) == PARTITIONS
+
+
+def test_light_ones_that_take_long_end_with_whom_they_depend_on(ready: Rig) -> None:
+    for role in (LOG, PROCESSOR):
+        for connection in (1, 2):
+            ready.processor.send(produce(Codec.ZSTD, value=MEGABYTES, partitions=1), connection=connection)
+        ready.turn()
+        assert len(ready.handler.open) == 2
+        fence(ready, role, alive=False)
+        assert ready.handler.open == {}
+        assert not announced(ready)
+        assert [r.kind for r in ready.processor.replies()] == ([SlotKind.CLOSE] * 2 if role == LOG else [])
+        assert ready.log.take() == []
+        if role == LOG:
+            fence(ready, LOG, alive=False, stage=3)
+            ready.memory.reset_rings_of(LOG)
+            fence(ready, LOG, alive=True)
+
+
+def test_a_light_one_that_takes_long_and_is_wrong_is_refused(ready: Rig) -> None:
+    frame = bytearray(produce(Codec.ZSTD, value=MEGABYTES, partitions=1))
+    frame[-1] ^= 1
+    ready.processor.send(bytes(frame))
+    for _ in range(3):
+        ready.turn()
+    (reply,) = ready.processor.replies()
+    _, response = decode_response_frame(0, 7, ready.processor.frame_of(reply)[4:])
+    assert response.responses[0].partition_responses[0].error_code == ErrorCode.CORRUPT_MESSAGE
     assert not announced(ready)
 
 

@@ -19,6 +19,7 @@ import pytest
 from mpbroker.cli.control import ControlClient
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
+from tests.metrics.conftest import Meter
 from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.real_clients.tools import eventually
 
@@ -26,6 +27,9 @@ WAIT_MS = 2_000
 # Fetch v4: replica_id, max_wait_ms behind the header.
 MAX_WAIT_AT = struct.calcsize(">i hhi h") + len(frames.CLIENT_ID) + 4
 FETCHES = 20
+RACES = 100
+CORRELATION_AT = struct.calcsize(">i hh")
+PARKED = "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations,delayedOperation=Fetch"
 
 
 @pytest.fixture
@@ -41,6 +45,48 @@ def broker(tmp_path: Path) -> Iterator[Mpbroker]:
 def handlers(broker: Mpbroker) -> list[int]:
     processes = ControlClient(broker.runtime_dir).call("status")["processes"]
     return [each["pid"] for each in processes if each["name"].startswith("handler ")]
+
+
+def test_one_whose_client_goes_leaves_the_purgatory(broker: Mpbroker) -> None:
+    create_topic(broker.bootstrap, "t", 1)
+    meter = Meter(broker)
+    connections = [socket.create_connection(broker.address) for _ in range(FETCHES)]
+    for connection in connections:
+        connection.sendall(waiting_fetch(600_000).frame)
+    eventually(lambda: meter.get(PARKED, "Value") == FETCHES, "all are parked")
+    for connection in connections[1:]:
+        connection.close()
+    eventually(lambda: meter.get(PARKED, "Value") == 1, "those that went are not")
+    connections[0].close()
+    eventually(lambda: meter.get(PARKED, "Value") == 0, "nobody waits")
+    stop_cleanly(broker)
+
+
+def test_what_comes_at_its_time_is_one_answer(broker: Mpbroker) -> None:
+    """The record and the end of the wait race: each fetch is answered once, and the next one is another's."""
+    create_topic(broker.bootstrap, "t", 1)
+    wait_ms = 10
+    fetch, produce = bytearray(waiting_fetch(wait_ms).frame), frames.produce("t", 1, 10)
+    offset, sizes = 0, set()
+    with frames.connected(broker.address) as asking, frames.connected(broker.address) as writing:
+        for number in range(RACES):
+            struct.pack_into(">i", fetch, CORRELATION_AT, number)
+            struct.pack_into(">q", fetch, len(fetch) - 12, offset)
+            asking.sendall(fetch)
+            # From a little before the end of the wait to a little behind it.
+            until = time.monotonic() + (wait_ms - 5 + 8 * number / RACES) / 1000
+            while time.monotonic() < until:
+                pass
+            assert frames.exchange(writing, produce)[0] == 0
+            offset += 1
+            (size,) = struct.unpack(">i", frames.receive(asking, 4))
+            assert struct.unpack_from(">i", frames.receive(asking, size))[0] == number
+            sizes.add(size)
+        asking.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            asking.recv(1)
+    assert len(sizes) == 2, "there was no race: with a record or without"
+    stop_cleanly(broker)
 
 
 def waiting_fetch(wait_ms: int) -> frames.Request:

@@ -15,12 +15,14 @@ from mpbroker.handlers.request_log import HIDDEN, as_json
 from mpbroker.network.request_log import Ended, line
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.records.compression import Codec
 from ops.bench.brokers import Mpbroker
-from tests.metrics.conftest import Client
+from tests.metrics.conftest import Client, Meter
 from tests.metrics.test_with_broker import FETCH_VERSION, PRODUCE_VERSION, batch, create, fetch, produce
 from tests.real_clients.tools import eventually
 from tests.security.broker import PLAIN_PASSWORD, SecureBroker
 
+PARKED = "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations,delayedOperation=Fetch"
 STAGES = ("requestQueueTimeMs", "localTimeMs", "remoteTimeMs", "responseQueueTimeMs", "sendTimeMs")
 
 
@@ -80,6 +82,45 @@ def test_every_request_has_its_line_while_the_log_is_on(broker: Mpbroker) -> Non
     client.call(ApiKey.FETCH, FETCH_VERSION, fetch(topic, 0))
     assert len(records(broker, client.name)) == 4, "nothing is logged any more"
     client.close()
+
+
+def test_the_line_of_a_produce_says_what_its_records_cost(broker: Mpbroker) -> None:
+    client = Client(broker, name=f"log-{uuid.uuid4().hex[:8]}")
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    create(client, topic, compression_type="gzip")
+    switch(broker, True)
+    try:
+        eventually(lambda: bool(logged(broker, client)), "the log is on")
+        for codec in (Codec.NONE, Codec.GZIP):
+            data = batch(value=bytes(1000), codec=codec)
+            client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, data))
+        eventually(lambda: len(records(broker, client.name)) == 2, "both are logged")
+        rebuilt, kept = records(broker, client.name)
+    finally:
+        switch(broker, False)
+    client.close()
+    assert rebuilt["temporaryMemoryBytes"] == kept["temporaryMemoryBytes"] > 1000
+    assert 0 < rebuilt["messageConversionsTime"] <= rebuilt["localTimeMs"]
+    assert "messageConversionsTime" not in kept
+    assert "requestApiVersionDeprecated" not in rebuilt["requestHeader"]
+
+
+def test_a_fetch_whose_client_went_has_its_line(broker: Mpbroker, meter: Meter) -> None:
+    client = Client(broker, name=f"log-{uuid.uuid4().hex[:8]}")
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    create(client, topic)
+    switch(broker, True)
+    try:
+        eventually(lambda: bool(logged(broker, client)), "the log is on")
+        client.send(ApiKey.FETCH, FETCH_VERSION, fetch(topic, 0, wait_ms=60_000))
+        eventually(lambda: meter.get(PARKED, "Value") == 1, "it is parked")
+        client.close()
+        eventually(lambda: len(records(broker, client.name)) == 1, "it is logged")
+        (gone,) = records(broker, client.name)
+    finally:
+        switch(broker, False)
+    assert gone["response"] is None
+    assert gone["remoteTimeMs"] > 0
 
 
 def logged(broker: Mpbroker, client: Client) -> bool:

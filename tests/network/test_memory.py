@@ -336,6 +336,29 @@ def test_a_client_that_never_reads_goes_when_others_starve() -> None:
     rig.close()
 
 
+def test_a_client_that_never_reads_goes_when_a_handler_has_no_room_for_answers() -> None:
+    rig = Rig(handlers=2, stall_ns=50_000_000)
+    deaf, quiet = rig.connect(), rig.connect()
+    deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    deaf.sendall(frame(METADATA, 1, 1))
+    rig.step()
+    (request,) = [*rig.requests_taken(0), *rig.requests_taken(1)]
+    rig.answer(request, answer_frame(1, bytes(32 << 20)))
+    looked_s = time.monotonic() + 0.3
+    while time.monotonic() < looked_s:
+        rig.turn.turn(20)
+    assert rig.turn.closed() == []
+    rig.memory.words("replies_out").store(1, 1)
+    closed: list[int] = []
+    until = time.monotonic() + 5
+    while not closed and time.monotonic() < until:
+        rig.turn.turn(20)
+        closed = [reason for _, reason, _ in rig.turn.closed()]
+    assert closed == [CloseReason.CLOSED_STALLED]
+    assert not is_closed(quiet)
+    rig.close()
+
+
 def test_who_reads_a_byte_now_and_then_goes_when_others_starve() -> None:
     rig = Rig(memory_bytes=64 << 10, stall_ns=200_000_000)
     deaf = rig.connect()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,65 @@ def test_a_replaced_segment_sends_the_request_to_a_handler_again_and_then_closes
     rig.step()
     assert [r for _, r, _ in rig.turn.closed()] == [CloseReason.CLOSED_NO_FILE]
     assert is_closed(client)
+
+
+def is_open(path: Path) -> bool:
+    """Whether this process has the file open, whatever became of its name."""
+    links = Path("/proc/self/fd").iterdir()
+    return any(str(path) in str(link.readlink()) for link in links if link.is_symlink())
+
+
+def step_until(rig: Rig, holds: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 5
+    while not holds() and time.monotonic() < end:
+        rig.turn.turn(50)
+    return holds()
+
+
+def test_a_deleted_file_is_not_kept_open(rig: Rig, tmp_path: Path) -> None:
+    """Its space would stay taken for as long as nothing else needs the descriptor."""
+    deleted, kept = tmp_path / "deleted.log", tmp_path / "kept.log"
+    client = rig.connect()
+    for path in (deleted, kept):
+        path.write_bytes(b"x" * 100)
+        client.sendall(frame(FETCH, 4, 1))
+        rig.step()
+        (request,) = rig.requests_taken()
+        parts_answer(rig, request, b"HEAD", path, [(0, 10)])
+        rig.step()
+        open_all(rig)
+        assert receive(client, 14) == b"HEAD" + b"x" * 10
+    deleted.unlink()
+    assert step_until(rig, lambda: not is_open(deleted))
+    assert is_open(kept)
+    client.sendall(frame(FETCH, 4, 2))
+    rig.step()
+    (request,) = rig.requests_taken()
+    parts_answer(rig, request, b"HEAD", kept, [(0, 10)])
+    rig.step()
+    assert rig.turn.opening() == [], "the table lost what it has open"
+    assert receive(client, 14) == b"HEAD" + b"x" * 10
+
+
+def test_what_is_sent_from_a_deleted_file_is_sent_to_its_end(rig: Rig, tmp_path: Path) -> None:
+    segment = tmp_path / "s.log"
+    content = random.Random(1).randbytes(8 << 20)
+    segment.write_bytes(content)
+    client = rig.connect()
+    client.sendall(frame(FETCH, 4, 1))
+    rig.step()
+    (request,) = rig.requests_taken()
+    parts_answer(rig, request, b"HEAD", segment, [(0, len(content))])
+    rig.step()
+    open_all(rig)
+    segment.unlink()
+    looked_s = time.monotonic() + 1.2
+    while time.monotonic() < looked_s:
+        rig.turn.turn(50)
+    assert is_open(segment)
+    got = bytearray()
+    while len(got) < len(content) + 4:
+        got += client.recv(100_000)
+        rig.step(1)
+    assert bytes(got) == b"HEAD" + content
+    assert step_until(rig, lambda: not is_open(segment))

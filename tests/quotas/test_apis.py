@@ -17,6 +17,7 @@ from mpbroker.protocol.messages import (
     ClientQuotaRecord,
     DescribeClientQuotasRequest,
 )
+from mpbroker.quotas.entities import InvalidQuota, entity_of
 from tests.handlers.shared import Rig, base, delta, request_frame, rig, topic_image
 
 DESCRIBE, ALTER = 48, 49
@@ -108,7 +109,7 @@ def test_a_base_replaces_all_quotas(ready: Rig) -> None:
 def test_alter_is_the_coordinators(ready: Rig, version: int) -> None:
     asked = alter_request(
         (ALICE, {"producer_byte_rate": 5.0, "request_percentage": None}),
-        ([("ip", "localhost")], {"connection_creation_rate": 2.0}),
+        ([("ip", "127.0.0.1")], {"connection_creation_rate": 2.0}),
         validate_only=True,
     )
     ready.processor.send(request_frame(ALTER, version, asked))
@@ -116,7 +117,7 @@ def test_alter_is_the_coordinators(ready: Rig, version: int) -> None:
     ((call, message),) = ready.coordinator.take()
     changes: dict[str, float | None] = {"producer_byte_rate": 5.0, "request_percentage": None}
     assert message.alterations[0] == QuotaAlteration(ALICE, changes)
-    assert message.alterations[1].entity[0][1] in ("127.0.0.1", "::1")
+    assert message.alterations[1].entity == [("ip", "127.0.0.1")]
     assert message.validate_only
     ready.coordinator.answer(call, AlteredQuotas([(0, None), (42, "no")]))
     ready.turn()
@@ -124,8 +125,25 @@ def test_alter_is_the_coordinators(ready: Rig, version: int) -> None:
     assert [(e.error_code, e.error_message) for e in answer.entries] == [(0, None), (42, "no")]
     assert [(e.entity[0].entity_type, e.entity[0].entity_name) for e in answer.entries] == [
         ("user", "alice"),
-        ("ip", "localhost"),
+        ("ip", "127.0.0.1"),
     ]
+
+
+def test_a_host_name_is_not_looked_up(ready: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resolver that does not answer would stop the handler; the coordinator refuses what is no address."""
+
+    def dead_resolver(*_: object) -> None:
+        raise AssertionError("a resolver was asked")
+
+    monkeypatch.setattr("socket.getaddrinfo", dead_resolver)
+    asked = alter_request(([("ip", "localhost")], {"connection_creation_rate": 2.0}))
+    ready.processor.send(request_frame(ALTER, 1, asked))
+    ready.turn()
+    ((_, message),) = ready.coordinator.take()
+    (entity,) = message.alterations[0].entity
+    assert tuple(entity) == ("ip", "localhost")
+    with pytest.raises(InvalidQuota, match="localhost is not an IP address"):
+        entity_of([tuple(entity)])
 
 
 def test_alter_without_a_coordinator(ready: Rig) -> None:

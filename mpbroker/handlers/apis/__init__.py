@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.protocol.api_keys import ApiKey
@@ -38,16 +38,6 @@ class Api:
 
     def serves(self, version: int) -> bool:
         return self.oldest <= version <= self.latest
-
-
-class Row(NamedTuple):
-    """A line of the compatibility page."""
-
-    key: int
-    name: str
-    oldest: int
-    latest: int
-    summary: str
 
 
 _registered: dict[int, Api] = {}
@@ -80,8 +70,3 @@ def all_apis() -> dict[int, Api]:
 def served() -> tuple[Served, ...]:
     """What ApiVersions tells: built once, for every connection asks."""
     return tuple(Served(a.key, a.advertised_from, a.latest) for a in all_apis().values())
-
-
-def table() -> list[Row]:
-    """What the compatibility page says: one row per API."""
-    return [Row(a.key, a.name, a.oldest, a.latest, a.summary) for a in all_apis().values()]

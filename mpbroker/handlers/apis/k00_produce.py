@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from typing import TypeAlias
 
+import msgspec
+
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.jobs import Append
@@ -23,12 +25,24 @@ from mpbroker.ipc.slots import Batch
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ProduceRequest, ProduceResponse
-from mpbroker.records.batch import TRANSACTIONAL_BIT
-from mpbroker.records.errors import INVALID_RECORD, INVALID_TIMESTAMP, InvalidRecords
+from mpbroker.protocol.wire import Buffer
+from mpbroker.records.batch import ATTRIBUTES_AT, CODEC_MASK, TRANSACTIONAL_BIT
+from mpbroker.records.compression import Codec
+from mpbroker.records.errors import (
+    INVALID_RECORD,
+    INVALID_TIMESTAMP,
+    CompressionError,
+    InvalidRecords,
+)
 from mpbroker.records.validation import ValidatedBatch, validate
 
 FIRST_ZSTD_VERSION = 7
 FIRST_TOPIC_ID_VERSION = 13
+# What a request may unpack while others wait behind it: some ms of work. The size of its frame says little: a
+# few bytes can stand for megabytes.
+AT_ONCE_BYTES = 1 << 20
+# To compress takes so many times as long as to decompress, with the slowest codec and level.
+REBUILDING_COSTS = 16
 
 Answer: TypeAlias = ProduceResponse.PartitionProduceResponse
 Problem: TypeAlias = ErrorCode | InvalidRecords
@@ -67,6 +81,12 @@ def failed(exchange: Exchange, code: ErrorCode) -> ProduceResponse | None:
     return None if exchange.body.acks == 0 else all_refused(exchange.body, code)
 
 
+def codec_of(records: Buffer) -> int:
+    """What the batch says its records are compressed with, before it is looked at."""
+    view = memoryview(records)
+    return view[ATTRIBUTES_AT + 1] & CODEC_MASK if len(view) > ATTRIBUTES_AT + 1 else Codec.NONE
+
+
 def find_topic(exchange: Exchange, data: ProduceRequest.TopicProduceData) -> Topic | ErrorCode:
     metadata = exchange.broker.metadata
     if exchange.version >= FIRST_TOPIC_ID_VERSION:
@@ -86,9 +106,12 @@ def find_partition(exchange: Exchange, topic: Topic, index: int) -> PartitionIma
 
 
 def check(
-    exchange: Exchange, topic: Topic | ErrorCode, data: ProduceRequest.PartitionProduceData
+    exchange: Exchange,
+    topic: Topic | ErrorCode,
+    data: ProduceRequest.PartitionProduceData,
+    most_bytes: int | None = None,
 ) -> Append | Problem:
-    """What is to be appended for a partition, or why nothing is."""
+    """What is to be appended for a partition, or why nothing is. `most_bytes`: more is not unpacked."""
     if isinstance(topic, ErrorCode):
         return topic
     image = find_partition(exchange, topic, data.index)
@@ -96,10 +119,13 @@ def check(
         return image
     if data.records is None or not len(data.records):
         return InvalidRecords(INVALID_RECORD, "There is no record batch.")
+    policy = topic.policy
+    if most_bytes is not None:
+        policy = msgspec.structs.replace(policy, max_decompressed_bytes=most_bytes)
     try:
         batch: ValidatedBatch = validate(
             data.records,
-            topic.policy,
+            policy,
             now_ms=exchange.broker.wall_clock_ms(),
             zstd_allowed=exchange.version >= FIRST_ZSTD_VERSION,
         )
@@ -118,6 +144,8 @@ class Production:
         self.response = ProduceResponse()
         self.appends: list[Append] = []
         self.waiting: list[Answer] = []
+        # What may still be unpacked while others wait.
+        self.room_bytes = AT_ONCE_BYTES
 
     def pieces(self) -> Iterator[None]:
         """Validates one batch after the other, which may take long for each, then asks for the append."""
@@ -130,7 +158,12 @@ class Production:
         answers = []
         for partition in data.partition_data:
             started_ns = time.monotonic_ns()
-            found = check(self.exchange, topic, partition)
+            found = self._check_at_once(topic, partition)
+            if found is None:
+                self.exchange.takes_long = True
+                yield
+                started_ns = time.monotonic_ns()
+                found = check(self.exchange, topic, partition)
             self._count(topic, partition, found, time.monotonic_ns() - started_ns)
             if isinstance(found, Append):
                 answer = Answer(index=partition.index)
@@ -146,6 +179,29 @@ class Production:
             )
         )
 
+    def _check_at_once(
+        self, topic: Topic | ErrorCode, data: ProduceRequest.PartitionProduceData
+    ) -> Append | Problem | None:
+        """None if that may take longer than others should wait. What could not be unpacked may have been too
+        large, and is looked at once more.
+        """
+        if self.exchange.takes_long or isinstance(topic, ErrorCode) or data.records is None:
+            return check(self.exchange, topic, data)
+        codec, wanted = codec_of(data.records), topic.policy.compression
+        rebuilt = wanted is not None and wanted != codec
+        if codec == Codec.NONE and not rebuilt:
+            return check(self.exchange, topic, data)
+        cost = REBUILDING_COSTS if rebuilt else 1
+        room_bytes = self.room_bytes // cost
+        if len(data.records) > room_bytes:
+            return None
+        found = check(self.exchange, topic, data, room_bytes)
+        if isinstance(found, InvalidRecords) and isinstance(found.__cause__, CompressionError):
+            return None
+        if isinstance(found, Append):
+            self.room_bytes -= found.batch.decompressed_bytes * cost
+        return found
+
     def _count(
         self,
         topic: Topic | ErrorCode,
@@ -155,6 +211,9 @@ class Production:
     ) -> None:
         image = topic.partitions.get(data.index) if isinstance(topic, Topic) else None
         if image is not None:
+            if isinstance(found, Append):
+                self.exchange.temporary_bytes += found.batch.decompressed_bytes
+                self.exchange.conversion_ns += spent_ns if found.batch.rebuilt else 0
             size = len(data.records or b"")
             meters = self.exchange.broker.meters
             partition_checked(meters, self.exchange.version, image, size, found, spent_ns)

@@ -1,13 +1,11 @@
 """AlterClientQuotas (key 49), versions 0-1: sets and removes quotas, or checks whether it could.
 
-The coordinator decides and answers when the change is durable and published. A host name is looked up here,
-once, and the quota belongs to its address from then on; Kafka keeps the name and looks it up at every start.
+The coordinator decides and answers when the change is durable and published. A quota of an address is for an
+address, never for a name: to look one up takes as long as a resolver wants, and a handler waits for nobody.
 (Kafka: ControllerApis.handleAlterClientQuotas; KIP-546.)
 """
 
 from __future__ import annotations
-
-import socket
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
@@ -16,7 +14,7 @@ from mpbroker.ipc.calls import AlteredQuotas, AlterQuotas, QuotaAlteration
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import AlterClientQuotasRequest, AlterClientQuotasResponse
-from mpbroker.quotas.entities import IP, InvalidQuota, address_of
+from mpbroker.quotas.entities import InvalidQuota
 
 Result = tuple[int, str | None]
 
@@ -33,25 +31,9 @@ def failed(exchange: Exchange, code: ErrorCode) -> AlterClientQuotasResponse:
     return answer(exchange, [(code, code.message)] * len(exchange.body.entries))
 
 
-def found_address(name: str | None) -> str | None:
-    """The address itself, or that of a host with this name; as it came if there is none."""
-    if not name:
-        return name
-    try:
-        return address_of(name)
-    except InvalidQuota:
-        try:
-            return str(socket.getaddrinfo(name, None)[0][4][0])
-        except OSError:
-            return name
-
-
 def alteration(entry: AlterClientQuotasRequest.EntryData) -> QuotaAlteration:
     """Raises InvalidQuota for a quota that is to get two values."""
-    entity = [
-        (e.entity_type, found_address(e.entity_name) if e.entity_type == IP else e.entity_name)
-        for e in entry.entity
-    ]
+    entity = [(e.entity_type, e.entity_name) for e in entry.entity]
     changes: dict[str, float | None] = {}
     for op in entry.ops:
         if op.key in changes:

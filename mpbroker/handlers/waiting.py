@@ -1,0 +1,102 @@
+"""What found no room in the reply arena waits here until some of it is free: those who do not read their
+answers fill it, and the others must not pay for that.
+
+While anything waits, this handler's word of `replies_out` is set, and processors close connections that have
+not read for long. (Kafka has no counterpart: answers are in the heap of the JVM.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from mpbroker.ipc.process import FatalError
+from mpbroker.ipc.slots import Request
+from shm.arena import ArenaFull
+
+log = logging.getLogger("mpbroker")
+
+# Longer than processors let a connection stall that holds what others wait for.
+PATIENCE_MS = 15_000
+# What may wait is held in this process's own memory.
+MOST_BYTES = 64 << 20
+
+
+class _Entry(NamedTuple):
+    request: Request
+    size: int
+    until_ms: int
+    attempt: Callable[[], None]
+    give_up: Callable[[], None]
+
+
+class Waiting:
+    """First come, first served. `tell` is called with whether anything waits, whenever that changes."""
+
+    def __init__(self, tell: Callable[[bool], None], clock_ms: Callable[[], int]) -> None:
+        self._tell = tell
+        self._clock_ms = clock_ms
+        self._entries: deque[_Entry] = deque()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def run(
+        self, request: Request, size: int, attempt: Callable[[], None], give_up: Callable[[], None]
+    ) -> None:
+        """Calls `attempt` now or, as long as that raises ArenaFull, later; in the end, if it still does,
+        `give_up`. Raises ArenaFull if too much waits already.
+        """
+        if not self._entries:
+            with suppress(ArenaFull):
+                attempt()
+                return
+        elif self._bytes + size > MOST_BYTES:
+            raise ArenaFull(f"{self._bytes} bytes wait for room already")
+        self._put(_Entry(request, size, self._clock_ms() + PATIENCE_MS, attempt, give_up))
+
+    def retry(self, now_ms: int) -> None:
+        """Those for whom there is room now, and those who have waited long enough."""
+        while self._entries:
+            entry = self._entries[0]
+            try:
+                entry.attempt()
+            except ArenaFull:
+                if now_ms < entry.until_ms:
+                    return
+                entry.give_up()
+            except FatalError:
+                raise
+            except Exception:
+                log.exception(
+                    "what waited for room failed: connection %x is closed", entry.request.connection
+                )
+                entry.give_up()
+            self._remove(entry)
+
+    def forget_processor(self, processor: int) -> None:
+        """There is nobody to answer, and what they asked for lies in an arena that is about to be emptied."""
+        for entry in [entry for entry in self._entries if entry.request.processor == processor]:
+            self._remove(entry)
+
+    def give_up(self) -> None:
+        """The handler goes."""
+        while self._entries:
+            self._entries[0].give_up()
+            self._remove(self._entries[0])
+
+    def _put(self, entry: _Entry) -> None:
+        self._entries.append(entry)
+        self._bytes += entry.size
+        if len(self._entries) == 1:
+            self._tell(True)
+
+    def _remove(self, entry: _Entry) -> None:
+        self._entries.remove(entry)
+        self._bytes -= entry.size
+        if not self._entries:
+            self._tell(False)

@@ -1,0 +1,137 @@
+"""The space of deleted files is free soon: nobody keeps open what has no name any more.
+
+An operator whose disk is full deletes a topic and looks at `df`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mpbroker.handlers.readers import LOOKED_AT_ONCE, Readers
+from mpbroker.ipc.table import Partition
+from mpbroker.log.places import SegmentPlaces
+from mpbroker.log.reader import Bound
+from mpbroker.records.batch import assign_offset_and_epoch
+from mpbroker.records.builder import build_batch
+from mpbroker.records.record import NewRecord
+from ops.bench import frames
+from ops.bench.brokers import Mpbroker
+from tests.real_clients.conftest import stop_cleanly
+from tests.real_clients.tools import eventually
+
+SEGMENT = f"{0:020d}"
+
+
+def deleted_files(pid: int | str, below: Path) -> list[str]:
+    """What a process has open below a directory and has no name any more."""
+    found = []
+    for descriptor in (Path("/proc") / str(pid) / "fd").iterdir():
+        try:
+            target = str(descriptor.readlink())
+        except FileNotFoundError:
+            continue
+        if target.startswith(str(below)) and target.endswith("(deleted)"):
+            found.append(target)
+    return found
+
+
+def partition_of(number: int, log_dir: Path) -> Partition:
+    """A partition with one batch in one segment."""
+    directory = log_dir / f"t-{number}"
+    directory.mkdir()
+    batch = build_batch([NewRecord(b"k", b"v", -1)])
+    assign_offset_and_epoch(batch, 0, 0)
+    (directory / f"{SEGMENT}.log").write_bytes(batch)
+    (directory / f"{SEGMENT}.index").touch()
+    size = len(batch)
+    return Partition(bytes(16), number, 1, 1, 0, 0, 0, 0, 1, 0, size, 1, 0, size, 1)
+
+
+def read(readers: Readers, partition: Partition) -> None:
+    size = partition.high_watermark_position
+    piece = readers.get("t", partition).fetch_slice(0, size, Bound(1, 0, size))
+    assert piece is not None
+    assert piece.length == size
+
+
+def look_at_all(readers: Readers) -> None:
+    while readers.forget_deleted():
+        pass
+
+
+def test_readers_close_what_was_deleted_and_nothing_else(tmp_path: Path) -> None:
+    readers = Readers([str(tmp_path)])
+    partitions = [partition_of(number, tmp_path) for number in range(2 * LOOKED_AT_ONCE + 3)]
+    for partition in partitions:
+        read(readers, partition)
+    look_at_all(readers)
+    kept = readers.get("t", partitions[1])
+    gone = partitions[::7]
+    for partition in gone:
+        for suffix in ("log", "index"):
+            (tmp_path / f"t-{partition.partition}" / f"{SEGMENT}.{suffix}").unlink()
+    assert len(deleted_files("self", tmp_path)) == 2 * len(gone)
+    look_at_all(readers)
+    assert deleted_files("self", tmp_path) == []
+    assert readers.get("t", partitions[1]) is kept
+    readers.forget_all()
+
+
+def test_a_file_that_took_the_place_of_a_deleted_one_is_read_anew(tmp_path: Path) -> None:
+    readers = Readers([str(tmp_path)])
+    partition = partition_of(0, tmp_path)
+    read(readers, partition)
+    path = tmp_path / "t-0" / f"{SEGMENT}.log"
+    (tmp_path / "new").write_bytes(path.read_bytes())
+    (tmp_path / "new").rename(path)
+    look_at_all(readers)
+    assert deleted_files("self", tmp_path) == []
+    read(readers, partition)
+    readers.forget_all()
+
+
+def test_places_close_what_was_deleted_and_nothing_else(tmp_path: Path) -> None:
+    places = SegmentPlaces()
+    for number in range(4):
+        partition_of(number, tmp_path)
+        places.learn(number, 1, 0, bytes(tmp_path / f"t-{number}" / f"{SEGMENT}.log"))
+    (tmp_path / "t-1" / f"{SEGMENT}.log").unlink()
+    (tmp_path / "t-2" / f"{SEGMENT}.index").unlink()
+    places.forget_deleted()
+    assert deleted_files("self", tmp_path) == []
+    assert len(places) == 2
+    places.forget_all()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Mpbroker]:
+    made = Mpbroker(tmp_path)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill()
+
+
+def test_a_deleted_topic_frees_its_space(broker: Mpbroker) -> None:
+    configs = {"file.delete.delay.ms": "0", "segment.bytes": str(1 << 20)}
+    produce = frames.produce("t", 100, 10_000)
+    with frames.connected(broker.address) as connection:
+        assert frames.exchange(connection, frames.create_topic("t", 1, configs))[0] == 0
+        for _ in range(4):
+            assert frames.exchange(connection, produce)[0] == 0
+        for _ in range(2):
+            # By Python and by the turn; each time from all segments.
+            for offset in range(0, 400, 50):
+                assert frames.exchange(connection, frames.fetch("t", offset, 1 << 20))[0] == 0
+        assert frames.exchange(connection, frames.delete_topic("t"))[0] == 0
+        processes = broker.tree().members()
+
+        def still_open() -> list[str]:
+            return [name for each in processes for name in deleted_files(each.pid, broker.log_dir)]
+
+        eventually(lambda: not list(broker.log_dir.glob("t-*")) and not still_open(), "its space is free")
+    stop_cleanly(broker)
