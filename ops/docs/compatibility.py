@@ -46,8 +46,8 @@ NOT_BUILT = (
         "their settings are kept and shown, those of the broker with a warning; every record stays",
     ),
     (
-        "settings that change while the broker runs",
-        "DescribeConfigs shows all as read-only; AlterConfigs is not advertised",
+        "AlterConfigs",
+        "not advertised; limits of connections are read again from the file at SIGHUP",
     ),
     ("more partitions for a topic, DeleteRecords, DescribeLogDirs", "not advertised"),
     ("replication, tiered storage", "one replica; see below for what asks for more"),
