@@ -1,8 +1,8 @@
 """What the coordinator asks of the log process: append to its log, open a topic, remove one.
 
 Every question is answered once by the process it was asked of, or never if that died: then `forget` drops all
-of them, and what still has to be is asked again of the successor. Opening and removing are idempotent. An answer
-to what we did not ask is dropped: fences keep it from coming, and should one fail, that must not end us.
+of them, and what still has to be is asked again of the successor. Opening and removing are idempotent. An
+answer to what we did not ask is dropped: fences keep it from coming, and if one fails that must not end us.
 """
 
 from __future__ import annotations

@@ -231,7 +231,8 @@ def test_a_successor_asks_with_numbers_of_its_own(make_tree: Callable[..., Tree]
         tree.until(lambda: tree.log.inbox.untaken(), pump_log=False)
         numbers.append({unpack_call(slot).request for slot in tree.log.inbox.untaken()})
         tree.kill()
-    assert numbers[0] and numbers[1] and not numbers[0] & numbers[1]
+    assert all(numbers)
+    assert not numbers[0] & numbers[1]
 
 
 def test_a_dead_handler_gets_no_answer_and_its_successor_does(tree: Tree) -> None:
