@@ -25,7 +25,7 @@ from mpbroker.coordinator.log_link import LogLink, NewBatch
 from mpbroker.coordinator.mailbox import Lender, Peer
 from mpbroker.coordinator.metadata_records import build_metadata_batch, encode_record
 from mpbroker.coordinator.news import credential_news, limit_news, limited
-from mpbroker.coordinator.replay import cluster_id, replay
+from mpbroker.coordinator.replay import replay
 from mpbroker.coordinator.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.calls import (
@@ -120,7 +120,11 @@ class Coordinator:
     """Everything but the loop. `now_ms` stamps records, `new_id` makes topic ids."""
 
     def __init__(
-        self, context: ProcessContext, now_ms: Callable[[], int], new_id: Callable[[], bytes]
+        self,
+        context: ProcessContext,
+        cluster_id: str,
+        now_ms: Callable[[], int],
+        new_id: Callable[[], bytes],
     ) -> None:
         memory, config = context.memory, context.config
         self._context = context
@@ -138,12 +142,11 @@ class Coordinator:
         burst_s = config.controller_quota_window_num * config.controller_quota_window_size_seconds
         measured = MutationMeters(memory.meters(COORDINATOR), memory.quota_secret)
         mutations = Mutations(burst_s, monotonic_ms, measured)
-        self._decider = Decider(config, self._table.slots - 1, new_id, mutations)
-        self._announcer = Announcer(
-            self._publisher("bulletin", "bulletin_acks", HANDLERS),
-            cluster_id(config.log_dirs),
-            config.node_id,
-        )
+        # Half of what a half of the bulletin holds.
+        room = memory.BULLETIN_BYTES // 4
+        self._decider = Decider(config, self._table.slots - 1, new_id, mutations, room)
+        news = self._publisher("bulletin", "bulletin_acks", HANDLERS)
+        self._announcer = Announcer(news, cluster_id, config.node_id)
         self._credentials = credential_news(self._publisher("credentials", "credential_acks", PROCESSORS))
         self._limits = limit_news(self._publisher("limits", "limit_acks", ACCEPTORS))
         self._state = MetadataState()
@@ -560,9 +563,11 @@ class Coordinator:
         self._pending = waiting
 
 
-def run(context: ProcessContext) -> int:
+def run(context: ProcessContext, cluster_id: str) -> int:
     """The coordinator's life, from replay to stop; -> exit code."""
-    coordinator = Coordinator(context, lambda: time.time_ns() // 1_000_000, lambda: uuid.uuid4().bytes)
+    coordinator = Coordinator(
+        context, cluster_id, lambda: time.time_ns() // 1_000_000, lambda: uuid.uuid4().bytes
+    )
     stop_by: float | None = None
     while True:
         coordinator.step()

@@ -6,11 +6,16 @@ One entity's changes happen together or not at all. Kafka: ClientQuotaControlMan
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
+from mpbroker.coordinator.image_sizes import quota_bytes
 from mpbroker.ipc.calls import AlteredQuotas, AlterQuotas, QuotaAlteration
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ClientQuotaRecord
 from mpbroker.quotas.entities import Entity, InvalidQuota, QuotaTable, check_quota, entity_of
+
+NAME_BYTES_MAX: Final = 1024
+"""Of a user or client id with a quota. Kafka sets no bound; everybody who serves requests holds them all."""
 
 
 def entity_in(record: ClientQuotaRecord) -> Entity:
@@ -18,8 +23,8 @@ def entity_in(record: ClientQuotaRecord) -> Entity:
     return tuple(sorted(((e.entity_type, e.entity_name) for e in record.entity), key=lambda pair: pair[0]))
 
 
-def alter(quotas: QuotaTable, call: AlterQuotas) -> tuple[AlteredQuotas, list[ClientQuotaRecord]]:
-    """The answer, and the records that make it true; changes nothing."""
+def alter(quotas: QuotaTable, call: AlterQuotas, room: int) -> tuple[AlteredQuotas, list[ClientQuotaRecord]]:
+    """The answer, and the records that make it true; changes nothing. `room`: the bytes that are left."""
     times = Counter(tuple(sorted(a.entity, key=str)) for a in call.alterations)
     answer, records = AlteredQuotas([]), []
     for alteration in call.alterations:
@@ -30,6 +35,13 @@ def alter(quotas: QuotaTable, call: AlterQuotas) -> tuple[AlteredQuotas, list[Cl
         except InvalidQuota as error:
             answer.results.append((ErrorCode.INVALID_REQUEST, str(error)))
             continue
+        grown = _growth(quotas, changes)
+        if grown > max(room, 0):
+            text = "There are too many topics and quotas; remove some first"
+            answer.results.append((ErrorCode.POLICY_VIOLATION, text))
+            continue
+        # What is removed leaves room for the next call only: another alteration may be of the same entity.
+        room -= max(grown, 0)
         answer.results.append((ErrorCode.NONE, None))
         if not call.validate_only:
             records += changes
@@ -44,8 +56,28 @@ def _changes(quotas: QuotaTable, alteration: QuotaAlteration) -> list[ClientQuot
     for key, value in alteration.changes.items():
         if value is not None:
             check_quota(entity, key, value)
+            _check_names(entity)
         if current.get(key) != value:
             named = [ClientQuotaRecord.EntityData(kind, name) for kind, name in entity]
             record = ClientQuotaRecord(named, key, 0.0 if value is None else value, value is None)
             records.append(record)
     return records
+
+
+def _check_names(entity: Entity) -> None:
+    """Raises InvalidQuota."""
+    for kind, name in entity:
+        if name is not None and len(name.encode()) > NAME_BYTES_MAX:
+            raise InvalidQuota(f"The name of a {kind} may have at most {NAME_BYTES_MAX} bytes")
+
+
+def _growth(quotas: QuotaTable, changes: list[ClientQuotaRecord]) -> int:
+    """By how much the changes of one entity enlarge what handlers hold; negative for removals."""
+    if not changes:
+        return 0
+    entity = entity_in(changes[0])
+    before = quotas.of(entity)
+    removed = {change.key for change in changes if change.remove}
+    after = {key: value for key, value in before.items() if key not in removed}
+    after |= {change.key: change.value for change in changes if not change.remove}
+    return quota_bytes(entity, after) - quota_bytes(entity, before)

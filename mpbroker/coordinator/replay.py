@@ -12,7 +12,7 @@ from mpbroker.coordinator.metadata_records import UnreadableMetadata, decode_rec
 from mpbroker.coordinator.state import InconsistentMetadata, MetadataState
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import Partition
-from mpbroker.log.names import META_PROPERTIES, partition_name
+from mpbroker.log.names import partition_name
 from mpbroker.protocol.messages import RemoveTopicRecord
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.records.errors import CorruptBatch
@@ -48,18 +48,3 @@ def replay(log_dirs: tuple[str, ...], end: Partition) -> tuple[MetadataState, di
             "restore it from a copy of the log directory"
         ) from error
     return state, removed
-
-
-def cluster_id(log_dirs: tuple[str, ...]) -> str:
-    """The id in meta.properties, the same in every log directory. Raises FatalError."""
-    for directory in log_dirs:
-        path = Path(directory) / META_PROPERTIES
-        if not path.exists():
-            continue
-        for line in path.read_text().splitlines():
-            key, _, value = line.partition("=")
-            if key.strip() == "cluster.id" and value.strip():
-                return value.strip()
-    raise FatalError(
-        f"no {META_PROPERTIES} with a cluster.id in {', '.join(log_dirs)}: is this a directory of the broker?"
-    )

@@ -17,6 +17,7 @@ from typing import Final, NoReturn
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator import quota_rules, scram_rules, topic_rules
+from mpbroker.coordinator.image_sizes import PARTITION_BYTES, config_bytes, quota_bytes, topic_bytes
 from mpbroker.coordinator.metadata_records import MetadataRecord
 from mpbroker.coordinator.scram_rules import Credentials
 from mpbroker.coordinator.topic_rules import Refused
@@ -60,6 +61,7 @@ UNASSIGNED_DIRECTORY: Final = bytes(16)
 """Kafka's DirectoryId.UNASSIGNED: which log directory holds the replica is the log process's affair."""
 RESERVED_IDS: Final = 100
 """Ids whose number is smaller have a meaning of their own in Kafka (Uuid.RESERVED, DirectoryId)."""
+IMAGE_BYTES_MAX: Final = 64 << 20
 PRODUCER_ID_MAX: Final = (1 << 63) - 1
 EXCEEDED: Final = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
@@ -85,13 +87,17 @@ class Topic:
 
 @dataclass
 class MetadataState:
-    """What the log says. `next_offset`: behind the last record that was applied."""
+    """What the log says. `next_offset`: behind the last record that was applied.
+
+    `image_bytes`: what all of it takes at most when handlers are told.
+    """
 
     topics: dict[bytes, Topic] = field(default_factory=dict)
     ids: dict[str, bytes] = field(default_factory=dict)
     next_producer_id: int = 0
     next_offset: int = 0
     partitions: int = 0
+    image_bytes: int = 0
     quotas: QuotaTable = field(default_factory=QuotaTable)
     credentials: Credentials = field(default_factory=dict)
     _colliding: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -133,6 +139,7 @@ class MetadataState:
                     self._inconsistent(f"topic {record.name} is there already")
                 self.ids[record.name] = record.topic_id
                 self.topics[record.topic_id] = Topic(record.name, record.topic_id)
+                self.image_bytes += topic_bytes(record.name, 0, {})
                 if key := collision_key(record.name):
                     self._colliding[key] = (*self._colliding.get(key, ()), record.name)
             case ConfigRecord():
@@ -141,7 +148,9 @@ class MetadataState:
                 self._remove(record.topic_id)
             case ClientQuotaRecord():
                 entity = quota_rules.entity_in(record)
+                self.image_bytes -= quota_bytes(entity, self.quotas.of(entity))
                 self.quotas.change(entity, record.key, None if record.remove else record.value)
+                self.image_bytes += quota_bytes(entity, self.quotas.of(entity))
             case UserScramCredentialRecord():
                 self.credentials[record.name, record.mechanism] = scram_rules.credential_in(record)
             case RemoveUserScramCredentialRecord():
@@ -161,6 +170,7 @@ class MetadataState:
             self._inconsistent(f"partition {record.partition_id} of {topic.name} is not its next one")
         epochs.append(record.leader_epoch)
         self.partitions += 1
+        self.image_bytes += PARTITION_BYTES
 
     def _close_partitions(self, new: dict[bytes, list[int]]) -> None:
         for topic_id, epochs in new.items():
@@ -173,6 +183,8 @@ class MetadataState:
         if record.resource_type != ResourceType.TOPIC or topic_id is None:
             self._inconsistent(f"a setting of resource {record.resource_type} {record.resource_name!r}")
         topic = self.topics[topic_id]
+        self.image_bytes += config_bytes(record.name, record.value)
+        self.image_bytes -= config_bytes(record.name, topic.configs.get(record.name))
         configs = {name: value for name, value in topic.configs.items() if name != record.name}
         if record.value is not None:
             configs[record.name] = record.value
@@ -184,6 +196,7 @@ class MetadataState:
             self._inconsistent(f"topic id {topic_id.hex()} is to be removed and does not exist")
         del self.ids[topic.name]
         self.partitions -= topic.partitions
+        self.image_bytes -= topic_bytes(topic.name, topic.partitions, topic.configs)
         if key := collision_key(topic.name):
             left = tuple(name for name in self._colliding[key] if name != topic.name)
             if left:
@@ -214,7 +227,8 @@ class Decision:
 
 
 class Decider:
-    """Answers calls from a state. `new_id` makes 16 random bytes; `partition_limit`: how many fit.
+    """Answers calls from a state. `new_id` makes 16 random bytes; `partition_limit`: how many fit;
+    `image_bytes_max`: how large all that handlers are told may get.
 
     What clients have used up of their accounts is no part of the state: it is kept in `mutations`.
     """
@@ -225,11 +239,13 @@ class Decider:
         partition_limit: int,
         new_id: Callable[[], bytes],
         mutations: Mutations | None = None,
+        image_bytes_max: int = IMAGE_BYTES_MAX,
     ) -> None:
         self._config = config
         self._mutations = mutations
         self._partition_limit = partition_limit
         self._new_id = new_id
+        self._image_bytes_max = image_bytes_max
 
     def decide(self, state: MetadataState, call: Message) -> Decision:
         """Does not change the state."""
@@ -239,7 +255,9 @@ class Decider:
             case DeleteTopics():
                 return self._delete_topics(state, call)
             case AlterQuotas():
-                answer, changes = quota_rules.alter(state.quotas, call)
+                answer, changes = quota_rules.alter(
+                    state.quotas, call, self._image_bytes_max - state.image_bytes
+                )
                 entities = list(dict.fromkeys(map(quota_rules.entity_in, changes)))
                 return Decision(answer, list(changes), quotas=entities)
             case AlterScram():
@@ -319,6 +337,12 @@ class Decider:
             raise Refused(
                 ErrorCode.INVALID_PARTITIONS,
                 f"The broker has room for {self._partition_limit} partitions and has {state.partitions}.",
+            )
+        if state.image_bytes + topic_bytes(topic.name, partitions, configs) > self._image_bytes_max:
+            raise Refused(
+                ErrorCode.POLICY_VIOLATION,
+                f"The broker has {self._image_bytes_max} bytes for the names and settings of all topics and "
+                f"quotas and has used {state.image_bytes}.",
             )
         if mutation and not mutation.allows(partitions):
             raise Refused(EXCEEDED, EXCEEDED.message)

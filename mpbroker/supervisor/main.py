@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import time
+from functools import partial
 from typing import Any
 
 import setproctitle
@@ -154,7 +155,8 @@ class Broker:
         tree.on_wait = self._while_starting
         tree.start(Child(topology.LOG, log_process.run, tuple(self.locks)))
         self.notifier.status("Log recovered; starting")
-        tree.start(Child(topology.COORDINATOR, coordinator_process.run))
+        coordinator = partial(coordinator_process.run, cluster_id=self.identity.cluster_id)
+        tree.start(Child(topology.COORDINATOR, coordinator))
         workers = [self._handler(n) for n in range(self.config.num_io_threads)]
         workers += [self._processor(n) for n in range(self.config.num_network_threads)]
         if self.config.control_plane is not None:

@@ -330,7 +330,8 @@ class Tree:
         if self.pid:
             return
         try:
-            os._exit(run(ProcessContext(COORDINATOR, self.memory, self.config, incarnation)))
+            context = ProcessContext(COORDINATOR, self.memory, self.config, incarnation)
+            os._exit(run(context, CLUSTER_ID))
         except BaseException:
             traceback.print_exc()
         finally:

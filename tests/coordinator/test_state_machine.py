@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator.image_sizes import topic_bytes
 from mpbroker.coordinator.metadata_records import (
     MetadataRecord,
     build_metadata_batch,
     decode_record,
     encode_record,
 )
-from mpbroker.coordinator.replay import cluster_id, replay
+from mpbroker.coordinator.replay import replay
 from mpbroker.coordinator.state import Decider, MetadataState
 from mpbroker.ipc.calls import (
     AllocateProducerIds,
@@ -138,6 +139,8 @@ class MetadataMachine(RuleBasedStateMachine):
         assert found == self.model
         assert self.state.next_offset == len(self.log)
         assert self.state.partitions == sum(partitions for _, partitions in self.model.values())
+        there = self.state.topics.values()
+        assert self.state.image_bytes == sum(topic_bytes(t.name, t.partitions, t.configs) for t in there)
 
 
 MetadataMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
@@ -237,11 +240,3 @@ def test_damage_is_named(tmp_path: Path, damage: str) -> None:
     end = durable_end(states[4].next_offset, sizes[1], states[2].next_offset)
     with pytest.raises(FatalError, match=r"__cluster_metadata-0 cannot be read: .*restore it"):
         replay((str(tmp_path),), end)
-
-
-def test_the_cluster_id_is_found_in_any_directory(tmp_path: Path) -> None:
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "meta.properties").write_text("#\n#Sat\nnode.id=1\nversion=1\ncluster.id=abc\n")
-    assert cluster_id((str(tmp_path / "a"), str(tmp_path / "b"))) == "abc"
-    with pytest.raises(FatalError, match=r"no meta.properties with a cluster.id"):
-        cluster_id((str(tmp_path / "a"),))

@@ -1,0 +1,39 @@
+"""How much of a metadata base everything takes: upper bounds, so that a base always fits into the bulletin.
+
+Topics and quotas that no base can hold could not be announced any more. MessagePack: a header of an array, a
+string or a map has at most five bytes, a number nine; see `mpbroker/ipc/metadata.py` for what is encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+_STRING_BYTES: Final = 5
+_TOPIC_BYTES: Final = 48
+"""Of a topic without partitions, settings and its name."""
+_ENTITY_BYTES: Final = 12
+_NUMBER_BYTES: Final = 9
+PARTITION_BYTES: Final = 25
+
+
+def topic_bytes(name: str, partitions: int, configs: Mapping[str, str]) -> int:
+    settings = sum(config_bytes(key, value) for key, value in configs.items())
+    return _TOPIC_BYTES + len(name.encode()) + partitions * PARTITION_BYTES + settings
+
+
+def config_bytes(name: str, value: str | None) -> int:
+    """Of one setting of a topic; None: it has none."""
+    return 0 if value is None else _text_bytes(name) + _text_bytes(value)
+
+
+def quota_bytes(entity: Iterable[tuple[str, str | None]], values: Mapping[str, float]) -> int:
+    """Of all quotas of an entity; it is not there without any."""
+    if not values:
+        return 0
+    names = sum(1 + _text_bytes(kind) + _text_bytes(name or "") for kind, name in entity)
+    return _ENTITY_BYTES + names + sum(_text_bytes(key) + _NUMBER_BYTES for key in values)
+
+
+def _text_bytes(text: str) -> int:
+    return _STRING_BYTES + len(text.encode())
