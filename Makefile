@@ -25,8 +25,10 @@ $(SYNCED): pyproject.toml uv.lock setup.py ops/setup/setup.sh
 
 # Compiles what has changed; headers count as a change of every module.
 $(BUILT): $(SYNCED) $(NATIVE)
-	$(BIN)/python setup.py --quiet build_ext --inplace --parallel "$$(nproc)"
+	@echo "setup: compiling what has changed; all of it takes some minutes"
+	@$(BIN)/python setup.py --quiet build_ext --inplace --parallel "$$(nproc)"
 	@touch $@
+	@echo "setup: done; make run starts a broker, make help says what else there is"
 
 run: setup ## a broker on 127.0.0.1:9092, data in ./data (LISTENERS=… DATA=…)
 	$(BIN)/mpbroker serve --listeners $(LISTENERS) --log-dirs $(DATA)

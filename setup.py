@@ -12,6 +12,8 @@ from setuptools import Extension, setup
 
 ROOT = Path(__file__).parent
 PACKAGES = ("shm", "mpbroker")
+# Not of what Cython itself writes.
+WARNINGS = ("-Wall", "-Wno-unused-function", "-Wno-enum-compare", "-Wno-sign-compare")
 
 
 def extensions() -> list[Extension]:
@@ -29,7 +31,7 @@ def extensions() -> list[Extension]:
                     include_dirs=[str(ROOT)],
                     depends=headers,
                     # Descriptors are filled as one struct and copied as another: they may be the same bytes.
-                    extra_compile_args=["-O2", "-fno-strict-aliasing", "-Wall", "-Wno-unused-function"],
+                    extra_compile_args=["-O2", "-fno-strict-aliasing", *WARNINGS],
                 )
             )
     return found
@@ -39,6 +41,7 @@ setup(
     ext_modules=cythonize(
         extensions(),
         nthreads=2,
+        quiet=True,
         compiler_directives={
             "language_level": "3",
             "boundscheck": False,
@@ -46,6 +49,7 @@ setup(
             "cdivision": True,
             "initializedcheck": False,
             "freethreading_compatible": False,
+            "show_performance_hints": False,
         },
     )
 )

@@ -146,7 +146,7 @@ def test_addresses() -> None:
         ([("user", "")], "Empty user not supported"),
         ([("user", "a"), ("user", "b")], "more than once"),
         ([("ip", "10.0.0.1"), ("user", "a")], "cannot be combined"),
-        ([("ip", "nowhere at all")], "not a valid IP"),
+        ([("ip", "nowhere at all")], "is not an IP address"),
     ],
 )
 def test_entities_that_cannot_have_quotas(pairs: list[tuple[str, str | None]], message: str) -> None:
