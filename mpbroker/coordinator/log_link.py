@@ -1,7 +1,8 @@
 """What the coordinator asks of the log process: append to its log, open a topic, remove one.
 
 Every question is answered once by the process it was asked of, or never if that died: then `forget` drops all
-of them, and what still has to be is asked again of the successor. Opening and removing are idempotent.
+of them, and what still has to be is asked again of the successor. Opening and removing are idempotent. An
+answer to what we did not ask is dropped: fences keep it from coming, and if one fails that must not end us.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ NO_TIMEOUT_MS = (1 << 31) - 1
 # Credits: with a round of metadata and one of groups on top there is always room for the answers, and for
 # returning them.
 QUESTIONS_UNDER_WAY = CALL_RING_SLOTS // 2 - 1
+REQUEST_MAX = 0xFFFFFFFF
+INCARNATION_SHIFT = 20
 
 
 class LogEvents(Protocol):
@@ -88,7 +91,8 @@ class LogLink:
         self._context = context
         self._lender = lender
         self._events = events
-        self._request = 0
+        # None of a predecessor's numbers: what answers it must not pass for an answer to us.
+        self._request = context.incarnation << INCARNATION_SHIFT & REQUEST_MAX
         self._appends: dict[int, Callable[[list[Batch]], None]] = {}
         self._questions: dict[int, _Question] = {}
         self._unasked: deque[tuple[Message, Kind, bytes]] = deque()
@@ -225,19 +229,31 @@ class LogLink:
         return answer
 
     def _next_request(self) -> int:
-        self._request = self._request + 1 & 0xFFFFFFFF
+        self._request = self._request + 1 & REQUEST_MAX
         return self._request
 
     def _produced(self, slot: bytes) -> None:
         produce = unpack_produce(slot)
-        done = self._appends.pop(produce.request)
+        done = self._appends.pop(produce.request, None)
+        if done is None:
+            self._context.log.error(
+                "the log process answered append %d, which is none of ours", produce.request
+            )
+            return
         job = self._lender.view(produce.block)[produce.job :]
         batches = [read_job_batch(job, index) for index in range(read_job_header(job)[0])]
         self._lender.end(produce.block, produce.generation)
         done(batches)
 
     def _answered(self, call: Call) -> None:
-        question = self._questions.pop(call.request)
+        question = self._questions.pop(call.request, None)
+        if question is None:
+            self._context.log.error(
+                "the log process answered question %d, which is none of ours", call.request
+            )
+            if call.block:
+                self.peer.send(returned(call))
+            return
         self._lender.end(question.call.block, question.call.generation)
         answer = self._read(call)
         self._ask_on()

@@ -99,7 +99,7 @@ class LogProcess:
 
     def serve(self) -> int:
         while True:
-            self._obey_fence()
+            self.obey_fence()
             if self.context.must_stop() and (self._fence_tails is None or self.context.orphaned):
                 return self._stop()
             self.work(0 if self._ensuring else MAX_SLEEP_MS)
@@ -263,7 +263,7 @@ class LogProcess:
 
     # ---- orders ----
 
-    def _obey_fence(self) -> None:
+    def obey_fence(self) -> None:
         """A dead role's published jobs are appended whole and answered before its fence is acknowledged."""
         fence = self.context.pending_fence()
         if fence is None:

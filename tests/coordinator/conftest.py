@@ -176,13 +176,15 @@ class FakeLog:
             self._maybe_die("removing")
         if isinstance(message, EnsureTopic) and message.topic_id != METADATA_TOPIC_ID:
             self._maybe_die("ensuring")
-        data = encode(self.serve(message))
+        assert self.outbox.push(self.answer_slot(self.serve(message), call.request))
+
+    def answer_slot(self, message: Message, request: int) -> bytes:
+        data = encode(message)
         block = self.arena.allocate(len(data))
         self.sizes[block] = len(data)
         self.arena.view(block, len(data))[:] = data
         generation = self.arena.lend(block, COORDINATOR)
-        answer = pack_call(SlotKind.ANSWER, LOG, call.request, block, generation, len(data))
-        assert self.outbox.push(answer)
+        return pack_call(SlotKind.ANSWER, LOG, request, block, generation, len(data))
 
     def serve(self, message: Message) -> Message:
         match message:
@@ -317,7 +319,7 @@ class Tree:
         self.log = FakeLog(self.memory, directory, 1)
         self.roles.store(LOG, 1)
 
-    def start(self) -> None:
+    def start(self, incarnation: int = 1) -> None:
         """Forks the coordinator."""
         self.memory.words("orders").store(COORDINATOR, Order.RUN)
         self.memory.words("states").store(COORDINATOR, State.STARTING)
@@ -328,7 +330,7 @@ class Tree:
         if self.pid:
             return
         try:
-            os._exit(run(ProcessContext(COORDINATOR, self.memory, self.config)))
+            os._exit(run(ProcessContext(COORDINATOR, self.memory, self.config, incarnation)))
         except BaseException:
             traceback.print_exc()
         finally:

@@ -9,6 +9,7 @@ import pytest
 
 from mpbroker.coordinator.log_link import QUESTIONS_UNDER_WAY
 from mpbroker.ipc.calls import (
+    Acknowledged,
     AllocateProducerIds,
     CreatedTopics,
     CreateTopic,
@@ -19,6 +20,7 @@ from mpbroker.ipc.calls import (
     Message,
     ProducerIds,
 )
+from mpbroker.ipc.slots import SlotKind, pack_produce, unpack_call
 from mpbroker.ipc.topology import CALL_RING_SLOTS, COORDINATOR, SharedMemory
 
 Tree = Any  # the class lies in conftest.py
@@ -203,6 +205,34 @@ def test_a_base_waits_for_a_reader_that_is_behind(tree: Tree) -> None:
     tree.until(lambda: request in other.answers)
     tree.pump()
     assert set(slow.topics) == set(other.topics) == {"a", "b"}
+
+
+@pytest.mark.parametrize("kind", [SlotKind.ANSWER, SlotKind.PRODUCED])
+def test_an_answer_to_what_nobody_asked_is_dropped(tree: Tree, kind: SlotKind) -> None:
+    """And its block is given back: the coordinator and what it waits for go on."""
+    stale, log = 7, tree.log
+    if kind == SlotKind.ANSWER:
+        slot = log.answer_slot(Acknowledged(), stale)
+    else:
+        slot = pack_produce(kind, -1, 0, 0, 0, 64, 1, 0, COORDINATOR, COORDINATOR, 0, stale)
+    assert log.outbox.push(slot)
+    tree.memory.doorbell(COORDINATOR).ring()
+    assert errors(tree.ask(create("a"))) == {"a": 0}
+    tree.until(lambda: not log.sizes)
+    assert tree.stop() == 0
+
+
+def test_a_successor_asks_with_numbers_of_its_own(make_tree: Callable[..., Tree]) -> None:
+    """An answer to its predecessor, had a fence let it through, would be taken for one to it."""
+    tree = make_tree()
+    numbers = []
+    for incarnation in (1, 2):
+        tree.start(incarnation)
+        tree.until(lambda: tree.log.inbox.untaken(), pump_log=False)
+        numbers.append({unpack_call(slot).request for slot in tree.log.inbox.untaken()})
+        tree.kill()
+    assert all(numbers)
+    assert not numbers[0] & numbers[1]
 
 
 def test_a_dead_handler_gets_no_answer_and_its_successor_does(tree: Tree) -> None:

@@ -50,7 +50,7 @@ class RealLog:
     def fence(self, incarnation: int) -> None:
         """Orders it to fence (0) or to welcome a coordinator."""
         orders, acks = self.tree.memory.words("fence_orders"), self.tree.memory.words("fence_acks")
-        order = pack_fence(incarnation + 1, 0, COORDINATOR)
+        order = pack_fence(incarnation + 1, 0 if incarnation else 1, COORDINATOR)
         orders.store(LOG, order)
         self.tree.memory.doorbell(LOG).ring()
         self.tree.until(lambda: acks.load(LOG) == order)

@@ -16,7 +16,7 @@ import pytest
 from mpbroker.ipc import calls
 from mpbroker.ipc.process import pack_fence
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.ipc.topology import LOG, SUPERVISOR
+from mpbroker.ipc.topology import COORDINATOR, LOG, SUPERVISOR
 from mpbroker.log.log_dir import lock_log_dirs
 from mpbroker.log.reader import Bound, PartitionReader
 from mpbroker.records.iterate import iterate_batches
@@ -141,6 +141,32 @@ def test_a_dead_handlers_jobs_are_appended_before_its_fence(
     r.job([(target, batch(producer=(3, 0, 500)))])
     assert r.await_replies(1)[0].results[0].base_offset == 500
     assert r.stop() == 0
+
+
+def test_a_dead_coordinators_topics_are_no_news_to_its_successor(rig: Callable[..., Rig]) -> None:
+    """It counts its questions anew: an answer to its predecessor would pass for one to it."""
+    r = rig()
+    process = r.in_process()
+    r.call(ensure(5))
+    process.work(0)
+    assert process.ensure_on(), "the first of five partitions"
+    acks, orders = r.memory.words("fence_acks"), r.memory.words("fence_orders")
+    for sequence, stage in ((1, 1), (2, 0)):
+        order = pack_fence(sequence, stage, COORDINATOR)
+        orders.store(LOG, order)
+        while acks.load(LOG) != order:
+            process.obey_fence()
+            process.work(0)
+            process.ensure_on()
+        if stage:
+            r.memory.reset_rings_of(COORDINATOR)
+            r.bind()
+    r.call(calls.Recovered({}))
+    process.work(0)
+    while process.ensure_on():
+        process.work(0)
+    assert r.take_answer() == calls.Acknowledged()
+    assert r.take_answer() is None
 
 
 def test_a_full_disk_refuses_and_recovers(rig: Callable[..., Rig], batch: Callable[..., bytearray]) -> None:
