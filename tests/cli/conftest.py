@@ -28,6 +28,7 @@ SPOKEN = (
     ApiKey.DELETE_TOPICS,
     ApiKey.DESCRIBE_CONFIGS,
     ApiKey.INIT_PRODUCER_ID,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
 )
 
 
@@ -57,6 +58,7 @@ class FakeBroker(ThreadedServer):
             ApiKey.CREATE_TOPICS: self._create_topics,
             ApiKey.DELETE_TOPICS: self._delete_topics,
             ApiKey.DESCRIBE_CONFIGS: self._describe_configs,
+            ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _no_such_user,
             ApiKey.INIT_PRODUCER_ID: lambda _request: m.InitProducerIdResponse(producer_id=4711),
         }
 
@@ -153,7 +155,9 @@ class FakeBroker(ThreadedServer):
     def _create_topics(self, request: m.CreateTopicsRequest) -> m.Message:
         (topic,) = request.topics
         result = m.CreateTopicsResponse.CreatableTopicResult(name=topic.name, error_message=None)
-        if topic.name in self.topics:
+        if code := self._refused(ApiKey.CREATE_TOPICS):
+            result.error_code = code
+        elif topic.name in self.topics:
             result.error_code = ErrorCode.TOPIC_ALREADY_EXISTS
             result.error_message = f"Topic '{topic.name}' already exists."
         else:
@@ -241,6 +245,15 @@ class FakeBroker(ThreadedServer):
             results.append(part)
         answer = m.FetchResponse.FetchableTopicResponse(topic=topic.topic, partitions=results)
         return m.FetchResponse(responses=[answer])
+
+
+def _no_such_user(request: m.DescribeUserScramCredentialsRequest) -> m.Message:
+    result = m.DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
+    answers = [
+        result(user=wanted.name, error_code=ErrorCode.RESOURCE_NOT_FOUND, error_message="does not exist")
+        for wanted in request.users or []
+    ]
+    return m.DescribeUserScramCredentialsResponse(error_message=None, results=answers)
 
 
 def _from_offset(log: bytearray, offset: int) -> bytearray:

@@ -164,6 +164,31 @@ def test_wrong_calls_get_one_line(
     assert stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (
+            ["--replication-factor", "3"],
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "; use 1, or start the broker with mpbroker.replication.factor.clamp=true",
+        ),
+        (["-c", "retenton.ms=1"], ErrorCode.INVALID_CONFIG, "; did you mean retention.ms?"),
+        (["-c", "retention.ms=-7"], ErrorCode.INVALID_CONFIG, "(INVALID_CONFIG)"),
+    ],
+)
+def test_refused_topics_get_advice(
+    broker: "FakeBroker", arguments: list[str], error: ErrorCode, message: str
+) -> None:
+    broker.refuse[ApiKey.CREATE_TOPICS] = [error]
+    stderr = run(broker, "topic", "create", "u", *arguments, code=1).stderr.decode()
+    assert stderr.endswith(f"{message}\n")
+
+
+def test_a_user_that_is_not_there(broker: "FakeBroker") -> None:
+    stderr = run(broker, "user", "delete", "bob", code=1).stderr
+    assert stderr == b"mpbroker: user bob: there is no such user; see mpbroker user list\n"
+
+
 def test_nobody_there() -> None:
     class Nobody:
         address = "127.0.0.1:1"

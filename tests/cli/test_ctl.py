@@ -98,6 +98,37 @@ def test_a_process_is_shown_in_short() -> None:
     ]
 
 
+def test_listeners_fit_a_terminal(
+    supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    listener = {"listener": "PLAINTEXT://broker-1.example:9092", "protocol": "PLAINTEXT", "refused_per_ip": 0}
+    other = {"listener": "SSL://broker-1.example:9093", "protocol": "SSL", "refused_per_ip": 3}
+    supervisor.replies = [msgspec.json.encode({"listeners": [listener, other]})] * 2
+    ctl.list_listeners(None, as_json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "PLAINTEXT://broker-1.example:9092",
+        "  protocol        PLAINTEXT",
+        "  refused_per_ip  0",
+        "SSL://broker-1.example:9093",
+        "  protocol        SSL",
+        "  refused_per_ip  3",
+    ]
+    ctl.list_listeners(None, as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"listeners": [listener, other]}
+
+
+def test_piped_tables_have_no_blanks_at_the_end(
+    supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    processes = [{"name": "log", "state": "recovering"}, {"name": "handler", "state": "ok"}]
+    supervisor.replies = [msgspec.json.encode({"node_id": 1, "processes": processes})]
+    ctl.status(None, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert "handler  ok" in lines
+    assert lines == [line.rstrip() for line in lines]
+
+
 def test_resize_sends_what_was_given(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
     supervisor.replies = [b'{"handlers": 4}']
     ctl.resize(None, 4, None, as_json=False)

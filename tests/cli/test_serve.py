@@ -66,6 +66,7 @@ def test_check_config(typed: Typed, tmp_path: Path) -> None:
         (["--handlers", "none"], "--handlers: Invalid value none for configuration num.io.threads"),
         (["--processors", "0"], "--processors: Invalid value 0 for configuration num.network.threads"),
         (["--listeners", "localhost"], "--listeners: 'localhost' is not a listener"),
+        (["-o", "log.workers=2"], "-o: Invalid value 2 for configuration log.workers: this version has one "),
         (["-o", "num.partitons=4"], "-o: unknown setting num.partitons; did you mean num.partitions?"),
         (["--config", "/no/such/file"], "/no/such/file: cannot be read: No such file or directory"),
     ],
@@ -120,3 +121,22 @@ def test_every_command_explains_itself(typed: Typed) -> None:
     assert all(command in out for command in ("serve", "topic", "produce", "consume", "ctl"))
     assert typed("--version")[1].startswith("mpbroker")
     assert app.info.name == "mpbroker"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (["ctl", "--log-dirs", "A", "resize", "--handlers", "1"], "A"),
+        (["ctl", "--log-dirs", "A", "listener", "list"], "A"),
+        (["ctl", "--log-dirs", "A", "status", "--log-dirs", "B"], "B"),
+        (["ctl", "status", "--log-dirs", "B"], "B"),
+    ],
+)
+def test_log_dirs_may_stand_behind_ctl(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], asked: str
+) -> None:
+    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    code, _out, err = typed(*arguments)
+    assert code == 1
+    assert err.startswith(f"mpbroker: no broker is running on {tmp_path / asked} ")

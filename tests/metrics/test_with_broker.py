@@ -13,7 +13,10 @@ import uuid
 import psutil
 import pytest
 
+from mpbroker.cli import metrics
+from mpbroker.cli.errors import CliError
 from mpbroker.ipc.meters import ApiHistogram
+from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.metrics.snapshot import Distribution
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
@@ -384,3 +387,19 @@ def test_counts_outlive_the_processes_that_counted(own_broker: Mpbroker) -> None
     eventually(lambda: meter.get(count) == 6, "the successor goes on counting")
     connections = "kafka.server:type=socket-server-metrics,networkProcessor=0"
     eventually(lambda: meter.get(connections, "connection-count") == 0, "the dead one's are gone")
+
+
+def test_the_command_for_people(broker: Mpbroker, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name on a line of its own, its attributes below; a filter finds attributes too."""
+    file = broker.runtime_dir / PUBLIC_NAME
+    metrics.show(None, ["TotalProduceRequestsPerSec", "MeanRate"], 0.0, file, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index(f"{TOPICS}TotalProduceRequestsPerSec")
+    assert [line.split()[0] for line in lines[at + 1 : at + 3]] == ["Count", "MeanRate"]
+    assert all(line.startswith(("kafka.", "  ")) and line == line.rstrip() for line in lines)
+    others = lines[lines.index(f"{TOPICS}BytesInPerSec") + 1 :]
+    assert others[0].startswith("  MeanRate ")
+    assert others[1].startswith("kafka.")
+    with pytest.raises(CliError, match="no metric's name contains 'zzzz'"):
+        metrics.show(None, ["zzzz"], 0.0, file, as_json=False)
+    assert capsys.readouterr().out == ""

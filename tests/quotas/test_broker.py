@@ -74,7 +74,10 @@ def test_the_command(broker: Broker) -> None:
         (("set", "producer_byte_rate=1", "--default", "group"), 2, "one of user, client-id, ip"),
         (("set", "producer_byte_rate=1", "--user", "a", "--default", "user"), 2, "named already"),
         (("set", "producer_byte_rate=0", "--user", "a"), 1, "must be greater than 0"),
-        (("set", "speed=1", "--user", "a"), 1, "Invalid configuration key speed"),
+        (("set", "speed=1", "--user", "a"), 1, "Invalid configuration key speed (INVALID_REQUEST)\n"),
+        (("set", "producer_byte_rte=1", "--user", "a"), 1, "did you mean producer_byte_rate?"),
+        (("delete", "producer_byte_rate", "--user", "a"), 1, "user 'a' has no producer_byte_rate\n"),
+        (("delete", "producer_byte_rte", "--user", "a"), 1, "did you mean producer_byte_rate?"),
     ],
 )
 def test_what_the_command_refuses(broker: Broker, arguments: tuple[str, ...], code: int, said: str) -> None:

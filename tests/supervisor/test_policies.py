@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import resource
+from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import topology
 from mpbroker.ipc.process import LOG_FENCE_CLOSE, LOG_FENCE_RESUME, FatalError
+from mpbroker.supervisor import runtime_dir
 from mpbroker.supervisor.main import raise_file_limit
 from mpbroker.supervisor.plans import needed_to_start, peers_of, stages_of
 from mpbroker.supervisor.resize import check_resize
@@ -97,3 +101,22 @@ def test_the_soft_limit_of_open_files_is_lifted() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_the_runtime_directory_goes_if_it_was_made_here_and_is_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+    config = structs.replace(BrokerConfig(), log_dirs=(str(tmp_path / "data"),))
+    own = runtime_dir.runtime_dir(config)
+    (own / "of somebody").touch()
+    runtime_dir.remove(own)
+    assert own.is_dir()
+    (own / "of somebody").unlink()
+    runtime_dir.remove(own)
+    assert not own.exists()
+    monkeypatch.setenv("MPBROKER_RUNTIME_DIR", str(tmp_path / "named"))
+    named = runtime_dir.runtime_dir(config)
+    runtime_dir.remove(named)
+    assert named.is_dir()
