@@ -54,6 +54,8 @@ NARROW = {
         "shm",
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "security")),
         *(f"mpbroker.{room}" for room in ("metrics", "client", "supervisor")),
+        # The names of quotas.
+        "mpbroker.quotas.entities",
     ),
     "spark_integration": (
         "shm",

@@ -12,8 +12,9 @@ import msgspec
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.where import Where
 from mpbroker.client.cluster import Cluster
-from mpbroker.client.config import ClientConfig, from_properties, parse_servers
+from mpbroker.client.config import ClientConfig, from_properties, known_names, parse_servers
 from mpbroker.client.errors import ApiFailed, ConfigError, InvalidReceive
+from mpbroker.config import known
 from mpbroker.config.properties import PropertiesError, parse
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
@@ -65,12 +66,15 @@ def read_config(path: Path | None) -> ClientConfig:
         entries = parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, PropertiesError) as error:
         raise ConfigError(f"--command-config {path}: {getattr(error, 'strerror', None) or error}") from error
+    lines = {entry.key: entry.line for entry in entries}
     try:
         config, unknown = from_properties({entry.key: entry.value for entry in entries}, base)
     except ConfigError as error:
-        raise ConfigError(f"--command-config {path}: {error}") from error
+        line = f":{lines[error.name]}" if error.name else ""
+        raise ConfigError(f"--command-config {path}{line}: {error}") from error
     for name in unknown:
-        print(f"mpbroker: {path}: {name} means nothing to this command", file=sys.stderr)
+        guess = known.hint([name], known_names())
+        print(f"mpbroker: {path}:{lines[name]}: {name} means nothing to this command{guess}", file=sys.stderr)
     return config
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.output import print_document, print_json
+from mpbroker.cli.output import print_document, print_groups, print_json
 
 # A worker that leaves waits for slow clients to take what it has for them, as long as the supervisor lets it.
 RESIZE_TIMEOUT_SECONDS = 120.0
@@ -53,7 +53,12 @@ def remove_listener(log_dirs: str | None, name: str, *, as_json: bool) -> None:
 
 def list_listeners(log_dirs: str | None, *, as_json: bool) -> None:
     """Where the broker listens, and what of that its clients are told."""
-    _show(ControlClient.find(log_dirs).call("listeners"), as_json=as_json)
+    reply = ControlClient.find(log_dirs).call("listeners")
+    if as_json:
+        print_json(reply)
+        return
+    rows = [dict(row) for row in reply["listeners"]]
+    print_groups((row.pop("listener"), row) for row in rows)
 
 
 def short(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:

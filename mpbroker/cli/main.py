@@ -4,9 +4,10 @@ import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
 from mpbroker.cli.where import Where
@@ -363,6 +364,20 @@ def consume(
     command.consume(Where(bootstrap, command_config), settings)
 
 
+@ctl_app.callback()
+def _ctl(context: typer.Context, log_dirs: LogDirs = None) -> None:
+    if log_dirs is not None and isinstance(context.command, TyperGroup):
+        context.default_map = _defaults(context.command, log_dirs)
+
+
+def _defaults(group: TyperGroup, log_dirs: str) -> dict[str, Any]:
+    """--log-dirs of every command below, if it has none of its own."""
+    return {
+        name: _defaults(command, log_dirs) if isinstance(command, TyperGroup) else {"log_dirs": log_dirs}
+        for name, command in group.commands.items()
+    }
+
+
 @ctl_app.command("status")
 def ctl_status(log_dirs: LogDirs = None, json: Json = False) -> None:
     """Processes, listeners and counters of the broker."""
@@ -379,7 +394,7 @@ def ctl_metrics(
             "--filter",
             "-f",
             metavar="TEXT",
-            help="Names with this text, or of this pattern (* and ?).",
+            help="Metrics or attributes with this text, or of this pattern (* and ?).",
         ),
     ] = None,
     interval: Annotated[

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
-from mpbroker.cli.output import print_json, print_table
+from mpbroker.cli.output import print_groups, print_json
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.metrics import catalogue, snapshot
-from mpbroker.metrics.families import Bean
 from shm.region import LayoutMismatch, Region, RegionUnavailable
 
 
@@ -26,12 +25,16 @@ def show(
         time.sleep(interval_s)
     now = snapshot.take(public)
     found = catalogue.beans(now, before, catalogue.matcher(patterns))
+    if patterns and not found:
+        raise CliError(f"no metric's name contains {' or '.join(repr(one) for one in patterns)}")
     if as_json:
         print_json({bean.name: bean.attributes for bean in found})
         return
     if not now.alive:
         print(f"the broker (pid {public.owner_pid}) does not run any more; these are its last counts")
-    print_table(["metric", "attribute", "value"], _rows(found))
+    print_groups(
+        (bean.name, {name: _number(value) for name, value in bean.attributes.items()}) for bean in found
+    )
 
 
 def _attach(path: Path) -> Region:
@@ -42,18 +45,6 @@ def _attach(path: Path) -> Region:
         raise CliError(f"{path} cannot be read ({reason}): no broker runs, or another user's") from error
     except LayoutMismatch as error:
         raise CliError(str(error)) from error
-
-
-def _rows(found: list[Bean]) -> list[tuple[str, str, str]]:
-    return [
-        (bean.name if first else "", name, _number(value))
-        for bean in found
-        for first, (name, value) in _numbered(bean.attributes)
-    ]
-
-
-def _numbered(attributes: dict[str, float]) -> list[tuple[bool, tuple[str, float]]]:
-    return [(i == 0, item) for i, item in enumerate(attributes.items())]
 
 
 def _number(value: float) -> str:

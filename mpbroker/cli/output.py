@@ -19,7 +19,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
     from rich.table import Table
 
     console = Console()
-    if not console.is_terminal:
+    is_terminal = console.is_terminal
+    if not is_terminal:
         console = Console(width=10_000)
     texts = [list(row) for row in rows]
     table = Table(
@@ -36,7 +37,21 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in texts:
         table.add_row(*(_text(cell) for cell in row))
-    console.print(table)
+    if is_terminal:
+        console.print(table)
+        return
+    with console.capture() as printed:
+        console.print(table)
+    # A cell is as wide as its column, also the last one of a line.
+    sys.stdout.writelines(line.rstrip() + "\n" for line in printed.get().splitlines())
+
+
+def print_groups(groups: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    """Each name on a line of its own, what belongs to it below: names of any length fit any terminal."""
+    for name, members in groups:
+        width = max(map(len, members), default=0)
+        sys.stdout.write(f"{name}\n")
+        sys.stdout.writelines(f"  {key:<{width}}  {_text(value)}\n" for key, value in members.items())
 
 
 def print_document(document: Mapping[str, Any]) -> None:

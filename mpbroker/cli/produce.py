@@ -22,6 +22,7 @@ from mpbroker.cli.retry import Retry
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ApiFailed, ClientError
 from mpbroker.client.producer import Producer
+from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 
@@ -233,14 +234,21 @@ def _cut(records: list[NewRecord]) -> Iterator[list[NewRecord]]:
 def _find_topic(client: Client, name: str) -> Topic:
     """The topic, created by the broker if it does that; it may take a moment to have leaders."""
     retry = Retry()
+    create = False
     while True:
         try:
-            topic = client.topic(name, auto_create=True)
+            topic = client.topic(name, auto_create=create)
         except ApiFailed as error:
+            if not create and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                create = True
+                continue
             retry.pause_or_raise(error)
             continue
         without_leader = [part for part in topic.partitions if part.leader < 0]
         if not without_leader:
+            if create:
+                count = len(topic.partitions)
+                _say(f"topic {name} did not exist; the broker created it with {count} partition(s)")
             return topic
         part = without_leader[0]
         retry.pause_or_raise(ApiFailed(f"partition {topic.name}-{part.index}", part.error_code))

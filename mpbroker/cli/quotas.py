@@ -7,12 +7,14 @@ from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.output import print_json, print_table
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ApiFailed
+from mpbroker.config import known
 from mpbroker.protocol.messages import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
 )
+from mpbroker.quotas.entities import OF_ADDRESSES, OF_CLIENTS
 
 TYPES = ("user", "client-id", "ip")
 
@@ -48,6 +50,11 @@ def set_quotas(where: Where, whom: Whom, settings: list[str]) -> None:
 
 
 def delete_quotas(where: Where, whom: Whom, keys: list[str]) -> None:
+    with Client(where) as client:
+        present = next((quotas for entity, quotas in _described(client) if entity == dict(whom.entity())), {})
+    if missing := [key for key in keys if key not in present]:
+        guess = known.hint(missing, (*OF_CLIENTS, *OF_ADDRESSES))
+        raise CliError(f"{_text(whom.entity())} has no {', '.join(missing)}{guess}")
     _alter(where, whom, dict.fromkeys(keys))
     print(f"{_text(whom.entity())}: deleted {', '.join(keys)}")
 
@@ -55,18 +62,7 @@ def delete_quotas(where: Where, whom: Whom, keys: list[str]) -> None:
 def show_list(where: Where, *, as_json: bool) -> None:
     """All quotas that are set."""
     with Client(where) as client:
-        response: DescribeClientQuotasResponse = client.cluster.ask_any(
-            DescribeClientQuotasRequest([], False)
-        )
-    if response.error_code:
-        raise ApiFailed("quotas", response.error_code, response.error_message)
-    found = [
-        (
-            {part.entity_type: part.entity_name for part in entry.entity},
-            {value.key: value.value for value in entry.values},
-        )
-        for entry in response.entries or []
-    ]
+        found = _described(client)
     if as_json:
         print_json([{"entity": entity, "quotas": quotas} for entity, quotas in found])
         return
@@ -79,6 +75,20 @@ def show_list(where: Where, *, as_json: bool) -> None:
         print_table(("of", "quota", "value"), sorted(table))
     else:
         print("no quotas")
+
+
+def _described(client: Client) -> list[tuple[dict[str, str | None], dict[str, float]]]:
+    """(entity, its quotas)"""
+    response: DescribeClientQuotasResponse = client.cluster.ask_any(DescribeClientQuotasRequest([], False))
+    if response.error_code:
+        raise ApiFailed("quotas", response.error_code, response.error_message)
+    return [
+        (
+            {part.entity_type: part.entity_name for part in entry.entity},
+            {value.key: value.value for value in entry.values},
+        )
+        for entry in response.entries or []
+    ]
 
 
 def _parsed(setting: str) -> tuple[str, float]:
@@ -101,7 +111,8 @@ def _alter(where: Where, whom: Whom, changes: dict[str, float] | dict[str, None]
         )
     (result,) = response.entries
     if result.error_code:
-        raise ApiFailed(_text(whom.entity()), result.error_code, result.error_message)
+        failed = ApiFailed(_text(whom.entity()), result.error_code, result.error_message)
+        raise CliError(f"{failed}{known.hint(changes, (*OF_CLIENTS, *OF_ADDRESSES))}")
 
 
 def _text(entity: list[tuple[str, str | None]]) -> str:

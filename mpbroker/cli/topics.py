@@ -7,7 +7,9 @@ from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.output import print_json, print_table
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ApiFailed
+from mpbroker.config import known
 from mpbroker.config.describe import ConfigSource
+from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import EARLIEST, LATEST
 
@@ -33,6 +35,11 @@ def create(where: Where, new: New, timeout_s: float, *, if_not_exists: bool) -> 
             if if_not_exists and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
                 print(f"topic {new.name} exists already")
                 return
+            if error.code is ErrorCode.INVALID_REPLICATION_FACTOR:
+                clamp = "mpbroker.replication.factor.clamp=true"
+                raise CliError(f"{error}; use 1, or start the broker with {clamp}") from error
+            if error.code is ErrorCode.INVALID_CONFIG:
+                raise CliError(f"{error}{known.hint(configs, TOPIC_KEYS)}") from error
             raise
     print(f"created topic {new.name} with {got} partition(s), {replicas} replica(s)")
 

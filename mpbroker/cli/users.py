@@ -17,6 +17,7 @@ from mpbroker.cli.output import print_json, print_table
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ApiFailed
 from mpbroker.protocol import messages as m
+from mpbroker.protocol.errors import ErrorCode
 from mpbroker.security.scram import SALT_BYTES, TYPES, ScramType, salted_password
 
 STDIN = Path("-")
@@ -90,8 +91,7 @@ def _alter(where: Where, request: m.AlterUserScramCredentialsRequest) -> None:
     with Client(where) as client:
         response: m.AlterUserScramCredentialsResponse = client.cluster.ask_any(request)
     for result in response.results:
-        if result.error_code:
-            raise ApiFailed(f"user {result.user}", result.error_code, result.error_message)
+        _raise_failure(result)
 
 
 def _described(where: Where, users: list[str] | None) -> list[tuple[str, int, int]]:
@@ -105,6 +105,15 @@ def _described(where: Where, users: list[str] | None) -> list[tuple[str, int, in
     if response.error_code:
         raise ApiFailed("users", response.error_code, response.error_message)
     for result in response.results:
-        if result.error_code:
-            raise ApiFailed(f"user {result.user}", result.error_code, result.error_message)
+        _raise_failure(result)
     return [(r.user, one.mechanism, one.iterations) for r in response.results for one in r.credential_infos]
+
+
+def _raise_failure(
+    result: m.AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
+    | m.DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult,
+) -> None:
+    if result.error_code == ErrorCode.RESOURCE_NOT_FOUND:
+        raise CliError(f"user {result.user}: there is no such user; see mpbroker user list")
+    if result.error_code:
+        raise ApiFailed(f"user {result.user}", result.error_code, result.error_message)

@@ -115,7 +115,9 @@ class Cluster:
             case ChannelState.NOT_CONNECTED:
                 return ConnectionLost(f"cannot connect to {node.address}: {failure.reason}; {self._advice}")
         text = f"the connection to {node.address} was lost: {failure.reason}"
-        if failure.frames <= 1 and failure.state is not ChannelState.EXPIRED and not self.config.uses_sasl:
+        is_early = failure.frames <= 1 and failure.state is not ChannelState.EXPIRED
+        has_advice = "security.protocol" in failure.reason
+        if is_early and not has_advice and not self.config.uses_sasl:
             # A listener that wants SASL answers ApiVersions and nothing else; one with TLS not even that.
             text += (
                 f"; security.protocol is {self.config.security_protocol}: does this listener want another?"

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from mpbroker.client.errors import ConfigError
+from mpbroker.config import known
 from mpbroker.config.keys import Secret
 from mpbroker.config.protocols import PROTOCOLS, TLS_VERSIONS, uses_sasl, uses_tls
 from mpbroker.security.jaas import JaasError, parse_jaas
@@ -21,6 +22,7 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 DEFAULT_PORT = 9092
 # Families of settings in which an unknown name is an error: leaving one out could open what was to be closed.
 GUARDED = ("security.", "ssl.", "sasl.")
+JAAS = "sasl.jaas.config"
 
 
 class ClientConfig(msgspec.Struct, frozen=True):
@@ -98,20 +100,32 @@ def from_properties(
     values: dict[str, Any] = {}
     unknown = []
     for name, text in properties.items():
-        if name in _NAMES:
-            attribute, parse = _NAMES[name]
-            values[attribute] = parse(name, text.strip())
-        elif name in _NEEDLESS:
-            continue
-        elif name == "sasl.jaas.config":
-            values.update(_of_jaas(text))
-        elif name.startswith(GUARDED):
-            raise ConfigError(f"{name} is not supported by this client")
-        else:
+        if name not in known_names() and not name.startswith(GUARDED):
             unknown.append(name)
+            continue
+        try:
+            values.update(_parsed(name, text))
+        except ConfigError as error:
+            error.name = name
+            raise
     config = msgspec.structs.replace(base or ClientConfig(), **values)
     _check(config)
     return config, unknown
+
+
+def known_names() -> tuple[str, ...]:
+    return (*_NAMES, *_NEEDLESS, JAAS)
+
+
+def _parsed(name: str, text: str) -> dict[str, Any]:
+    if name in _NAMES:
+        attribute, parse = _NAMES[name]
+        return {attribute: parse(name, text.strip())}
+    if name == JAAS:
+        return _of_jaas(text)
+    if name in _NEEDLESS:
+        return {}
+    raise ConfigError(f"{name} is not supported by this client{known.hint([name], known_names())}")
 
 
 def _text(_name: str, text: str) -> str:

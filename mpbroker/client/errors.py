@@ -15,7 +15,9 @@ class ClientError(Exception):
 
 
 class ConfigError(ClientError):
-    """A setting is missing, malformed, or not supported."""
+    """A setting is missing, malformed, or not supported; `name` is the setting's, if one alone is wrong."""
+
+    name = ""
 
 
 class ConnectionLost(ClientError):

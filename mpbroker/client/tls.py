@@ -16,6 +16,8 @@ from mpbroker.security.tls import TlsError, load_client_context
 
 # A write that did not fit has to be repeated with the same bytes, so they are few.
 WRITE_BYTES = 64 << 10
+# OpenSSL's numbers of X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH.
+MISMATCHES = (62, 64)
 
 
 class TlsTransport:
@@ -55,7 +57,7 @@ class TlsTransport:
                 "security.protocol to PLAINTEXT or SASL_PLAINTEXT"
             ) from error
         except ssl.SSLError as error:
-            raise AuthenticationFailed(_handshake_failure(error)) from error
+            raise AuthenticationFailed(_handshake_failure(error, self._host)) from error
         self.ready = True
         return True
 
@@ -68,7 +70,7 @@ class TlsTransport:
             return None
         except ssl.SSLError as error:
             if self._silent:
-                raise AuthenticationFailed(_handshake_failure(error)) from error
+                raise AuthenticationFailed(_handshake_failure(error, self._host)) from error
             raise OSError(f"TLS failed: {error.reason or error}") from error
         self._silent = False
         return count
@@ -90,10 +92,16 @@ class TlsTransport:
             self._tls.close()
 
 
-def _handshake_failure(error: ssl.SSLError) -> str:
+def _handshake_failure(error: ssl.SSLError, host: str) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
+        why = error.verify_message.rstrip(".")
+        if error.verify_code in MISMATCHES:
+            return (
+                f"its certificate is for another name: {why}; connect by a name of the certificate, "
+                f"or add {host} to its subjectAltName"
+            )
         return (
-            f"its certificate is not trusted: {error.verify_message}; set ssl.truststore.location to the PEM "
+            f"its certificate is not trusted: {why}; set ssl.truststore.location to the PEM "
             "file of its authority"
         )
     reason = (error.reason or str(error)).lower().replace("_", " ")

@@ -50,7 +50,7 @@ def nonzero(time: int) -> str:
 
 
 def one_log_process(count: int) -> str:
-    return "" if count == 1 else "this version has one log process; leave it out"
+    return "" if count == 1 else "this version has one log process; leave the key out"
 
 
 def _default_listeners() -> tuple[Listener, ...]:

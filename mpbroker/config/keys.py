@@ -58,7 +58,9 @@ class Problem(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         place = f"{self.origin}: " if self.origin else ""
-        return f"{place}{self.message}"
+        # A flag names the key already.
+        repeated = f"{self.key}: " if self.origin.startswith("--") else ""
+        return f"{place}{self.message.removeprefix(repeated)}"
 
 
 class ConfigError(Exception):

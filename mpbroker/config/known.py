@@ -9,6 +9,7 @@ about.
 import difflib
 import json
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import cast
@@ -99,9 +100,22 @@ def nearest(key: str) -> str | None:
     """The supported (else the known) key that a misspelt one was probably meant to be."""
     supported = [*BROKER_KEYS, *ALIASES]
     for candidates in (supported, list(kafka_defaults())):
-        if found := difflib.get_close_matches(key.lower().replace("_", "."), candidates, n=1, cutoff=0.75):
-            return found[0]
+        if found := closest(key.lower().replace("_", "."), candidates):
+            return found
     return None
+
+
+def closest(name: str, candidates: Iterable[str]) -> str | None:
+    """The candidate that a misspelt name was probably meant to be."""
+    return next(iter(difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.75)), None)
+
+
+def hint(names: Iterable[str], candidates: Iterable[str]) -> str:
+    """The end of a sentence for the first of the names that is none of the candidates but close to one."""
+    known_names = list(candidates)
+    unknown = (name for name in names if name not in known_names)
+    guess = next(filter(None, (closest(name.lower(), known_names) for name in unknown)), None)
+    return f"; did you mean {guess}?" if guess else ""
 
 
 def _reason(table: dict[str, str], key: str) -> str | None:

@@ -16,7 +16,10 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.pointer import read_pointer
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.checkpoints import fsync_directory, write_whole
 from mpbroker.log.names import (
@@ -78,10 +81,19 @@ def lock_log_dirs(config: BrokerConfig) -> list[int]:
                     f"log.dirs: cannot lock {directory}: {os.strerror(error.errno or 0)}"
                 ) from error
             raise FatalError(
-                f"log.dirs: {directory} is locked by another broker. Stop that broker, or give this one its "
-                "own directory"
+                f"log.dirs: {directory} is locked by another broker{_holder(directory)}. Stop that broker, "
+                "or give this one its own directory with --log-dirs"
             ) from error
     return fds
+
+
+def _holder(directory: Path) -> str:
+    """Its process, if the directory says so: a broker that starts has not yet, one that died had another."""
+    try:
+        pointer = read_pointer(directory)
+    except (OSError, msgspec.DecodeError):
+        return ""
+    return f" (pid {pointer.pid})" if pointer is not None and Path(f"/proc/{pointer.pid}").exists() else ""
 
 
 def prepare_log_dirs(config: BrokerConfig) -> Identity:

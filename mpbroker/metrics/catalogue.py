@@ -15,13 +15,19 @@ REGISTERED = (broker, listeners, network, quotas, requests)
 def beans(
     now: Snapshot, before: Snapshot | None = None, wanted: Callable[[str], bool] = lambda _name: True
 ) -> list[Bean]:
-    """Every bean whose name is wanted, by name; attributes of one name from several families together."""
+    """Every bean whose name is wanted, by name; attributes of one name from several families together.
+
+    Of the others those attributes whose own name is wanted.
+    """
     view = View(now, before)
     found: dict[str, dict[str, float]] = {}
     for one in families():
         for bean in one.make(view):
-            if wanted(bean.name):
-                found.setdefault(bean.name, {}).update(bean.attributes)
+            attributes = bean.attributes
+            if not wanted(bean.name):
+                attributes = {name: value for name, value in attributes.items() if wanted(name)}
+            if attributes:
+                found.setdefault(bean.name, {}).update(attributes)
     return [Bean(name, attributes) for name, attributes in sorted(found.items())]
 
 

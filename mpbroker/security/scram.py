@@ -167,6 +167,8 @@ class ScramServer(Mechanism):
             proof = base64.b64decode(match["proof"], validate=True)
         except binascii.Error as error:
             raise SaslFailed("the client's final message is malformed") from error
+        if match["nonce"] != self._nonce and match["nonce"].endswith(self._nonce):
+            raise SaslFailed("its nonce is doubled, as librdkafka before 2.6.1 does: update the client")
         if match["nonce"] != self._nonce or binding != self._binding.encode():
             raise SaslFailed("the client's final message is of another exchange")
         said = f"{self._messages},{match['without_proof']}".encode()

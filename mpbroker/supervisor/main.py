@@ -140,6 +140,7 @@ class Broker:
             runtime_dir.remove_pointers(self.config)
             self.listeners.close()
             self.memory.close()
+            runtime_dir.remove(self.directory)
             for fd in (wakeup, self.runtime_lock, *self.locks):
                 os.close(fd)
         log.info("stopped with status %d", code)

@@ -25,9 +25,7 @@ def runtime_dir(config: BrokerConfig) -> Path:
 
     Raises FatalError.
     """
-    named = (
-        os.environ.get("MPBROKER_RUNTIME_DIR") or os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
-    )
+    named = _named()
     mark = hashlib.sha256(str(Path(config.log_dirs[0]).resolve()).encode()).hexdigest()[:12]
     directory = (
         Path(named) if named else Path(f"/dev/shm/mpbroker-{os.getuid()}") / f"{config.node_id}-{mark}"
@@ -109,3 +107,18 @@ class Pointers:
 def remove_pointers(config: BrokerConfig) -> None:
     for log_dir in config.log_dirs:
         (Path(log_dir) / POINTER_NAME).unlink(missing_ok=True)
+
+
+def remove(directory: Path) -> None:
+    """Removes the directory if it was made here and nothing is left in it; the log directories are locked."""
+    if _named():
+        return
+    try:
+        directory.rmdir()
+    except OSError as error:
+        log.warning("the runtime directory %s stays: %s", directory, error.strerror)
+
+
+def _named() -> str:
+    """The directory that the operator or systemd gave, or none."""
+    return os.environ.get("MPBROKER_RUNTIME_DIR") or os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]

@@ -76,6 +76,13 @@ def test_what_was_produced_is_consumed(broker: "FakeBroker") -> None:
     assert len({record["partition"] for record in of_a}) == 1
 
 
+def test_a_topic_that_the_broker_makes_is_named(broker: "FakeBroker") -> None:
+    said = run(broker, "produce", "new", lines=b"a\n").stderr
+    assert said == b"mpbroker: topic new did not exist; the broker created it with 1 partition(s)\n"
+    assert broker.end_offset("new", 0) == 1
+    assert run(broker, "produce", "new", lines=b"b\n").stderr == b""
+
+
 def test_many_lines_keep_their_order(broker: "FakeBroker") -> None:
     lines = b"".join(b"%d\n" % number for number in range(100_000))
     run(broker, "produce", "t", "-X", "compression.type=lz4", lines=lines)
@@ -170,7 +177,15 @@ def test_client_settings_from_a_file(broker: "FakeBroker", tmp_path: Path) -> No
     file = tmp_path / "client.properties"
     file.write_text("security.protocol=PLAINTEXT\ngroup.id=g\n")
     listed = run(broker, "topic", "list", "--command-config", str(file))
-    assert listed.stderr == f"mpbroker: {file}: group.id means nothing to this command\n".encode()
+    assert listed.stderr == f"mpbroker: {file}:2: group.id means nothing to this command\n".encode()
+    file.write_text("#\nreqest.timeout.ms=5000\n")
+    hinted = run(broker, "topic", "list", "--command-config", str(file)).stderr.decode()
+    assert hinted.startswith(f"mpbroker: {file}:2: reqest.timeout.ms means nothing to this command; did you")
+    assert hinted.endswith("did you mean request.timeout.ms?\n")
+    file.write_text("#\nsecurity.protocl=SSL\n")
+    refused = run(broker, "topic", "list", "--command-config", str(file), code=2).stderr.decode()
+    assert f"{file}:2: security.protocl is not supported" in refused
+    assert "did you mean security.protocol?" in refused
     file.write_text("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n")
     for command in (["produce", "t"], ["consume", "t"], ["topic", "list"]):
         refused = run(broker, *command, "--command-config", str(file), code=2).stderr.decode()

@@ -168,6 +168,17 @@ def test_scram_refuses_at_the_first_message(token: bytes) -> None:
         server.step(token)
 
 
+def test_a_doubled_nonce_is_refused_and_named() -> None:
+    """Librdkafka before 2.6.1 puts its own nonce once more before the whole one."""
+    users = {"ann": credential_for(ScramType.SCRAM_SHA_256, SECRET)}
+    client = ScramClient(ScramType.SCRAM_SHA_256, "ann", SECRET, "mine")
+    server = ScramServer(ScramType.SCRAM_SHA_256, lambda _, user: users.get(user))
+    final = client.final(server.step(client.first())).replace(b",r=mine", b",r=minemine")
+    with pytest.raises(SaslFailed, match=r"nonce is doubled, as librdkafka before 2\.6\.1 does: update"):
+        server.step(final)
+    assert not server.complete
+
+
 @pytest.mark.parametrize("change", [("c=biws", "c=eSws"), (",r=", ",r=x"), (",p=", ",p="), ("", "")])
 def test_scram_refuses_a_final_message_of_another_exchange(change: tuple[str, str]) -> None:
     users = {"ann": credential_for(ScramType.SCRAM_SHA_256, SECRET)}

@@ -274,7 +274,7 @@ class Rebalances:
             self._write_empty(group)
             return
         log.info(
-            "group %s: generation %d has %d members", group.group_id, group.generation, len(group.members)
+            "group %s: generation %d has %d member(s)", group.group_id, group.generation, len(group.members)
         )
         for member in list(group.members.values()):
             group.pending_syncs.add(member.member_id)
