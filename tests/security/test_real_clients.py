@@ -67,7 +67,7 @@ def test_users_are_listed_and_deleted(users: SecureBroker, tmp_path: Path) -> No
     assert {"user": "gone", "mechanism": "SCRAM-SHA-512", "iterations": 4096} in rows
     assert [row["mechanism"] for row in rows if row["user"] == "dora"] == ["SCRAM-SHA-256", "SCRAM-SHA-512"]
     assert "deleted SCRAM-SHA-512" in command(users, "user", "delete", "gone")
-    assert "does not exist" in command(users, "user", "delete", "gone", code=1)
+    assert "there is no such user" in command(users, "user", "delete", "gone", code=1)
     assert "--password-file" in command(users, "user", "add", "x", code=2)
     assert "is empty" in command(users, "user", "add", "x", "--password-file", "-", code=2)
     assert "not one of" in command(users, "user", "add", "x", "--mechanism", "MD5", code=2)
