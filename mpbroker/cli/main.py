@@ -437,6 +437,14 @@ def ctl_resize(
     ctl.resize(log_dirs, handlers, processors, as_json=json)
 
 
+@ctl_app.command("reload")
+def ctl_reload(log_dirs: LogDirs = None, json: Json = False) -> None:
+    """Read the configuration file again, and change what can change while the broker runs."""
+    from mpbroker.cli import ctl
+
+    ctl.reload(log_dirs, as_json=json)
+
+
 @listener_app.command("add")
 def listener_add(
     listener: Annotated[str, typer.Argument(metavar="NAME://HOST:PORT", help="Or NAME://unix:/path.")],

@@ -261,7 +261,9 @@ class Coordinator:
     # --- deaths and successors
 
     def _mend(self, fence: Fence) -> None:
-        if fence.role == LOG:
+        if fence.settings_changed:
+            self._context.follow_settings()
+        elif fence.role == LOG:
             if fence.alive:
                 self._log.welcome()
                 self._greet()

@@ -96,7 +96,7 @@ class Handler:
         self.outboxes = {p: Outbox(ring, partial(context.ring, p), self.unsent) for p, ring in rings.items()}
         self.request_arenas = {p: memory.arena(p) for p in processors}
         self.turn = Turn(context.index, memory, context.counters, TopicTable(), rings)
-        self.turn.fetch_bytes_max = context.config.fetch_max_bytes
+        self._take_limits()
         self.open: dict[Exchange, None] = {}
         # Heavy requests that wait, oldest first; those that came as light and turned out not to be; and the
         # one that is worked on.
@@ -120,6 +120,9 @@ class Handler:
         self.order_words = [
             self.turn.watch(private.block(name), 8 * index) for name in ("fence_orders", "orders")
         ]
+
+    def _take_limits(self) -> None:
+        self.turn.fetch_bytes_max = self.context.config.fetch_max_bytes
 
     def _make_broker(self) -> None:
         context, memory = self.context, self.context.memory
@@ -387,7 +390,11 @@ class Handler:
         fence = self.context.pending_fence()
         if fence is None:
             return
-        if is_processor(fence.role):
+        if fence.settings_changed:
+            # What is derived from the defaults of topics takes a successor: see supervisor/rolling.py.
+            self.context.follow_settings()
+            self._take_limits()
+        elif is_processor(fence.role):
             self.fence_processor(fence)
         elif fence.role == LOG:
             self.fence_log(fence)

@@ -34,7 +34,7 @@ cpdef enum SlotKind:
     SEND_PARTS = 5      # send the parts that the part list at `position` names (bytes of the block, slices of segments)
     NOOP = 6            # nothing to send; go on reading
     CLOSE = 7           # close the connection
-    PARKED = 8          # the request waits in my purgatory: it no longer counts as my load
+    PARKED = 8          # the request waits in my purgatory: it no longer counts as my load, and its block is not read any more
     PRODUCE = 9         # append the job's batches; the answer goes straight to the processor
     PRODUCE_BACK = 10   # append the job's batches; the filled job comes back to the sender
     PRODUCED = 11       # a PRODUCE_BACK job is filled

@@ -116,11 +116,7 @@ class LogManager:
 
     def ensuring(self, topic: EnsureTopic) -> Generator[None, None, EnsuredTopic]:
         """`ensure` in steps, one per partition to be opened: in between the log goes on appending."""
-        problem = None
-        try:
-            config = resolve(self.config, topic.configs)
-        except TopicConfigError as error:
-            config, problem = resolve(self.config, {}), str(error)
+        config, problem = self._resolved(topic.configs)
         done = []
         for number in topic.partitions:
             is_open = (topic.topic_id, number) in self.slot_of
@@ -128,6 +124,18 @@ class LogManager:
             if not is_open:
                 yield
         return EnsuredTopic(topic.topic_id, done)
+
+    def _resolved(self, configs: dict[str, str]) -> tuple[TopicConfig, str | None]:
+        """-> the settings of a topic, what is wrong with its own."""
+        try:
+            return resolve(self.config, configs), None
+        except TopicConfigError as error:
+            return resolve(self.config, {}), str(error)
+
+    def follow_settings(self) -> None:
+        """The broker's settings have changed: so have those of topics that do not say otherwise."""
+        for log in self.logs.values():
+            log.apply_config(self._resolved(log.overrides)[0])
 
     def _ensured(
         self, topic: EnsureTopic, number: int, config: TopicConfig, problem: str | None
@@ -164,6 +172,7 @@ class LogManager:
         slot = self.slot_of.get((topic.topic_id, number))
         if slot is not None:
             log = self.logs[slot]
+            log.overrides = topic.configs
             log.apply_config(config)
             log.state.config_version = topic.config_version
             log.state.publish(self.table)
@@ -321,6 +330,7 @@ class LogManager:
             log.log_start,
         )
         self._earlier.pop(key, None)
+        log.overrides = topic.configs
         self.logs[slot] = log
         self.slot_of[key] = slot
 

@@ -268,6 +268,11 @@ class LogProcess:
         fence = self.context.pending_fence()
         if fence is None:
             return
+        if fence.settings_changed:
+            self.context.follow_settings()
+            self.manager.follow_settings()
+            self.context.acknowledge_fence()
+            return
         if fence.alive:
             self._bind(fence.role) if self._takes_part(fence.role) else None
             self.context.acknowledge_fence()

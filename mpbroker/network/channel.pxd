@@ -65,6 +65,7 @@ cdef struct Channel:
     # the frame being received, or the request that is outstanding
     uint64_t block
     uint64_t asked_bytes        # what the block was allocated for
+    uint8_t *kept               # instead of a block: the frame of a request that is parked, or was
     uint32_t received           # bytes in the block
     uint32_t needed             # whole frame with its size field; 0: not known yet
     uint32_t body

@@ -27,9 +27,12 @@ cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
                 t.handlers[c.handler].load -= 1
             c.parked = 1
             if c.state == ChannelState.CHANNEL_CLOSED:
+                free_request(t, c)
                 cancel(t, c)
             elif c.ended:           # the client went before we knew that its request waits; no further edge tells so
                 close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
+            else:
+                leave_arena(t, c)
         return
     answered(t, c)
     c.dequeued_ns = t.clock_ns

@@ -85,6 +85,7 @@ cdef enum:
     CLAIMED_MAX = 1 << 21
     FIRST_BLOCK = (1 << 16) - 64
     EXPECTED_MAX = 1 << 15          # what is set aside for the next frame before its size is known
+    KEPT_MAX = 1 << 14              # a parked request of this size leaves the arena; a larger one counts on
     LOW_MEMORY_SHARE = 10           # memory is low when less than a tenth of it is left
     STALL_CHECK_NS = 100 * 1000 * 1000
     FILES_LOOK_NS = 1000 * 1000 * 1000
@@ -473,7 +474,7 @@ cdef class ProcessorTurn:
         if c.state != ChannelState.CHANNEL_OPENING:
             return
         c.open_tries += 1
-        if c.open_tries >= OPEN_TRIES_MAX:
+        if c.open_tries >= OPEN_TRIES_MAX or not enter_arena(self.t, c):
             close_channel(self.t, c, CloseReason.CLOSED_NO_FILE, 0)
             return
         give_back(self.t, &c.answer)
@@ -536,6 +537,11 @@ cdef class ProcessorTurn:
         cdef Ring log_answers = self.memory.ring(LOG_PROCESS, self.t.process)
         self.keep[3] = log_answers
         self.t.log_answers = log_answers.ref
+
+    def limit(self, uint32_t frame_bytes_max, uint32_t queued_requests_max, uint64_t idle_ns) -> None:
+        """Other limits from now on; a frame whose size is read already stays allowed."""
+        self.t.frame_bytes_max, self.t.queued_requests_max, self.t.idle_ns = frame_bytes_max, queued_requests_max, idle_ns
+        self.t.soon = True          # who waits for room in the queue may go on
 
     def stop_reading(self) -> None:
         """From here on no request begins; connections that have none are closed."""

@@ -26,6 +26,7 @@ STOP_TIMEOUT_S = 20.0
 # One that leaves a running broker waits for slow clients to take what it has for them.
 LEAVE_TIMEOUT_S = 90.0
 READY_TIMEOUT_S = 60.0
+RELAUNCH_S = 1.0
 TICK_MS = round(TICK_S * 1000)
 # How long to sleep at most while something is under way; who is waited for rings.
 STARTING_TICK_MS = 100
@@ -60,6 +61,7 @@ class Tree:
         self._fence_acks = memory.words("fence_acks")
         self._fence_sequence = 0
         self._dead: deque[Child] = deque()
+        self._lives: dict[int, int] = {}
         self._stopping = False
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._tick = Patience(TICK_S)
@@ -119,7 +121,7 @@ class Tree:
             self._mend(self._dead.popleft())
         for child in list(self.children.values()):
             if child.restart_at is not None and child.restart_at <= time.monotonic():
-                self.launch(child)
+                self.relaunch(child)
             elif self._has_started(child):
                 self._introduce(child)
             elif child.pid and not child.serves:
@@ -156,8 +158,9 @@ class Tree:
 
     def launch(self, child: Child) -> None:
         self.children[child.role] = child
-        child.incarnation += 1
-        child.restart_at = None
+        # Also of a role that was away for a while: ids of connections are made of it, and never used again.
+        child.incarnation = self._lives[child.role] = self._lives.get(child.role, 0) + 1
+        child.restart_at = child.leaves_by = None
         child.ready_by = Patience(READY_TIMEOUT_S)
         child.pulse = Pulse()
         # The log process looks at orders only when it has recovered, which may take long.
@@ -177,6 +180,14 @@ class Tree:
             raise
         self.poll.register(child.pidfd, select.EPOLLIN)
         self.order_all(plans.needed_to_start(child.role), plans.WELCOME, child.role)
+
+    def relaunch(self, child: Child) -> None:
+        """A role that must not stay away: while the system has no process for it, it is tried again."""
+        try:
+            self.launch(child)
+        except OSError as error:
+            self.log.error("%s cannot be started, it is tried again: %s", child.name, error)
+            child.restart_at = time.monotonic() + RELAUNCH_S
 
     def await_serving(self, child: Child) -> None:
         while child.pid and not child.serves:
@@ -308,7 +319,7 @@ class Tree:
             )
         self.counters.add(Counter.COUNT_RESTARTS)
         if not delay_ms:
-            self.launch(child)
+            self.relaunch(child)
             return
         self.log.warning(
             "%s starts again in %d ms (death %d in a row)", child.name, delay_ms, child.restarts.young_deaths

@@ -49,7 +49,7 @@ NOT_BUILT = (
     ),
     (
         "AlterConfigs",
-        "not advertised; limits of connections are read again from the file at SIGHUP",
+        "not advertised; the configuration file is read again at SIGHUP and by `mpbroker ctl reload`",
     ),
     ("more partitions for a topic, DeleteRecords, DescribeLogDirs", "not advertised"),
     ("replication, tiered storage", "one replica; see below for what asks for more"),
