@@ -107,6 +107,14 @@ def is_served(broker: Broker, topic: str) -> bool:
         return False
 
 
+def may_be_altered(broker: Broker) -> bool:
+    try:
+        alter(broker, [("client-id", "probe")], consumer_byte_rate=None)
+    except AssertionError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("role", ["handler 0", "handler 1", "coordinator", "log"])
 def test_budgets_outlive_every_process(broker: Broker, role: str) -> None:
     """What was used before the death is still paid for after it, and the quotas are still there."""
@@ -123,6 +131,7 @@ def test_budgets_outlive_every_process(broker: Broker, role: str) -> None:
         size, throttle_ms = produced(broker, client, topic, 8000)
         used += size
         assert_pause(throttle_ms, used, 1000.0, began)
+    eventually(lambda: may_be_altered(broker), "a coordinator serves")
     alter(broker, [("client-id", client)], producer_byte_rate=None)
 
 
