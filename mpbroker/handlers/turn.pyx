@@ -29,7 +29,8 @@ from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
 from mpbroker.ipc.meters cimport Meters, QuotaKind, QuotaWord, add_quota, note_pause, quota_of_all
 from mpbroker.ipc.session cimport SessionEntry, Sessions
 from mpbroker.ipc.slots cimport (
-    AGAIN, HEAVY, REQUEST, THROTTLED_BY_PRODUCE, THROTTLED_BY_REQUEST, ProduceSlot, ReplySlot, RequestSlot,
+    AGAIN, HEAVY, NETWORK_UNIT_NS, REQUEST, THROTTLED_BY_PRODUCE, THROTTLED_BY_REQUEST, ProduceSlot, ReplySlot,
+    RequestSlot,
 )
 from mpbroker.quotas.clients cimport Client, Clients, charge, client_of
 from shm.arena cimport Arena
@@ -382,7 +383,7 @@ cdef class Turn:
     ) noexcept nogil:
         """Somebody has a quota: who is not known here is for Python, who is gets charged."""
         cdef uint64_t begun_ns = monotonic_ns()
-        cdef int64_t clock_ms = begun_ns // 1000000, pause_ms = 0, time_ms = 0
+        cdef int64_t clock_ms = begun_ns // 1000000, pause_ms = 0, time_ms = 0, spent_ns
         cdef Client *client = self._client(peer, request)
         if client == NULL or not try_produce(request, peer.arena, &self.topics.ref, now_ms, self.index, job):
             return False
@@ -391,14 +392,12 @@ cdef class Turn:
                 &self.clients.ref, QuotaKind.QUOTA_PRODUCE, client.produce.key, client.produce.bound,
                 request.length - SIZE_FIELD_BYTES, clock_ms,
             )
+        spent_ns = monotonic_ns() - begun_ns + <uint64_t>request.network * NETWORK_UNIT_NS
         if job.acks == 0:
-            add_quota(
-                quota_of_all(&self.meters.ref, QuotaKind.QUOTA_REQUEST), QuotaWord.QUOTA_EXEMPT, monotonic_ns() - begun_ns
-            )
+            add_quota(quota_of_all(&self.meters.ref, QuotaKind.QUOTA_REQUEST), QuotaWord.QUOTA_EXEMPT, spent_ns)
         elif client.request.key:
             time_ms = charge(
-                &self.clients.ref, QuotaKind.QUOTA_REQUEST, client.request.key, client.request.bound,
-                monotonic_ns() - begun_ns, clock_ms,
+                &self.clients.ref, QuotaKind.QUOTA_REQUEST, client.request.key, client.request.bound, spent_ns, clock_ms,
             )
             time_ms = self.window_ms if time_ms > self.window_ms else time_ms
         if time_ms and time_ms >= pause_ms:

@@ -176,7 +176,9 @@ class SharedMemory:
     that a processor may hold; written by the supervisor), `fence_orders` (a word per process, written by the
     supervisor), `fence_acks` (a word per process, written by it), `roles` (a word per process: its
     incarnation, 0 while there is none; written by the supervisor), `orders` (run or stop; written by it),
-    `request_log` (a word: whether requests are logged; written by the supervisor), `states` (written by the
+    `request_log` (a word: whether requests are logged; written by the supervisor), `request_quotas` (a
+    word: whether the time of anybody's requests is limited, so that processors take it; written by the
+    coordinator), `states` (written by the
     process), `fatal` (the broker's exit status, written by the process that cannot go on), `bulletin`
     (metadata), `bulletin_acks` (a word per reader), `credentials` and `credential_acks` (the same for
     SCRAM credentials, which processors read), `limits` and `limit_acks` (the same for rates of addresses,
@@ -219,6 +221,7 @@ class SharedMemory:
                 Block("request_limits", words),
                 Block("orders", words),
                 Block("request_log", 64),
+                Block("request_quotas", 64),
                 Block("states", words),
                 Block("fatal", words),
                 Block("bulletin_acks", words),

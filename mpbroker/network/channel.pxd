@@ -75,6 +75,7 @@ cdef struct Channel:
     uint32_t expected           # guess for the next frame: the last one's size, within bounds
     uint64_t received_ns
     uint64_t dequeued_ns        # when its answer was taken from the ring
+    uint64_t network_ns         # what was spent on it, as far as no handler has been told (metering.pxi)
     uint64_t ring_position      # of the request in the handler's ring
     # bytes behind that frame: what is pipelined stays in a block of its own, and an offset moves on in it
     uint64_t stash

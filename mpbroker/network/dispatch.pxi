@@ -151,11 +151,12 @@ cdef bint hand_over(Turn *t, Peer *peer, Channel *c, bint heavy) noexcept nogil:
     r.correlation = c.correlation
     r.received_ns = c.received_ns
     r.listener = c.listener
-    r.reserved = 0
     r.request = c.request
+    r.network = 0 if c.open_tries else network_units(c)
     c.ring_position = peer.requests.staged
     if not stage(t, peer, &slot):
         return False
+    c.network_ns -= <uint64_t>r.network * NETWORK_UNIT_NS
     if heavy:
         peer.heavy_until = c.ring_position + 1
     block_lend(t.arena, c.block, peer.process)

@@ -94,6 +94,8 @@ cdef struct Turn:
     uint64_t untaken            # requests that are with handlers who have not taken them
     uint64_t *queued            # a word per process: FIFO and untaken; each processor writes its own
     uint64_t queued_elsewhere
+    uint64_t *request_quotas    # the coordinator's word: somebody's time is limited
+    bint timed                  # what it said when this turn began
     uint64_t queue_floor        # what may be queued here whatever others have
     uint32_t *held              # channels that wait for room in the queue, the longest waiting first
     uint32_t held_count

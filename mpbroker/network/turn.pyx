@@ -29,7 +29,7 @@ from mpbroker.ipc.meters cimport (
 )
 from mpbroker.ipc.session cimport SessionEntry, Sessions, session_software
 from mpbroker.ipc.slots cimport (
-    THROTTLED_BY_SHIFT, Part, PartKind, ReplyFlag, ReplySlot, RequestSlot, ReturnSlot, SlotFlag, SlotKind,
+    NETWORK_UNIT_NS, THROTTLED_BY_SHIFT, Part, PartKind, ReplyFlag, ReplySlot, RequestSlot, ReturnSlot, SlotFlag, SlotKind,
 )
 from mpbroker.network.channel cimport Channel, ChannelState, CloseReason
 from mpbroker.network.files cimport FILE_LIMIT, FILE_PLACES, OpenFile, file_find, file_hash
@@ -168,6 +168,7 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
     counter_add(t.counters, Counter.COUNT_WAKEUPS, 1)
     heartbeat(t.counters, t.now_ns)
     t.arena.limit_bytes = load_relaxed(t.request_limit)
+    t.timed = load_relaxed(t.request_quotas) != 0
     look_at_queues(t)
     take_all_answers(t)
     go_on(t)
@@ -279,7 +280,9 @@ cdef class ProcessorTurn:
     def _bind_words(self):
         cdef unsigned char[::1] queued = self.memory.private.block("queued")
         cdef unsigned char[::1] limits = self.memory.private.block("request_limits")
-        self.keep += [queued, limits]
+        cdef unsigned char[::1] quotas = self.memory.private.block("request_quotas")
+        self.keep += [queued, limits, quotas]
+        self.t.request_quotas = <uint64_t *>(<size_t>&quotas[0])
         self.t.queued = <uint64_t *>(<size_t>&queued[0])
         self.t.request_limit = <uint64_t *>(<size_t>&limits[self.t.process * 8])
 
