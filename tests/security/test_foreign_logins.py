@@ -21,8 +21,8 @@ from confluent_kafka.admin import (
 )
 
 from tests.real_clients.conftest import create_topic
-from tests.real_clients.tools import RUN_TIMEOUT_S, ToolError, eventually, java_command, kafka_tool
-from tests.security.broker import PLAIN_PASSWORD, SCRAM_PASSWORD, SecureBroker
+from tests.real_clients.tools import RUN_TIMEOUT_S, ToolError, eventually, java_command, kafka_tool, run
+from tests.security.broker import PLAIN_PASSWORD, PROTOCOLS, SCRAM_PASSWORD, SecureBroker
 from tests.security.test_real_clients import CONSUMER, PATIENCE_S, PERFORMANCE, settings
 from tests.security.tokens import Signer
 
@@ -87,10 +87,9 @@ def test_librdkafka_with_a_token_of_another_key(broker: SecureBroker) -> None:
 
 
 def java_config(directory: Path, broker: SecureBroker, listener: str, mechanism: str, jaas: str) -> Path:
-    protocol = "SASL_SSL" if listener == "BOTH" else "SASL_PLAINTEXT"
     file = directory / f"{mechanism}.properties"
     file.write_text(
-        f"security.protocol={protocol}\nsasl.mechanism={mechanism}\nsasl.jaas.config={jaas}\n"
+        f"security.protocol={PROTOCOLS[listener]}\nsasl.mechanism={mechanism}\nsasl.jaas.config={jaas}\n"
         f"ssl.truststore.location={broker.ca}\nssl.truststore.type=PEM\n"
     )
     return file
@@ -120,6 +119,24 @@ def test_java_writes_and_reads(broker: SecureBroker, tmp_path: Path, mechanism: 
     assert f"{count} records sent" in kafka_tool(PERFORMANCE, *server, *load)
     read = ("--topic", topic, "--from-beginning", "--max-messages", str(count), "--timeout-ms", "20000")
     assert len(kafka_tool(CONSUMER, *server, *read).splitlines()) == count
+
+
+def test_java_with_a_signed_token_from_a_file(broker: SecureBroker, tmp_path: Path) -> None:
+    token = tmp_path / "token.jwt"
+    token.write_text(broker.token(algorithm="RS256"))
+    jaas = f"{COMMON}.oauthbearer.OAuthBearerLoginModule required;"
+    config = java_config(tmp_path, broker, "SIGNED", "OAUTHBEARER", jaas)
+    with config.open("a") as file:
+        file.write(
+            f"sasl.login.callback.handler.class={COMMON}.oauthbearer.OAuthBearerLoginCallbackHandler\n"
+            f"sasl.oauthbearer.jwt.retriever.class={COMMON}.oauthbearer.FileJwtRetriever\n"
+            f"sasl.oauthbearer.token.endpoint.url={token.as_uri()}\n"
+        )
+    server = ("--bootstrap-server", broker.address_of("SIGNED"), "--command-config", str(config))
+    java, *rest = java_command(TOPICS, *server, "--create", "--topic", "java-signed", "--partitions", "1")
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={token.as_uri()}"
+    run([java, allowed, *rest])
+    assert "java-signed" in kafka_tool(TOPICS, "--bootstrap-server", broker.bootstrap, "--list")
 
 
 def test_java_with_a_wrong_password_stops_at_once(broker: SecureBroker, tmp_path: Path) -> None:
