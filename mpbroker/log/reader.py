@@ -167,7 +167,7 @@ class PartitionReader:
     ) -> FoundOffset:
         """The first record at this time or later. Raises SegmentGone, OSError."""
         times = times or record_times
-        for base in self._visible(bound):
+        for base in self._visible(bound, log_start):
             segment = self._segment(base)
             limit = self._limit(segment, bound)
             at = self._time_start(base, segment, timestamp_ms, log_start)
@@ -179,23 +179,24 @@ class PartitionReader:
                 at = batch.position + batch.length
         return NOTHING_FOUND
 
-    def max_timestamp(self, bound: Bound, times: RecordTimes | None = None) -> FoundOffset:
+    def max_timestamp(
+        self, bound: Bound, log_start: int = 0, times: RecordTimes | None = None
+    ) -> FoundOffset:
         """The largest timestamp and the first record that has it. Raises SegmentGone, OSError."""
         times = times or record_times
         best: scan.BatchAt | None = None
         holder: _OpenSegment | None = None
-        for base in self._visible(bound):
+        for base in self._visible(bound, log_start):
             segment = self._segment(base)
-            found = self._largest_in(segment, self._limit(segment, bound), base == bound.segment_base)
+            limit = self._limit(segment, bound)
+            found = self._largest_in(segment, limit, log_start, growing=base == bound.segment_base)
             if found is not None and (best is None or found.max_timestamp > best.max_timestamp):
                 best, holder = found, self._segment(base)
         if best is None or holder is None or best.max_timestamp < 0:
             return NOTHING_FOUND
         data = os.pread(self._segment(holder.base).fd, best.length, best.position)
-        for timestamp, offset in times(data):
-            if timestamp == best.max_timestamp:
-                return FoundOffset(timestamp, offset)
-        return NOTHING_FOUND
+        left = [FoundOffset(*one) for one in times(data) if one[1] >= log_start]
+        return max(left, key=lambda one: one.timestamp, default=NOTHING_FOUND)
 
     # ---- positions ----
 
@@ -211,7 +212,7 @@ class PartitionReader:
             if batch is not None:
                 self._remember(batch.last_offset + 1, base, batch.position + batch.length)
                 return segment, batch
-            later = [b for b in self._visible(bound) if b > base]
+            later = [b for b in self._visible(bound, offset) if b > base]
             if not later:
                 return None
             base, position = later[0], 0
@@ -235,10 +236,12 @@ class PartitionReader:
             return base, 0
         return base, index.offset_floor(segment.index_fd, base, offset)[1]
 
-    def _visible(self, bound: Bound) -> list[int]:
+    def _visible(self, bound: Bound, log_start: int) -> list[int]:
+        """The bases of segments with offsets from the log start to the bound."""
         if not self._bases or self._bases[-1] < bound.segment_base:
             self.segments()
-        return [base for base in self._bases if base <= bound.segment_base]
+        visible = [base for base in self._bases if base <= bound.segment_base]
+        return visible[max(bisect_right(visible, log_start) - 1, 0) :]
 
     def _limit(self, segment: _OpenSegment, bound: Bound) -> int:
         if segment.base == bound.segment_base:
@@ -248,7 +251,11 @@ class PartitionReader:
     def _segment(self, base: int) -> _OpenSegment:
         segment = self._open.get(base)
         if segment is None:
-            segment = self._open[base] = _OpenSegment.open(self.directory, base)
+            try:
+                segment = self._open[base] = _OpenSegment.open(self.directory, base)
+            except SegmentGone:
+                self._bases = []  # to be listed anew
+                raise
             if len(self._open) > OPEN_SEGMENTS:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(base)
@@ -278,16 +285,21 @@ class PartitionReader:
         finally:
             os.close(fd)
 
-    def _largest_in(self, segment: _OpenSegment, limit: int, growing: bool) -> scan.BatchAt | None:
+    def _largest_in(
+        self, segment: _OpenSegment, limit: int, log_start: int, *, growing: bool
+    ) -> scan.BatchAt | None:
         """The first batch with the largest timestamp; a sealed segment's last time index entry tells it."""
         timestamp, offset = self._time_floor(segment.base, (1 << 63) - 1)
-        start = 0 if segment.index_fd < 0 else index.offset_floor(segment.index_fd, segment.base, offset)[1]
-        if timestamp >= 0 and not growing:
-            return scan.find_timestamp(segment.fd, start, limit, segment.base, timestamp)
+        is_there = timestamp >= 0 and offset >= log_start
+        offset = offset if is_there else max(log_start, segment.base)
+        at = 0 if segment.index_fd < 0 else index.offset_floor(segment.index_fd, segment.base, offset)[1]
+        if is_there and not growing:
+            return scan.find_timestamp(segment.fd, at, limit, segment.base, timestamp)
         best = None
-        at = start
         while (
-            batch := scan.find_timestamp(segment.fd, at, limit, 0, best.max_timestamp + 1 if best else 0)
+            batch := scan.find_timestamp(
+                segment.fd, at, limit, log_start, best.max_timestamp + 1 if best else 0
+            )
         ) is not None:
             best, at = batch, batch.position + batch.length
         return best

@@ -44,8 +44,8 @@ NOT_BUILT = (
         "their settings are refused at start: who is in may do everything",
     ),
     (
-        "retention, compaction",
-        "their settings are kept and shown, those of the broker with a warning; every record stays",
+        "compaction",
+        "its settings are kept and shown, those of the broker with a warning; every record stays",
     ),
     (
         "AlterConfigs",

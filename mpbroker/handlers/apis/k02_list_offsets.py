@@ -52,15 +52,19 @@ def failed(exchange: Exchange, code: ErrorCode) -> ListOffsetsResponse:
 
 def search(exchange: Exchange, topic: Topic, now: Partition, timestamp_ms: int) -> FoundOffset:
     """The record for a time, or the one with the largest. The answer says -1 when there is none."""
-    bound = bound_of(now, exchange.body.isolation_level)
     reader = exchange.broker.readers.get(topic.name, now)
     for _ in range(TRIES):
+        bound = bound_of(now, exchange.body.isolation_level)
         try:
             if timestamp_ms == MAX_TIMESTAMP:
-                return reader.max_timestamp(bound)
+                return reader.max_timestamp(bound, now.log_start_offset)
             return reader.find_timestamp(timestamp_ms, now.log_start_offset, bound)
         except SegmentGone:
-            continue
+            # Where the log starts was in the table before the segment went.
+            found = exchange.broker.partition(topic, now.partition)
+            if isinstance(found, ErrorCode):
+                raise ApiError(found) from None
+            now = found[1]
         except OSError as error:
             log.error("%s-%d cannot be read: %s", topic.name, now.partition, error)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error
