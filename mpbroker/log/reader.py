@@ -11,11 +11,13 @@ import os
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from mpbroker.log import index, scan
+from mpbroker.log.checkpoints import read_epochs
 from mpbroker.log.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, parse_segment, segment_name
 
 NO_OFFSET = -1
@@ -123,6 +125,10 @@ class PartitionReader:
         found = (parse_segment(name, LOG_SUFFIX) for name in os.listdir(self.directory))  # noqa: PTH208
         self._bases = sorted(base for base in found if base is not None)
         return self._bases
+
+    def epochs(self) -> list[tuple[int, int]]:
+        """(leader epoch, start offset), ascending. Raises CheckpointCorrupt, a ValueError, or OSError."""
+        return read_epochs(self.directory)
 
     def locate(self, offset: int, bound: Bound) -> scan.BatchAt | None:
         """The batch that holds the offset, or the next one where offsets have a gap; None at the bound.
@@ -303,6 +309,17 @@ class PartitionReader:
         ) is not None:
             best, at = batch, batch.position + batch.length
         return best
+
+
+def segment_bytes(directory: Path) -> int:
+    """What all segments of a partition take, without their indexes. Raises OSError."""
+    total = 0
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if parse_segment(entry.name, LOG_SUFFIX) is not None:
+                with suppress(FileNotFoundError):
+                    total += entry.stat().st_size
+    return total
 
 
 def record_times(batch: bytes) -> list[tuple[int, int]]:
