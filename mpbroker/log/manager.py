@@ -73,6 +73,7 @@ class LogManager:
         self.slot_of: dict[tuple[bytes, int], int] = {}
         # When, in which log directory, and what is to be done then.
         self._deletions: list[tuple[float, int, Callable[[], None]]] = []
+        self._next_deletion = 0.0
         self._rolled: dict[int, tuple[int, int]] = {}
         self._earlier: dict[tuple[bytes, int], tuple[int, Partition]] = {}
         self._free: list[tuple[int, int]] = []
@@ -422,11 +423,16 @@ class LogManager:
         self._delete_in(log.config.file_delete_delay_ms, log.state.log_dir, job)
 
     def _delete_in(self, delay_ms: int, number: int, job: Callable[[], None]) -> None:
-        self._deletions.append((time.monotonic() + delay_ms / 1000, number, job))
+        due = time.monotonic() + delay_ms / 1000
+        self._deletions.append((due, number, job))
+        self._next_deletion = min(self._next_deletion, due)
 
     def delete_due(self, now: float) -> None:
+        if now < self._next_deletion:
+            return
         due = [entry for entry in self._deletions if entry[0] <= now]
         self._deletions = [entry for entry in self._deletions if entry[0] > now]
+        self._next_deletion = min((entry[0] for entry in self._deletions), default=float("inf"))
         for _, number, job in due:
             self.helper.submit(job, number)
 

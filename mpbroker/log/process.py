@@ -175,10 +175,10 @@ class LogProcess:
     def _keep_house(self) -> None:
         now = time.monotonic()
         self.manager.write_stale_checkpoints()
+        self.manager.delete_due(now)
         if now >= self._next_marks:
             self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
             self.manager.checkpoint_high_watermarks()
-            self.manager.delete_due(now)
         if now >= self._next_points:
             self._next_points = now + self.context.config.log_flush_offset_checkpoint_interval_ms / 1000
             self.manager.checkpoint_recovery_points()
