@@ -74,7 +74,9 @@ NARROW = {
 # What these rooms may import of the log: how others read it, never the process that writes.
 OF_THE_LOG = {
     "mpbroker.network": (),
-    "mpbroker.handlers": ("mpbroker.log.names", "mpbroker.log.places", "mpbroker.log.reader"),
+    "mpbroker.handlers": tuple(
+        f"mpbroker.log.{module}" for module in ("epochs", "names", "places", "reader")
+    ),
     "mpbroker.coordinator": ("mpbroker.log.names",),
     "mpbroker.inspection": tuple(
         f"mpbroker.log.{one}" for one in ("checkpoints", "index", "names", "producers")

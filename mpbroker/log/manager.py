@@ -21,7 +21,7 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition, read_partition
 from mpbroker.log import names
 from mpbroker.log.append import KAFKA_STORAGE_ERROR, PASSING
-from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_epochs, read_topic_id
+from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_topic_id
 from mpbroker.log.helper import Helper
 from mpbroker.log.home import LogDir
 from mpbroker.log.log_dir import write_clean_shutdown
@@ -71,7 +71,9 @@ class LogManager:
         ]
         self.logs: dict[int, PartitionLog] = {}
         self.slot_of: dict[tuple[bytes, int], int] = {}
-        self._deletions: list[tuple[float, int, Path]] = []
+        # When, in which log directory, and what is to be done then.
+        self._deletions: list[tuple[float, int, Callable[[], None]]] = []
+        self._next_deletion = 0.0
         self._rolled: dict[int, tuple[int, int]] = {}
         self._earlier: dict[tuple[bytes, int], tuple[int, Partition]] = {}
         self._free: list[tuple[int, int]] = []
@@ -189,10 +191,9 @@ class LogManager:
             log = PartitionLog.create(directory, topic.name, number, topic.topic_id, config)
         else:
             directory = home.path / names.partition_name(topic.name, number)
-            epochs = read_epochs(directory)
-            epoch = epochs[-1][0] if epochs else 0
             known = self._known(home, topic, number)
             log = load(directory, topic.name, number, topic.topic_id, config, known, self.say)
+            epoch = log.epochs[-1][0]
         self._place(log, home, topic, epoch)
         log.state.all_is_durable()
         log.state.flags = PartitionFlag.PARTITION_LIVE
@@ -204,8 +205,10 @@ class LogManager:
         recovery_point = home.known[names.RECOVERY_POINTS].get(key, 0)
         # Without group commit the high watermark outlives a crash of the process, but not one of the machine.
         durable = home.durable(key)
+        log_start = home.known[names.LOG_STARTS].get(key, 0)
         _, earlier = self._earlier.get((topic.topic_id, number), (0, None))
         if earlier is not None:
+            log_start = max(log_start, earlier.log_start_offset)
             # What this very partition had, and newer than any checkpoint. Offline it may never have said so.
             is_offline = earlier.flags & PartitionFlag.PARTITION_OFFLINE
             durable = max(durable, earlier.high_watermark) if is_offline else earlier.high_watermark
@@ -217,7 +220,7 @@ class LogManager:
             clean=home.clean and earlier is None,
             recovery_point=recovery_point,
             durable=durable,
-            log_start=home.known[names.LOG_STARTS].get(key, 0),
+            log_start=log_start,
             producer_expiration_ms=self.config.producer_id_expiration_ms,
         )
 
@@ -344,6 +347,8 @@ class LogManager:
         home = [*there, *(home for home in self.dirs if home.failed), self.dirs[0]][0]
         log = PartitionLog(home.path / name, topic.name, number, topic.topic_id, config)
         _, earlier = self._earlier.get((topic.topic_id, number), (0, None))
+        if earlier is not None:
+            log.log_start = earlier.log_start_offset
         self._place(log, home, topic, 0)
         if earlier is not None:
             log.state.keep_marks(earlier.high_watermark, earlier.log_end_offset)
@@ -380,7 +385,7 @@ class LogManager:
                 holder = _id_of(directory)
                 if holder == topic_id or (holder is None and directory in unreadable):
                     gone = self._rename(directory, names.DELETE_SUFFIX)
-                    self._deletions.append((time.monotonic() + delay_ms / 1000, home.number, gone))
+                    self._delete_in(delay_ms, home.number, partial(_remove_tree, gone))
                     numbers.add(parsed.partition)
             for number in numbers:
                 # Of another topic by now?
@@ -418,18 +423,36 @@ class LogManager:
             for directory, parsed in home.partitions():
                 if parsed.suffix != names.DELETE_SUFFIX:
                     continue
-                self._deletions.append((0.0, home.number, directory))
+                self._deletions.append((0.0, home.number, partial(_remove_tree, directory)))
                 if not (home.path / names.partition_name(parsed.topic, parsed.partition)).is_dir():
                     # Its checkpoints were still to be written.
                     home.forget((parsed.topic, parsed.partition))
 
+    def delete_later(self, log: PartitionLog, job: Callable[[], None]) -> None:
+        """After file.delete.delay.ms, by the helper."""
+        self._delete_in(log.config.file_delete_delay_ms, log.state.log_dir, job)
+
+    def _delete_in(self, delay_ms: int, number: int, job: Callable[[], None]) -> None:
+        due = time.monotonic() + delay_ms / 1000
+        self._deletions.append((due, number, job))
+        self._next_deletion = min(self._next_deletion, due)
+
     def delete_due(self, now: float) -> None:
+        if now < self._next_deletion:
+            return
         due = [entry for entry in self._deletions if entry[0] <= now]
         self._deletions = [entry for entry in self._deletions if entry[0] > now]
-        for _, number, directory in due:
-            self.helper.submit(partial(_remove_tree, directory), number)
+        self._next_deletion = min((entry[0] for entry in self._deletions), default=float("inf"))
+        for _, number, job in due:
+            self.helper.submit(job, number)
 
     # ---- checkpoints ----
+
+    def roll(self, log: PartitionLog) -> None:
+        """Begins a new segment; nothing may be planned for the old one. Raises OSError."""
+        for fd in log.roll():
+            self.turn.retire(fd, log.state.log_dir)
+        self.note_roll(log, self.turn.commit_rounds + 2)
 
     def note_roll(self, log: PartitionLog, commit_round: int) -> None:
         """Everything below the new segment is on disk once that commit round is done."""
@@ -447,6 +470,19 @@ class LogManager:
                 log.recovery_point = max(log.recovery_point, self._rolled.pop(slot)[1])
         self._checkpoint(names.RECOVERY_POINTS, lambda log: log.recovery_point)
         self._checkpoint(names.LOG_STARTS, lambda log: log.log_start)
+
+    def checkpoint_log_starts(self, logs: Iterable[PartitionLog]) -> None:
+        """Once the helper has done all that it has been given now, they are on disk, unless it failed."""
+        moved: dict[int, dict[TopicPartition, int]] = {}
+        for log in logs:
+            moved.setdefault(log.state.log_dir, {})[log.topic, log.partition] = log.log_start
+        for number, offsets in moved.items():
+            self.dirs[number].checkpoint(names.LOG_STARTS, offsets, self.helper)
+
+    def log_start_on_disk(self, log: PartitionLog) -> int:
+        """As the checkpoint has it."""
+        home = self.dirs[log.state.log_dir]
+        return 0 if home.failed else home.on_disk[names.LOG_STARTS].get((log.topic, log.partition), 0)
 
     def write_stale_checkpoints(self) -> None:
         """Without the partitions that are gone; one write for all that went while another was under way."""

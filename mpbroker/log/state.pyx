@@ -167,6 +167,10 @@ cdef class PartitionState:
     def log_start(self):
         return self.core.slot.log_start_offset
 
+    @log_start.setter
+    def log_start(self, int64_t offset):
+        self.core.slot.log_start_offset = offset
+
     @property
     def high_watermark(self):
         return self.core.slot.high_watermark.offset
