@@ -168,6 +168,8 @@ class LogProcess:
     def _keep_house(self) -> None:
         now = time.monotonic()
         self.manager.write_stale_checkpoints()
+        if self.manager.awaits_journals:
+            self.manager.use_journals()
         if now >= self._next_marks:
             self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
             self.manager.checkpoint_high_watermarks()
