@@ -12,7 +12,7 @@ NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.p
 DATA ?= data
 LISTENERS ?= PLAINTEXT://127.0.0.1:9092
 
-.PHONY: help setup run test demo bench bench-kafka bench-network bench-spark chaos fuzz lint fmt clean
+.PHONY: help setup run test demo bench bench-kafka bench-network bench-spark chaos fuzz explore lint fmt clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -59,6 +59,9 @@ chaos: setup ## the long form of the fault tests
 fuzz: setup ## 100,000 bad inputs against a broker; what it holds before and after (ARGS='--inputs 5000 --seed 7')
 	$(BIN)/python -m tests.network.fuzz $(ARGS)
 	$(BIN)/python -m tests.security.fuzz $(ARGS)
+
+explore: setup ## the property tests with new examples each time
+	$(BIN)/python -m pytest --hypothesis-profile=explore -m hypothesis $(ARGS)
 
 lint: setup ## ruff, formatting, strict mypy
 	$(BIN)/ruff check .

@@ -12,6 +12,14 @@ from posix.unistd cimport read, write
 
 from shm.atomics cimport fence_full, load_relaxed, store_relaxed
 
+cdef extern from "<poll.h>" nogil:
+    cdef struct pollfd:
+        int fd
+        short events
+        short revents
+    int poll(pollfd *fds, unsigned long count, int timeout_ms)
+    short POLLIN
+
 cdef enum:
     DOORBELL_BYTES = 64
 
@@ -35,6 +43,13 @@ cdef inline void bell_disarm(BellRef *bell) noexcept nogil:
 cdef inline void bell_drain(BellRef *bell) noexcept nogil:
     cdef uint64_t count
     read(bell.fd, &count, sizeof(count))
+
+cdef inline void bell_sleep(BellRef *bell, int timeout_ms) noexcept nogil:
+    """Consumer, armed, when nothing waits: until rung, or a signal."""
+    cdef pollfd waiter
+    waiter.fd, waiter.events, waiter.revents = bell.fd, POLLIN, 0
+    if poll(&waiter, 1, timeout_ms) > 0:
+        bell_drain(bell)
 
 
 cdef class Doorbell:

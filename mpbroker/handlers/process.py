@@ -203,7 +203,7 @@ class Handler:
             self.work()
 
     def take_and_serve(self, timeout_ms: int) -> None:
-        slots = self.turn.run(timeout_ms)
+        slots = self.turn.serve(timeout_ms)
         for word in self.order_words:
             self.turn.changed(word)
         if self.turn.changed(self.request_log_word):

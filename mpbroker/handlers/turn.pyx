@@ -25,6 +25,7 @@ from mpbroker.ipc.counters cimport (
     COUNT_FETCHES, COUNT_FETCHES_FAST, COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS,
     COUNT_RING_FULL, COUNT_WAKEUPS, REQUESTS_PER_TURN,
 )
+from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS
 from mpbroker.ipc.meters cimport Meters, QuotaKind, QuotaWord, add_quota, note_pause, quota_of_all
 from mpbroker.ipc.session cimport SessionEntry, Sessions
 from mpbroker.ipc.slots cimport (
@@ -36,7 +37,7 @@ from shm.atomics cimport load_acquire, load_relaxed, store_relaxed
 from shm.counters cimport (
     CounterPage, CountersRef, counter_add, heartbeat, histogram_record, monotonic_ns,
 )
-from shm.doorbell cimport BellRef, Doorbell, bell_arm, bell_disarm, bell_drain, bell_ring
+from shm.doorbell cimport BellRef, Doorbell, bell_arm, bell_disarm, bell_ring, bell_sleep
 from shm.table cimport SlotTable
 from shm.ring cimport (
     Ring, RingRef, Slot, ring_advance, ring_peek, ring_publish, ring_room, ring_stage, ring_waiting,
@@ -44,14 +45,6 @@ from shm.ring cimport (
 )
 
 from mpbroker.ipc.topology import COORDINATOR, FIRST_HANDLER, LOG, processors_of
-
-cdef extern from "<poll.h>" nogil:
-    cdef struct pollfd:
-        int fd
-        short events
-        short revents
-    int poll(pollfd *fds, unsigned long count, int timeout_ms)
-    short POLLIN
 
 cdef extern from *:
     """
@@ -121,6 +114,7 @@ cdef class Turn:
     cdef bint python_works      # Python has a heavy request from an earlier turn
     cdef SlotList to_log        # what found the log ring full, oldest first
     cdef SlotList slow          # for Python
+    cdef uint64_t found         # requests of the last turn
     cdef bint asked_for_space
     cdef bint staged
     cdef uint16_t index
@@ -251,14 +245,31 @@ cdef class Turn:
 
     def run(self, int timeout_ms) -> list[bytes]:
         """One turn; returns the slots that are for Python, in the order of each ring."""
-        cdef uint64_t i
-        cdef int failed
+        return self._turns(timeout_ms, 0)
+
+    def serve(self, int timeout_ms) -> list[bytes]:
+        """As `run`, and further turns for as long as each finds requests and nothing is for Python: what Python does
+        between two turns costs more than they do."""
+        return self._turns(timeout_ms, NATIVE_AT_MOST_NS)
+
+    cdef list _turns(self, int timeout_ms, uint64_t longest_ns):
+        cdef uint64_t i, begun_ns = monotonic_ns(), passed_ns
+        cdef int failed, left_ms = timeout_ms
         self.slow.count = 0
         with nogil:
-            failed = self._run(timeout_ms)
+            while True:
+                failed = self._run(left_ms)
+                passed_ns = monotonic_ns() - begun_ns
+                left_ms = timeout_ms - <int>(passed_ns // 1000000)
+                if failed or passed_ns >= longest_ns or left_ms <= 0 or self._is_for_python():
+                    break
         if failed:
             raise MemoryError("no memory for the slots of a turn")
         return [(<char *>&self.slow.slots[i])[:sizeof(Slot)] for i in range(self.slow.count)]
+
+    cdef bint _is_for_python(self) noexcept nogil:
+        """Slots, news, or a turn that was woken for nothing that this code knows of."""
+        return self.slow.count != 0 or self.to_log.count != 0 or not self.found or self._has_news()
 
     cdef int _run(self, int timeout_ms) noexcept nogil:
         cdef int i, failed = 0
@@ -277,6 +288,7 @@ cdef class Turn:
         self._publish()
         if not self.heavy_for_python and not self.python_works and load_relaxed(self.heavy):
             store_relaxed(self.heavy, 0)
+        self.found = requests
         if requests:
             histogram_record(self.counters, REQUESTS_PER_TURN, requests)
         return failed
@@ -286,20 +298,21 @@ cdef class Turn:
         for i in range(self.peer_count):
             if not (self.paused and self.peers[i].requests) and ring_waiting(self.peers[i].inbox):
                 return True
+        return self._has_news() or self.to_log.count != 0 and ring_room(self.log) != 0
+
+    cdef bint _has_news(self) noexcept nogil:
+        cdef int i
         for i in range(self.watched_count):
             if load_acquire(self.watched[i].word) != self.watched[i].seen:
                 return True
-        return self.to_log.count != 0 and ring_room(self.log) != 0
+        return False
 
     cdef void _sleep(self, int timeout_ms) noexcept nogil:
-        cdef pollfd fd
         cdef uint64_t before
         bell_arm(self.bell)
         if not self._something_waits():
-            fd.fd, fd.events, fd.revents = self.bell.fd, POLLIN, 0
             before = monotonic_ns()
-            if poll(&fd, 1, timeout_ms) > 0:
-                bell_drain(self.bell)
+            bell_sleep(self.bell, timeout_ms)
             counter_add(self.counters, COUNT_IDLE_NS, monotonic_ns() - before)
             counter_add(self.counters, COUNT_WAKEUPS, 1)
         bell_disarm(self.bell)

@@ -109,7 +109,7 @@ class LogProcess:
     def work(self, timeout_ms: int) -> None:
         """One round, with what Python has to do in it."""
         turn = self.turn
-        pause = turn.run(timeout_ms)
+        pause = turn.serve(timeout_ms)
         while pause != Pause.ROUND_DONE:
             if pause == Pause.BATCH_FOR_PYTHON:
                 self._append()

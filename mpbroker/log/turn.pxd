@@ -55,6 +55,7 @@ cdef class Turn:
     cdef int32_t planned_count
     cdef PartitionCore **touched
     cdef int32_t touched_count
+    cdef bint found             # the last round had jobs, or a commit round had ended
     cdef uint64_t round_began_ns
     cdef uint64_t batches_done
     cdef int64_t fixed_now_ms
@@ -65,6 +66,7 @@ cdef class Turn:
     cdef void take(self) noexcept nogil
     cdef bint something_waits(self) noexcept nogil
     cdef void sleep(self, int timeout_ms) noexcept nogil
+    cdef int round(self, int timeout_ms) noexcept nogil
     cdef int gather(self) noexcept nogil
     cdef int plan(self, JobBatch *batch, int64_t now_ms) noexcept nogil
     cdef int refusal(self, JobBatch *batch) noexcept nogil

@@ -1,16 +1,16 @@
 """The log process's native turn; `turn.pxd` says what a round is."""
-from libc.errno cimport EDQUOT, EFBIG, ENOSPC, EINTR, errno
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
-from posix.uio cimport iovec, pwritev
+from posix.uio cimport iovec
 from posix.unistd cimport ftruncate
 
 from mpbroker.ipc.counters cimport (
     BATCHES_PER_ROUND, COUNT_BATCHES_APPENDED, COUNT_BYTES_APPENDED, COUNT_DUPLICATES, COUNT_ERRORS, COUNT_IDLE_NS, COUNT_PRODUCE_FAST,
     COUNT_PRODUCE_SLOW, COUNT_RECORDS_APPENDED, COUNT_REQUESTS, COUNT_WAKEUPS, REQUESTS_PER_TURN, TIME_APPEND_NS,
 )
+from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS
 from mpbroker.ipc.meters cimport Meters, TopicMeter, count_topic, topic_cell
 from mpbroker.ipc.slots cimport CLOSE, PRODUCE, PRODUCE_BACK, JobBatch, JobHeader, ProduceSlot, ReplySlot
 from mpbroker.ipc.table cimport PARTITION_DELETED, PARTITION_LIVE, PARTITION_OFFLINE
@@ -26,34 +26,23 @@ from mpbroker.log.producers cimport (
     NO_EPOCH, PRODUCER_DUPLICATE, PRODUCER_OK, Producer, ProducerBatch, producer_check, producer_find, producer_put, producer_update,
 )
 from mpbroker.log.state cimport NOTHING_PLANNED, PartitionCore, PartitionState, note_batch, roll_due
+from mpbroker.log.write cimport is_full_disk, write_pieces
 from mpbroker.records.batch cimport (
     BATCH_HEADER_BYTES, CONTROL_BIT, NO_TIMESTAMP, TRANSACTIONAL_BIT, set_offset_and_epoch, stamp_log_append_time,
 )
 from shm.arena cimport Arena
 from shm.atomics cimport load_acquire
 from shm.counters cimport CounterPage, counter_add, counter_set, heartbeat, histogram_record, monotonic_ns
-from shm.doorbell cimport Doorbell, bell_arm, bell_disarm, bell_drain, bell_ring
+from shm.doorbell cimport Doorbell, bell_arm, bell_disarm, bell_ring, bell_sleep
 from shm.marks cimport WaitingMarks
 from shm.ring cimport Ring, RingRef, Slot, ring_advance, ring_peek, ring_waiting
 from shm.table cimport SlotTable
 
 from mpbroker.ipc.slots import read_job_batch
 
-cdef extern from "<poll.h>" nogil:
-    cdef struct pollfd:
-        int fd
-        short events
-        short revents
-    int poll(pollfd *fds, unsigned long count, int timeout_ms)
-    enum: POLLIN
-
 cdef enum:
     SLOW = -1                   # the batch is for Python
     NEVER_MS = -1
-
-cdef inline bint is_full_disk(int error) noexcept nogil:
-    """That produce is refused; reads go on, and appends as soon as there is room."""
-    return error == ENOSPC or error == EDQUOT or error == EFBIG
 
 
 cdef class Turn:
@@ -118,7 +107,6 @@ cdef class Turn:
         return something_is_done(&self.commit)
 
     cdef void sleep(self, int timeout_ms) noexcept nogil:
-        cdef pollfd waiter
         cdef uint64_t before = monotonic_ns()
         cdef uint64_t left_ms
         if self.answers.next_deadline_ns != <uint64_t>NEVER_NS:
@@ -128,9 +116,7 @@ cdef class Turn:
             timeout_ms = <int>min(<uint64_t>timeout_ms, left_ms)
         bell_arm(self.bell)
         if not self.something_waits() and timeout_ms > 0:
-            waiter.fd, waiter.events = self.bell.fd, POLLIN
-            if poll(&waiter, 1, timeout_ms) > 0:
-                bell_drain(self.bell)
+            bell_sleep(self.bell, timeout_ms)
             counter_add(self.commit.counters, COUNT_WAKEUPS, 1)
         bell_disarm(self.bell)
         counter_add(self.commit.counters, COUNT_IDLE_NS, monotonic_ns() - before)
@@ -297,29 +283,18 @@ cdef class Turn:
         cdef iovec pieces[IOV_MOST]
         cdef int32_t at = core.first_planned
         cdef int64_t position = core.size
-        cdef int count, first
-        cdef ssize_t wrote
+        cdef int count, error
         while at != NOTHING_PLANNED:
-            count = first = 0
+            count = 0
             while at != NOTHING_PLANNED and count < IOV_MOST:
                 if not self.planned[at].duplicate:
                     pieces[count].iov_base = self.planned[at].data
                     pieces[count].iov_len = self.planned[at].batch.length
                     count += 1
                 at = self.planned[at].next
-            while first < count:
-                wrote = pwritev(core.fd, &pieces[first], count - first, position)
-                if wrote < 0 and errno == EINTR:
-                    continue
-                if wrote <= 0:
-                    return errno if wrote < 0 else ENOSPC
-                position += wrote
-                while first < count and <size_t>wrote >= pieces[first].iov_len:
-                    wrote -= pieces[first].iov_len
-                    first += 1
-                if first < count and wrote:
-                    pieces[first].iov_base = <uint8_t *>pieces[first].iov_base + wrote
-                    pieces[first].iov_len -= wrote
+            error = write_pieces(core.fd, pieces, count, &position)
+            if error:
+                return error
         return 0
 
     cdef void note_written(self, PartitionCore *core) noexcept nogil:
@@ -426,17 +401,42 @@ cdef class Turn:
         """One round, or the rest of one that was paused. Sleeps first if nothing waits, at most `timeout_ms`."""
         cdef int pause
         with nogil:
-            if self.job_count == 0:
-                self.sleep(timeout_ms)
-                self.round_began_ns = self.answers.now_ns = monotonic_ns()
-                heartbeat(self.commit.counters, self.round_began_ns)
-                take_in(&self.commit, &self.answers)
-                self.take()
-            pause = self.gather()
-            if pause == ROUND_DONE:
-                if self.job_count:
-                    self.finish()
-                self.settle()
+            pause = self.round(timeout_ms)
+        return pause
+
+    def serve(self, int timeout_ms) -> int:
+        """As `run`, and further rounds for as long as each finds something and nothing is for Python: what Python does
+        between two rounds costs more than they do."""
+        cdef int pause, left_ms = timeout_ms
+        cdef uint64_t begun_ns = monotonic_ns(), passed_ns
+        with nogil:
+            while True:
+                pause = self.round(left_ms)
+                passed_ns = monotonic_ns() - begun_ns
+                left_ms = timeout_ms - <int>(passed_ns // 1000000)
+                if pause != ROUND_DONE or passed_ns >= NATIVE_AT_MOST_NS or left_ms <= 0:
+                    break
+                if not self.found or self.commit.news or self.commit.last_errno:
+                    break
+        return pause
+
+    cdef int round(self, int timeout_ms) noexcept nogil:
+        cdef int pause
+        cdef uint64_t finished
+        if self.job_count == 0:
+            self.sleep(timeout_ms)
+            self.round_began_ns = self.answers.now_ns = monotonic_ns()
+            heartbeat(self.commit.counters, self.round_began_ns)
+            finished = self.commit.finished
+            take_in(&self.commit, &self.answers)
+            self.found = self.commit.finished != finished
+            self.take()
+        pause = self.gather()
+        if pause == ROUND_DONE:
+            if self.job_count:
+                self.found = True
+                self.finish()
+            self.settle()
         return pause
 
     # ---- for Python, while a round is paused ----

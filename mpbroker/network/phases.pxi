@@ -1,12 +1,16 @@
 # The parts of a turn around the sockets' events: who may go on, and what the next sleep depends on. Part of turn.pyx.
 
+cdef bint is_ordered(Turn *t) noexcept nogil:
+    """The supervisor or an acceptor wants something that Python does."""
+    if load_acquire(t.order) != t.order_seen or load_acquire(t.fence_order) != t.fence_order_seen:
+        return True
+    return load_acquire(t.evictions_asked) != load_relaxed(t.evictions_done)
+
 cdef bint must_stay_awake(Turn *t) noexcept nogil:
     cdef uint32_t h
     if t.soon or t.marked_count or ring_waiting(&t.log_answers):
         return True
-    if load_acquire(t.order) != t.order_seen or load_acquire(t.fence_order) != t.fence_order_seen:
-        return True
-    if load_acquire(t.evictions_asked) != load_relaxed(t.evictions_done):
+    if is_ordered(t):
         return True
     for h in range(t.handler_count):
         if t.handlers[h].known and ring_waiting(&t.handlers[h].answers):

@@ -146,7 +146,7 @@ class Processor:
 
     def _turn(self, timeout_ms: int) -> int:
         try:
-            return self.turn.turn(timeout_ms)
+            return self.turn.serve(timeout_ms)
         except turn.PollFailed as error:
             # Nothing would ever be ready again, and the heart would beat on: a successor begins anew.
             self.log.error("poll failed: %s. This processor ends and is replaced", error)

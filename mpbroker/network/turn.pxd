@@ -112,6 +112,7 @@ cdef struct Turn:
     uint64_t stall_ns
     uint64_t next_stall_check_ns
     uint64_t dice
+    bint found                  # the last turn had something to do
     bint soon                   # a deferred channel can go on at once: do not sleep
     uint32_t next_request
     uint64_t next_connection
@@ -150,4 +151,5 @@ cdef class ProcessorTurn:
     cdef dict rings
     cdef uint64_t order_now
     cdef uint64_t fence_order_now
+    cdef int _turns(self, int timeout_ms, uint64_t longest_ns) except -1
     cdef _reported(self, Channel *c)

@@ -46,13 +46,15 @@ class World:
         self.log = log if log is not None else {number: [] for number in range(PARTITIONS)}
         self.answers: dict[int, Message | ErrorCode] = {}
         self.numbers = itertools.count(1)
-        ids = itertools.count(1)
+        self.ids = itertools.count(1)
         self.journal = Journal(
             lambda group_id: self.groups.partition_for(group_id),
             self.wall_ms,
             self.config.message_max_bytes,
         )
-        self.groups = GroupCoordinator(self.config, self, self.journal, self, self, lambda: f"id{next(ids)}")
+        self.groups = GroupCoordinator(
+            self.config, self, self.journal, self, self, lambda: f"id{next(self.ids)}"
+        )
         self.groups.opened(PARTITIONS)
         for partition in self.log:
             self.load(partition)
@@ -123,6 +125,7 @@ class World:
         """A successor that knows what is in the log."""
         world = World(self.log)
         world.config = self.config
+        world.ids = self.ids  # never the same one again, as it is with random ones
         return world
 
     # --- requests

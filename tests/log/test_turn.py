@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import threading
 
 import pytest
 
@@ -14,6 +15,7 @@ from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import LOG, handler, processor
 from mpbroker.log import journal, journal_making
 from mpbroker.log.process import LogProcess
+from mpbroker.log.turn import Pause
 from mpbroker.records.iterate import iterate_batches
 from tests.log.rig import HOLE, TOPIC_ID, Result, Rig, ensure
 
@@ -65,6 +67,23 @@ def test_offsets_and_answers(rig, batch, policy: str) -> None:  # type: ignore[n
     data = (b.rig.directory / "t-0" / "00000000000000000000.log").read_bytes()
     assert len(data) == found.high_watermark_position
     assert [x.header.base_offset for x in iterate_batches(data)] == [0, 3, 5]
+    b.close()
+
+
+def test_serving_ends_when_something_is_for_python(rig, batch) -> None:  # type: ignore[no-untyped-def]
+    b = Broker(rig())
+    b.produce(batch())
+    paused: list[int] = []
+    serving = threading.Thread(target=lambda: paused.append(b.process.turn.serve(120_000)))
+    b.rig.job([(b.targets[0], batch())])
+    serving.start()
+    b.rig.until(b.rig.processor, lambda: b.rig.from_log.waiting() > 0)
+    b.rig.call(ensure(2))
+    serving.join(20)
+    assert not serving.is_alive()
+    # Its time may have been over before the call came: then it is the next that finds it.
+    assert paused[0] == Pause.SLOT_FOR_PYTHON or b.process.turn.run(0) == Pause.SLOT_FOR_PYTHON
+    b.settle()
     b.close()
 
 

@@ -13,13 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from shm.region import file_system_of
-
-# A loaded machine is slow, not wrong; the same examples in each run.
-settings.register_profile("shm", deadline=None, derandomize=True, print_blob=True)
-settings.load_profile("shm")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

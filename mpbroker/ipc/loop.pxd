@@ -1,0 +1,5 @@
+"""How long a process with a native turn may go on without a look from Python."""
+
+cdef enum:
+    # Python's own duties between turns (orders, housekeeping, news) bear at least the 300 ms that a process may sleep.
+    NATIVE_AT_MOST_NS = 10 * 1000 * 1000
