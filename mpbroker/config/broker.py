@@ -317,6 +317,22 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
             choices=FLUSH_POLICIES,
         ),
     ] = "group"
+    log_journal_bytes: Annotated[
+        int,
+        Key(
+            LONG,
+            "Size of each log directory's commit journal, and at most what a start has to replay.",
+            at_least=1_048_576,
+        ),
+    ] = 67_108_864
+    log_journal_direct_bytes: Annotated[
+        int,
+        Key(
+            INT,
+            "A commit that has this much for a file syncs the file instead of writing it to the journal.",
+            at_least=0,
+        ),
+    ] = 1_048_576
     log_flush_interval_messages: Annotated[
         int, Key(LONG, "Records after which a log is synced under log.flush.policy=os.", at_least=1)
     ] = LONG_MAX

@@ -13,6 +13,7 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.slots import SlotKind, pack_produce
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import LOG, handler, processor
+from mpbroker.log import journal, journal_making
 from mpbroker.log.process import LogProcess
 from mpbroker.log.turn import Pause
 from mpbroker.records.iterate import iterate_batches
@@ -252,7 +253,7 @@ def play(rig: Rig, rounds, by_reference: bool, **configs: str):  # type: ignore[
     files = {
         str(path.relative_to(rig.directory)): path.read_bytes()
         for path in sorted(rig.directory.rglob("*"))
-        if path.is_file() and path.name != "meta.properties"
+        if path.is_file() and path.name not in ("meta.properties", journal.NAME, journal_making.MAKING_NAME)
     }
     return answers, slots, producers, files
 
