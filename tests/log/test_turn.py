@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import resource
 import signal
@@ -339,6 +340,7 @@ def test_out_of_memory_ends_the_process_instead_of_an_answer(rig) -> None:  # ty
     slot = pack_produce(SlotKind.PRODUCE, 1, processor(0), 0, 0, 0, 0, 0, handler(0), handler(0), 0, 1)
     pid = os.fork()
     if pid == 0:
+        faulthandler.disable()  # that it aborts is what is wanted
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
         try:
