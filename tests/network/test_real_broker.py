@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import selectors
 import socket
 import struct
 import threading
@@ -32,6 +33,7 @@ SMALL_BLOCK = 2048
 SMALL_WITHIN_S = 2.0
 IDLE_MS = 4_000
 EXPIRES_WITHIN_S = 14.0
+LOOK_EVERY_S, ASK_EVERY_S, DRIP_EVERY_S = 0.001, 0.05, 0.2
 
 
 @pytest.fixture(autouse=True)
@@ -85,11 +87,10 @@ def reply_bytes(broker: Mpbroker) -> int:
     return sum(counted(broker, Counter.COUNT_ARENA_BYTES, topology.handler(n)) for n in (0, 1))
 
 
-def is_readable(sock: socket.socket) -> bool:
-    try:
-        return bool(sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-    except BlockingIOError:
-        return False
+def is_readable(sock: socket.socket, within_s: float = 0) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(sock, selectors.EVENT_READ)
+        return bool(selector.select(within_s))
 
 
 def test_100_mb_each_way_beside_small_requests(tmp_path: Path) -> None:
@@ -138,11 +139,10 @@ def test_large_requests_wait_for_each_other_and_never_hold_more_than_the_limit_a
         for sender in senders:
             sender.start()
         most = 0
-        while any(sender.is_alive() for sender in senders):
-            most = max(most, request_bytes(broker))
-            time.sleep(0.001)
         for sender in senders:
-            sender.join()
+            while sender.is_alive():
+                most = max(most, request_bytes(broker))
+                sender.join(LOOK_EVERY_S)
         assert codes == [0, 0, 0]
         assert size < most < limit + size + CHUNK
 
@@ -189,7 +189,7 @@ def test_a_thousand_slow_writers_cost_a_first_block_each_and_expire(tmp_path: Pa
         until = time.monotonic() + EXPIRES_WITHIN_S
         while connections(broker) > 1 and time.monotonic() < until:
             small.asks()
-            time.sleep(0.05)
+            is_readable(crowd.socks[-1], ASK_EVERY_S)
         assert connections(broker) == 1, "only who asks is still there"
         eventually(lambda: request_bytes(broker) == 0, "and what they held is free")
         small.close()
@@ -207,9 +207,8 @@ def test_slow_writers_who_hold_all_memory_go_when_others_starve(tmp_path: Path) 
         with frames.connected(broker.address) as honest:
             honest.sendall(frames.api_versions().frame)
             until = time.monotonic() + EXPIRES_WITHIN_S
-            while not is_readable(honest) and time.monotonic() < until:
+            while not is_readable(honest, DRIP_EVERY_S) and time.monotonic() < until:
                 crowd.send(b"x")  # a byte now and then is no progress
-                time.sleep(0.2)
             assert is_readable(honest)
         assert "made no progress while memory for requests was short" in broker.output()
         crowd.close()
@@ -236,7 +235,7 @@ def test_a_thousand_who_never_read_hold_an_answer_each_and_expire(tmp_path: Path
         until = time.monotonic() + EXPIRES_WITHIN_S
         while connections(broker) > 1 and time.monotonic() < until:
             small.asks()
-            time.sleep(0.05)
+            is_readable(crowd.socks[-1], ASK_EVERY_S)
         assert connections(broker) == 1
         eventually(lambda: reply_bytes(broker) == request_bytes(broker) == 0, "what they held is free")
         small.close()
