@@ -17,6 +17,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.supervisor import reload
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.real_clients.conftest import create_topic, stop_cleanly
@@ -173,6 +175,35 @@ def test_everything_that_can_change_does_and_no_request_fails(broker: Configured
     stop_cleanly(broker)
 
 
+def test_who_connects_meanwhile_is_answered(broker: Configured) -> None:
+    """Each in a connection of its own, which may wait in the backlog."""
+    failed: list[OSError] = []
+    answered = [0] * CLIENTS
+    over = threading.Event()
+
+    def come_and_go(number: int) -> None:
+        while not over.is_set():
+            try:
+                with frames.connected(broker.address) as connection:
+                    frames.exchange(connection, frames.api_versions())
+                    answered[number] += 1
+            except OSError as error:
+                failed.append(error)
+
+    crowd = [threading.Thread(target=come_and_go, args=(n,)) for n in range(CLIENTS)]
+    for each in crowd:
+        each.start()
+    for hours in range(1, 6):
+        answer = broker.reload(FIRST + f"log.roll.hours={hours}\nmax.connections={1000 + hours}\n")
+        assert answer["replaced"] == ["handler 0", "handler 1"]
+    over.set()
+    for each in crowd:
+        each.join(PATIENCE_S)
+    assert failed == []
+    assert min(answered) > 5
+    stop_cleanly(broker)
+
+
 def test_what_has_changed_is_what_the_broker_does(broker: Configured) -> None:
     with frames.connected(broker.address) as connection:
         frames.exchange(connection, frames.create_topic("t", 1))
@@ -290,6 +321,17 @@ def test_who_dies_meanwhile_comes_back_with_the_new_settings(broker: Configured)
     now = described(broker)
     assert {name: now[name] for name in CHANGED} == CHANGED
     stop_cleanly(broker)
+
+
+def test_what_a_reload_changes_is_a_setting() -> None:
+    """All others wait for the next start, also one that nobody has thought of yet."""
+    fields = set(BrokerConfig.__struct_fields__)
+    assert fields >= reload.FOLLOWED
+    assert fields >= reload.WORKERS
+    assert not reload.FOLLOWED & (reload.IN_TABLES | reload.WORKERS)
+    assert "origins" not in reload.FOLLOWED
+    for name in ("log_dirs", "node_id", "queued_max_request_bytes", "log_flush_policy", "quota_window_num"):
+        assert name not in reload.FOLLOWED | reload.IN_TABLES | reload.WORKERS
 
 
 def test_signals_in_a_row_and_a_resize_meanwhile(broker: Configured) -> None:
