@@ -7,12 +7,14 @@ import signal
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from mpbroker.cli.control import ControlClient
@@ -201,6 +203,44 @@ def test_who_connects_meanwhile_is_answered(broker: Configured) -> None:
         each.join(PATIENCE_S)
     assert failed == []
     assert min(answered) > 5
+    stop_cleanly(broker)
+
+
+def test_a_consumer_group_goes_on(broker: Configured) -> None:
+    """Its heartbeats, commits and rebalances are with handlers that leave."""
+    text = FIRST + "group.initial.rebalance.delay.ms=0\n"
+    broker.reload(text)
+    create_topic(broker.bootstrap, "t", 2)
+    errors: list[KafkaError] = []
+    settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "group.id": "g",
+        "auto.offset.reset": "earliest",
+        "heartbeat.interval.ms": 100,
+        "log_level": 0,
+    }
+    consumers = [Consumer({**settings, "error_cb": errors.append}) for _ in range(2)]
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "log_level": 0})
+    for consumer in consumers:
+        consumer.subscribe(["t"])
+    seen: set[bytes | None] = set()
+    for number in range(1, 6):
+        producer.produce("t", b"%d" % number, partition=number % 2)
+        answer = broker.reload(text + f"log.roll.hours={number}\n")
+        assert answer["replaced"] == ["handler 0", "handler 1"]
+        until = time.monotonic() + PATIENCE_S
+        while b"%d" % number not in seen and time.monotonic() < until:
+            for consumer in consumers:
+                message = consumer.poll(0.1)
+                if message is not None:
+                    assert message.error() is None, message.error()
+                    seen.add(message.value())
+                    consumer.commit(message=message, asynchronous=False)
+        assert b"%d" % number in seen
+    for consumer in consumers:
+        consumer.close()
+    assert producer.flush(PATIENCE_S) == 0
+    assert [str(error) for error in errors] == []
     stop_cleanly(broker)
 
 
