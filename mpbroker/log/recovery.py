@@ -334,7 +334,8 @@ class _Loader:
         return PartitionDamaged(
             f"{self.directory / segment_name(base)} is damaged at byte {position} (offset {offset}): "
             f"{reason}. Offsets below {max(self.known.durable, self.known.recovery_point)} were durable, "
-            "so nothing is cut. Restore the file, or delete the topic"
+            "so nothing is cut. Restore the file, or stop the broker and keep what is whole with "
+            f"mpbroker log repair {self.directory}, or delete the topic"
         )
 
 
