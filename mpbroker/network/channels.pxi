@@ -33,8 +33,11 @@ cdef inline void free_request(Turn *t, Channel *c) noexcept nogil:
         c.kept = NULL
 
 cdef void leave_arena(Turn *t, Channel *c) noexcept nogil:
-    """The request is parked: its handler does not look at the block any more, but another may have to. So the frame is
-    kept outside, where it takes its own size and counts for nobody's limit, until it is answered."""
+    """The request is parked: its handler does not look at the block any more. If another may have to, the frame is kept
+    outside, where it takes its own size and counts for nobody's limit, until it is answered."""
+    if not changes_nothing(c.api_key):
+        free_request(t, c)          # nobody else gets it
+        return
     if c.block == 0 or c.needed > KEPT_MAX:
         return
     c.kept = <uint8_t *>malloc(c.needed)
@@ -49,7 +52,7 @@ cdef bint enter_arena(Turn *t, Channel *c) noexcept nogil:
     there is no memory at all."""
     cdef uint64_t asked = c.needed + answer_room(c.needed), block
     if c.kept == NULL:
-        return True
+        return c.block != 0
     block = arena_allocate_beyond(t.arena, asked)
     if block == 0:
         return False

@@ -146,6 +146,16 @@ def test_one_whose_slices_are_gone_is_asked_again_byte_for_byte(tmp_path: Path) 
     rig.close()
 
 
+def test_one_that_nobody_else_may_have_is_gone_whatever_its_size(rig: Rig) -> None:
+    client = rig.connect()
+    request, handler = parked(rig, client, frame(JOIN_GROUP, 1, 1, bytes(64 << 10)))
+    assert rig.in_use_bytes() == 0
+    rig.answer(request, answer_frame(1), handler)
+    rig.step()
+    assert receive(client, 8) == answer_frame(1)
+    assert rig.in_use_bytes() == 0
+
+
 def test_a_large_one_counts_as_long_as_it_waits(rig: Rig) -> None:
     client = rig.connect()
     request, handler = parked(rig, client, random_frame(1, 64 << 10))
