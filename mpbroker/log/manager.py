@@ -49,6 +49,11 @@ def _id_of(directory: Path) -> bytes | None:
         return None
 
 
+def _checks(config: TopicConfig) -> tuple[str, bool]:
+    """What decides how batches are checked and stamped."""
+    return config.message_timestamp_type, "compact" in config.cleanup_policy
+
+
 class Unusable(Exception):
     """The topic cannot be opened, whatever its files are like."""
 
@@ -166,9 +171,7 @@ class LogManager:
         slot = self.slot_of.get((topic.topic_id, number))
         if slot is not None:
             log = self.logs[slot]
-            log.apply_config(config)
-            log.state.config_version = topic.config_version
-            log.state.publish(self.table)
+            self._alter(log, config, topic.config_version)
             return log
         self.say(f"opening {topic.name}-{number}")
         yield from self._set_others_aside(topic, number)
@@ -190,6 +193,19 @@ class LogManager:
         log.state.flags = PartitionFlag.PARTITION_LIVE
         self.turn.attach(log.state, topic.name)
         return log
+
+    def _alter(self, log: PartitionLog, config: TopicConfig, version: int) -> None:
+        """Batches that were checked under earlier settings are taken, unless they would be checked otherwise
+        now: then their clients are told to send them again.
+        """
+        if version == log.state.config_version:
+            return
+        before = log.config
+        log.apply_config(config)
+        log.state.config_version = version
+        if _checks(config) != _checks(before):
+            log.state.oldest_config_version = version
+        log.state.publish(self.table)
 
     def _known(self, home: LogDir, topic: EnsureTopic, number: int) -> Known:
         key = (topic.name, number)
@@ -223,7 +239,7 @@ class LogManager:
         key = (topic.name, number)
         name = names.partition_name(*key)
         _, earlier = self._earlier.get((topic.topic_id, number), (0, None))
-        if earlier is None and topic.is_new:
+        if earlier is None and topic.new_from is not None and number >= topic.new_from:
             return
         for home in self.dirs:
             if home.failed:
