@@ -176,8 +176,8 @@ class LogProcess:
         now = time.monotonic()
         self.manager.write_stale_checkpoints()
         self.manager.delete_due(now)
-        if self.manager.awaits_journals:
-            self.manager.use_journals()
+        if self.manager.journals.awaited:
+            self.manager.journals.use()
         if now >= self._next_marks:
             self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
             self.manager.checkpoint_high_watermarks()

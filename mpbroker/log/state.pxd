@@ -31,6 +31,7 @@ cdef struct PartitionCore:
     int64_t segment_ms              # jitter taken off
     int64_t index_interval_bytes
     int append_time                 # LogAppendTime
+    uint32_t oldest_config_version  # batches that were checked under settings before these are not taken
     # durability
     int moved                       # to be published at the end of this round
     int unsynced                    # appended to since the last commit round began

@@ -8,6 +8,7 @@ class PartitionState:
     producers: Producers
     flags: PartitionFlag
     config_version: int
+    oldest_config_version: int
     log_start: int
     def __init__(self) -> None: ...
     def replace_producers(self, producers: Producers) -> None: ...

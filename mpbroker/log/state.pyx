@@ -111,6 +111,7 @@ cdef class PartitionState:
         memcpy(slot.topic_id, <const char *>topic_id, 16)
         self.core.table_slot = table_slot
         slot.partition, slot.generation, slot.config_version = partition, generation, config_version
+        self.core.oldest_config_version = config_version
         slot.leader_epoch, slot.log_dir, slot.log_start_offset = leader_epoch, log_dir, log_start
 
     def all_is_durable(self) -> None:
@@ -147,6 +148,14 @@ cdef class PartitionState:
     @config_version.setter
     def config_version(self, uint32_t version):
         self.core.slot.config_version = version
+
+    @property
+    def oldest_config_version(self):
+        return self.core.oldest_config_version
+
+    @oldest_config_version.setter
+    def oldest_config_version(self, uint32_t version):
+        self.core.oldest_config_version = version
 
     @property
     def table_slot(self):

@@ -32,7 +32,7 @@ class Journaled(Node):
         super().boot(**options)
         assert self.process is not None
         wait_for_helper(self.process)
-        self.process.manager.use_journals()
+        self.process.manager.journals.use()
 
     @property
     def path(self) -> Path:
@@ -401,7 +401,7 @@ def test_no_room_for_a_journal_is_said_and_serves(
     # There is room now, and somebody looks.
     n.checkpoint()
     assert n.process is not None
-    n.process.manager.use_journals()
+    n.process.manager.journals.use()
     fill(n, batch, rounds=1)
     assert n.ends()[1] > 0
 
