@@ -31,11 +31,14 @@ CREATE_TIME_MS: Final = 1_700_000_000_000
 
 @dataclass(frozen=True)
 class Request:
-    """A whole frame, size first, and where the error code stands in the frame that answers it."""
+    """A whole frame, size first, and where the error code stands in the frame that answers it; where a
+    produce has the number of its partition.
+    """
 
     frame: bytes
     error_at: int
     response_bytes_min: int = 0
+    partition_at: int = 0
 
 
 def _string(text: str) -> bytes:
@@ -84,7 +87,8 @@ def _produce(topic: str, batch: bytes) -> Request:
     body = struct.pack(">hhii", -1, -1, TIMEOUT_MS, 1) + _string(topic)
     body += struct.pack(">iii", 1, 0, len(batch)) + batch
     error_at = 4 + 4 + 4 + len(_string(topic)) + 4 + 4
-    return Request(frame(PRODUCE, 3, body), error_at)
+    whole = frame(PRODUCE, 3, body)
+    return Request(whole, error_at, partition_at=len(whole) - len(batch) - 8)
 
 
 def fetch(topic: str, offset: int, bytes_max: int, response_bytes_max: int = 50 << 20) -> Request:
