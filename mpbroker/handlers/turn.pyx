@@ -25,7 +25,7 @@ from mpbroker.ipc.counters cimport (
     COUNT_FETCHES, COUNT_FETCHES_FAST, COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS,
     COUNT_RING_FULL, COUNT_WAKEUPS, REQUESTS_PER_TURN,
 )
-from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS
+from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
 from mpbroker.ipc.meters cimport Meters, QuotaKind, QuotaWord, add_quota, note_pause, quota_of_all
 from mpbroker.ipc.session cimport SessionEntry, Sessions
 from mpbroker.ipc.slots cimport (
@@ -269,7 +269,7 @@ cdef class Turn:
 
     cdef bint _is_for_python(self) noexcept nogil:
         """Slots, news, or a turn that was woken for nothing that this code knows of."""
-        return self.slow.count != 0 or self.to_log.count != 0 or not self.found or self._has_news()
+        return self.slow.count != 0 or self.to_log.count != 0 or not 0 < self.found <= NATIVE_WHILE_FEW or self._has_news()
 
     cdef int _run(self, int timeout_ms) noexcept nogil:
         cdef int i, failed = 0

@@ -208,7 +208,7 @@ cdef void sync_behind(CommitRef *commit) noexcept nogil:
     cdef uint64_t target
     cdef JournalRef *journal = NULL
     cdef PartitionCore *core
-    if commit.background.asked != commit.background_finished:
+    if commit.background.asked != commit.background_finished or commit.retired_count:
         return
     for i in range(commit.journal_count):
         # In turns: no directory waits for ever for another one.

@@ -55,7 +55,7 @@ cdef class Turn:
     cdef int32_t planned_count
     cdef PartitionCore **touched
     cdef int32_t touched_count
-    cdef bint found             # the last round had jobs, or a commit round had ended
+    cdef int32_t found          # jobs of the last round, and one for a commit round that had ended
     cdef uint64_t round_began_ns
     cdef uint64_t batches_done
     cdef int64_t fixed_now_ms

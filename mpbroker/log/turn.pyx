@@ -10,7 +10,7 @@ from mpbroker.ipc.counters cimport (
     BATCHES_PER_ROUND, COUNT_BATCHES_APPENDED, COUNT_BYTES_APPENDED, COUNT_DUPLICATES, COUNT_ERRORS, COUNT_IDLE_NS, COUNT_PRODUCE_FAST,
     COUNT_PRODUCE_SLOW, COUNT_RECORDS_APPENDED, COUNT_REQUESTS, COUNT_WAKEUPS, REQUESTS_PER_TURN, TIME_APPEND_NS,
 )
-from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS
+from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
 from mpbroker.ipc.meters cimport Meters, TopicMeter, count_topic, topic_cell
 from mpbroker.ipc.slots cimport CLOSE, PRODUCE, PRODUCE_BACK, JobBatch, JobHeader, ProduceSlot, ReplySlot
 from mpbroker.ipc.table cimport PARTITION_DELETED, PARTITION_LIVE, PARTITION_OFFLINE
@@ -416,7 +416,7 @@ cdef class Turn:
                 left_ms = timeout_ms - <int>(passed_ns // 1000000)
                 if pause != ROUND_DONE or passed_ns >= NATIVE_AT_MOST_NS or left_ms <= 0:
                     break
-                if not self.found or self.commit.news or self.commit.last_errno:
+                if not 0 < self.found <= NATIVE_WHILE_FEW or self.commit.news or self.commit.last_errno:
                     break
         return pause
 
@@ -434,7 +434,7 @@ cdef class Turn:
         pause = self.gather()
         if pause == ROUND_DONE:
             if self.job_count:
-                self.found = True
+                self.found += self.job_count
                 self.finish()
             self.settle()
         return pause

@@ -112,7 +112,7 @@ cdef struct Turn:
     uint64_t stall_ns
     uint64_t next_stall_check_ns
     uint64_t dice
-    bint found                  # the last turn had something to do
+    uint32_t found              # events that the last turn had, or one for something else to do
     bint soon                   # a deferred channel can go on at once: do not sleep
     uint32_t next_request
     uint64_t next_connection

@@ -23,7 +23,7 @@ import os
 
 from mpbroker.ipc.connections cimport EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, Ledger
 from mpbroker.ipc.counters cimport Counter, Histogram
-from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS
+from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
 from mpbroker.ipc.meters cimport (
     ApiHistogram, ClientKind, Meters, MetersRef, api_page, client_enter, client_leave, count_version, note_api,
 )
@@ -161,7 +161,7 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
     bell_disarm(&t.bell)
     t.now_ns = t.clock_ns = monotonic_ns()
     t.soon = False
-    t.found = count > 0 or timeout_ms == 0
+    t.found = <uint32_t>(count if count > 0 else timeout_ms == 0)
     if timeout_ms:
         counter_add(t.counters, Counter.COUNT_IDLE_NS, t.now_ns - before)
     counter_add(t.counters, Counter.COUNT_WAKEUPS, 1)
@@ -330,7 +330,7 @@ cdef class ProcessorTurn:
                 flags = run_turn(self.t, left_ms)
                 passed_ns = self.t.clock_ns - begun_ns
                 left_ms = timeout_ms - <int>(passed_ns // 1000000)
-                if flags or passed_ns >= longest_ns or left_ms <= 0 or not self.t.found or is_ordered(self.t):
+                if flags or passed_ns >= longest_ns or left_ms <= 0 or not 0 < self.t.found <= NATIVE_WHILE_FEW or is_ordered(self.t):
                     break
         if flags & TURN_FAILED:
             raise PollFailed(self.t.poll_errno, os.strerror(self.t.poll_errno))
