@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mpbroker.ipc import calls
@@ -19,6 +20,7 @@ from mpbroker.log.journal_making import MAKING_NAME
 from mpbroker.log.journaling import journal_ends, release_journals
 from mpbroker.log.names import CLEAN_SHUTDOWN, segment_name
 from tests.log.rig import Rig, ensure
+from tests.log.test_delayed_produce import Stalled
 from tests.log.test_log_dirs import OTHER_ID, SEGMENT, STORAGE_ERROR, Node, wait_for_helper
 from tests.log.test_turn import settle
 
@@ -297,6 +299,34 @@ def test_a_roll_while_the_journal_is_behind(
     (target,) = n.open(ensure(1, segment_bytes="1048576"))
     assert n.end_of(target) == 25
     assert last.read_bytes() == had
+
+
+def test_what_rolled_is_synced_before_the_journal_is_released(
+    rig: Callable[..., Rig], batch: Callable[..., bytearray]
+) -> None:
+    """The old segment's sync belongs to the next round: until then the new one's says nothing of it."""
+    b = Stalled(rig)
+    wait_for_helper(b.process)
+    b.process.manager.use_journals()
+    log = b.process.manager.logs[b.targets[0][0]]
+    log.apply_config(msgspec.structs.replace(log.config, segment_bytes=2_000))
+    b.produce(batch(size=800))
+    assert log.state.synced == 0
+    b.stall()
+    b.rig.job([(b.targets[0], batch(size=100))])
+    b.process.work(0)
+    b.rig.job([(b.targets[0], batch(size=1_500))])
+    release_journals(b.process.turn)
+    b.process.work(0)
+    assert log.state.segment_base == 2
+    for _ in range(20):
+        b.process.work(5)
+    assert log.state.synced == 0
+    b.release()
+    release_journals(b.process.turn)
+    settle(b.process)
+    assert log.state.synced == 3
+    b.close()
 
 
 def test_a_clean_stop_leaves_an_empty_journal(
