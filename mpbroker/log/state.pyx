@@ -38,8 +38,7 @@ cdef class PartitionState:
         self.core.segment_ms = segment_ms
         self.core.index_interval_bytes = index_interval_bytes
         self.core.append_time = append_time
-        self.core.index.room = index_bytes // OFFSET_ENTRY_BYTES
-        self.core.time_index.room = index_bytes // TIME_ENTRY_BYTES
+        self.index_bytes = index_bytes
 
     def open_segment(self, int64_t base, int fd, int index_fd, int time_index_fd, int64_t created_ms) -> None:
         """A segment that is empty, or about to be replayed: nothing is in its indexes."""
@@ -50,6 +49,8 @@ cdef class PartitionState:
         self.core.max_timestamp = self.core.first_timestamp = -1
         self.core.max_timestamp_offset = base
         self.core.created_ms = created_ms
+        self.core.index.room = self.index_bytes // OFFSET_ENTRY_BYTES
+        self.core.time_index.room = self.index_bytes // TIME_ENTRY_BYTES
         open_index(&self.core.index, base, index_fd)
         open_index(&self.core.time_index, base, time_index_fd)
         self.core.index.last_offset = self.core.index.last_key = base - 1
