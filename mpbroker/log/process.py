@@ -325,6 +325,7 @@ class LogProcess:
         self._chores = [entry for entry in self._chores if entry[0] is None or entry[0].owner != fence.role]
         for block in self.arena.lent_to(fence.role):
             self._free_answer(block, self.arena.generation(block))
+        self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.arena.in_use_bytes)
         self.context.counters.add(Counter.COUNT_FENCES)
         self.context.acknowledge_fence()
 

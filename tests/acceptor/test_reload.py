@@ -175,6 +175,7 @@ def test_a_hang_up_of_the_terminal_takes_nobody_away(start: Start) -> None:
     pids = {process.pid for process in processes(broker, "")}
     os.killpg(broker.process.pid, signal.SIGHUP)
     eventually(lambda: "started without a configuration file" in broker.output(), "it is told")
+    assert "ERROR" not in broker.output()
     with socket.create_connection(broker.address, timeout=20) as client:
         assert is_answered(client)
     assert {process.pid for process in processes(broker, "")} == pids
