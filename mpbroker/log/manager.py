@@ -24,7 +24,7 @@ from mpbroker.log.append import KAFKA_STORAGE_ERROR, PASSING
 from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_epochs, read_topic_id
 from mpbroker.log.helper import Helper
 from mpbroker.log.home import LogDir
-from mpbroker.log.journaling import release_journals, use_journal
+from mpbroker.log.journaling import inherited_is_synced, release_journals, use_journal
 from mpbroker.log.log_dir import write_clean_shutdown
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.recovery import Known, PartitionDamaged, load
@@ -90,7 +90,9 @@ class LogManager:
         if home.failed:
             return
         try:
-            home.take_over(self.say)
+            # The table outlives the process, but not the machine.
+            metadata = read_partition(self.table, METADATA_SLOT)
+            home.take_over(self.say, is_successor=metadata.generation != 0)
         except OSError as error:
             self._give_up(home, error)
             return
@@ -112,8 +114,13 @@ class LogManager:
         for home in self.dirs:
             if home.journal is not None and home.number not in self._in_use and not home.failed:
                 self._in_use.add(home.number)
-                use_journal(self.turn, home.number, home.journal, self.config.log_journal_direct_bytes)
-        self.awaits_journals = self.group and len(self._in_use) < len(self.dirs)
+                direct_bytes = self.config.log_journal_direct_bytes
+                use_journal(self.turn, home.number, home.journal, home.journal_end, direct_bytes)
+            if home.inherited_is_synced:
+                home.inherited_is_synced = False
+                inherited_is_synced(self.turn, home.number)
+        awaited = [home for home in self.dirs if home.number not in self._in_use or home.is_inheriting]
+        self.awaits_journals = self.group and bool(awaited)
 
     def _read_table(self) -> None:
         """After a crash of this process alone the table still says which slot was whose and what was seen."""
@@ -219,7 +226,7 @@ class LogManager:
             known = self._known(home, topic, number)
             log = load(directory, topic.name, number, topic.topic_id, config, known, self.say)
         self._place(log, home, topic, epoch)
-        log.state.all_is_durable()
+        log.state.all_is_durable(log.recovery_point)
         log.state.flags = PartitionFlag.PARTITION_LIVE
         self.turn.attach(log.state, topic.name)
         return log
