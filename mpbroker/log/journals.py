@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.log.helper import Helper
 from mpbroker.log.home import LogDir
-from mpbroker.log.journaling import release_journals, use_journal
+from mpbroker.log.journaling import inherited_is_synced, release_journals, use_journal
 from mpbroker.log.turn import Turn
 
 _log = logging.getLogger("mpbroker")
 
 
 class Journals:
-    """`awaited`: some are being made."""
+    """`awaited`: some are being made, or what a predecessor left in them is being synced."""
 
     def __init__(self, config: BrokerConfig, dirs: Sequence[LogDir], turn: Turn, helper: Helper) -> None:
         self.awaited = False
@@ -27,13 +27,13 @@ class Journals:
         self._is_group = config.log_flush_policy == "group"
         self._in_use: set[int] = set()
 
-    def take_over(self, say: Callable[[str], None]) -> None:
-        """Before any partition is opened. Raises FatalError."""
+    def take_over(self, say: Callable[[str], None], *, is_successor: bool) -> None:
+        """Before any partition is opened. `is_successor`: only the process died before. Raises FatalError."""
         for home in self._dirs:
             if home.failed:
                 continue
             try:
-                home.take_over(say)
+                home.take_over(say, is_successor=is_successor)
             except OSError as error:
                 self._give_up(home, error)
                 continue
@@ -46,8 +46,13 @@ class Journals:
         for home in self._dirs:
             if home.journal is not None and home.number not in self._in_use and not home.failed:
                 self._in_use.add(home.number)
-                use_journal(self._turn, home.number, home.journal, self._config.log_journal_direct_bytes)
-        self.awaited = self._is_group and len(self._in_use) < len(self._dirs)
+                direct_bytes = self._config.log_journal_direct_bytes
+                use_journal(self._turn, home.number, home.journal, home.journal_end, direct_bytes)
+            if home.inherited_is_synced:
+                home.inherited_is_synced = False
+                inherited_is_synced(self._turn, home.number)
+        awaited = [home for home in self._dirs if home.number not in self._in_use or home.is_inheriting]
+        self.awaited = self._is_group and bool(awaited)
 
     def release(self) -> None:
         """What they alone have is to be in synced segments the next time; those that are missing are made."""

@@ -76,7 +76,9 @@ class LogManager:
             for number, name in enumerate(config.log_dirs)
         ]
         self.journals = Journals(config, self.dirs, turn, helper)
-        self.journals.take_over(say)
+        # The table outlives the process, but not the machine.
+        is_successor = read_partition(table, METADATA_SLOT).generation != 0
+        self.journals.take_over(say, is_successor=is_successor)
         self.logs: dict[int, PartitionLog] = {}
         self.slot_of: dict[tuple[bytes, int], int] = {}
         # When, in which log directory, and what is to be done then.
@@ -201,7 +203,7 @@ class LogManager:
             log = load(directory, topic.name, number, topic.topic_id, config, known, self.say)
             epoch = log.epochs[-1][0]
         self._place(log, home, topic, epoch)
-        log.state.all_is_durable()
+        log.state.all_is_durable(log.recovery_point)
         log.state.flags = PartitionFlag.PARTITION_LIVE
         self.turn.attach(log.state, topic.name)
         return log

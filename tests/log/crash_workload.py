@@ -87,7 +87,7 @@ class Workload:
             self.produce()
             if self.random.random() < 0.3:
                 self.process.work(1)
-                self.process.manager.use_journals()
+                self.process.manager.journals.use()
             else:
                 settle(self.process)
             self.take_replies()

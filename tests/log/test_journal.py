@@ -301,13 +301,58 @@ def test_a_roll_while_the_journal_is_behind(
     assert last.read_bytes() == had
 
 
+def test_a_successor_goes_on_with_the_journal(
+    node: Callable[..., Journaled], batch: Callable[..., bytearray]
+) -> None:
+    """Only the process died: the segments are whole in the page cache, and may yet be lost from there."""
+    n = node()
+    n.boot()
+    fill(n, batch)
+    _, head = n.ends()
+    for _ in range(2):
+        n.succeed()
+        assert n.process is not None
+        n.process.manager.journals.use()
+        assert n.ends() == (0, head)
+        fill(n, batch, rounds=1)
+        _, head = n.ends()
+    assert len(extents(n.path)) == 12 + 3 + 3
+    had = n.power_cut(3)
+    n.boot()
+    assert [n.end_of(t) for t in n.open(ensure(3))] == [12, 12, 12]
+    assert [n.segment(number).read_bytes() for number in range(3)] == had
+
+
+def test_what_a_predecessor_wrote_is_kept_until_its_segments_are_synced(
+    node: Callable[..., Journaled], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = node()
+    n.boot(log_journal_bytes=SMALL)
+    fill(n, batch)
+    monkeypatch.setattr(home, "sync_named", lambda *_: None)
+    n.succeed()
+    assert n.process is not None
+    wait_for_helper(n.process)
+    n.process.manager.dirs[0].inherited_is_synced = False
+    n.process.manager.journals.use()
+    targets = n.open(ensure(3))
+    for _ in range(300):
+        assert n.produce(targets[0], batch(1, size=700)) == [0]
+    assert n.ends()[0] == 0, "however full the ring is"
+    n.process.manager.dirs[0].inherited_is_synced = True
+    n.process.manager.journals.use()
+    for _ in range(300):
+        assert n.produce(targets[0], batch(1, size=700)) == [0]
+    assert n.ends()[0] > 0
+
+
 def test_what_rolled_is_synced_before_the_journal_is_released(
     rig: Callable[..., Rig], batch: Callable[..., bytearray]
 ) -> None:
     """The old segment's sync belongs to the next round: until then the new one's says nothing of it."""
     b = Stalled(rig)
     wait_for_helper(b.process)
-    b.process.manager.use_journals()
+    b.process.manager.journals.use()
     log = b.process.manager.logs[b.targets[0][0]]
     log.apply_config(msgspec.structs.replace(log.config, segment_bytes=2_000))
     b.produce(batch(size=800))
