@@ -74,10 +74,12 @@ NARROW = {
 # What these rooms may import of the log: how others read it, never the process that writes.
 OF_THE_LOG = {
     "mpbroker.network": (),
-    "mpbroker.handlers": ("mpbroker.log.names", "mpbroker.log.places", "mpbroker.log.reader"),
+    "mpbroker.handlers": tuple(
+        f"mpbroker.log.{module}" for module in ("epochs", "names", "places", "reader")
+    ),
     "mpbroker.coordinator": ("mpbroker.log.names",),
     "mpbroker.inspection": tuple(
-        f"mpbroker.log.{one}" for one in ("checkpoints", "index", "names", "producers")
+        f"mpbroker.log.{one}" for one in ("checkpoints", "index", "journal", "log_dir", "names", "producers")
     ),
 }
 # struct.pack_into clears its target before it writes: a reader of shared memory would see torn words. These

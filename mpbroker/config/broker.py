@@ -30,11 +30,8 @@ FLUSH_POLICIES = ("group", "os")
 # A request lies in one block of at most 1 GiB, with its size in front and room for its answer behind it.
 LARGEST_REQUEST_BYTES = (1 << 30) - (1 << 16) - 128
 
-_NO_RETENTION = "this version keeps every segment: deletion by age or size is not built yet"
 _NO_PREALLOCATION = "segments grow as they are written"
-_NO_LOG_START_TIMER = (
-    "log start offsets are written with the recovery points: log.flush.offset.checkpoint.interval.ms"
-)
+_NO_LOG_START_TIMER = "log start offsets are written whenever they move"
 _NO_ELECTION = "this broker is a single node, whose replica is never behind"
 _NO_COMPACTION = "compaction is not built yet: all records of compacted topics are kept"
 
@@ -323,6 +320,22 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
             choices=FLUSH_POLICIES,
         ),
     ] = "group"
+    log_journal_bytes: Annotated[
+        int,
+        Key(
+            LONG,
+            "Size of each log directory's commit journal, and at most what a start has to replay.",
+            at_least=1_048_576,
+        ),
+    ] = 67_108_864
+    log_journal_direct_bytes: Annotated[
+        int,
+        Key(
+            INT,
+            "A commit that has this much for a file syncs the file instead of writing it to the journal.",
+            at_least=0,
+        ),
+    ] = 1_048_576
     log_flush_interval_messages: Annotated[
         int, Key(LONG, "Records after which a log is synced under log.flush.policy=os.", at_least=1)
     ] = LONG_MAX
@@ -363,7 +376,6 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
             LONG,
             "Age at which segments are deleted; -1: never.",
             check=nonzero,
-            pending=_NO_RETENTION,
             synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
         ),
     ] = None
@@ -373,7 +385,6 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
             INT,
             "Age at which segments are deleted, in minutes, if log.retention.ms is not set.",
             check=nonzero,
-            pending=_NO_RETENTION,
             synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
         ),
     ] = None
@@ -383,7 +394,6 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
             INT,
             "Age at which segments are deleted, in hours, if neither of the finer keys is set.",
             check=nonzero,
-            pending=_NO_RETENTION,
             synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
         ),
     ] = 168
@@ -392,12 +402,14 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
         Key(
             LONG,
             "Size of a partition above which old segments are deleted; -1: no limit.",
-            pending=_NO_RETENTION,
         ),
     ] = -1
     log_retention_check_interval_ms: Annotated[
-        int, Key(LONG, "Time between two looks for segments to delete.", at_least=1, pending=_NO_RETENTION)
+        int, Key(LONG, "Time between two looks for segments to delete.", at_least=1)
     ] = 300_000
+    log_initial_task_delay_ms: Annotated[
+        int, Key(LONG, "Time from the start to the first look for segments to delete.", at_least=0)
+    ] = 30_000
     log_segment_delete_delay_ms: Annotated[
         int,
         Key(LONG, "Time for which a deleted file stays readable for those who have it open.", at_least=0),

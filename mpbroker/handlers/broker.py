@@ -55,6 +55,8 @@ class Broker:
     answers: Answers
     coordinator: Caller
     log: Jobs
+    log_calls: Caller
+    failed_dirs: Callable[[], int]
     waiting: Waiting
     apis: dict[int, Api]
     fetches: Fetches

@@ -1,4 +1,4 @@
-"""Calls to the coordinator: a message in a block of this handler's arena; the ANSWER ends its lease.
+"""Calls to coordinator and log process: a message in a block of our arena; the ANSWER ends its lease.
 
 One that says how long its client waits is parked in a purgatory of calls, keyed by their numbers: after that
 time the client is told so, whatever becomes of the call. (Kafka: the deadline of a controller event.)
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
-from mpbroker.handlers.outbox import Outbox
 from mpbroker.handlers.purgatory import Purgatory
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import Failed, Message
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import Call, SlotKind, pack_call, pack_return
+from mpbroker.ipc.topology import name_of
 from mpbroker.protocol.errors import ErrorCode
 from shm.arena import Arena, ArenaFull
 from shm.counters import CounterPage
@@ -24,6 +24,27 @@ Then: TypeAlias = Callable[[Message], None]
 
 # For what only an answer or a death can end.
 NEVER_MS = 1 << 62
+
+
+class Outbox(Protocol):
+    """Where slots for the peer go."""
+
+    def push(self, slot: bytes) -> None: ...
+    def clear(self) -> None: ...
+    def rebind(self) -> None: ...
+
+
+class LogOutbox:
+    """The turn's: behind all jobs that were sent before. It minds the log process's deaths itself."""
+
+    def __init__(self, push: Callable[[bytes], None]) -> None:
+        self.push = push
+
+    def clear(self) -> None:
+        pass
+
+    def rebind(self) -> None:
+        pass
 
 
 class DelayedCall:
@@ -48,13 +69,14 @@ class DelayedCall:
 
 
 class Caller:
-    """Every call is answered exactly once, with `Failed` if the coordinator dies before it answers."""
+    """Every call is answered exactly once, with `Failed` if the peer dies before it answers."""
 
     def __init__(
         self, index: int, peer: int, own: Arena, theirs: Arena, outbox: Outbox, counters: CounterPage
     ) -> None:
         self._index = index
         self._peer = peer
+        self._name = name_of(peer)
         self._own = own
         self._theirs = theirs
         self._outbox = outbox
@@ -73,7 +95,7 @@ class Caller:
         nobody waits for the answer.
         """
         if not self.peer_is_up:
-            then(Failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is being restarted"))
+            then(Failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the {self._name} is being restarted"))
             return 0
         payload = calls.encode(message)
         try:
@@ -102,16 +124,16 @@ class Caller:
             self._outbox.push(pack_return(answer.owner, answer.block, answer.generation))
         if pending is None:
             return
-        stale = Failed(ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator's answer was stale")
+        stale = Failed(ErrorCode.UNKNOWN_SERVER_ERROR, f"the {self._name}'s answer was stale")
         self._end(answer.request, pending, message or stale)
 
     def fenced(self) -> None:
-        """The coordinator is dead: nothing that was asked will be answered."""
+        """The peer is dead: nothing that was asked will be answered."""
         self.peer_is_up = False
         self._outbox.clear()
         pending, self._pending = self._pending, {}
         for number, call in pending.items():
-            died = Failed(ErrorCode.NOT_COORDINATOR, "the coordinator died before it answered")
+            died = Failed(ErrorCode.NOT_COORDINATOR, f"the {self._name} died before it answered")
             self._end(number, call, died)
 
     def welcomed(self) -> None:

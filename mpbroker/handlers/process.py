@@ -17,7 +17,7 @@ from mpbroker.handlers.answers import Answers
 from mpbroker.handlers.apis import all_apis
 from mpbroker.handlers.apis.k18_api_versions import unsupported
 from mpbroker.handlers.broker import Broker, monotonic_ms
-from mpbroker.handlers.calls import Caller
+from mpbroker.handlers.calls import Caller, LogOutbox
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.fetch_sessions import FetchSessionCache
 from mpbroker.handlers.fetches import Fetches
@@ -141,6 +141,15 @@ class Handler:
             context.counters,
         )
         coordinator.peer_is_up = context.is_alive(COORDINATOR)
+        log_calls = Caller(
+            context.index,
+            LOG,
+            self.arena,
+            memory.arena(LOG),
+            LogOutbox(self.turn.push_job),
+            context.counters,
+        )
+        failed_dirs = memory.words("failed_dirs")
         table, marks = memory.table(), memory.marks()
         # What a predecessor marked is nobody's wait any more.
         marks.clear_waiter(self.number)
@@ -153,6 +162,8 @@ class Handler:
             answers=Answers(context.index, self.arena, lambda p: self.outboxes[p], waiting),
             coordinator=coordinator,
             log=Jobs(context.index, self.arena, self.turn.push_job, waiting),
+            log_calls=log_calls,
+            failed_dirs=lambda: failed_dirs.load(0),
             waiting=waiting,
             apis=all_apis(),
             fetches=Fetches(
@@ -191,7 +202,7 @@ class Handler:
         return Waiting(lambda waits: word.store(self.number, waits), monotonic_ms)
 
     def set_log_up(self, up: bool) -> None:
-        self.turn.log_is_up = self.broker.log.log_is_up = up
+        self.turn.log_is_up = self.broker.log.log_is_up = self.broker.log_calls.peer_is_up = up
 
     # ---- the loop ----
 
@@ -317,7 +328,9 @@ class Handler:
             elif kind == SlotKind.ANSWER:
                 # What the coordinator did is published before it answers.
                 self.read_news()
-                self.broker.coordinator.answered(unpack_call(slot))
+                answer = unpack_call(slot)
+                caller = self.broker.log_calls if answer.owner == LOG else self.broker.coordinator
+                caller.answered(answer)
             else:
                 log.error("slot of kind %d is not for a handler; it is dropped", kind)
                 self.context.counters.add(Counter.COUNT_ERRORS)
@@ -431,7 +444,7 @@ class Handler:
         self.broker.waiting.forget_processor(fence.role)
         for job in self.turn.drop_jobs():
             # Those of the dead processor lie in its arena, which is about to be emptied.
-            if unpack_produce(job).owner != fence.role:
+            if kind_of(job) != SlotKind.PRODUCE or unpack_produce(job).owner != fence.role:
                 self.turn.push_job(job)
 
     def forget_ended_work(self) -> None:
@@ -462,10 +475,11 @@ class Handler:
     def close_produces(self) -> None:
         """The log process is dead: nobody knows what became of the appends that it was asked for."""
         self.turn.drop_inbox(LOG)
-        for job in map(unpack_produce, self.turn.drop_jobs()):
-            if job.kind == SlotKind.PRODUCE:
-                self.broker.answers.close_produce(job)
+        for job in self.turn.drop_jobs():
+            if kind_of(job) == SlotKind.PRODUCE:
+                self.broker.answers.close_produce(unpack_produce(job))
         self.broker.log.fenced()
+        self.broker.log_calls.fenced()
         # The processors take every produce that was taken and is not answered for lost, also those that the
         # log process has not been asked for yet.
         for slot in [slot for slot in self.heavy if slot.api_key == ApiKey.PRODUCE]:

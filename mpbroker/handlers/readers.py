@@ -49,12 +49,15 @@ class Readers:
         key = partition.topic_id, partition.partition, partition.generation
         reader = self._open.get(key)
         if reader is None:
-            directory = self._log_dirs[partition.log_dir] / partition_name(name, partition.partition)
-            reader = self._open[key] = self._make(directory)
+            reader = self._open[key] = self._make(self.directory(name, partition))
             if len(self._open) > OPEN_PARTITIONS:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(key)
         return reader
+
+    def directory(self, name: str, partition: Partition) -> Path:
+        """Where the files of the partition are."""
+        return self._log_dirs[partition.log_dir] / partition_name(name, partition.partition)
 
     def forget(self, partition: Partition) -> None:
         """A file that was read has been replaced."""

@@ -203,6 +203,33 @@ class RemovedTopic(Struct, tag="removed_topic"):
     topic_id: bytes
 
 
+class DeleteBefore(Struct, array_like=True):
+    """Records below `offset` of the partition in this slot; -1: all that are durable."""
+
+    slot: int
+    slot_generation: int
+    offset: int
+
+
+class DeleteRecords(Struct, tag="delete_records"):
+    """handler -> log."""
+
+    partitions: list[DeleteBefore]
+
+
+class DeletedBefore(Struct, array_like=True):
+    """`log_start`: what is there begins with this offset, for good."""
+
+    error: int
+    log_start: int = -1
+
+
+class DeletedRecords(Struct, tag="deleted_records"):
+    """In the order asked."""
+
+    partitions: list[DeletedBefore]
+
+
 class Recovered(Struct, tag="recovered"):
     """coordinator -> log: every topic has been ensured; what else lies in the log directories is stray.
 
@@ -236,6 +263,8 @@ Message = (
     | EnsuredTopic
     | RemoveTopic
     | RemovedTopic
+    | DeleteRecords
+    | DeletedRecords
     | Recovered
     | Acknowledged
 )

@@ -30,8 +30,18 @@ def fsync_directory(directory: Path) -> None:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Replaces the file in one step, durable when it returns."""
-    making = path.with_name(path.name + ".tmp")
-    fd = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        write_whole_at(directory, path.name, data)
+    finally:
+        os.close(directory)
+
+
+def write_whole_at(directory: int, name: str, data: bytes) -> None:
+    """The same for a directory that is open, whatever it is called by now."""
+    making = name + ".tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    fd = os.open(making, flags, 0o644, dir_fd=directory)
     try:
         at = 0
         while at < len(data):
@@ -39,13 +49,13 @@ def write_whole(path: Path, data: bytes) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-    making.rename(path)
-    fsync_directory(path.parent)
+    os.rename(making, name, src_dir_fd=directory, dst_dir_fd=directory)
+    os.fsync(directory)
 
 
-def _write_lines(path: Path, lines: Iterable[str]) -> None:
+def _text_of(lines: Iterable[str]) -> bytes:
     body = list(lines)
-    write_whole(path, "".join(f"{line}\n" for line in ["0", str(len(body)), *body]).encode())
+    return "".join(f"{line}\n" for line in ["0", str(len(body)), *body]).encode()
 
 
 def _read_lines(path: Path) -> list[list[str]]:
@@ -68,7 +78,8 @@ def _read_lines(path: Path) -> list[list[str]]:
 
 
 def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    _write_lines(path, (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()))
+    lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
+    write_whole(path, _text_of(lines))
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, int]:
@@ -85,7 +96,16 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
 
 def write_epochs(directory: Path, epochs: Iterable[tuple[int, int]]) -> None:
     """(epoch, start offset), ascending."""
-    _write_lines(directory / LEADER_EPOCHS, (f"{epoch} {start}" for epoch, start in epochs))
+    write_whole(directory / LEADER_EPOCHS, _text_of_epochs(epochs))
+
+
+def write_epochs_at(directory: int, epochs: Iterable[tuple[int, int]]) -> None:
+    """The same for a directory that is open, whatever it is called by now."""
+    write_whole_at(directory, LEADER_EPOCHS, _text_of_epochs(epochs))
+
+
+def _text_of_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
+    return _text_of(f"{epoch} {start}" for epoch, start in epochs)
 
 
 def read_epochs(directory: Path) -> list[tuple[int, int]]:

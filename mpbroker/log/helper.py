@@ -15,7 +15,10 @@ _log = logging.getLogger("mpbroker")
 
 
 class Helper:
-    def __init__(self) -> None:
+    """`wake`: called in its thread after each job, so that the loop looks."""
+
+    def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
+        self._wake = wake
         self._jobs: queue.SimpleQueue[tuple[Callable[[], None], int] | None] = queue.SimpleQueue()
         self._failed: queue.SimpleQueue[tuple[int, OSError]] = queue.SimpleQueue()
         # How many jobs there were, and how many of them are over, whatever came of them.
@@ -46,3 +49,4 @@ class Helper:
             except OSError as error:
                 self._failed.put((log_dir, error))
             self.done += 1
+            self._wake()

@@ -21,9 +21,10 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition, read_partition
 from mpbroker.log import names
 from mpbroker.log.append import KAFKA_STORAGE_ERROR, PASSING
-from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_epochs, read_topic_id
+from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_topic_id
 from mpbroker.log.helper import Helper
 from mpbroker.log.home import LogDir
+from mpbroker.log.journaling import release_journals, use_journal
 from mpbroker.log.log_dir import write_clean_shutdown
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.recovery import Known, PartitionDamaged, load
@@ -69,9 +70,15 @@ class LogManager:
             LogDir(number, Path(name), group=self.group, failed=bool(failed >> number & 1))
             for number, name in enumerate(config.log_dirs)
         ]
+        self._in_use: set[int] = set()
+        for home in self.dirs:
+            self._take_over(home)
+        self.use_journals()
         self.logs: dict[int, PartitionLog] = {}
         self.slot_of: dict[tuple[bytes, int], int] = {}
-        self._deletions: list[tuple[float, int, Path]] = []
+        # When, in which log directory, and what is to be done then.
+        self._deletions: list[tuple[float, int, Callable[[], None]]] = []
+        self._next_deletion = 0.0
         self._rolled: dict[int, tuple[int, int]] = {}
         self._earlier: dict[tuple[bytes, int], tuple[int, Partition]] = {}
         self._free: list[tuple[int, int]] = []
@@ -80,6 +87,35 @@ class LogManager:
         self._unused = METADATA_SLOT + 1
         self._read_table()
         self._queue_old_deletions()
+
+    def _take_over(self, home: LogDir) -> None:
+        if home.failed:
+            return
+        try:
+            home.take_over(self.say)
+        except OSError as error:
+            self._give_up(home, error)
+            return
+        if self.group:
+            self._prepare_journal(home)
+
+    def _prepare_journal(self, home: LogDir) -> None:
+        try:
+            home.prepare_journal(self.config.log_journal_bytes, self.helper)
+        except OSError as error:
+            self._give_up(home, error)
+
+    def _give_up(self, home: LogDir, error: OSError) -> None:
+        home.failed = True
+        self.turn.storage_failed(home.number, error.errno or errno.EIO)
+
+    def use_journals(self) -> None:
+        """Those that are there by now."""
+        for home in self.dirs:
+            if home.journal is not None and home.number not in self._in_use and not home.failed:
+                self._in_use.add(home.number)
+                use_journal(self.turn, home.number, home.journal, self.config.log_journal_direct_bytes)
+        self.awaits_journals = self.group and len(self._in_use) < len(self.dirs)
 
     def _read_table(self) -> None:
         """After a crash of this process alone the table still says which slot was whose and what was seen."""
@@ -189,10 +225,9 @@ class LogManager:
             log = PartitionLog.create(directory, topic.name, number, topic.topic_id, config)
         else:
             directory = home.path / names.partition_name(topic.name, number)
-            epochs = read_epochs(directory)
-            epoch = epochs[-1][0] if epochs else 0
             known = self._known(home, topic, number)
             log = load(directory, topic.name, number, topic.topic_id, config, known, self.say)
+            epoch = log.epochs[-1][0]
         self._place(log, home, topic, epoch)
         log.state.all_is_durable()
         log.state.flags = PartitionFlag.PARTITION_LIVE
@@ -204,8 +239,10 @@ class LogManager:
         recovery_point = home.known[names.RECOVERY_POINTS].get(key, 0)
         # Without group commit the high watermark outlives a crash of the process, but not one of the machine.
         durable = home.durable(key)
+        log_start = home.known[names.LOG_STARTS].get(key, 0)
         _, earlier = self._earlier.get((topic.topic_id, number), (0, None))
         if earlier is not None:
+            log_start = max(log_start, earlier.log_start_offset)
             # What this very partition had, and newer than any checkpoint. Offline it may never have said so.
             is_offline = earlier.flags & PartitionFlag.PARTITION_OFFLINE
             durable = max(durable, earlier.high_watermark) if is_offline else earlier.high_watermark
@@ -217,7 +254,7 @@ class LogManager:
             clean=home.clean and earlier is None,
             recovery_point=recovery_point,
             durable=durable,
-            log_start=home.known[names.LOG_STARTS].get(key, 0),
+            log_start=log_start,
             producer_expiration_ms=self.config.producer_id_expiration_ms,
         )
 
@@ -344,6 +381,8 @@ class LogManager:
         home = [*there, *(home for home in self.dirs if home.failed), self.dirs[0]][0]
         log = PartitionLog(home.path / name, topic.name, number, topic.topic_id, config)
         _, earlier = self._earlier.get((topic.topic_id, number), (0, None))
+        if earlier is not None:
+            log.log_start = earlier.log_start_offset
         self._place(log, home, topic, 0)
         if earlier is not None:
             log.state.keep_marks(earlier.high_watermark, earlier.log_end_offset)
@@ -380,7 +419,7 @@ class LogManager:
                 holder = _id_of(directory)
                 if holder == topic_id or (holder is None and directory in unreadable):
                     gone = self._rename(directory, names.DELETE_SUFFIX)
-                    self._deletions.append((time.monotonic() + delay_ms / 1000, home.number, gone))
+                    self._delete_in(delay_ms, home.number, partial(_remove_tree, gone))
                     numbers.add(parsed.partition)
             for number in numbers:
                 # Of another topic by now?
@@ -418,18 +457,36 @@ class LogManager:
             for directory, parsed in home.partitions():
                 if parsed.suffix != names.DELETE_SUFFIX:
                     continue
-                self._deletions.append((0.0, home.number, directory))
+                self._deletions.append((0.0, home.number, partial(_remove_tree, directory)))
                 if not (home.path / names.partition_name(parsed.topic, parsed.partition)).is_dir():
                     # Its checkpoints were still to be written.
                     home.forget((parsed.topic, parsed.partition))
 
+    def delete_later(self, log: PartitionLog, job: Callable[[], None]) -> None:
+        """After file.delete.delay.ms, by the helper."""
+        self._delete_in(log.config.file_delete_delay_ms, log.state.log_dir, job)
+
+    def _delete_in(self, delay_ms: int, number: int, job: Callable[[], None]) -> None:
+        due = time.monotonic() + delay_ms / 1000
+        self._deletions.append((due, number, job))
+        self._next_deletion = min(self._next_deletion, due)
+
     def delete_due(self, now: float) -> None:
+        if now < self._next_deletion:
+            return
         due = [entry for entry in self._deletions if entry[0] <= now]
         self._deletions = [entry for entry in self._deletions if entry[0] > now]
-        for _, number, directory in due:
-            self.helper.submit(partial(_remove_tree, directory), number)
+        self._next_deletion = min((entry[0] for entry in self._deletions), default=float("inf"))
+        for _, number, job in due:
+            self.helper.submit(job, number)
 
     # ---- checkpoints ----
+
+    def roll(self, log: PartitionLog) -> None:
+        """Begins a new segment; nothing may be planned for the old one. Raises OSError."""
+        for fd in log.roll():
+            self.turn.retire(fd, log.state.log_dir)
+        self.note_roll(log, self.turn.commit_rounds + 2)
 
     def note_roll(self, log: PartitionLog, commit_round: int) -> None:
         """Everything below the new segment is on disk once that commit round is done."""
@@ -439,14 +496,34 @@ class LogManager:
         self._checkpoint(names.HIGH_WATERMARKS, lambda log: log.state.high_watermark)
 
     def checkpoint_recovery_points(self) -> None:
-        """With group commit all below the high watermark is durable; else all below the last synced roll."""
+        """What is in synced segments: with group commit as syncs say, else all below the last synced roll.
+
+        What the journals alone have is to be there the next time.
+        """
+        release_journals(self.turn)
+        for home in self.dirs:
+            if home.lacks_journal:
+                self._prepare_journal(home)
         for slot, log in self._online():
             if self.group:
-                log.recovery_point = max(log.recovery_point, log.state.high_watermark)
+                log.recovery_point = max(log.recovery_point, log.state.synced)
             elif slot in self._rolled and self.turn.commit_rounds >= self._rolled[slot][0]:
                 log.recovery_point = max(log.recovery_point, self._rolled.pop(slot)[1])
         self._checkpoint(names.RECOVERY_POINTS, lambda log: log.recovery_point)
         self._checkpoint(names.LOG_STARTS, lambda log: log.log_start)
+
+    def checkpoint_log_starts(self, logs: Iterable[PartitionLog]) -> None:
+        """Once the helper has done all that it has been given now, they are on disk, unless it failed."""
+        moved: dict[int, dict[TopicPartition, int]] = {}
+        for log in logs:
+            moved.setdefault(log.state.log_dir, {})[log.topic, log.partition] = log.log_start
+        for number, offsets in moved.items():
+            self.dirs[number].checkpoint(names.LOG_STARTS, offsets, self.helper)
+
+    def log_start_on_disk(self, log: PartitionLog) -> int:
+        """As the checkpoint has it."""
+        home = self.dirs[log.state.log_dir]
+        return 0 if home.failed else home.on_disk[names.LOG_STARTS].get((log.topic, log.partition), 0)
 
     def write_stale_checkpoints(self) -> None:
         """Without the partitions that are gone; one write for all that went while another was under way."""
@@ -503,7 +580,18 @@ class LogManager:
             _log.error("%s: %s", self.dirs[number].path, problem)
             self.dirs[number].failed = True
         for home in self.dirs:
+            self._empty_journal(home)
             # The mark is for all of them: what was never opened, or is damaged, is to be checked next time.
             live = {directory for directory, parsed in home.partitions() if not parsed.suffix}
             if not home.failed and live <= closed:
                 write_clean_shutdown(home.path)
+
+    def _empty_journal(self, home: LogDir) -> None:
+        """Before the mark of a clean stop: whoever writes there next knows nothing of a journal."""
+        if home.failed:
+            return
+        try:
+            home.empty_journal()
+        except OSError as error:
+            _log.error("the commit journal in %s cannot be emptied: %s", home.path, error)
+            home.failed = True

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log.checkpoints import fsync_directory, write_epochs, write_topic_id
+from mpbroker.log.epochs import trimmed
 from mpbroker.log.names import (
     DELETED_FILE_SUFFIX,
     INDEX_SUFFIX,
@@ -22,10 +23,12 @@ from mpbroker.log.names import (
     segment_name,
 )
 from mpbroker.log.producers import Producers
+from mpbroker.log.retention import Sealed
 from mpbroker.log.state import PartitionState
 
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+# Of a segment, and of the state of producers before it; what makes it one comes first.
+SEGMENT_FILES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 
 
 def wall_ms() -> int:
@@ -44,7 +47,7 @@ def offsets_of(directory: Path, suffix: str) -> list[int]:
 
 def remove_segment(directory: Path, base: int) -> None:
     """All files of a segment, and the snapshot of the state before it."""
-    for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX):
+    for suffix in SEGMENT_FILES:
         (directory / segment_name(base, suffix)).unlink(missing_ok=True)
 
 
@@ -81,6 +84,9 @@ class PartitionLog:
     state: PartitionState = field(default_factory=PartitionState)
     log_start: int = 0
     recovery_point: int = 0
+    # All segments before the active one, ascending; (epoch, start offset) pairs.
+    sealed: list[Sealed] = field(default_factory=list)
+    epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
 
     @property
     def name(self) -> str:
@@ -96,7 +102,7 @@ class PartitionLog:
         log.apply_config(config)
         try:
             write_topic_id(directory, topic_id)
-            write_epochs(directory, [(0, 0)])
+            write_epochs(directory, log.epochs)
             log.open_fresh_segment(0)
             fsync_directory(directory)
             fsync_directory(directory.parent)
@@ -108,10 +114,13 @@ class PartitionLog:
 
     def apply_config(self, config: TopicConfig) -> None:
         self.config = config
-        jitter_ms = random.randint(0, min(config.segment_jitter_ms, config.segment_ms))
+        segment_ms = config.segment_ms
+        if "compact" in config.cleanup_policy:
+            segment_ms = min(segment_ms, config.max_compaction_lag_ms)
+        jitter_ms = min(config.segment_jitter_ms, segment_ms)
         self.state.configure(
             config.segment_bytes,
-            config.segment_ms - jitter_ms,
+            segment_ms - (random.randrange(jitter_ms) if jitter_ms else 0),
             config.index_interval_bytes,
             config.segment_index_bytes,
             config.message_timestamp_type == "LogAppendTime",
@@ -139,10 +148,22 @@ class PartitionLog:
                 os.close(fd)
             raise
         state.finish_segment()
+        self.sealed.append(Sealed(state.segment_base, state.size, self.largest_ms()))
         old = [state.fd, *state.index_fds]
         state.open_segment(base, *fresh, wall_ms())
         self.apply_config(self.config)
         return [*old, *to_sync]
+
+    def largest_ms(self) -> int:
+        """Of the active segment's timestamps; without any, of its last write. Raises OSError."""
+        if self.state.max_timestamp >= 0:
+            return self.state.max_timestamp
+        return os.fstat(self.state.fd).st_mtime_ns // 1_000_000
+
+    def move_start(self, offset: int) -> None:
+        """What lies below is gone for everybody, as soon as that is published."""
+        self.log_start = self.state.log_start = offset
+        self.epochs = trimmed(self.epochs, offset, self.state.log_end)
 
     def _write_snapshot(self, offset: int) -> int:
         """The producers as they are before `offset`; the fd is to be synced. Raises OSError."""

@@ -19,6 +19,7 @@ from mpbroker.ipc.process import MAX_SLEEP_MS, Fence, ProcessContext
 from mpbroker.ipc.slots import Call, SlotKind, kind_of, pack_call, unpack_call, unpack_return
 from mpbroker.ipc.topology import COORDINATOR, LOG, PROCESSES, is_handler, is_processor
 from mpbroker.log.append import PASSING, append_batch
+from mpbroker.log.deletion import Deletion
 from mpbroker.log.helper import Helper
 from mpbroker.log.manager import LogManager
 from mpbroker.log.turn import Pause, Turn
@@ -60,14 +61,19 @@ class LogProcess:
             context.bell,
             group,
         )
-        self.helper = Helper()
+        # A ring of the bell may be missed by who is about to sleep; this is read by the sleep itself.
+        self.helper = Helper(lambda: os.eventfd_write(context.bell.fd, 1))
         self.manager = LogManager(context.config, memory.table(), self.turn, self.helper, self.say)
+        self.deletion = Deletion(self.manager)
         self.rings: dict[int, list[Ring]] = {}
         self._answer_bytes: dict[int, int] = {}
         self._fence_tails: list[int] | None = None
         # Topics whose partitions are being opened, one by one; the first one goes first.
         self._ensuring: deque[tuple[Call, Generator[None, None, calls.EnsuredTopic]]] = deque()
+        # What waits for the helper, or gives way to appends from time to time; the caller that is answered.
+        self._chores: list[tuple[Call | None, Generator[None, None, calls.Message | None]]] = []
         now = time.monotonic()
+        self._next_retention = now + context.config.log_initial_task_delay_ms / 1000
         self._next_no_room = now
         self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
         self._next_points = now + context.config.log_flush_offset_checkpoint_interval_ms / 1000
@@ -104,6 +110,7 @@ class LogProcess:
                 return self._stop()
             self.work(0 if self._ensuring else MAX_SLEEP_MS)
             self.ensure_on()
+            self.do_chores()
             self._keep_house()
 
     def work(self, timeout_ms: int) -> None:
@@ -160,7 +167,7 @@ class LogProcess:
         text = (
             f"{os.strerror(error)}: what producers send is refused until there is room; reading goes on, and "
             f"nothing acknowledged is lost (free: {', '.join(f'{path} {mib} MiB' for path, mib in free)}). "
-            "Delete topics or make the file system larger"
+            "Delete topics, shorten their retention or make the file system larger"
         )
         self.context.log.error("%s", text)
         self.context.counters.set_last_error(text)
@@ -168,10 +175,12 @@ class LogProcess:
     def _keep_house(self) -> None:
         now = time.monotonic()
         self.manager.write_stale_checkpoints()
+        self.manager.delete_due(now)
+        if self.manager.awaits_journals:
+            self.manager.use_journals()
         if now >= self._next_marks:
             self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
             self.manager.checkpoint_high_watermarks()
-            self.manager.delete_due(now)
         if now >= self._next_points:
             self._next_points = now + self.context.config.log_flush_offset_checkpoint_interval_ms / 1000
             self.manager.checkpoint_recovery_points()
@@ -180,6 +189,25 @@ class LogProcess:
             before_ms = self.turn.clock_ms() - self.context.config.producer_id_expiration_ms
             for log in self.manager.logs.values():
                 log.state.producers.expire(before_ms)
+        if now >= self._next_retention:
+            # Not before the last look is over.
+            self._next_retention = float("inf")
+            self._chores.append((None, self._retain()))
+
+    def _retain(self) -> Generator[None, None, None]:
+        yield from self.deletion.looking()
+        self._next_retention = time.monotonic() + self.context.config.log_retention_check_interval_ms / 1000
+
+    def do_chores(self) -> None:
+        """A step of each."""
+        for chore in list(self._chores):
+            call, steps = chore
+            try:
+                next(steps)
+            except StopIteration as end:
+                self._chores.remove(chore)
+                if call is not None:
+                    self._send_answer(call, calls.encode(end.value))
 
     # ---- the coordinator's calls ----
 
@@ -202,6 +230,9 @@ class LogProcess:
         message = calls.decode(arena.view(call.block, call.length))
         if isinstance(message, calls.EnsureTopic):
             self._ensuring.append((call, self.manager.ensuring(message)))
+            return
+        if isinstance(message, calls.DeleteRecords):
+            self._chores.append((call, self.deletion.deleting(message)))
             return
         try:
             answer = self._answer_to(message)
@@ -291,6 +322,7 @@ class LogProcess:
         self.turn.stop_listening(fence.role)
         # A successor asks again for what it needs.
         self._ensuring = deque(entry for entry in self._ensuring if entry[0].owner != fence.role)
+        self._chores = [entry for entry in self._chores if entry[0] is None or entry[0].owner != fence.role]
         for block in self.arena.lent_to(fence.role):
             self._free_answer(block, self.arena.generation(block))
         self.context.counters.add(Counter.COUNT_FENCES)

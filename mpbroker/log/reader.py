@@ -11,11 +11,13 @@ import os
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from mpbroker.log import index, scan
+from mpbroker.log.checkpoints import read_epochs
 from mpbroker.log.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, parse_segment, segment_name
 
 NO_OFFSET = -1
@@ -124,6 +126,10 @@ class PartitionReader:
         self._bases = sorted(base for base in found if base is not None)
         return self._bases
 
+    def epochs(self) -> list[tuple[int, int]]:
+        """(leader epoch, start offset), ascending. Raises CheckpointCorrupt, a ValueError, or OSError."""
+        return read_epochs(self.directory)
+
     def locate(self, offset: int, bound: Bound) -> scan.BatchAt | None:
         """The batch that holds the offset, or the next one where offsets have a gap; None at the bound.
 
@@ -167,7 +173,7 @@ class PartitionReader:
     ) -> FoundOffset:
         """The first record at this time or later. Raises SegmentGone, OSError."""
         times = times or record_times
-        for base in self._visible(bound):
+        for base in self._visible(bound, log_start):
             segment = self._segment(base)
             limit = self._limit(segment, bound)
             at = self._time_start(base, segment, timestamp_ms, log_start)
@@ -179,23 +185,24 @@ class PartitionReader:
                 at = batch.position + batch.length
         return NOTHING_FOUND
 
-    def max_timestamp(self, bound: Bound, times: RecordTimes | None = None) -> FoundOffset:
+    def max_timestamp(
+        self, bound: Bound, log_start: int = 0, times: RecordTimes | None = None
+    ) -> FoundOffset:
         """The largest timestamp and the first record that has it. Raises SegmentGone, OSError."""
         times = times or record_times
         best: scan.BatchAt | None = None
         holder: _OpenSegment | None = None
-        for base in self._visible(bound):
+        for base in self._visible(bound, log_start):
             segment = self._segment(base)
-            found = self._largest_in(segment, self._limit(segment, bound), base == bound.segment_base)
+            limit = self._limit(segment, bound)
+            found = self._largest_in(segment, limit, log_start, growing=base == bound.segment_base)
             if found is not None and (best is None or found.max_timestamp > best.max_timestamp):
                 best, holder = found, self._segment(base)
         if best is None or holder is None or best.max_timestamp < 0:
             return NOTHING_FOUND
         data = os.pread(self._segment(holder.base).fd, best.length, best.position)
-        for timestamp, offset in times(data):
-            if timestamp == best.max_timestamp:
-                return FoundOffset(timestamp, offset)
-        return NOTHING_FOUND
+        left = [FoundOffset(*one) for one in times(data) if one[1] >= log_start]
+        return max(left, key=lambda one: one.timestamp, default=NOTHING_FOUND)
 
     # ---- positions ----
 
@@ -211,7 +218,7 @@ class PartitionReader:
             if batch is not None:
                 self._remember(batch.last_offset + 1, base, batch.position + batch.length)
                 return segment, batch
-            later = [b for b in self._visible(bound) if b > base]
+            later = [b for b in self._visible(bound, offset) if b > base]
             if not later:
                 return None
             base, position = later[0], 0
@@ -235,10 +242,12 @@ class PartitionReader:
             return base, 0
         return base, index.offset_floor(segment.index_fd, base, offset)[1]
 
-    def _visible(self, bound: Bound) -> list[int]:
+    def _visible(self, bound: Bound, log_start: int) -> list[int]:
+        """The bases of segments with offsets from the log start to the bound."""
         if not self._bases or self._bases[-1] < bound.segment_base:
             self.segments()
-        return [base for base in self._bases if base <= bound.segment_base]
+        visible = [base for base in self._bases if base <= bound.segment_base]
+        return visible[max(bisect_right(visible, log_start) - 1, 0) :]
 
     def _limit(self, segment: _OpenSegment, bound: Bound) -> int:
         if segment.base == bound.segment_base:
@@ -248,7 +257,11 @@ class PartitionReader:
     def _segment(self, base: int) -> _OpenSegment:
         segment = self._open.get(base)
         if segment is None:
-            segment = self._open[base] = _OpenSegment.open(self.directory, base)
+            try:
+                segment = self._open[base] = _OpenSegment.open(self.directory, base)
+            except SegmentGone:
+                self._bases = []  # to be listed anew
+                raise
             if len(self._open) > OPEN_SEGMENTS:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(base)
@@ -278,19 +291,35 @@ class PartitionReader:
         finally:
             os.close(fd)
 
-    def _largest_in(self, segment: _OpenSegment, limit: int, growing: bool) -> scan.BatchAt | None:
+    def _largest_in(
+        self, segment: _OpenSegment, limit: int, log_start: int, *, growing: bool
+    ) -> scan.BatchAt | None:
         """The first batch with the largest timestamp; a sealed segment's last time index entry tells it."""
         timestamp, offset = self._time_floor(segment.base, (1 << 63) - 1)
-        start = 0 if segment.index_fd < 0 else index.offset_floor(segment.index_fd, segment.base, offset)[1]
-        if timestamp >= 0 and not growing:
-            return scan.find_timestamp(segment.fd, start, limit, segment.base, timestamp)
+        is_there = timestamp >= 0 and offset >= log_start
+        offset = offset if is_there else max(log_start, segment.base)
+        at = 0 if segment.index_fd < 0 else index.offset_floor(segment.index_fd, segment.base, offset)[1]
+        if is_there and not growing:
+            return scan.find_timestamp(segment.fd, at, limit, segment.base, timestamp)
         best = None
-        at = start
         while (
-            batch := scan.find_timestamp(segment.fd, at, limit, 0, best.max_timestamp + 1 if best else 0)
+            batch := scan.find_timestamp(
+                segment.fd, at, limit, log_start, best.max_timestamp + 1 if best else 0
+            )
         ) is not None:
             best, at = batch, batch.position + batch.length
         return best
+
+
+def segment_bytes(directory: Path) -> int:
+    """What all segments of a partition take, without their indexes. Raises OSError."""
+    total = 0
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if parse_segment(entry.name, LOG_SUFFIX) is not None:
+                with suppress(FileNotFoundError):
+                    total += entry.stat().st_size
+    return total
 
 
 def record_times(batch: bytes) -> list[tuple[int, int]]:

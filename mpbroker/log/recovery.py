@@ -16,7 +16,8 @@ from pathlib import Path
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log import check, scan
 from mpbroker.log.append import NO_ROOM
-from mpbroker.log.checkpoints import fsync_directory
+from mpbroker.log.checkpoints import CheckpointCorrupt, fsync_directory, read_epochs, write_epochs
+from mpbroker.log.epochs import trimmed
 from mpbroker.log.index import OFFSET_ENTRY, TIME_ENTRY, entry_count, offset_floor
 from mpbroker.log.names import INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from mpbroker.log.partition_log import (
@@ -30,6 +31,7 @@ from mpbroker.log.partition_log import (
     wall_ms,
 )
 from mpbroker.log.producers import SnapshotCorrupt
+from mpbroker.log.retention import Sealed
 from mpbroker.log.state import PartitionState
 
 # A slow disk takes some seconds for it.
@@ -56,22 +58,54 @@ class Known:
 def load(
     directory: Path, topic: str, partition: int, topic_id: bytes, config: TopicConfig, known: Known, say: Say
 ) -> PartitionLog:
-    """The partition, ready to be appended to; all of it is durable. Raises PartitionDamaged, OSError."""
+    """The partition, ready to be appended to; all of it is durable.
+
+    Raises PartitionDamaged, CheckpointCorrupt, OSError.
+    """
     log = PartitionLog(directory, topic, partition, topic_id, config)
     log.apply_config(config)
     remove_leftovers(directory)
     bases = segments_of(directory)
     if not bases:
         _start_empty(log, known)
+        _trim_epochs(log)
         return log
     log.log_start = max(known.log_start, bases[0])
     loader = _Loader(log, bases, known, say)
     try:
         loader.run()
-    except (OSError, PartitionDamaged):
+        if log.state.log_end < log.log_start:
+            _start_anew(log, known)
+        log.sealed = [Sealed(base) for base in segments_of(directory) if base < log.state.segment_base]
+        _trim_epochs(log)
+        log.drop_old_snapshots()
+    except (OSError, PartitionDamaged, CheckpointCorrupt):
         log.close_files()
         raise
     return log
+
+
+def _trim_epochs(log: PartitionLog) -> None:
+    """None that begins outside of the log."""
+    epochs = read_epochs(log.directory)
+    log.epochs = trimmed(epochs, log.log_start, log.state.log_end)
+    if log.epochs != epochs:
+        write_epochs(log.directory, log.epochs)
+
+
+def _start_anew(log: PartitionLog, known: Known) -> None:
+    """What the system lost was deleted before; the offsets go on where they were meant to."""
+    _log.warning(
+        "%s ends at offset %d, below its log start offset %d: it is begun anew there",
+        log.directory,
+        log.state.log_end,
+        log.log_start,
+    )
+    log.close_files()
+    for base in segments_of(log.directory):
+        remove_segment(log.directory, base)
+    blank_producers(log)
+    _start_empty(log, known)
 
 
 def _start_empty(log: PartitionLog, known: Known) -> None:
@@ -300,7 +334,8 @@ class _Loader:
         return PartitionDamaged(
             f"{self.directory / segment_name(base)} is damaged at byte {position} (offset {offset}): "
             f"{reason}. Offsets below {max(self.known.durable, self.known.recovery_point)} were durable, "
-            "so nothing is cut. Restore the file, or delete the topic"
+            "so nothing is cut. Restore the file, or stop the broker and keep what is whole with "
+            f"mpbroker log repair {self.directory}, or delete the topic"
         )
 
 

@@ -114,8 +114,9 @@ cdef class PartitionState:
         slot.leader_epoch, slot.log_dir, slot.log_start_offset = leader_epoch, log_dir, log_start
 
     def all_is_durable(self) -> None:
-        """High watermark and last stable offset move to the log end."""
-        self.core.slot.high_watermark = self.core.slot.last_stable = end_bound(&self.core)
+        """High watermark and last stable offset move to the log end; all is in segments that were synced."""
+        self.core.slot.high_watermark = self.core.slot.last_stable = self.core.covered = end_bound(&self.core)
+        self.core.synced = self.core.log_end
         self.core.slot.log_end_offset = self.core.log_end
 
     def keep_marks(self, int64_t high_watermark, int64_t log_end) -> None:
@@ -167,9 +168,17 @@ cdef class PartitionState:
     def log_start(self):
         return self.core.slot.log_start_offset
 
+    @log_start.setter
+    def log_start(self, int64_t offset):
+        self.core.slot.log_start_offset = offset
+
     @property
     def high_watermark(self):
         return self.core.slot.high_watermark.offset
+
+    @property
+    def synced(self):
+        return self.core.synced
 
     @property
     def fd(self):

@@ -15,6 +15,15 @@ class ResourceType(IntEnum):
     BROKER = 4
 
 
+class ConfigOperation(IntEnum):
+    """What IncrementalAlterConfigs does to a setting."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
 # Timestamps of ListOffsets that ask for an offset by its meaning.
 LATEST = -1
 EARLIEST = -2

@@ -282,12 +282,12 @@ class Broker:
         resize = None
         if changes.resizes:
             resize = Resize.checked(self.config, changes.handlers, changes.processors)
-        tell(changes)
         if changes.names:
             self.listeners.follow(changes.config, security, self.tree)
             self.config = self.tree.config
             publish(changes.encoded, self.tree)
             self.resizing = resize
+        tell(changes)  # now it is true
         return Reloading(changes, answers)
 
     def _step_handlers(self, by: int) -> None:

@@ -25,9 +25,13 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 POLL_S = 0.002
 
+# Records of tests and benchmarks may be of any time: nobody looks for old ones while they run.
+RETENTION_DELAY_MS = 86_400_000
+
 MPBROKER_COMMAND = (
     f"{shlex.quote(sys.executable)} -m mpbroker serve --listeners PLAINTEXT://{HOST}:{{port}}"
     " --log-dirs {log_dir} --processors 1 --handlers 2"
+    f" -o log.initial.task.delay.ms={RETENTION_DELAY_MS}"
 )
 
 KAFKA_CLUSTER_ID = "AAAAAAAAQACAAAAAAAAAAQ"
@@ -46,6 +50,7 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 log.segment.delete.delay.ms=1000
+log.initial.task.delay.ms={retention_delay_ms}
 """
 
 # The flags of Kafka's own start script.
@@ -199,7 +204,11 @@ class Kafka(Broker):
         java, libs = maven.java(), maven.kafka_classpath()
         properties = self.directory / "server.properties"
         text = KAFKA_PROPERTIES.format(
-            host=HOST, port=self.port, controller_port=self.controller_port, log_dir=self.log_dir
+            host=HOST,
+            port=self.port,
+            controller_port=self.controller_port,
+            log_dir=self.log_dir,
+            retention_delay_ms=RETENTION_DELAY_MS,
         )
         properties.write_text(text + "\n".join(self.properties) + "\n")
         if not (self.log_dir / "meta.properties").exists():

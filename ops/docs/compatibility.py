@@ -31,7 +31,8 @@ that the broker cannot store compressed batches; versions 0-2 are refused.
 
 Every change is tested against librdkafka (confluent-kafka and kcat), kafka-python, aiokafka, franz-go, and
 Kafka's own Java tools (TopicCommand, ProducerPerformance, the console producer and consumer,
-ConsumerGroupCommand, GetOffsetShell, DumpLogSegments on the written files).
+ConsumerGroupCommand, GetOffsetShell, DeleteRecordsCommand, LogDirsCommand, DumpLogSegments on the written
+files).
 
 SCRAM needs librdkafka 2.6.1 or newer; older ones send their nonce doubled, which Kafka 4 refuses too.
 """
@@ -44,14 +45,14 @@ NOT_BUILT = (
         "their settings are refused at start: who is in may do everything",
     ),
     (
-        "retention, compaction",
-        "their settings are kept and shown, those of the broker with a warning; every record stays",
+        "compaction",
+        "its settings are kept and shown, those of the broker with a warning; every record stays",
     ),
     (
         "AlterConfigs",
         "not advertised; the configuration file is read again at SIGHUP and by `mpbroker ctl reload`",
     ),
-    ("more partitions for a topic, DeleteRecords, DescribeLogDirs", "not advertised"),
+    ("more partitions for a topic", "not advertised"),
     ("replication, tiered storage", "one replica; see below for what asks for more"),
     (
         "groups of the consumer protocol (KIP-848)",

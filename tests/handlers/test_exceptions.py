@@ -139,6 +139,9 @@ QUOTA = m.AlterClientQuotasRequest.EntryData(
     [m.AlterClientQuotasRequest.EntityData("user", "a")],
     [m.AlterClientQuotasRequest.OpData("producer_byte_rate", 1e9, False)],
 )
+RECORDS = m.DeleteRecordsRequest.DeleteRecordsTopic(
+    "plain", [m.DeleteRecordsRequest.DeleteRecordsPartition(0, 0)]
+)
 ASK_OTHERS: dict[int, Any] = {
     ApiKey.METADATA: m.MetadataRequest([m.MetadataRequest.MetadataRequestTopic(name="made")], True),
     ApiKey.OFFSET_COMMIT: None,
@@ -153,6 +156,7 @@ ASK_OTHERS: dict[int, Any] = {
     ApiKey.OFFSET_DELETE: None,
     ApiKey.CREATE_TOPICS: m.CreateTopicsRequest([m.CreateTopicsRequest.CreatableTopic("late", 1, 1)]),
     ApiKey.DELETE_TOPICS: m.DeleteTopicsRequest(topics=[m.DeleteTopicsRequest.DeleteTopicState("doomed")]),
+    ApiKey.DELETE_RECORDS: m.DeleteRecordsRequest([RECORDS], 1000),
     ApiKey.INIT_PRODUCER_ID: m.InitProducerIdRequest(None, 1),
     ApiKey.ALTER_CLIENT_QUOTAS: m.AlterClientQuotasRequest([QUOTA], False),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: m.DescribeUserScramCredentialsRequest(None),

@@ -20,9 +20,13 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.pointer import PUBLIC_NAME
+from mpbroker.ipc.topology import LAYOUT_VERSION, PUBLIC_MAGIC, counter_page, processor
+from shm.region import Region
 from tests.real_clients.conftest import create_topic
-from tests.real_clients.tools import RUN_TIMEOUT_S, ToolError, eventually, java_command, kafka_tool
-from tests.security.broker import PLAIN_PASSWORD, SCRAM_PASSWORD, SecureBroker
+from tests.real_clients.tools import RUN_TIMEOUT_S, ToolError, eventually, java_command, kafka_tool, run
+from tests.security.broker import PLAIN_PASSWORD, PROTOCOLS, SCRAM_PASSWORD, SecureBroker
 from tests.security.test_real_clients import CONSUMER, PATIENCE_S, PERFORMANCE, settings
 from tests.security.tokens import Signer
 
@@ -30,6 +34,7 @@ CONFIGS = "kafka.admin.ConfigCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 COMMON = "org.apache.kafka.common.security"
 SENDS = 5
+TOKEN_S = 1.5
 
 
 def failures(broker: SecureBroker, listener: str) -> int:
@@ -42,10 +47,10 @@ def failures(broker: SecureBroker, listener: str) -> int:
 
 
 def by_token(
-    broker: SecureBroker, token: Callable[[], str], said: list[str] | None = None
+    broker: SecureBroker, token: Callable[[], str], said: list[str] | None = None, lives_s: float = 60
 ) -> confluent_kafka.Producer:
     def oauth_cb(_config: str) -> tuple[str, float]:
-        return token(), time.time() + 60
+        return token(), time.time() + lives_s
 
     errors = said if said is not None else []
     config = settings(broker, "SIGNED", sasl_mechanisms="OAUTHBEARER")
@@ -83,14 +88,34 @@ def test_librdkafka_with_a_token_of_another_key(broker: SecureBroker) -> None:
         fresh.replace(broker.keys)
 
 
+def test_librdkafka_outlives_its_tokens(broker: SecureBroker) -> None:
+    """A session ends with its token: the client comes with another one on the connection that it has."""
+    create_topic(broker.bootstrap, "renewed", 1)
+    before = renewals(broker)
+    producer = by_token(broker, lambda: broker.token(lives_s=TOKEN_S), lives_s=TOKEN_S)
+    told: list[object] = []
+    until = time.monotonic() + 3 * TOKEN_S
+    while time.monotonic() < until:
+        producer.produce("renewed", b"x", on_delivery=lambda error, _: told.append(error))
+        producer.poll(0.02)
+    assert producer.flush(PATIENCE_S) == 0
+    assert set(told) == {None}
+    assert renewals(broker) > before
+
+
+def renewals(broker: SecureBroker) -> int:
+    """Successful re-authentications."""
+    public = Region.attach(broker.runtime_dir / PUBLIC_NAME, PUBLIC_MAGIC, LAYOUT_VERSION)
+    return counter_page(public, processor(0)).get(Counter.COUNT_REAUTHENTICATIONS)
+
+
 # ---- Java
 
 
 def java_config(directory: Path, broker: SecureBroker, listener: str, mechanism: str, jaas: str) -> Path:
-    protocol = "SASL_SSL" if listener == "BOTH" else "SASL_PLAINTEXT"
     file = directory / f"{mechanism}.properties"
     file.write_text(
-        f"security.protocol={protocol}\nsasl.mechanism={mechanism}\nsasl.jaas.config={jaas}\n"
+        f"security.protocol={PROTOCOLS[listener]}\nsasl.mechanism={mechanism}\nsasl.jaas.config={jaas}\n"
         f"ssl.truststore.location={broker.ca}\nssl.truststore.type=PEM\n"
     )
     return file
@@ -120,6 +145,24 @@ def test_java_writes_and_reads(broker: SecureBroker, tmp_path: Path, mechanism: 
     assert f"{count} records sent" in kafka_tool(PERFORMANCE, *server, *load)
     read = ("--topic", topic, "--from-beginning", "--max-messages", str(count), "--timeout-ms", "20000")
     assert len(kafka_tool(CONSUMER, *server, *read).splitlines()) == count
+
+
+def test_java_with_a_signed_token_from_a_file(broker: SecureBroker, tmp_path: Path) -> None:
+    token = tmp_path / "token.jwt"
+    token.write_text(broker.token(algorithm="RS256"))
+    jaas = f"{COMMON}.oauthbearer.OAuthBearerLoginModule required;"
+    config = java_config(tmp_path, broker, "SIGNED", "OAUTHBEARER", jaas)
+    with config.open("a") as file:
+        file.write(
+            f"sasl.login.callback.handler.class={COMMON}.oauthbearer.OAuthBearerLoginCallbackHandler\n"
+            f"sasl.oauthbearer.jwt.retriever.class={COMMON}.oauthbearer.FileJwtRetriever\n"
+            f"sasl.oauthbearer.token.endpoint.url={token.as_uri()}\n"
+        )
+    server = ("--bootstrap-server", broker.address_of("SIGNED"), "--command-config", str(config))
+    java, *rest = java_command(TOPICS, *server, "--create", "--topic", "java-signed", "--partitions", "1")
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={token.as_uri()}"
+    run([java, allowed, *rest])
+    assert "java-signed" in kafka_tool(TOPICS, "--bootstrap-server", broker.bootstrap, "--list")
 
 
 def test_java_with_a_wrong_password_stops_at_once(broker: SecureBroker, tmp_path: Path) -> None:

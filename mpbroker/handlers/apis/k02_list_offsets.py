@@ -17,6 +17,7 @@ from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.metadata import Topic
 from mpbroker.handlers.readers import bound_of
 from mpbroker.ipc.table import Partition
+from mpbroker.log.epochs import epoch_of
 from mpbroker.log.reader import NOTHING_FOUND, FoundOffset, SegmentGone
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
@@ -52,15 +53,19 @@ def failed(exchange: Exchange, code: ErrorCode) -> ListOffsetsResponse:
 
 def search(exchange: Exchange, topic: Topic, now: Partition, timestamp_ms: int) -> FoundOffset:
     """The record for a time, or the one with the largest. The answer says -1 when there is none."""
-    bound = bound_of(now, exchange.body.isolation_level)
     reader = exchange.broker.readers.get(topic.name, now)
     for _ in range(TRIES):
+        bound = bound_of(now, exchange.body.isolation_level)
         try:
             if timestamp_ms == MAX_TIMESTAMP:
-                return reader.max_timestamp(bound)
+                return reader.max_timestamp(bound, now.log_start_offset)
             return reader.find_timestamp(timestamp_ms, now.log_start_offset, bound)
         except SegmentGone:
-            continue
+            # Where the log starts was in the table before the segment went.
+            found = exchange.broker.partition(topic, now.partition)
+            if isinstance(found, ErrorCode):
+                raise ApiError(found) from None
+            now = found[1]
         except OSError as error:
             log.error("%s-%d cannot be read: %s", topic.name, now.partition, error)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error
@@ -81,6 +86,20 @@ def offset_at(exchange: Exchange, topic: Topic, now: Partition, timestamp_ms: in
     return search(exchange, topic, now, timestamp_ms)
 
 
+def epoch_of_answer(exchange: Exchange, topic: Topic, now: Partition, timestamp_ms: int, offset: int) -> int:
+    """The epoch that wrote the offset. Only a log from a cluster has known more than the first one."""
+    if offset < 0:
+        return -1
+    if timestamp_ms == LATEST or now.leader_epoch == 0:
+        return now.leader_epoch
+    try:
+        epochs = exchange.broker.readers.get(topic.name, now).epochs()
+    except (OSError, ValueError) as error:
+        log.error("%s-%d: its leader epochs cannot be read: %s", topic.name, now.partition, error)
+        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error
+    return epoch_of(epochs, offset)
+
+
 def look_up(exchange: Exchange, topic: Topic | None, wanted: Wanted) -> Answer:
     """Raises ApiError."""
     if topic is None:
@@ -97,7 +116,7 @@ def look_up(exchange: Exchange, topic: Topic | None, wanted: Wanted) -> Answer:
         partition_index=wanted.partition_index,
         timestamp=timestamp_ms,
         offset=offset,
-        leader_epoch=now.leader_epoch if offset >= 0 else -1,
+        leader_epoch=epoch_of_answer(exchange, topic, now, wanted.timestamp, offset),
     )
 
 

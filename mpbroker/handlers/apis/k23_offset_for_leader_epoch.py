@@ -1,0 +1,74 @@
+"""OffsetForLeaderEpoch (key 23), versions 2-4: behind which offset an epoch's records end.
+
+Consumers ask after a change of the leader whether what they have read is still in the log. A broker that is
+alone never begins an epoch, but it may serve a log directory that has known several. (Kafka:
+KafkaApis.handleOffsetForLeaderEpochRequest, LeaderEpochFileCache.endOffsetFor; KIP-101, KIP-320.)
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TypeAlias
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.broker import check_leader_epoch
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.metadata import Topic
+from mpbroker.log.epochs import EpochEnd, end_of
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+
+log = logging.getLogger("mpbroker")
+
+Answer: TypeAlias = OffsetForLeaderEpochResponse.EpochEndOffset
+Wanted: TypeAlias = OffsetForLeaderEpochRequest.OffsetForLeaderPartition
+
+
+def failed(exchange: Exchange, code: ErrorCode) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
+                t.topic, [Answer(code, p.partition) for p in t.partitions]
+            )
+            for t in exchange.body.topics
+        ]
+    )
+
+
+def look_up(exchange: Exchange, topic: Topic | None, wanted: Wanted) -> EpochEnd | ErrorCode:
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    found = exchange.broker.partition(topic, wanted.partition)
+    if isinstance(found, ErrorCode):
+        return found
+    now = found[1]
+    problem = check_leader_epoch(wanted.current_leader_epoch, now)
+    if problem is not None:
+        return problem
+    if wanted.leader_epoch == now.leader_epoch:
+        return EpochEnd(wanted.leader_epoch, now.log_end_offset)
+    try:
+        epochs = exchange.broker.readers.get(topic.name, now).epochs()
+    except (OSError, ValueError) as error:
+        log.error("%s-%d: its leader epochs cannot be read: %s", topic.name, wanted.partition, error)
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    return end_of(epochs, wanted.leader_epoch, now.log_end_offset)
+
+
+def answer(exchange: Exchange, topic: Topic | None, wanted: Wanted) -> Answer:
+    found = look_up(exchange, topic, wanted)
+    if isinstance(found, ErrorCode):
+        return Answer(found, wanted.partition)
+    return Answer(ErrorCode.NONE, wanted.partition, found.epoch, found.offset)
+
+
+@api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, name="OffsetForLeaderEpoch", failed=failed)
+def handle(exchange: Exchange) -> OffsetForLeaderEpochResponse:
+    """Where the records of a leader epoch end."""
+    response = OffsetForLeaderEpochResponse()
+    for asked in exchange.body.topics:
+        topic = exchange.broker.metadata.by_name.get(asked.topic)
+        answers = [answer(exchange, topic, wanted) for wanted in asked.partitions]
+        response.topics.append(OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(asked.topic, answers))
+    return response

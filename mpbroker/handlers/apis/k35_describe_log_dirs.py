@@ -1,0 +1,97 @@
+"""DescribeLogDirs (key 35), versions 1-5: log directories, their file systems, and the sizes of partitions.
+
+A partition's size is that of its segments, without their indexes and without what is being deleted. The log
+process is not asked; the files are. Replicas that follow or move do not exist, so no lag. (Kafka:
+KafkaApis.handleDescribeLogDirsRequest, ReplicaManager.describeLogDirs; KIP-113, KIP-827 for the totals.)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.metadata import Topic
+from mpbroker.log.reader import segment_bytes
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import DescribeLogDirsResponse
+
+log = logging.getLogger("mpbroker")
+
+# Directories whose files are counted at a time: about a millisecond.
+COUNTED_AT_ONCE = 32
+
+Result: TypeAlias = DescribeLogDirsResponse.DescribeLogDirsResult
+OfTopic: TypeAlias = DescribeLogDirsResponse.DescribeLogDirsTopic
+OfPartition: TypeAlias = DescribeLogDirsResponse.DescribeLogDirsPartition
+
+
+def failed(_: Exchange, code: ErrorCode) -> DescribeLogDirsResponse:
+    return DescribeLogDirsResponse(error_code=code)
+
+
+def described(exchange: Exchange, number: int) -> Result:
+    """A directory without its partitions."""
+    directory = Path(exchange.broker.config.log_dirs[number]).absolute()
+    result = Result(log_dir=str(directory))
+    if exchange.broker.failed_dirs() >> number & 1:
+        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return result
+    try:
+        system = os.statvfs(directory)
+    except OSError as error:
+        log.error("%s cannot be described: %s", directory, error)
+        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return result
+    result.total_bytes = system.f_blocks * system.f_frsize
+    result.usable_bytes = system.f_bavail * system.f_frsize
+    return result
+
+
+def asked_for(exchange: Exchange) -> Iterator[tuple[Topic, int]]:
+    """Partitions that exist; all of them if the request names none."""
+    metadata = exchange.broker.metadata
+    if exchange.body.topics is None:
+        for topic in list(metadata.by_name.values()):
+            yield from ((topic, number) for number in topic.partitions)
+        return
+    for wanted in exchange.body.topics:
+        known = metadata.by_name.get(wanted.topic)
+        if known is not None:
+            yield from ((known, number) for number in wanted.partitions if number in known.partitions)
+
+
+def pieces(exchange: Exchange) -> Iterator[None]:
+    broker = exchange.broker
+    results = [described(exchange, number) for number in range(len(broker.config.log_dirs))]
+    topics: list[dict[str, OfTopic]] = [{} for _ in results]
+    for count, (topic, number) in enumerate(asked_for(exchange), 1):
+        if count % COUNTED_AT_ONCE == 0:
+            exchange.takes_long = True
+            yield
+        found = broker.partition(topic, number)
+        if isinstance(found, ErrorCode) or results[found[1].log_dir].error_code:
+            continue
+        now = found[1]
+        try:
+            size = segment_bytes(broker.readers.directory(topic.name, now))
+        except OSError as error:
+            # It went while we looked, or the disk fails: that is for the log process to find out.
+            log.warning("%s-%d is not described: %s", topic.name, number, error)
+            continue
+        named = topics[now.log_dir].setdefault(topic.name, OfTopic(topic.name))
+        named.partitions.append(OfPartition(number, size))
+    for result, by_name in zip(results, topics, strict=True):
+        result.topics = list(by_name.values())
+    exchange.reply(DescribeLogDirsResponse(results=results))
+
+
+@api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, name="DescribeLogDirs", failed=failed)
+def handle(exchange: Exchange) -> None:
+    """The log directories, what is left of their file systems, and the sizes of partitions."""
+    exchange.work_off(pieces(exchange))

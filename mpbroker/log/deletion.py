@@ -1,0 +1,249 @@
+"""Deleting segments and records, a step at a time: in between the log goes on appending.
+
+The log start offset moves first, in the table and in its checkpoint, then the files get another name, and
+`file.delete.delay.ms` later they go. Whoever has one open reads on; who opens it later finds that its offset
+is out of range. Killed anywhere in between nothing at or above the log start offset is lost: files below it
+are found again by the rules, files with the other name are removed when the partition is opened.
+(Kafka: LogManager.cleanupLogs, UnifiedLog.deleteOldSegments, ReplicaManager.deleteRecords.)
+
+The checkpoint needs room on the disk and deleting makes it: should it fail for a full disk, segments go all
+the same, for the first one that is left says where the log starts. Only records that were deleted within a
+segment need the checkpoint, and their deletion is acknowledged when it is on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Generator, Iterable
+from functools import partial
+from pathlib import Path
+
+from mpbroker.ipc import calls
+from mpbroker.ipc.metadata import METADATA_SLOT
+from mpbroker.ipc.table import PartitionFlag
+from mpbroker.log import index
+from mpbroker.log.append import KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, PASSING
+from mpbroker.log.checkpoints import write_epochs_at
+from mpbroker.log.manager import LogManager
+from mpbroker.log.names import DELETED_FILE_SUFFIX, TIME_INDEX_SUFFIX, segment_name
+from mpbroker.log.partition_log import SEGMENT_FILES, PartitionLog
+from mpbroker.log.retention import Doomed, Marks, Sealed, Segment, below_log_start, doomed
+
+OFFSET_OUT_OF_RANGE = 1
+HIGH_WATERMARK = -1
+# Partitions between two looks at everything else: a fraction of a millisecond.
+LOOKED_AT_ONCE = 64
+LONGEST_TIME = (1 << 63) - 1
+
+_log = logging.getLogger("mpbroker")
+
+
+class Deletion:
+    def __init__(self, manager: LogManager) -> None:
+        self._manager = manager
+
+    # ---- retention ----
+
+    def looking(self) -> Generator[None, None, None]:
+        """One look at every partition."""
+        slots = list(self._manager.logs)
+        for at in range(0, len(slots), LOOKED_AT_ONCE):
+            some = slots[at : at + LOOKED_AT_ONCE]
+            yield from self._measuring(self._open_logs(some))
+            now_ms = self._manager.turn.clock_ms()
+            # Some may have gone meanwhile.
+            self._delete([(log, self._expired(log, now_ms)) for log in self._open_logs(some)])
+            yield
+
+    def _open_logs(self, slots: Iterable[int]) -> list[PartitionLog]:
+        """But for the metadata: all of its records count."""
+        logs = (self._manager.logs.get(slot) for slot in slots if slot != METADATA_SLOT)
+        return [log for log in logs if log is not None and log.state.flags == PartitionFlag.PARTITION_LIVE]
+
+    def _measuring(self, logs: Iterable[PartitionLog]) -> Generator[None, None, None]:
+        """Until segments that were there before the start have been looked at."""
+        for log in logs:
+            unknown = [segment for segment in log.sealed if segment.size < 0]
+            if unknown:
+                self._manager.helper.submit(partial(_measure, log.directory, unknown), log.state.log_dir)
+        yield from self._helped()
+
+    def _helped(self) -> Generator[None, None, None]:
+        """Until the helper has done all that it has been given."""
+        helper = self._manager.helper
+        ticket = helper.submitted
+        while helper.done < ticket:
+            yield
+
+    def _expired(self, log: PartitionLog, now_ms: int) -> list[Doomed]:
+        if any(segment.size < 0 for segment in log.sealed):
+            return []
+        return doomed(_segments_of(log), log.config, self._marks(log, now_ms))
+
+    def _marks(self, log: PartitionLog, now_ms: int) -> Marks:
+        return Marks(log.log_start, log.state.high_watermark, now_ms)
+
+    # ---- records ----
+
+    def deleting(self, call: calls.DeleteRecords) -> Generator[None, None, calls.DeletedRecords]:
+        """Until what could be deleted is so for good."""
+        manager = self._manager
+        results = [self._delete_before(wanted) for wanted in call.partitions]
+        logs = [log for _, log in results if log is not None]
+        manager.checkpoint_log_starts(logs)
+        self._delete([(log, self._below_start(log)) for log in logs])
+        yield from self._helped()
+        answers = []
+        for error, log in results:
+            if log is None:
+                answers.append(calls.DeletedBefore(error))
+            elif manager.log_start_on_disk(log) < log.log_start:
+                answers.append(calls.DeletedBefore(KAFKA_STORAGE_ERROR))
+            else:
+                answers.append(calls.DeletedBefore(0, log.log_start))
+        return calls.DeletedRecords(answers)
+
+    def _delete_before(self, wanted: calls.DeleteBefore) -> tuple[int, PartitionLog | None]:
+        log = self._manager.logs.get(wanted.slot)
+        if log is None or log.state.generation != wanted.slot_generation:
+            return NOT_LEADER_OR_FOLLOWER, None
+        if log.state.flags & PartitionFlag.PARTITION_OFFLINE:
+            return KAFKA_STORAGE_ERROR, None
+        end = log.state.high_watermark
+        offset = end if wanted.offset == HIGH_WATERMARK else wanted.offset
+        if not 0 <= offset <= end:
+            return OFFSET_OUT_OF_RANGE, None
+        if offset > log.log_start:
+            _log.info("%s: records below offset %d are deleted, as asked for", log.name, offset)
+            log.move_start(offset)
+            log.state.publish(self._manager.table)
+        return 0, log
+
+    def _below_start(self, log: PartitionLog) -> list[Doomed]:
+        return below_log_start(_segments_of(log), self._marks(log, 0))
+
+    # ---- files ----
+
+    def _delete(self, found: Iterable[tuple[PartitionLog, list[Doomed]]]) -> None:
+        """The log starts of all of them are checkpointed together, before the first file goes."""
+        jobs = []
+        for log, going in found:
+            if not going:
+                continue
+            try:
+                directory = os.open(log.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError as error:
+                self._failed(log, error)
+                continue
+            going = self._without_active(log, going)
+            if not going:
+                os.close(directory)
+                continue
+            self._move_behind(log, going)
+            jobs.append((log, going, directory))
+        if not jobs:
+            return
+        manager = self._manager
+        manager.checkpoint_log_starts(log for log, _, _ in jobs)
+        for log, going, directory in jobs:
+            job = partial(_set_aside, directory, log.directory, going, list(log.epochs))
+            manager.helper.submit(job, log.state.log_dir)
+            bases = [segment.base for segment, _ in going]
+            manager.delete_later(log, partial(_unlink, log.directory, bases))
+
+    def _without_active(self, log: PartitionLog, going: list[Doomed]) -> list[Doomed]:
+        """The active segment becomes a sealed one, or stays if there is no room for another."""
+        if going[-1].segment.base != log.state.segment_base:
+            return going
+        try:
+            self._manager.roll(log)
+        except OSError as error:
+            self._failed(log, error)
+            return going[:-1]
+        # All of it lay below the high watermark, and so it is where it was: at the end.
+        log.state.all_is_durable()
+        return going
+
+    def _move_behind(self, log: PartitionLog, going: list[Doomed]) -> None:
+        log.sealed = log.sealed[len(going) :]
+        log.move_start(max(log.log_start, going[-1].segment.end))
+        log.state.publish(self._manager.table)
+
+    def _failed(self, log: PartitionLog, error: OSError) -> None:
+        _log.error("%s: segments cannot be deleted: %s", log.directory, error)
+        if error.errno not in PASSING:
+            self._manager.turn.storage_failed(log.state.log_dir, error.errno or 0)
+
+
+def _segments_of(log: PartitionLog) -> list[Segment]:
+    state = log.state
+    ends = [*(segment.base for segment in log.sealed[1:]), state.segment_base]
+    sealed = [
+        Segment(segment.base, end, segment.size, segment.largest_ms)
+        for segment, end in zip(log.sealed, ends, strict=False)
+    ]
+    active = Segment(state.segment_base, state.log_end, state.size, log.largest_ms(), is_active=True)
+    return [*sealed, active]
+
+
+# ---- in the helper's thread ----
+
+
+def _measure(directory: Path, segments: list[Sealed]) -> None:
+    """What was deleted by hand is empty and very old."""
+    for segment in segments:
+        try:
+            status = (directory / segment_name(segment.base)).stat()
+        except FileNotFoundError:
+            segment.largest_ms = segment.size = 0
+            continue
+        largest_ms = _largest_ms(directory, segment.base)
+        segment.largest_ms = largest_ms if largest_ms >= 0 else status.st_mtime_ns // 1_000_000
+        segment.size = status.st_size
+
+
+def _largest_ms(directory: Path, base: int) -> int:
+    """By the last entry of the time index, which a segment gets when it is sealed; -1 without any."""
+    try:
+        fd = os.open(directory / segment_name(base, TIME_INDEX_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return -1
+    try:
+        return index.time_floor(fd, base, LONGEST_TIME)[0]
+    finally:
+        os.close(fd)
+
+
+def _set_aside(fd: int, directory: Path, going: list[Doomed], epochs: list[tuple[int, int]]) -> None:
+    """`fd` is the directory's: by now another topic's may have its name.
+
+    The log file first: what is left of a segment without one is removed when the partition is opened.
+    """
+    try:
+        for segment, reason in going:
+            name = segment_name(segment.base)
+            with contextlib.suppress(FileNotFoundError):
+                size = os.stat(name, dir_fd=fd).st_size
+                _log.info(
+                    "%s: deleting the segment of offsets %d to %d, %d bytes: %s",
+                    directory / name,
+                    segment.base,
+                    segment.end - 1,
+                    size,
+                    reason,
+                )
+            for suffix in SEGMENT_FILES:
+                name = segment_name(segment.base, suffix)
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(name, name + DELETED_FILE_SUFFIX, src_dir_fd=fd, dst_dir_fd=fd)
+        write_epochs_at(fd, epochs)
+    finally:
+        os.close(fd)
+
+
+def _unlink(directory: Path, bases: list[int]) -> None:
+    for base in bases:
+        for suffix in SEGMENT_FILES:
+            (directory / (segment_name(base, suffix) + DELETED_FILE_SUFFIX)).unlink(missing_ok=True)

@@ -1,0 +1,234 @@
+"""DeleteRecords, OffsetForLeaderEpoch, DescribeLogDirs: through a handler whose peers are the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc import calls, slots
+from mpbroker.ipc.calls import DeleteBefore, DeletedBefore, DeletedRecords, DeleteRecords
+from mpbroker.ipc.process import LOG_FENCE_CLOSE, LOG_FENCE_RESUME
+from mpbroker.ipc.slots import SlotKind
+from mpbroker.ipc.table import PartitionFlag
+from mpbroker.ipc.topology import LOG
+from mpbroker.log.checkpoints import write_epochs
+from mpbroker.protocol.messages import (
+    DeleteRecordsRequest,
+    DescribeLogDirsRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+)
+from tests.handlers.shared import (
+    HANDLER,
+    PROCESSOR,
+    Rig,
+    delta,
+    fence,
+    partition_payload,
+    request_frame,
+    rig,
+    topic_id,
+    topic_image,
+)
+
+LIST_OFFSETS, DELETE, EPOCHS, DIRS = 2, 21, 23, 35
+ORDERS = topic_image("orders", 1, partitions=2)
+COMPACTED = topic_image("compacted", 2, first_slot=3, cleanup_policy="compact")
+BOTH = topic_image("both", 3, first_slot=4, cleanup_policy="compact,delete")
+INTERNAL = topic_image("__consumer_offsets", 4, first_slot=5, internal=True)
+UNKNOWN, OUT_OF_RANGE, NOT_LEADER, INVALID_TOPIC, POLICY, STORAGE = 3, 1, 6, 17, 44, 56
+
+
+@pytest.fixture(name="ready")
+def _ready(tmp_path: Path) -> Iterator[Rig]:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    with rig(BrokerConfig(log_dirs=(str(tmp_path / "one"), str(tmp_path / "two")))) as made:
+        made.publish(ORDERS, COMPACTED, BOTH, INTERNAL)
+        yield made
+
+
+def calls_to_log(made: Rig) -> list[tuple[Any, Any]]:
+    taken, _ = made.memory.ring(HANDLER, LOG).take(1 << 10)
+    found = []
+    for i in range(len(taken) // 64):
+        if slots.kind_of(taken, i) == SlotKind.CALL:
+            call = slots.unpack_call(taken, i)
+            view = made.memory.arena(call.owner).view(call.block, call.length)
+            found.append((call, calls.decode(bytes(view))))
+    return found
+
+
+def answer_from_log(made: Rig, call: Any, message: calls.Message) -> None:
+    payload = calls.encode(message)
+    arena = made.memory.arena(LOG)
+    block = arena.allocate(len(payload))
+    arena.view(block, len(payload))[:] = payload
+    generation = arena.lend(block, HANDLER)
+    slot = slots.pack_call(SlotKind.ANSWER, LOG, call.request, block, generation, len(payload))
+    assert made.memory.ring(LOG, HANDLER).push(slot)
+    made.turn()
+
+
+def delete(*wanted: tuple[str, int, int]) -> DeleteRecordsRequest:
+    return DeleteRecordsRequest(
+        [
+            DeleteRecordsRequest.DeleteRecordsTopic(
+                name, [DeleteRecordsRequest.DeleteRecordsPartition(number, offset)]
+            )
+            for name, number, offset in wanted
+        ],
+        10_000,
+    )
+
+
+def results(response: Any) -> list[tuple[int, int]]:
+    return [(p.error_code, p.low_watermark) for t in response.topics for p in t.partitions]
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_records_are_deleted_by_the_log_process(ready: Rig, version: int) -> None:
+    ready.processor.send(
+        request_frame(DELETE, version, delete(("orders", 1, 7), ("none", 0, 1), ("both", 0, -1)))
+    )
+    ready.turn()
+    ((call, asked),) = calls_to_log(ready)
+    assert asked == DeleteRecords([DeleteBefore(1, 5, 7), DeleteBefore(4, 5, -1)])
+    assert not ready.processor.replies()
+    answer_from_log(ready, call, DeletedRecords([DeletedBefore(0, 7), DeletedBefore(OUT_OF_RANGE)]))
+    assert results(ready.answer(DELETE, version)) == [(0, 7), (UNKNOWN, -1), (OUT_OF_RANGE, -1)]
+
+
+def test_what_cannot_be_deleted_is_not_asked_for(ready: Rig) -> None:
+    ready.table.write(1, partition_payload(ORDERS, 1, flags=PartitionFlag.PARTITION_OFFLINE))
+    wanted = (
+        ("compacted", 0, 1),
+        ("__consumer_offsets", 0, 1),
+        ("orders", 2, 1),
+        ("orders", 1, 1),
+        ("no", 0, 1),
+    )
+    response = ready.ask(DELETE, 2, delete(*wanted))
+    codes = [POLICY, INVALID_TOPIC, UNKNOWN, STORAGE, UNKNOWN]
+    assert results(response) == [(code, -1) for code in codes]
+    assert not calls_to_log(ready)
+
+
+def test_the_log_process_dies(ready: Rig) -> None:
+    """Whether it had seen the call or not, and after it has a successor."""
+    ready.processor.send(request_frame(DELETE, 2, delete(("orders", 0, 7))))
+    ready.turn()
+    calls_to_log(ready)
+    fence(ready, LOG, alive=False, stage=LOG_FENCE_CLOSE)
+    ready.turn()
+    assert results(ready.answer(DELETE, 2)) == [(NOT_LEADER, -1)]
+    fence(ready, LOG, alive=False, stage=LOG_FENCE_RESUME)
+    assert results(ready.ask(DELETE, 2, delete(("orders", 0, 7)))) == [(NOT_LEADER, -1)]
+    ready.memory.reset_rings_of(LOG)
+    fence(ready, LOG, alive=True)
+    ready.processor.send(request_frame(DELETE, 2, delete(("orders", 0, 7))))
+    ready.turn()
+    assert len(calls_to_log(ready)) == 1
+
+
+def test_a_call_that_waits_for_room_outlives_a_processor(ready: Rig) -> None:
+    """The ring to the log process is full of jobs when it is sent."""
+    ring = ready.memory.ring(HANDLER, LOG)
+    while ring.push(slots.pack_return(LOG, 0, 0)):
+        pass
+    ready.handler.turn.rebind_log()
+    ready.processor.send(request_frame(DELETE, 2, delete(("orders", 0, 7))))
+    ready.turn()
+    assert ready.handler.turn.waiting_jobs == 1
+    fence(ready, PROCESSOR, alive=False)
+    assert ready.handler.turn.waiting_jobs == 1
+    ring.take(1 << 12)
+    ready.turn()
+    assert len(calls_to_log(ready)) == 1
+
+
+def epochs_of(made: Rig, *wanted: tuple[int, int], version: int = 4) -> list[tuple[int, int, int]]:
+    """(error, epoch, end offset) for each (current epoch, epoch) of orders-0."""
+    partitions = [
+        OffsetForLeaderEpochRequest.OffsetForLeaderPartition(0, current, epoch) for current, epoch in wanted
+    ]
+    topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic("orders", partitions)
+    response = made.ask(EPOCHS, version, OffsetForLeaderEpochRequest(-1, [topic]))
+    (answer,) = response.topics
+    return [(p.error_code, p.leader_epoch, p.end_offset) for p in answer.partitions]
+
+
+@pytest.mark.parametrize("version", range(2, 5))
+def test_where_epochs_end(ready: Rig, tmp_path: Path, version: int) -> None:
+    directory = tmp_path / "two" / "orders-0"
+    directory.mkdir()
+    write_epochs(directory, [(2, 40), (5, 90)])
+    payload = partition_payload(
+        ORDERS, leader_epoch=5, log_dir=1, log_start_offset=40, high_watermark=100, log_end_offset=100
+    )
+    ready.table.write(0, payload)
+    wanted = ((-1, 5), (5, 4), (5, 2), (5, 1), (5, 6), (4, 5), (6, 5), (-1, -1))
+    assert epochs_of(ready, *wanted, version=version) == [
+        (0, 5, 100),
+        (0, 2, 90),
+        (0, 2, 90),
+        (0, 1, 40),
+        (0, -1, -1),
+        (74, -1, -1),
+        (75, -1, -1),
+        (0, -1, -1),
+    ]
+    partition = ListOffsetsRequest.ListOffsetsPartition(0, -1, -2)
+    topic = ListOffsetsRequest.ListOffsetsTopic("orders", [partition])
+    response = ready.ask(LIST_OFFSETS, 11, ListOffsetsRequest(-1, 0, [topic]))
+    (answer,) = response.topics[0].partitions
+    assert (answer.error_code, answer.offset, answer.leader_epoch) == (0, 40, 2)
+    (directory / "leader-epoch-checkpoint").write_text("nonsense\n")
+    assert epochs_of(ready, (5, 2)) == [(STORAGE, -1, -1)]
+    assert epochs_of(ready, (5, 5)) == [(0, 5, 100)]
+
+
+def test_log_dirs(ready: Rig, tmp_path: Path) -> None:
+    sizes = {"orders-0": (10, 20), "orders-1": (7,), "both-0": (0,)}
+    for name, segments in sizes.items():
+        (tmp_path / "one" / name).mkdir()
+        for base, size in enumerate(segments):
+            (tmp_path / "one" / name / f"{base:020d}.log").write_bytes(bytes(size))
+        (tmp_path / "one" / name / f"{0:020d}.index").write_bytes(bytes(100))
+        (tmp_path / "one" / name / f"{9:020d}.log.deleted").write_bytes(bytes(100))
+    response = ready.ask(DIRS, 5, DescribeLogDirsRequest(None))
+    assert response.error_code == 0
+    one, two = response.results
+    found = {(t.name, p.partition_index): p.partition_size for t in one.topics for p in t.partitions}
+    assert found == {("orders", 0): 30, ("orders", 1): 7, ("both", 0): 0}
+    assert (one.log_dir, two.log_dir) == (str(tmp_path / "one"), str(tmp_path / "two"))
+    assert not two.topics
+    assert one.total_bytes > one.usable_bytes > 0
+    ready.memory.words("failed_dirs").store(0, 1)
+    wanted = [DescribeLogDirsRequest.DescribableLogDirTopic("orders", [1, 9])]
+    one, two = ready.ask(DIRS, 4, DescribeLogDirsRequest(wanted)).results
+    assert (one.error_code, one.total_bytes, one.topics) == (STORAGE, -1, [])
+    assert (two.error_code, two.topics) == (0, [])
+
+
+def test_many_partitions_are_described_piece_by_piece(ready: Rig, tmp_path: Path) -> None:
+    """In between the handler looks after everything else."""
+    many = topic_image("many", 9, partitions=50, first_slot=10)
+    assert many.topic_id == topic_id(9)
+    for number in range(50):
+        (tmp_path / "one" / f"many-{number}").mkdir()
+    ready.bulletin.publish_delta(delta(many))
+    for partition in many.partitions:
+        ready.table.write(partition.slot, partition_payload(many, partition.partition))
+    ready.turn()
+    wanted = [DescribeLogDirsRequest.DescribableLogDirTopic("many", list(range(50)))]
+    ready.processor.send(request_frame(DIRS, 5, DescribeLogDirsRequest(wanted)))
+    ready.handler.take_and_serve(0)
+    assert ready.handler.has_heavy()
+    ready.turn()
+    one, _ = ready.answer(DIRS, 5).results
+    assert len(one.topics[0].partitions) == 50

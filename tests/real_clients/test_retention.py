@@ -1,0 +1,269 @@
+"""Old records go and clients notice: DeleteRecords, log directories, retention under readers and writers."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from kafka.admin import KafkaAdminClient
+
+from ops.bench.brokers import Broker, Mpbroker
+from tests.real_clients.adapters import confluent_read, confluent_write
+from tests.real_clients.conftest import TopicMaker, create_topic, stop_cleanly
+from tests.real_clients.samples import sample_records, stored_in
+from tests.real_clients.test_java_tools import dump
+from tests.real_clients.tools import ToolError, eventually, kafka_tool
+
+DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
+LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
+TIMEOUT_S = 15.0
+SEGMENT = {"segment.bytes": str(1 << 20)}
+
+
+@pytest.fixture
+def admin(broker: Broker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+def delete_before(admin: AdminClient, topic: str, offset: int) -> int:
+    """The low watermark that is answered."""
+    asked = admin.delete_records([TopicPartition(topic, 0, offset)])
+    (future,) = asked.values()
+    watermark: int = future.result(TIMEOUT_S).low_watermark
+    return watermark
+
+
+def error_of(admin: AdminClient, topic: str, offset: int) -> int:
+    with pytest.raises(KafkaException) as raised:
+        delete_before(admin, topic, offset)
+    error: KafkaError = raised.value.args[0]
+    return error.code()
+
+
+def earliest(admin: AdminClient, topic: str) -> int:
+    (future,) = admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.earliest()}).values()
+    offset: int = future.result(TIMEOUT_S).offset
+    return offset
+
+
+def read_from(broker: Broker, topic: str, offset: int, count: int) -> list[int]:
+    """The offsets that a consumer gets which starts there, and at the earliest if that is gone."""
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "x", "auto.offset.reset": "earliest"}
+    )
+    consumer.assign([TopicPartition(topic, 0, offset)])
+    found = []
+    while len(found) < count:
+        for message in consumer.consume(count, 0.5):
+            assert message.error() is None
+            found.append(message.offset())
+    consumer.close()
+    return [each for each in found if each is not None]
+
+
+def test_delete_records_by_librdkafka(broker: Broker, admin: AdminClient, new_topic: TopicMaker) -> None:
+    topic = new_topic(1)
+    confluent_write(broker.bootstrap, topic, sample_records(1, 100, 1), "none")
+    assert delete_before(admin, topic, 40) == 40
+    assert earliest(admin, topic) == 40
+    assert read_from(broker, topic, 7, 60) == list(range(40, 100))
+    assert delete_before(admin, topic, 10) == 40
+    assert error_of(admin, topic, 101) == KafkaError.OFFSET_OUT_OF_RANGE
+    assert delete_before(admin, topic, -1) == 100
+    assert earliest(admin, topic) == 100
+    compacted = new_topic(1, {"cleanup.policy": "compact"})
+    assert error_of(admin, compacted, 0) == KafkaError.POLICY_VIOLATION
+
+
+def test_delete_records_by_kafkas_tool(broker: Broker, new_topic: TopicMaker, tmp_path: Path) -> None:
+    topic = new_topic(2)
+    confluent_write(broker.bootstrap, topic, sample_records(2, 100, 1), "none")
+    wanted = {
+        "partitions": [
+            {"topic": topic, "partition": 0, "offset": 10},
+            {"topic": topic, "partition": 1, "offset": -1},
+        ],
+        "version": 1,
+    }
+    path = tmp_path / "offsets.json"
+    path.write_text(json.dumps(wanted))
+    arguments = ("--bootstrap-server", broker.bootstrap, "--offset-json-file", str(path))
+    printed = kafka_tool(DELETE_RECORDS, *arguments)
+    assert re.search(rf"partition: {topic}-0\s+low_watermark: 10", printed), printed
+    assert re.search(rf"partition: {topic}-1\s+low_watermark: 50", printed), printed
+
+
+def test_delete_records_by_kafka_python(broker: Broker, admin: AdminClient, new_topic: TopicMaker) -> None:
+    from kafka import TopicPartition as Partition
+
+    topic = new_topic(1)
+    confluent_write(broker.bootstrap, topic, sample_records(1, 20, 1), "none")
+    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    client.delete_records({Partition(topic, 0): 5})
+    client.close()
+    assert earliest(admin, topic) == 5
+
+
+def log_dirs(broker: Broker, *topics: str) -> list[dict[str, object]]:
+    """Of the one broker, as Kafka's tool prints them."""
+    named = ("--topic-list", ",".join(topics)) if topics else ()
+    printed = kafka_tool(LOG_DIRS, "--describe", "--bootstrap-server", broker.bootstrap, *named)
+    (line,) = (line for line in printed.splitlines() if line.startswith("{"))
+    (described,) = json.loads(line)["brokers"]
+    found: list[dict[str, object]] = described["logDirs"]
+    return found
+
+
+def test_log_dirs_by_kafkas_tool(broker: Broker, new_topic: TopicMaker) -> None:
+    topic = new_topic(2)
+    confluent_write(broker.bootstrap, topic, sample_records(2, 100, 1), "none")
+    (found,) = log_dirs(broker, topic)
+    assert found["error"] is None
+    assert found["logDir"] == str(broker.log_dir)
+    partitions = {each["partition"]: each for each in found["partitions"]}  # type: ignore[attr-defined]
+    assert set(partitions) == {f"{topic}-0", f"{topic}-1"}
+    for name, each in partitions.items():
+        size = sum(path.stat().st_size for path in (broker.log_dir / name).glob("*.log"))
+        assert (each["size"], each["offsetLag"], each["isFuture"]) == (size, 0, False)
+        assert size > 0
+
+
+def test_log_dirs_by_kafka_python(broker: Broker, new_topic: TopicMaker) -> None:
+    topic = new_topic(1)
+    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    described = json.dumps(client.describe_log_dirs(), default=str)
+    client.close()
+    assert topic in described
+    assert str(broker.log_dir) in described
+
+
+# ---- retention ----
+
+
+@pytest.fixture
+def retaining(tmp_path: Path) -> Iterator[Mpbroker]:
+    """A broker that looks all the time."""
+    flags = (
+        *("-o", "log.initial.task.delay.ms=0"),
+        *("-o", "log.retention.check.interval.ms=20"),
+        *("-o", "log.segment.delete.delay.ms=0"),
+    )
+    running = Mpbroker(tmp_path, flags=flags)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.kill()
+
+
+def bases(broker: Broker, partition: str) -> list[int]:
+    return sorted(int(path.stem) for path in (broker.log_dir / partition).glob("*.log"))
+
+
+def test_old_segments_go_and_what_is_left_is_kafkas(retaining: Mpbroker) -> None:
+    admin = AdminClient({"bootstrap.servers": retaining.bootstrap})
+    create_topic(retaining.bootstrap, "kept", 1, {"retention.ms": "-1", **SEGMENT})
+    create_topic(
+        retaining.bootstrap, "sized", 1, {"retention.ms": "-1", "retention.bytes": "1000000", **SEGMENT}
+    )
+    # Their timestamps are older than a week.
+    create_topic(retaining.bootstrap, "aged", 1, SEGMENT)
+    records = sample_records(1, 6_000, 1)
+    for topic in ("kept", "sized", "aged"):
+        confluent_write(retaining.bootstrap, topic, records, "none")
+    eventually(lambda: earliest(admin, "aged") == 6_000, "all of the old records are gone")
+    assert earliest(admin, "kept") == 0
+    assert confluent_read(retaining.bootstrap, "kept", 1, 6_000) == stored_in(records)[0]
+    assert len(bases(retaining, "kept-0")) > 2
+    eventually(lambda: earliest(admin, "sized") > 0, "what is too much goes")
+    eventually(lambda: bases(retaining, "sized-0")[0] == earliest(admin, "sized"), "with its files")
+    left = sum(path.stat().st_size for path in (retaining.log_dir / "sized-0").glob("*.log"))
+    assert left >= 1_000_000
+    confluent_write(retaining.bootstrap, "aged", records[:1], "none")
+    eventually(lambda: earliest(admin, "aged") == 6_001, "and so is what came later")
+    eventually(lambda: len(bases(retaining, "aged-0")) == 1, "its files too")
+    eventually(lambda: not list(retaining.log_dir.rglob("*.deleted")), "and their space")
+    stop_cleanly(retaining)
+    for path in retaining.log_dir.glob("[ks]*-0/*"):
+        if path.suffix in (".log", ".index", ".timeindex", ".snapshot"):
+            printed = dump("--files", str(path))
+            assert "corrupt" not in printed.lower(), printed
+            assert "mismatch" not in printed.lower(), printed
+
+
+def test_readers_beside_retention_get_every_record_once_or_learn_where_the_log_starts(
+    retaining: Mpbroker,
+) -> None:
+    """A writer fills segments, retention takes them, a reader follows: what it gets is right and in order."""
+    settings = {"retention.bytes": str(3 << 20), "retention.ms": "-1", **SEGMENT}
+    create_topic(retaining.bootstrap, "river", 1, settings)
+    admin = AdminClient({"bootstrap.servers": retaining.bootstrap})
+    written = threading.Event()
+    count = 12_000
+
+    def write() -> None:
+        producer = Producer({"bootstrap.servers": retaining.bootstrap, "linger.ms": 1})
+        for number in range(count):
+            producer.produce("river", b"%d".ljust(2_000) % number, partition=0)
+            if number % 100 == 0:
+                producer.flush(TIMEOUT_S)
+        assert producer.flush(TIMEOUT_S) == 0
+        written.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    passes = 0
+    while not written.is_set() or passes < 3:
+        follow(retaining, passes)
+        passes += 1
+    thread.join()
+    eventually(lambda: earliest(admin, "river") > 0, "retention has taken segments")
+    consumer = Consumer({"bootstrap.servers": retaining.bootstrap, "group.id": "x"})
+    low, high = consumer.get_watermark_offsets(TopicPartition("river", 0), TIMEOUT_S)
+    consumer.close()
+    assert high == count
+    assert read_from(retaining, "river", low, high - low) == list(range(low, high))
+    stop_cleanly(retaining)
+
+
+def follow(broker: Broker, number: int) -> None:
+    """Some records, from the beginning as it is at the moment."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": f"follower-{number}",
+            "auto.offset.reset": "earliest",
+            "fetch.max.bytes": 300_000,
+            "message.max.bytes": 300_000,
+        }
+    )
+    consumer.assign([TopicPartition("river", 0, OFFSET_BEGINNING)])
+    last = -1
+    for message in consumer.consume(2_000, 1.0):
+        assert message.error() is None, message.error()
+        offset = message.offset()
+        assert offset is not None
+        assert offset > last
+        assert int(message.value() or b"") == offset
+        last = offset
+    consumer.close()
+
+
+def test_the_tool_says_why_nothing_was_deleted(broker: Broker, new_topic: TopicMaker, tmp_path: Path) -> None:
+    topic = new_topic(1)
+    path = tmp_path / "offsets.json"
+    wanted = {"partitions": [{"topic": topic, "partition": 0, "offset": 10}], "version": 1}
+    path.write_text(json.dumps(wanted))
+    try:
+        printed = kafka_tool(
+            DELETE_RECORDS, "--bootstrap-server", broker.bootstrap, "--offset-json-file", str(path)
+        )
+    except ToolError as error:
+        printed = str(error)
+    assert "OffsetOutOfRange" in printed, printed
