@@ -1,4 +1,4 @@
-"""Real consumers and their fetch sessions (KIP-227): who keeps one, and what they read when its handler dies."""
+"""Real consumers and their fetch sessions (KIP-227): who keeps one, and what is read if its handler dies."""
 
 from __future__ import annotations
 
