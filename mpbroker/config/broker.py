@@ -135,6 +135,9 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
     fetch_purgatory_purge_interval_requests: Annotated[
         int, Key(INT, "Ended operations whose timers may linger before they are purged.", at_least=1)
     ] = 1000
+    max_incremental_fetch_session_cache_slots: Annotated[
+        int, Key(INT, "Fetch sessions that are kept, in equal shares by the handlers.", at_least=0)
+    ] = 1000
     handler_hang_timeout_ms: Annotated[
         int,
         Key(LONG, "A process that gives no sign of life for this long is killed and replaced.", at_least=1),

@@ -75,6 +75,7 @@ cdef struct Turn:
     Peer handlers[MOST_HANDLERS]
     uint32_t handler_count      # places in use in `handlers`
     uint32_t last_handler       # number of the handler that had the last batch: where a tie begins
+    uint32_t last_session_keeper    # number of the handler that was last given a fetch that makes a session
     RingRef log_answers
     BellRef log_bell
     Channel *channels

@@ -23,6 +23,7 @@ import os
 
 from mpbroker.ipc.connections cimport EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, Ledger
 from mpbroker.ipc.counters cimport Counter, Histogram
+from mpbroker.ipc.fetch_sessions cimport FINAL_FETCH, SessionOfFetch, handler_of_session, session_of_fetch
 from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
 from mpbroker.ipc.meters cimport (
     ApiHistogram, ClientKind, Meters, MetersRef, api_page, client_enter, client_leave, count_version, note_api,
