@@ -12,7 +12,7 @@ NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.p
 DATA ?= data
 LISTENERS ?= PLAINTEXT://127.0.0.1:9092
 
-.PHONY: help setup run test demo bench bench-kafka bench-network bench-spark chaos fuzz explore lint fmt clean
+.PHONY: help setup run test demo bench bench-kafka bench-network bench-quotas bench-spark chaos fuzz explore lint fmt clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,9 @@ bench-network: setup ## idle connections, heavy beside light requests, TLS; fail
 	@failed=; for one in connections dispatch fairness tls; do \
 	  echo "== $$one"; $(BIN)/python -m ops.bench.$$one $(ARGS) || failed="$$failed $$one"; \
 	done; test -z "$$failed" || { echo "missed:$$failed"; exit 1; }
+
+bench-quotas: setup ## what clients over their quota are told, beside Apache Kafka; fails where they differ by a tenth
+	$(BIN)/python -m ops.bench.quotas $(ARGS)
 
 bench-spark: setup ## the Spark source on 8 million records
 	$(BIN)/python -m ops.bench.spark $(ARGS)

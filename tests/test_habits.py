@@ -33,6 +33,7 @@ RANKS = {
     "mpbroker.quotas": 4,
     "mpbroker.security": 4,
     "mpbroker.client": 5,
+    "mpbroker.inspection": 5,
     "mpbroker.coordinator": 5,
     "mpbroker.handlers": 5,
     "mpbroker.network": 5,
@@ -54,6 +55,7 @@ NARROW = {
         "shm",
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "security")),
         *(f"mpbroker.{room}" for room in ("metrics", "client", "supervisor")),
+        "mpbroker.inspection",
         # The names of quotas.
         "mpbroker.quotas.entities",
     ),
@@ -76,6 +78,9 @@ OF_THE_LOG = {
         f"mpbroker.log.{module}" for module in ("epochs", "names", "places", "reader")
     ),
     "mpbroker.coordinator": ("mpbroker.log.names",),
+    "mpbroker.inspection": tuple(
+        f"mpbroker.log.{one}" for one in ("checkpoints", "index", "journal", "log_dir", "names", "producers")
+    ),
 }
 # struct.pack_into clears its target before it writes: a reader of shared memory would see torn words. These
 # rooms know no shared memory, they write into buffers of their own.

@@ -8,6 +8,8 @@ from mpbroker.cli.output import print_document, print_groups, print_json
 
 # A worker that leaves waits for slow clients to take what it has for them, as long as the supervisor lets it.
 RESIZE_TIMEOUT_SECONDS = 120.0
+# Handlers are replaced one after the other.
+RELOAD_TIMEOUT_SECONDS = 300.0
 
 
 def status(log_dirs: str | None, *, as_json: bool) -> None:
@@ -35,6 +37,13 @@ def resize(log_dirs: str | None, handlers: int | None, processors: int | None, *
     supervisor = ControlClient.find(log_dirs)
     supervisor.timeout_seconds = RESIZE_TIMEOUT_SECONDS
     _show(supervisor.call("resize", **given), as_json=as_json)
+
+
+def reload(log_dirs: str | None, *, as_json: bool) -> None:
+    """Has the configuration file read again; answers when everything that can change has changed."""
+    supervisor = ControlClient.find(log_dirs)
+    supervisor.timeout_seconds = RELOAD_TIMEOUT_SECONDS
+    _show(supervisor.call("reload"), as_json=as_json)
 
 
 def add_listener(

@@ -28,7 +28,9 @@ topic_app = typer.Typer(no_args_is_help=True, help="Create, list, describe and d
 user_app = typer.Typer(no_args_is_help=True, help="Add, list and delete SCRAM users.")
 ctl_app = typer.Typer(no_args_is_help=True, help="Look at a running broker on this host, and steer it.")
 quota_app = typer.Typer(no_args_is_help=True, help="Set, list and delete the quotas of clients.")
+log_app = typer.Typer(no_args_is_help=True, help="Look into the files of log directories.")
 app.add_typer(topic_app, name="topic")
+app.add_typer(log_app, name="log")
 app.add_typer(user_app, name="user")
 app.add_typer(quota_app, name="quota")
 app.add_typer(ctl_app, name="ctl")
@@ -378,6 +380,44 @@ def _defaults(group: TyperGroup, log_dirs: str) -> dict[str, Any]:
     }
 
 
+@log_app.command("dump")
+def log_dump(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH…", help="A partition's directory, or a file in it.")
+    ],
+    records: Annotated[bool, typer.Option("--records", help="The records of each batch, too.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="A JSON document per line.")] = False,
+) -> None:
+    """Batches, index entries, producers and checkpoints, entry by entry."""
+    from mpbroker.cli import logs
+
+    logs.dump(paths, with_records=records, as_json=json)
+
+
+@log_app.command("verify")
+def log_verify(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="DIR…", help="Directories of log.dirs, or of single partitions.")
+    ],
+    json: Json = False,
+) -> None:
+    """Read everything; say what is damaged, torn, or will be made anew. Exit code 1: records are damaged."""
+    from mpbroker.cli import logs
+
+    logs.verify(paths, as_json=json)
+
+
+@log_app.command("repair")
+def log_repair(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a partition.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Take damaged batches out of a stopped broker's partition, keep the rest and the damaged files."""
+    from mpbroker.cli import logs
+
+    logs.repair(path, is_sure=yes)
+
+
 @ctl_app.command("status")
 def ctl_status(log_dirs: LogDirs = None, json: Json = False) -> None:
     """Processes, listeners and counters of the broker."""
@@ -435,6 +475,14 @@ def ctl_resize(
     from mpbroker.cli import ctl
 
     ctl.resize(log_dirs, handlers, processors, as_json=json)
+
+
+@ctl_app.command("reload")
+def ctl_reload(log_dirs: LogDirs = None, json: Json = False) -> None:
+    """Read the configuration file again, and change what can change while the broker runs."""
+    from mpbroker.cli import ctl
+
+    ctl.reload(log_dirs, as_json=json)
 
 
 @listener_app.command("add")

@@ -12,14 +12,6 @@ import msgspec
 
 from mpbroker.config.keys import INT_MAX, ConfigType, Key
 
-# The fields of a configuration that say how many connections there may be, and how fast they may come.
-CONNECTION_LIMITS = (
-    "max_connections",
-    "max_connections_per_ip",
-    "max_connections_per_ip_overrides",
-    "max_connection_creation_rate",
-    "listener_limits",
-)
 _PREFIXED = re.compile(
     r"listener\.name\.(?P<listener>[^.]+)\.(?P<key>max\.connections|max\.connection\.creation\.rate)"
 )

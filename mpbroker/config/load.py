@@ -57,7 +57,7 @@ def load(path: Path | None = None, overrides: Sequence[str] = (), flags: Sequenc
         raise ConfigError(sorted(problems, key=_line))
     origins = {key: setting.origin for key, setting in settings.items() if key in BROKER_KEYS}
     config = BrokerConfig(**values, origins=origins)
-    if problems := _contradictions(config):
+    if problems := contradictions(config):
         raise ConfigError(problems)
     return Loaded(config, tuple(sorted(warnings, key=_line)))
 
@@ -326,7 +326,7 @@ def _listener_contradictions(config: BrokerConfig, names: set[str]) -> list[Prob
     return found
 
 
-def _contradictions(config: BrokerConfig) -> list[Problem]:
+def contradictions(config: BrokerConfig) -> list[Problem]:
     """Values that are fine alone and wrong together (`KafkaConfig.validateValues`)."""
     found = []
 

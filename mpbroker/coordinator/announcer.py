@@ -1,4 +1,5 @@
-"""Telling the handlers: which topics can be used, in which slots, and who has which quotas, by the bulletin.
+"""Telling the handlers: which topics can be used, in which slots, and who has which quotas, by the bulletin;
+and the processors, by a word, whether anybody has a quota on the time of requests.
 
 A change is announced when it is durable and the log process serves it. What may only happen after all
 handlers can see a change is queued with `then` and runs after the message is out.
@@ -15,7 +16,8 @@ from mpbroker.coordinator.state import MetadataState, Topic
 from mpbroker.ipc.bulletin import BaseTooLarge, BulletinFull, BulletinPublisher
 from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, QuotaImage, TopicImage
 from mpbroker.protocol.topic_names import INTERNAL_TOPICS
-from mpbroker.quotas.entities import Entity
+from mpbroker.quotas.entities import REQUEST_PERCENTAGE, Entity
+from shm.word import Words
 
 _log = logging.getLogger("mpbroker")
 
@@ -25,11 +27,14 @@ class Announcer:
     `announced` how the handlers know it.
     """
 
-    def __init__(self, publisher: BulletinPublisher, cluster_id: str, node_id: int) -> None:
+    def __init__(
+        self, publisher: BulletinPublisher, request_quotas: Words, cluster_id: str, node_id: int
+    ) -> None:
         self.slots: dict[bytes, list[PartitionImage]] = {}
         self.topics: dict[bytes, Topic] = {}
         self.announced: dict[bytes, Topic] = {}
         self._publisher = publisher
+        self._request_quotas = request_quotas
         self._cluster_id = cluster_id
         self._node_id = node_id
         self._changed: set[bytes] = set()
@@ -79,10 +84,13 @@ class Announcer:
         """Announces what is new. False: nothing, or a base waits until all follow the last one."""
         if not self.has_news:
             return False
+        quotas_moved = self._needs_base or bool(self._quotas)
         if not self._needs_base and not self._publish_delta(state):
             self._needs_base = True
         if self._needs_base and not self._publish_base(state):
             return False
+        if quotas_moved:
+            self._request_quotas.store(0, state.quotas.has(REQUEST_PERCENTAGE))
         self._changed.clear()
         self._removed.clear()
         self._quotas.clear()

@@ -129,7 +129,7 @@ class Coordinator:
         room = memory.BULLETIN_BYTES // 4
         self._decider = Decider(config, self._table.slots - 1, new_id, mutations, room)
         news = self._publisher("bulletin", "bulletin_acks", HANDLERS)
-        self._announcer = Announcer(news, cluster_id, config.node_id)
+        self._announcer = Announcer(news, memory.words("request_quotas"), cluster_id, config.node_id)
         self._credentials = credential_news(self._publisher("credentials", "credential_acks", PROCESSORS))
         self._limits = limit_news(self._publisher("limits", "limit_acks", ACCEPTORS))
         self._state = MetadataState()
@@ -244,7 +244,9 @@ class Coordinator:
     # --- deaths and successors
 
     def _mend(self, fence: Fence) -> None:
-        if fence.role == LOG:
+        if fence.settings_changed:
+            self._context.follow_settings()
+        elif fence.role == LOG:
             if fence.alive:
                 self._log.welcome()
                 self._greet()

@@ -19,6 +19,7 @@ from mpbroker.handlers.apis.k18_api_versions import unsupported
 from mpbroker.handlers.broker import Broker, monotonic_ms
 from mpbroker.handlers.calls import Caller, LogOutbox
 from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.fetch_sessions import FetchSessionCache
 from mpbroker.handlers.fetches import Fetches
 from mpbroker.handlers.groups import Groups
 from mpbroker.handlers.jobs import Jobs
@@ -96,7 +97,7 @@ class Handler:
         self.outboxes = {p: Outbox(ring, partial(context.ring, p), self.unsent) for p, ring in rings.items()}
         self.request_arenas = {p: memory.arena(p) for p in processors}
         self.turn = Turn(context.index, memory, context.counters, TopicTable(), rings)
-        self.turn.fetch_bytes_max = context.config.fetch_max_bytes
+        self._take_limits()
         self.open: dict[Exchange, None] = {}
         # Heavy requests that wait, oldest first; those that came as light and turned out not to be; and the
         # one that is worked on.
@@ -120,6 +121,14 @@ class Handler:
         self.order_words = [
             self.turn.watch(private.block(name), 8 * index) for name in ("fence_orders", "orders")
         ]
+
+    def _take_limits(self) -> None:
+        self.turn.fetch_bytes_max = self.context.config.fetch_max_bytes
+
+    def _session_slots(self) -> int:
+        """This handler's share of the fetch sessions."""
+        config = self.context.config
+        return -(-config.max_incremental_fetch_session_cache_slots // config.num_io_threads)
 
     def _make_broker(self) -> None:
         context, memory = self.context, self.context.memory
@@ -163,6 +172,9 @@ class Handler:
                 self.number,
                 context.counters,
                 context.config.fetch_purgatory_purge_interval_requests,
+            ),
+            fetch_sessions=FetchSessionCache(
+                self._session_slots(), self.number, self.turn.fetch_sessions, context.counters, monotonic_ms
             ),
             groups=Groups(coordinator),
             readers=Readers(context.config.log_dirs),
@@ -322,6 +334,9 @@ class Handler:
             else:
                 log.error("slot of kind %d is not for a handler; it is dropped", kind)
                 self.context.counters.add(Counter.COUNT_ERRORS)
+        self.count_arena()
+
+    def count_arena(self) -> None:
         self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.arena.in_use_bytes)
 
     def serve_light(self, slot: Request) -> None:
@@ -400,7 +415,12 @@ class Handler:
         fence = self.context.pending_fence()
         if fence is None:
             return
-        if is_processor(fence.role):
+        if fence.settings_changed:
+            # What is derived from the defaults of topics takes a successor: see supervisor/rolling.py.
+            self.context.follow_settings()
+            self._take_limits()
+            self.broker.fetch_sessions.resize(self._session_slots())
+        elif is_processor(fence.role):
             self.fence_processor(fence)
         elif fence.role == LOG:
             self.fence_log(fence)
@@ -408,6 +428,8 @@ class Handler:
             self.fence_coordinator(fence)
         self.context.counters.add(Counter.COUNT_FENCES)
         self.flush()
+        # What the dead had of ours is free again; maybe nobody asks this handler for anything for long.
+        self.count_arena()
         self.context.acknowledge_fence()
 
     def fence_processor(self, fence: Fence) -> None:

@@ -117,7 +117,7 @@ class Throttling:
             self._charge(QuotaKind.QUOTA_PRODUCE, budgets.produce, size), ThrottledBy.THROTTLED_BY_PRODUCE
         )
         if exchange.body.acks == 0:
-            self._meters.quota_exempt(QuotaKind.QUOTA_REQUEST, exchange.worked_ns)
+            self._meters.quota_exempt(QuotaKind.QUOTA_REQUEST, _spent_ns(exchange))
             return self._noted(budgets, of_bytes)
         return self._noted(budgets, _longer(of_bytes, self._charge_time(exchange, budgets.request)))
 
@@ -141,8 +141,8 @@ class Throttling:
         return None if fetch is None else int(fetch[1] * self._burst_s)
 
     def _charge_time(self, exchange: Exchange, budget: Budget | None) -> Pause:
-        """The time that this handler has worked on it; at most a window's pause."""
-        pause_ms = min(self._charge(QuotaKind.QUOTA_REQUEST, budget, exchange.worked_ns), self._window_ms)
+        """The time that it took; at most a window's pause."""
+        pause_ms = min(self._charge(QuotaKind.QUOTA_REQUEST, budget, _spent_ns(exchange)), self._window_ms)
         return Pause(pause_ms, ThrottledBy.THROTTLED_BY_REQUEST)
 
     def _noted(self, budgets: Budgets, pause: Pause) -> Pause:
@@ -174,6 +174,11 @@ class Throttling:
         if not self._clients.knows(*who):
             fetch_limited = budgets.fetch is not None or budgets.request is not None
             self._clients.put(*who, budgets.produce, budgets.request, fetch_limited)
+
+
+def _spent_ns(exchange: Exchange) -> int:
+    """By this handler, and by the processor since the connection's last request."""
+    return exchange.worked_ns + exchange.slot.network_ns
 
 
 def _longer(of_bytes: Pause, of_time: Pause) -> Pause:

@@ -57,6 +57,10 @@ cpdef enum Counter:
     COUNT_REBALANCES_DELAYED = 54    # coordinator: groups that wait for their members
     COUNT_HEARTBEATS_DELAYED = 55    # coordinator: members that have to be heard of
     COUNT_CALLS_DELAYED = 56         # requests that wait for the coordinator (handler)
+    COUNT_FETCHES_INCREMENTAL = 57   # that went on with a session
+    COUNT_FETCH_SESSIONS = 58
+    COUNT_FETCH_SESSION_PARTITIONS = 59
+    COUNT_FETCH_SESSIONS_EVICTED = 60
     COUNTERS = 96
 
 cpdef enum Histogram:

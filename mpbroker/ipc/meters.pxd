@@ -88,8 +88,8 @@ cpdef enum QuotaKind:
 cpdef enum QuotaWord:
     QUOTA_KEY = 0               # 0: a free row
     QUOTA_OF = 1                # QuotaKind
-    QUOTA_USED = 2              # bytes, ns of a handler's time, partitions
-    QUOTA_EXEMPT = 3            # ns of a handler's time that no quota limits (all clients together)
+    QUOTA_USED = 2              # bytes, ns of processors and handlers, partitions
+    QUOTA_EXEMPT = 3            # ns that no quota limits (all clients together)
     QUOTA_PAUSES = 4            # requests that were answered with a pause
     QUOTA_PAUSES_MS = 5
     QUOTA_UNMEASURED = 6        # requests that found no room in the rates: not limited (all clients together)

@@ -4,7 +4,8 @@ Orders are state in shared words, never queued messages: each process looks at i
 does what is new. `orders` says run or stop. `fence_orders` says that a role died (drop what is left of it,
 then acknowledge) or that its successor is there (bind its rings anew, then acknowledge). Some deaths are
 mended in stages, so that what depends on what is done in order; the stage is in the order, 0 for a welcome.
-A role that leaves a running broker is announced in the same way (`LEAVING`: give it nothing new).
+A role that leaves a running broker is announced in the same way (`LEAVING`: give it nothing new), and so is a
+new configuration (`SETTINGS_CHANGED`).
 `roles` is changed when all have acknowledged the welcome: who sees the role there when it starts gets none.
 """
 
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc import settings
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.listeners import AddedListener
 from mpbroker.ipc.session import Session, Sessions
@@ -39,6 +41,8 @@ LOG_FENCE_CLOSE, LOG_FENCE_RESUME = 1, 3
 LEAVING = 255
 # The same, about a listener with the number that stands for the role: it is removed, close its connections.
 LISTENER_REMOVED = 254
+# There is another configuration: follow it (`follow_settings`), and do what else it takes.
+SETTINGS_CHANGED = 253
 
 
 class Order(IntEnum):
@@ -85,6 +89,7 @@ class Fence:
     alive: bool
     leaving: bool = False  # neither: it lives, and is about to leave
     listener_removed: bool = False  # `role` is the number of a listener
+    settings_changed: bool = False  # it is about nobody
 
 
 def pack_fence(sequence: int, stage: int, role: int) -> int:
@@ -157,12 +162,20 @@ class ProcessContext:
             alive=stage == 0,
             leaving=stage == LEAVING,
             listener_removed=stage == LISTENER_REMOVED,
+            settings_changed=stage == SETTINGS_CHANGED,
         )
 
     def acknowledge_fence(self) -> None:
         self._fence_seen = self._fence_orders.load(self.index)
         self._fence_acks.store(self.index, self._fence_seen)
         self.ring(SUPERVISOR)
+
+    def follow_settings(self) -> None:
+        """Every part of this process sees the supervisor's configuration from now on; what it has derived
+        from the earlier one is its own to mend.
+        """
+        settings.adopt(self.memory.private.block("settings"), self.config)
+        self._added.clear()
 
     def session(self, request: Request) -> Session:
         """Who sent a request that this process holds. Raises session.SessionGone if it does not hold it."""

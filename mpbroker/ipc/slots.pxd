@@ -34,7 +34,7 @@ cpdef enum SlotKind:
     SEND_PARTS = 5      # send the parts that the part list at `position` names (bytes of the block, slices of segments)
     NOOP = 6            # nothing to send; go on reading
     CLOSE = 7           # close the connection
-    PARKED = 8          # the request waits in my purgatory: it no longer counts as my load
+    PARKED = 8          # the request waits in my purgatory: it no longer counts as my load, and its block is not read any more
     PRODUCE = 9         # append the job's batches; the answer goes straight to the processor
     PRODUCE_BACK = 10   # append the job's batches; the filled job comes back to the sender
     PRODUCED = 11       # a PRODUCE_BACK job is filled
@@ -50,6 +50,7 @@ cpdef enum ReplyFlag:
 
 cdef enum:
     THROTTLED_BY_SHIFT = 1      # bits 1 and 2 of a reply's flags
+    NETWORK_UNIT_NS = 16384     # a second fits; what is left over is told with the next request
 
 cpdef enum ThrottledBy:
     """Which quota the pause of an answer is for (Kafka: the ClientQuotaManager that throttles). In Counter's order."""
@@ -73,7 +74,7 @@ cdef struct RequestSlot:
     int32_t correlation
     uint64_t received_ns        # CLOCK_MONOTONIC when the frame was whole
     uint16_t listener
-    uint16_t reserved
+    uint16_t network            # the processor's time for the connection since its last request, in NETWORK_UNIT_NS
     uint32_t request            # the processor's running number, echoed in the reply
 
 cdef struct ReturnSlot:

@@ -55,6 +55,7 @@ class Request(NamedTuple):
     received_ns: int
     listener: int
     request: int
+    network_ns: int
 
 class Return(NamedTuple):
     kind: int
@@ -145,6 +146,7 @@ def pack_request(
     listener: int = 0,
     request: int = 0,
     flags: int = 0,
+    network_ns: int = 0,
 ) -> bytes: ...
 def unpack_return(slots: _Bytes, index: int = 0) -> Return: ...
 def pack_return(owner: int, block: int, generation: int) -> bytes: ...

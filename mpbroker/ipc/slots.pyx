@@ -3,7 +3,7 @@ from collections import namedtuple
 from libc.string cimport memcpy, memset
 
 from mpbroker.ipc.slots cimport (
-    THROTTLED_BY_SHIFT, CallSlot, JobBatch, JobHeader, Part, ProduceSlot, ReplySlot, RequestSlot, ReturnSlot,
+    NETWORK_UNIT_NS, THROTTLED_BY_SHIFT, CallSlot, JobBatch, JobHeader, Part, ProduceSlot, ReplySlot, RequestSlot, ReturnSlot,
 )
 from shm.ring cimport Slot
 
@@ -22,7 +22,7 @@ PART_BYTES_EACH = sizeof(Part)
 
 Request = namedtuple(
     "Request",
-    "kind flags processor channel connection block generation length body api_key api_version correlation received_ns listener request",
+    "kind flags processor channel connection block generation length body api_key api_version correlation received_ns listener request network_ns",
 )
 Return = namedtuple("Return", "kind owner block generation")
 Reply = namedtuple(
@@ -56,21 +56,21 @@ def unpack_request(const unsigned char[::1] slots, Py_ssize_t index=0):
     memcpy(&s, _slot_at(slots, index), 64)
     return Request(
         s.kind, s.flags, s.processor, s.channel, s.connection, s.block, s.generation, s.length, s.body, s.api_key, s.api_version,
-        s.correlation, s.received_ns, s.listener, s.request,
+        s.correlation, s.received_ns, s.listener, s.request, <uint64_t>s.network * NETWORK_UNIT_NS,
     )
 
 
 def pack_request(
     int kind, int processor, uint32_t channel, uint64_t connection, uint64_t block=0, uint64_t generation=0, uint32_t length=0,
     uint32_t body=0, int api_key=0, int api_version=0, int32_t correlation=0, uint64_t received_ns=0, int listener=0,
-    uint32_t request=0, int flags=0,
+    uint32_t request=0, int flags=0, uint64_t network_ns=0,
 ) -> bytes:
     cdef RequestSlot s
     memset(&s, 0, 64)
     s.kind, s.flags, s.processor, s.channel, s.connection = kind, flags, processor, channel, connection
     s.block, s.generation, s.length, s.body = block, generation, length, body
     s.api_key, s.api_version, s.correlation, s.received_ns = api_key, api_version, correlation, received_ns
-    s.listener, s.request = listener, request
+    s.listener, s.request, s.network = listener, request, network_ns // NETWORK_UNIT_NS
     return (<char *>&s)[:64]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mpbroker.config import workers
 from mpbroker.config.listeners import MAX_LISTENERS
-from mpbroker.ipc import meters, session
+from mpbroker.ipc import meters, session, settings
 from mpbroker.ipc import table as partition_table
 from mpbroker.ipc.connections import Ledger, ledger_bytes
 from mpbroker.ipc.counters import Counter, Histogram
@@ -176,12 +176,15 @@ class SharedMemory:
     that a processor may hold; written by the supervisor), `fence_orders` (a word per process, written by the
     supervisor), `fence_acks` (a word per process, written by it), `roles` (a word per process: its
     incarnation, 0 while there is none; written by the supervisor), `orders` (run or stop; written by it),
-    `request_log` (a word: whether requests are logged; written by the supervisor), `states` (written by the
+    `request_log` (a word: whether requests are logged; written by the supervisor), `request_quotas` (a
+    word: whether the time of anybody's requests is limited, so that processors take it; written by the
+    coordinator), `states` (written by the
     process), `fatal` (the broker's exit status, written by the process that cannot go on), `bulletin`
     (metadata), `bulletin_acks` (a word per reader), `credentials` and `credential_acks` (the same for
     SCRAM credentials, which processors read), `limits` and `limit_acks` (the same for rates of addresses,
-    which acceptors read), `sessions` (per processor number an entry for each of
-    its channels, written by it) and `quotas` (what clients have used, per handler: see shm.rates).
+    which acceptors read), `settings` (the configuration as it is now: see ipc.settings), `sessions` (per
+    processor number an entry for each of its channels, written by it) and `quotas` (what clients have used,
+    per handler: see shm.rates).
     """
 
     BULLETIN_BYTES = 256 << 20
@@ -218,6 +221,7 @@ class SharedMemory:
                 Block("request_limits", words),
                 Block("orders", words),
                 Block("request_log", 64),
+                Block("request_quotas", 64),
                 Block("states", words),
                 Block("fatal", words),
                 Block("bulletin_acks", words),
@@ -226,6 +230,7 @@ class SharedMemory:
                 Block("bulletin", self.BULLETIN_BYTES, 4096),
                 Block("credentials", self.CREDENTIALS_BYTES, 4096),
                 Block("limits", self.LIMITS_BYTES, 4096),
+                Block("settings", settings.BYTES, 4096),
                 Block("sessions", len(PROCESSORS) * SESSIONS_BYTES, 4096),
                 Block("connections", len(PROCESSORS) * LEDGER_BYTES, 4096),
                 Block("listeners", LISTENERS_BYTES, 4096),

@@ -2,27 +2,40 @@
 
 One round is in flight at a time; what is appended meanwhile is the next round. The high watermark (offset and position together) moves
 only when a round is done. A file descriptor with unsynced bytes is closed by nobody else: rolled files go through `retired`.
+
+A round makes a partition durable by the journal of its log directory, or by a sync of its segment: where there is no journal (yet), where
+much was appended, and where the journal has no room. What the journal has is synced in the background before the ring comes round again.
 """
 from libc.stdint cimport int64_t, uint64_t
 
 from mpbroker.log.answers cimport AnswersRef
+from mpbroker.log.journal cimport JournalRef, JournalWrite
 from mpbroker.log.state cimport PartitionCore
 from shm.counters cimport CountersRef
 from shm.marks cimport MarksRef
 from shm.table cimport TableRef
 
 cdef extern from "mpbroker/log/flusher.h" nogil:
+    enum:
+        LOG_DIRS_MOST
     ctypedef struct Flusher:
         uint64_t asked
         uint64_t done
         int *fds
         int *errors
         int count
+        int data_count
         int started
+        uint64_t journals
+        JournalWrite writes[64]
     int flusher_start(Flusher *f, uint64_t *bell_armed, int bell_fd)
     int flusher_reserve(Flusher *f, int count)
+    int flusher_reserve_record(Flusher *f, uint64_t bytes)
     void flusher_ask(Flusher *f)
     void flusher_stop(Flusher *f)
+
+cdef enum:
+    BEHIND_PER_ROUND = 256          # segments that are synced in the background at a time
 
 cdef struct RetiredFile:
     int fd
@@ -43,6 +56,12 @@ cdef struct CommitRef:
     int retired_count
     int retired_room
     int retiring                    # the first so many of them are in flight
+    JournalRef *journals            # by log directory, ...
+    int journal_count               # ... up to the last one that is in use
+    Flusher background              # syncs the segments that the journals' oldest records belong to
+    uint64_t background_finished
+    int background_dir
+    PartitionCore *behind[BEHIND_PER_ROUND]     # those in flight; NULL: the partition is gone
     uint64_t failed_dirs            # log directories that failed, as a bit set
     uint64_t news                   # of these, what Python has not been told
     int last_errno
@@ -54,11 +73,16 @@ cdef struct CommitRef:
     CountersRef *counters
 
 cdef bint commit_open(CommitRef *commit, int64_t slots) noexcept nogil
+cdef int commit_start(CommitRef *commit, uint64_t *bell_armed, int bell_fd) noexcept nogil
 cdef void commit_close(CommitRef *commit) noexcept nogil
 cdef bint retire_file(CommitRef *commit, int fd, int log_dir) noexcept nogil
 cdef void appended(CommitRef *commit, PartitionCore *core) noexcept nogil
 cdef void take_in(CommitRef *commit, AnswersRef *answers) noexcept nogil
 cdef void ask_next(CommitRef *commit, uint64_t now_ns) noexcept nogil
+cdef bint something_is_done(CommitRef *commit) noexcept nogil
+cdef bint commit_is_busy(CommitRef *commit) noexcept nogil
+cdef void commit_use_journal(CommitRef *commit, int log_dir, const JournalRef *journal) noexcept nogil
+cdef void commit_release(CommitRef *commit) noexcept nogil
 cdef void publish_moved(CommitRef *commit, AnswersRef *answers) noexcept nogil
 cdef void drop_core(CommitRef *commit, PartitionCore *core) noexcept nogil
 cdef void fail_dir(CommitRef *commit, AnswersRef *answers, int log_dir, int error) noexcept nogil

@@ -1,7 +1,8 @@
 /* The thread that syncs. It never touches Python: beside a busy loop, a thread that needs the GIL gets a few flushes a second.
  *
- * The owner fills `fds` and `count`, publishes the number of the round in `asked` and writes `wake_fd`. The thread syncs them all, leaves an
- * errno or 0 for each in `errors`, publishes `done` and rings the owner's doorbell. While asked != done, the lists belong to the thread. */
+ * The owner fills `fds`, `count` and what is to go to journals, publishes the number of the round in `asked` and writes `wake_fd`. The thread
+ * writes the journals' records, syncs all files and the journals, leaves an errno or 0 for each of them, publishes `done` and rings the
+ * owner's doorbell. While asked != done, all of it belongs to the thread. */
 #ifndef MPBROKER_LOG_FLUSHER_H
 #define MPBROKER_LOG_FLUSHER_H
 
@@ -13,22 +14,96 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "mpbroker/log/journal.h"
 #include "shm/atomics.h"
+
+enum { LOG_DIRS_MOST = 64 };
+
+/* What a round writes to one journal. Its extents name bytes that lie in segments already, in the page cache: from there they are taken,
+ * since the requests that brought them may be gone. */
+typedef struct JournalWrite {
+    int fd;
+    int error;
+    int went_around; /* there was no room to write, and the segments themselves were synced */
+    uint64_t nonce, ring_bytes;
+    uint64_t sequence, payload; /* of the record; extents == 0: none */
+    uint64_t version, start;    /* of the head; version 0: none */
+    JournalExtent *extents;
+    int *fds; /* the segment of each extent */
+    int count, room;
+} JournalWrite;
 
 typedef struct Flusher {
     uint64_t asked;
     uint64_t done;
-    int *fds;
+    int *fds; /* -1: nothing to be done */
     int *errors;
     int count;
+    int data_count; /* of these, the first so many need their data only; of the others also how they are found: names, times */
     int room;
     int wake_fd;
     int started;
+    uint64_t journals; /* log directories whose journal is written, as a bit set */
+    JournalWrite writes[LOG_DIRS_MOST];
+    uint8_t *buffer; /* where records are put together: room for the largest */
+    uint64_t buffer_bytes;
     uint64_t stop;
     uint64_t *bell_armed;
     int bell_fd;
     pthread_t thread;
 } Flusher;
+
+static int flusher_write_record(const JournalWrite *w, uint8_t *buffer) {
+    uint64_t bytes = journal_record_bytes((uint64_t)w->count, w->payload);
+    uint64_t at = sizeof(JournalRecord) + (uint64_t)w->count * sizeof(JournalExtent);
+    JournalRecord record = {JOURNAL_RECORD_MAGIC, 0, w->nonce, w->sequence, bytes, (uint32_t)w->count, 0};
+    memcpy(buffer, &record, sizeof record);
+    memcpy(buffer + sizeof record, w->extents, (size_t)w->count * sizeof(JournalExtent));
+    for (int i = 0; i < w->count; i++) {
+        int failed = journal_pread(w->fds[i], buffer + at, w->extents[i].bytes, (uint64_t)w->extents[i].position);
+        if (failed) return failed;
+        at += w->extents[i].bytes;
+    }
+    memset(buffer + at, 0, bytes - at);
+    journal_seal(buffer, bytes);
+    return journal_put(w->fd, buffer, bytes, w->sequence, w->ring_bytes);
+}
+
+static int flusher_write_journal(const JournalWrite *w, uint8_t *buffer) {
+    int failed = w->count ? flusher_write_record(w, buffer) : 0;
+    if (failed || !w->version) return failed;
+    return journal_put_head(w->fd, w->version, w->nonce, w->ring_bytes, w->start);
+}
+
+static int flusher_sync(int fd, int data_only) {
+    int failed;
+    do failed = data_only ? fdatasync(fd) : fsync(fd); while (failed && errno == EINTR);
+    return failed ? errno : 0;
+}
+
+/* Where blocks are never written in place (btrfs, ZFS) a full disk refuses this, too. It takes nobody offline: what the segments have was
+ * given its room when it was appended. */
+static int flusher_go_around(JournalWrite *w) {
+    w->went_around = 1;
+    for (int i = 0; i < w->count; i++) {
+        int failed = flusher_sync(w->fds[i], 1);
+        if (failed) return failed;
+    }
+    return 0;
+}
+
+static void flusher_journal(JournalWrite *w, uint8_t *buffer) {
+    w->error = flusher_write_journal(w, buffer);
+    if (w->error == ENOSPC || w->error == EDQUOT || w->error == EFBIG) w->error = flusher_go_around(w);
+}
+
+static void flusher_round(Flusher *f) {
+    for (int dir = 0; dir < LOG_DIRS_MOST; dir++)
+        if (f->journals >> dir & 1) flusher_journal(&f->writes[dir], f->buffer);
+    for (int i = 0; i < f->count; i++) f->errors[i] = f->fds[i] < 0 ? 0 : flusher_sync(f->fds[i], i < f->data_count);
+    for (int dir = 0; dir < LOG_DIRS_MOST; dir++)
+        if (f->journals >> dir & 1 && !f->writes[dir].error) f->writes[dir].error = flusher_sync(f->writes[dir].fd, 1);
+}
 
 static void *flusher_main(void *argument) {
     Flusher *f = (Flusher *)argument;
@@ -39,11 +114,7 @@ static void *flusher_main(void *argument) {
         if (load_acquire(&f->stop)) return NULL;
         uint64_t round = load_acquire(&f->asked);
         if (round == load_relaxed(&f->done)) continue;
-        for (int i = 0; i < f->count; i++) {
-            int failed;
-            do failed = fdatasync(f->fds[i]); while (failed && errno == EINTR);
-            f->errors[i] = failed ? errno : 0;
-        }
+        flusher_round(f);
         store_release(&f->done, round);
         fence_full();
         if (load_relaxed(f->bell_armed)) {
@@ -82,6 +153,29 @@ static int flusher_reserve(Flusher *f, int count) {
     return 1;
 }
 
+/* Room for records of up to so many bytes: what is never written to takes no memory. */
+static int flusher_reserve_record(Flusher *f, uint64_t bytes) {
+    if (bytes <= f->buffer_bytes) return 1;
+    uint8_t *buffer = (uint8_t *)realloc(f->buffer, bytes);
+    if (!buffer) return 0;
+    f->buffer = buffer;
+    f->buffer_bytes = bytes;
+    return 1;
+}
+
+static int flusher_reserve_extents(JournalWrite *w, int count) {
+    if (count <= w->room) return 1;
+    int room = count * 2 + 64;
+    JournalExtent *extents = (JournalExtent *)realloc(w->extents, room * sizeof(JournalExtent));
+    if (!extents) return 0;
+    w->extents = extents;
+    int *fds = (int *)realloc(w->fds, room * sizeof(int));
+    if (!fds) return 0;
+    w->fds = fds;
+    w->room = room;
+    return 1;
+}
+
 static void flusher_ask(Flusher *f) {
     uint64_t one = 1;
     store_release(&f->asked, f->asked + 1);
@@ -99,6 +193,11 @@ static void flusher_stop(Flusher *f) {
     close(f->wake_fd);
     free(f->fds);
     free(f->errors);
+    free(f->buffer);
+    for (int dir = 0; dir < LOG_DIRS_MOST; dir++) {
+        free(f->writes[dir].extents);
+        free(f->writes[dir].fds);
+    }
     f->started = 0;
 }
 

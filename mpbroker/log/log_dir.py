@@ -21,6 +21,7 @@ import msgspec
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.pointer import read_pointer
 from mpbroker.ipc.process import FatalError
+from mpbroker.log import journal
 from mpbroker.log.checkpoints import fsync_directory, write_whole
 from mpbroker.log.names import (
     CLEAN_SHUTDOWN,
@@ -47,6 +48,7 @@ _OUR_FILES = frozenset(
         LOG_STARTS,
         CLEANER_OFFSETS,
         DURABLE_MARK,
+        journal.NAME,
     }
 )
 

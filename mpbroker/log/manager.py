@@ -24,6 +24,7 @@ from mpbroker.log.append import KAFKA_STORAGE_ERROR, PASSING
 from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_topic_id
 from mpbroker.log.helper import Helper
 from mpbroker.log.home import LogDir
+from mpbroker.log.journals import Journals
 from mpbroker.log.log_dir import write_clean_shutdown
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.recovery import Known, PartitionDamaged, load
@@ -74,6 +75,10 @@ class LogManager:
             LogDir(number, Path(name), group=self.group, failed=bool(failed >> number & 1))
             for number, name in enumerate(config.log_dirs)
         ]
+        self.journals = Journals(config, self.dirs, turn, helper)
+        # The table outlives the process, but not the machine.
+        is_successor = read_partition(table, METADATA_SLOT).generation != 0
+        self.journals.take_over(say, is_successor=is_successor)
         self.logs: dict[int, PartitionLog] = {}
         self.slot_of: dict[tuple[bytes, int], int] = {}
         # When, in which log directory, and what is to be done then.
@@ -123,11 +128,7 @@ class LogManager:
 
     def ensuring(self, topic: EnsureTopic) -> Generator[None, None, EnsuredTopic]:
         """`ensure` in steps, one per partition to be opened: in between the log goes on appending."""
-        problem = None
-        try:
-            config = resolve(self.config, topic.configs)
-        except TopicConfigError as error:
-            config, problem = resolve(self.config, {}), str(error)
+        config, problem = self._resolved(topic.configs)
         done = []
         for number in topic.partitions:
             is_open = (topic.topic_id, number) in self.slot_of
@@ -135,6 +136,18 @@ class LogManager:
             if not is_open:
                 yield
         return EnsuredTopic(topic.topic_id, done)
+
+    def _resolved(self, configs: dict[str, str]) -> tuple[TopicConfig, str | None]:
+        """-> the settings of a topic, what is wrong with its own."""
+        try:
+            return resolve(self.config, configs), None
+        except TopicConfigError as error:
+            return resolve(self.config, {}), str(error)
+
+    def follow_settings(self) -> None:
+        """The broker's settings have changed: so have those of topics that do not say otherwise."""
+        for log in self.logs.values():
+            log.apply_config(self._resolved(log.overrides)[0])
 
     def _ensured(
         self, topic: EnsureTopic, number: int, config: TopicConfig, problem: str | None
@@ -171,6 +184,7 @@ class LogManager:
         slot = self.slot_of.get((topic.topic_id, number))
         if slot is not None:
             log = self.logs[slot]
+            log.overrides = topic.configs
             self._alter(log, config, topic.config_version)
             return log
         self.say(f"opening {topic.name}-{number}")
@@ -189,7 +203,7 @@ class LogManager:
             log = load(directory, topic.name, number, topic.topic_id, config, known, self.say)
             epoch = log.epochs[-1][0]
         self._place(log, home, topic, epoch)
-        log.state.all_is_durable()
+        log.state.all_is_durable(log.recovery_point)
         log.state.flags = PartitionFlag.PARTITION_LIVE
         self.turn.attach(log.state, topic.name)
         return log
@@ -340,6 +354,7 @@ class LogManager:
             log.log_start,
         )
         self._earlier.pop(key, None)
+        log.overrides = topic.configs
         self.logs[slot] = log
         self.slot_of[key] = slot
 
@@ -468,10 +483,11 @@ class LogManager:
         self._checkpoint(names.HIGH_WATERMARKS, lambda log: log.state.high_watermark)
 
     def checkpoint_recovery_points(self) -> None:
-        """With group commit all below the high watermark is durable; else all below the last synced roll."""
+        """What is in synced segments: with group commit as syncs say, else all below the last synced roll."""
+        self.journals.release()
         for slot, log in self._online():
             if self.group:
-                log.recovery_point = max(log.recovery_point, log.state.high_watermark)
+                log.recovery_point = max(log.recovery_point, log.state.synced)
             elif slot in self._rolled and self.turn.commit_rounds >= self._rolled[slot][0]:
                 log.recovery_point = max(log.recovery_point, self._rolled.pop(slot)[1])
         self._checkpoint(names.RECOVERY_POINTS, lambda log: log.recovery_point)
@@ -545,6 +561,7 @@ class LogManager:
             _log.error("%s: %s", self.dirs[number].path, problem)
             self.dirs[number].failed = True
         for home in self.dirs:
+            self.journals.empty(home)
             # The mark is for all of them: what was never opened, or is damaged, is to be checked next time.
             live = {directory for directory, parsed in home.partitions() if not parsed.suffix}
             if not home.failed and live <= closed:

@@ -79,6 +79,8 @@ class PartitionLog:
     partition: int
     topic_id: bytes
     config: TopicConfig
+    # What the topic says itself; for all else the broker's settings hold.
+    overrides: dict[str, str] = field(default_factory=dict)
     state: PartitionState = field(default_factory=PartitionState)
     log_start: int = 0
     recovery_point: int = 0

@@ -36,8 +36,15 @@ cdef struct PartitionCore:
     int moved                       # to be published at the end of this round
     int unsynced                    # appended to since the last commit round began
     int in_flight                   # part of the commit round in flight, ...
+    int journaled                   # ... by way of the journal alone; else its segment is synced
     Bound covered                   # ... which makes it durable up to here
     uint64_t ticket                 # the commit round that covers its latest append
+    int64_t synced                  # all below this offset is in segments that were synced, ...
+    int64_t syncing                 # ... and below this one when the sync in the background is done
+    int is_behind                   # the journal has what is in no synced segment, from this record on (`journal.pxd`)
+    uint64_t first_record
+    PartitionCore *older
+    PartitionCore *newer
     # the round that is being gathered
     int32_t first_planned
     int32_t last_planned

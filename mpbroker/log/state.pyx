@@ -115,9 +115,10 @@ cdef class PartitionState:
         self.core.oldest_config_version = config_version
         slot.leader_epoch, slot.log_dir, slot.log_start_offset = leader_epoch, log_dir, log_start
 
-    def all_is_durable(self) -> None:
-        """High watermark and last stable offset move to the log end."""
-        self.core.slot.high_watermark = self.core.slot.last_stable = end_bound(&self.core)
+    def all_is_durable(self, int64_t synced) -> None:
+        """High watermark and last stable offset move to the log end; what lies below `synced` is in segments that were synced."""
+        self.core.slot.high_watermark = self.core.slot.last_stable = self.core.covered = end_bound(&self.core)
+        self.core.synced = synced
         self.core.slot.log_end_offset = self.core.log_end
 
     def keep_marks(self, int64_t high_watermark, int64_t log_end) -> None:
@@ -184,6 +185,10 @@ cdef class PartitionState:
     @property
     def high_watermark(self):
         return self.core.slot.high_watermark.offset
+
+    @property
+    def synced(self):
+        return self.core.synced
 
     @property
     def fd(self):

@@ -19,7 +19,8 @@ from mpbroker.log.answers cimport (
     answer_later, answer_overdue, batches_of, count_delayed, fill, forget_process, job_of, owes, publish_answers, push, send_kept,
 )
 from mpbroker.log.commit cimport (
-    appended, ask_next, commit_close, commit_open, drop_core, fail_dir, flusher_start, publish_moved, retire_file, take_in,
+    appended, ask_next, commit_close, commit_is_busy, commit_open, commit_start, drop_core, fail_dir, publish_moved, retire_file,
+    something_is_done, take_in,
 )
 from mpbroker.log.producers cimport (
     NO_EPOCH, PRODUCER_DUPLICATE, PRODUCER_OK, Producer, ProducerBatch, producer_check, producer_find, producer_put, producer_update,
@@ -75,9 +76,9 @@ cdef class Turn:
         self.commit.counters = self.answers.counters = &counters.ref
         self.commit.group = group
         self.bell = &bell.ref
-        error = flusher_start(&self.commit.flusher, bell.ref.armed, bell.ref.fd)
+        error = commit_start(&self.commit, bell.ref.armed, bell.ref.fd)
         if error:
-            raise OSError(error, "the flusher thread cannot be started")
+            raise OSError(error, "the flusher's threads cannot be started")
 
     def __dealloc__(self):
         commit_close(&self.commit)
@@ -103,7 +104,7 @@ cdef class Turn:
         for process in range(PROCESS_COUNT):
             if self.inbox[process] != NULL and ring_waiting(self.inbox[process]):
                 return True
-        return self.commit.flusher.done != self.commit.finished
+        return something_is_done(&self.commit)
 
     cdef void sleep(self, int timeout_ms) noexcept nogil:
         cdef uint64_t before = monotonic_ns()
@@ -577,8 +578,7 @@ cdef class Turn:
     @property
     def is_settled(self):
         """Whether nothing waits: no job, no commit round, no answer."""
-        cdef bint busy = self.commit.flusher.asked != self.commit.finished or self.commit.unsynced_count or self.commit.retired_count
-        if busy or self.job_count or self.answers.count:
+        if commit_is_busy(&self.commit) or self.job_count or self.answers.count:
             return False
         for process in range(PROCESS_COUNT):
             if self.answers.kept[process].count or (self.inbox[process] != NULL and ring_waiting(self.inbox[process])):

@@ -18,7 +18,7 @@ NAMES = {
     QuotaKind.QUOTA_REQUEST: "Request",
     QuotaKind.QUOTA_MUTATION: "ControllerMutation",
 }
-# A handler's nanoseconds per second, as percent of one.
+# Nanoseconds per second, as percent of one process.
 PERCENT = 1e-7
 THROTTLED = {
     "Produce": Counter.COUNT_THROTTLED_PRODUCE,
@@ -76,8 +76,8 @@ TAGS = ("user", "client-id")
 MEANING = {
     QuotaKind.QUOTA_PRODUCE: "Bytes of produce requests.",
     QuotaKind.QUOTA_FETCH: "Bytes of records in fetch responses; what is held back is not counted.",
-    QuotaKind.QUOTA_REQUEST: "Time of handlers: request-time in percent of one handler; exempt are requests "
-    "without acks, which no quota on time limits.",
+    QuotaKind.QUOTA_REQUEST: "Time of handlers and processors: request-time in percent of one process; "
+    "exempt are requests without acks, which no quota on time limits.",
     QuotaKind.QUOTA_MUTATION: "Partitions created and deleted.",
 }
 

@@ -21,13 +21,13 @@ from mpbroker.config.listeners import Listener
 from mpbroker.ipc import topology
 from mpbroker.ipc.connections import OUTSTANDING_MAX
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
-from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
+from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, FatalError, ProcessContext
 from mpbroker.network import handover
 from mpbroker.network.address_rates import AddressRates
 from mpbroker.network.connection_counts import ConnectionCounts
 from mpbroker.network.connection_limits import change_quotas, limits_of, quotas_of
 from mpbroker.network.connection_quotas import Admission
-from mpbroker.network.listener_orders import AddListener, ChangeLimits, Orders, RemoveListener
+from mpbroker.network.listener_orders import AddListener, Orders
 
 # Errors of accept() that a moment's rest may cure; the connection stays in the backlog.
 OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -111,13 +111,21 @@ class Acceptor:
         self.address_rates.follow()
         self.context.ready()
         while not self.context.must_stop():
-            if self.context.pending_fence() is not None:
-                self.context.acknowledge_fence()
+            self._obey_fence()
             self._look_around()
             self._wait()
         self._stop()
         self.context.stopped()
         return ExitCode.STOPPED
+
+    def _obey_fence(self) -> None:
+        """Of deaths and departures it hears by who serves; what it has to do is to follow the settings."""
+        fence = self.context.pending_fence()
+        if fence is None:
+            return
+        if fence.settings_changed:
+            self._follow_settings()
+        self.context.acknowledge_fence()
 
     def _look_around(self) -> None:
         """Whatever may have changed while this process slept."""
@@ -396,16 +404,19 @@ class Acceptor:
         while (order := self.orders.receive()) is not None:
             if isinstance(order, AddListener):
                 self._add(order.number, order.listener, order.sock)
-            elif isinstance(order, RemoveListener):
-                self._remove(order.number)
             else:
-                self._change_limits(order)
+                self._remove(order.number)
         self.context.ring(topology.SUPERVISOR)
 
-    def _change_limits(self, order: ChangeLimits) -> None:
+    def _follow_settings(self) -> None:
         """Who is connected stays, but for what is more than max.connections; who waits is looked at again."""
-        config = self.context.config = order.applied_to(self.context.config)
-        change_quotas(self.quotas, config)
+        self.context.follow_settings()
+        config = self.context.config
+        try:
+            change_quotas(self.quotas, config)
+        except FatalError as error:
+            # It was resolved when the file was read, a moment ago.
+            self.log.error("the limits of the broker and of addresses stay as they are: %s", error)
         for there in self.open.values():
             self.quotas.change_listener(there.number, limits_of(config, there.listener.name)[0])
 

@@ -65,6 +65,7 @@ cdef struct Channel:
     # the frame being received, or the request that is outstanding
     uint64_t block
     uint64_t asked_bytes        # what the block was allocated for
+    uint8_t *kept               # instead of a block: the frame of a request that is parked, or was
     uint32_t received           # bytes in the block
     uint32_t needed             # whole frame with its size field; 0: not known yet
     uint32_t body
@@ -74,6 +75,7 @@ cdef struct Channel:
     uint32_t expected           # guess for the next frame: the last one's size, within bounds
     uint64_t received_ns
     uint64_t dequeued_ns        # when its answer was taken from the ring
+    uint64_t network_ns         # what was spent on it, as far as no handler has been told (metering.pxi)
     uint64_t ring_position      # of the request in the handler's ring
     # bytes behind that frame: what is pipelined stays in a block of its own, and an offset moves on in it
     uint64_t stash

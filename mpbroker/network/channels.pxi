@@ -28,6 +28,43 @@ cdef inline void free_request(Turn *t, Channel *c) noexcept nogil:
     if c.block:
         arena_free(t.arena, c.block, c.asked_bytes)
         c.block = 0
+    elif c.kept != NULL:
+        forget_kept(t, c)
+
+cdef inline void forget_kept(Turn *t, Channel *c) noexcept nogil:
+    t.kept_bytes -= c.needed
+    free(c.kept)
+    c.kept = NULL
+
+cdef void leave_arena(Turn *t, Channel *c) noexcept nogil:
+    """The request is parked: its handler does not look at the block any more. If another may have to, the frame is kept
+    outside, where it takes its own size alone, until it is answered."""
+    if not changes_nothing(c.api_key):
+        free_request(t, c)          # nobody else gets it
+        return
+    if c.block == 0 or c.needed > KEPT_MAX or t.kept_bytes + c.needed > t.arena.limit_bytes // KEPT_SHARE:
+        return                      # it counts on
+    c.kept = <uint8_t *>malloc(c.needed)
+    if c.kept == NULL:
+        return                      # it stays where it is
+    t.kept_bytes += c.needed
+    memcpy(c.kept, t.arena.base + c.block, c.needed)
+    arena_free(t.arena, c.block, c.asked_bytes)
+    c.block = 0
+
+cdef bint enter_arena(Turn *t, Channel *c) noexcept nogil:
+    """Before a request that was parked goes to a handler again: it was let in once, so the limit does not count. False:
+    there is no memory at all."""
+    cdef uint64_t asked = c.needed + answer_room(c.needed), block
+    if c.kept == NULL:
+        return c.block != 0
+    block = arena_allocate_beyond(t.arena, asked)
+    if block == 0:
+        return False
+    memcpy(t.arena.base + block, c.kept, c.needed)
+    forget_kept(t, c)
+    c.block, c.asked_bytes = block, asked
+    return True
 
 cdef inline void free_stash(Turn *t, Channel *c) noexcept nogil:
     if c.stash:
@@ -134,6 +171,7 @@ cdef void close_channel(Turn *t, Channel *c, uint32_t reason, int64_t detail) no
     if c.state == ChannelState.CHANNEL_WAITING:
         c.state = ChannelState.CHANNEL_CLOSED
         if c.parked:
+            free_request(t, c)
             cancel(t, c)
     else:
         free_request(t, c)

@@ -1,5 +1,4 @@
-"""What the supervisor tells an acceptor while the broker runs: serve this listener too, or no more, or have
-these limits of connections.
+"""What the supervisor tells an acceptor while the broker runs: serve this listener too, or no more.
 
 JSON in a message of a SOCK_SEQPACKET pair, with the listening socket of a new listener (SCM_RIGHTS). What an
 acceptor did not read before it died its successor need not know: it is forked with all listeners there are.
@@ -13,10 +12,7 @@ import socket
 from dataclasses import dataclass
 
 import msgspec
-from msgspec import structs
 
-from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.limits import CONNECTION_LIMITS, ListenerLimits
 from mpbroker.config.listeners import Listener
 
 MESSAGE_BYTES_MAX = 64 << 10
@@ -34,28 +30,10 @@ class RemoveListener:
     number: int
 
 
-class ChangeLimits(msgspec.Struct, frozen=True):
-    """The fields of a configuration that are its limits of connections (CONNECTION_LIMITS)."""
-
-    max_connections: int
-    max_connections_per_ip: int
-    max_connections_per_ip_overrides: tuple[str, ...]
-    max_connection_creation_rate: int
-    listener_limits: dict[str, ListenerLimits]
-
-    @classmethod
-    def of(cls, config: BrokerConfig) -> ChangeLimits:
-        return cls(*(getattr(config, name) for name in CONNECTION_LIMITS))
-
-    def applied_to(self, config: BrokerConfig) -> BrokerConfig:
-        return structs.replace(config, **structs.asdict(self))
-
-
 class _Message(msgspec.Struct):
     sequence: int
-    number: int = -1
+    number: int
     added: Listener | None = None
-    limits: ChangeLimits | None = None
 
 
 def send_add(channel: socket.socket, sequence: int, number: int, listener: Listener, fd: int) -> None:
@@ -64,14 +42,6 @@ def send_add(channel: socket.socket, sequence: int, number: int, listener: Liste
 
 def send_remove(channel: socket.socket, sequence: int, number: int) -> None:
     channel.send(msgspec.json.encode(_Message(sequence, number)))
-
-
-def send_limits(channel: socket.socket, sequence: int, limits: ChangeLimits) -> None:
-    """Raises ValueError when they do not fit into a message."""
-    data = msgspec.json.encode(_Message(sequence, limits=limits))
-    if len(data) > MESSAGE_BYTES_MAX:
-        raise ValueError(f"limits of connections of {len(data)} bytes, at most {MESSAGE_BYTES_MAX}")
-    channel.send(data)
 
 
 class Orders:
@@ -85,7 +55,7 @@ class Orders:
     def fileno(self) -> int:
         return self.channel.fileno()
 
-    def receive(self) -> AddListener | RemoveListener | ChangeLimits | None:
+    def receive(self) -> AddListener | RemoveListener | None:
         """The next order; None when there is none now, or nobody to give one.
 
         Raises OSError when this process has no descriptor left for a new listener.
@@ -102,8 +72,6 @@ class Orders:
                 for fd in fds:
                     os.close(fd)
                 continue
-            if message.limits is not None:
-                return message.limits
             if message.added is None:
                 return RemoveListener(message.number)
             if not fds:

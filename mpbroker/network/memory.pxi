@@ -93,7 +93,7 @@ cdef void end_jam(Turn *t) noexcept nogil:
 
 cdef inline uint64_t progress_asked(Channel *c) noexcept nogil:
     """The bytes that a channel has to move while others starve, in `stall_ns`."""
-    cdef uint64_t holds = c.asked_bytes
+    cdef uint64_t holds = c.asked_bytes if c.block else 0
     if c.state == ChannelState.CHANNEL_SENDING and c.answer.kind == SlotKind.SEND and c.answer.length > holds:
         holds = c.answer.length
     holds //= PROGRESS_SHARE
@@ -102,9 +102,10 @@ cdef inline uint64_t progress_asked(Channel *c) noexcept nogil:
 cdef bint is_stalled(Turn *t, Channel *c) noexcept nogil:
     """Whether it holds memory, nothing of ours keeps it from moving, and it has moved too little for too long. A byte
     now and then is no progress."""
-    if c.starved or c.held or not (c.block or c.stash):
+    if c.starved or c.held:
         return False
-    if c.state != ChannelState.CHANNEL_SENDING and c.state != ChannelState.CHANNEL_READING:
+    # Who is sent something holds an answer, whatever has become of the request.
+    if c.state != ChannelState.CHANNEL_SENDING and not (c.state == ChannelState.CHANNEL_READING and (c.block or c.stash)):
         return False
     if c.last_active_ns + t.stall_ns < t.now_ns:
         return True

@@ -35,7 +35,7 @@ cdef void mend_handler(Turn *t, uint32_t number) noexcept nogil:
         if c.state == ChannelState.CHANNEL_CLOSED:
             free_request(t, c)
             free_place(t, c)
-        elif c.ring_position >= taken or may_try_again(c):
+        elif (c.ring_position >= taken or may_try_again(c)) and enter_arena(t, c):
             t.next_request += 1
             c.request = t.next_request          # an answer of the dead can no longer be mistaken for the new one
             enqueue(t, c)

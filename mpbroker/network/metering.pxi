@@ -14,6 +14,20 @@ cdef void begin_counting(Turn *t) noexcept nogil:
 cdef inline uint64_t since(uint64_t earlier_ns, uint64_t later_ns) noexcept nogil:
     return later_ns - earlier_ns if later_ns > earlier_ns else 0
 
+cdef inline uint64_t begin_timing(Turn *t) noexcept nogil:
+    """0: nobody has a quota on the time of requests, and nobody asks for it."""
+    return monotonic_ns() if t.timed else 0
+
+cdef inline void end_timing(Channel *c, uint64_t begun_ns) noexcept nogil:
+    if begun_ns:
+        c.network_ns += since(begun_ns, monotonic_ns())
+
+cdef inline uint16_t network_units(Channel *c) noexcept nogil:
+    """What this processor has spent on the connection since its last request: for that one's answer, and for receiving
+    the next; before the first one its handshakes (Kafka: KafkaChannel.getAndResetNetworkThreadTimeNanos)."""
+    cdef uint64_t units = c.network_ns // NETWORK_UNIT_NS
+    return <uint16_t>units if units < 0xFFFF else <uint16_t>0xFFFF
+
 cdef void count_client(Turn *t, Channel *c) noexcept nogil:
     """The connection's software is known now; "unknown" before ApiVersions names it."""
     cdef SessionEntry *session = &t.sessions[c.index]

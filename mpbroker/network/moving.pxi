@@ -182,6 +182,17 @@ cdef class SecureTurn:
         finish_request(self.t, c)
         return True
 
+    @property
+    def timed(self) -> bool:
+        """Whether somebody has a quota on the time of requests, so that `spent` is to be told."""
+        return self.t.timed
+
+    def spent(self, uint32_t channel, uint64_t connection, uint64_t ns) -> None:
+        """Python's time for a connection; nothing if it is not there any more."""
+        cdef Channel *c = self._channel(channel)
+        if c.connection == connection:
+            c.network_ns += ns
+
     def later(self, uint32_t channel) -> None:
         """It had its share: it goes on in the next turn."""
         defer(self.t, self._channel(channel), True)

@@ -26,7 +26,7 @@ from mpbroker.network.secure import SecureChannels
 from mpbroker.network.turn import ProcessorTurn
 from mpbroker.protocol.api_keys import ApiKey, is_flexible, valid_versions
 from mpbroker.protocol.api_versions import Served
-from mpbroker.security.listener import ListenerSecurity, SecurityError, security_of_added
+from mpbroker.security.listener import ListenerSecurity, SecurityError, security_of_added, settings_of
 
 FDS_PER_MESSAGE = 1
 # As Kafka's Processor: at most this many new sockets per wake-up, so that the others are not kept waiting.
@@ -94,8 +94,6 @@ class Processor:
             if context.memory.listener_counts(n).get(ListenerCount.STATE) == ListenerState.REMOVED
         }
         config = context.config
-        control = topology.is_control_plane(context.index)
-        queued_requests_max = topology.CONTROL_QUEUED_REQUESTS if control else config.queued_max_requests
         self.turn = ProcessorTurn(
             context.memory,
             context.index,
@@ -103,9 +101,9 @@ class Processor:
             first_flexible_versions(),
             topology.CHANNELS_PER_PROCESSOR,
             config.socket_request_max_bytes,
-            queued_requests_max,
+            self._queued_requests_max,
             connection_prefix(context.index, context.incarnation),
-            max(0, config.connections_max_idle_ms) * 1_000_000,
+            self._idle_ns,
         )
         self.credentials = Credentials(context)
         self.served = served
@@ -116,6 +114,15 @@ class Processor:
         for role in topology.handlers_of(context.index):
             if context.is_alive(role):
                 self.turn.welcome_handler(role - topology.FIRST_HANDLER)
+
+    @property
+    def _queued_requests_max(self) -> int:
+        control = topology.is_control_plane(self.context.index)
+        return topology.CONTROL_QUEUED_REQUESTS if control else self.context.config.queued_max_requests
+
+    @property
+    def _idle_ns(self) -> int:
+        return max(0, self.context.config.connections_max_idle_ms) * 1_000_000
 
     def _secure_channels(self, listeners: dict[int, ListenerSecurity]) -> SecureChannels:
         return SecureChannels(
@@ -175,7 +182,9 @@ class Processor:
         fence = self.context.pending_fence()
         if fence is None:
             return
-        if fence.listener_removed:
+        if fence.settings_changed:
+            self._follow_settings()
+        elif fence.listener_removed:
             self.removed_listeners.add(fence.role)
             self.turn.close_listener(fence.role)
             if self.secure is not None:
@@ -195,6 +204,31 @@ class Processor:
                 self.turn.fence_log()
         self._report_closed()
         self.context.acknowledge_fence()
+
+    def _follow_settings(self) -> None:
+        """Whoever is connected stays; of TLS and SASL new connections get what is new."""
+        config, served = self.context.config, self.secure.listeners if self.secure is not None else ()
+        listeners = {number: self.context.listener(number).listener for number in served}
+        before = {number: settings_of(listener, config) for number, listener in listeners.items()}
+        self.context.follow_settings()
+        self.turn.limit(config.socket_request_max_bytes, self._queued_requests_max, self._idle_ns)
+        if self.secure is None:
+            return
+        self.secure.delay_ns = config.connection_failed_authentication_delay_ms * 1_000_000
+        for number, listener in listeners.items():
+            if settings_of(listener, config) != before[number]:
+                self._renew_security(number, listener)
+
+    def _renew_security(self, number: int, listener: Listener) -> None:
+        assert self.secure is not None
+        try:
+            self.secure.add_listener(number, security_of_added(listener, self.context.config))
+        except (SecurityError, OSError) as error:
+            self.log.error(
+                "listener %s: the changed settings cannot be used, the old ones stay: %s",
+                listener.name,
+                error,
+            )
 
     def _follow_news(self) -> None:
         """Also without a use for it: whoever publishes credentials waits until all have followed."""

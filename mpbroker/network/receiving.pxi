@@ -245,6 +245,11 @@ cdef void receive_end(Turn *t, Channel *c, ssize_t n) noexcept nogil:
     close_channel(t, c, CloseReason.CLOSED_BY_PEER if n == 0 else CloseReason.CLOSED_RESET, c.received if n == 0 else errno)
 
 cdef void read_channel(Turn *t, Channel *c) noexcept nogil:
+    cdef uint64_t begun_ns = begin_timing(t)
+    receive(t, c)
+    end_timing(c, begun_ns)
+
+cdef void receive(Turn *t, Channel *c) noexcept nogil:
     """Receives until a request is whole, the socket is empty, this channel had its share, or something is wrong."""
     cdef uint64_t room, budget = RECEIVED_PER_TURN_MAX
     cdef ssize_t n

@@ -166,6 +166,7 @@ class SecureChannels:
     def serve(self) -> None:
         """Moves what can be moved, for every channel that the turn has named."""
         handshakes = talks = 0
+        timed = self.native.timed
         for channel, connection, sending in self.native.take():
             peer = self._peers.get(connection)
             if peer is None:
@@ -180,6 +181,7 @@ class SecureChannels:
                 if talks > TALKS_PER_TURN_MAX:
                     self.native.later(channel)
                     continue
+            begun_ns = time.monotonic_ns() if timed else 0
             try:
                 self._serve(peer, channel, sending)
             except MoreLater:
@@ -190,6 +192,8 @@ class SecureChannels:
                 self.log.exception("connection %s: an error of the processor", self._name(peer))
                 self.counters.add(Counter.COUNT_ERRORS)
                 self.native.close(channel, CloseReason.CLOSED_FAILED, 0)
+            if timed:
+                self.native.spent(channel, connection, time.monotonic_ns() - begun_ns)
         # Behind those that were not looked at.
         for channel in self._had_enough:
             self.native.later(channel)

@@ -135,10 +135,13 @@ cdef void start_sending(Turn *t, Channel *c) noexcept nogil:
 
 cdef void go_on_sending(Turn *t, Channel *c) noexcept nogil:
     cdef int done
+    cdef uint64_t begun_ns
     if c.secure:
         mark(t, c)
         return
+    begun_ns = begin_timing(t)
     done = send_answer(t, c)
+    end_timing(c, begun_ns)
     active(t, c)
     if done == 1:
         counter_add(t.counters, Counter.COUNT_RESPONSES, 1)

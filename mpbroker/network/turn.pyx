@@ -23,13 +23,14 @@ import os
 
 from mpbroker.ipc.connections cimport EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, Ledger
 from mpbroker.ipc.counters cimport Counter, Histogram
+from mpbroker.ipc.fetch_sessions cimport FINAL_FETCH, SessionOfFetch, handler_of_session, session_of_fetch
 from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
 from mpbroker.ipc.meters cimport (
     ApiHistogram, ClientKind, Meters, MetersRef, api_page, client_enter, client_leave, count_version, note_api,
 )
 from mpbroker.ipc.session cimport SessionEntry, Sessions, session_software
 from mpbroker.ipc.slots cimport (
-    THROTTLED_BY_SHIFT, Part, PartKind, ReplyFlag, ReplySlot, RequestSlot, ReturnSlot, SlotFlag, SlotKind,
+    NETWORK_UNIT_NS, THROTTLED_BY_SHIFT, Part, PartKind, ReplyFlag, ReplySlot, RequestSlot, ReturnSlot, SlotFlag, SlotKind,
 )
 from mpbroker.network.channel cimport Channel, ChannelState, CloseReason
 from mpbroker.network.files cimport FILE_LIMIT, FILE_PLACES, OpenFile, file_find, file_hash
@@ -85,6 +86,9 @@ cdef enum:
     CLAIMED_MAX = 1 << 21
     FIRST_BLOCK = (1 << 16) - 64
     EXPECTED_MAX = 1 << 15          # what is set aside for the next frame before its size is known
+    # A parked request of this size leaves the arena, as long as all that have take less than this share of the limit.
+    KEPT_MAX = 1 << 14
+    KEPT_SHARE = 16
     LOW_MEMORY_SHARE = 10           # memory is low when less than a tenth of it is left
     STALL_CHECK_NS = 100 * 1000 * 1000
     FILES_LOOK_NS = 1000 * 1000 * 1000
@@ -167,6 +171,7 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
     counter_add(t.counters, Counter.COUNT_WAKEUPS, 1)
     heartbeat(t.counters, t.now_ns)
     t.arena.limit_bytes = load_relaxed(t.request_limit)
+    t.timed = load_relaxed(t.request_quotas) != 0
     look_at_queues(t)
     take_all_answers(t)
     go_on(t)
@@ -278,7 +283,9 @@ cdef class ProcessorTurn:
     def _bind_words(self):
         cdef unsigned char[::1] queued = self.memory.private.block("queued")
         cdef unsigned char[::1] limits = self.memory.private.block("request_limits")
-        self.keep += [queued, limits]
+        cdef unsigned char[::1] quotas = self.memory.private.block("request_quotas")
+        self.keep += [queued, limits, quotas]
+        self.t.request_quotas = <uint64_t *>(<size_t>&quotas[0])
         self.t.queued = <uint64_t *>(<size_t>&queued[0])
         self.t.request_limit = <uint64_t *>(<size_t>&limits[self.t.process * 8])
 
@@ -473,7 +480,7 @@ cdef class ProcessorTurn:
         if c.state != ChannelState.CHANNEL_OPENING:
             return
         c.open_tries += 1
-        if c.open_tries >= OPEN_TRIES_MAX:
+        if c.open_tries >= OPEN_TRIES_MAX or not enter_arena(self.t, c):
             close_channel(self.t, c, CloseReason.CLOSED_NO_FILE, 0)
             return
         give_back(self.t, &c.answer)
@@ -536,6 +543,11 @@ cdef class ProcessorTurn:
         cdef Ring log_answers = self.memory.ring(LOG_PROCESS, self.t.process)
         self.keep[3] = log_answers
         self.t.log_answers = log_answers.ref
+
+    def limit(self, uint32_t frame_bytes_max, uint32_t queued_requests_max, uint64_t idle_ns) -> None:
+        """Other limits from now on; a frame whose size is read already stays allowed."""
+        self.t.frame_bytes_max, self.t.queued_requests_max, self.t.idle_ns = frame_bytes_max, queued_requests_max, idle_ns
+        self.t.soon = True          # who waits for room in the queue may go on
 
     def stop_reading(self) -> None:
         """From here on no request begins; connections that have none are closed."""

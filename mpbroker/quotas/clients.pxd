@@ -11,7 +11,7 @@ from shm.rates cimport RatesRef
 
 cdef struct Budget:
     uint64_t key                # in the shared rates; 0: not limited
-    double bound                # per second: bytes, or ns of a handler's time
+    double bound                # per second: bytes, or ns of processors and handlers
 
 cdef struct Client:
     uint64_t connection         # 0: a free place

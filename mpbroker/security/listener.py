@@ -122,15 +122,23 @@ def _validator(settings: SecuritySettings, options: dict[str, str]) -> Validator
     return signed_validator(KeySet(path_of(settings.sasl_oauthbearer_jwks_endpoint_url)), rules)
 
 
+def settings_of(listener: Listener, config: BrokerConfig) -> dict[str, SecuritySettings]:
+    """What the configuration says of a listener's security, and of its mechanisms; the general settings if
+    nothing is said of its name.
+    """
+    name, known = listener.name, config.listener_security
+    if name not in known:
+        known = resolve(config, {name: listener.protocol}, {})
+    return {key: own for key, own in known.items() if key.partition("/")[0] == name}
+
+
 def security_of_added(listener: Listener, config: BrokerConfig) -> ListenerSecurity:
     """Of one that is added while the broker runs: with the settings that the configuration has for its name,
     or with the general ones. Raises SecurityError.
     """
     name, protocol = listener.name, listener.protocol
-    known = config.listener_security
-    if name not in known:
-        known = {**known, **resolve(config, {name: protocol}, {})}
-        config = structs.replace(config, listener_security=known)
+    known = {**config.listener_security, **settings_of(listener, config)}
+    config = structs.replace(config, listener_security=known)
     if problems := missing(name, protocol, known):
         raise SecurityError("; ".join(problems))
     return ListenerSecurity(name, protocol, config)

@@ -27,7 +27,7 @@ from mpbroker.ipc.process import LISTENER_REMOVED, FatalError, ProcessContext
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.network import acceptor, handover, listener_orders, processor
 from mpbroker.protocol.api_versions import Served
-from mpbroker.security.listener import ListenerSecurity, SecurityError, security_of_added
+from mpbroker.security.listener import ListenerSecurity, SecurityError, security_of_added, settings_of
 from mpbroker.supervisor import sockets
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Later
@@ -220,13 +220,18 @@ class Listeners:
         self._remove_path(number)
         return self._begin(number, listener, comes=False, tree=tree)
 
-    def change_limits(self, changes: dict[str, Any], tree: Tree) -> None:
-        """Limits of connections that acceptors have from now on. Raises ValueError."""
-        config = structs.replace(self.config, **changes)
-        limits = listener_orders.ChangeLimits.of(config)
-        self.sequence += 1
-        for role in self.acceptors:
-            listener_orders.send_limits(self.orders[role][0], self.sequence, limits)
+    def changed_security(self, config: BrokerConfig) -> dict[int, ListenerSecurity]:
+        """Of those listeners for which another configuration says something else. Raises SecurityError."""
+        served = {n: self.config.listeners[n] for n in self.security}
+        return {
+            number: security_of_added(listener, config)
+            for number, listener in served.items()
+            if settings_of(listener, config) != settings_of(listener, self.config)
+        }
+
+    def follow(self, config: BrokerConfig, security: dict[int, ListenerSecurity], tree: Tree) -> None:
+        """`security`: what is new of it, for processes to come; those that run make their own."""
+        self.security |= security
         self._set_config(tree, config)
 
     def _set_config(self, tree: Tree, config: BrokerConfig) -> None:

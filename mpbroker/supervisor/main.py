@@ -17,7 +17,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator import process as coordinator_process
 from mpbroker.handlers import process as handler_process
 from mpbroker.handlers.apis import served
-from mpbroker.ipc import topology
+from mpbroker.ipc import settings, topology
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
@@ -32,7 +32,8 @@ from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Command, ControlSocket, Later
 from mpbroker.supervisor.listeners import Listeners
 from mpbroker.supervisor.notify import Notifier
-from mpbroker.supervisor.reload import ReadAgain, Reload
+from mpbroker.supervisor.reload import NoFile, ReadAgain, Reload, ReloadError
+from mpbroker.supervisor.reloading import Reloading, publish, tell
 from mpbroker.supervisor.resize import Resize
 from mpbroker.supervisor.status import status
 from mpbroker.supervisor.tree import BrokerStops, Tree
@@ -54,7 +55,7 @@ HOT_APIS = (
     ApiKey.INIT_PRODUCER_ID,
 )
 
-CHANGES = ("resize", "listener-add", "listener-remove")
+CHANGES = ("resize", "reload", "listener-add", "listener-remove")
 
 log = logging.getLogger("mpbroker")
 
@@ -64,6 +65,14 @@ def security_of(config: BrokerConfig) -> dict[int, ListenerSecurity]:
     try:
         return secure_listeners(config)
     except SecurityError as error:
+        raise FatalError(str(error)) from error
+
+
+def check_size(config: BrokerConfig) -> None:
+    """Whatever changes later, processes that run have to be told of all of it."""
+    try:
+        settings.encode(config)
+    except ValueError as error:
         raise FatalError(str(error)) from error
 
 
@@ -87,6 +96,7 @@ class Broker:
         raise_file_limit()
         self.notifier = Notifier()
         security = security_of(config)
+        check_size(config)
         self.locks = lock_log_dirs(config)
         self.identity = prepare_log_dirs(config)
         inherited = Inherited()
@@ -102,6 +112,8 @@ class Broker:
         self.tree.on_left = self._has_left
         self.resizing: Resize | None = None
         self.reload = Reload(config, read_again)
+        self.reloading: Reloading | None = None
+        self.reload_asked: list[Later] = []
         self.hangups = 0
         self.extend_at = 0.0
         self.serves = False
@@ -158,11 +170,11 @@ class Broker:
         self.notifier.status("Log recovered; starting")
         coordinator = partial(coordinator_process.run, cluster_id=self.identity.cluster_id)
         tree.start(Child(topology.COORDINATOR, coordinator))
-        workers = [self._handler(n) for n in range(self.config.num_io_threads)]
-        workers += [self._processor(n) for n in range(self.config.num_network_threads)]
+        workers = [self._handler(topology.handler(n)) for n in range(self.config.num_io_threads)]
+        workers += [self._processor(topology.processor(n)) for n in range(self.config.num_network_threads)]
         if self.config.control_plane is not None:
-            control = [Child(topology.CONTROL_HANDLER, handler_process.run)]
-            workers = [*control, self.listeners.processor(topology.CONTROL_PROCESSOR), *workers]
+            control = self._handler(topology.CONTROL_HANDLER)
+            workers = [control, self.listeners.processor(topology.CONTROL_PROCESSOR), *workers]
         for child in workers:
             tree.launch(child)
         for child in workers:
@@ -183,11 +195,11 @@ class Broker:
             self.extend_at = time.monotonic() + EXTEND_EVERY_S
             self.notifier.extend(EXTEND_BY_S)
 
-    def _handler(self, number: int) -> Child:
-        return Child(topology.handler(number), handler_process.run)
+    def _handler(self, role: int) -> Child:
+        return Child(role, handler_process.run)
 
-    def _processor(self, number: int) -> Child:
-        return self.listeners.processor(topology.processor(number))
+    def _processor(self, role: int) -> Child:
+        return self.listeners.processor(role)
 
     def _has_left(self, role: int) -> None:
         if topology.is_processor(role):
@@ -243,16 +255,41 @@ class Broker:
     def _hung_up(self) -> None:
         self.hangups += 1
 
-    def _reload(self) -> None:
-        """Once for all signals that came meanwhile."""
-        if not self.hangups:
+    def _go_on_reloading(self) -> None:
+        """One at a time, for all who have asked before it begins; and none while workers come and go."""
+        if self.resizing is not None:
             return
-        self.hangups = 0
-        try:
-            if changes := self.reload.changes():
-                self.listeners.change_limits(changes, self.tree)
-        except ValueError as error:
-            log.error("SIGHUP: the limits of connections stay as they are: %s", error)
+        if self.reloading is None and (self.hangups or self.reload_asked):
+            self.hangups = 0
+            answers, self.reload_asked = self.reload_asked, []
+            try:
+                self.reloading = self._begin_reload(answers)
+            except (ReloadError, SecurityError, FatalError) as error:
+                level = logging.WARNING if isinstance(error, NoFile) else logging.ERROR
+                log.log(level, "reload: nothing changes: %s", error)
+                for answer in answers:
+                    answer.give({"error": f"nothing changes: {error}"})
+        going = self.reloading
+        if going is not None and self.resizing is None and going.go_on(self.tree, self.config, self._handler):
+            if not going.error:
+                self.reload.done(going.changes)
+            going.give()
+            self.reloading = None
+
+    def _begin_reload(self, answers: list[Later]) -> Reloading:
+        """Raises ReloadError, SecurityError, FatalError with everything as it was."""
+        changes = self.reload.changes(self.config)
+        security = self.listeners.changed_security(changes.config)
+        resize = None
+        if changes.resizes:
+            resize = Resize.checked(self.config, changes.handlers, changes.processors)
+        if changes.names:
+            self.listeners.follow(changes.config, security, self.tree)
+            self.config = self.tree.config
+            publish(changes.encoded, self.tree)
+            self.resizing = resize
+        tell(changes)  # now it is true
+        return Reloading(changes, answers)
 
     def _step_handlers(self, by: int) -> None:
         self._asked_handlers += by
@@ -263,7 +300,7 @@ class Broker:
             self._go_on_resizing()
             self.listeners.go_on(self.tree)
             self.pointers.write()
-            self._reload()
+            self._go_on_reloading()
             self.config = self.tree.config
         log.info("stopping: %s", signal.Signals(self.stop_signal).name)
 
@@ -303,6 +340,9 @@ class Broker:
             raise FatalError("the broker is starting or stopping: nothing can be changed now")
         if command.command == "resize":
             return self._resize(command)
+        if command.command == "reload":
+            self.reload_asked.append(Later())
+            return self.reload_asked[-1]
         return self._change_listeners(command)
 
     def _log_requests(self, command: Command) -> dict[str, Any]:
@@ -326,6 +366,8 @@ class Broker:
         """Notes what is wanted and answers when it is done. Raises FatalError."""
         if self.resizing is not None:
             raise FatalError(f"{self.resizing} goes on already; ask again when that is done")
+        if self.reloading is not None:
+            raise FatalError("a reload goes on; ask again when that is done")
         self.resizing = Resize.checked(self.config, command.handlers, command.processors)
         return self.resizing.answer
 
@@ -338,6 +380,9 @@ class Broker:
                 log.error("%s", error)
         if self.resizing is not None and self.resizing.go_on(self.tree, self._handler, self._processor):
             self.config = self.tree.config = self.listeners.config = self.resizing.applied_to(self.config)
+            publish(settings.encode(self.config), self.tree)
+            if self.reloading is not None:
+                self.reloading.error = self.resizing.error
             self.resizing.answer.give(self.resizing.result)
             self.resizing = None
 

@@ -1,31 +1,110 @@
-"""SIGHUP: the configuration file is read again while the broker runs; what can change does, the rest is told.
+"""SIGHUP and `ctl reload`: what another configuration changes in a running broker.
 
-Limits of connections can: an acceptor goes on with new ones without closing anything (Kafka changes the same
-ones by dynamic configs, SocketServer.reconfigure). Every other setting is known to processes that were forked
-with it, and waits for the next start.
+It is checked whole, by the rules of a start, and together with what cannot change now: one mistake, and
+nothing changes. What differs from the last time is sorted by what it takes:
+
+follows    every process takes it over when it is ordered to (ipc.settings)
+replaced   handlers have made tables of it: they are replaced one after the other (supervisor.rolling)
+resized    the numbers of workers (supervisor.resize, with its rule for one step)
+later      it belongs to what was made before the first fork, or to what lies on disk
+
+(Kafka: DynamicBrokerConfig, whose brokers are told by AlterConfigs and restart no thread.)
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from msgspec import structs
 
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
 from mpbroker.config.keys import ConfigError, field_name
-from mpbroker.config.limits import CONNECTION_LIMITS, resolve_overrides
-from mpbroker.config.load import Loaded
+from mpbroker.config.limits import resolve_overrides
+from mpbroker.config.load import Loaded, contradictions
+from mpbroker.config.security import SecuritySettings
+from mpbroker.config.topic_config import TOPIC_KEYS
+from mpbroker.ipc import settings
 
 ReadAgain: TypeAlias = Callable[[], Loaded]
 
-log = logging.getLogger("mpbroker")
-
+# Every process reads these when it needs them, of the one object that it has.
+FOLLOWED = {
+    "advertised_listeners",
+    "auto_create_topics_enable",
+    "connection_failed_authentication_delay_ms",
+    "connections_max_idle_ms",
+    "default_replication_factor",
+    "delete_topic_enable",
+    "fetch_max_bytes",
+    "group_initial_rebalance_delay_ms",
+    "group_max_session_timeout_ms",
+    "group_max_size",
+    "group_min_session_timeout_ms",
+    "handler_hang_timeout_ms",
+    "listener_limits",
+    "listener_security",
+    "log_flush_offset_checkpoint_interval_ms",
+    "log_retention_check_interval_ms",
+    "max_connection_creation_rate",
+    "max_connections",
+    "max_connections_per_ip",
+    "max_connections_per_ip_overrides",
+    "mpbroker_replication_factor_clamp",
+    "num_partitions",
+    "offset_metadata_max_bytes",
+    "offsets_retention_check_interval_ms",
+    "offsets_retention_minutes",
+    "offsets_topic_num_partitions",
+    "offsets_topic_segment_bytes",
+    "producer_id_expiration_ms",
+    "queued_max_requests",
+    "socket_request_max_bytes",
+    "socket_send_buffer_bytes",
+    *SecuritySettings.__struct_fields__,
+}
+# What topics have that do not say otherwise; handlers keep it beside each topic, ready for the turn.
+IN_TABLES = {field_name(name) for key in TOPIC_KEYS.values() for name in key.synonyms} | {
+    "fetch_purgatory_purge_interval_requests"
+}
+WORKERS = {"num_network_threads", "num_io_threads"}
+# All others are known to what was made before the first fork, or lie on disk.
+_LISTENERS = "mpbroker ctl listener adds and removes listeners at once"
+_RESTART = "restart the broker"
+_INSTEAD = {"listeners": _LISTENERS, "listener_security_protocol_map": _LISTENERS}
+_SECURITY = "listener_security"
 _KEYS = {field_name(key): key for key in BROKER_KEYS} | {
     "listener_limits": "listener.name.<listener>.max.connections or .max.connection.creation.rate",
-    "listener_security": "listener.name.<listener>.<security setting>",
+    _SECURITY: "listener.name.<listener>.<security setting>",
 }
+
+
+class ReloadError(Exception):
+    """Nothing changes; says why, in one line."""
+
+
+class NoFile(ReloadError):
+    """There is none to read; a terminal that hangs up has asked for it."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """`config`: what holds from now on; the numbers of workers in it are the old ones."""
+
+    config: BrokerConfig
+    encoded: bytes
+    names: list[str]  # of the settings that change, as an operator writes them
+    later: dict[str, str]  # those that do not, and what to do about it
+    warnings: list[str] = field(default_factory=list)
+    handlers: int | None = None
+    processors: int | None = None
+    replaces_handlers: bool = False
+    asked: BrokerConfig | None = None
+
+    @property
+    def resizes(self) -> bool:
+        return self.handlers is not None or self.processors is not None
 
 
 class Reload:
@@ -35,33 +114,97 @@ class Reload:
         self._asked = asked
         self._read_again = read_again
 
-    def changes(self) -> dict[str, Any]:
-        """The fields that change from now on. What cannot, and why a file cannot be used, is logged."""
+    def changes(self, now: BrokerConfig) -> Changes:
+        """What has to change in `now`, the configuration that the broker has. Raises ReloadError."""
+        loaded = self._load()
+        read, asked = loaded.config, self._asked
+        differing = {name for name in BrokerConfig.__struct_fields__ if self._differs(name, read)}
+        later = {
+            name: _INSTEAD.get(name, "restart the broker") for name in differing if not _can_change(name)
+        }
+        changing = {name: getattr(read, name) for name in differing - later.keys()}
+        workers = {name: changing[name] for name in WORKERS & changing.keys()}
+        effective = {name: value for name, value in changing.items() if name not in workers}
+        named = changing.keys() - ({_SECURITY} if not _own_security_differs(read, asked) else set())
+        if "advertised_listeners" in effective:
+            effective["advertised_listeners"] = _advertised(read, asked, now)
+        config = structs.replace(now, **effective, origins=_origins(read, asked, later))
+        known = {problem.message for problem in contradictions(now)}
+        if problems := [one for one in contradictions(config) if one.message not in known]:
+            raise ReloadError(f"with what cannot change while the broker runs: {_one_line(problems)}")
+        return Changes(
+            config,
+            _encoded(config),
+            sorted(_KEYS[name] for name in named),
+            {_KEYS[name]: what for name, what in sorted(later.items())},
+            [str(warning) for warning in loaded.warnings],
+            workers.get("num_io_threads"),
+            workers.get("num_network_threads"),
+            replaces_handlers=bool(IN_TABLES & changing.keys()),
+            asked=structs.replace(asked, **changing, origins=_origins(read, asked, later)),
+        )
+
+    def done(self, changes: Changes) -> None:
+        """They have changed for all that runs; until then the next reload tries again."""
+        assert changes.asked is not None
+        self._asked = changes.asked
+
+    def _load(self) -> Loaded:
         if self._read_again is None:
-            log.warning(
-                "SIGHUP: the broker was started without a configuration file, so nothing is read again"
-            )
-            return {}
+            raise NoFile("the broker was started without a configuration file: nothing is read again")
         try:
             loaded = self._read_again()
             resolve_overrides(loaded.config.max_connections_per_ip_overrides)
-        except (ConfigError, OSError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            log.error("SIGHUP: the configuration stays as it is, for the file cannot be used: %s", why)
-            return {}
-        for warning in loaded.warnings:
-            log.warning("SIGHUP: %s", warning)
-        differ = [
-            name
-            for name in BrokerConfig.__struct_fields__
-            if name != "origins" and getattr(loaded.config, name) != getattr(self._asked, name)
-        ]
-        changes = {name: getattr(loaded.config, name) for name in differ if name in CONNECTION_LIMITS}
-        self._asked = structs.replace(self._asked, **changes)
-        if later := [_KEYS.get(name, name) for name in differ if name not in CONNECTION_LIMITS]:
-            log.warning("SIGHUP: these settings change at the next start only: %s", ", ".join(later))
-        if changes:
-            log.info("SIGHUP: changed %s", ", ".join(_KEYS[name] for name in changes))
-        elif not later:
-            log.info("SIGHUP: the configuration is as it was")
-        return changes
+        except ConfigError as error:
+            raise ReloadError(_one_line(error.problems)) from error
+        except OSError as error:
+            raise ReloadError(str(error.strerror)) from error
+        return loaded
+
+    def _differs(self, name: str, read: BrokerConfig) -> bool:
+        key = _KEYS.get(name)
+        if key is None:
+            return False
+        if key in BROKER_KEYS and key not in read.origins and key not in self._asked.origins:
+            return False  # a default that follows the machine
+        return bool(getattr(read, name) != getattr(self._asked, name))
+
+
+def _can_change(name: str) -> bool:
+    return name in FOLLOWED or name in IN_TABLES or name in WORKERS
+
+
+def _own_security_differs(read: BrokerConfig, asked: BrokerConfig) -> bool:
+    """Whether some listener has another setting that is not merely the general one, which is named itself."""
+    new, old = read.listener_security, asked.listener_security
+    same = [
+        name for name in SecuritySettings.__struct_fields__ if getattr(read, name) == getattr(asked, name)
+    ]
+    return new.keys() != old.keys() or any(
+        getattr(new[key], name) != getattr(old[key], name) for key in new for name in same
+    )
+
+
+def _one_line(problems: Any) -> str:
+    return "; ".join(str(problem) for problem in problems)
+
+
+def _encoded(config: BrokerConfig) -> bytes:
+    try:
+        return settings.encode(config)
+    except ValueError as error:
+        raise ReloadError(str(error)) from error
+
+
+def _origins(read: BrokerConfig, asked: BrokerConfig, later: dict[str, str]) -> dict[str, str]:
+    """Where each value was written; of what stays as it was, where that was."""
+    kept = {_KEYS[name] for name in later}
+    found = {key: origin for key, origin in read.origins.items() if key not in kept}
+    return found | {key: origin for key, origin in asked.origins.items() if key in kept}
+
+
+def _advertised(read: BrokerConfig, asked: BrokerConfig, now: BrokerConfig) -> Any:
+    """What the file says, and what was said of listeners that were added since the start."""
+    from_file = {one.name for one in (*asked.listeners, *(read.advertised_listeners or ()))}
+    added = tuple(one for one in now.advertised_listeners or () if one.name not in from_file)
+    return (*(read.advertised_listeners or ()), *added) or None

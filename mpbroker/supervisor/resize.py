@@ -139,7 +139,7 @@ class Resize:
         if kind.before != kind.after:
             log.info("%s", kind)
         for number in kind.added:
-            tree.launch(make(number))
+            tree.launch(make(kind.role(number)))
 
     def _give_up(self, tree: Tree, error: OSError) -> None:
         """The system has no process for us: what was added goes again."""

@@ -26,11 +26,26 @@ STOP_TIMEOUT_S = 20.0
 # One that leaves a running broker waits for slow clients to take what it has for them.
 LEAVE_TIMEOUT_S = 90.0
 READY_TIMEOUT_S = 60.0
+RELAUNCH_S = 1.0
 TICK_MS = round(TICK_S * 1000)
 # How long to sleep at most while something is under way; who is waited for rings.
 STARTING_TICK_MS = 100
 ACKNOWLEDGE_TICK_MS = 50
 STOPPING_TICK_MS = 50
+# What a worker's page says of now, and not of all its time.
+OF_THE_MOMENT = (
+    Counter.COUNT_STARTED_NS,
+    Counter.COUNT_ARENA_BYTES,
+    Counter.COUNT_QUEUED_REQUESTS,
+    Counter.COUNT_RESPONSES_WAITING,
+    Counter.COUNT_FETCHES_DELAYED,
+    Counter.COUNT_FETCHES_WATCHED,
+    Counter.COUNT_CALLS_DELAYED,
+    Counter.COUNT_THROTTLED_PRODUCE,
+    Counter.COUNT_THROTTLED_FETCH,
+    Counter.COUNT_THROTTLED_REQUEST,
+    Counter.COUNT_THROTTLED_MUTATION,
+)
 
 
 class BrokerStops(Exception):
@@ -60,6 +75,7 @@ class Tree:
         self._fence_acks = memory.words("fence_acks")
         self._fence_sequence = 0
         self._dead: deque[Child] = deque()
+        self._lives: dict[int, int] = {}
         self._stopping = False
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._tick = Patience(TICK_S)
@@ -119,7 +135,7 @@ class Tree:
             self._mend(self._dead.popleft())
         for child in list(self.children.values()):
             if child.restart_at is not None and child.restart_at <= time.monotonic():
-                self.launch(child)
+                self.relaunch(child)
             elif self._has_started(child):
                 self._introduce(child)
             elif child.pid and not child.serves:
@@ -156,8 +172,9 @@ class Tree:
 
     def launch(self, child: Child) -> None:
         self.children[child.role] = child
-        child.incarnation += 1
-        child.restart_at = None
+        # Also of a role that was away for a while: ids of connections are made of it, and never used again.
+        child.incarnation = self._lives[child.role] = self._lives.get(child.role, 0) + 1
+        child.restart_at = child.leaves_by = None
         child.ready_by = Patience(READY_TIMEOUT_S)
         child.pulse = Pulse()
         # The log process looks at orders only when it has recovered, which may take long.
@@ -177,6 +194,14 @@ class Tree:
             raise
         self.poll.register(child.pidfd, select.EPOLLIN)
         self.order_all(plans.needed_to_start(child.role), plans.WELCOME, child.role)
+
+    def relaunch(self, child: Child) -> None:
+        """A role that must not stay away: while the system has no process for it, it is tried again."""
+        try:
+            self.launch(child)
+        except OSError as error:
+            self.log.error("%s cannot be started, it is tried again: %s", child.name, error)
+            child.restart_at = time.monotonic() + RELAUNCH_S
 
     def await_serving(self, child: Child) -> None:
         while child.pid and not child.serves:
@@ -308,7 +333,7 @@ class Tree:
             )
         self.counters.add(Counter.COUNT_RESTARTS)
         if not delay_ms:
-            self.launch(child)
+            self.relaunch(child)
             return
         self.log.warning(
             "%s starts again in %d ms (death %d in a row)", child.name, delay_ms, child.restarts.young_deaths
@@ -384,9 +409,19 @@ class Tree:
 
     def _has_left(self, child: Child) -> None:
         self._fence(child.role)
+        self._close_books(child.role)
         del self.children[child.role]
         if self.on_left is not None:
             self.on_left(child.role)
+
+    def _close_books(self, role: int) -> None:
+        """One that was killed while it left could not say that nothing waits with it any more, and has no
+        successor who does. Behind its fence nobody else writes its page.
+        """
+        page = self.memory.counters(role)
+        page.set(Counter.COUNT_CONNECTIONS_CLOSED, page.get(Counter.COUNT_CONNECTIONS_CREATED))
+        for counter in OF_THE_MOMENT:
+            page.set(counter, 0)
 
     def _stop_now(self, roles: list[int]) -> None:
         """The broker ends: stops these gracefully, all at once, and fences what they leave."""

@@ -2,8 +2,8 @@
 
 It measures whatever stands behind a port, so it must not depend on the broker's own codec: a mistake there
 would then be made twice and cancel out. Only old, non-flexible versions are used, which Kafka 4.3 still
-serves: ApiVersions 0, CreateTopics 2, DeleteTopics 1, Produce 3, Fetch 4 (Kafka's message definitions of
-those names).
+serves: ApiVersions 0, CreateTopics 2, DeleteTopics 1, Produce 3 and 7, Fetch 4, Metadata 4,
+AlterClientQuotas 0 (Kafka's message definitions of those names).
 """
 
 import socket
@@ -13,37 +13,46 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import cramjam
 import crc32c
 
 Address = tuple[str, int]
 
 PRODUCE: Final = 0
 FETCH: Final = 1
+METADATA: Final = 3
 API_VERSIONS: Final = 18
 CREATE_TOPICS: Final = 19
 DELETE_TOPICS: Final = 20
+ALTER_CLIENT_QUOTAS: Final = 49
 
 CORRELATION_ID: Final = 7
 CLIENT_ID: Final = "bench"
 TIMEOUT_MS: Final = 30_000
 CREATE_TIME_MS: Final = 1_700_000_000_000
+ZSTD: Final = 4
+# Lower ones overlook what repeats at some distance.
+ZSTD_LEVEL: Final = 19
 
 
 @dataclass(frozen=True)
 class Request:
-    """A whole frame, size first, and where the error code stands in the frame that answers it."""
+    """A whole frame, size first, and where the error code stands in the frame that answers it; where a
+    produce has the number of its partition.
+    """
 
     frame: bytes
     error_at: int
     response_bytes_min: int = 0
+    partition_at: int = 0
 
 
 def _string(text: str) -> bytes:
     return struct.pack(">h", len(text)) + text.encode()
 
 
-def frame(api_key: int, version: int, body: bytes) -> bytes:
-    payload = struct.pack(">hhi", api_key, version, CORRELATION_ID) + _string(CLIENT_ID) + body
+def frame(api_key: int, version: int, body: bytes, client_id: str = CLIENT_ID) -> bytes:
+    payload = struct.pack(">hhi", api_key, version, CORRELATION_ID) + _string(client_id) + body
     return struct.pack(">i", len(payload)) + payload
 
 
@@ -57,8 +66,8 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def record_batch(records: int, value_bytes: int, value: bytes = b"") -> bytes:
-    """One uncompressed batch, magic 2, of records without key and headers; of x unless `value` is given."""
+def record_batch(records: int, value_bytes: int, value: bytes = b"", *, zstd: bool = False) -> bytes:
+    """One batch, magic 2, of records without key and headers; of x unless `value` is given."""
     body = b""
     value = value or b"x" * value_bytes
     for offset_delta in range(records):
@@ -66,33 +75,59 @@ def record_batch(records: int, value_bytes: int, value: bytes = b"") -> bytes:
         record = b"\0" + _varint(0) + _varint(offset_delta) + content
         body += _varint(len(record)) + record
     times = (CREATE_TIME_MS, CREATE_TIME_MS)
-    checked = struct.pack(">hiqqqhii", 0, records - 1, *times, -1, -1, -1, records) + body
+    if zstd:
+        body = bytes(cramjam.zstd.compress(body, ZSTD_LEVEL))
+    checked = struct.pack(">hiqqqhii", ZSTD if zstd else 0, records - 1, *times, -1, -1, -1, records) + body
     return struct.pack(">qiibI", 0, len(checked) + 9, -1, 2, crc32c.crc32c(checked)) + checked
 
 
-def produce(topic: str, records: int, value_bytes: int) -> Request:
-    """Produce version 3, acks=all, one batch for partition 0."""
-    return _produce(topic, record_batch(records, value_bytes))
+def produce(
+    topic: str, records: int, value_bytes: int, *, acks: int = -1, client_id: str = CLIENT_ID
+) -> Request:
+    """Produce version 3, one batch for partition 0."""
+    return _produce(topic, record_batch(records, value_bytes), acks, client_id)
 
 
-def produce_value(topic: str, value: bytes) -> Request:
-    """The same, of one record with this value."""
-    return _produce(topic, record_batch(1, 0, value))
+def produce_value(topic: str, value: bytes, *, zstd: bool = False) -> Request:
+    """The same, of one record with this value; version 7 is the first that may have zstd."""
+    return _produce(topic, record_batch(1, 0, value, zstd=zstd), version=7 if zstd else 3)
 
 
-def _produce(topic: str, batch: bytes) -> Request:
-    body = struct.pack(">hhii", -1, -1, TIMEOUT_MS, 1) + _string(topic)
+def _produce(
+    topic: str, batch: bytes, acks: int = -1, client_id: str = CLIENT_ID, *, version: int = 3
+) -> Request:
+    body = struct.pack(">hhii", -1, acks, TIMEOUT_MS, 1) + _string(topic)
     body += struct.pack(">iii", 1, 0, len(batch)) + batch
     error_at = 4 + 4 + 4 + len(_string(topic)) + 4 + 4
-    return Request(frame(PRODUCE, 3, body), error_at)
+    whole = frame(PRODUCE, version, body, client_id)
+    return Request(whole, error_at, partition_at=len(whole) - len(batch) - 8)
 
 
-def fetch(topic: str, offset: int, bytes_max: int, response_bytes_max: int = 50 << 20) -> Request:
+def fetch(
+    topic: str,
+    offset: int,
+    bytes_max: int,
+    response_bytes_max: int = 50 << 20,
+    *,
+    client_id: str = CLIENT_ID,
+) -> Request:
     """Fetch version 4 of partition 0; a response may be short of what was asked for by one batch."""
     body = struct.pack(">iiiibi", -1, 500, 1, response_bytes_max, 0, 1) + _string(topic)
     body += struct.pack(">iiqi", 1, 0, offset, bytes_max)
     error_at = 4 + 4 + 4 + 4 + len(_string(topic)) + 4 + 4
-    return Request(frame(FETCH, 4, body), error_at, response_bytes_min=bytes_max - bytes_max // 32)
+    return Request(frame(FETCH, 4, body, client_id), error_at, response_bytes_min=bytes_max - bytes_max // 32)
+
+
+def metadata(client_id: str = CLIENT_ID) -> Request:
+    """Metadata version 4 of all topics, without an error code of its own: where one topic count stands."""
+    return Request(frame(METADATA, 4, struct.pack(">ib", -1, 0), client_id), 4 + 4)
+
+
+def set_quota(client_id: str, key: str, value: float) -> Request:
+    """AlterClientQuotas version 0: one quota of one client id."""
+    body = struct.pack(">ii", 1, 1) + _string("client-id") + _string(client_id)
+    body += struct.pack(">i", 1) + _string(key) + struct.pack(">dbb", value, 0, 0)
+    return Request(frame(ALTER_CLIENT_QUOTAS, 0, body), 4 + 4 + 4 + 4)
 
 
 def create_topic(topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> Request:

@@ -50,7 +50,7 @@ NOT_BUILT = (
     ),
     (
         "altering the broker's settings",
-        "refused with INVALID_REQUEST; limits of connections are read again from the file at SIGHUP",
+        "refused with INVALID_REQUEST; the file is read again at SIGHUP and by `mpbroker ctl reload`",
     ),
     ("replication, tiered storage", "one replica; see below for what asks for more"),
     (

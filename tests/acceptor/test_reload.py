@@ -1,4 +1,4 @@
-"""SIGHUP: the file is read again, limits of connections change at once, and nobody notices anything else."""
+"""reload: the file is read again, limits of connections change at once, and nobody notices anything else."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ import pytest
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
 from tests.acceptor.tools import (
+    METADATA,
     Start,
     connect,
+    control,
     hears,
     is_answered,
     is_closed,
@@ -61,14 +63,14 @@ def test_limits_change_for_all_that_come_and_wait(
     assert is_answered(first)
     waiting.sendall(frames.api_versions().frame)
     assert not hears(waiting, within_s=0.2)
-    made.reload("max.connections=3\nmax.connections.per.ip=3\n", "SIGHUP: changed max.connections, max.conn")
+    made.reload("max.connections=3\nmax.connections.per.ip=3\n", "reload: changed max.connections, max.conn")
     assert hears(waiting, within_s=20), "who waited goes on"
     assert is_answered(stack.enter_context(connect(broker)))
-    made.reload("max.connections=5\nmax.connections.per.ip=3\n", "SIGHUP: changed max.connections")
+    made.reload("max.connections=5\nmax.connections.per.ip=3\n", "reload: changed max.connections")
     assert is_closed(stack.enter_context(connect(broker))), "the fourth of this address"
     kill_and_await(broker, "acceptor", lambda: None)
     assert is_closed(stack.enter_context(connect(broker))), "a successor has the new limits"
-    made.reload("max.connections=1\n", "SIGHUP: changed max.connections, max.connections.per.ip")
+    made.reload("max.connections=1\n", "reload: changed max.connections, max.connections.per.ip")
     eventually(lambda: listener(broker)["connections"] == 1, "the least recently active make room")
 
 
@@ -80,7 +82,7 @@ def test_limits_of_a_listener(start: Start, tmp_path: Path, stack: contextlib.Ex
     clients = [stack.enter_context(connect(made.broker, port)) for _ in range(2)]
     assert all(is_answered(client) for client in clients)
     made.reload(
-        f"{protocols}{LISTENER_LIMIT}=2\n", "SIGHUP: changed listener.name.<listener>.max.connections"
+        f"{protocols}{LISTENER_LIMIT}=2\n", "reload: changed listener.name.<listener>.max.connections"
     )
     third = stack.enter_context(connect(made.broker, port))
     third.sendall(frames.api_versions().frame)
@@ -90,23 +92,47 @@ def test_limits_of_a_listener(start: Start, tmp_path: Path, stack: contextlib.Ex
     assert hears(third, within_s=20)
 
 
+def test_listeners_that_were_added_stay_as_they_are(
+    start: Start, tmp_path: Path, stack: contextlib.ExitStack
+) -> None:
+    protocols = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,EXTRA:PLAINTEXT\n"
+    made = Configured(start, tmp_path, protocols)
+    added = control(made.broker).call("listener-add", listener=f"EXTRA://{HOST}:0", advertised="extra.host:1")
+    port = int(added["listener"].rpartition(":")[2])
+    text = f"{protocols}advertised.listeners=PLAINTEXT://plain.host:2\nmax.connections=50\n"
+    made.reload(text, "reload: changed advertised.listeners, max.connections")
+    for way, told in ((port, b"extra.host"), (made.broker.port, b"plain.host")):
+        client = stack.enter_context(connect(made.broker, way))
+        for _ in range(8):  # so many answers come from every handler
+            assert told in frames.exchange(client, METADATA)[1]
+    shown = {one["advertised"] for one in control(made.broker).call("listeners")["listeners"]}
+    assert shown == {"EXTRA://extra.host:1", "PLAINTEXT://plain.host:2"}
+    made.reload(protocols, "reload: changed advertised.listeners, max.connections")
+    assert listener(made.broker, "EXTRA")["advertised"] == "EXTRA://extra.host:1"
+    assert listener(made.broker)["advertised"] == f"PLAINTEXT://{HOST}:{made.broker.port}"
+
+
 def test_what_cannot_change_is_named_and_what_cannot_be_read_changes_nothing(
     start: Start, tmp_path: Path, stack: contextlib.ExitStack
 ) -> None:
     made = Configured(start, tmp_path, "max.connections.per.ip=1\n")
-    made.reload("max.connections.per.ip=1\n", "SIGHUP: the configuration is as it was")
-    text = "max.connections.per.ip=2\nnum.partitions=7\nssl.key.password=s3cret-Pa55word\n"
-    made.reload(text, "SIGHUP: these settings change at the next start only: ")
-    (said,) = [line for line in made.broker.output().splitlines() if "at the next start only" in line]
-    assert "num.partitions" in said
-    assert "ssl.key.password" in said
+    made.reload("max.connections.per.ip=1\n", "reload: the configuration is as it was")
+    text = "max.connections.per.ip=2\nnode.id=7\nlog.flush.policy=os\nssl.key.password=s3cret-Pa55word\n"
+    made.reload(text, "reload: changed max.connections.per.ip, ssl.key.password")
+    said = [
+        line.partition("reload: ")[2] for line in made.broker.output().splitlines() if "cannot change" in line
+    ]
+    assert said == [
+        f"{key} cannot change while the broker runs: restart the broker"
+        for key in ("log.flush.policy", "node.id")
+    ]
     assert "s3cret-Pa55word" not in made.broker.output()
     for bad in (
         "max.connections.per.ip=none\n",
         "max.connections.per.ip.overrides=no.such.host.invalid:1\n",
         "nonsense=1\n",
     ):
-        made.reload(bad, "the configuration stays as it is, for the file cannot be used")
+        made.reload(bad, "reload: nothing changes: ")
     first, second = (stack.enter_context(connect(made.broker)) for _ in range(2))
     assert is_answered(first)
     assert is_answered(second)
@@ -132,7 +158,7 @@ def test_who_connects_meanwhile_is_answered(start: Start, tmp_path: Path) -> Non
     for each in crowd:
         each.start()
     for most in range(1001, 1011):
-        made.reload(f"max.connections={most}\n", "SIGHUP: changed max.connections")
+        made.reload(f"max.connections={most}\n", "reload: changed max.connections")
     over.set()
     for each in crowd:
         each.join(20)
@@ -149,6 +175,7 @@ def test_a_hang_up_of_the_terminal_takes_nobody_away(start: Start) -> None:
     pids = {process.pid for process in processes(broker, "")}
     os.killpg(broker.process.pid, signal.SIGHUP)
     eventually(lambda: "started without a configuration file" in broker.output(), "it is told")
+    assert "ERROR" not in broker.output()
     with socket.create_connection(broker.address, timeout=20) as client:
         assert is_answered(client)
     assert {process.pid for process in processes(broker, "")} == pids

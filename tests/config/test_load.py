@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 # What Kafka has no key for.
 OUR_OWN = {
     "log.flush.policy",
+    "log.journal.bytes",
+    "log.journal.direct.bytes",
     "log.workers",
     "handler.hang.timeout.ms",
     "mpbroker.replication.factor.clamp",

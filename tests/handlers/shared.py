@@ -145,7 +145,13 @@ class ProcessorEnd:
         return block, self.arena.lend(block, HANDLER)
 
     def slot(
-        self, frame: bytes, *, connection: int = 7, room: int = ROOM_FOR_ANSWER, flags: int = 0
+        self,
+        frame: bytes,
+        *,
+        connection: int = 7,
+        room: int = ROOM_FOR_ANSWER,
+        flags: int = 0,
+        network_ns: int = 0,
     ) -> bytes:
         api_key, version, correlation, client = struct.unpack_from(">hhih", frame, 4)
         body = 14 + max(client, 0) + is_flexible_header(api_key, version)
@@ -167,6 +173,7 @@ class ProcessorEnd:
             0,
             next(self._request),
             flags,
+            network_ns,
         )
 
     def open_session(self, connection: int) -> None:
@@ -180,9 +187,15 @@ class ProcessorEnd:
                 self.sessions.open(channel, connection, ours.fileno(), 0, 0, 0, False)
 
     def send(
-        self, frame: bytes, *, connection: int = 7, room: int = ROOM_FOR_ANSWER, flags: int = 0
+        self,
+        frame: bytes,
+        *,
+        connection: int = 7,
+        room: int = ROOM_FOR_ANSWER,
+        flags: int = 0,
+        network_ns: int = 0,
     ) -> bytes:
-        slot = self.slot(frame, connection=connection, room=room, flags=flags)
+        slot = self.slot(frame, connection=connection, room=room, flags=flags, network_ns=network_ns)
         assert self.to_handler.push(slot)
         self.handler_bell.ring()
         return slot

@@ -66,7 +66,8 @@ class Rig:
 
     def __post_init__(self) -> None:
         self.config = msgspec.structs.replace(
-            BrokerConfig(), **{"log_dirs": (str(self.directory),), **self.options}
+            BrokerConfig(),
+            **{"log_dirs": (str(self.directory),), "log_journal_bytes": 1 << 20, **self.options},
         )
         prepare_log_dirs(self.config)
         self.memory = SharedMemory(self.public, SIZES)

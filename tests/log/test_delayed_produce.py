@@ -47,7 +47,8 @@ class Stalled(Broker):
         made = rig()
         before = eventfds()
         super().__init__(made, partitions)
-        (self.wake_fd,) = eventfds() - before
+        # The other one wakes the thread that syncs in the background.
+        self.wake_fd, _ = sorted(eventfds() - before)
         self.thread_waits_at = -1
 
     def stall(self) -> None:

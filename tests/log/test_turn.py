@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import resource
 import signal
@@ -13,6 +14,7 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.slots import SlotKind, pack_produce
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import LOG, handler, processor
+from mpbroker.log import journal, journal_making
 from mpbroker.log.process import LogProcess
 from mpbroker.log.turn import Pause
 from mpbroker.records.iterate import iterate_batches
@@ -252,7 +254,7 @@ def play(rig: Rig, rounds, by_reference: bool, **configs: str):  # type: ignore[
     files = {
         str(path.relative_to(rig.directory)): path.read_bytes()
         for path in sorted(rig.directory.rglob("*"))
-        if path.is_file() and path.name != "meta.properties"
+        if path.is_file() and path.name not in ("meta.properties", journal.NAME, journal_making.MAKING_NAME)
     }
     return answers, slots, producers, files
 
@@ -338,6 +340,7 @@ def test_out_of_memory_ends_the_process_instead_of_an_answer(rig) -> None:  # ty
     slot = pack_produce(SlotKind.PRODUCE, 1, processor(0), 0, 0, 0, 0, 0, handler(0), handler(0), 0, 1)
     pid = os.fork()
     if pid == 0:
+        faulthandler.disable()  # that it aborts is what is wanted
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
         try:

@@ -14,14 +14,19 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from ops.bench import frames
 from ops.bench.brokers import ROOT, Broker, Mpbroker
 from tests.real_clients.conftest import create_topic, served
 from tests.real_clients.test_quotas import alter, assert_pause, described, produced
 from tests.real_clients.tools import eventually
 
+LARGE_BYTES, LARGE_FETCHES = 40_000_000, 8
+# At ten GB a second; a handler needs a tenth of it.
+LARGE_NS_MIN = (LARGE_FETCHES - 1) * LARGE_BYTES // 10
+
 
 @pytest.fixture(name="broker", scope="module")
-def _broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def _broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
     with served(Mpbroker(tmp_path_factory.mktemp("quotas"))) as running:
         yield running
 
@@ -102,6 +107,14 @@ def is_served(broker: Broker, topic: str) -> bool:
         return False
 
 
+def may_be_altered(broker: Broker) -> bool:
+    try:
+        alter(broker, [("client-id", "probe")], consumer_byte_rate=None)
+    except AssertionError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("role", ["handler 0", "handler 1", "coordinator", "log"])
 def test_budgets_outlive_every_process(broker: Broker, role: str) -> None:
     """What was used before the death is still paid for after it, and the quotas are still there."""
@@ -118,4 +131,39 @@ def test_budgets_outlive_every_process(broker: Broker, role: str) -> None:
         size, throttle_ms = produced(broker, client, topic, 8000)
         used += size
         assert_pause(throttle_ms, used, 1000.0, began)
+    eventually(lambda: may_be_altered(broker), "a coordinator serves")
     alter(broker, [("client-id", client)], producer_byte_rate=None)
+
+
+def request_time_ns(broker: Mpbroker, client: str) -> int:
+    """Of a client's quota on time, as a reader of the broker's memory sees it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mpbroker", "ctl", "metrics", "--json", "--log-dirs", str(broker.log_dir)],
+        capture_output=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+    return int(
+        json.loads(done.stdout)[f"kafka.server:type=Request,client-id={client}"]["request-time-ns-total"]
+    )
+
+
+def test_sending_large_answers_is_paid_for(broker: Mpbroker) -> None:
+    """No handler works for long on a fetch, but the processor does on what it sends."""
+    client = "glutton"
+    create_topic(broker.bootstrap, "large", 1)
+    alter(broker, [("client-id", client)], request_percentage=100_000.0)
+    fill, fetch = (
+        frames.produce("large", 1, 1_000_000),
+        frames.fetch("large", 0, LARGE_BYTES, client_id=client),
+    )
+    with frames.connected(broker.address) as connection:
+        for _ in range(LARGE_BYTES // 1_000_000):
+            assert frames.exchange(connection, fill)[0] == 0
+        for _ in range(LARGE_FETCHES):
+            # The last one brings what the one before has cost.
+            code, response = frames.exchange(connection, fetch)
+            assert (code, len(response) > LARGE_BYTES // 2) == (0, True)
+    assert request_time_ns(broker, client) > LARGE_NS_MIN
+    alter(broker, [("client-id", client)], request_percentage=None)

@@ -49,10 +49,18 @@ def produce_frame(version: int = 9, acks: int = -1, size: int = 1000, client: st
     return request_frame(PRODUCE, version, ProduceRequest(None, acks, 1000, [topic]), client=client)
 
 
-def produce(rig: Rig, frame: bytes, version: int = 9, *, native: bool = True, connection: int = 7) -> int:
+def produce(
+    rig: Rig,
+    frame: bytes,
+    version: int = 9,
+    *,
+    native: bool = True,
+    connection: int = 7,
+    network_ns: int = 0,
+) -> int:
     """The pause that the processor is told; the client is told the same."""
     rig.handler.turn.log_is_up, rig.handler.log_was_fenced = native, not native
-    rig.processor.send(frame, connection=connection)
+    rig.processor.send(frame, connection=connection, network_ns=network_ns)
     rig.turn()
     (job,) = rig.log.take()
     answer = rig.log.append(job)
@@ -369,3 +377,40 @@ def test_whom_nobody_can_measure_any_more_is_counted(ready: Rig) -> None:
     assert clients.charge(kind, keys[15], 1.0, 1 << 30, now_ms) > 0
     assert clients.charge(kind, keys[16], 1.0, 1 << 30, now_ms) == 0, "it is let through"
     assert quotas_of(ready)[0][kind][QuotaWord.QUOTA_UNMEASURED] == clients.unmeasured == 1
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_the_processors_time_counts(ready: Rig, native: bool) -> None:
+    """Beside the handler's: 200 ms are a pause of a second at 1 %, which allows 110 ms in eleven windows."""
+    frame, spent_ns = produce_frame(), 200_000_000
+    limit(ready, [(CLIENT, "app")], request_percentage=1e9)
+    produce(ready, frame, native=False)
+    limit(ready, [(CLIENT, "app")], request_percentage=1.0)
+    assert produce(ready, frame, native=False) == 0
+    assert produce(ready, frame, native=native, network_ns=spent_ns) == 1000
+    used = quotas_of(ready)[1][QuotaKind.QUOTA_REQUEST, "", "app"][QuotaWord.QUOTA_USED]
+    assert spent_ns - (1 << 14) < used < spent_ns + 90_000_000
+    # Without acks it is exempt, as the handler's time is.
+    produce(ready, produce_frame(acks=0), native=native, network_ns=spent_ns)
+    alls, clients = quotas_of(ready)
+    assert clients[QuotaKind.QUOTA_REQUEST, "", "app"][QuotaWord.QUOTA_USED] == used
+    assert alls[QuotaKind.QUOTA_REQUEST][QuotaWord.QUOTA_EXEMPT] > spent_ns - (1 << 14)
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version", "body"),
+    [(METADATA, 12, MetadataRequest(topics=None)), (FETCH, 12, fetch_request())],
+)
+def test_the_processors_time_counts_for_every_api(
+    ready: Rig, api_key: int, version: int, body: MetadataRequest | FetchRequest
+) -> None:
+    limit(ready, [(CLIENT, "test")], request_percentage=1.0)
+    told = []
+    for network_ns in (0, 200_000_000):
+        ready.processor.send(request_frame(api_key, version, body), network_ns=network_ns)
+        ready.turn()
+        (reply,) = ready.processor.replies()
+        told.append(reply.throttle_ms)
+        ready.processor.give_back(reply)
+    assert told == [0, 1000]
+    assert reply.throttled_by == ThrottledBy.THROTTLED_BY_REQUEST

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ from mpbroker.protocol.messages import (
 from mpbroker.security.scram import ScramClient, ScramType
 from ops.bench.brokers import HOST, Mpbroker, free_port
 from tests.security.certificates import Authority, Signed
+from tests.security.tokens import Signer
 
 # Whatever of these is found where it must not be is found by these words.
 PLAIN_PASSWORD = "pl41n-Pa55word"
@@ -30,6 +33,7 @@ SCRAM_PASSWORD = "5cr4m-Pa55word"
 KEY_PASSWORD = "k3y-Pa55word"
 FAILED_DELAY_MS = 300
 REAUTH_MS = 1500
+AUDIENCE = "mpbroker-tests"
 FRAME_BYTES_MAX = 4096
 
 PROPERTIES = """\
@@ -54,6 +58,9 @@ listener.name.sasl.oauthbearer.sasl.server.callback.handler.class={unsecured}
 listener.name.both.oauthbearer.sasl.server.callback.handler.class={unsecured}
 listener.name.short.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512
 listener.name.short.connections.max.reauth.ms={reauth}
+listener.name.signed.sasl.enabled.mechanisms=OAUTHBEARER
+listener.name.signed.oauthbearer.sasl.oauthbearer.jwks.endpoint.url=file://{directory}/keys.json
+listener.name.signed.oauthbearer.sasl.oauthbearer.expected.audience={audience}
 listener.name.shorttls.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512
 listener.name.shorttls.connections.max.reauth.ms={reauth}
 """
@@ -65,6 +72,7 @@ PROTOCOLS = {
     "BOTH": "SASL_SSL",
     "SHORT": "SASL_PLAINTEXT",
     "SHORTTLS": "SASL_SSL",
+    "SIGNED": "SASL_SSL",
 }
 JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -84,12 +92,14 @@ class SecureBroker(Mpbroker):
     failed_delay_ms: int = FAILED_DELAY_MS
     ports: dict[str, int] = field(default_factory=lambda: {name: free_port() for name in PROTOCOLS})
     authority: Authority = field(default_factory=Authority)
+    signer: Signer = field(default_factory=Signer)
 
     def __post_init__(self) -> None:
         self.port = self.ports["OPEN"]
         self.directory.mkdir(parents=True, exist_ok=True)
         self.signed("broker").write(self.directory / "broker.pem", KEY_PASSWORD.encode())
         self.authority.write(self.directory / "ca.pem")
+        self.keys.write_text(json.dumps(self.signer.set))
         self.client = self.signed("Client")
         self.client_pem = self.client.write(self.directory / "client.pem")
         self.properties.write_text(
@@ -103,12 +113,30 @@ class SecureBroker(Mpbroker):
                 jaas=JAAS,
                 unsecured=UNSECURED,
                 reauth=REAUTH_MS,
+                audience=AUDIENCE,
             )
         )
 
     @property
     def properties(self) -> Path:
         return self.directory / "server.properties"
+
+    @property
+    def keys(self) -> Path:
+        """The key set that listener SIGNED believes."""
+        return self.directory / "keys.json"
+
+    def token(
+        self,
+        user: str = "carol",
+        *,
+        by: Signer | None = None,
+        algorithm: str = "ES256",
+        lives_s: float = 60,
+    ) -> str:
+        """For listener SIGNED."""
+        claims = {"sub": user, "aud": AUDIENCE, "exp": time.time() + lives_s}
+        return (by or self.signer).sign(algorithm, "r" if algorithm == "RS256" else "e", claims)
 
     def signed(self, name: str) -> Signed:
         return self.authority.sign(name)
@@ -140,6 +168,15 @@ class SecureBroker(Mpbroker):
                 return
             with self.tls_context(own=own).wrap_socket(plain, server_hostname="localhost") as secure:
                 yield RawClient(secure)
+
+    @contextmanager
+    def connect_as(self, listener: str, context: ssl.SSLContext) -> Iterator[RawClient]:
+        """As whoever has this certificate."""
+        with (
+            socket.create_connection((HOST, self.ports[listener]), timeout=20) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as secure,
+        ):
+            yield RawClient(secure)
 
 
 class Closed(Exception):

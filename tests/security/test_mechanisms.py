@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +27,8 @@ from mpbroker.security.scram import (
     credential_of,
     salted_password,
 )
+from tests.security import tokens
+from tests.security.tokens import segment
 
 NOW_MS = 1_800_000_000_000
 SECRET = 'p=ä;, "x'
@@ -206,11 +205,6 @@ def test_a_server_that_does_not_know_the_user_is_noticed() -> None:
 # ---- OAUTHBEARER
 
 
-def segment(value: object) -> str:
-    raw = value if isinstance(value, bytes) else json.dumps(value).encode()
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-
-
 def claims(**changes: object) -> dict[str, object]:
     usual: dict[str, object] = {"sub": "ann", "exp": NOW_MS / 1000 + 60, "scope": "read write"}
     return {name: value for name, value in {**usual, **changes}.items() if value is not None}
@@ -288,32 +282,11 @@ def test_any_text_as_a_token(token: str) -> None:
         unsecured_validator(RULES)(token, NOW_MS)
 
 
-def number(value: int, width: int = 0) -> str:
-    return segment(value.to_bytes(width or (value.bit_length() + 7) // 8))
-
-
-class Signer:
-    """An RSA and an EC key, their key set, and tokens signed with them."""
-
-    def __init__(self) -> None:
-        self.rsa = rsa.generate_private_key(65537, 2048)
-        self.ec = ec.generate_private_key(ec.SECP256R1())
-        r, e = self.rsa.public_key().public_numbers(), self.ec.public_key().public_numbers()
-        self.set = {
-            "keys": [
-                {"kty": "RSA", "kid": "r", "n": number(r.n), "e": number(r.e)},
-                {"kty": "EC", "kid": "e", "crv": "P-256", "x": number(e.x, 32), "y": number(e.y, 32)},
-            ]
-        }
+class Signer(tokens.Signer):
+    """With the claims that are believed here."""
 
     def token(self, algorithm: str, kid: str, **changes: object) -> str:
-        signed = f"{segment({'alg': algorithm, 'kid': kid})}.{segment(claims(**GOOD, **changes))}"
-        if algorithm == "RS256":
-            raw = self.rsa.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256())
-        else:
-            r, s = decode_dss_signature(self.ec.sign(signed.encode(), ec.ECDSA(hashes.SHA256())))
-            raw = r.to_bytes(32) + s.to_bytes(32)
-        return f"{signed}.{segment(raw)}"
+        return self.sign(algorithm, kid, claims(**GOOD, **changes))
 
 
 @pytest.fixture(scope="module")

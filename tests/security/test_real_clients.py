@@ -25,6 +25,7 @@ from tests.security.broker import (
     JAAS,
     KEY_PASSWORD,
     PLAIN_PASSWORD,
+    PROTOCOLS,
     REAUTH_MS,
     SCRAM_PASSWORD,
     SecureBroker,
@@ -89,10 +90,9 @@ def test_the_commands_log_in(users: SecureBroker, tmp_path: Path) -> None:
 
 
 def settings(broker: SecureBroker, listener: str, **more: str) -> dict[str, Any]:
-    protocol = {"TLS": "SSL", "MUTUAL": "SSL", "BOTH": "SASL_SSL", "SHORTTLS": "SASL_SSL"}.get(listener)
     return {
         "bootstrap.servers": broker.address_of(listener),
-        "security.protocol": protocol or "SASL_PLAINTEXT",
+        "security.protocol": PROTOCOLS[listener],
         "ssl.ca.location": str(broker.ca),
         **{name.replace("_", "."): value for name, value in more.items()},
     }

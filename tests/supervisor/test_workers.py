@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -81,19 +81,18 @@ class Load:
     failure.
     """
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, security: Mapping[str, str] | None = None) -> None:
         self.errors: list[str] = []
         self.acked = self.read = self.sent = 0
-        self._topic, self._bootstrap = topic, bootstrap
+        self._topic = topic
+        self._config = {"bootstrap.servers": bootstrap, "log_level": 0, **(security or {})}
         self._ending = threading.Event()
         self._threads = [threading.Thread(target=self._produce), threading.Thread(target=self._consume)]
         for thread in self._threads:
             thread.start()
 
     def _produce(self) -> None:
-        producer = Producer(
-            {"bootstrap.servers": self._bootstrap, "enable.idempotence": True, "log_level": 0, "linger.ms": 0}
-        )
+        producer = Producer({**self._config, "enable.idempotence": True, "linger.ms": 0})
         while not self._ending.is_set():
             producer.produce(self._topic, b"%d" % self.sent, partition=0, on_delivery=self._told)
             self.sent += 1
@@ -106,14 +105,7 @@ class Load:
         self.acked += error is None
 
     def _consume(self) -> None:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._bootstrap,
-                "group.id": "load",
-                "enable.auto.commit": False,
-                "log_level": 0,
-            }
-        )
+        consumer = Consumer({**self._config, "group.id": "load", "enable.auto.commit": False})
         consumer.assign([TopicPartition(self._topic, 0, 0)])
         while not self._ending.is_set() or self.read < self.sent:
             message = consumer.poll(0.1)

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import topology
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import LEAVING, ExitCode, FatalError, ProcessContext, State
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.supervisor.child import Child, fork_child
@@ -422,9 +423,15 @@ def test_one_that_is_killed_while_it_leaves_is_not_replaced(tree: Tree) -> None:
     role = topology.handler(1)
     tree.start(Child(role, leaves_when_told))
     tree.retire([role])
+    page = tree.memory.counters(role)
+    for counter in (Counter.COUNT_STARTED_NS, Counter.COUNT_ARENA_BYTES, Counter.COUNT_CONNECTIONS_CREATED):
+        page.set(counter, 7)
     os.kill(tree.children[role].pid, signal.SIGKILL)
     step_until_gone(tree, role)
     assert status_of(tree, PROCESSOR)[-1] == f"{role}.2-"
+    # Whoever reads the counters takes it for gone.
+    assert [page.get(c) for c in (Counter.COUNT_STARTED_NS, Counter.COUNT_ARENA_BYTES)] == [0, 0]
+    assert page.get(Counter.COUNT_CONNECTIONS_CLOSED) == 7
 
 
 def test_one_that_does_not_leave_is_killed(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -451,14 +458,22 @@ def test_a_resize_that_gets_no_process_leaves_all_as_it_was(
     config = structs.replace(tree.config, num_io_threads=2, num_network_threads=1)
     resize = Resize.checked(config, 4, None)
     before = set(tree.children)
-    while not resize.go_on(
-        tree, lambda n: Child(topology.handler(n), obedient), lambda n: Child(topology.processor(n), obedient)
-    ):
+    while not resize.go_on(tree, lambda role: Child(role, obedient), lambda role: Child(role, obedient)):
         tree.step(100)
     assert forked == ["handler 2"]
     assert set(tree.children) == before
     assert "Resource temporarily unavailable; the numbers are as they were" in resize.result["error"]
     assert resize.applied_to(config) is config
+
+
+def test_a_role_that_was_away_never_has_a_life_again(tree: Tree) -> None:
+    """Ids of connections are made of it."""
+    start(tree, topology.LOG, HANDLER, PROCESSOR)
+    for life in (1, 2, 3):
+        assert tree.memory.words("roles").load(PROCESSOR) == life
+        tree.retire([PROCESSOR])
+        step_until_gone(tree, PROCESSOR)
+        start(tree, PROCESSOR)
 
 
 def test_children_die_with_their_supervisor() -> None:

@@ -1,0 +1,217 @@
+"""`mpbroker log`: what the files of a log directory say, whether they are whole, and repairing them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import typer
+
+from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
+from mpbroker.cli.output import print_json
+from mpbroker.inspection import dump as dumping
+from mpbroker.inspection import repair as repairing
+from mpbroker.inspection.directory import (
+    LogDirectory,
+    NotALogDirectory,
+    check_against_each_other,
+    open_directory,
+)
+from mpbroker.inspection.findings import Finding, Severity
+from mpbroker.inspection.partition import Partition, check
+from mpbroker.inspection.segment import Seen
+
+
+def dump(paths: list[Path], *, with_records: bool, as_json: bool) -> None:
+    """Text: a line per entry. JSON: one document per line, which names its file."""
+    for path in paths:
+        if not path.exists():
+            raise CliError(f"{path}: there is no such file or directory", USAGE_ERROR)
+        files = dumping.files_of(path)
+        if not files:
+            raise CliError(
+                f"{path} has no segments. Name a file, or the directory of a partition (<topic>-<number>)",
+                USAGE_ERROR,
+            )
+        for file in files:
+            _dump_file(file, with_records, as_json)
+
+
+def _dump_file(file: Path, with_records: bool, as_json: bool) -> None:
+    try:
+        entries = dumping.entries(file, with_records=with_records)
+        if not as_json:
+            sys.stdout.write(f"{file}\n")
+        for entry in entries:
+            if as_json:
+                sys.stdout.buffer.write(msgspec.json.encode({"file": str(file), **entry}) + b"\n")
+            else:
+                sys.stdout.write("  " + "  ".join(f"{key}: {value}" for key, value in entry.items()) + "\n")
+    except dumping.Unreadable as error:
+        raise CliError(str(error)) from error
+    except dumping.NotAFile as error:
+        raise CliError(str(error), USAGE_ERROR) from error
+
+
+def verify(paths: list[Path], *, as_json: bool) -> None:
+    """Reads everything; the exit code is 1 if records are damaged."""
+    try:
+        directories = [open_directory(path) for path in paths]
+    except NotALogDirectory as error:
+        raise CliError(
+            f"{error}. Name a directory of log.dirs, or one of a partition", USAGE_ERROR
+        ) from error
+    with _progress([p for directory in directories for p in directory.partitions]) as progress:
+        for directory in directories:
+            for partition in directory.partitions:
+                with progress(partition) as seen:
+                    check(partition, seen)
+    common = check_against_each_other(directories)
+    findings = [*_all_findings(directories), *common]
+    if as_json:
+        print_json(_document(directories, findings))
+    else:
+        _print_report(directories, findings)
+    if any(one.severity is Severity.DAMAGE for one in findings):
+        raise SystemExit(RUNTIME_ERROR)
+
+
+def repair(path: Path, *, is_sure: bool) -> None:
+    """Says what would be lost, asks, and does it."""
+    path = path.resolve()
+    try:
+        with repairing.locked(path):
+            plan = repairing.plan(path)
+            if not plan.cuts and plan.lowered is None:
+                sys.stdout.write(f"{path}: nothing is damaged\n")
+                return
+            _print_plan(plan)
+            if not is_sure and not _confirmed():
+                raise CliError("nothing was changed")
+            for kept in repairing.carry_out(plan):
+                sys.stdout.write(f"kept the damaged file as {kept}\n")
+    except repairing.CannotRepair as error:
+        raise CliError(str(error), USAGE_ERROR) from error
+    sys.stdout.write("repaired; the next start of the broker checks it and makes its indexes anew\n")
+
+
+def _print_plan(plan: repairing.Plan) -> None:
+    for cut in plan.cuts:
+        sys.stdout.write(
+            f"{cut.segment.path}: {cut.lost_bytes:,} of {cut.segment.size:,} bytes are no batches\n"
+        )
+        for first, behind in cut.lost:
+            until = f"to {behind - 1:,}" if behind >= 0 else "and all behind it"
+            sys.stdout.write(f"  lost: offset {first:,} {until}\n")
+    if plan.lowered is not None and plan.partition.durable is not None:
+        gone = f"acknowledged offsets from {plan.lowered:,} to {plan.partition.durable - 1:,}"
+        sys.stdout.write(f"{plan.partition.path}: {gone} are lost and will be given to other records\n")
+
+
+def _confirmed() -> bool:
+    if not sys.stdin.isatty():
+        raise CliError("a repair asks before it changes anything. Say --yes to do it without", USAGE_ERROR)
+    return typer.confirm("Take this out and keep the rest?")
+
+
+def _all_findings(directories: Iterable[LogDirectory]) -> Iterator[Finding]:
+    for directory in directories:
+        yield from directory.findings
+        for partition in directory.partitions:
+            yield from partition.all_findings
+
+
+def _document(directories: list[LogDirectory], findings: list[Finding]) -> dict[str, Any]:
+    return {
+        "directories": [
+            {
+                "path": str(directory.path),
+                "is_live": directory.is_live,
+                "was_stopped_in_order": directory.is_clean,
+                "partitions": [_summary(partition) for partition in directory.partitions],
+            }
+            for directory in directories
+        ],
+        "findings": findings,
+    }
+
+
+def _summary(partition: Partition) -> dict[str, Any]:
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "segments": len(partition.segments),
+        "bytes": partition.size,
+        "batches": sum(segment.batches for segment in partition.segments),
+        "records": sum(segment.records for segment in partition.segments),
+        "start_offset": partition.start_offset,
+        "end_offset": partition.end_offset,
+    }
+
+
+def _print_report(directories: list[LogDirectory], findings: list[Finding]) -> None:
+    write = sys.stdout.write
+    for directory in directories:
+        state = "in use by a broker" if directory.is_live else "not in use"
+        write(f"{directory.path}: {_counted(len(directory.partitions), 'partition')}, {state}\n")
+        for partition in directory.partitions:
+            row = _summary(partition)
+            write(
+                f"  {partition.path.name}: {_counted(row['records'], 'record')} in "
+                f"{_counted(row['batches'], 'batch', 'batches')}, {_counted(row['segments'], 'segment')}, "
+                f"{row['bytes']:,} bytes, offsets {row['start_offset']:,} to {row['end_offset']:,}\n"
+            )
+    for one in findings:
+        write(f"{one}\n")
+    if directories and any(directory.is_live for directory in directories):
+        write("A broker is writing there: what is torn or derived may be its work of this moment.\n")
+    write(_VERDICTS[max((_RANK[one.severity] for one in findings), default=0)] + "\n")
+
+
+_RANK = {Severity.NOTE: 0, Severity.DERIVED: 1, Severity.TORN: 2, Severity.DAMAGE: 3}
+_VERDICTS = (
+    "All records are whole.",
+    "All records are whole; what is derived from them is made anew at the next start.",
+    "The next start cuts off what is torn; nothing of it was acknowledged as durable.",
+    "Records are damaged: see above. Restore the files from a copy, or delete the topic.",
+)
+
+
+def _counted(count: int, one: str, many: str = "") -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+@contextmanager
+def _progress(partitions: list[Partition]) -> Iterator[Any]:
+    """On a terminal, how much is read and what is left; standard output is for the report."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    total = sum(file.stat().st_size for p in partitions for file in p.path.glob("*.log"))
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=total)
+
+        @contextmanager
+        def reading(partition: Partition) -> Iterator[Seen]:
+            done = progress.tasks[0].completed
+            progress.update(task, description=partition.path.name)
+            at = 0
+            before = 0
+
+            def seen(position: int) -> None:
+                nonlocal at, before
+                if position < at:
+                    before += at
+                at = position
+                progress.update(task, completed=done + before + at)
+
+            yield seen
+            progress.update(task, completed=done + partition.size)
+
+        yield reading

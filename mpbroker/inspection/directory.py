@@ -1,0 +1,110 @@
+"""A log directory: its partitions, what its checkpoints say of them, whether a broker has it open."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mpbroker.inspection.findings import Finding, Severity, finding
+from mpbroker.inspection.partition import Partition
+from mpbroker.log.checkpoints import CheckpointCorrupt, read_offsets
+from mpbroker.log.names import (
+    CLEAN_SHUTDOWN,
+    DURABLE_MARK,
+    HIGH_WATERMARKS,
+    LOCK,
+    LOG_STARTS,
+    META_PROPERTIES,
+    NOT_PARTITIONS,
+    RECOVERY_POINTS,
+    NotAPartition,
+    parse_partition,
+)
+
+
+class NotALogDirectory(ValueError):
+    """Neither a log directory nor the directory of a partition."""
+
+
+@dataclass
+class LogDirectory:
+    """`is_live`: a broker has it open, so files grow while they are read. `is_clean`: stopped in order."""
+
+    path: Path
+    is_live: bool
+    is_clean: bool
+    partitions: list[Partition] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def open_directory(path: Path) -> LogDirectory:
+    """What is there, nothing of the logs read yet. Raises NotALogDirectory, OSError."""
+    if not (path / META_PROPERTIES).exists():
+        return _single_partition(path)
+    directory = LogDirectory(path, is_locked(path), (path / CLEAN_SHUTDOWN).exists())
+    offsets = {name: _checkpoint(directory, name) for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS)}
+    durable = dict(offsets[RECOVERY_POINTS])
+    if (path / DURABLE_MARK).exists():
+        for key, offset in offsets[HIGH_WATERMARKS].items():
+            durable[key] = max(durable.get(key, 0), offset)
+    for entry in sorted(path.iterdir()):
+        if entry.name in NOT_PARTITIONS or not entry.is_dir():
+            continue
+        try:
+            name = parse_partition(entry.name)
+        except NotAPartition:
+            directory.findings.append(finding(Severity.NOTE, entry, "it is not the directory of a partition"))
+            continue
+        if name.suffix:
+            directory.findings.append(finding(Severity.NOTE, entry, "it is set aside and not served"))
+            continue
+        key = (name.topic, name.partition)
+        directory.partitions.append(Partition(entry, *key, durable.get(key)))
+    return directory
+
+
+def _single_partition(path: Path) -> LogDirectory:
+    try:
+        name = parse_partition(path.name)
+    except NotAPartition as error:
+        raise NotALogDirectory(
+            f"{path} has no {META_PROPERTIES} and is not the directory of a partition (<topic>-<number>)"
+        ) from error
+    is_live = (path.parent / META_PROPERTIES).exists() and is_locked(path.parent)
+    partition = Partition(path, name.topic, name.partition)
+    return LogDirectory(path, is_live, is_clean=False, partitions=[partition])
+
+
+def _checkpoint(directory: LogDirectory, name: str) -> dict[tuple[str, int], int]:
+    try:
+        return read_offsets(directory.path / name)
+    except CheckpointCorrupt as error:
+        directory.findings.append(finding(Severity.DERIVED, directory.path / name, str(error)))
+        return {}
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a broker has the directory, ours or Kafka's. The kernel says it: trying a lock takes it."""
+    try:
+        found = (path / LOCK).stat()
+        locks = Path("/proc/locks").read_text("ascii").splitlines()
+    except FileNotFoundError:
+        return False
+    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    return any(device in line.split() for line in locks)
+
+
+def check_against_each_other(directories: Iterable[LogDirectory]) -> list[Finding]:
+    """A partition has one home: a broker does not start with two."""
+    homes: dict[tuple[str, int], Path] = {}
+    found = []
+    for directory in directories:
+        for partition in directory.partitions:
+            key = (partition.topic, partition.partition)
+            other = homes.setdefault(key, partition.path)
+            if other != partition.path:
+                text = f"the partition is in {other}, too; keep the one that is whole and move the other away"
+                found.append(finding(Severity.DAMAGE, partition.path, text))
+    return found

@@ -1,0 +1,232 @@
+"""What the files of a partition say, entry by entry, each a mapping (Kafka: DumpLogSegments)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mpbroker.inspection.segment import batches, mapped
+from mpbroker.log.checkpoints import CheckpointCorrupt, read_epochs, read_offsets, read_topic_id
+from mpbroker.log.index import read_offset_entries, read_time_entries
+from mpbroker.log.journal import NAME as JOURNAL
+from mpbroker.log.journal import JournalDamaged, JournalFile
+from mpbroker.log.names import (
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    INDEX_SUFFIX,
+    LEADER_EPOCHS,
+    LOG_STARTS,
+    LOG_SUFFIX,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    parse_segment,
+    segment_name,
+)
+from mpbroker.log.producers import Producers, SnapshotCorrupt
+from mpbroker.protocol.uuids import uuid_text
+from mpbroker.records.batch import (
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    LOG_APPEND_TIME_BIT,
+    TRANSACTIONAL_BIT,
+    BatchFrame,
+)
+from mpbroker.records.compression import Codec
+from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.iterate import Batch
+from mpbroker.records.record import Record
+
+Entry = dict[str, Any]
+
+
+class NotAFile(ValueError):
+    """No file of a log directory, by its name."""
+
+
+class Unreadable(ValueError):
+    """A file that is not what its name says."""
+
+
+def files_of(path: Path) -> list[Path]:
+    """A file itself; of a partition's directory the files that can be dumped, by segment."""
+    if not path.is_dir():
+        return [path]
+    kinds = list(_BY_SUFFIX)
+    named = [
+        file
+        for file in path.iterdir()
+        if file.suffix in kinds and parse_segment(file.name, file.suffix) is not None
+    ]
+    others = [path / name for name in (LEADER_EPOCHS, PARTITION_METADATA)]
+    return [
+        *sorted(named, key=lambda file: (file.stem, kinds.index(file.suffix))),
+        *(file for file in others if file.exists()),
+    ]
+
+
+def entries(path: Path, *, with_records: bool) -> Iterator[Entry]:
+    """Raises NotAFile at once; Unreadable and OSError on the way."""
+    base = parse_segment(path.name, path.suffix)
+    if path.name in _BY_NAME:
+        read = _BY_NAME[path.name](path)
+    elif base is None or path.suffix not in _BY_SUFFIX:
+        raise NotAFile(
+            f"{path} is none of the files that this command knows: <offset>.log, .index, .timeindex and "
+            ".snapshot, checkpoints, and the commit journal"
+        )
+    elif path.suffix == LOG_SUFFIX:
+        read = _log(path, base, with_records)
+    else:
+        read = _BY_SUFFIX[path.suffix](path, base)
+    return _readable(path, read)
+
+
+def _readable(path: Path, read: Iterator[Entry]) -> Iterator[Entry]:
+    try:
+        yield from read
+    except (CheckpointCorrupt, SnapshotCorrupt) as error:
+        raise Unreadable(f"{path}: {error}") from error
+
+
+# ---- checkpoints
+
+
+def _offsets(path: Path) -> Iterator[Entry]:
+    for (topic, partition), offset in read_offsets(path).items():
+        yield {"topic": topic, "partition": partition, "offset": offset}
+
+
+def _epochs(path: Path) -> Iterator[Entry]:
+    for epoch, start in read_epochs(path.parent):
+        yield {"epoch": epoch, "start_offset": start}
+
+
+def _metadata(path: Path) -> Iterator[Entry]:
+    topic_id = read_topic_id(path.parent)
+    yield {"version": 0, "topic_id": uuid_text(topic_id) if topic_id is not None else None}
+
+
+def _journal(path: Path) -> Iterator[Entry]:
+    try:
+        journal = JournalFile(path)
+    except JournalDamaged as error:
+        raise Unreadable(str(error)) from error
+    try:
+        for number, extents in enumerate(journal.records()):
+            for extent in extents:
+                yield {
+                    "record": number,
+                    "topic_id": uuid_text(extent.topic_id),
+                    "partition": extent.partition,
+                    "segment": segment_name(extent.segment_base),
+                    "position": extent.position,
+                    "bytes": len(extent.data),
+                    "end_offset": extent.end_offset,
+                }
+    finally:
+        journal.close()
+
+
+# ---- segments
+
+
+def _log(path: Path, base: int, with_records: bool) -> Iterator[Entry]:
+    with mapped(path) as view:
+        for found in batches(view, base):
+            if isinstance(found, CorruptBatch):
+                yield {"damaged_at": found.position, "reason": found.reason}
+                continue
+            yield _batch(found)
+            if with_records:
+                yield from _records(Batch(view, found))
+
+
+def _batch(frame: BatchFrame) -> Entry:
+    codec = Codec(frame.codec).name.lower() if frame.codec <= Codec.ZSTD else str(frame.codec)
+    batch = {
+        "base_offset": frame.base_offset,
+        "last_offset": frame.base_offset + frame.last_offset_delta,
+        "position": frame.position,
+        "bytes": frame.length,
+        "records": frame.record_count,
+        "leader_epoch": frame.leader_epoch,
+        "codec": codec,
+        "timestamp_type": "LogAppendTime" if frame.attributes & LOG_APPEND_TIME_BIT else "CreateTime",
+        "max_timestamp": frame.max_timestamp,
+        "producer_id": frame.producer_id,
+        "producer_epoch": frame.producer_epoch,
+        "base_sequence": frame.base_sequence,
+        "transactional": bool(frame.attributes & TRANSACTIONAL_BIT),
+        "control": bool(frame.attributes & CONTROL_BIT),
+    }
+    if frame.attributes & DELETE_HORIZON_BIT:
+        batch["delete_horizon_ms"] = frame.base_timestamp
+    return batch
+
+
+def _records(batch: Batch) -> Iterator[Entry]:
+    try:
+        records = batch.records()
+    except CorruptBatch as error:
+        yield {"damaged_at": error.position, "reason": error.reason}
+        return
+    yield from map(_record, records)
+
+
+def _record(record: Record) -> Entry:
+    return {
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": _text(record.key),
+        "value": _text(record.value),
+        "headers": {name: _text(value) for name, value in record.headers},
+    }
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "backslashreplace")
+
+
+def _offset_index(path: Path, base: int) -> Iterator[Entry]:
+    for offset, position in read_offset_entries(path, base):
+        yield {"offset": offset, "position": position}
+
+
+def _time_index(path: Path, base: int) -> Iterator[Entry]:
+    for timestamp, offset in read_time_entries(path, base):
+        yield {"timestamp": timestamp, "offset": offset}
+
+
+def _snapshot(path: Path, _: int) -> Iterator[Entry]:
+    producers = Producers()
+    producers.load(path.read_bytes())
+    for producer_id, epoch, coordinator_epoch, open_from, sent in producers.entries():
+        last_sequence, last_offset, delta, timestamp = sent[-1] if sent else (-1, -1, 0, -1)
+        yield {
+            "producer_id": producer_id,
+            "producer_epoch": epoch,
+            "coordinator_epoch": coordinator_epoch,
+            "open_transaction_from": open_from,
+            "last_sequence": last_sequence,
+            "last_offset": last_offset,
+            "offset_delta": delta,
+            "timestamp": timestamp,
+        }
+
+
+_BY_NAME: dict[str, Callable[[Path], Iterator[Entry]]] = {
+    **dict.fromkeys((RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANER_OFFSETS), _offsets),
+    LEADER_EPOCHS: _epochs,
+    PARTITION_METADATA: _metadata,
+    JOURNAL: _journal,
+}
+_BY_SUFFIX: dict[str, Callable[[Path, int], Iterator[Entry]]] = {
+    LOG_SUFFIX: partial(_log, with_records=False),
+    INDEX_SUFFIX: _offset_index,
+    TIME_INDEX_SUFFIX: _time_index,
+    SNAPSHOT_SUFFIX: _snapshot,
+}

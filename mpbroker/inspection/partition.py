@@ -1,0 +1,117 @@
+"""A partition's directory: its segments one after the other, and the files that are made from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from mpbroker.inspection.findings import Finding, Severity, finding
+from mpbroker.inspection.segment import Seen, Segment, inspect
+from mpbroker.log.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
+from mpbroker.log.names import (
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    SNAPSHOT_SUFFIX,
+    parse_segment,
+)
+from mpbroker.log.producers import Producers, SnapshotCorrupt
+
+
+@dataclass
+class Partition:
+    """`durable`: offsets below it were known to be on disk; None: the checkpoints do not name it."""
+
+    path: Path
+    topic: str
+    partition: int
+    durable: int | None = None
+    topic_id: bytes | None = None
+    segments: list[Segment] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def start_offset(self) -> int:
+        return self.segments[0].base if self.segments else 0
+
+    @property
+    def end_offset(self) -> int:
+        return self.segments[-1].next_offset if self.segments else 0
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def all_findings(self) -> list[Finding]:
+        return [one for segment in self.segments for one in segment.findings] + self.findings
+
+
+def segment_paths(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.iterdir() if parse_segment(path.name) is not None)
+
+
+def check(partition: Partition, seen: Seen | None = None) -> None:
+    """Reads all of it. Raises OSError."""
+    paths = segment_paths(partition.path)
+    for path in paths:
+        segment = inspect(path, is_last=path == paths[-1], seen=seen)
+        _follows(partition, segment)
+        partition.segments.append(segment)
+    _check_durable(partition)
+    _check_snapshots(partition)
+    _check_epochs(partition)
+    _check_topic_id(partition)
+
+
+def _follows(partition: Partition, segment: Segment) -> None:
+    before = partition.segments[-1] if partition.segments else None
+    if before is not None and before.next_offset > segment.base:
+        text = f"the segment before it goes on to offset {before.next_offset - 1:,}"
+        partition.findings.append(finding(Severity.DAMAGE, segment.path, text, offset=segment.base))
+
+
+def _check_durable(partition: Partition) -> None:
+    if partition.durable is not None and partition.end_offset < partition.durable:
+        text = (
+            f"it ends at offset {partition.end_offset:,}, but those below {partition.durable:,} were on disk"
+        )
+        partition.findings.append(finding(Severity.DAMAGE, partition.path, text, offset=partition.end_offset))
+
+
+def _check_snapshots(partition: Partition) -> None:
+    for path in sorted(partition.path.glob(f"*{SNAPSHOT_SUFFIX}")):
+        offset = parse_segment(path.name, SNAPSHOT_SUFFIX)
+        if offset is None:
+            continue
+        try:
+            Producers().load(path.read_bytes())
+        except SnapshotCorrupt as error:
+            partition.findings.append(finding(Severity.DERIVED, path, str(error)))
+        if offset > partition.end_offset:
+            text = f"it is of offset {offset:,}, the log ends at {partition.end_offset:,}"
+            partition.findings.append(finding(Severity.DERIVED, path, text))
+
+
+def _check_epochs(partition: Partition) -> None:
+    path = partition.path / LEADER_EPOCHS
+    try:
+        epochs = read_epochs(partition.path)
+    except CheckpointCorrupt as error:
+        partition.findings.append(finding(Severity.DERIVED, path, str(error)))
+        return
+    for before, after in pairwise(epochs):
+        if after[0] <= before[0] or after[1] < before[1]:
+            text = f"epoch {after[0]} from offset {after[1]:,} is not behind epoch {before[0]}"
+            partition.findings.append(finding(Severity.DERIVED, path, text))
+
+
+def _check_topic_id(partition: Partition) -> None:
+    path = partition.path / PARTITION_METADATA
+    try:
+        partition.topic_id = read_topic_id(partition.path)
+    except CheckpointCorrupt as error:
+        partition.findings.append(finding(Severity.DAMAGE, path, str(error)))
+        return
+    if partition.topic_id is None:
+        partition.findings.append(finding(Severity.NOTE, path, "it is missing: the topic's id is not known"))

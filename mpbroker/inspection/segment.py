@@ -1,0 +1,189 @@
+"""One segment, batch by batch, and its indexes beside it; sans-I/O but for the mapping of the file.
+
+Behind bytes that are no batch the walk goes on at the next batch that is whole and continues the offsets:
+what is left of a damaged segment is told, not only where the damage begins.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mpbroker.inspection.findings import Finding, Severity, finding
+from mpbroker.log.index import read_offset_entries, read_time_entries
+from mpbroker.log.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, parse_segment, segment_name
+from mpbroker.records.batch import BATCH_HEADER_BYTES, CURRENT_MAGIC, MAGIC_AT, BatchFrame, frame_at
+from mpbroker.records.errors import CorruptBatch
+
+# Offsets of a segment are its base and 31 bits.
+OFFSET_SPAN = 1 << 31
+# Hears how far a walk is, in bytes.
+Seen = Callable[[int], None]
+
+
+@dataclass
+class Segment:
+    """What a walk found. `end` is the first byte behind the last whole batch."""
+
+    path: Path
+    base: int
+    size: int
+    batches: int = 0
+    records: int = 0
+    next_offset: int = 0
+    end: int = 0
+    max_timestamp: int = -1
+    findings: list[Finding] = field(default_factory=list)
+
+
+@contextmanager
+def mapped(path: Path) -> Iterator[memoryview]:
+    """The file as it is now; an empty one cannot be mapped."""
+    with path.open("rb") as file:
+        try:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole, memoryview(whole) as view:
+                yield view
+        except ValueError:
+            yield memoryview(b"")
+
+
+def batches(view: memoryview, base: int) -> Iterator[BatchFrame | CorruptBatch]:
+    """All batches in order; an error for each stretch that is none, also for a cut-off end."""
+    position, next_offset = 0, base
+    while position < len(view):
+        try:
+            frame = _batch_at(view, position, next_offset, base)
+        except CorruptBatch as error:
+            yield error
+            position = _next_batch(view, position + 1, next_offset, base)
+            continue
+        yield frame
+        position += frame.length
+        next_offset = frame.base_offset + frame.last_offset_delta + 1
+
+
+def _batch_at(view: memoryview, position: int, next_offset: int, base: int) -> BatchFrame:
+    frame = frame_at(view, position)
+    if frame is None:
+        left = len(view) - position
+        raise CorruptBatch(position, f"the file ends within a batch, {left:,} bytes after its beginning")
+    if frame.base_offset < next_offset:
+        raise CorruptBatch(position, f"it begins at offset {frame.base_offset:,} behind {next_offset - 1:,}")
+    if frame.base_offset - base >= OFFSET_SPAN:
+        raise CorruptBatch(position, f"offset {frame.base_offset:,} is too far from the segment's base")
+    return frame
+
+
+def _next_batch(view: memoryview, position: int, next_offset: int, base: int) -> int:
+    """Where a whole batch begins that continues the offsets; the end, if there is none."""
+    whole = view.obj
+    assert isinstance(whole, mmap.mmap)
+    magic = bytes([CURRENT_MAGIC])
+    while (at := whole.find(magic, position + MAGIC_AT)) >= 0:
+        position = at - MAGIC_AT
+        if len(view) - position < BATCH_HEADER_BYTES:
+            break
+        try:
+            _batch_at(view, position, next_offset, base)
+        except CorruptBatch:
+            position += 1
+        else:
+            return position
+    return len(view)
+
+
+def inspect(path: Path, *, is_last: bool, seen: Seen | None = None) -> Segment:
+    """A whole segment with its indexes. `seen` hears how far the walk is, in bytes. Raises OSError."""
+    base = parse_segment(path.name)
+    if base is None:
+        raise ValueError(f"{path} is not named as a segment")
+    offsets = _offset_entries(path, base)
+    wanted = {position for _, position in offsets.entries}
+    covered: dict[int, tuple[int, int]] = {}
+    with mapped(path) as view:
+        segment = Segment(path, base, len(view), next_offset=base)
+        for found in batches(view, base):
+            if isinstance(found, CorruptBatch):
+                segment.findings.append(_judge(segment, found, view, is_last))
+                continue
+            last = found.base_offset + found.last_offset_delta
+            segment.batches += 1
+            segment.records += found.record_count
+            segment.next_offset, segment.end = last + 1, found.position + found.length
+            segment.max_timestamp = max(segment.max_timestamp, found.max_timestamp)
+            if found.position in wanted:
+                covered[found.position] = (found.base_offset, last)
+            if seen is not None:
+                seen(segment.end)
+    segment.findings += offsets.findings
+    segment.findings += _check_offset_index(offsets, covered)
+    segment.findings += _check_time_index(segment, base)
+    return segment
+
+
+def _judge(segment: Segment, error: CorruptBatch, view: memoryview, is_last: bool) -> Finding:
+    """At the very end of the last segment it is what a stop leaves; anywhere else something was there."""
+    goes_on = _next_batch(view, error.position + 1, segment.next_offset, segment.base)
+    if goes_on < len(view):
+        text = f"{error.reason}; whole batches go on at byte {goes_on:,}"
+        return finding(Severity.DAMAGE, segment.path, text, error.position, segment.next_offset)
+    severity = Severity.TORN if is_last else Severity.DAMAGE
+    text = f"{error.reason}; no whole batch follows in the last {len(view) - error.position:,} bytes"
+    return finding(severity, segment.path, text, error.position, segment.next_offset)
+
+
+# ---- indexes
+
+
+@dataclass
+class _Entries:
+    path: Path
+    entries: list[tuple[int, int]]
+    findings: list[Finding]
+
+
+def _offset_entries(path: Path, base: int) -> _Entries:
+    return _entries(path.with_name(segment_name(base, INDEX_SUFFIX)), base, read_offset_entries)
+
+
+def _entries(path: Path, base: int, read: Callable[[Path, int], list[tuple[int, int]]]) -> _Entries:
+    try:
+        return _Entries(path, read(path, base), [])
+    except FileNotFoundError:
+        return _Entries(path, [], [finding(Severity.DERIVED, path, "it is missing")])
+
+
+def _check_offset_index(index: _Entries, covered: dict[int, tuple[int, int]]) -> Iterator[Finding]:
+    before = (-1, -1)
+    for number, (offset, position) in enumerate(index.entries):
+        if offset <= before[0] or position <= before[1]:
+            text = f"entry {number} ({offset:,} at {position:,}) is not behind the one before it"
+            yield finding(Severity.DERIVED, index.path, text)
+            return
+        before = (offset, position)
+        first, last = covered.get(position, (0, -1))
+        if not first <= offset <= last:
+            text = f"entry {number} has offset {offset:,} at byte {position:,} of the log, where it is not"
+            yield finding(Severity.DERIVED, index.path, text)
+            return
+
+
+def _check_time_index(segment: Segment, base: int) -> Iterator[Finding]:
+    index = _entries(segment.path.with_name(segment_name(base, TIME_INDEX_SUFFIX)), base, read_time_entries)
+    yield from index.findings
+    before = (-1, -1)
+    for number, (timestamp, offset) in enumerate(index.entries):
+        if timestamp < before[0] or offset < before[1]:
+            text = f"entry {number} ({timestamp}, offset {offset:,}) is older than the one before it"
+        elif offset >= segment.next_offset > segment.base:
+            text = f"entry {number} has offset {offset:,}, the log ends before it"
+        elif timestamp > segment.max_timestamp and segment.batches:
+            text = f"entry {number} has time {timestamp}, no record of the segment is that young"
+        else:
+            before = (timestamp, offset)
+            continue
+        yield finding(Severity.DERIVED, index.path, text)
+        return

@@ -1,0 +1,50 @@
+"""The configuration as it is now, for processes that were forked with an earlier one.
+
+A block of the private region, which nobody else can map: it holds passwords.
+
+    0    length   of what follows, written last
+    8    the whole configuration (msgpack of BrokerConfig)
+
+The supervisor alone writes it, then orders everybody to look (process.SETTINGS_CHANGED), and writes it again
+only when all who were ordered have acknowledged or died. Who is forked meanwhile has the same configuration
+already.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from mpbroker.config.broker import BrokerConfig
+
+BYTES = 64 << 20
+_LENGTH = struct.Struct("=Q")
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(BrokerConfig)
+
+
+def encode(config: BrokerConfig) -> bytes:
+    """Raises ValueError when it does not fit into the block."""
+    data = _encoder.encode(config)
+    if len(data) > BYTES - _LENGTH.size:
+        raise ValueError(f"the configuration takes {len(data)} bytes, and at most {BYTES - _LENGTH.size} fit")
+    return data
+
+
+def write(block: memoryview, data: bytes) -> None:
+    block[_LENGTH.size : _LENGTH.size + len(data)] = data
+    block[: _LENGTH.size] = _LENGTH.pack(len(data))
+
+
+def adopt(block: memoryview, config: BrokerConfig) -> None:
+    """Makes `config` say what the block says.
+
+    All parts of a process hold the one object that it was forked with, so it is that object which changes;
+    frozen it is for them.
+    """
+    (length,) = _LENGTH.unpack_from(block)
+    now = _decoder.decode(block[_LENGTH.size : _LENGTH.size + length])
+    for name in BrokerConfig.__struct_fields__:
+        msgspec.structs.force_setattr(config, name, getattr(now, name))

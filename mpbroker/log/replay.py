@@ -1,0 +1,180 @@
+"""What a commit journal holds goes back into the segments, before any partition is opened.
+
+After a power cut segments lack what was never synced, although it was acknowledged. The journal is emptied
+only when all segments that it names are synced, so whatever happens during a replay, the next one does the
+same again. What belongs to no segment of a partition that is here is left out: the topic was deleted, or made
+anew (its id is another one), or the segment is gone, since none is acknowledged into before its name is on
+disk. After the death of the log process alone nothing is missing: its successor goes on with the journal, and
+has the segments synced meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from mpbroker.ipc.process import FatalError
+from mpbroker.log.append import NO_ROOM
+from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_epochs, read_topic_id
+from mpbroker.log.journal import Extent, JournalFile
+from mpbroker.log.names import PartitionName, segment_name
+from mpbroker.records.batch import LEADER_EPOCH_AT
+
+OPEN_AT_ONCE = 128
+SAY_EVERY = 1000
+_log = logging.getLogger("mpbroker")
+
+
+def replay(
+    journal: JournalFile,
+    partitions: Iterable[tuple[Path, PartitionName]],
+    recovery_points: Mapping[TopicPartition, int],
+    say: Callable[[str], None],
+) -> int:
+    """Returns how many bytes were restored; all segments concerned are synced. Raises OSError, FatalError."""
+    targets: _Targets | None = None
+    segments = _Segments()
+    try:
+        for number, extents in enumerate(journal.records()):
+            if number % SAY_EVERY == 0:
+                say(f"replaying {journal.path}")
+            targets = targets or _Targets(partitions, recovery_points)
+            for extent in extents:
+                path = targets.segment_of(extent)
+                if path is not None:
+                    segments.restore(path, extent)
+        say(f"syncing what {journal.path} names")
+        segments.sync()
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise FatalError(
+            f"{journal.path} holds acknowledged records that the machine lost from their segments, and there "
+            f"is no room to write them back: {os.strerror(error.errno)}. Free some space in "
+            f"{journal.path.parent} and start the broker again; do not delete the journal"
+        ) from error
+    finally:
+        segments.close()
+    return segments.restored_bytes
+
+
+def sync_named(
+    named: Iterable[tuple[bytes, int, int]], partitions: Iterable[tuple[Path, PartitionName]]
+) -> None:
+    """All segments of the partitions that are here: (topic id, partition, base offset). Raises OSError."""
+    targets, segments = _Targets(partitions, {}), _Segments()
+    try:
+        for topic_id, partition, base in named:
+            path = targets.path_of(topic_id, partition, base)
+            if path is not None:
+                segments.touch(path)
+        segments.sync()
+    finally:
+        segments.close()
+
+
+class _Targets:
+    """The partitions that are here, by topic id."""
+
+    def __init__(
+        self, partitions: Iterable[tuple[Path, PartitionName]], synced: Mapping[TopicPartition, int]
+    ) -> None:
+        self._of: dict[tuple[bytes, int], tuple[Path, int, int]] = {}
+        self._said: set[Path] = set()
+        self._paths: dict[tuple[bytes, int, int], str | None] = {}
+        for directory, parsed in partitions:
+            if parsed.suffix:
+                continue
+            try:
+                topic_id = read_topic_id(directory)
+                epochs = read_epochs(directory)
+            except CheckpointCorrupt as problem:
+                # Opening it says the same, and leaves it offline.
+                _log.error("nothing is restored in %s: %s", directory, problem)
+                continue
+            if topic_id is not None:
+                epoch = epochs[-1][0] if epochs else 0
+                synced_up_to = synced.get((parsed.topic, parsed.partition), 0)
+                self._of[topic_id, parsed.partition] = (directory, synced_up_to, epoch)
+
+    def path_of(self, topic_id: bytes, partition: int, base: int) -> str | None:
+        """That of the segment, whether it is there or not; None if the partition is not."""
+        key = (topic_id, partition, base)
+        if key not in self._paths:
+            found = self._of.get((topic_id, partition))
+            self._paths[key] = str(found[0] / segment_name(base)) if found is not None else None
+        return self._paths[key]
+
+    def segment_of(self, extent: Extent) -> str | None:
+        """None if there is nothing to be restored."""
+        directory, synced_up_to, epoch = self._of.get((extent.topic_id, extent.partition), (None, 0, 0))
+        if directory is None or extent.end_offset <= synced_up_to:
+            return None
+        first_epoch = int.from_bytes(extent.data[LEADER_EPOCH_AT : LEADER_EPOCH_AT + 4], "big", signed=True)
+        if first_epoch < epoch:
+            if directory not in self._said:
+                self._said.add(directory)
+                _log.warning(
+                    "%s: what the commit journal has of it is left out: another broker wrote there since",
+                    directory,
+                )
+            return None
+        return self.path_of(extent.topic_id, extent.partition, extent.segment_base)
+
+
+class _Segments:
+    """Segments that are written to, a few of them open at a time."""
+
+    def __init__(self) -> None:
+        self.restored_bytes = 0
+        self._open: OrderedDict[str, int] = OrderedDict()
+        self._touched: dict[str, None] = {}
+        self._missing: set[str] = set()
+
+    def touch(self, path: str) -> None:
+        self._fd(path)
+
+    def restore(self, path: str, extent: Extent) -> None:
+        if path in self._missing:
+            return
+        fd = self._fd(path)
+        if fd is None:
+            return
+        count = len(extent.data)
+        if os.pread(fd, count, extent.position) == extent.data:
+            return
+        at = 0
+        while at < count:
+            at += os.pwrite(fd, extent.data[at:], extent.position + at)
+        self.restored_bytes += count
+
+    def sync(self) -> None:
+        """Also what was found complete: it may be in the page cache alone."""
+        for path in self._touched:
+            fd = self._fd(path)
+            # Gone meanwhile, with its topic or by retention.
+            if fd is not None:
+                os.fsync(fd)
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def _fd(self, path: str) -> int | None:
+        fd = self._open.get(path)
+        if fd is not None:
+            self._open.move_to_end(path)
+            return fd
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._missing.add(path)
+            return None
+        if len(self._open) == OPEN_AT_ONCE:
+            os.close(self._open.popitem(last=False)[1])
+        self._open[path] = fd
+        self._touched[path] = None
+        return fd

@@ -1,0 +1,178 @@
+"""`mpbroker log`, on directories that a broker's log wrote and that somebody damaged."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from mpbroker.cli.main import app
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.topic_config import resolve
+from mpbroker.inspection.directory import is_locked, open_directory
+from mpbroker.inspection.findings import Severity
+from mpbroker.inspection.partition import check
+from mpbroker.log.checkpoints import write_offsets
+from mpbroker.log.journal_making import JournalMaking
+from mpbroker.log.log_dir import lock_log_dirs, prepare_log_dirs
+from mpbroker.log.names import HIGH_WATERMARKS
+from mpbroker.log.partition_log import PartitionLog
+from tests.inspection.conftest import BATCHES, RECORDS
+from tests.log.conftest import TOPIC_ID, Writer
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["log", *arguments])
+
+
+def findings(directory: Path) -> list[tuple[Severity, str]]:
+    (partition,) = open_directory(directory).partitions
+    check(partition)
+    return [(one.severity, Path(one.path).suffix) for one in partition.all_findings]
+
+
+def segments(directory: Path, suffix: str = ".log") -> list[Path]:
+    return sorted((directory / "t-0").glob(f"*{suffix}"))
+
+
+def test_a_whole_directory(directory: Path) -> None:
+    result = run("verify", str(directory))
+    assert result.exit_code == 0, result.output
+    assert f"t-0: {BATCHES * RECORDS} records in {BATCHES} batches" in result.output
+    assert "All records are whole." in result.output
+    document = json.loads(run("verify", "--json", str(directory)).output)
+    (partition,) = document["directories"][0]["partitions"]
+    assert (partition["start_offset"], partition["end_offset"]) == (0, BATCHES * RECORDS)
+    assert partition["segments"] == len(segments(directory)) > 2
+    assert document["findings"] == []
+
+
+def test_every_flipped_bit_is_found(directory: Path) -> None:
+    """In any byte of a segment: it is some batch's, and no other batch suffers."""
+    path = segments(directory)[1]
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 97):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << at % 8
+        path.write_bytes(damaged)
+        (partition,) = open_directory(directory).partitions
+        check(partition)
+        assert Severity.DAMAGE in {one.severity for one in partition.all_findings}, at
+        assert sum(segment.batches for segment in partition.segments) >= BATCHES - 1, at
+    path.write_bytes(whole)
+    assert findings(directory) == []
+
+
+def test_damage_says_where_and_where_it_ends(directory: Path) -> None:
+    path = segments(directory)[0]
+    length = 12 + struct.unpack(">i", path.read_bytes()[8:12])[0]
+    with path.open("r+b") as file:
+        file.seek(length + 70)
+        file.write(b"\xff\xff")
+    result = run("verify", str(directory))
+    assert result.exit_code == 1
+    expected = (
+        f"damage: {path} at byte {length:,} (offset {RECORDS}): the CRC does not match; whole batches go on"
+    )
+    assert f"{expected} at byte {2 * length:,}" in result.output
+
+
+def test_a_torn_end_is_no_damage_unless_it_was_durable(directory: Path) -> None:
+    path = segments(directory)[-1]
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 10)
+    assert (Severity.TORN, ".log") in findings(directory)
+    assert run("verify", str(directory)).exit_code == 1
+    write_offsets(directory / HIGH_WATERMARKS, {("t", 0): (BATCHES - 1) * RECORDS})
+    result = run("verify", str(directory))
+    assert result.exit_code == 0
+    assert "The next start cuts off what is torn" in result.output
+
+
+def test_a_segment_in_the_middle_must_be_whole(directory: Path) -> None:
+    path = segments(directory)[0]
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 10)
+    assert (Severity.DAMAGE, ".log") in findings(directory)
+
+
+def _cut_index(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[::-1])
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
+@pytest.mark.parametrize("harm", [_cut_index, lambda path: path.write_bytes(b"\x7f" * path.stat().st_size)])
+def test_what_is_derived_is_told_apart(directory: Path, suffix: str, harm: Callable[[Path], object]) -> None:
+    path = next(path for path in segments(directory, suffix) if path.stat().st_size > 20)
+    harm(path)
+    assert findings(directory) == [(Severity.DERIVED, suffix)]
+    assert run("verify", str(directory)).exit_code == 0
+
+
+def test_a_partition_has_one_home(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("other")
+    prepare_log_dirs(BrokerConfig(log_dirs=(str(other),)))
+    topic = resolve(BrokerConfig(), {})
+    Writer(PartitionLog.create(other / "t-0", "t", 0, TOPIC_ID, topic)).log.close_cleanly()
+    result = run("verify", str(directory), str(other))
+    assert result.exit_code == 1
+    assert f"damage: {other / 't-0'}: the partition is in {directory / 't-0'}, too" in result.output
+
+
+def test_whether_a_broker_is_there(directory: Path) -> None:
+    assert not is_locked(directory)
+    config = BrokerConfig(log_dirs=(str(directory),))
+    with open(lock_log_dirs(config)[0], closefd=True):
+        assert is_locked(directory)
+        assert "in use by a broker" in run("verify", str(directory)).output
+    assert not is_locked(directory)
+
+
+def test_a_dump_names_everything(directory: Path) -> None:
+    partition = directory / "t-0"
+    lines = run("dump", "--records", "--json", str(partition)).output.splitlines()
+    entries = [json.loads(line) for line in lines]
+    assert [e["base_offset"] for e in entries if "base_offset" in e] == list(range(0, 90, 3))
+    assert [e["offset"] for e in entries if "headers" in e] == list(range(90))
+    assert {Path(e["file"]).suffix or Path(e["file"]).name for e in entries} == {
+        ".log",
+        ".index",
+        ".timeindex",
+        ".snapshot",
+        "leader-epoch-checkpoint",
+        ".metadata",
+    }
+    (producer,) = [e for e in entries if e["file"] == str(segments(directory, ".snapshot")[-1])]
+    assert (producer["producer_id"], producer["last_offset"]) == (7, 89)
+    text = run("dump", str(directory / HIGH_WATERMARKS)).output
+    assert text.split("\n")[1] == "  topic: t  partition: 0  offset: 90"
+
+
+def test_a_journal_is_dumped(directory: Path) -> None:
+    making = JournalMaking(directory, 1 << 16)
+    while (journal := making.step()) is None:
+        pass
+    journal.close()
+    result = run("dump", str(directory / "mpbroker.journal"))
+    assert (result.exit_code, result.output) == (0, f"{directory / 'mpbroker.journal'}\n")
+    (directory / "mpbroker.journal").write_bytes(b"x" * 9000)
+    assert "is not a commit journal" in str(run("dump", str(directory / "mpbroker.journal")).exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("verify", "{}/.."), "is not the directory of a partition"),
+        (("dump", "{}/none"), "no such file"),
+        (("dump", "{}/.lock"), "none of the files that this command knows"),
+        (("dump", "{}"), "has no segments"),
+    ],
+)
+def test_what_is_no_log(directory: Path, arguments: tuple[str, ...], said: str) -> None:
+    (directory / ".lock").touch()
+    result = run(*(one.format(directory) for one in arguments))
+    assert said in str(result.exception)
