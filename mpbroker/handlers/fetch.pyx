@@ -95,7 +95,7 @@ cdef bint may_read(const Wanted *wanted, const PartitionSlot *now) noexcept nogi
         return False
     if wanted.offset < now.log_start_offset or wanted.offset > now.log_end_offset:
         return False
-    return wanted.last_fetched_epoch <= now.leader_epoch
+    return wanted.last_fetched_epoch < 0 or wanted.last_fetched_epoch == now.leader_epoch
 
 
 cdef inline bint slice_of(
@@ -111,6 +111,8 @@ cdef inline bint slice_of(
         return True
     if reader == NULL or answer.slices == MOST_SLICES or not locate(reader, wanted.offset, bound, places.chunk, &spot):
         return False
+    if answer.isolation == READ_COMMITTED and spot.segment.aborted:
+        return False            # its answer names transactions
     most = most if most > 0 else 0
     length = spot.limit - spot.position
     if length > most:
