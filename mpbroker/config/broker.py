@@ -335,7 +335,7 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
             "A commit that has this much for a file syncs the file instead of writing it to the journal.",
             at_least=0,
         ),
-    ] = 1_048_576
+    ] = 262_144
     log_flush_interval_messages: Annotated[
         int, Key(LONG, "Records after which a log is synced under log.flush.policy=os.", at_least=1)
     ] = LONG_MAX

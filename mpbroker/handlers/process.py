@@ -334,6 +334,9 @@ class Handler:
             else:
                 log.error("slot of kind %d is not for a handler; it is dropped", kind)
                 self.context.counters.add(Counter.COUNT_ERRORS)
+        self.count_arena()
+
+    def count_arena(self) -> None:
         self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.arena.in_use_bytes)
 
     def serve_light(self, slot: Request) -> None:
@@ -425,6 +428,8 @@ class Handler:
             self.fence_coordinator(fence)
         self.context.counters.add(Counter.COUNT_FENCES)
         self.flush()
+        # What the dead had of ours is free again; maybe nobody asks this handler for anything for long.
+        self.count_arena()
         self.context.acknowledge_fence()
 
     def fence_processor(self, fence: Fence) -> None:

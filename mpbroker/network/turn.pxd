@@ -111,6 +111,7 @@ cdef struct Turn:
     uint64_t dry_since_ns       # an allocation failed and no memory has come free since; 0: no
     uint64_t refused_at         # the arena's releases and limit when it refused something
     uint64_t refused_limit
+    uint64_t kept_bytes         # of parked requests, outside the arena
     bint beyond                 # the next allocation may go beyond the limit
     uint64_t stall_ns
     uint64_t next_stall_check_ns

@@ -86,7 +86,9 @@ cdef enum:
     CLAIMED_MAX = 1 << 21
     FIRST_BLOCK = (1 << 16) - 64
     EXPECTED_MAX = 1 << 15          # what is set aside for the next frame before its size is known
-    KEPT_MAX = 1 << 14              # a parked request of this size leaves the arena; a larger one counts on
+    # A parked request of this size leaves the arena, as long as all that have take less than this share of the limit.
+    KEPT_MAX = 1 << 14
+    KEPT_SHARE = 16
     LOW_MEMORY_SHARE = 10           # memory is low when less than a tenth of it is left
     STALL_CHECK_NS = 100 * 1000 * 1000
     FILES_LOOK_NS = 1000 * 1000 * 1000

@@ -84,6 +84,10 @@ class ReloadError(Exception):
     """Nothing changes; says why, in one line."""
 
 
+class NoFile(ReloadError):
+    """There is none to read; a terminal that hangs up has asked for it."""
+
+
 @dataclass(frozen=True)
 class Changes:
     """`config`: what holds from now on; the numbers of workers in it are the old ones."""
@@ -147,7 +151,7 @@ class Reload:
 
     def _load(self) -> Loaded:
         if self._read_again is None:
-            raise ReloadError("the broker was started without a configuration file: nothing is read again")
+            raise NoFile("the broker was started without a configuration file: nothing is read again")
         try:
             loaded = self._read_again()
             resolve_overrides(loaded.config.max_connections_per_ip_overrides)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -396,10 +397,12 @@ def test_killed_between_any_two_steps_of_a_deletion(rig, batch, machine) -> None
     """Nothing at or above the log start is lost, and no file is left over. `machine`: the table is lost too,
     as when all of the broker is killed.
     """
+    filled = rig("filled")
+    fill_for_real(filled, batch)
     deaths = 0
     while True:
         r = rig(f"data{deaths}")
-        fill_for_real(r, batch)
+        shutil.copytree(filled.directory, r.directory, dirs_exist_ok=True)
         if not die_while_deleting(r, deaths + 1):
             break
         deaths += 1

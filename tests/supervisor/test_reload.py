@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ from mpbroker.cli.errors import CliError
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.supervisor import reload
 from ops.bench import frames
-from ops.bench.brokers import Mpbroker
+from ops.bench.brokers import ROOT, Mpbroker
 from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.real_clients.tools import eventually
 from tests.supervisor.test_workers import Load
@@ -295,6 +297,31 @@ def test_a_file_with_a_mistake_changes_nothing(broker: Configured, text: str, sa
     with pytest.raises(CliError, match="cannot be read"):
         control(broker).call("reload")
     assert broker.reload(FIRST)["changed"] == []
+    stop_cleanly(broker)
+
+
+def test_the_command_says_what_changed_or_why_not(broker: Configured) -> None:
+    """As `systemctl reload` has it: its status is the reload's."""
+    words = [sys.executable, "-m", "mpbroker", "ctl", "reload", "--log-dirs", str(broker.log_dir)]
+
+    def run(text: str) -> subprocess.CompletedProcess[str]:
+        broker.file.write_text(text)
+        return subprocess.run(
+            words, capture_output=True, text=True, check=False, env=broker.environment(), cwd=ROOT
+        )
+
+    done = run(FIRST + "log.roll.hours=3\nnode.id=7\n")
+    assert done.returncode == 0, done.stderr
+    lines = [line.split(maxsplit=1) for line in done.stdout.splitlines() if line]
+    assert dict(line for line in lines if len(line) == 2) == {
+        "changed": "log.roll.hours",
+        "at_next_start": "node.id",
+        "replaced": "handler 0, handler 1",
+    }
+    refused = run(FIRST + "log.roll.hours=long\n")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.count("\n") == 1
+    assert f"nothing changes: {broker.file}:4: " in refused.stderr
     stop_cleanly(broker)
 
 
