@@ -179,11 +179,9 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
         shuffle(t, events, count)
     for i in range(count):
         tag = <uint32_t>events[i].data.u64
-        if tag == BELL_TAG:
-            pass                        # edge-triggered: there is nothing to reset
-        elif tag == HANDOVER_TAG:
+        if tag == HANDOVER_TAG:
             flags |= TURN_CONNECTIONS
-        else:
+        elif tag != BELL_TAG:           # which is edge-triggered: there is nothing to reset
             c = &t.channels[tag]
             # An event of an earlier connection in this place carries the low bits of another id.
             if <uint32_t>c.connection == <uint32_t>(events[i].data.u64 >> 32):
