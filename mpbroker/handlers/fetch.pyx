@@ -254,6 +254,8 @@ cdef bint take_changes(Cursor *c, int version, Session *session, Changes *change
     cdef const uint8_t *topic_id
     cdef CachedPartition *cached
     cdef Wanted wanted
+    if topics < 0:
+        return False
     changes.count = 0
     while place:
         cached = &session.cached[place]
@@ -265,7 +267,7 @@ cdef bint take_changes(Cursor *c, int version, Session *session, Changes *change
         place = cached.after
     for t in range(topics):
         topic_id, partitions = take(c, 16), take_length(c, True, True)
-        if c.at == NULL:
+        if c.at == NULL or partitions < 0:
             return False
         for i in range(partitions):
             if not take_partition(c, version, &wanted):
