@@ -147,7 +147,7 @@ class Handler:
             self.arena,
             memory.arena(LOG),
             LogOutbox(self.turn.push_job),
-            context.counters,
+            None,
         )
         failed_dirs = memory.words("failed_dirs")
         table, marks = memory.table(), memory.marks()

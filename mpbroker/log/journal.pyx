@@ -43,6 +43,9 @@ cdef bint journal_add(JournalRef *journal, JournalWrite *write, PartitionCore *c
     cdef JournalExtent *extent
     if not journal.ring_bytes or count >= journal.direct_bytes:
         return False
+    if count == 0:
+        # All that is new was in a segment that rolled, and is synced with it.
+        return True
     record = journal_record_bytes(write.count + 1, write.payload + count)
     if record > journal_record_most(journal) or journal.head - journal.start + record > journal.ring_bytes:
         return False

@@ -19,7 +19,7 @@ from mpbroker.log.journal import JournalDamaged, JournalFile
 from mpbroker.log.journal_making import MAKING_NAME
 from mpbroker.log.journaling import journal_ends, release_journals
 from mpbroker.log.names import CLEAN_SHUTDOWN, segment_name
-from tests.log.rig import Rig, ensure
+from tests.log.rig import TOPIC_ID, Rig, ensure
 from tests.log.test_delayed_produce import Stalled
 from tests.log.test_log_dirs import OTHER_ID, SEGMENT, STORAGE_ERROR, Node, wait_for_helper
 from tests.log.test_turn import settle
@@ -371,6 +371,32 @@ def test_what_rolled_is_synced_before_the_journal_is_released(
     release_journals(b.process.turn)
     settle(b.process)
     assert log.state.synced == 3
+    b.close()
+
+
+def test_a_roll_with_nothing_behind_it(rig: Callable[..., Rig], batch: Callable[..., bytearray]) -> None:
+    """Retention rolls without an append: what is new is synced with the old segment."""
+    b = Stalled(rig)
+    wait_for_helper(b.process)
+    b.process.manager.use_journals()
+    log = b.process.manager.logs[b.targets[0][0]]
+    b.produce(batch())
+    b.stall()
+    b.rig.job([(b.targets[0], batch())])
+    b.process.work(0)
+    b.rig.job([(b.targets[0], batch())])
+    b.process.work(0)
+    for fd in log.roll():
+        b.process.turn.retire(fd, log.state.log_dir)
+    b.release()
+    assert [reply.results[0].error for reply in b.rig.replies()] == [0, 0]
+    assert log.state.high_watermark == 3
+    b.produce(batch())
+    records = extents(b.rig.directory / journal.NAME)
+    named = [
+        (e.segment_base, len(e.data) > 0) for record in records for e in record if e.topic_id == TOPIC_ID
+    ]
+    assert named == [(0, True), (0, True), (3, True)]
     b.close()
 
 
