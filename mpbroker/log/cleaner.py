@@ -84,6 +84,7 @@ class Cleaned(NamedTuple):
 class Statistics:
     """(Kafka: CleanerStats.)"""
 
+    bytes_mapped: int = 0  # read for the offset map
     bytes_read: int = 0
     bytes_written: int = 0
     records_read: int = 0
@@ -110,10 +111,11 @@ class Cleaner:
         offsets = self._map(sources)
         if offsets.latest < task.first_dirty:
             raise CleaningFailed(
-                f"the {len(offsets)} keys that the buffer takes are not even those of one batch: set a larger "
-                "log.cleaner.dedupe.buffer.size"
+                f"the {len(offsets)} keys that the buffer takes are not even those of one batch: "
+                "set a larger log.cleaner.dedupe.buffer.size"
             )
         self.end = offsets.latest + 1
+        self.statistics.bytes_mapped, self.statistics.bytes_read = self.statistics.bytes_read, 0
         self.statistics.buffer_utilization = offsets.utilization
         concerned = [one for one in sources if one.base < self.end]
         producers = Producers()
@@ -234,7 +236,7 @@ class Cleaner:
     # ---- reading ----
 
     def _each_piece(self, base: int, do: Callable[[BatchWalk], int]) -> int:
-        """The file in pieces of whole batches, larger ones where one needs it; `do` may end it (FULL)."""
+        """The file in pieces of whole batches; `do` may end it (FULL)."""
         path = self._path(base)
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

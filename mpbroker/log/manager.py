@@ -400,6 +400,7 @@ class LogManager:
         for key in [k for k in self.slot_of if k[0] == topic_id]:
             slot = self.slot_of.pop(key)
             log = self.logs.pop(slot)
+            self._rolled.pop(slot, None)
             delay_ms = log.config.file_delete_delay_ms
             log.state.flags = PartitionFlag.PARTITION_DELETED
             log.state.publish(self.table)
@@ -491,6 +492,12 @@ class LogManager:
     def note_roll(self, log: PartitionLog, commit_round: int) -> None:
         """Everything below the new segment is on disk once that commit round is done."""
         self._rolled[log.state.table_slot] = (commit_round, log.state.segment_base)
+
+    def synced_end(self, log: PartitionLog) -> int:
+        """All below it is in segments that were synced."""
+        commit_round, base = self._rolled.get(log.state.table_slot, (0, 0))
+        rolled = base if self.turn.commit_rounds >= commit_round else 0
+        return max(log.recovery_point, rolled, log.state.synced if self.group else 0)
 
     def checkpoint_high_watermarks(self) -> None:
         self._checkpoint(names.HIGH_WATERMARKS, lambda log: log.state.high_watermark)

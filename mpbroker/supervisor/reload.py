@@ -34,6 +34,7 @@ _LISTENERS = "mpbroker ctl listener adds and removes listeners at once"
 _MADE_AT_START = {
     "log_dirs": _RESTART,
     "log_workers": _RESTART,
+    "log_cleaner_enable": _RESTART,
     "log_flush_policy": _RESTART,
     "node_id": _RESTART,
     "listeners": _LISTENERS,

@@ -45,10 +45,6 @@ NOT_BUILT = (
         "their settings are refused at start: who is in may do everything",
     ),
     (
-        "compaction",
-        "its settings are kept and shown, those of the broker with a warning; every record stays",
-    ),
-    (
         "AlterConfigs",
         "not advertised; the configuration file is read again at SIGHUP and by `mpbroker ctl reload`",
     ),
