@@ -40,6 +40,8 @@ from mpbroker.records.iterate import Batch, iterate_batches
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _FILES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 PIECE_BYTES_LEAST = 4096
+# Commits wait for the disk while it takes what was left to the end: so it gets it bit by bit.
+SYNC_EVERY_BYTES = 8 << 20
 
 
 class CleaningFailed(Exception):
@@ -101,6 +103,7 @@ class Cleaner:
     pace: Callable[[int], None] = lambda _count: None
     statistics: Statistics = field(default_factory=Statistics)
     end: int = -1  # what lies below is clean when all is done
+    _unsynced: int = 0
 
     def run(self) -> Iterator[Cleaned]:
         """One new segment after the other, on disk. Raises CleaningFailed, CorruptBatch, OSError."""
@@ -215,8 +218,12 @@ class Cleaner:
         data = memoryview(keep.take())
         self.statistics.bytes_written += len(data)
         self.pace(len(data))
+        self._unsynced += len(data)
         while data:
             data = data[os.write(fd, data) :]
+        if self._unsynced >= SYNC_EVERY_BYTES:
+            self._unsynced = 0
+            os.fdatasync(fd)
         return Stop.END
 
     def _write_aborted(self, base: int, transactions: CleanedTransactions) -> None:

@@ -21,7 +21,7 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition, read_partition
 from mpbroker.log import names
 from mpbroker.log.append import KAFKA_STORAGE_ERROR, PASSING
-from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_topic_id
+from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_topic_id, topic_id_if_any
 from mpbroker.log.helper import Helper
 from mpbroker.log.home import LogDir
 from mpbroker.log.journaling import release_journals, use_journal
@@ -40,14 +40,6 @@ def _remove_tree(directory: Path) -> None:
     """Whoever removed the deleted topic's files before us did no harm to the log directory."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(directory)
-
-
-def _id_of(directory: Path) -> bytes | None:
-    """The topic's, None if that cannot be read."""
-    try:
-        return read_topic_id(directory)
-    except CheckpointCorrupt:
-        return None
 
 
 class Unusable(Exception):
@@ -417,7 +409,7 @@ class LogManager:
             for directory, parsed in home.partitions():
                 if parsed.topic != name or parsed.suffix:
                     continue
-                holder = _id_of(directory)
+                holder = topic_id_if_any(directory)
                 if holder == topic_id or (holder is None and directory in unreadable):
                     gone = self._rename(directory, names.DELETE_SUFFIX)
                     self._delete_in(delay_ms, home.number, partial(_remove_tree, gone))
@@ -435,7 +427,7 @@ class LogManager:
                 key = (parsed.topic, parsed.partition)
                 if parsed.suffix or key in known:
                     continue
-                holder = _id_of(directory)
+                holder = topic_id_if_any(directory)
                 if parsed.topic not in topics or holder not in (None, topics[parsed.topic]):
                     self._set_aside(directory)
                     home.forget(key)
