@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES = 64 << 20
 
+# The cleaner may replace segments while they are read: what is left is looked for again.
+TRIES = 100
 _LOG = logging.getLogger("mpbroker.spark")
 
 
@@ -43,22 +45,36 @@ def read_local(
     try:
         if read_topic_id(directory) != files.topic_id:
             raise SegmentGone(f"{directory} belongs to another topic of that name now")
-        first, found = pieces(directory, files.bound, task.start, task.end)
     except (SegmentGone, FileNotFoundError) as error:
         report_loss(fail_on_data_loss, f"Cannot read {task}: {error}.")
         return
-    if first > task.start:
-        lost = min(first, task.end) - 1
-        report_loss(
-            fail_on_data_loss,
-            f"Cannot read offsets {task.start} to {lost} of {task}: the log starts at {first} now.",
-        )
-    for piece in found:
+    start, tries = task.start, 0
+    while True:
         try:
-            with opened(directory, piece.base) as fd:
-                yield from _read_piece(directory, piece, fd, task, columns)
-        except SegmentGone as error:
-            report_loss(fail_on_data_loss, f"Cannot read a part of {task}: {error}.")
+            first, found = pieces(directory, files.bound, start, task.end)
+        except (SegmentGone, FileNotFoundError) as error:
+            report_loss(fail_on_data_loss, f"Cannot read {task}: {error}.")
+            return
+        if first > start:
+            lost = min(first, task.end) - 1
+            report_loss(
+                fail_on_data_loss,
+                f"Cannot read offsets {start} to {lost} of {task}: the log starts at {first} now.",
+            )
+            start = first
+        for piece in found:
+            begun = max(start, piece.base)
+            try:
+                with opened(directory, piece.base, inode=piece.inode) as fd:
+                    yield from _read_piece(directory, piece, fd, task, columns)
+            except SegmentGone as error:
+                start, tries = begun, tries + 1
+                if tries > TRIES:
+                    report_loss(fail_on_data_loss, f"Cannot read a part of {task}: {error}.")
+                    return
+                break
+        else:
+            return
 
 
 def _read_piece(

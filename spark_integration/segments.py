@@ -22,11 +22,12 @@ _LISTINGS = 3
 
 
 class Piece(NamedTuple):
-    """Whole batches of one segment file."""
+    """Whole batches of one segment file. `inode`: by which it is known, should the cleaner replace it."""
 
     base: int
     position: int
     end_position: int
+    inode: int
 
 
 def segment_bases(directory: Path) -> list[int]:
@@ -35,15 +36,25 @@ def segment_bases(directory: Path) -> list[int]:
     return sorted(base for base in found if base is not None)
 
 
+def is_in_place(directory: Path, base: int, inode: int) -> bool:
+    """Whether the segment's log file is still that one: then what its index says is about it."""
+    try:
+        return (directory / segment_name(base)).stat().st_ino == inode
+    except FileNotFoundError:
+        return False
+
+
 @contextmanager
-def opened(directory: Path, base: int, suffix: str = LOG_SUFFIX) -> Iterator[int]:
-    """The file descriptor of a segment's file. Raises SegmentGone, OSError."""
+def opened(directory: Path, base: int, suffix: str = LOG_SUFFIX, inode: int | None = None) -> Iterator[int]:
+    """The file descriptor of a segment's file, or of that very file. Raises SegmentGone, OSError."""
     path = directory / segment_name(base, suffix)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
         raise SegmentGone(f"{path} is gone") from error
     try:
+        if inode is not None and os.fstat(fd).st_ino != inode:
+            raise SegmentGone(f"{path} is another file now")
         yield fd
     finally:
         os.close(fd)
@@ -61,6 +72,8 @@ def position_by_offset(directory: Path, base: int, offset: int) -> int:
 def cut_at(directory: Path, base: int, fd: int, position: int) -> int:
     """The last end of a batch at or before the position."""
     start = _indexed_before(directory, base, position)
+    if not is_in_place(directory, base, os.fstat(fd).st_ino):
+        start = 0
     whole = batches(fd, start, position)
     return whole[-1].position + whole[-1].length if whole else start
 
@@ -91,7 +104,7 @@ def pieces(directory: Path, bound: Bound, start: int, end: int) -> tuple[int, li
         try:
             return _pieces(directory, bound, start, end)
         except SegmentGone:
-            # Retention took it after it was listed.
+            # Retention took it after it was listed, or the cleaner replaced it.
             continue
     return _pieces(directory, bound, start, end)
 
@@ -104,12 +117,18 @@ def _pieces(directory: Path, bound: Bound, start: int, end: int) -> tuple[int, l
     for base, following in zip(bases, [*bases[1:], None], strict=True):
         if base < end and (following is None or following > start):
             with opened(directory, base) as fd:
-                found.append(_piece(directory, base, fd, bound, start, end))
+                # A segment that is being replaced may be listed with those that it already holds.
+                until = end if following is None else min(end, following)
+                found.append(_piece(directory, base, fd, bound, start, until))
+    for piece in found:
+        if not is_in_place(directory, piece.base, piece.inode):
+            raise SegmentGone(f"{directory / segment_name(piece.base)} is another file now")
     return bases[0], [piece for piece in found if piece.end_position > piece.position]
 
 
 def _piece(directory: Path, base: int, fd: int, bound: Bound, start: int, end: int) -> Piece:
-    limit = os.fstat(fd).st_size
+    status = os.fstat(fd)
+    limit = status.st_size
     if base == bound.segment_base:
         if limit < bound.position:
             raise CorruptLog(
@@ -125,7 +144,7 @@ def _piece(directory: Path, base: int, fd: int, bound: Bound, start: int, end: i
     if last is not None:
         # A batch that the end cuts through belongs to it.
         limit = last.position + (last.length if last.base_offset < end else 0)
-    return Piece(base, position, max(position, limit))
+    return Piece(base, position, max(position, limit), status.st_ino)
 
 
 def windows(directory: Path, piece: Piece, fd: int, window_bytes: int) -> Iterator[tuple[int, int]]:

@@ -33,7 +33,6 @@ LARGEST_REQUEST_BYTES = (1 << 30) - (1 << 16) - 128
 _NO_PREALLOCATION = "segments grow as they are written"
 _NO_LOG_START_TIMER = "log start offsets are written whenever they move"
 _NO_ELECTION = "this broker is a single node, whose replica is never behind"
-_NO_COMPACTION = "compaction is not built yet: all records of compacted topics are kept"
 
 
 def gzip_level(level: int) -> str:
@@ -367,7 +366,6 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
             LIST,
             "What happens to old segments: delete, compact, or both.",
             choices=CLEANUP_POLICIES,
-            pending=_NO_COMPACTION,
         ),
     ] = ("delete",)
     log_retention_ms: Annotated[
@@ -421,14 +419,13 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
             "Share of dirty bytes from which a log is compacted.",
             at_least=0,
             at_most=1,
-            pending=_NO_COMPACTION,
         ),
     ] = 0.5
     log_cleaner_delete_retention_ms: Annotated[
-        int, Key(LONG, "Time for which tombstones are kept.", at_least=0, pending=_NO_COMPACTION)
+        int, Key(LONG, "Time for which tombstones are kept.", at_least=0)
     ] = 86_400_000
     log_cleaner_min_compaction_lag_ms: Annotated[
-        int, Key(LONG, "Age below which a record is never compacted.", at_least=0, pending=_NO_COMPACTION)
+        int, Key(LONG, "Age below which a record is never compacted.", at_least=0)
     ] = 0
     log_cleaner_max_compaction_lag_ms: Annotated[
         int,
@@ -436,9 +433,26 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
             LONG,
             "Age above which a record waits no longer for compaction.",
             at_least=1,
-            pending=_NO_COMPACTION,
         ),
     ] = LONG_MAX
+
+    log_cleaner_enable: Annotated[bool, Key(BOOLEAN, "Compact topics whose cleanup.policy says so.")] = True
+    log_cleaner_backoff_ms: Annotated[
+        int, Key(LONG, "Time between two looks for something to compact.", at_least=0)
+    ] = 15_000
+    log_cleaner_dedupe_buffer_size: Annotated[
+        int, Key(LONG, "Memory for the keys of one compaction, 24 bytes each.", at_least=1024)
+    ] = 134_217_728
+    log_cleaner_io_buffer_size: Annotated[
+        int, Key(INT, "Memory for what is read and written by a compaction.", at_least=0)
+    ] = 524_288
+    log_cleaner_io_buffer_load_factor: Annotated[
+        float,
+        Key(DOUBLE, "How full the memory for keys may become.", at_least=0.01, at_most=1),
+    ] = 0.9
+    log_cleaner_io_max_bytes_per_second: Annotated[
+        float, Key(DOUBLE, "Bytes that compaction reads and writes in a second.", at_least=1)
+    ] = 1.7976931348623157e308
 
     # Where each key that was set was written ("server.properties:12", "--handlers"): Kafka key → place.
     origins: dict[str, str] = msgspec.field(default_factory=dict)

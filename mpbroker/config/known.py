@@ -72,7 +72,7 @@ WARNED: dict[str, str] = {
     "num.replica.": _SINGLE_NODE,
     "inter.broker.": _SINGLE_NODE,
     "zookeeper.": "there is no ZooKeeper",
-    "log.cleaner.": "compaction is not built yet",
+    "log.cleaner.": "one process compacts all topics",
     "metric": _METRICS,
     "kafka.metrics.": _METRICS,
 }

@@ -6,43 +6,60 @@ one can do something else in between, and no segment has to fit into memory. Rea
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from mpbroker.ipc.table import Partition
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch, iterate_batches
 
 READ_BYTES: Final = 1 << 20
+TRIES: Final = 100
 
 
 def batches_below(directory: Path, end: Partition) -> Iterator[Batch]:
     """The batches below the high watermark, in order. Raises CorruptBatch or OSError."""
     if end.high_watermark == 0:
         return
-    for path in sorted(directory.glob("*.log")):
-        base = int(path.stem)
-        if base > end.high_watermark_segment:
-            return
-        is_last = base == end.high_watermark_segment
-        yield from _batches_of(path, end.high_watermark_position if is_last else path.stat().st_size)
+    with ExitStack() as stack:
+        next_offset = 0
+        for path, file in _opened(directory, end.high_watermark_segment, stack):
+            is_last = int(path.stem) == end.high_watermark_segment
+            limit = end.high_watermark_position if is_last else os.fstat(file.fileno()).st_size
+            for batch in _batches_of(path, file, limit):
+                # A segment that is being replaced may be there with those that it already holds.
+                if batch.header.base_offset >= next_offset:
+                    next_offset = batch.last_offset + 1
+                    yield batch
 
 
-def _batches_of(path: Path, limit: int) -> Iterator[Batch]:
+def _opened(directory: Path, last_base: int, stack: ExitStack) -> list[tuple[Path, BinaryIO]]:
+    """All segments up to that one, ascending, at once: the cleaner may replace them while they are read."""
+    for _ in range(TRIES):
+        paths = [path for path in sorted(directory.glob("*.log")) if int(path.stem) <= last_base]
+        try:
+            return [(path, stack.enter_context(path.open("rb"))) for path in paths]
+        except FileNotFoundError:
+            stack.close()
+    raise OSError(f"the segments in {directory} are others each time they are looked for")
+
+
+def _batches_of(path: Path, file: BinaryIO, limit: int) -> Iterator[Batch]:
     carried = b""
     left = limit
-    with path.open("rb") as file:
-        while left:
-            piece = file.read(min(READ_BYTES, left))
-            if not piece:
-                raise OSError(f"{path} ends {left} bytes before the end of what is durable")
-            left -= len(piece)
-            data = carried + piece
-            used = 0
-            for batch in iterate_batches(data):
-                yield batch
-                used = batch.header.position + batch.header.length
-            carried = data[used:]
+    while left:
+        piece = file.read(min(READ_BYTES, left))
+        if not piece:
+            raise OSError(f"{path} ends {left} bytes before the end of what is durable")
+        left -= len(piece)
+        data = carried + piece
+        used = 0
+        for batch in iterate_batches(data):
+            yield batch
+            used = batch.header.position + batch.header.length
+        carried = data[used:]
     if carried:
         raise CorruptBatch(limit - len(carried), f"{path} ends within a batch")

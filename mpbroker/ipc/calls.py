@@ -276,6 +276,58 @@ class DeletedRecords(Struct, tag="deleted_records"):
     partitions: list[DeletedBefore]
 
 
+class FindToClean(Struct, tag="find_to_clean"):
+    """cleaner -> log: which partition is to be compacted next? Ends whatever was granted before."""
+
+
+class ToClean(Struct, tag="to_clean"):
+    """A partition, its segments from the first to the last below `end`, and the settings that count.
+
+    `producers`: a snapshot of those that are active. `ticket`: what the messages that follow are about.
+    """
+
+    ticket: int
+    directory: str
+    bases: list[int]
+    first_dirty: int
+    end: int
+    segment_bytes: int
+    index_bytes: int
+    index_interval_bytes: int
+    delete_retention_ms: int
+    now_ms: int
+    producers: bytes
+
+
+class NothingToClean(Struct, tag="nothing_to_clean"):
+    """No partition is dirty enough."""
+
+
+class SwapSegments(Struct, tag="swap_segments"):
+    """cleaner -> log: files with the suffix .cleaned are on disk, and have all that is to stay of these."""
+
+    ticket: int
+    bases: list[int]
+    size: int
+    largest_ms: int
+    first_ms: int
+
+
+class Swapped(Struct, tag="swapped"):
+    """Not `done`: the segments are other ones by now, or cannot be replaced; the task is void."""
+
+    done: bool
+
+
+class CleaningEnded(Struct, tag="cleaning_ended"):
+    """cleaner -> log: what lies below `end` is clean, or why it is not. `errno`: of the disk, if any."""
+
+    ticket: int
+    end: int = -1
+    problem: str = ""
+    errno: int = 0
+
+
 class Recovered(Struct, tag="recovered"):
     """coordinator -> log: every topic has been ensured; what else lies in the log directories is stray.
 
@@ -314,6 +366,12 @@ Message = (
     | RemovedTopic
     | DeleteRecords
     | DeletedRecords
+    | FindToClean
+    | ToClean
+    | NothingToClean
+    | SwapSegments
+    | Swapped
+    | CleaningEnded
     | Recovered
     | Acknowledged
 )

@@ -61,6 +61,15 @@ cpdef enum Counter:
     COUNT_FETCH_SESSIONS = 58
     COUNT_FETCH_SESSION_PARTITIONS = 59
     COUNT_FETCH_SESSIONS_EVICTED = 60
+    COUNT_CLEANER_RECOPY_PERCENT = 61        # cleaner: of its last run, or the most of it
+    COUNT_CLEANER_BUFFER_PERCENT = 62
+    COUNT_CLEANER_TIME_MS = 63
+    COUNT_CLEANER_LAST_RUN_NS = 64           # CLOCK_MONOTONIC when it last looked for something to do
+    COUNT_CLEANER_DELAY_MS = 65      # log: the longest that a record waits beyond max.compaction.lag.ms
+    COUNT_CLEANER_DIRTY_PERCENT = 66 # log: of the dirtiest partition
+    COUNT_UNCLEANABLE_PARTITIONS = 67        # log
+    COUNT_UNCLEANABLE_BYTES = 68
+    COUNT_SEGMENTS_CLEANED = 69      # log: swapped for new ones
     COUNTERS = 96
 
 cpdef enum Histogram:

@@ -45,6 +45,7 @@ ACCEPTOR = 1
 COORDINATOR = 2
 LOG = 3
 CONTROL_ACCEPTOR = 4
+CLEANER = 5
 ACCEPTORS = (ACCEPTOR, CONTROL_ACCEPTOR)
 # Of each plane's workers those of the control plane have the highest number. They talk to each other only.
 FIRST_PROCESSOR = 8
@@ -124,6 +125,7 @@ def name_of(index: int) -> str:
         COORDINATOR: "coordinator",
         LOG: "log",
         CONTROL_ACCEPTOR: "control-plane acceptor",
+        CLEANER: "cleaner",
         CONTROL_PROCESSOR: "control-plane processor",
         CONTROL_HANDLER: "control-plane handler",
     }
@@ -145,6 +147,7 @@ def ring_pairs() -> list[tuple[int, int, int]]:
         pairs += [(h, COORDINATOR, CALL_RING_SLOTS), (COORDINATOR, h, CALL_RING_SLOTS)]
     pairs += [(LOG, p, ANSWER_RING_SLOTS) for p in PROCESSORS]
     pairs += [(COORDINATOR, LOG, CALL_RING_SLOTS), (LOG, COORDINATOR, CALL_RING_SLOTS)]
+    pairs += [(CLEANER, LOG, CONTROL_RING_SLOTS), (LOG, CLEANER, CONTROL_RING_SLOTS)]
     return pairs
 
 
@@ -245,7 +248,7 @@ class SharedMemory:
         self.bell_fds = [Doorbell.new_fd() for _ in range(PROCESSES)]
         self._arenas = {
             index: region.sparse(sizes.arena_extent_bytes)
-            for index in (COORDINATOR, LOG, *PROCESSORS, *HANDLERS)
+            for index in (COORDINATOR, LOG, CLEANER, *PROCESSORS, *HANDLERS)
         }
 
     def ring(self, producer: int, consumer: int) -> Ring:

@@ -145,3 +145,11 @@ def read_topic_id(directory: Path) -> bytes | None:
     if topic_id == bytes(16):
         raise CheckpointCorrupt(f"{path} has the zero topic id")
     return topic_id
+
+
+def topic_id_if_any(directory: Path) -> bytes | None:
+    """None also if it cannot be read."""
+    try:
+        return read_topic_id(directory)
+    except CheckpointCorrupt:
+        return None

@@ -23,7 +23,7 @@ from pathlib import Path
 from mpbroker.ipc import calls
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.log import index
+from mpbroker.log import index, scan
 from mpbroker.log.append import KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, PASSING
 from mpbroker.log.checkpoints import write_epochs_at
 from mpbroker.log.manager import LogManager
@@ -51,7 +51,7 @@ class Deletion:
         slots = list(self._manager.logs)
         for at in range(0, len(slots), LOOKED_AT_ONCE):
             some = slots[at : at + LOOKED_AT_ONCE]
-            yield from self._measuring(self._open_logs(some))
+            yield from self.measuring(self._open_logs(some))
             now_ms = self._manager.turn.clock_ms()
             # Some may have gone meanwhile.
             self._delete([(log, self._expired(log, now_ms)) for log in self._open_logs(some)])
@@ -62,7 +62,7 @@ class Deletion:
         logs = (self._manager.logs.get(slot) for slot in slots if slot != METADATA_SLOT)
         return [log for log in logs if log is not None and log.state.flags == PartitionFlag.PARTITION_LIVE]
 
-    def _measuring(self, logs: Iterable[PartitionLog]) -> Generator[None, None, None]:
+    def measuring(self, logs: Iterable[PartitionLog]) -> Generator[None, None, None]:
         """Until segments that were there before the start have been looked at."""
         for log in logs:
             unknown = [segment for segment in log.sealed if segment.size < 0]
@@ -78,9 +78,9 @@ class Deletion:
             yield
 
     def _expired(self, log: PartitionLog, now_ms: int) -> list[Doomed]:
-        if any(segment.size < 0 for segment in log.sealed):
+        if log.is_swapping or any(segment.size < 0 for segment in log.sealed):
             return []
-        return doomed(_segments_of(log), log.config, self._marks(log, now_ms))
+        return doomed(segments_of(log), log.config, self._marks(log, now_ms))
 
     def _marks(self, log: PartitionLog, now_ms: int) -> Marks:
         return Marks(log.log_start, log.state.high_watermark, now_ms)
@@ -122,7 +122,8 @@ class Deletion:
         return 0, log
 
     def _below_start(self, log: PartitionLog) -> list[Doomed]:
-        return below_log_start(_segments_of(log), self._marks(log, 0))
+        # What cannot go now, the next look takes.
+        return [] if log.is_swapping else below_log_start(segments_of(log), self._marks(log, 0))
 
     # ---- files ----
 
@@ -151,7 +152,7 @@ class Deletion:
             job = partial(_set_aside, directory, log.directory, going, list(log.epochs))
             manager.helper.submit(job, log.state.log_dir)
             bases = [segment.base for segment, _ in going]
-            manager.delete_later(log, partial(_unlink, log.directory, bases))
+            manager.delete_later(log, partial(unlink_deleted, log.directory, bases))
 
     def _without_active(self, log: PartitionLog, going: list[Doomed]) -> list[Doomed]:
         """The active segment becomes a sealed one, or stays if there is no room for another."""
@@ -177,7 +178,7 @@ class Deletion:
             self._manager.turn.storage_failed(log.state.log_dir, error.errno or 0)
 
 
-def _segments_of(log: PartitionLog) -> list[Segment]:
+def segments_of(log: PartitionLog) -> list[Segment]:
     state = log.state
     ends = [*(segment.base for segment in log.sealed[1:]), state.segment_base]
     sealed = [
@@ -202,6 +203,20 @@ def _measure(directory: Path, segments: list[Sealed]) -> None:
         largest_ms = _largest_ms(directory, segment.base)
         segment.largest_ms = largest_ms if largest_ms >= 0 else status.st_mtime_ns // 1_000_000
         segment.size = status.st_size
+        segment.first_ms = _first_ms(directory, segment.base, status.st_size)
+
+
+def _first_ms(directory: Path, base: int, size: int) -> int:
+    """The largest timestamp of the first batch; -1 without any."""
+    try:
+        fd = os.open(directory / segment_name(base), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return -1
+    try:
+        batch = scan.find_offset(fd, 0, size, base)
+        return batch.max_timestamp if batch is not None else -1
+    finally:
+        os.close(fd)
 
 
 def _largest_ms(directory: Path, base: int) -> int:
@@ -243,7 +258,8 @@ def _set_aside(fd: int, directory: Path, going: list[Doomed], epochs: list[tuple
         os.close(fd)
 
 
-def _unlink(directory: Path, bases: list[int]) -> None:
+def unlink_deleted(directory: Path, bases: list[int]) -> None:
+    """What was set aside of these segments."""
     for base in bases:
         for suffix in SEGMENT_FILES:
             (directory / (segment_name(base, suffix) + DELETED_FILE_SUFFIX)).unlink(missing_ok=True)

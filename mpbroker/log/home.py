@@ -33,7 +33,7 @@ from mpbroker.log.log_dir import take_clean_shutdown
 from mpbroker.log.names import NotAPartition, PartitionName, parse_partition
 from mpbroker.log.replay import replay, sync_named
 
-CHECKPOINTS = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS)
+CHECKPOINTS = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS, names.CLEANER_OFFSETS)
 _log = logging.getLogger("mpbroker")
 
 

@@ -21,7 +21,7 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition, read_partition
 from mpbroker.log import names
 from mpbroker.log.append import KAFKA_STORAGE_ERROR, PASSING
-from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_topic_id
+from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_topic_id, topic_id_if_any
 from mpbroker.log.helper import Helper
 from mpbroker.log.home import LogDir
 from mpbroker.log.journals import Journals
@@ -40,14 +40,6 @@ def _remove_tree(directory: Path) -> None:
     """Whoever removed the deleted topic's files before us did no harm to the log directory."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(directory)
-
-
-def _id_of(directory: Path) -> bytes | None:
-    """The topic's, None if that cannot be read."""
-    try:
-        return read_topic_id(directory)
-    except CheckpointCorrupt:
-        return None
 
 
 def _checks(config: TopicConfig) -> tuple[str, bool]:
@@ -387,6 +379,7 @@ class LogManager:
         for key in [k for k in self.slot_of if k[0] == topic_id]:
             slot = self.slot_of.pop(key)
             log = self.logs.pop(slot)
+            self._rolled.pop(slot, None)
             delay_ms = log.config.file_delete_delay_ms
             log.state.flags = PartitionFlag.PARTITION_DELETED
             log.state.publish(self.table)
@@ -403,7 +396,7 @@ class LogManager:
             for directory, parsed in home.partitions():
                 if parsed.topic != name or parsed.suffix:
                     continue
-                holder = _id_of(directory)
+                holder = topic_id_if_any(directory)
                 if holder == topic_id or (holder is None and directory in unreadable):
                     gone = self._rename(directory, names.DELETE_SUFFIX)
                     self._delete_in(delay_ms, home.number, partial(_remove_tree, gone))
@@ -421,7 +414,7 @@ class LogManager:
                 key = (parsed.topic, parsed.partition)
                 if parsed.suffix or key in known:
                     continue
-                holder = _id_of(directory)
+                holder = topic_id_if_any(directory)
                 if parsed.topic not in topics or holder not in (None, topics[parsed.topic]):
                     self._set_aside(directory)
                     home.forget(key)
@@ -478,6 +471,12 @@ class LogManager:
     def note_roll(self, log: PartitionLog, commit_round: int) -> None:
         """Everything below the new segment is on disk once that commit round is done."""
         self._rolled[log.state.table_slot] = (commit_round, log.state.segment_base)
+
+    def synced_end(self, log: PartitionLog) -> int:
+        """All below it is in segments that were synced."""
+        commit_round, base = self._rolled.get(log.state.table_slot, (0, 0))
+        rolled = base if self.turn.commit_rounds >= commit_round else 0
+        return max(log.recovery_point, rolled, log.state.synced if self.group else 0)
 
     def checkpoint_high_watermarks(self) -> None:
         self._checkpoint(names.HIGH_WATERMARKS, lambda log: log.state.high_watermark)

@@ -10,6 +10,9 @@ TIME_INDEX_SUFFIX = ".timeindex"
 TXN_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_FILE_SUFFIX = ".deleted"
+# What the cleaner has written, and what the log process is about to put in place.
+CLEANED_FILE_SUFFIX = ".cleaned"
+SWAP_FILE_SUFFIX = ".swap"
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"

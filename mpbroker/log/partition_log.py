@@ -13,6 +13,7 @@ from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log.checkpoints import fsync_directory, write_epochs, write_topic_id
 from mpbroker.log.epochs import trimmed
 from mpbroker.log.names import (
+    CLEANED_FILE_SUFFIX,
     DELETED_FILE_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -86,6 +87,8 @@ class PartitionLog:
     recovery_point: int = 0
     # All segments before the active one, ascending; (epoch, start offset) pairs.
     sealed: list[Sealed] = field(default_factory=list)
+    # Some of them are being replaced by what the cleaner made of them: none may be deleted meanwhile.
+    is_swapping: bool = False
     epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
 
     @property
@@ -148,7 +151,7 @@ class PartitionLog:
                 os.close(fd)
             raise
         state.finish_segment()
-        self.sealed.append(Sealed(state.segment_base, state.size, self.largest_ms()))
+        self.sealed.append(Sealed(state.segment_base, state.size, self.largest_ms(), state.first_timestamp))
         old = [state.fd, *state.index_fds]
         state.open_segment(base, *fresh, wall_ms())
         self.apply_config(self.config)
@@ -217,10 +220,13 @@ class PartitionLog:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """What an interrupted deletion or cleaning left, and indexes without their segment (Kafka: LogLoader)."""
+    """What an interrupted deletion or cleaning left, and indexes without their segment (Kafka: LogLoader).
+
+    A swap that had begun is finished first (`mpbroker.log.swap`).
+    """
     bases = set(segments_of(directory))
     for entry in directory.iterdir():
-        if entry.name.endswith((DELETED_FILE_SUFFIX, ".cleaned", ".tmp")):
+        if entry.name.endswith((DELETED_FILE_SUFFIX, CLEANED_FILE_SUFFIX, ".tmp")):
             entry.unlink()
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
             base = parse_segment(entry.name, suffix)

@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open as open_file
-from posix.stat cimport fstat, struct_stat
+from posix.stat cimport fstat, stat, struct_stat
 from posix.unistd cimport close
 
 from mpbroker.log.places cimport FOUND, READERS, SEGMENTS, Found, PlacesRef, Reader, Segment, Spot
@@ -177,6 +177,10 @@ cdef class SegmentPlaces:
         for i in range(SEGMENTS):
             if reader.segments[i].base == base:
                 return
+        for i in range(FOUND):
+            # Positions in a file that had the name before it was cleaned.
+            if reader.found[i].base == base:
+                reader.found[i].offset = -1
         i = reader.next_segment % SEGMENTS
         reader.next_segment += 1
         forget_segment(&reader.segments[i])
@@ -198,6 +202,9 @@ cdef class SegmentPlaces:
         segment.path_length, segment.inode, segment.fd = len(path), status.st_ino, fd
         segment.index_fd = open_file(<const char *>index, O_RDONLY | O_CLOEXEC)
         segment.base = base
+        if stat(<const char *>path, &status) or <uint64_t>status.st_ino != segment.inode:
+            # It was cleaned in this moment: the index may be that of the new file.
+            forget_segment(segment)
 
     def forget(self, uint32_t slot) -> None:
         """A slice of this partition turned out to be of another file."""

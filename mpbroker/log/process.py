@@ -11,14 +11,16 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Generator
+from typing import TypeAlias
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import MAX_SLEEP_MS, Fence, ProcessContext
 from mpbroker.ipc.slots import Call, SlotKind, kind_of, pack_call, unpack_call, unpack_return
-from mpbroker.ipc.topology import COORDINATOR, LOG, PROCESSES, is_handler, is_processor
+from mpbroker.ipc.topology import CLEANER, COORDINATOR, LOG, PROCESSES, is_handler, is_processor
 from mpbroker.log.append import PASSING, append_batch
+from mpbroker.log.compaction import Compaction
 from mpbroker.log.deletion import Deletion
 from mpbroker.log.helper import Helper
 from mpbroker.log.manager import LogManager
@@ -30,6 +32,8 @@ HIGH_WATERMARK_CHECKPOINT_MS = 5_000
 PRODUCER_EXPIRATION_CHECK_MS = 600_000
 NO_ROOM_SAID_EVERY_S = 10
 UNKNOWN_SERVER_ERROR = -1
+
+_Steps: TypeAlias = Generator[None, None, calls.Message | None]
 
 
 def run(context: ProcessContext) -> int:
@@ -65,13 +69,14 @@ class LogProcess:
         self.helper = Helper(lambda: os.eventfd_write(context.bell.fd, 1))
         self.manager = LogManager(context.config, memory.table(), self.turn, self.helper, self.say)
         self.deletion = Deletion(self.manager)
+        self.compaction = Compaction(self.manager, self.deletion, context.counters)
         self.rings: dict[int, list[Ring]] = {}
         self._answer_bytes: dict[int, int] = {}
         self._fence_tails: list[int] | None = None
         # Topics whose partitions are being opened, one by one; the first one goes first.
         self._ensuring: deque[tuple[Call, Generator[None, None, calls.EnsuredTopic]]] = deque()
         # What waits for the helper, or gives way to appends from time to time; the caller that is answered.
-        self._chores: list[tuple[Call | None, Generator[None, None, calls.Message | None]]] = []
+        self._chores: list[tuple[Call | None, _Steps]] = []
         now = time.monotonic()
         self._next_retention = now + context.config.log_initial_task_delay_ms / 1000
         self._next_no_room = now
@@ -234,6 +239,12 @@ class LogProcess:
         if isinstance(message, calls.DeleteRecords):
             self._chores.append((call, self.deletion.deleting(message)))
             return
+        if isinstance(message, calls.FindToClean):
+            self._chores.append((call, self.compaction.choosing()))
+            return
+        if isinstance(message, calls.SwapSegments):
+            self._chores.append((call, self.compaction.swapping(message)))
+            return
         try:
             answer = self._answer_to(message)
         except OSError as error:
@@ -264,6 +275,9 @@ class LogProcess:
         if isinstance(message, calls.RemoveTopic):
             self.manager.remove(message.name, message.topic_id)
             return calls.RemovedTopic(message.topic_id)
+        if isinstance(message, calls.CleaningEnded):
+            self.compaction.ended(message)
+            return calls.Acknowledged()
         if isinstance(message, calls.Recovered):
             self.manager.set_strays_aside(message.topics)
             return calls.Acknowledged()
@@ -314,15 +328,25 @@ class LogProcess:
         if self.turn.consumed(self._fence_tails) and not self.turn.owes(fence.role):
             self._finish_fence(fence)
 
+    def _without(self, role: int, call: Call | None, steps: _Steps) -> tuple[Call | None, _Steps] | None:
+        """A swap that the cleaner asked for goes on to its end without it; nothing else does."""
+        if call is None or call.owner != role:
+            return call, steps
+        return (None, steps) if role == CLEANER else None
+
     def _takes_part(self, role: int) -> bool:
-        return role == COORDINATOR or is_handler(role) or is_processor(role)
+        return role in (COORDINATOR, CLEANER) or is_handler(role) or is_processor(role)
 
     def _finish_fence(self, fence: Fence) -> None:
         self._fence_tails = None
         self.turn.stop_listening(fence.role)
         # A successor asks again for what it needs.
         self._ensuring = deque(entry for entry in self._ensuring if entry[0].owner != fence.role)
-        self._chores = [entry for entry in self._chores if entry[0] is None or entry[0].owner != fence.role]
+        self._chores = [
+            entry
+            for call, steps in self._chores
+            if (entry := self._without(fence.role, call, steps)) is not None
+        ]
         for block in self.arena.lent_to(fence.role):
             self._free_answer(block, self.arena.generation(block))
         self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.arena.in_use_bytes)

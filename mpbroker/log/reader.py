@@ -96,9 +96,19 @@ class _OpenSegment:
         except OSError:
             os.close(fd)
             raise
-        return cls(
-            base, fd, index_fd, os.fstat(fd).st_ino, os.fsencode((directory / segment_name(base)).absolute())
-        )
+        path = (directory / segment_name(base)).absolute()
+        segment = cls(base, fd, index_fd, os.fstat(fd).st_ino, os.fsencode(path))
+        if not segment.is_in_place():
+            # Replaced in this moment by what the cleaner made of it: the index may be that of the new file.
+            segment.close()
+            raise SegmentGone(f"{path} is another file now")
+        return segment
+
+    def is_in_place(self) -> bool:
+        try:
+            return Path(os.fsdecode(self.path)).stat().st_ino == self.inode
+        except FileNotFoundError:
+            return False
 
     def is_deleted(self) -> bool:
         fds = (self.fd, self.index_fd) if self.index_fd >= 0 else (self.fd,)
@@ -132,7 +142,12 @@ class PartitionReader:
         return any(segment.is_deleted() for segment in self._open.values())
 
     def segments(self) -> list[int]:
-        """Base offsets of all segments, read anew. Raises OSError."""
+        """Base offsets of all segments, read anew. Raises OSError.
+
+        What is open is opened anew, too: a segment may have been replaced by one that holds those behind it,
+        and with the old file in hand their offsets would be missed.
+        """
+        self.close()
         names = os.listdir(self.directory)  # noqa: PTH208
         self._bases, self._with_aborted = (
             sorted(base for name in names if (base := parse_segment(name, suffix)) is not None)
@@ -248,7 +263,10 @@ class PartitionReader:
                 best, holder = found, self._segment(base)
         if best is None or holder is None or best.max_timestamp < 0:
             return NOTHING_FOUND
-        data = os.pread(self._segment(holder.base).fd, best.length, best.position)
+        segment = self._segment(holder.base)
+        if segment.inode != holder.inode:
+            raise SegmentGone(f"{self.directory / segment_name(holder.base)} is another file now")
+        data = os.pread(segment.fd, best.length, best.position)
         left = [FoundOffset(*one) for one in times(data) if one[1] >= log_start]
         return max(left, key=lambda one: one.timestamp, default=NOTHING_FOUND)
 
@@ -267,6 +285,11 @@ class PartitionReader:
                 self._remember(batch.last_offset + 1, base, batch.position + batch.length)
                 return segment, batch
             later = [b for b in self._visible(bound, offset) if b > base]
+            if base < bound.segment_base and not segment.is_in_place():
+                # What took its place may hold the offsets of segments that are gone.
+                self.close()
+                self._bases = []
+                raise SegmentGone(f"{self.directory / segment_name(base)} is another file now")
             if not later:
                 return None
             base, position = later[0], 0
@@ -310,6 +333,9 @@ class PartitionReader:
             except SegmentGone:
                 self._bases = []  # to be listed anew
                 raise
+            # They may have been those in an earlier file of the name.
+            for offset in [at for at, (of, _) in self._positions.items() if of == base]:
+                del self._positions[offset]
             if len(self._open) > OPEN_SEGMENTS:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(base)

@@ -33,6 +33,7 @@ from mpbroker.log.partition_log import (
 from mpbroker.log.producers import SnapshotCorrupt
 from mpbroker.log.retention import Sealed
 from mpbroker.log.state import PartitionState
+from mpbroker.log.swap import finish_swaps
 
 # A slow disk takes some seconds for it.
 PIECE_BYTES = 32 << 20
@@ -64,6 +65,7 @@ def load(
     """
     log = PartitionLog(directory, topic, partition, topic_id, config)
     log.apply_config(config)
+    finish_swaps(directory)
     remove_leftovers(directory)
     bases = segments_of(directory)
     if not bases:

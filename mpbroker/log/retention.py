@@ -27,6 +27,7 @@ class Sealed:
     base: int
     size: int = -1
     largest_ms: int = -1
+    first_ms: int = -1  # of its first batch; -1: unknown, or it has none
 
 
 class Segment(NamedTuple):

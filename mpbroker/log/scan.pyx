@@ -10,6 +10,7 @@ from mpbroker.log.scan cimport CHUNK_BYTES, Chunk, ChunkBuffer
 from mpbroker.records.wire cimport load_u32, load_u64
 from mpbroker.records.batch cimport (
     BASE_OFFSET_AT, BATCH_HEADER_BYTES, BATCH_LENGTH_AT, CURRENT_MAGIC, LAST_OFFSET_DELTA_AT, LENGTH_COUNTS_FROM, MAGIC_AT, MAX_TIMESTAMP_AT,
+    RECORD_COUNT_AT,
 )
 from collections import namedtuple
 
@@ -91,6 +92,8 @@ cdef object search(int fd, int64_t position, int64_t end, int64_t offset, int64_
             hit = (
                 <int64_t>load_u64(p + BASE_OFFSET_AT) + <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT) >= offset
                 and <int64_t>load_u64(p + MAX_TIMESTAMP_AT) >= timestamp
+                # The cleaner leaves headers whose records are gone.
+                and (timestamp == INT64_MIN or load_u32(p + RECORD_COUNT_AT) != 0)
             )
             if hit:
                 break

@@ -215,6 +215,10 @@ cdef class PartitionState:
         return self.core.max_timestamp
 
     @property
+    def first_timestamp(self):
+        return self.core.first_timestamp
+
+    @property
     def segment_bytes(self):
         return self.core.segment_bytes
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from mpbroker.records.batch import (
     BATCH_HEADER_BYTES,
     CONTROL_BIT,
+    DELETE_HORIZON_BIT,
     LOG_APPEND_TIME_BIT,
     TRANSACTIONAL_BIT,
     BatchFrame,
@@ -62,6 +63,11 @@ class Batch:
     def append_time(self) -> int | None:
         """The timestamp of all records if the batch is of LogAppendTime, else None."""
         return self.header.max_timestamp if self.header.attributes & LOG_APPEND_TIME_BIT else None
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When its tombstones, or its marker, may go; None until the cleaner has set it (KIP-534)."""
+        return self.header.base_timestamp if self.header.attributes & DELETE_HORIZON_BIT else None
 
     def stream(self, limit: int = DEFAULT_LIMIT_BYTES) -> Buffer:
         """The records as bytes, decompressed if need be but never to more than the limit."""

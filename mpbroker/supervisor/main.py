@@ -21,6 +21,7 @@ from mpbroker.ipc import settings, topology
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
+from mpbroker.log import cleaner_process
 from mpbroker.log import process as log_process
 from mpbroker.log.log_dir import lock_log_dirs, prepare_log_dirs
 from mpbroker.protocol import codec
@@ -179,6 +180,9 @@ class Broker:
             tree.launch(child)
         for child in workers:
             tree.await_serving(child)
+        if self.config.log_cleaner_enable:
+            # It writes below the log directories, too: no second broker may begin while it does.
+            tree.launch(Child(topology.CLEANER, cleaner_process.run, tuple(self.locks)))
         # Whoever is answered by the broker must find it in its log directories, too.
         self.pointers.write()
         for role in self.listeners.acceptors:

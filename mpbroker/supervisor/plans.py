@@ -12,6 +12,8 @@ log          First the handlers drop what was under way with it, and pause. Then
              connections whose produce was taken and not answered: with the handlers pausing, nothing else
              can look like that. Then the handlers go on.
 coordinator  The log process finishes what it had published; handlers answer the calls that were under way.
+cleaner      The log process finishes a swap that it was asked for. The cleaner itself has let go of the
+             files of a log process that died before the successor looks at them.
 """
 
 from __future__ import annotations
@@ -30,15 +32,17 @@ def stages_of(role: int) -> list[tuple[int, ...]]:
     if topology.is_processor(role):
         return [handlers_of(role), (topology.LOG,)]
     if role == topology.LOG:
-        return [(*HANDLERS, topology.COORDINATOR), PROCESSORS, HANDLERS]
+        return [(*HANDLERS, topology.COORDINATOR, topology.CLEANER), PROCESSORS, HANDLERS]
     if role == topology.COORDINATOR:
         return [(topology.LOG,), HANDLERS]
+    if role == topology.CLEANER:
+        return [(topology.LOG,)]
     return []
 
 
 def needed_to_start(role: int) -> tuple[int, ...]:
-    """Who must bind the rings of a successor before it is ready: the coordinator asks the log process."""
-    return (topology.LOG,) if role == topology.COORDINATOR else ()
+    """Who must bind the rings of a successor before it is ready: who asks the log process at once."""
+    return (topology.LOG,) if role in (topology.COORDINATOR, topology.CLEANER) else ()
 
 
 def peers_of(role: int) -> tuple[int, ...]:
@@ -48,7 +52,7 @@ def peers_of(role: int) -> tuple[int, ...]:
     if topology.is_processor(role):
         return (*handlers_of(role), topology.LOG)
     if role == topology.LOG:
-        return (*HANDLERS, topology.COORDINATOR, *PROCESSORS)
+        return (*HANDLERS, topology.COORDINATOR, topology.CLEANER, *PROCESSORS)
     if role == topology.COORDINATOR:
         return HANDLERS
     return ()

@@ -449,7 +449,7 @@ class Tree:
             [r for r in present if r == topology.CONTROL_ACCEPTOR],
             [r for r in present if topology.is_processor(r)],
             [r for r in present if topology.is_handler(r)],
-            [r for r in present if r == topology.COORDINATOR],
+            [r for r in present if r in (topology.COORDINATOR, topology.CLEANER)],
         ):
             self._stop_now(group)
         if topology.LOG in self.children:

@@ -93,6 +93,11 @@ def produce_value(topic: str, value: bytes, *, zstd: bool = False) -> Request:
     return _produce(topic, record_batch(1, 0, value, zstd=zstd), version=7 if zstd else 3)
 
 
+def produce_batch(topic: str, batch: bytes) -> Request:
+    """The same, of this batch."""
+    return _produce(topic, batch)
+
+
 def _produce(
     topic: str, batch: bytes, acks: int = -1, client_id: str = CLIENT_ID, *, version: int = 3
 ) -> Request:

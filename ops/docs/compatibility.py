@@ -49,10 +49,6 @@ NOT_BUILT = (
         "their settings are refused at start: who is in may do everything",
     ),
     (
-        "compaction",
-        "its settings are kept and shown, those of the broker with a warning; every record stays",
-    ),
-    (
         "altering the broker's settings",
         "refused with INVALID_REQUEST; the file is read again at SIGHUP and by `mpbroker ctl reload`",
     ),

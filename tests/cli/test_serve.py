@@ -54,7 +54,8 @@ def test_check_config(typed: Typed, tmp_path: Path) -> None:
     assert (code, err.splitlines()) == (
         0,
         [
-            f"mpbroker: warning: {path}:1: log.cleaner.threads has no effect: compaction is not built yet",
+            f"mpbroker: warning: {path}:1: log.cleaner.threads has no effect: "
+            "one process compacts all topics",
             "mpbroker: the settings are good",
         ],
     )

@@ -332,6 +332,7 @@ def test_titles_say_plane_listeners_and_number(tmp_path: Path) -> None:
             "control-plane handler",
             "log",
             "coordinator",
+            "cleaner",
         }
     finally:
         made.kill()

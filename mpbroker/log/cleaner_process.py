@@ -1,0 +1,284 @@
+"""The cleaner: compacts what the log process says, and writes `.cleaned` files only (Kafka: CleanerThread).
+
+It asks the log process for a task, cleans, hands over each new segment, and asks again; with nothing to do it
+waits for `log.cleaner.backoff.ms`. There is one question at a time. Whatever happens to either of the two, a
+task is then void: what it left is removed when the partition is cleaned or opened the next time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc import calls
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.process import MAX_SLEEP_MS, ProcessContext
+from mpbroker.ipc.slots import Call, SlotKind, pack_call, pack_return, unpack_call
+from mpbroker.ipc.topology import CLEANER, LOG
+from mpbroker.log.cleaner import Buffers, Cleaner, CleaningFailed, Task, remove_cleaned
+from mpbroker.records.errors import RecordsError
+
+# Behind all that somebody waits for.
+NICENESS = 10
+REQUEST_MAX = 0xFFFFFFFF
+INCARNATION_SHIFT = 20
+
+
+def run(context: ProcessContext) -> int:
+    """Cleans until ordered to stop."""
+    os.nice(NICENESS)
+    return CleanerProcess(context).serve()
+
+
+class Abandoned(Exception):
+    """What was under way is void: the log process died, or we are to stop."""
+
+
+class Pace:
+    """log.cleaner.io.max.bytes.per.second, counted from the start of a cleaning (Kafka: Throttler)."""
+
+    def __init__(self, bytes_per_s: float, started: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._started = started
+        self._bytes = 0
+
+    def due(self, count: int) -> float:
+        """When to go on, after so many bytes more."""
+        self._bytes += count
+        return self._started + self._bytes / self._bytes_per_s
+
+
+class LogCalls:
+    """Questions to the log process, one at a time."""
+
+    def __init__(self, context: ProcessContext) -> None:
+        self._context = context
+        memory = context.memory
+        self._inbox, self._outbox = memory.ring(LOG, CLEANER), memory.ring(CLEANER, LOG)
+        self._arena, self._theirs = memory.arena(CLEANER), memory.arena(LOG)
+        self._arena.reset()
+        # None of a predecessor's numbers.
+        self._request = context.incarnation << INCARNATION_SHIFT & REQUEST_MAX
+        # The block of each question, and its bytes.
+        self._lent: dict[int, tuple[int, int]] = {}
+        self.is_up = context.is_alive(LOG)
+
+    def has_answer(self) -> bool:
+        return bool(self._inbox.waiting())
+
+    def ask(self, message: calls.Message) -> int:
+        """-> the number of the question. With one at a time there is always room."""
+        data = calls.encode(message)
+        block = self._arena.allocate(len(data))
+        self._arena.view(block, len(data))[:] = data
+        generation = self._arena.lend(block, LOG)
+        self._request = self._request + 1 & REQUEST_MAX
+        self._lent[self._request] = block, len(data)
+        call = pack_call(SlotKind.CALL, CLEANER, self._request, block, generation, len(data))
+        self._outbox.push_batch(call)
+        self._context.ring(LOG)
+        return self._request
+
+    def take(self, request: int) -> calls.Message | None:
+        """The answer to that question, if it is there; what we did not ask is dropped."""
+        slots, producer_waits = self._inbox.take(1)
+        if producer_waits:
+            self._context.ring(LOG)
+        if not slots:
+            return None
+        answer = unpack_call(slots)
+        message = self._message(answer)
+        self._end(answer.request)
+        return message if answer.request == request else None
+
+    def _message(self, answer: Call) -> calls.Message:
+        if not answer.length:
+            return calls.Failed(-1, "the log process has no memory for an answer")
+        message = calls.decode(bytes(self._theirs.view(answer.block, answer.length)))
+        self._outbox.push_batch(pack_return(answer.owner, answer.block, answer.generation))
+        self._context.ring(LOG)
+        return message
+
+    def _end(self, request: int) -> None:
+        """The log process is done with the question."""
+        block, length = self._lent.pop(request)
+        if self._arena.take_back(block, self._arena.generation(block)):
+            self._arena.free(block, length)
+
+    def drop(self) -> None:
+        """Behind the fence of the log process."""
+        self.is_up = False
+        self._inbox.take(self._inbox.size)
+        for request in list(self._lent):
+            self._end(request)
+
+    def rebind(self) -> None:
+        self._inbox.rebind()
+        self._outbox.rebind()
+        self.is_up = True
+
+
+class CleanerProcess:
+    def __init__(self, context: ProcessContext) -> None:
+        self.context = context
+        self.log = LogCalls(context)
+
+    @property
+    def config(self) -> BrokerConfig:
+        return self.context.config
+
+    def serve(self) -> int:
+        self.context.ready()
+        while not self.context.must_stop():
+            self.obey()
+            try:
+                if not self.log.is_up or not self.clean_one():
+                    self._sleep(self.config.log_cleaner_backoff_ms if self.log.is_up else MAX_SLEEP_MS)
+            except Abandoned:
+                continue
+        self.context.stopped()
+        return 0
+
+    # ---- orders ----
+
+    def obey(self) -> None:
+        """Nothing of a task is open any more."""
+        fence = self.context.pending_fence()
+        if fence is None:
+            return
+        if fence.settings_changed:
+            self.context.follow_settings()
+        elif fence.role == LOG and not fence.leaving:
+            if fence.alive:
+                self.log.rebind()
+            else:
+                self.log.drop()
+        self.context.acknowledge_fence()
+
+    def _give_way(self) -> None:
+        """Raises Abandoned if there is something more important to do."""
+        if self.context.must_stop() or self.context.pending_fence() is not None:
+            raise Abandoned
+
+    def _sleep(self, for_ms: float) -> None:
+        until = time.monotonic() + for_ms / 1000
+        while (left := until - time.monotonic()) > 0:
+            self._give_way()
+            self.context.wait(self.log.has_answer, max(1, min(round(left * 1000), MAX_SLEEP_MS)))
+            if self.log.has_answer():
+                self.log.take(-1)
+
+    def _asked(self, message: calls.Message) -> calls.Message:
+        request = self.log.ask(message)
+        while True:
+            answer = self.log.take(request)
+            if answer is not None:
+                return answer
+            self._give_way()
+            self.context.wait(self.log.has_answer)
+
+    # ---- a task ----
+
+    def clean_one(self) -> bool:
+        """Whether there was something to do. What goes wrong concerns that partition. Raises Abandoned."""
+        self.context.counters.set(Counter.COUNT_CLEANER_LAST_RUN_NS, time.monotonic_ns())
+        task = self._asked(calls.FindToClean())
+        if not isinstance(task, calls.ToClean):
+            return False
+        self.context.counters.set_status(f"cleaning {task.directory}")
+        try:
+            end = self._clean(task)
+            ended = calls.CleaningEnded(task.ticket, end) if end >= 0 else None
+        except Abandoned:
+            raise
+        except (CleaningFailed, RecordsError) as error:
+            ended = calls.CleaningEnded(task.ticket, problem=str(error))
+        except FileNotFoundError:
+            # Retention or a deletion took it away.
+            ended = None
+        except OSError as error:
+            ended = calls.CleaningEnded(task.ticket, problem=str(error), errno=error.errno or errno.EIO)
+        except MemoryError as error:
+            ended = calls.CleaningEnded(task.ticket, problem=str(error), errno=errno.ENOMEM)
+        except Exception as error:
+            # Dying of it again and again would take the broker along.
+            self.context.log.exception("%s: the cleaner fails", task.directory)
+            ended = calls.CleaningEnded(task.ticket, problem=repr(error))
+        finally:
+            self._tidy(Path(task.directory))
+            self.context.counters.set_status("waiting")
+        if ended is not None:
+            self._asked(ended)
+        return ended is not None and not ended.problem
+
+    def _clean(self, task: calls.ToClean) -> int:
+        """-> up to where it is clean; -1: the task is void."""
+        started = time.monotonic()
+        pace = Pace(self.config.log_cleaner_io_max_bytes_per_second, started)
+
+        def paced(count: int) -> None:
+            self.context.counters.beat()
+            self._give_way()
+            if (wait_s := pace.due(count) - time.monotonic()) > 0:
+                self._sleep(wait_s * 1000)
+
+        cleaner = Cleaner(_task(task), self._buffers(), paced)
+        for new in cleaner.run():
+            answer = self._asked(
+                calls.SwapSegments(task.ticket, new.bases, new.size, new.largest_ms, new.first_ms)
+            )
+            if not (isinstance(answer, calls.Swapped) and answer.done):
+                return -1
+        self._report(task, cleaner, time.monotonic() - started)
+        return cleaner.end
+
+    def _buffers(self) -> Buffers:
+        config = self.config
+        return Buffers(
+            config.log_cleaner_dedupe_buffer_size,
+            config.log_cleaner_io_buffer_load_factor,
+            config.log_cleaner_io_buffer_size,
+        )
+
+    def _report(self, task: calls.ToClean, cleaner: Cleaner, took_s: float) -> None:
+        found, counters = cleaner.statistics, self.context.counters
+        counters.set(
+            Counter.COUNT_CLEANER_RECOPY_PERCENT, 100 * found.bytes_written // max(found.bytes_read, 1)
+        )
+        counters.set(Counter.COUNT_CLEANER_BUFFER_PERCENT, round(100 * found.buffer_utilization))
+        counters.set(Counter.COUNT_CLEANER_TIME_MS, round(took_s * 1000))
+        self.context.log.info(
+            "%s is clean up to offset %d: %d of %d bytes and %d of %d records are left, after %.1f s",
+            task.directory,
+            cleaner.end,
+            found.bytes_written,
+            found.bytes_read,
+            found.records_kept,
+            found.records_read,
+            took_s,
+        )
+
+    def _tidy(self, directory: Path) -> None:
+        try:
+            remove_cleaned(directory)
+        except OSError as error:
+            # The topic is gone, or the disk: either way they mean nothing.
+            self.context.log.debug("%s: %s", directory, error)
+
+
+def _task(task: calls.ToClean) -> Task:
+    return Task(
+        Path(task.directory),
+        task.bases,
+        task.first_dirty,
+        task.end,
+        task.segment_bytes,
+        task.index_bytes,
+        task.index_interval_bytes,
+        task.delete_retention_ms,
+        task.now_ms,
+        task.producers,
+    )

@@ -1,0 +1,218 @@
+"""Compaction under writers and readers, and with processes killed: no last value of a key is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from ops.bench.brokers import Mpbroker
+from tests.real_clients.conftest import create_topic, served, stop_cleanly
+from tests.real_clients.test_java_tools import dump
+from tests.real_clients.tools import eventually
+
+KEYS = 200
+SEGMENT_BYTES = 1 << 20
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(SEGMENT_BYTES),
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "0",
+    "file.delete.delay.ms": "0",
+}
+FLAGS = ("-o", "log.cleaner.backoff.ms=20", "-o", "log.flush.offset.checkpoint.interval.ms=1000")
+TIMEOUT_S = 30.0
+
+
+@pytest.fixture
+def cleaning(tmp_path: Path) -> Iterator[Mpbroker]:
+    """A broker that compacts whatever there is."""
+    (tmp_path / "broker").mkdir()
+    with served(Mpbroker(tmp_path / "broker", flags=FLAGS)) as running:
+        yield running
+
+
+def pid_of(broker: Mpbroker, role: str) -> int:
+    """0 while there is none."""
+    for one in broker.tree().members():
+        with suppress(psutil.Error):
+            if " ".join(one.cmdline()).strip() == f"mpbroker: {role}":
+                return one.pid
+    return 0
+
+
+class Load:
+    """A producer of values that count up, some of them tombstones, until it is told to end."""
+
+    def __init__(self, broker: Mpbroker, topic: str, compression: str = "none") -> None:
+        self.last: dict[bytes, bytes | None] = {}
+        self.count = 0
+        self._broker, self._topic, self._compression = broker, topic, compression
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        chance = random.Random(5)
+        producer = Producer(
+            {
+                "bootstrap.servers": self._broker.bootstrap,
+                "enable.idempotence": True,
+                "compression.type": self._compression,
+                "linger.ms": 2,
+            }
+        )
+        while not self._ends.is_set():
+            for _ in range(500):
+                key = b"%d" % chance.randrange(KEYS)
+                value = (
+                    None
+                    if chance.random() < 0.1
+                    else b"%09d" % self.count + chance.randbytes(chance.randrange(600))
+                )
+                producer.produce(self._topic, key=key, value=value)
+                self.last[key] = value
+                self.count += 1
+            assert producer.flush(TIMEOUT_S) == 0
+            self._ends.wait(0.02)
+
+
+def read_all(broker: Mpbroker, topic: str, offset: int = 0) -> list[tuple[int, bytes, bytes | None]]:
+    """Every record from that offset to what is the end now, as one consumer sees them."""
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "x", "enable.partition.eof": True}
+    )
+    consumer.assign([TopicPartition(topic, 0, offset)])
+    _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), TIMEOUT_S)
+    found: list[tuple[int, bytes, bytes | None]] = []
+    while True:
+        for message in consumer.consume(500, 1.0):
+            error = message.error()
+            if error is not None:
+                assert error.code() == -191, error
+                consumer.close()
+                return found
+            found.append((message.offset(), message.key(), message.value()))
+        if found and found[-1][0] >= end - 1:
+            consumer.close()
+            return found
+
+
+def cleanings(broker: Mpbroker) -> list[str]:
+    return [line for line in broker.output().splitlines() if "is clean up to offset" in line]
+
+
+def swaps(broker: Mpbroker) -> int:
+    return len(cleanings(broker))
+
+
+def check(broker: Mpbroker, topic: str, last: dict[bytes, bytes | None], offset: int = 0) -> None:
+    seen = read_all(broker, topic, offset)
+    offsets = [one[0] for one in seen]
+    assert offsets == sorted(set(offsets))
+    values = {key: value for _, key, value in seen}
+    assert {k: v for k, v in values.items() if v is not None} == {
+        k: v for k, v in last.items() if v is not None
+    }
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_readers_see_the_last_value_of_every_key(cleaning: Mpbroker, compression: str) -> None:
+    """While segments are replaced below them, again and again."""
+    create_topic(cleaning.bootstrap, "kept", 1, COMPACTED)
+    with Load(cleaning, "kept", compression) as load:
+        before = swaps(cleaning)
+        while swaps(cleaning) < before + 4:
+            seen = read_all(cleaning, "kept")
+            assert [one[0] for one in seen] == sorted({one[0] for one in seen})
+            numbers = [int(value[:9]) for _, _, value in seen if value is not None]
+            assert numbers == sorted(numbers)
+    check(cleaning, "kept", load.last)
+    stored = sum(path.stat().st_size for path in (cleaning.log_dir / "kept-0").glob("*.log"))
+    assert stored < 6 * SEGMENT_BYTES
+    offsets = (cleaning.log_dir / "cleaner-offset-checkpoint").read_text().split("\n")
+    assert any(line.startswith("kept 0 ") for line in offsets)
+
+
+@pytest.mark.parametrize("role", ["cleaner", "log"])
+def test_either_process_may_be_killed(cleaning: Mpbroker, role: str) -> None:
+    create_topic(cleaning.bootstrap, "killed", 1, COMPACTED)
+    chance = random.Random(11)
+    with Load(cleaning, "killed") as load:
+        for _ in range(6):
+            done = swaps(cleaning)
+            eventually(lambda done=done: swaps(cleaning) > done, "it is compacted")  # type: ignore[misc]
+            threading.Event().wait(chance.random() * 0.1)
+            killed = pid_of(cleaning, role)
+            os.kill(killed, signal.SIGKILL)
+            eventually(lambda was=killed: pid_of(cleaning, role) not in (0, was), "it is replaced")  # type: ignore[misc]
+    check(cleaning, "killed", load.last)
+
+
+def test_committed_offsets_are_compacted(tmp_path: Path) -> None:
+    """Their own topic, and the coordinator reads what is left."""
+    (tmp_path / "broker").mkdir()
+    small = (
+        "-o",
+        f"offsets.topic.segment.bytes={SEGMENT_BYTES}",
+        "-o",
+        "log.cleaner.min.cleanable.ratio=0.01",
+    )
+    with served(Mpbroker(tmp_path / "broker", flags=(*FLAGS, *small))) as broker:
+        create_topic(broker.bootstrap, "read", 1)
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+        count = 0
+
+        def commit_and_look() -> bool:
+            nonlocal count
+            for _ in range(500):
+                count += 1
+                consumer.commit(offsets=[TopicPartition("read", 0, count)], asynchronous=False)
+            return "__consumer_offsets-" in "".join(cleanings(broker))
+
+        while not commit_and_look():
+            assert count < 100_000
+        killed = pid_of(broker, "coordinator")
+        os.kill(killed, signal.SIGKILL)
+        eventually(lambda: pid_of(broker, "coordinator") not in (0, killed), "it is replaced")
+        (found,) = consumer.committed([TopicPartition("read", 0)], TIMEOUT_S)
+        assert found.offset == count
+        consumer.close()
+        cleaned = [int(line.split(" bytes and ")[1].split(" ")[0]) for line in cleanings(broker)]
+        assert min(cleaned) < 5
+
+
+def test_kafkas_tool_reads_what_is_left(cleaning: Mpbroker) -> None:
+    create_topic(cleaning.bootstrap, "dumped", 1, COMPACTED)
+    with Load(cleaning, "dumped", "lz4") as load:
+        eventually(lambda: swaps(cleaning) > 2, "it is compacted")
+    stop_cleanly(cleaning)
+    directory = cleaning.log_dir / "dumped-0"
+    segments = sorted(directory.glob("*.log"))
+    assert len(segments) > 1
+    printed = dump("--deep-iteration", "--files", ",".join(map(str, segments)))
+    assert "isvalid: true" in printed
+    assert "isvalid: false" not in printed
+    indexes = ",".join(
+        str(path) for suffix in ("index", "timeindex") for path in directory.glob(f"*.{suffix}")
+    )
+    said = dump("--index-sanity-check", "--files", indexes)
+    assert "passed sanity check" in said
+    assert "Mismatches" not in said
+    cleaning.start()
+    check(cleaning, "dumped", load.last)
