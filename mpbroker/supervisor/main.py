@@ -282,6 +282,8 @@ class Broker:
 
     def _begin_reload(self, answers: list[Later]) -> Reloading:
         """Raises ReloadError, SecurityError, FatalError with everything as it was."""
+        # The tree's: a listener may have come in this very step.
+        self.config = self.tree.config
         changes = self.reload.changes(self.config)
         security = self.listeners.changed_security(changes.config)
         resize = None
@@ -383,7 +385,8 @@ class Broker:
             except FatalError as error:
                 log.error("%s", error)
         if self.resizing is not None and self.resizing.go_on(self.tree, self._handler, self._processor):
-            self.config = self.tree.config = self.listeners.config = self.resizing.applied_to(self.config)
+            now = self.resizing.applied_to(self.tree.config)
+            self.config = self.tree.config = self.listeners.config = now
             publish(settings.encode(self.config), self.tree)
             if self.reloading is not None:
                 self.reloading.error = self.resizing.error
