@@ -1,4 +1,4 @@
-"""`mpbroker log`: what the files of a log directory say, and whether they are whole. Nothing is changed."""
+"""`mpbroker log`: what the files of a log directory say, whether they are whole, and repairing them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import typer
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
 from mpbroker.cli.output import print_json
 from mpbroker.inspection import dump as dumping
+from mpbroker.inspection import repair as repairing
 from mpbroker.inspection.directory import (
     LogDirectory,
     NotALogDirectory,
@@ -76,6 +78,44 @@ def verify(paths: list[Path], *, as_json: bool) -> None:
         _print_report(directories, findings)
     if any(one.severity is Severity.DAMAGE for one in findings):
         raise SystemExit(RUNTIME_ERROR)
+
+
+def repair(path: Path, *, is_sure: bool) -> None:
+    """Says what would be lost, asks, and does it."""
+    path = path.resolve()
+    try:
+        with repairing.locked(path):
+            plan = repairing.plan(path)
+            if not plan.cuts and plan.lowered is None:
+                sys.stdout.write(f"{path}: nothing is damaged\n")
+                return
+            _print_plan(plan)
+            if not is_sure and not _confirmed():
+                raise CliError("nothing was changed")
+            for kept in repairing.carry_out(plan):
+                sys.stdout.write(f"kept the damaged file as {kept}\n")
+    except repairing.CannotRepair as error:
+        raise CliError(str(error), USAGE_ERROR) from error
+    sys.stdout.write("repaired; the next start of the broker checks it and makes its indexes anew\n")
+
+
+def _print_plan(plan: repairing.Plan) -> None:
+    for cut in plan.cuts:
+        sys.stdout.write(
+            f"{cut.segment.path}: {cut.lost_bytes:,} of {cut.segment.size:,} bytes are no batches\n"
+        )
+        for first, behind in cut.lost:
+            until = f"to {behind - 1:,}" if behind >= 0 else "and all behind it"
+            sys.stdout.write(f"  lost: offset {first:,} {until}\n")
+    if plan.lowered is not None and plan.partition.durable is not None:
+        gone = f"acknowledged offsets from {plan.lowered:,} to {plan.partition.durable - 1:,}"
+        sys.stdout.write(f"{plan.partition.path}: {gone} are lost and will be given to other records\n")
+
+
+def _confirmed() -> bool:
+    if not sys.stdin.isatty():
+        raise CliError("a repair asks before it changes anything. Say --yes to do it without", USAGE_ERROR)
+    return typer.confirm("Take this out and keep the rest?")
 
 
 def _all_findings(directories: Iterable[LogDirectory]) -> Iterator[Finding]:

@@ -407,6 +407,17 @@ def log_verify(
     logs.verify(paths, as_json=json)
 
 
+@log_app.command("repair")
+def log_repair(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a partition.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Take damaged batches out of a stopped broker's partition, keep the rest and the damaged files."""
+    from mpbroker.cli import logs
+
+    logs.repair(path, is_sure=yes)
+
+
 @ctl_app.command("status")
 def ctl_status(log_dirs: LogDirs = None, json: Json = False) -> None:
     """Processes, listeners and counters of the broker."""

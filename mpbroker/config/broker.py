@@ -134,6 +134,9 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
     fetch_purgatory_purge_interval_requests: Annotated[
         int, Key(INT, "Ended operations whose timers may linger before they are purged.", at_least=1)
     ] = 1000
+    max_incremental_fetch_session_cache_slots: Annotated[
+        int, Key(INT, "Fetch sessions that are kept, in equal shares by the handlers.", at_least=0)
+    ] = 1000
     handler_hang_timeout_ms: Annotated[
         int,
         Key(LONG, "A process that gives no sign of life for this long is killed and replaced.", at_least=1),
@@ -331,7 +334,7 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
             "A commit that has this much for a file syncs the file instead of writing it to the journal.",
             at_least=0,
         ),
-    ] = 1_048_576
+    ] = 262_144
     log_flush_interval_messages: Annotated[
         int, Key(LONG, "Records after which a log is synced under log.flush.policy=os.", at_least=1)
     ] = LONG_MAX

@@ -23,13 +23,16 @@ _log = logging.getLogger("mpbroker")
 
 
 class Announcer:
-    """`slots` has the partitions of every topic that the log process has opened."""
+    """`slots` has the partitions of every topic that the log process has opened, `topics` how it was then,
+    `announced` how the handlers know it.
+    """
 
     def __init__(
         self, publisher: BulletinPublisher, request_quotas: Words, cluster_id: str, node_id: int
     ) -> None:
         self.slots: dict[bytes, list[PartitionImage]] = {}
-        self.announced: set[bytes] = set()
+        self.topics: dict[bytes, Topic] = {}
+        self.announced: dict[bytes, Topic] = {}
         self._publisher = publisher
         self._request_quotas = request_quotas
         self._cluster_id = cluster_id
@@ -49,19 +52,22 @@ class Announcer:
             return False
         return bool(self._needs_base or self._changed or self._removed or self._quotas)
 
-    def opened(self, topic_id: bytes, partitions: list[PartitionImage]) -> bool:
+    def opened(self, topic: Topic, partitions: list[PartitionImage]) -> bool:
         """Notes where the log process has a topic; whether that is news."""
-        if self.slots.get(topic_id) == partitions and topic_id in self.announced:
+        topic_id = topic.topic_id
+        if self.slots.get(topic_id) == partitions and self.announced.get(topic_id) == topic:
             return False
         self.slots[topic_id] = partitions
+        self.topics[topic_id] = topic
         self._changed.add(topic_id)
         self._is_too_large = False
         return True
 
     def gone(self, topic_id: bytes, then: Callable[[], None]) -> None:
         self.slots.pop(topic_id, None)
+        self.topics.pop(topic_id, None)
         self._changed.discard(topic_id)
-        self.announced.discard(topic_id)
+        self.announced.pop(topic_id, None)
         self._removed.append(topic_id)
         self._is_too_large = False
         self.then(then)
@@ -97,7 +103,8 @@ class Announcer:
             action()
 
     def _publish_delta(self, state: MetadataState) -> bool:
-        changed = [self._image(state.topics[topic_id]) for topic_id in sorted(self._changed)]
+        topics = {topic_id: self.topics[topic_id] for topic_id in sorted(self._changed)}
+        changed = [self._image(topic) for topic in topics.values()]
         quotas = [QuotaImage(list(entity), state.quotas.of(entity)) for entity in self._quotas]
         try:
             self._publisher.publish_delta(
@@ -105,13 +112,13 @@ class Announcer:
             )
         except BulletinFull:
             return False
-        self.announced |= self._changed
+        self.announced |= topics
         return True
 
     def _publish_base(self, state: MetadataState) -> bool:
         if not self._publisher.can_publish_base():
             return False
-        topics = [self._image(topic) for topic in state.topics.values() if topic.topic_id in self.slots]
+        topics = [self._image(topic) for topic in self.topics.values()]
         quotas = [QuotaImage(list(entity), values) for entity, values in state.quotas]
         base = MetadataBase(state.next_offset, self._cluster_id, self._node_id, topics, quotas)
         try:
@@ -120,7 +127,7 @@ class Announcer:
             self._is_too_large = True
             _log.error("topics and quotas are not announced: %s. Delete some of them", error)
             return False
-        self.announced = {topic.topic_id for topic in topics}
+        self.announced = self.topics.copy()
         self._needs_base = False
         return True
 

@@ -51,7 +51,7 @@ class LogEvents(Protocol):
     """What the log process has to say."""
 
     def appended(self, error: int, base_offset: int) -> None: ...
-    def opened(self, topic_id: bytes, answer: Message) -> None: ...
+    def opened(self, topic: Topic, answer: Message) -> None: ...
     def removed(self, topic_id: bytes, answer: Message) -> None: ...
     def log_answers(self) -> None: ...
 
@@ -76,11 +76,12 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class _Question:
-    """`call` is the descriptor; its block is lent until the answer comes."""
+    """`call` is the descriptor; its block is lent until the answer comes. `topic`: as it was opened."""
 
     kind: Kind
     topic_id: bytes
     call: Call
+    topic: Topic | None = None
 
 
 class LogLink:
@@ -95,8 +96,10 @@ class LogLink:
         self._request = context.incarnation << INCARNATION_SHIFT & REQUEST_MAX
         self._appends: dict[int, Callable[[list[Batch]], None]] = {}
         self._questions: dict[int, _Question] = {}
-        self._unasked: deque[tuple[Message, Kind, bytes]] = deque()
+        self._unasked: deque[tuple[Message, Kind, bytes, Topic | None]] = deque()
         self._opening: set[bytes] = set()
+        # Has changed while it was being opened: once more then, as it is now.
+        self._opening_again: dict[bytes, tuple[Topic, int | None]] = {}
         self._removing: dict[bytes, str] = {}
 
     @property
@@ -107,19 +110,21 @@ class LogLink:
         """A question about our own log: the answer says that its owner has opened it and serves us."""
         self._ask(EnsureTopic(METADATA_TOPIC, METADATA_TOPIC_ID, [0]), Kind.GREETING)
 
-    def open(self, topic: Topic, *, is_new: bool = False) -> None:
-        """`is_new`: nothing can have been appended to any of its partitions."""
-        if topic.topic_id not in self._opening:
-            self._opening.add(topic.topic_id)
-            message = EnsureTopic(
-                topic.name,
-                topic.topic_id,
-                list(range(topic.partitions)),
-                topic.configs,
-                topic.config_version,
-                is_new,
-            )
-            self._ask(message, Kind.OPENING, topic.topic_id)
+    def open(self, topic: Topic, new_from: int | None = None) -> None:
+        """Nothing can have been appended to partitions from `new_from` on."""
+        if topic.topic_id in self._opening:
+            self._opening_again[topic.topic_id] = topic, new_from
+            return
+        self._opening.add(topic.topic_id)
+        message = EnsureTopic(
+            topic.name,
+            topic.topic_id,
+            list(range(topic.partitions)),
+            topic.configs,
+            topic.config_version,
+            new_from,
+        )
+        self._ask(message, Kind.OPENING, topic.topic_id, topic)
 
     def remove(self, name: str, topic_id: bytes) -> None:
         """After the topic's opening, if that is under way: the two must not cross."""
@@ -200,6 +205,7 @@ class LogLink:
         self._questions.clear()
         self._unasked.clear()
         self._opening.clear()
+        self._opening_again.clear()
         self._lender.reclaim(LOG)
 
     def resume(self) -> None:
@@ -207,17 +213,17 @@ class LogLink:
         for topic_id, name in list(self._removing.items()):
             self.remove(name, topic_id)
 
-    def _ask(self, message: Message, kind: Kind, topic_id: bytes = b"") -> None:
-        self._unasked.append((message, kind, topic_id))
+    def _ask(self, message: Message, kind: Kind, topic_id: bytes = b"", topic: Topic | None = None) -> None:
+        self._unasked.append((message, kind, topic_id, topic))
         self._ask_on()
 
     def _ask_on(self) -> None:
         """In the order in which it was wanted, as far as the credits go."""
         while self._unasked and len(self._questions) < QUESTIONS_UNDER_WAY:
-            message, kind, topic_id = self._unasked.popleft()
+            message, kind, topic_id, topic = self._unasked.popleft()
             request = self._next_request()
             slot = self._lender.message(SlotKind.CALL, message, LOG, request)
-            self._questions[request] = _Question(kind, topic_id, unpack_call(slot))
+            self._questions[request] = _Question(kind, topic_id, unpack_call(slot), topic)
             self.peer.send(slot)
 
     def _read(self, call: Call) -> Message:
@@ -261,13 +267,21 @@ class LogLink:
             case Kind.GREETING:
                 self._events.log_answers()
             case Kind.OPENING:
-                self._opening.discard(question.topic_id)
-                self._events.opened(question.topic_id, answer)
-                if (name := self._removing.get(question.topic_id)) is not None:
-                    self.remove(name, question.topic_id)
+                self._opened(question, answer)
             case Kind.REMOVAL:
                 self._removing.pop(question.topic_id, None)
                 self._events.removed(question.topic_id, answer)
             case Kind.RECOVERED:
                 if isinstance(answer, Failed):
                     self._context.log.error("stray directories were not sorted out: %s", answer.message)
+
+    def _opened(self, question: _Question, answer: Message) -> None:
+        assert question.topic is not None
+        topic_id = question.topic_id
+        again = self._opening_again.pop(topic_id, None)
+        self._opening.discard(topic_id)
+        self._events.opened(question.topic, answer)
+        if (name := self._removing.get(topic_id)) is not None:
+            self.remove(name, topic_id)
+        elif again is not None and again[0] != question.topic:
+            self.open(*again)

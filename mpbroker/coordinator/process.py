@@ -27,6 +27,7 @@ from mpbroker.coordinator.metadata_records import build_metadata_batch, encode_r
 from mpbroker.coordinator.news import credential_news, limit_news, limited
 from mpbroker.coordinator.replay import replay
 from mpbroker.coordinator.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic
+from mpbroker.coordinator.waiting import Caller, Change, Token, Waiting
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.calls import (
     Abandon,
@@ -80,15 +81,6 @@ STATUS = {
 }
 
 
-@dataclass(frozen=True)
-class Caller:
-    """Who waits for an answer; `life` counts the deaths of that handler."""
-
-    handler: int
-    life: int
-    request: int
-
-
 # Whoever waits for `__consumer_offsets` to be created.
 OURSELVES = Caller(COORDINATOR, 0, 0)
 
@@ -105,15 +97,6 @@ class Round:
         for _, _, decision in self.decided:
             if decision.mutation:
                 decision.mutation.refund()
-
-
-@dataclass
-class Pending:
-    """A durable decision that is answered when nothing is missing any more."""
-
-    caller: Caller
-    answer: Message
-    missing: set[tuple[str, bytes]]
 
 
 class Coordinator:
@@ -153,11 +136,11 @@ class Coordinator:
         self._slot: Partition | None = None
         self._calls: deque[tuple[Caller, Message]] = deque()
         self._round: Round | None = None
-        self._pending: list[Pending] = []
+        self._waiting = Waiting(self._answer)
         self._to_open: set[bytes] = set()
         self._failed: set[bytes] = set()
-        # Created in the life of this log process, and not all of their partitions have a slot yet.
-        self._new: set[bytes] = set()
+        # Topics that have partitions from the life of this log process, without a slot so far: the first one.
+        self._new: dict[bytes, int] = {}
         self._retry_at = 0.0
         self._is_ready = False
         self._groups = GroupService(config, self._table, self)
@@ -208,7 +191,7 @@ class Coordinator:
     @property
     def idle(self) -> bool:
         """Whether nobody waits for anything: the moment to stop."""
-        busy = self._calls or self._round or self._pending or not self._log.idle or not self._groups.is_idle
+        busy = self._calls or self._round or self._waiting or not self._log.idle or not self._groups.is_idle
         return not busy and not any(peer.has_unsent for peer in self._handlers.values())
 
     # --- handlers
@@ -354,7 +337,7 @@ class Coordinator:
     def _serve(self) -> None:
         if self._failed and time.monotonic() >= self._retry_at:
             for topic_id in self._failed & self._state.topics.keys():
-                self._log.open(self._state.topics[topic_id], is_new=topic_id in self._new)
+                self._open(self._state.topics[topic_id])
             self._failed.clear()
         if self._round is None and self._calls:
             self._start_round()
@@ -420,42 +403,55 @@ class Coordinator:
 
     def _complete(self, done: Round, state: MetadataState) -> None:
         """The round's records are durable: makes them true, and notes whose answer waits for what."""
-        created = {topic_id for _, _, decision in done.decided for topic_id in decision.awaits}
-        self._new |= created - self._state.topics.keys()
+        self._note_new(done, state)
         self._state = state
         for caller, _, decision in done.decided:
-            missing = set()
+            missing: set[Token] = set()
             for topic in decision.removes:
                 missing.add(("gone", topic.topic_id))
                 remove = self._removal(topic.name, topic.topic_id)
                 self._announcer.gone(topic.topic_id, remove)
                 self._failed.discard(topic.topic_id)
-                self._new.discard(topic.topic_id)
+                self._new.pop(topic.topic_id, None)
             if decision.removes:
                 self._groups.topics_deleted([topic.name for topic in decision.removes])
             for topic_id in decision.awaits:
                 if topic_id not in self._announcer.announced and topic_id in state.topics:
                     missing.add(("usable", topic_id))
                     if topic_id not in self._announcer.slots:
-                        self._log.open(state.topics[topic_id], is_new=topic_id in self._new)
+                        self._open(state.topics[topic_id])
+            for change in decision.changes:
+                missing.add(change)
+                if change.topic_id in state.topics:
+                    self._open(state.topics[change.topic_id])
             if decision.quotas:
                 token = ("announced", caller.handler.to_bytes(2) + caller.request.to_bytes(4))
                 missing.add(token)
                 self._announcer.quotas_changed(decision.quotas)
-                self._announcer.then(partial(self._settle, {token}))
+                self._announcer.then(partial(self._waiting.settle, {token}))
                 if addresses := limited(decision.quotas):
                     limit = ("limited", token[1])
                     missing.add(limit)
-                    self._limits.changed(addresses, partial(self._settle, {limit}))
+                    self._limits.changed(addresses, partial(self._waiting.settle, {limit}))
             if decision.credentials:
                 token = ("known", caller.handler.to_bytes(2) + caller.request.to_bytes(4))
                 missing.add(token)
-                self._credentials.changed(decision.credentials, partial(self._settle, {token}))
-            if missing:
-                self._pending.append(Pending(caller, decision.answer, missing))
-            else:
-                self._answer(caller, decision.answer)
+                self._credentials.changed(decision.credentials, partial(self._waiting.settle, {token}))
+            self._waiting.add(caller, decision.answer, missing)
         self._settle_announced()
+
+    def _note_new(self, done: Round, state: MetadataState) -> None:
+        """Which partitions cannot have had records, before the state is replaced."""
+        made = [topic_id for _, _, decision in done.decided for topic_id in decision.awaits]
+        changed = [change.topic_id for _, _, decision in done.decided for change in decision.changes]
+        for topic_id in (*made, *changed):
+            before = self._state.topics.get(topic_id)
+            known = 0 if before is None else before.partitions
+            if topic_id in state.topics and known < state.topics[topic_id].partitions:
+                self._new.setdefault(topic_id, known)
+
+    def _open(self, topic: Topic) -> None:
+        self._log.open(topic, self._new.get(topic.topic_id))
 
     def _removal(self, name: str, topic_id: bytes) -> Callable[[], None]:
         return lambda: self._log.remove(name, topic_id)
@@ -480,12 +476,12 @@ class Coordinator:
         self, topic: Topic, batches: list[PartitionBatch], done: Callable[[dict[int, ErrorCode]], None]
     ) -> None:
         images = self._announcer.slots[topic.topic_id]
+        # As the log process has it: settings that were changed may not have got there yet.
+        version = self._announcer.topics[topic.topic_id].config_version
         wanted = []
         for partition, data, count, stamp in batches:
             image = images[partition]
-            wanted.append(
-                NewBatch(image.slot, image.slot_generation, topic.config_version, data, count, stamp)
-            )
+            wanted.append(NewBatch(image.slot, image.slot_generation, version, data, count, stamp))
 
         def appended(filled: list[Batch]) -> None:
             codes = [ERROR_CODES.get(batch.error, ErrorCode.UNKNOWN_SERVER_ERROR) for batch in filled]
@@ -495,20 +491,20 @@ class Coordinator:
 
     # --- what the log process did, and what handlers can see
 
-    def opened(self, topic_id: bytes, answer: Message) -> None:
-        topic = self._state.topics.get(topic_id)
-        if topic is not None:
-            self._note_partitions(topic_id, topic.name, topic.partitions, answer)
-        self._to_open.discard(topic_id)
+    def opened(self, topic: Topic, answer: Message) -> None:
+        if topic.topic_id in self._state.topics:
+            self._note_partitions(topic, answer)
+        self._to_open.discard(topic.topic_id)
         self._opened_all_if_so()
         self._settle_announced()
 
-    def _note_partitions(self, topic_id: bytes, name: str, partitions: int, answer: Message) -> None:
+    def _note_partitions(self, topic: Topic, answer: Message) -> None:
         """An offline partition has a slot that says so; one without a slot is tried again.
 
         Until then it is announced with generation 0, which no slot ever has.
         """
-        images = {number: PartitionImage(number, 0, 0) for number in range(partitions)}
+        name, topic_id = topic.name, topic.topic_id
+        images = {number: PartitionImage(number, 0, 0) for number in range(topic.partitions)}
         problems = []
         if isinstance(answer, EnsuredTopic):
             for ensured in answer.partitions:
@@ -522,9 +518,9 @@ class Coordinator:
         if not all(image.slot_generation for image in images.values()):
             self._failed.add(topic_id)
             self._retry_at = time.monotonic() + RETRY_OPEN_SECONDS
-        else:
-            self._new.discard(topic_id)
-        if self._announcer.opened(topic_id, list(images.values())):
+        elif topic.partitions == self._state.topics[topic_id].partitions:
+            self._new.pop(topic_id, None)
+        if self._announcer.opened(topic, list(images.values())):
             for problem in problems:
                 self._context.log.error("%s", problem)
 
@@ -540,29 +536,21 @@ class Coordinator:
     def removed(self, topic_id: bytes, answer: Message) -> None:
         if isinstance(answer, Failed):
             self._context.log.error("files of topic id %s stay behind: %s", topic_id.hex(), answer.message)
-        self._settle({("gone", topic_id)})
+        self._waiting.settle({("gone", topic_id)})
 
     def _settle_announced(self) -> None:
         """Topics that handlers can see now, and those that were deleted before anybody saw them."""
-        usable = {
-            token
-            for pending in self._pending
-            for token in pending.missing
-            if token[0] == "usable"
-            and (token[1] in self._announcer.announced or token[1] not in self._state.topics)
-        }
-        if usable:
-            self._settle(usable)
+        if self._waiting:
+            self._waiting.settle_if(self._is_seen)
 
-    def _settle(self, tokens: set[tuple[str, bytes]]) -> None:
-        waiting = []
-        for pending in self._pending:
-            pending.missing -= tokens
-            if pending.missing:
-                waiting.append(pending)
-            else:
-                self._answer(pending.caller, pending.answer)
-        self._pending = waiting
+    def _is_seen(self, token: Token) -> bool:
+        if isinstance(token, Change):
+            seen = self._announcer.announced.get(token.topic_id)
+            if seen is not None:
+                return seen.config_version >= token.config_version and seen.partitions >= token.partitions
+            return token.topic_id not in self._state.topics
+        is_there = token[1] in self._announcer.announced or token[1] not in self._state.topics
+        return token[0] == "usable" and is_there
 
 
 def run(context: ProcessContext, cluster_id: str) -> int:

@@ -16,18 +16,22 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator import quota_rules, scram_rules, topic_rules
+from mpbroker.coordinator import config_rules, quota_rules, scram_rules, topic_rules
 from mpbroker.coordinator.image_sizes import PARTITION_BYTES, config_bytes, quota_bytes, topic_bytes
 from mpbroker.coordinator.metadata_records import MetadataRecord
 from mpbroker.coordinator.scram_rules import Credentials
 from mpbroker.coordinator.topic_rules import Refused
+from mpbroker.coordinator.waiting import Change
 from mpbroker.ipc.calls import (
     Account,
     AllocateProducerIds,
+    AlteredTopics,
     AlterQuotas,
     AlterScram,
+    AlterTopics,
     CreatedTopic,
     CreatedTopics,
+    CreatePartitions,
     CreateTopic,
     CreateTopics,
     DeletedTopic,
@@ -36,7 +40,9 @@ from mpbroker.ipc.calls import (
     DescribeScram,
     Failed,
     Message,
+    MorePartitions,
     ProducerIds,
+    TopicAlteration,
 )
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
@@ -50,7 +56,7 @@ from mpbroker.protocol.messages import (
     UserScramCredentialRecord,
 )
 from mpbroker.protocol.numbers import ResourceType
-from mpbroker.protocol.topic_names import METADATA_TOPIC, collision_key
+from mpbroker.protocol.topic_names import GROUP_TOPIC, METADATA_TOPIC, collision_key
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.quotas.entities import Entity, QuotaTable
 from mpbroker.quotas.mutations import Mutation, Mutations
@@ -213,14 +219,15 @@ class Decision:
     """What a call comes to.
 
     The answer is true once `records` are durable, the topics of `awaits` can be used, those of `removes`
-    are gone, the handlers can see the new quotas of `quotas` and the processors the new `credentials`. If
-    nothing comes of it `mutation` gets back what it took from its account.
+    are gone, the handlers can see the `changes` of topics and the new quotas of `quotas`, and the processors
+    the new `credentials`. If nothing comes of it `mutation` gets back what it took from its account.
     """
 
     answer: Message
     records: list[MetadataRecord] = field(default_factory=list)
     awaits: list[bytes] = field(default_factory=list)
     removes: list[Topic] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
     quotas: list[Entity] = field(default_factory=list)
     mutation: Mutation | None = None
     credentials: list[tuple[str, int]] = field(default_factory=list)
@@ -254,6 +261,10 @@ class Decider:
                 return self._create_topics(state.draft(), call)
             case DeleteTopics():
                 return self._delete_topics(state, call)
+            case AlterTopics():
+                return self._alter_topics(state.draft(), call)
+            case CreatePartitions():
+                return self._create_partitions(state.draft(), call)
             case AlterQuotas():
                 answer, changes = quota_rules.alter(
                     state.quotas, call, self._image_bytes_max - state.image_bytes
@@ -333,17 +344,8 @@ class Decider:
             )
         configs = topic_rules.check_configs(topic.configs, self._config)
         partitions = topic_rules.check_placement(topic, self._config)
-        if state.partitions + partitions > self._partition_limit:
-            raise Refused(
-                ErrorCode.INVALID_PARTITIONS,
-                f"The broker has room for {self._partition_limit} partitions and has {state.partitions}.",
-            )
-        if state.image_bytes + topic_bytes(topic.name, partitions, configs) > self._image_bytes_max:
-            raise Refused(
-                ErrorCode.POLICY_VIOLATION,
-                f"The broker has {self._image_bytes_max} bytes for the names and settings of all topics and "
-                f"quotas and has used {state.image_bytes}.",
-            )
+        self._check_partitions(state, partitions)
+        self._check_room(state, topic_bytes(topic.name, partitions, configs))
         if mutation and not mutation.allows(partitions):
             raise Refused(EXCEEDED, EXCEEDED.message)
         topic_id = self._fresh_id(state)
@@ -351,19 +353,7 @@ class Decider:
         return [
             TopicRecord(topic.name, topic_id),
             *(ConfigRecord(ResourceType.TOPIC, topic.name, name, value) for name, value in configs.items()),
-            *(
-                PartitionRecord(
-                    partition_id=number,
-                    topic_id=topic_id,
-                    replicas=[node],
-                    isr=[node],
-                    leader=node,
-                    leader_epoch=0,
-                    partition_epoch=0,
-                    directories=[UNASSIGNED_DIRECTORY],
-                )
-                for number in range(partitions)
-            ),
+            *(_partition(number, topic_id, node) for number in range(partitions)),
         ]
 
     def _fresh_id(self, state: MetadataState) -> bytes:
@@ -373,6 +363,99 @@ class Decider:
             reserved = int.from_bytes(topic_id) < RESERVED_IDS
             if not (reserved or uuid_text(topic_id).startswith("-") or topic_id in state.topics):
                 return topic_id
+
+    def _alter_topics(self, draft: MetadataState, call: AlterTopics) -> Decision:
+        """`draft` collects the alterations of this very call."""
+        decision = Decision(answers := AlteredTopics([]))
+        for alteration in call.alterations:
+            try:
+                records = self._alter_topic(draft, alteration)
+            except Refused as refused:
+                answers.results.append((refused.error, refused.message))
+                continue
+            answers.results.append((ErrorCode.NONE, None))
+            self._note_change(draft, alteration.name, records, decision, call.validate_only)
+        return decision
+
+    def _alter_topic(self, state: MetadataState, alteration: TopicAlteration) -> list[MetadataRecord]:
+        """Raises Refused."""
+        topic = state.topics.get(state.ids.get(alteration.name, ZERO_ID))
+        if topic is None:
+            raise Refused(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{alteration.name}' does not exist."
+            )
+        after = config_rules.altered(topic.configs, alteration, self._config)
+        self._check_room(state, config_rules.growth(topic.configs, after))
+        return [*config_rules.records(topic.name, topic.configs, after)]
+
+    def _create_partitions(self, draft: MetadataState, call: CreatePartitions) -> Decision:
+        mutation = self._begin_mutation(draft, call.account)
+        decision = Decision(answers := AlteredTopics([]), mutation=mutation)
+        for more in call.topics:
+            try:
+                records = self._add_partitions(draft, more, mutation)
+            except Refused as refused:
+                answers.results.append((refused.error, refused.message))
+                continue
+            answers.results.append((ErrorCode.NONE, None))
+            self._note_change(draft, more.name, records, decision, call.validate_only)
+        answers.throttle_ms = mutation.throttle_ms() if mutation else 0
+        return decision
+
+    def _add_partitions(
+        self, state: MetadataState, more: MorePartitions, mutation: Mutation | None
+    ) -> list[MetadataRecord]:
+        """Raises Refused."""
+        topic = state.topics.get(state.ids.get(more.name, ZERO_ID))
+        if topic is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            raise Refused(code, code.message)
+        added = topic_rules.check_more(more, topic.partitions, self._config)
+        if topic.name == GROUP_TOPIC:
+            raise Refused(
+                ErrorCode.INVALID_PARTITIONS,
+                f"The partition of {GROUP_TOPIC} that has a group's offsets follows from their number.",
+            )
+        if added > topic_rules.PARTITIONS_PER_REQUEST_MAX:
+            raise Refused(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+        self._check_partitions(state, added)
+        self._check_room(state, added * PARTITION_BYTES)
+        if mutation and not mutation.allows(added):
+            raise Refused(EXCEEDED, EXCEEDED.message)
+        numbers = range(topic.partitions, more.count)
+        return [_partition(number, topic.topic_id, self._config.node_id) for number in numbers]
+
+    def _note_change(
+        self,
+        draft: MetadataState,
+        name: str,
+        records: list[MetadataRecord],
+        decision: Decision,
+        validate_only: bool,
+    ) -> None:
+        draft.apply_all(records)
+        if validate_only or not records:
+            return
+        topic = draft.topics[draft.ids[name]]
+        decision.records += records
+        decision.changes.append(Change(topic.topic_id, topic.config_version, topic.partitions))
+
+    def _check_partitions(self, state: MetadataState, more: int) -> None:
+        """Raises Refused."""
+        if state.partitions + more > self._partition_limit:
+            raise Refused(
+                ErrorCode.INVALID_PARTITIONS,
+                f"The broker has room for {self._partition_limit} partitions and has {state.partitions}.",
+            )
+
+    def _check_room(self, state: MetadataState, more_bytes: int) -> None:
+        """Raises Refused. What makes it less is always welcome."""
+        if more_bytes > 0 and state.image_bytes + more_bytes > self._image_bytes_max:
+            raise Refused(
+                ErrorCode.POLICY_VIOLATION,
+                f"The broker has {self._image_bytes_max} bytes for the names and settings of all topics and "
+                f"quotas and has used {state.image_bytes}.",
+            )
 
     def _delete_topics(self, state: MetadataState, call: DeleteTopics) -> Decision:
         """By the rules of Kafka's ControllerApis.deleteTopics, which looks at the whole request first."""
@@ -446,6 +529,20 @@ class Decider:
             broker_id=self._config.node_id, next_producer_id=first + PRODUCER_IDS_PER_BLOCK
         )
         return Decision(ProducerIds(first, PRODUCER_IDS_PER_BLOCK), [record])
+
+
+def _partition(number: int, topic_id: bytes, node: int) -> PartitionRecord:
+    """Led by the only broker there is."""
+    return PartitionRecord(
+        partition_id=number,
+        topic_id=topic_id,
+        replicas=[node],
+        isr=[node],
+        leader=node,
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=[UNASSIGNED_DIRECTORY],
+    )
 
 
 def _created(topic: Topic) -> CreatedTopic:

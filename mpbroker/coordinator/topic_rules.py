@@ -10,7 +10,7 @@ from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import TopicConfigError, validate
-from mpbroker.ipc.calls import CreateTopic
+from mpbroker.ipc.calls import CreateTopic, MorePartitions
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import problem_with
 
@@ -61,6 +61,29 @@ def partitions_asked(topic: CreateTopic, broker: BrokerConfig) -> int:
     return broker.num_partitions if topic.partitions == -1 else topic.partitions
 
 
+def check_more(topic: MorePartitions, current: int, broker: BrokerConfig) -> int:
+    """How many partitions come to those that the topic has. Raises Refused."""
+    if topic.count == current:
+        raise Refused(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
+    if topic.count < current:
+        raise Refused(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {topic.name} currently has {current} partition(s); {topic.count} would not be an "
+            "increase.",
+        )
+    more = topic.count - current
+    if topic.assignments is not None:
+        if len(topic.assignments) != more:
+            raise Refused(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Attempted to add {more} additional partition(s), but only {len(topic.assignments)} "
+                "assignment(s) were specified.",
+            )
+        for replicas in topic.assignments:
+            _check_replicas(replicas, broker.node_id)
+    return more
+
+
 def check_placement(topic: CreateTopic, broker: BrokerConfig) -> int:
     """The number of partitions, each with this broker as its only replica. Raises Refused."""
     if topic.assignments:
@@ -94,20 +117,25 @@ def _check_assignments(topic: CreateTopic, node_id: int) -> int:
             ErrorCode.INVALID_REQUEST,
             f"A manual partition assignment was specified, but {what} was not set to -1.",
         )
-    prefix = "The manual partition assignment includes"
     for replicas in topic.assignments.values():
-        if not replicas:
-            wrong = f"{prefix} an empty replica list."
-        elif strangers := sorted(set(replicas) - {node_id}):
-            wrong = f"{prefix} broker {strangers[0]}, but no such broker is registered."
-        elif len(replicas) > 1:
-            wrong = f"{prefix} the broker {node_id} more than once."
-        else:
-            continue
-        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, wrong)
+        _check_replicas(replicas, node_id)
     if set(topic.assignments) != set(range(len(topic.assignments))):
         raise Refused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "partitions should be a consecutive 0-based integer sequence",
         )
     return len(topic.assignments)
+
+
+def _check_replicas(replicas: list[int], node_id: int) -> None:
+    """Raises Refused."""
+    prefix = "The manual partition assignment includes"
+    if not replicas:
+        wrong = f"{prefix} an empty replica list."
+    elif strangers := sorted(set(replicas) - {node_id}):
+        wrong = f"{prefix} broker {strangers[0]}, but no such broker is registered."
+    elif len(replicas) > 1:
+        wrong = f"{prefix} the broker {node_id} more than once."
+    else:
+        return
+    raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, wrong)

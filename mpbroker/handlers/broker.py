@@ -29,6 +29,7 @@ from shm.table import SlotTable
 
 if TYPE_CHECKING:
     from mpbroker.handlers.apis import Api
+    from mpbroker.handlers.fetch_sessions import FetchSessionCache
     from mpbroker.handlers.fetches import Fetches
     from mpbroker.handlers.groups import Groups
     from mpbroker.handlers.producer_ids import ProducerIds
@@ -59,6 +60,7 @@ class Broker:
     waiting: Waiting
     apis: dict[int, Api]
     fetches: Fetches
+    fetch_sessions: FetchSessionCache
     groups: Groups
     readers: Readers
     places: SegmentPlaces

@@ -69,10 +69,19 @@ class DelayedCall:
 
 
 class Caller:
-    """Every call is answered exactly once, with `Failed` if the peer dies before it answers."""
+    """Every call is answered exactly once, with `Failed` if the peer dies before it answers.
+
+    `counters` say how many wait; None: they are not counted.
+    """
 
     def __init__(
-        self, index: int, peer: int, own: Arena, theirs: Arena, outbox: Outbox, counters: CounterPage
+        self,
+        index: int,
+        peer: int,
+        own: Arena,
+        theirs: Arena,
+        outbox: Outbox,
+        counters: CounterPage | None,
     ) -> None:
         self._index = index
         self._peer = peer
@@ -157,4 +166,5 @@ class Caller:
 
     def _count(self) -> None:
         """What waits now, for whoever looks at the counters."""
-        self._counters.set(Counter.COUNT_CALLS_DELAYED, len(self._purgatory))
+        if self._counters is not None:
+            self._counters.set(Counter.COUNT_CALLS_DELAYED, len(self._purgatory))

@@ -5,10 +5,12 @@ from libc.string cimport memcmp, memcpy, memset
 from mpbroker.log.places cimport (
     PlacesRef, Reader, Segment, Spot, first_batch_bytes, locate, reader_of, remember,
 )
+from mpbroker.handlers.sessions cimport CachedPartition, Session, SessionsRef, move_to_end, session_by_id
 from mpbroker.handlers.topics cimport Topic, TopicsRef, topic_by_id, topic_by_name
 from mpbroker.handlers.wire cimport (
     Cursor, put_count, put_uvarint, skip_tags, take, take_length, take_u32, take_u64, take_uvarint,
 )
+from mpbroker.ipc.fetch_sessions cimport FINAL_FETCH, FULL_FETCH, SessionOfFetch, epoch_after, session_of_fetch
 from mpbroker.ipc.slots cimport PART_BYTES, PART_FILE, SEND, SEND_PARTS, Part, ReplySlot, RequestSlot
 from mpbroker.ipc.table cimport PARTITION_LIVE, PARTITION_OFFLINE, Bound, PartitionSlot
 from mpbroker.records.wire cimport store_u16, store_u32, store_u64
@@ -56,9 +58,23 @@ cdef struct Answer:
     uint32_t slices
     Sliced sliced[MOST_SLICES]
     FetchCounts *counts
+    Session *session            # NULL: it is a full fetch
+
+# What becomes of a session's partition when its fetch is answered.
+cdef struct Change:
+    uint32_t place
+    bint asked                  # something about it has changed
+    Wanted wanted
+    int64_t high_watermark
+    int64_t log_start_offset
+    bint records
+
+cdef struct Changes:
+    uint32_t count
+    Change partitions[MOST_SLICES]
 
 
-cdef bint take_partition(Cursor *c, int version, Wanted *wanted) noexcept nogil:
+cdef inline bint take_partition(Cursor *c, int version, Wanted *wanted) noexcept nogil:
     wanted.partition = <int32_t>take_u32(c)
     wanted.leader_epoch = <int32_t>take_u32(c) if version >= LEADER_EPOCH else ANY_EPOCH
     wanted.offset = <int64_t>take_u64(c)
@@ -82,7 +98,7 @@ cdef bint may_read(const Wanted *wanted, const PartitionSlot *now) noexcept nogi
     return wanted.last_fetched_epoch <= now.leader_epoch
 
 
-cdef bint slice_of(
+cdef inline bint slice_of(
     PlacesRef *places, uint32_t slot, uint32_t generation, const Wanted *wanted, const Bound *bound, Answer *answer
 ) noexcept nogil:
     """Adds what may be sent of the partition; False if only the slow path can tell."""
@@ -120,19 +136,19 @@ cdef bint slice_of(
     return True
 
 
-cdef bint answer_partition(
-    Answer *answer, Topic *topic, const Wanted *wanted, TableRef *table, PlacesRef *places
+cdef inline bint answer_partition(
+    Answer *answer, Topic *topic, const Wanted *wanted, TableRef *table, PlacesRef *places, PartitionSlot *now
 ) noexcept nogil:
-    cdef PartitionSlot now
+    """`now`: what is to be told of the partition."""
     cdef FetchCount *count
     cdef uint32_t before = answer.slices, length, slot, generation
     cdef uint8_t *p = answer.at
     if wanted.partition < 0 or wanted.partition >= topic.partitions or answer.end - p < PARTITION_BYTES_MAX:
         return False
     slot, generation = topic.places[wanted.partition].slot, topic.places[wanted.partition].generation
-    if generation == 0 or not table_read(table, slot, &now) or now.generation != generation:
+    if generation == 0 or not table_read(table, slot, now) or now.generation != generation:
         return False
-    if memcmp(now.topic_id, topic.id, 16) or not may_read(wanted, &now):
+    if memcmp(now.topic_id, topic.id, 16) or not may_read(wanted, now):
         return False
     if not slice_of(
         places, slot, generation, wanted, &now.last_stable if answer.isolation == READ_COMMITTED else &now.high_watermark,
@@ -200,6 +216,7 @@ cdef bint answer_topics(
     cdef const uint8_t *key
     cdef Topic *topic
     cdef Wanted wanted
+    cdef PartitionSlot now
     if c.at == NULL or count < 1 or answer.end - answer.at < 5:
         return False
     answer.at = put_count(answer.at, <uint32_t>count, flexible)
@@ -217,7 +234,7 @@ cdef bint answer_topics(
         for i in range(partitions):
             if not take_partition(c, answer.version, &wanted):
                 return False
-            if not answer_partition(answer, topic, &wanted, table, places):
+            if not answer_partition(answer, topic, &wanted, table, places, &now):
                 return False
         if flexible:
             skip_tags(c)
@@ -226,6 +243,129 @@ cdef bint answer_topics(
             answer.at[0] = 0
             answer.at += 1
     return c.at != NULL
+
+
+cdef bint take_changes(Cursor *c, int version, Session *session, Changes *changes) noexcept nogil:
+    """What the session's partitions are, with what the request says of them; False if it adds one."""
+    cdef int64_t topics = take_length(c, True, True), t, i, partitions
+    cdef uint32_t place = session.cached[0].after, k
+    cdef const uint8_t *topic_id
+    cdef CachedPartition *cached
+    cdef Wanted wanted
+    changes.count = 0
+    while place:
+        cached = &session.cached[place]
+        changes.partitions[changes.count].place, changes.partitions[changes.count].asked = place, False
+        wanted.partition, wanted.leader_epoch, wanted.offset = cached.partition, cached.leader_epoch, cached.fetch_offset
+        wanted.last_fetched_epoch, wanted.bytes_max = cached.last_fetched_epoch, cached.bytes_max
+        changes.partitions[changes.count].wanted = wanted
+        changes.count += 1
+        place = cached.after
+    for t in range(topics):
+        topic_id, partitions = take(c, 16), take_length(c, True, True)
+        if c.at == NULL:
+            return False
+        for i in range(partitions):
+            if not take_partition(c, version, &wanted):
+                return False
+            k = 0
+            while k < changes.count and (
+                changes.partitions[k].wanted.partition != wanted.partition
+                or memcmp(session.cached[changes.partitions[k].place].topic_id, topic_id, 16)
+            ):
+                k += 1
+            if k == changes.count:
+                return False
+            changes.partitions[k].wanted, changes.partitions[k].asked = wanted, True
+        skip_tags(c)
+    return c.at != NULL
+
+
+cdef inline uint8_t *put_topic(uint8_t *p, const uint8_t *topic_id, bint follows) noexcept nogil:
+    """An entry that has no partitions yet; returns where their number stands. `follows`: ends the one before it."""
+    if follows:
+        p[0] = 0
+        p += 1
+    memcpy(p, topic_id, 16)
+    p[16] = 1
+    return p + 16
+
+
+cdef bint answer_changes(
+    Answer *answer, Changes *changes, TopicsRef *topics, TableRef *table, PlacesRef *places
+) noexcept nogil:
+    """Tells of the session's partitions those that there is something new about; such of one topic that follow each other
+    share its entry. Each count is less than 127, one byte."""
+    cdef uint8_t *count = answer.at
+    cdef uint8_t *of_topic = NULL
+    cdef uint8_t *before
+    cdef const uint8_t *topic_id = NULL
+    cdef CachedPartition *cached
+    cdef PartitionSlot now
+    cdef Change *change
+    cdef Topic *topic
+    cdef uint32_t i, slices
+    cdef bint another
+    count[0] = 1
+    answer.at += 1
+    for i in range(changes.count):
+        change = &changes.partitions[i]
+        cached, before, slices = &answer.session.cached[change.place], answer.at, answer.slices
+        another = topic_id == NULL or memcmp(topic_id, cached.topic_id, 16) != 0
+        if another:
+            answer.at += 17 + (topic_id != NULL)
+        topic = topic_by_id(topics, cached.topic_id)
+        if topic == NULL or not answer_partition(answer, topic, &change.wanted, table, places, &now):
+            return False
+        change.records = answer.slices > slices
+        change.high_watermark, change.log_start_offset = now.high_watermark.offset, now.log_start_offset
+        if not change.records and cached.high_watermark == change.high_watermark:
+            if cached.log_start_offset == change.log_start_offset:
+                answer.at = before
+                continue
+        if another:
+            of_topic = put_topic(before, cached.topic_id, topic_id != NULL)
+            topic_id = cached.topic_id
+            count[0] += 1
+        of_topic[0] += 1
+    if topic_id != NULL:
+        if answer.at == answer.end:
+            return False
+        answer.at[0] = 0
+        answer.at += 1
+    return True
+
+
+cdef void carry_out(Session *session, const Changes *changes, int64_t now_ms) noexcept nogil:
+    """The session's fetch is answered."""
+    cdef CachedPartition *cached
+    cdef const Change *change
+    cdef uint32_t i
+    for i in range(changes.count):
+        change = &changes.partitions[i]
+        cached = &session.cached[change.place]
+        if change.asked:
+            cached.leader_epoch, cached.fetch_offset = change.wanted.leader_epoch, change.wanted.offset
+            cached.last_fetched_epoch, cached.bytes_max = change.wanted.last_fetched_epoch, change.wanted.bytes_max
+        cached.high_watermark, cached.log_start_offset = change.high_watermark, change.log_start_offset
+        if change.records:
+            move_to_end(session, change.place)
+    session.epoch, session.used_ms = epoch_after(session.epoch), now_ms
+
+
+cdef bint take_session(
+    SessionsRef *sessions, const SessionOfFetch *said, int version, Session **session
+) noexcept nogil:
+    """The session that the fetch goes on with, NULL if it wants none; False if that is for the slow path."""
+    session[0] = NULL
+    if said.epoch == FINAL_FETCH or (said.epoch == FULL_FETCH and sessions.none):
+        return said.id == 0     # else one ends
+    if said.epoch <= 0 or version < TOPIC_IDS:
+        return False
+    session[0] = session_by_id(sessions, said.id)
+    if session[0] == NULL or not session[0].by_id:
+        return False
+    return session[0].epoch == said.epoch and 0 < session[0].count <= MOST_SLICES
 
 
 cdef bint take_rest(Cursor *c, int version) noexcept nogil:
@@ -278,12 +418,14 @@ cdef bint place_parts(Answer *answer, uint8_t *block, ReplySlot *out) noexcept n
 
 cdef bint try_fetch(
     RequestSlot *request, uint8_t *arena, TopicsRef *topics, TableRef *table, PlacesRef *places,
-    int32_t fetch_bytes_max, ReplySlot *out, FetchCounts *counts
+    SessionsRef *sessions, int64_t now_ms, int32_t fetch_bytes_max, ReplySlot *out, FetchCounts *counts
 ) noexcept nogil:
     """Whether the fetch was answered; then `out` is what the processor has to get, but for `done_ns`."""
     cdef int version = request.api_version
     cdef uint8_t *block = arena + request.block
-    cdef int32_t wait_ms, bytes_min, bytes_max, session_epoch
+    cdef int32_t wait_ms, bytes_min, bytes_max
+    cdef SessionOfFetch said
+    cdef Changes changes
     cdef Answer answer
     cdef Cursor c
     if version < FIRST_FETCH_VERSION or version > LAST_FETCH_VERSION or request.body > request.length:
@@ -295,11 +437,12 @@ cdef bint try_fetch(
     if take(&c, 1) == NULL:
         return False
     answer.isolation = <int8_t>(c.at - 1)[0]
+    answer.session = NULL
     if version >= SESSIONS:
-        take_u32(&c)
-        session_epoch = <int32_t>take_u32(&c)
-        if session_epoch != 0 and session_epoch != -1:
-            return False        # goes on with a session
+        said.id, said.epoch = <int32_t>take_u32(&c), <int32_t>take_u32(&c)
+        if (said.epoch != FINAL_FETCH or said.id != 0) and not take_session(sessions, &said, version, &answer.session):
+            return False
+    counts.incremental = answer.session != NULL
     counts.count, answer.counts = 0, counts
     answer.version, answer.settled, answer.slices, answer.total = version, False, 0, 0
     answer.bytes_max = bytes_max if bytes_max < fetch_bytes_max else fetch_bytes_max
@@ -308,7 +451,14 @@ cdef bint try_fetch(
     if answer.end - answer.start < PARTITION_BYTES_MAX:
         return False
     answer.at = put_head(&answer, <uint32_t>request.correlation)
-    if not answer_topics(&c, &answer, topics, table, places) or not take_rest(&c, version):
+    if answer.session == NULL:
+        if not answer_topics(&c, &answer, topics, table, places):
+            return False
+    elif not take_changes(&c, version, answer.session, &changes):
+        return False
+    elif not answer_changes(&answer, &changes, topics, table, places):
+        return False
+    if not take_rest(&c, version):
         return False
     if not (answer.settled or wait_ms <= 0 or answer.total >= <uint64_t>least_bytes(bytes_min, fetch_bytes_max)):
         return False            # it has to wait
@@ -320,7 +470,11 @@ cdef bint try_fetch(
     if answer.total + (answer.at - answer.start) > 0x7fffffff:
         return False
     store_u32(answer.start, <uint32_t>(answer.total + (answer.at - answer.start) - 4))
-    return reply(request, &answer, block, out)
+    if not reply(request, &answer, block, out):
+        return False
+    if answer.session != NULL:
+        carry_out(answer.session, &changes, now_ms)
+    return True
 
 
 cdef inline int32_t least_bytes(int32_t bytes_min, int32_t fetch_bytes_max) noexcept nogil:
@@ -340,7 +494,7 @@ cdef uint8_t *put_head(Answer *answer, uint32_t correlation) noexcept nogil:
     p += 4
     if answer.version >= SESSIONS:
         store_u16(p, 0)
-        store_u32(p + 2, 0)
+        store_u32(p + 2, <uint32_t>answer.session.id if answer.session != NULL else 0)
         p += 6
     return p
 

@@ -19,6 +19,7 @@ from mpbroker.handlers.apis.k18_api_versions import unsupported
 from mpbroker.handlers.broker import Broker, monotonic_ms
 from mpbroker.handlers.calls import Caller, LogOutbox
 from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.fetch_sessions import FetchSessionCache
 from mpbroker.handlers.fetches import Fetches
 from mpbroker.handlers.groups import Groups
 from mpbroker.handlers.jobs import Jobs
@@ -124,6 +125,11 @@ class Handler:
     def _take_limits(self) -> None:
         self.turn.fetch_bytes_max = self.context.config.fetch_max_bytes
 
+    def _session_slots(self) -> int:
+        """This handler's share of the fetch sessions."""
+        config = self.context.config
+        return -(-config.max_incremental_fetch_session_cache_slots // config.num_io_threads)
+
     def _make_broker(self) -> None:
         context, memory = self.context, self.context.memory
         coordinator = Caller(
@@ -141,7 +147,7 @@ class Handler:
             self.arena,
             memory.arena(LOG),
             LogOutbox(self.turn.push_job),
-            context.counters,
+            None,
         )
         failed_dirs = memory.words("failed_dirs")
         table, marks = memory.table(), memory.marks()
@@ -166,6 +172,9 @@ class Handler:
                 self.number,
                 context.counters,
                 context.config.fetch_purgatory_purge_interval_requests,
+            ),
+            fetch_sessions=FetchSessionCache(
+                self._session_slots(), self.number, self.turn.fetch_sessions, context.counters, monotonic_ms
             ),
             groups=Groups(coordinator),
             readers=Readers(context.config.log_dirs),
@@ -325,6 +334,9 @@ class Handler:
             else:
                 log.error("slot of kind %d is not for a handler; it is dropped", kind)
                 self.context.counters.add(Counter.COUNT_ERRORS)
+        self.count_arena()
+
+    def count_arena(self) -> None:
         self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.arena.in_use_bytes)
 
     def serve_light(self, slot: Request) -> None:
@@ -407,6 +419,7 @@ class Handler:
             # What is derived from the defaults of topics takes a successor: see supervisor/rolling.py.
             self.context.follow_settings()
             self._take_limits()
+            self.broker.fetch_sessions.resize(self._session_slots())
         elif is_processor(fence.role):
             self.fence_processor(fence)
         elif fence.role == LOG:
@@ -415,6 +428,8 @@ class Handler:
             self.fence_coordinator(fence)
         self.context.counters.add(Counter.COUNT_FENCES)
         self.flush()
+        # What the dead had of ours is free again; maybe nobody asks this handler for anything for long.
+        self.count_arena()
         self.context.acknowledge_fence()
 
     def fence_processor(self, fence: Fence) -> None:

@@ -1,3 +1,4 @@
+from mpbroker.handlers.sessions import SessionPlaces
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.topology import SharedMemory
@@ -20,6 +21,8 @@ class Turn:
     def clients(self) -> Clients: ...
     @property
     def places(self) -> SegmentPlaces: ...
+    @property
+    def fetch_sessions(self) -> SessionPlaces: ...
     def __init__(
         self,
         index: int,

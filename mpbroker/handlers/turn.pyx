@@ -20,9 +20,10 @@ from mpbroker.handlers.fetch cimport FETCH_KEY, FetchCounts, try_fetch
 from mpbroker.log.places cimport SegmentPlaces
 from mpbroker.handlers.metering cimport count_fetch, count_produce
 from mpbroker.handlers.produce cimport PRODUCE_KEY, set_throttle, try_produce
+from mpbroker.handlers.sessions cimport SessionPlaces
 from mpbroker.handlers.topics cimport TopicTable
 from mpbroker.ipc.counters cimport (
-    COUNT_FETCHES, COUNT_FETCHES_FAST, COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS,
+    COUNT_FETCHES, COUNT_FETCHES_FAST, COUNT_FETCHES_INCREMENTAL, COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS,
     COUNT_RING_FULL, COUNT_WAKEUPS, REQUESTS_PER_TURN,
 )
 from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
@@ -98,6 +99,11 @@ cdef int append(SlotList *list, const Slot *slot) noexcept nogil:
     return 0
 
 
+cdef inline bint has_room(RingRef *ring) noexcept nogil:
+    """As `ring_stage` finds out: the consumer's word is looked at only if the ring was full when it last was."""
+    return ring.staged - ring.head_seen < ring.size or ring_room(ring) != 0
+
+
 cdef class Turn:
     """`memory` is the tree's SharedMemory; `answers` the rings to the processors. `topics` and `places` are
     filled by the caller between turns."""
@@ -129,6 +135,7 @@ cdef class Turn:
     cdef readonly Clients clients
     cdef int64_t window_ms      # of quotas
     cdef readonly SegmentPlaces places
+    cdef readonly SessionPlaces fetch_sessions
     cdef SlotTable table
     cdef list keep
     cdef list sessions
@@ -147,7 +154,7 @@ cdef class Turn:
         store_relaxed(self.heavy, 0)
         self.paused, self.log_is_up, self.fetch_is_fast = False, True, True
         self.fetch_bytes_max = 0x7fffffff
-        self.places, self.table = SegmentPlaces(), memory.table()
+        self.places, self.fetch_sessions, self.table = SegmentPlaces(), SessionPlaces(), memory.table()
         for peer in (*processors_of(index), LOG, COORDINATOR):
             self._add_peer(memory, peer, answers.get(peer))
 
@@ -429,9 +436,11 @@ cdef class Turn:
             return False
         if self.clients.ref.on and not self._fetches_freely(peer, request):
             return False
+        if not has_room(peer.answers):
+            return False            # before it changes a session
         if not try_fetch(
-            request, peer.arena, &self.topics.ref, &self.table.ref, &self.places.ref, self.fetch_bytes_max, &answer,
-            &counts,
+            request, peer.arena, &self.topics.ref, &self.table.ref, &self.places.ref, &self.fetch_sessions.ref,
+            taken_ns // 1000000, self.fetch_bytes_max, &answer, &counts,
         ):
             return False
         answer.done_ns = monotonic_ns()
@@ -442,6 +451,8 @@ cdef class Turn:
             return False
         peer.answered = True
         count_fetch(&self.meters.ref, &counts)
+        if counts.incremental:
+            counter_add(self.counters, COUNT_FETCHES_INCREMENTAL, 1)
         return True
 
     cdef int _to_log(self, const Slot *job) noexcept nogil:

@@ -10,6 +10,8 @@ from typing import Any
 from mpbroker.inspection.segment import batches, mapped
 from mpbroker.log.checkpoints import CheckpointCorrupt, read_epochs, read_offsets, read_topic_id
 from mpbroker.log.index import read_offset_entries, read_time_entries
+from mpbroker.log.journal import NAME as JOURNAL
+from mpbroker.log.journal import JournalDamaged, JournalFile
 from mpbroker.log.names import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
@@ -22,6 +24,7 @@ from mpbroker.log.names import (
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     parse_segment,
+    segment_name,
 )
 from mpbroker.log.producers import Producers, SnapshotCorrupt
 from mpbroker.protocol.uuids import uuid_text
@@ -73,7 +76,7 @@ def entries(path: Path, *, with_records: bool) -> Iterator[Entry]:
     elif base is None or path.suffix not in _BY_SUFFIX:
         raise NotAFile(
             f"{path} is none of the files that this command knows: <offset>.log, .index, .timeindex and "
-            ".snapshot, and checkpoints"
+            ".snapshot, checkpoints, and the commit journal"
         )
     elif path.suffix == LOG_SUFFIX:
         read = _log(path, base, with_records)
@@ -105,6 +108,27 @@ def _epochs(path: Path) -> Iterator[Entry]:
 def _metadata(path: Path) -> Iterator[Entry]:
     topic_id = read_topic_id(path.parent)
     yield {"version": 0, "topic_id": uuid_text(topic_id) if topic_id is not None else None}
+
+
+def _journal(path: Path) -> Iterator[Entry]:
+    try:
+        journal = JournalFile(path)
+    except JournalDamaged as error:
+        raise Unreadable(str(error)) from error
+    try:
+        for number, extents in enumerate(journal.records()):
+            for extent in extents:
+                yield {
+                    "record": number,
+                    "topic_id": uuid_text(extent.topic_id),
+                    "partition": extent.partition,
+                    "segment": segment_name(extent.segment_base),
+                    "position": extent.position,
+                    "bytes": len(extent.data),
+                    "end_offset": extent.end_offset,
+                }
+    finally:
+        journal.close()
 
 
 # ---- segments
@@ -198,6 +222,7 @@ _BY_NAME: dict[str, Callable[[Path], Iterator[Entry]]] = {
     **dict.fromkeys((RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANER_OFFSETS), _offsets),
     LEADER_EPOCHS: _epochs,
     PARTITION_METADATA: _metadata,
+    JOURNAL: _journal,
 }
 _BY_SUFFIX: dict[str, Callable[[Path, int], Iterator[Entry]]] = {
     LOG_SUFFIX: partial(_log, with_records=False),

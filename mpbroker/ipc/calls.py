@@ -80,6 +80,52 @@ class DeletedTopics(Struct, tag="deleted_topics"):
     throttle_ms: int = 0
 
 
+class ConfigChange(Struct, array_like=True):
+    """`operation`: as in IncrementalAlterConfigs (mpbroker.protocol.numbers.ConfigOperation)."""
+
+    name: str
+    operation: int
+    value: str | None = None
+
+
+class TopicAlteration(Struct):
+    """`replaces`: what the topic has beside these goes (AlterConfigs)."""
+
+    name: str
+    changes: list[ConfigChange]
+    replaces: bool = False
+
+
+class AlterTopics(Struct, tag="alter_topics"):
+    """handler -> coordinator: settings of topics; what is wrong with one does not harm the others."""
+
+    alterations: list[TopicAlteration]
+    validate_only: bool = False
+
+
+class MorePartitions(Struct):
+    """`count`: all that the topic is to have. `assignments`: broker ids of each new one, None for any."""
+
+    name: str
+    count: int
+    assignments: list[list[int]] | None = None
+
+
+class CreatePartitions(Struct, tag="create_partitions"):
+    """handler -> coordinator; what is wrong with one topic does not harm the others."""
+
+    topics: list[MorePartitions]
+    validate_only: bool = False
+    account: Account | None = None
+
+
+class AlteredTopics(Struct, tag="altered_topics"):
+    """(error, message) of each topic, in the order asked; all handlers can see what was changed."""
+
+    results: list[tuple[int, str | None]]
+    throttle_ms: int = 0
+
+
 class QuotaAlteration(Struct):
     """`entity`: (type, name) pairs, None for a default. `changes`: quota -> its value, None removes it."""
 
@@ -166,9 +212,9 @@ class ScramUsers(Struct, tag="scram_users"):
 class EnsureTopic(Struct, tag="ensure_topic"):
     """coordinator -> log: open or create these partitions; idempotent, answered when they take appends.
 
-    `is_new`: no partition of it can have had records yet (Kafka: isNew). Of another topic what cannot be
-    found is missing, and nothing empty takes its place. A partition with generation 0 in the answer has no
-    slot: that passes, and is to be asked for again.
+    Partitions from `new_from` on cannot have had records yet (Kafka: isNew). Of others what cannot be found
+    is missing, and nothing empty takes its place. A partition with generation 0 in the answer has no slot:
+    that passes, and is to be asked for again.
     """
 
     name: str
@@ -176,7 +222,7 @@ class EnsureTopic(Struct, tag="ensure_topic"):
     partitions: list[int]
     configs: dict[str, str] = {}
     config_version: int = 0
-    is_new: bool = False
+    new_from: int | None = None
 
 
 class EnsuredPartition(Struct):
@@ -301,6 +347,9 @@ Message = (
     | CreatedTopics
     | DeleteTopics
     | DeletedTopics
+    | AlterTopics
+    | CreatePartitions
+    | AlteredTopics
     | AlterQuotas
     | AlteredQuotas
     | AllocateProducerIds

@@ -57,15 +57,19 @@ cpdef enum Counter:
     COUNT_REBALANCES_DELAYED = 54    # coordinator: groups that wait for their members
     COUNT_HEARTBEATS_DELAYED = 55    # coordinator: members that have to be heard of
     COUNT_CALLS_DELAYED = 56         # requests that wait for the coordinator (handler)
-    COUNT_CLEANER_RECOPY_PERCENT = 57        # cleaner: of its last run, or the most of it
-    COUNT_CLEANER_BUFFER_PERCENT = 58
-    COUNT_CLEANER_TIME_MS = 59
-    COUNT_CLEANER_LAST_RUN_NS = 60           # CLOCK_MONOTONIC when it last looked for something to do
-    COUNT_CLEANER_DELAY_MS = 61      # log: the longest that a record waits beyond max.compaction.lag.ms
-    COUNT_CLEANER_DIRTY_PERCENT = 62 # log: of the dirtiest partition
-    COUNT_UNCLEANABLE_PARTITIONS = 63        # log
-    COUNT_UNCLEANABLE_BYTES = 64
-    COUNT_SEGMENTS_CLEANED = 65      # log: swapped for new ones
+    COUNT_FETCHES_INCREMENTAL = 57   # that went on with a session
+    COUNT_FETCH_SESSIONS = 58
+    COUNT_FETCH_SESSION_PARTITIONS = 59
+    COUNT_FETCH_SESSIONS_EVICTED = 60
+    COUNT_CLEANER_RECOPY_PERCENT = 70        # cleaner: of its last run, or the most of it
+    COUNT_CLEANER_BUFFER_PERCENT = 71
+    COUNT_CLEANER_TIME_MS = 72
+    COUNT_CLEANER_LAST_RUN_NS = 73           # CLOCK_MONOTONIC when it last looked for something to do
+    COUNT_CLEANER_DELAY_MS = 74      # log: the longest that a record waits beyond max.compaction.lag.ms
+    COUNT_CLEANER_DIRTY_PERCENT = 75 # log: of the dirtiest partition
+    COUNT_UNCLEANABLE_PARTITIONS = 76        # log
+    COUNT_UNCLEANABLE_BYTES = 77
+    COUNT_SEGMENTS_CLEANED = 78      # log: swapped for new ones
     COUNTERS = 96
 
 cpdef enum Histogram:

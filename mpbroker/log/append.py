@@ -51,7 +51,9 @@ def refusal(log: PartitionLog | None, batch: Batch) -> int:
         return KAFKA_STORAGE_ERROR
     if flags & PartitionFlag.PARTITION_DELETED:
         return UNKNOWN_TOPIC_OR_PARTITION
-    if log.state.config_version != batch.config_version or not flags & PartitionFlag.PARTITION_LIVE:
+    if not flags & PartitionFlag.PARTITION_LIVE:
+        return NOT_LEADER_OR_FOLLOWER
+    if not log.state.oldest_config_version <= batch.config_version <= log.state.config_version:
         return NOT_LEADER_OR_FOLLOWER
     return NOT_LEADER_OR_FOLLOWER if batch.record_count < 1 else NONE
 

@@ -14,6 +14,7 @@ from mpbroker.log.names import LEADER_EPOCHS, PARTITION_METADATA
 from mpbroker.protocol.uuids import uuid_bytes, uuid_text
 
 TopicPartition = tuple[str, int]
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 class CheckpointCorrupt(ValueError):
@@ -30,18 +31,22 @@ def fsync_directory(directory: Path) -> None:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Replaces the file in one step, durable when it returns."""
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        write_whole_at(directory, path.name, data)
-    finally:
-        os.close(directory)
+    making = path.with_name(path.name + ".tmp")
+    _fill(os.open(making, _NEW_FILE, 0o644), data)
+    making.rename(path)
+    fsync_directory(path.parent)
 
 
 def write_whole_at(directory: int, name: str, data: bytes) -> None:
     """The same for a directory that is open, whatever it is called by now."""
     making = name + ".tmp"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    fd = os.open(making, flags, 0o644, dir_fd=directory)
+    _fill(os.open(making, _NEW_FILE, 0o644, dir_fd=directory), data)
+    os.rename(making, name, src_dir_fd=directory, dst_dir_fd=directory)
+    os.fsync(directory)
+
+
+def _fill(fd: int, data: bytes) -> None:
+    """Writes, syncs and closes."""
     try:
         at = 0
         while at < len(data):
@@ -49,8 +54,6 @@ def write_whole_at(directory: int, name: str, data: bytes) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-    os.rename(making, name, src_dir_fd=directory, dst_dir_fd=directory)
-    os.fsync(directory)
 
 
 def _text_of(lines: Iterable[str]) -> bytes:

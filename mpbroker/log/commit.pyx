@@ -190,7 +190,6 @@ cdef void land(CommitRef *commit, PartitionCore *core) noexcept nogil:
 cdef void commit_use_journal(CommitRef *commit, int log_dir, const JournalRef *journal) noexcept nogil:
     """From the next round on; what is in flight has nothing to do with it."""
     commit.journals[log_dir] = journal[0]
-    commit.journals[log_dir].in_background = NOT_SYNCING
     commit.journal_count = max(commit.journal_count, log_dir + 1)
 
 

@@ -164,7 +164,7 @@ class Deletion:
             self._failed(log, error)
             return going[:-1]
         # All of it lay below the high watermark, and so it is where it was: at the end.
-        log.state.all_is_durable()
+        log.state.all_is_durable(log.state.synced)
         return going
 
     def _move_behind(self, log: PartitionLog, going: list[Doomed]) -> None:

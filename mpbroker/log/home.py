@@ -31,7 +31,7 @@ from mpbroker.log.journal import JournalDamaged, JournalFile
 from mpbroker.log.journal_making import MAKING_NAME, JournalMaking, ring_bytes_of
 from mpbroker.log.log_dir import take_clean_shutdown
 from mpbroker.log.names import NotAPartition, PartitionName, parse_partition
-from mpbroker.log.replay import replay
+from mpbroker.log.replay import replay, sync_named
 
 CHECKPOINTS = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS, names.CLEANER_OFFSETS)
 _log = logging.getLogger("mpbroker")
@@ -68,27 +68,36 @@ class LogDir:
         self._group = group
         self._submitted: dict[str, dict[TopicPartition, int]] = {}
         self._strangers: set[str] = set()
-        # There on disk, and empty: to be put to use.
+        # There on disk: to be put to use.
         self.journal: JournalFile | None = None
+        # Where its records end. A predecessor's are there until all segments that they name are synced.
+        self.journal_end = 0
+        self._inherited: list[tuple[bytes, int, int]] = []
+        self.inherited_is_synced = False
         self._making: JournalMaking | None = None
         if not failed:
             self._heed_policy()
 
-    def take_over(self, say: Callable[[str], None]) -> None:
+    def take_over(self, say: Callable[[str], None], *, is_successor: bool = False) -> None:
         """What the last run left: its journal goes into the segments, its mark of a clean stop is taken.
 
-        Where the stop was clean, ours or Kafka's, the journal has nothing that counts. Raises OSError,
-        FatalError.
+        Where the stop was clean, ours or Kafka's, the journal has nothing that counts. Where only the process
+        died (`is_successor`) the segments are complete, and the journal goes on. Raises OSError, FatalError.
         """
         (self.path / MAKING_NAME).unlink(missing_ok=True)
         path = self.path / journal.NAME
         if path.exists():
-            self._take_journal(path, is_clean=(self.path / names.CLEAN_SHUTDOWN).exists(), say=say)
+            is_clean = (self.path / names.CLEAN_SHUTDOWN).exists()
+            found = self._read_journal(path, is_clean=is_clean)
+            if found is not None and is_successor and self._group:
+                self._inherit(found)
+            elif found is not None:
+                self._empty(found, is_clean=is_clean, say=say)
         self.clean = take_clean_shutdown(self.path)
 
-    def _take_journal(self, path: Path, *, is_clean: bool, say: Callable[[str], None]) -> None:
+    def _read_journal(self, path: Path, *, is_clean: bool) -> JournalFile | None:
         try:
-            found = JournalFile(path)
+            return JournalFile(path)
         except JournalDamaged as problem:
             if not is_clean:
                 raise FatalError(
@@ -96,21 +105,44 @@ class LogDir:
                     "file, or delete it: then partitions that lack such records stay offline"
                 ) from problem
             path.unlink()
-            return
+            return None
+
+    def _inherit(self, found: JournalFile) -> None:
+        """A head that was written and not synced must not be built upon."""
+        self.journal_end, self._inherited = found.survey()
+        os.fdatasync(found.fd)
+        self.journal = found
+
+    def _sync_inherited(self) -> None:
+        """In the helper's thread."""
+        sync_named(self._inherited, self.partitions())
+        self.inherited_is_synced = True
+        self._inherited = []
+
+    @property
+    def is_inheriting(self) -> bool:
+        return bool(self._inherited) or self.inherited_is_synced
+
+    def _empty(self, found: JournalFile, *, is_clean: bool, say: Callable[[str], None]) -> None:
         if not is_clean:
             restored = replay(found, self.partitions(), self.known[names.RECOVERY_POINTS], say)
             if restored:
-                _log.warning("%s: %d bytes were written back into segments that lacked them", path, restored)
+                _log.warning(
+                    "%s: %d bytes were written back into segments that lacked them", found.path, restored
+                )
         found.reset()
         if self._group:
             self.journal = found
             return
         found.close()
-        path.unlink()
+        found.path.unlink()
         fsync_directory(self.path)
 
     def prepare_journal(self, journal_bytes: int, helper: Helper) -> None:
         """Keeps the one that is there, or begins to make one of that size: `journal` when it is done."""
+        if self._inherited:
+            helper.submit(self._sync_inherited, self.number)
+            return
         if self.journal is not None and self.journal.ring_bytes == ring_bytes_of(journal_bytes):
             # A cold page would have to be read before a part of it is written.
             helper.submit(
@@ -120,7 +152,7 @@ class LogDir:
         if self.journal is not None:
             self.journal.close()
             self.journal.path.unlink()
-            self.journal = None
+            self.journal, self.journal_end = None, 0
         try:
             self._making = JournalMaking(self.path, journal_bytes)
         except OSError as error:

@@ -73,6 +73,7 @@ cdef struct JournalRef:
     uint64_t head               # where the next record goes
     uint64_t wanted             # all before it is to be released, however empty the ring is
     uint64_t in_background      # segments with records from here on are being synced; NOT_SYNCING: none
+    uint64_t inherited          # a predecessor's, from here on, wait for the sync of their segments; NOT_SYNCING: none
     PartitionCore *oldest
     PartitionCore *newest
 
@@ -93,4 +94,5 @@ cdef class JournalFile:
     cdef readonly int fd
     cdef readonly object path
     cdef JournalHead head
+    cdef JournalRecord *next_record(self, bytearray room, uint64_t sequence) except? NULL
     cdef int get(self, uint8_t *to, uint64_t count, uint64_t sequence) except -1

@@ -1,7 +1,8 @@
 """The commit journal: its ring as the commit rounds use it, its file as the next start reads it. `journal.pxd`, `journal.h`."""
 import os
 from collections import namedtuple
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from cpython.bytearray cimport PyByteArray_Resize
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from mpbroker.log.state cimport PartitionCore
@@ -42,6 +43,9 @@ cdef bint journal_add(JournalRef *journal, JournalWrite *write, PartitionCore *c
     cdef JournalExtent *extent
     if not journal.ring_bytes or count >= journal.direct_bytes:
         return False
+    if count == 0:
+        # All that is new was in a segment that rolled, and is synced with it.
+        return True
     record = journal_record_bytes(write.count + 1, write.payload + count)
     if record > journal_record_most(journal) or journal.head - journal.start + record > journal.ring_bytes:
         return False
@@ -61,7 +65,7 @@ cdef bint journal_add(JournalRef *journal, JournalWrite *write, PartitionCore *c
 cdef uint64_t releasable(const JournalRef *journal) noexcept nogil:
     """All records before this one are in segments that were synced."""
     cdef uint64_t oldest = journal.oldest.first_record if journal.oldest != NULL else journal.head
-    return min(oldest, journal.in_background)
+    return min(oldest, journal.in_background, journal.inherited)
 
 
 cdef bint journal_ask(JournalRef *journal, JournalWrite *write) noexcept nogil:
@@ -180,24 +184,48 @@ cdef class JournalFile:
 
     def records(self):
         """The extents of each record, oldest first, up to the first record that is not whole. Raises OSError."""
-        cdef JournalRecord found
+        cdef JournalRecord *found
         cdef uint64_t sequence = self.head.start
-        cdef bytearray record
-        cdef uint8_t *p
         while True:
-            self.get(<uint8_t *>&found, sizeof(found), sequence)
-            if not journal_expected(&found, self.head.nonce, sequence, self.head.ring_bytes):
+            record = bytearray()
+            found = self.next_record(record, sequence)
+            if found == NULL:
                 return
-            record = bytearray(found.bytes)
-            p = record
-            self.get(p, found.bytes, sequence)
-            if not journal_intact(p, found.bytes):
-                return
-            yield extents_of(record)
             sequence += found.bytes
-            # Of a ring that is full to the last byte the next one would be the first again.
-            if sequence - self.head.start >= self.head.ring_bytes:
-                return
+            yield extents_of(record)
+
+    def survey(self) -> tuple:
+        """Where the next record goes, and (topic id, partition, base offset) of all segments that are named. Raises OSError."""
+        cdef JournalRecord *found
+        cdef const JournalExtent *extent
+        cdef uint64_t sequence = self.head.start
+        cdef uint32_t i
+        record = bytearray()
+        named = set()
+        while True:
+            found = self.next_record(record, sequence)
+            if found == NULL:
+                return sequence, sorted(named)
+            extent = <const JournalExtent *>(found + 1)
+            for i in range(found.extents):
+                named.add(((<const char *>extent[i].topic_id)[:16], extent[i].partition, extent[i].segment_base))
+            sequence += found.bytes
+
+    cdef JournalRecord *next_record(self, bytearray room, uint64_t sequence) except? NULL:
+        """The whole record in `room`, NULL if there is none."""
+        cdef JournalRecord found
+        cdef uint8_t *p
+        # Of a ring that is full to the last byte the next one would be the first again.
+        if sequence - self.head.start >= self.head.ring_bytes:
+            return NULL
+        self.get(<uint8_t *>&found, sizeof(found), sequence)
+        if not journal_expected(&found, self.head.nonce, sequence, self.head.ring_bytes):
+            return NULL
+        if PyByteArray_Resize(room, found.bytes) < 0:
+            return NULL
+        p = room
+        self.get(p, found.bytes, sequence)
+        return <JournalRecord *>p if journal_intact(p, found.bytes) else NULL
 
     cdef int get(self, uint8_t *to, uint64_t count, uint64_t sequence) except -1:
         cdef int error = journal_get(self.fd, to, count, sequence, self.head.ring_bytes)

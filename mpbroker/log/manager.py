@@ -24,7 +24,7 @@ from mpbroker.log.append import KAFKA_STORAGE_ERROR, PASSING
 from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_topic_id, topic_id_if_any
 from mpbroker.log.helper import Helper
 from mpbroker.log.home import LogDir
-from mpbroker.log.journaling import release_journals, use_journal
+from mpbroker.log.journals import Journals
 from mpbroker.log.log_dir import write_clean_shutdown
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.recovery import Known, PartitionDamaged, load
@@ -40,6 +40,11 @@ def _remove_tree(directory: Path) -> None:
     """Whoever removed the deleted topic's files before us did no harm to the log directory."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(directory)
+
+
+def _checks(config: TopicConfig) -> tuple[str, bool]:
+    """What decides how batches are checked and stamped."""
+    return config.message_timestamp_type, "compact" in config.cleanup_policy
 
 
 class Unusable(Exception):
@@ -62,10 +67,10 @@ class LogManager:
             LogDir(number, Path(name), group=self.group, failed=bool(failed >> number & 1))
             for number, name in enumerate(config.log_dirs)
         ]
-        self._in_use: set[int] = set()
-        for home in self.dirs:
-            self._take_over(home)
-        self.use_journals()
+        self.journals = Journals(config, self.dirs, turn, helper)
+        # The table outlives the process, but not the machine.
+        is_successor = read_partition(table, METADATA_SLOT).generation != 0
+        self.journals.take_over(say, is_successor=is_successor)
         self.logs: dict[int, PartitionLog] = {}
         self.slot_of: dict[tuple[bytes, int], int] = {}
         # When, in which log directory, and what is to be done then.
@@ -79,35 +84,6 @@ class LogManager:
         self._unused = METADATA_SLOT + 1
         self._read_table()
         self._queue_old_deletions()
-
-    def _take_over(self, home: LogDir) -> None:
-        if home.failed:
-            return
-        try:
-            home.take_over(self.say)
-        except OSError as error:
-            self._give_up(home, error)
-            return
-        if self.group:
-            self._prepare_journal(home)
-
-    def _prepare_journal(self, home: LogDir) -> None:
-        try:
-            home.prepare_journal(self.config.log_journal_bytes, self.helper)
-        except OSError as error:
-            self._give_up(home, error)
-
-    def _give_up(self, home: LogDir, error: OSError) -> None:
-        home.failed = True
-        self.turn.storage_failed(home.number, error.errno or errno.EIO)
-
-    def use_journals(self) -> None:
-        """Those that are there by now."""
-        for home in self.dirs:
-            if home.journal is not None and home.number not in self._in_use and not home.failed:
-                self._in_use.add(home.number)
-                use_journal(self.turn, home.number, home.journal, self.config.log_journal_direct_bytes)
-        self.awaits_journals = self.group and len(self._in_use) < len(self.dirs)
 
     def _read_table(self) -> None:
         """After a crash of this process alone the table still says which slot was whose and what was seen."""
@@ -201,9 +177,7 @@ class LogManager:
         if slot is not None:
             log = self.logs[slot]
             log.overrides = topic.configs
-            log.apply_config(config)
-            log.state.config_version = topic.config_version
-            log.state.publish(self.table)
+            self._alter(log, config, topic.config_version)
             return log
         self.say(f"opening {topic.name}-{number}")
         yield from self._set_others_aside(topic, number)
@@ -221,10 +195,23 @@ class LogManager:
             log = load(directory, topic.name, number, topic.topic_id, config, known, self.say)
             epoch = log.epochs[-1][0]
         self._place(log, home, topic, epoch)
-        log.state.all_is_durable()
+        log.state.all_is_durable(log.recovery_point)
         log.state.flags = PartitionFlag.PARTITION_LIVE
         self.turn.attach(log.state, topic.name)
         return log
+
+    def _alter(self, log: PartitionLog, config: TopicConfig, version: int) -> None:
+        """Batches that were checked under earlier settings are taken, unless they would be checked otherwise
+        now: then their clients are told to send them again.
+        """
+        if version == log.state.config_version:
+            return
+        before = log.config
+        log.apply_config(config)
+        log.state.config_version = version
+        if _checks(config) != _checks(before):
+            log.state.oldest_config_version = version
+        log.state.publish(self.table)
 
     def _known(self, home: LogDir, topic: EnsureTopic, number: int) -> Known:
         key = (topic.name, number)
@@ -258,7 +245,7 @@ class LogManager:
         key = (topic.name, number)
         name = names.partition_name(*key)
         _, earlier = self._earlier.get((topic.topic_id, number), (0, None))
-        if earlier is None and topic.is_new:
+        if earlier is None and topic.new_from is not None and number >= topic.new_from:
             return
         for home in self.dirs:
             if home.failed:
@@ -495,14 +482,8 @@ class LogManager:
         self._checkpoint(names.HIGH_WATERMARKS, lambda log: log.state.high_watermark)
 
     def checkpoint_recovery_points(self) -> None:
-        """What is in synced segments: with group commit as syncs say, else all below the last synced roll.
-
-        What the journals alone have is to be there the next time.
-        """
-        release_journals(self.turn)
-        for home in self.dirs:
-            if home.lacks_journal:
-                self._prepare_journal(home)
+        """What is in synced segments: with group commit as syncs say, else all below the last synced roll."""
+        self.journals.release()
         for slot, log in self._online():
             if self.group:
                 log.recovery_point = max(log.recovery_point, log.state.synced)
@@ -579,18 +560,8 @@ class LogManager:
             _log.error("%s: %s", self.dirs[number].path, problem)
             self.dirs[number].failed = True
         for home in self.dirs:
-            self._empty_journal(home)
+            self.journals.empty(home)
             # The mark is for all of them: what was never opened, or is damaged, is to be checked next time.
             live = {directory for directory, parsed in home.partitions() if not parsed.suffix}
             if not home.failed and live <= closed:
                 write_clean_shutdown(home.path)
-
-    def _empty_journal(self, home: LogDir) -> None:
-        """Before the mark of a clean stop: whoever writes there next knows nothing of a journal."""
-        if home.failed:
-            return
-        try:
-            home.empty_journal()
-        except OSError as error:
-            _log.error("the commit journal in %s cannot be emptied: %s", home.path, error)
-            home.failed = True

@@ -181,8 +181,8 @@ class LogProcess:
         now = time.monotonic()
         self.manager.write_stale_checkpoints()
         self.manager.delete_due(now)
-        if self.manager.awaits_journals:
-            self.manager.use_journals()
+        if self.manager.journals.awaited:
+            self.manager.journals.use()
         if now >= self._next_marks:
             self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
             self.manager.checkpoint_high_watermarks()
@@ -349,6 +349,7 @@ class LogProcess:
         ]
         for block in self.arena.lent_to(fence.role):
             self._free_answer(block, self.arena.generation(block))
+        self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.arena.in_use_bytes)
         self.context.counters.add(Counter.COUNT_FENCES)
         self.context.acknowledge_fence()
 

@@ -143,9 +143,7 @@ class _Loader:
             end = self.bases[i + 1] if not last else None
             if i >= self.suspect or self._lacks_index(base):
                 self.say(f"checking {self.directory / segment_name(base)}")
-                next_offset, was_cut = self._check(
-                    base, next_offset, keep_open=last, trusted=i < self.suspect
-                )
+                next_offset, was_cut = self._check(base, next_offset, next_base=end, trusted=i < self.suspect)
                 if was_cut:
                     self._drop_after(i)
                     break
@@ -281,8 +279,10 @@ class _Loader:
         )
         return log_end
 
-    def _check(self, base: int, next_offset: int, *, keep_open: bool, trusted: bool) -> tuple[int, bool]:
-        """Checks a segment, rebuilds its indexes; returns the next offset and if a torn tail was cut off."""
+    def _check(
+        self, base: int, next_offset: int, *, next_base: int | None, trusted: bool
+    ) -> tuple[int, bool]:
+        """Checks a segment, rebuilds its indexes; returns the next offset and if the log ends here now."""
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             (self.directory / segment_name(base, suffix)).unlink(missing_ok=True)
         fds = open_files(self.directory, base, fresh=False)
@@ -298,12 +298,25 @@ class _Loader:
         state.finish_rebuilt(checked.next_offset)
         if checked.next_offset > self.known.durable:
             os.fsync(fds[0])
-        if not keep_open and not checked.reason:
+        ends_here = bool(checked.reason) or (
+            not trusted and self._lost_its_end(checked.next_offset, next_base)
+        )
+        if next_base is not None and not ends_here:
             state.finish_segment()
             for fd in fds[1:]:
                 os.fsync(fd)
             self.log.close_files()
-        return checked.next_offset, bool(checked.reason)
+        return checked.next_offset, ends_here
+
+    def _lost_its_end(self, next_offset: int, next_base: int | None) -> bool:
+        """Whether whole batches are missing in front of the next segment, which was not synced either.
+
+        Compaction leaves such holes, too. Where no checkpoint knows the partition they are left alone: this
+        may be all that is known of a topic that was compacted.
+        """
+        if next_base is None or next_base == next_offset or "compact" in self.log.config.cleanup_policy:
+            return False
+        return 0 < max(self.known.durable, self.known.recovery_point) <= next_offset
 
     def _cut(self, fd: int, base: int, size: int, checked: check.Checked) -> None:
         """Cut and synced before anything is appended: stale bytes must never come back behind a new end."""
@@ -336,7 +349,8 @@ class _Loader:
         return PartitionDamaged(
             f"{self.directory / segment_name(base)} is damaged at byte {position} (offset {offset}): "
             f"{reason}. Offsets below {max(self.known.durable, self.known.recovery_point)} were durable, "
-            "so nothing is cut. Restore the file, or delete the topic"
+            "so nothing is cut. Restore the file, or stop the broker and keep what is whole with "
+            f"mpbroker log repair {self.directory}, or delete the topic"
         )
 
 

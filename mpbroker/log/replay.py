@@ -1,15 +1,15 @@
 """What a commit journal holds goes back into the segments, before any partition is opened.
 
-After a power cut segments lack what was never synced, although it was acknowledged; after the death of the
-process alone nothing is missing. Either way the journal is emptied only when all segments that it names are
-synced, so whatever happens during a replay, the next one does the same again. What belongs to no segment of
-a partition that is here is left out: the topic was deleted, or made anew (its id is another one), or the
-segment is gone, since none is acknowledged into before its name is on disk.
+After a power cut segments lack what was never synced, although it was acknowledged. The journal is emptied
+only when all segments that it names are synced, so whatever happens during a replay, the next one does the
+same again. What belongs to no segment of a partition that is here is left out: the topic was deleted, or made
+anew (its id is another one), or the segment is gone, since none is acknowledged into before its name is on
+disk. After the death of the log process alone nothing is missing: its successor goes on with the journal, and
+has the segments synced meanwhile.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from collections import OrderedDict
@@ -43,9 +43,9 @@ def replay(
                 say(f"replaying {journal.path}")
             targets = targets or _Targets(partitions, recovery_points)
             for extent in extents:
-                directory = targets.directory_of(extent)
-                if directory is not None:
-                    segments.restore(directory / segment_name(extent.segment_base), extent)
+                path = targets.segment_of(extent)
+                if path is not None:
+                    segments.restore(path, extent)
         say(f"syncing what {journal.path} names")
         segments.sync()
     except OSError as error:
@@ -61,6 +61,21 @@ def replay(
     return segments.restored_bytes
 
 
+def sync_named(
+    named: Iterable[tuple[bytes, int, int]], partitions: Iterable[tuple[Path, PartitionName]]
+) -> None:
+    """All segments of the partitions that are here: (topic id, partition, base offset). Raises OSError."""
+    targets, segments = _Targets(partitions, {}), _Segments()
+    try:
+        for topic_id, partition, base in named:
+            path = targets.path_of(topic_id, partition, base)
+            if path is not None:
+                segments.touch(path)
+        segments.sync()
+    finally:
+        segments.close()
+
+
 class _Targets:
     """The partitions that are here, by topic id."""
 
@@ -69,6 +84,7 @@ class _Targets:
     ) -> None:
         self._of: dict[tuple[bytes, int], tuple[Path, int, int]] = {}
         self._said: set[Path] = set()
+        self._paths: dict[tuple[bytes, int, int], str | None] = {}
         for directory, parsed in partitions:
             if parsed.suffix:
                 continue
@@ -84,8 +100,16 @@ class _Targets:
                 synced_up_to = synced.get((parsed.topic, parsed.partition), 0)
                 self._of[topic_id, parsed.partition] = (directory, synced_up_to, epoch)
 
-    def directory_of(self, extent: Extent) -> Path | None:
-        """Where its segment is; None if there is nothing to be restored."""
+    def path_of(self, topic_id: bytes, partition: int, base: int) -> str | None:
+        """That of the segment, whether it is there or not; None if the partition is not."""
+        key = (topic_id, partition, base)
+        if key not in self._paths:
+            found = self._of.get((topic_id, partition))
+            self._paths[key] = str(found[0] / segment_name(base)) if found is not None else None
+        return self._paths[key]
+
+    def segment_of(self, extent: Extent) -> str | None:
+        """None if there is nothing to be restored."""
         directory, synced_up_to, epoch = self._of.get((extent.topic_id, extent.partition), (None, 0, 0))
         if directory is None or extent.end_offset <= synced_up_to:
             return None
@@ -98,7 +122,7 @@ class _Targets:
                     directory,
                 )
             return None
-        return directory
+        return self.path_of(extent.topic_id, extent.partition, extent.segment_base)
 
 
 class _Segments:
@@ -106,11 +130,14 @@ class _Segments:
 
     def __init__(self) -> None:
         self.restored_bytes = 0
-        self._open: OrderedDict[Path, int] = OrderedDict()
-        self._touched: dict[Path, None] = {}
-        self._missing: set[Path] = set()
+        self._open: OrderedDict[str, int] = OrderedDict()
+        self._touched: dict[str, None] = {}
+        self._missing: set[str] = set()
 
-    def restore(self, path: Path, extent: Extent) -> None:
+    def touch(self, path: str) -> None:
+        self._fd(path)
+
+    def restore(self, path: str, extent: Extent) -> None:
         if path in self._missing:
             return
         fd = self._fd(path)
@@ -128,15 +155,15 @@ class _Segments:
         """Also what was found complete: it may be in the page cache alone."""
         for path in self._touched:
             fd = self._fd(path)
-            if fd is None:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-            os.fsync(fd)
+            # Gone meanwhile, with its topic or by retention.
+            if fd is not None:
+                os.fsync(fd)
 
     def close(self) -> None:
         while self._open:
             os.close(self._open.popitem()[1])
 
-    def _fd(self, path: Path) -> int | None:
+    def _fd(self, path: str) -> int | None:
         fd = self._open.get(path)
         if fd is not None:
             self._open.move_to_end(path)

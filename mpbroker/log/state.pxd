@@ -31,6 +31,7 @@ cdef struct PartitionCore:
     int64_t segment_ms              # jitter taken off
     int64_t index_interval_bytes
     int append_time                 # LogAppendTime
+    uint32_t oldest_config_version  # batches that were checked under settings before these are not taken
     # durability
     int moved                       # to be published at the end of this round
     int unsynced                    # appended to since the last commit round began
@@ -54,14 +55,14 @@ cdef struct PartitionCore:
 cdef inline bint roll_due(
     const PartitionCore *core, int64_t size, int64_t last_offset, int64_t length, int64_t max_timestamp, int64_t now_ms,
 ) noexcept nogil:
-    """Whether the batch must go to a new segment (Kafka: LogSegment.shouldRoll)."""
+    """Whether the batch must go to a new segment (Kafka: LogSegment.shouldRoll). Instead of an empty one a new one is of no use."""
     cdef int64_t waited_ms
+    if size == 0:
+        return False
     if size > core.segment_bytes - length or last_offset - core.segment_base > LARGEST_OFFSET_DELTA:
         return True
     if index_full(&core.index) or core.time_index.entries >= core.time_index.room - 1:
         return True
-    if size == 0:
-        return False
     waited_ms = max_timestamp - core.first_timestamp if core.first_timestamp >= 0 else now_ms - core.created_ms
     return waited_ms > core.segment_ms
 
@@ -93,4 +94,5 @@ cdef inline Bound end_bound(const PartitionCore *core) noexcept nogil:
 cdef class PartitionState:
     cdef PartitionCore core
     cdef readonly Producers producers
+    cdef int64_t index_bytes        # of the next segment
     cdef bint apply(self, int64_t last_offset, int64_t position, int64_t length, int64_t max_timestamp) noexcept nogil

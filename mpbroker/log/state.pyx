@@ -38,8 +38,7 @@ cdef class PartitionState:
         self.core.segment_ms = segment_ms
         self.core.index_interval_bytes = index_interval_bytes
         self.core.append_time = append_time
-        self.core.index.room = index_bytes // OFFSET_ENTRY_BYTES
-        self.core.time_index.room = index_bytes // TIME_ENTRY_BYTES
+        self.index_bytes = index_bytes
 
     def open_segment(self, int64_t base, int fd, int index_fd, int time_index_fd, int64_t created_ms) -> None:
         """A segment that is empty, or about to be replayed: nothing is in its indexes."""
@@ -50,6 +49,8 @@ cdef class PartitionState:
         self.core.max_timestamp = self.core.first_timestamp = -1
         self.core.max_timestamp_offset = base
         self.core.created_ms = created_ms
+        self.core.index.room = self.index_bytes // OFFSET_ENTRY_BYTES
+        self.core.time_index.room = self.index_bytes // TIME_ENTRY_BYTES
         open_index(&self.core.index, base, index_fd)
         open_index(&self.core.time_index, base, time_index_fd)
         self.core.index.last_offset = self.core.index.last_key = base - 1
@@ -111,12 +112,13 @@ cdef class PartitionState:
         memcpy(slot.topic_id, <const char *>topic_id, 16)
         self.core.table_slot = table_slot
         slot.partition, slot.generation, slot.config_version = partition, generation, config_version
+        self.core.oldest_config_version = config_version
         slot.leader_epoch, slot.log_dir, slot.log_start_offset = leader_epoch, log_dir, log_start
 
-    def all_is_durable(self) -> None:
-        """High watermark and last stable offset move to the log end; all is in segments that were synced."""
+    def all_is_durable(self, int64_t synced) -> None:
+        """High watermark and last stable offset move to the log end; what lies below `synced` is in segments that were synced."""
         self.core.slot.high_watermark = self.core.slot.last_stable = self.core.covered = end_bound(&self.core)
-        self.core.synced = self.core.log_end
+        self.core.synced = synced
         self.core.slot.log_end_offset = self.core.log_end
 
     def keep_marks(self, int64_t high_watermark, int64_t log_end) -> None:
@@ -147,6 +149,14 @@ cdef class PartitionState:
     @config_version.setter
     def config_version(self, uint32_t version):
         self.core.slot.config_version = version
+
+    @property
+    def oldest_config_version(self):
+        return self.core.oldest_config_version
+
+    @oldest_config_version.setter
+    def oldest_config_version(self, uint32_t version):
+        self.core.oldest_config_version = version
 
     @property
     def table_slot(self):

@@ -181,7 +181,7 @@ cdef class Turn:
             return KAFKA_STORAGE_ERROR
         if core.slot.flags & PARTITION_DELETED:
             return UNKNOWN_TOPIC_OR_PARTITION
-        if core.slot.config_version != batch.config_version or not core.slot.flags & PARTITION_LIVE:
+        if not core.slot.flags & PARTITION_LIVE or not core.oldest_config_version <= batch.config_version <= core.slot.config_version:
             return NOT_LEADER_OR_FOLLOWER
         if self.answers.arenas[batch.data_owner] == NULL or batch.length < BATCH_HEADER_BYTES or batch.count < 1:
             return NOT_LEADER_OR_FOLLOWER

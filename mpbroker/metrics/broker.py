@@ -137,6 +137,33 @@ def expirations(view: View) -> Iterator[Bean]:
     yield view.meter(produce, Counter.COUNT_PRODUCES_EXPIRED, (LOG,))
 
 
+FETCH_SESSIONS = {
+    "NumIncrementalFetchSessions": Counter.COUNT_FETCH_SESSIONS,
+    "NumIncrementalFetchPartitionsCached": Counter.COUNT_FETCH_SESSION_PARTITIONS,
+}
+
+
+@family(
+    f"kafka.server:type=FetchSessionCache,name=<{'|'.join(FETCH_SESSIONS)}>",
+    "gauge",
+    "Fetch sessions that handlers keep, and the partitions in them.",
+)
+def fetch_sessions(view: View) -> Iterator[Bean]:
+    for name, counter in FETCH_SESSIONS.items():
+        total = view.total(counter, view.now.serving(HANDLERS))
+        yield value(f"kafka.server:type=FetchSessionCache,name={name}", total)
+
+
+@family(
+    "kafka.server:type=FetchSessionCache,name=IncrementalFetchSessionEvictionsPerSec",
+    "meter",
+    "Sessions that had to make room for others.",
+)
+def fetch_session_evictions(view: View) -> Iterator[Bean]:
+    name = "kafka.server:type=FetchSessionCache,name=IncrementalFetchSessionEvictionsPerSec"
+    yield view.meter(name, Counter.COUNT_FETCH_SESSIONS_EVICTED, HANDLERS)
+
+
 @family(
     "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs",
     "histogram (ms)",
@@ -217,13 +244,15 @@ SERVED = {
     "fetch-total": Counter.COUNT_FETCHES,
     "fetch-native-total": Counter.COUNT_FETCHES_FAST,
     "fetch-parked-total": Counter.COUNT_FETCHES_PARKED,
+    "fetch-incremental-total": Counter.COUNT_FETCHES_INCREMENTAL,
 }
 
 
 @family(
     OURS + "Handlers",
     "total",
-    "How handlers served produce and fetch requests: in native code, in Python; and fetches that waited.",
+    "How handlers served produce and fetch requests: in native code, in Python; fetches that "
+    "waited, and those that went on with a session.",
     SERVED,
 )
 def served(view: View) -> Iterator[Bean]:

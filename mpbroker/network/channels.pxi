@@ -29,17 +29,25 @@ cdef inline void free_request(Turn *t, Channel *c) noexcept nogil:
         arena_free(t.arena, c.block, c.asked_bytes)
         c.block = 0
     elif c.kept != NULL:
-        free(c.kept)
-        c.kept = NULL
+        forget_kept(t, c)
+
+cdef inline void forget_kept(Turn *t, Channel *c) noexcept nogil:
+    t.kept_bytes -= c.needed
+    free(c.kept)
+    c.kept = NULL
 
 cdef void leave_arena(Turn *t, Channel *c) noexcept nogil:
-    """The request is parked: its handler does not look at the block any more, but another may have to. So the frame is
-    kept outside, where it takes its own size and counts for nobody's limit, until it is answered."""
-    if c.block == 0 or c.needed > KEPT_MAX:
+    """The request is parked: its handler does not look at the block any more. If another may have to, the frame is kept
+    outside, where it takes its own size alone, until it is answered."""
+    if not changes_nothing(c.api_key):
+        free_request(t, c)          # nobody else gets it
         return
+    if c.block == 0 or c.needed > KEPT_MAX or t.kept_bytes + c.needed > t.arena.limit_bytes // KEPT_SHARE:
+        return                      # it counts on
     c.kept = <uint8_t *>malloc(c.needed)
     if c.kept == NULL:
         return                      # it stays where it is
+    t.kept_bytes += c.needed
     memcpy(c.kept, t.arena.base + c.block, c.needed)
     arena_free(t.arena, c.block, c.asked_bytes)
     c.block = 0
@@ -49,13 +57,12 @@ cdef bint enter_arena(Turn *t, Channel *c) noexcept nogil:
     there is no memory at all."""
     cdef uint64_t asked = c.needed + answer_room(c.needed), block
     if c.kept == NULL:
-        return True
+        return c.block != 0
     block = arena_allocate_beyond(t.arena, asked)
     if block == 0:
         return False
     memcpy(t.arena.base + block, c.kept, c.needed)
-    free(c.kept)
-    c.kept = NULL
+    forget_kept(t, c)
     c.block, c.asked_bytes = block, asked
     return True
 

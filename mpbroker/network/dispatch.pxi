@@ -3,6 +3,7 @@
 cdef enum:
     BATCH_REQUESTS_MAX = 256        # about a millisecond of a handler's work
     FIRST_ADMINISTRATIVE_API = 19   # CreateTopics; those before it are asked for all the time
+    API_FETCH = 1
     API_INIT_PRODUCER_ID = 22
     API_ADD_PARTITIONS_TO_TXN = 24
     API_TXN_OFFSET_COMMIT = 28
@@ -112,6 +113,32 @@ cdef Peer *least_loaded(Turn *t) noexcept nogil:
             best = peer
     return best
 
+cdef inline bint takes_requests(Peer *peer) noexcept nogil:
+    return peer.alive and not peer.leaving and peer.owed_count == 0 and ring_room(&peer.requests) != 0
+
+cdef Peer *session_keeper(Turn *t, Channel *c) noexcept nogil:
+    """Who has to get a fetch: the handler that keeps its session, or, in turn, one that is to make a session, so that each
+    gets its share of them. NULL: anybody, also when its keeper is gone or has no room; then the client hears that nobody
+    knows the session, and makes another one."""
+    cdef const uint8_t *frame = t.arena.base + c.block
+    cdef SessionOfFetch said
+    cdef Peer *peer
+    cdef uint32_t number, i
+    if c.api_key != API_FETCH or c.state != ChannelState.CHANNEL_WAITING:
+        return NULL
+    said = session_of_fetch(frame + c.body, frame + c.needed, c.api_version)
+    if said.epoch == FINAL_FETCH and said.id == 0:
+        return NULL
+    if said.id > 0:
+        number = handler_of_session(said.id)
+        return &t.handlers[number] if number < t.handler_count and takes_requests(&t.handlers[number]) else NULL
+    for i in range(t.handler_count):
+        t.last_session_keeper = (t.last_session_keeper + 1) % t.handler_count
+        peer = &t.handlers[t.last_session_keeper]
+        if takes_requests(peer) and not has_heavy(peer):
+            return peer
+    return NULL
+
 cdef bint is_heavy(Channel *c) noexcept nogil:
     """Of unknown cost: a large produce, which may be compressed, and what administrators ask for."""
     if c.api_key == API_PRODUCE:
@@ -169,6 +196,7 @@ cdef void dispatch(Turn *t) noexcept nogil:
     """What a wake-up brought goes as one batch to one handler: a wake-up costs more than the work of many requests.
     A heavy request goes alone, so that nothing waits behind it."""
     cdef Peer *peer
+    cdef Peer *keeper
     cdef Channel *c
     cdef uint32_t given
     cdef bint heavy
@@ -187,8 +215,10 @@ cdef void dispatch(Turn *t) noexcept nogil:
             if c.state == ChannelState.CHANNEL_CLOSED:
                 free_request(t, c)
                 free_place(t, c)
-            elif c.state == ChannelState.CHANNEL_WAITING and not hand_over(t, peer, c, heavy):
-                break
+            elif c.state == ChannelState.CHANNEL_WAITING:
+                keeper = session_keeper(t, c)
+                if not hand_over(t, keeper if keeper != NULL else peer, c, heavy):
+                    break
             t.fifo_head += 1
             given = BATCH_REQUESTS_MAX if heavy else given + 1
         t.last_handler = peer.number

@@ -75,6 +75,7 @@ cdef struct Turn:
     Peer handlers[MOST_HANDLERS]
     uint32_t handler_count      # places in use in `handlers`
     uint32_t last_handler       # number of the handler that had the last batch: where a tie begins
+    uint32_t last_session_keeper    # number of the handler that was last given a fetch that makes a session
     RingRef log_answers
     BellRef log_bell
     Channel *channels
@@ -110,6 +111,7 @@ cdef struct Turn:
     uint64_t dry_since_ns       # an allocation failed and no memory has come free since; 0: no
     uint64_t refused_at         # the arena's releases and limit when it refused something
     uint64_t refused_limit
+    uint64_t kept_bytes         # of parked requests, outside the arena
     bint beyond                 # the next allocation may go beyond the limit
     uint64_t stall_ns
     uint64_t next_stall_check_ns

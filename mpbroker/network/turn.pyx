@@ -23,6 +23,7 @@ import os
 
 from mpbroker.ipc.connections cimport EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, Ledger
 from mpbroker.ipc.counters cimport Counter, Histogram
+from mpbroker.ipc.fetch_sessions cimport FINAL_FETCH, SessionOfFetch, handler_of_session, session_of_fetch
 from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
 from mpbroker.ipc.meters cimport (
     ApiHistogram, ClientKind, Meters, MetersRef, api_page, client_enter, client_leave, count_version, note_api,
@@ -85,7 +86,9 @@ cdef enum:
     CLAIMED_MAX = 1 << 21
     FIRST_BLOCK = (1 << 16) - 64
     EXPECTED_MAX = 1 << 15          # what is set aside for the next frame before its size is known
-    KEPT_MAX = 1 << 14              # a parked request of this size leaves the arena; a larger one counts on
+    # A parked request of this size leaves the arena, as long as all that have take less than this share of the limit.
+    KEPT_MAX = 1 << 14
+    KEPT_SHARE = 16
     LOW_MEMORY_SHARE = 10           # memory is low when less than a tenth of it is left
     STALL_CHECK_NS = 100 * 1000 * 1000
     FILES_LOOK_NS = 1000 * 1000 * 1000
@@ -176,11 +179,9 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
         shuffle(t, events, count)
     for i in range(count):
         tag = <uint32_t>events[i].data.u64
-        if tag == BELL_TAG:
-            pass                        # edge-triggered: there is nothing to reset
-        elif tag == HANDOVER_TAG:
+        if tag == HANDOVER_TAG:
             flags |= TURN_CONNECTIONS
-        else:
+        elif tag != BELL_TAG:           # which is edge-triggered: there is nothing to reset
             c = &t.channels[tag]
             # An event of an earlier connection in this place carries the low bits of another id.
             if <uint32_t>c.connection == <uint32_t>(events[i].data.u64 >> 32):

@@ -33,7 +33,7 @@ from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Command, ControlSocket, Later
 from mpbroker.supervisor.listeners import Listeners
 from mpbroker.supervisor.notify import Notifier
-from mpbroker.supervisor.reload import ReadAgain, Reload, ReloadError
+from mpbroker.supervisor.reload import NoFile, ReadAgain, Reload, ReloadError
 from mpbroker.supervisor.reloading import Reloading, publish, tell
 from mpbroker.supervisor.resize import Resize
 from mpbroker.supervisor.status import status
@@ -269,7 +269,8 @@ class Broker:
             try:
                 self.reloading = self._begin_reload(answers)
             except (ReloadError, SecurityError, FatalError) as error:
-                log.error("reload: nothing changes: %s", error)
+                level = logging.WARNING if isinstance(error, NoFile) else logging.ERROR
+                log.log(level, "reload: nothing changes: %s", error)
                 for answer in answers:
                     answer.give({"error": f"nothing changes: {error}"})
         going = self.reloading
@@ -286,12 +287,12 @@ class Broker:
         resize = None
         if changes.resizes:
             resize = Resize.checked(self.config, changes.handlers, changes.processors)
-        tell(changes)
         if changes.names:
             self.listeners.follow(changes.config, security, self.tree)
             self.config = self.tree.config
             publish(changes.encoded, self.tree)
             self.resizing = resize
+        tell(changes)  # now it is true
         return Reloading(changes, answers)
 
     def _step_handlers(self, by: int) -> None:

@@ -29,31 +29,55 @@ from mpbroker.ipc import settings
 
 ReadAgain: TypeAlias = Callable[[], Loaded]
 
-_RESTART = "restart the broker"
-_LISTENERS = "mpbroker ctl listener adds and removes listeners at once"
-_MADE_AT_START = {
-    "log_dirs": _RESTART,
-    "log_workers": _RESTART,
-    "log_cleaner_enable": _RESTART,
-    "log_flush_policy": _RESTART,
-    "node_id": _RESTART,
-    "listeners": _LISTENERS,
-    "listener_security_protocol_map": _LISTENERS,
-    "inter_broker_listener_name": _RESTART,
-    "control_plane_listener_name": _RESTART,
-    "socket_receive_buffer_bytes": _RESTART,
-    "socket_listen_backlog_size": _RESTART,
-    "queued_max_request_bytes": _RESTART,
-    "quota_window_num": _RESTART,
-    "quota_window_size_seconds": _RESTART,
-    "controller_quota_window_num": _RESTART,
-    "controller_quota_window_size_seconds": _RESTART,
+# Every process reads these when it needs them, of the one object that it has.
+FOLLOWED = {
+    "advertised_listeners",
+    "auto_create_topics_enable",
+    "connection_failed_authentication_delay_ms",
+    "connections_max_idle_ms",
+    "default_replication_factor",
+    "delete_topic_enable",
+    "fetch_max_bytes",
+    "group_initial_rebalance_delay_ms",
+    "group_max_session_timeout_ms",
+    "group_max_size",
+    "group_min_session_timeout_ms",
+    "handler_hang_timeout_ms",
+    "listener_limits",
+    "listener_security",
+    "log_cleaner_backoff_ms",
+    "log_cleaner_dedupe_buffer_size",
+    "log_cleaner_io_buffer_load_factor",
+    "log_cleaner_io_buffer_size",
+    "log_cleaner_io_max_bytes_per_second",
+    "log_flush_offset_checkpoint_interval_ms",
+    "log_retention_check_interval_ms",
+    "max_connection_creation_rate",
+    "max_connections",
+    "max_connections_per_ip",
+    "max_connections_per_ip_overrides",
+    "mpbroker_replication_factor_clamp",
+    "num_partitions",
+    "offset_metadata_max_bytes",
+    "offsets_retention_check_interval_ms",
+    "offsets_retention_minutes",
+    "offsets_topic_num_partitions",
+    "offsets_topic_segment_bytes",
+    "producer_id_expiration_ms",
+    "queued_max_requests",
+    "socket_request_max_bytes",
+    "socket_send_buffer_bytes",
+    *SecuritySettings.__struct_fields__,
 }
 # What topics have that do not say otherwise; handlers keep it beside each topic, ready for the turn.
-_IN_TABLES = {field_name(name) for key in TOPIC_KEYS.values() for name in key.synonyms} | {
+IN_TABLES = {field_name(name) for key in TOPIC_KEYS.values() for name in key.synonyms} | {
     "fetch_purgatory_purge_interval_requests"
 }
-_WORKERS = {"num_network_threads", "num_io_threads"}
+WORKERS = {"num_network_threads", "num_io_threads"}
+# All others are known to what was made before the first fork, or lie on disk.
+_LISTENERS = "mpbroker ctl listener adds and removes listeners at once"
+_RESTART = "restart the broker"
+_INSTEAD = {"listeners": _LISTENERS, "listener_security_protocol_map": _LISTENERS}
 _SECURITY = "listener_security"
 _KEYS = {field_name(key): key for key in BROKER_KEYS} | {
     "listener_limits": "listener.name.<listener>.max.connections or .max.connection.creation.rate",
@@ -63,6 +87,10 @@ _KEYS = {field_name(key): key for key in BROKER_KEYS} | {
 
 class ReloadError(Exception):
     """Nothing changes; says why, in one line."""
+
+
+class NoFile(ReloadError):
+    """There is none to read; a terminal that hangs up has asked for it."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +124,11 @@ class Reload:
         loaded = self._load()
         read, asked = loaded.config, self._asked
         differing = {name for name in BrokerConfig.__struct_fields__ if self._differs(name, read)}
-        later = {name: _MADE_AT_START[name] for name in differing if name in _MADE_AT_START}
+        later = {
+            name: _INSTEAD.get(name, "restart the broker") for name in differing if not _can_change(name)
+        }
         changing = {name: getattr(read, name) for name in differing - later.keys()}
-        workers = {name: changing[name] for name in _WORKERS & changing.keys()}
+        workers = {name: changing[name] for name in WORKERS & changing.keys()}
         effective = {name: value for name, value in changing.items() if name not in workers}
         named = changing.keys() - ({_SECURITY} if not _own_security_differs(read, asked) else set())
         if "advertised_listeners" in effective:
@@ -115,7 +145,7 @@ class Reload:
             [str(warning) for warning in loaded.warnings],
             workers.get("num_io_threads"),
             workers.get("num_network_threads"),
-            replaces_handlers=bool(_IN_TABLES & changing.keys()),
+            replaces_handlers=bool(IN_TABLES & changing.keys()),
             asked=structs.replace(asked, **changing, origins=_origins(read, asked, later)),
         )
 
@@ -126,7 +156,7 @@ class Reload:
 
     def _load(self) -> Loaded:
         if self._read_again is None:
-            raise ReloadError("the broker was started without a configuration file: nothing is read again")
+            raise NoFile("the broker was started without a configuration file: nothing is read again")
         try:
             loaded = self._read_again()
             resolve_overrides(loaded.config.max_connections_per_ip_overrides)
@@ -143,6 +173,10 @@ class Reload:
         if key in BROKER_KEYS and key not in read.origins and key not in self._asked.origins:
             return False  # a default that follows the machine
         return bool(getattr(read, name) != getattr(self._asked, name))
+
+
+def _can_change(name: str) -> bool:
+    return name in FOLLOWED or name in IN_TABLES or name in WORKERS
 
 
 def _own_security_differs(read: BrokerConfig, asked: BrokerConfig) -> bool:

@@ -32,6 +32,20 @@ TICK_MS = round(TICK_S * 1000)
 STARTING_TICK_MS = 100
 ACKNOWLEDGE_TICK_MS = 50
 STOPPING_TICK_MS = 50
+# What a worker's page says of now, and not of all its time.
+OF_THE_MOMENT = (
+    Counter.COUNT_STARTED_NS,
+    Counter.COUNT_ARENA_BYTES,
+    Counter.COUNT_QUEUED_REQUESTS,
+    Counter.COUNT_RESPONSES_WAITING,
+    Counter.COUNT_FETCHES_DELAYED,
+    Counter.COUNT_FETCHES_WATCHED,
+    Counter.COUNT_CALLS_DELAYED,
+    Counter.COUNT_THROTTLED_PRODUCE,
+    Counter.COUNT_THROTTLED_FETCH,
+    Counter.COUNT_THROTTLED_REQUEST,
+    Counter.COUNT_THROTTLED_MUTATION,
+)
 
 
 class BrokerStops(Exception):
@@ -395,9 +409,19 @@ class Tree:
 
     def _has_left(self, child: Child) -> None:
         self._fence(child.role)
+        self._close_books(child.role)
         del self.children[child.role]
         if self.on_left is not None:
             self.on_left(child.role)
+
+    def _close_books(self, role: int) -> None:
+        """One that was killed while it left could not say that nothing waits with it any more, and has no
+        successor who does. Behind its fence nobody else writes its page.
+        """
+        page = self.memory.counters(role)
+        page.set(Counter.COUNT_CONNECTIONS_CLOSED, page.get(Counter.COUNT_CONNECTIONS_CREATED))
+        for counter in OF_THE_MOMENT:
+            page.set(counter, 0)
 
     def _stop_now(self, roles: list[int]) -> None:
         """The broker ends: stops these gracefully, all at once, and fences what they leave."""

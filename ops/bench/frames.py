@@ -37,11 +37,14 @@ ZSTD_LEVEL: Final = 19
 
 @dataclass(frozen=True)
 class Request:
-    """A whole frame, size first, and where the error code stands in the frame that answers it."""
+    """A whole frame, size first, and where the error code stands in the frame that answers it; where a
+    produce has the number of its partition.
+    """
 
     frame: bytes
     error_at: int
     response_bytes_min: int = 0
+    partition_at: int = 0
 
 
 def _string(text: str) -> bytes:
@@ -101,7 +104,8 @@ def _produce(
     body = struct.pack(">hhii", -1, acks, TIMEOUT_MS, 1) + _string(topic)
     body += struct.pack(">iii", 1, 0, len(batch)) + batch
     error_at = 4 + 4 + 4 + len(_string(topic)) + 4 + 4
-    return Request(frame(PRODUCE, version, body, client_id), error_at)
+    whole = frame(PRODUCE, version, body, client_id)
+    return Request(whole, error_at, partition_at=len(whole) - len(batch) - 8)
 
 
 def fetch(

@@ -148,6 +148,7 @@ def measure(
                     requests[contender.title],
                     scenario.connections,
                     seconds,
+                    partitions=scenario.partitions,
                     reconnect=scenario.kind == "connect",
                 )
             contender.rounds.setdefault(scenario.name, []).append(result)

@@ -34,14 +34,16 @@ class LoadError(Exception):
 
 @dataclass(frozen=True)
 class Scenario:
-    """One load: `kind` is produce (records of `value_bytes`, one per request), fetch (of `value_bytes`), or
-    connect (a connection for each request, which is ApiVersions).
+    """One load: `kind` is produce (records of `value_bytes`, one per request, to each of the topic's
+    partitions in turn), fetch (of `value_bytes`), or connect (a connection for each request, which is
+    ApiVersions).
     """
 
     name: str
     kind: str
     value_bytes: int
     connections: int
+    partitions: int = 1
 
     @property
     def bulk(self) -> bool:
@@ -54,6 +56,8 @@ SCENARIOS: Sequence[Scenario] = (
     Scenario("produce-100B-8", "produce", 100, 8),
     Scenario("produce-100B-64", "produce", 100, 64),
     Scenario("produce-100B-256", "produce", 100, 256),
+    Scenario("produce-100B-64-over-64", "produce", 100, 64, 64),
+    Scenario("produce-100B-64-over-1000", "produce", 100, 64, 1000),
     Scenario("produce-16KiB-8", "produce", 16_384, 8),
     Scenario("produce-900KB-1", "produce", 900_000, 1),
     Scenario("produce-900KB-8", "produce", 900_000, 8),
@@ -117,9 +121,9 @@ def _until_accepted(broker: Broker, request: frames.Request) -> None:
         time.sleep(0.05)
 
 
-def create_topic(broker: Broker, topic: str) -> None:
-    with frames.connected(broker.address) as connection:
-        error_code, _ = frames.exchange(connection, frames.create_topic(topic, partitions=1))
+def create_topic(broker: Broker, topic: str, partitions: int = 1) -> None:
+    with frames.connected(broker.address, timeout_s=TOPIC_TIMEOUT_S) as connection:
+        error_code, _ = frames.exchange(connection, frames.create_topic(topic, partitions))
     if error_code:
         raise BrokerError(f"{broker.name} answers CreateTopics with error code {error_code}")
     _until_accepted(broker, frames.produce(topic, records=1, value_bytes=100))
@@ -135,7 +139,7 @@ def delete_topic(broker: Broker, topic: str) -> None:
 
 def prepare(scenario: Scenario, broker: Broker, topic: str) -> frames.Request:
     """Makes the topic, fills it where it will be read, and returns the request to send."""
-    create_topic(broker, topic)
+    create_topic(broker, topic, scenario.partitions)
     if scenario.kind == "connect":
         return frames.api_versions()
     if scenario.kind == "produce":
@@ -166,7 +170,12 @@ def settle_memory(directory: Path, seconds: float) -> None:
 
 
 def _generator_command(
-    broker: Broker, request: frames.Request, connections: int, seconds: float, reconnect: bool
+    broker: Broker,
+    request: frames.Request,
+    connections: int,
+    seconds: float,
+    partitions: int,
+    reconnect: bool,
 ) -> list[str]:
     host, port = broker.address
     return [
@@ -174,11 +183,18 @@ def _generator_command(
         *("--connections", str(connections), "--seconds", str(seconds), "--warmup", str(WARMUP_S)),
         *("--error-at", str(request.error_at), "--min-response", str(request.response_bytes_min)),
         *(["--reconnect"] if reconnect else []),
+        *(["--partitions", str(partitions), "--partition-at", str(request.partition_at)] * (partitions > 1)),
     ]
 
 
 def run_load(
-    broker: Broker, request: frames.Request, connections: int, seconds: float, *, reconnect: bool = False
+    broker: Broker,
+    request: frames.Request,
+    connections: int,
+    seconds: float,
+    *,
+    partitions: int = 1,
+    reconnect: bool = False,
 ) -> Result:
     """One run of the generator, with the CPU time that the broker's tree took meanwhile."""
     tree = broker.tree()
@@ -186,7 +202,7 @@ def run_load(
         file.write(request.frame)
         file.flush()
         command = [
-            *_generator_command(broker, request, connections, seconds, reconnect),
+            *_generator_command(broker, request, connections, seconds, partitions, reconnect),
             "--request",
             file.name,
         ]

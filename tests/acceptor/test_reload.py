@@ -15,8 +15,10 @@ import pytest
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
 from tests.acceptor.tools import (
+    METADATA,
     Start,
     connect,
+    control,
     hears,
     is_answered,
     is_closed,
@@ -90,6 +92,26 @@ def test_limits_of_a_listener(start: Start, tmp_path: Path, stack: contextlib.Ex
     assert hears(third, within_s=20)
 
 
+def test_listeners_that_were_added_stay_as_they_are(
+    start: Start, tmp_path: Path, stack: contextlib.ExitStack
+) -> None:
+    protocols = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,EXTRA:PLAINTEXT\n"
+    made = Configured(start, tmp_path, protocols)
+    added = control(made.broker).call("listener-add", listener=f"EXTRA://{HOST}:0", advertised="extra.host:1")
+    port = int(added["listener"].rpartition(":")[2])
+    text = f"{protocols}advertised.listeners=PLAINTEXT://plain.host:2\nmax.connections=50\n"
+    made.reload(text, "reload: changed advertised.listeners, max.connections")
+    for way, told in ((port, b"extra.host"), (made.broker.port, b"plain.host")):
+        client = stack.enter_context(connect(made.broker, way))
+        for _ in range(8):  # so many answers come from every handler
+            assert told in frames.exchange(client, METADATA)[1]
+    shown = {one["advertised"] for one in control(made.broker).call("listeners")["listeners"]}
+    assert shown == {"EXTRA://extra.host:1", "PLAINTEXT://plain.host:2"}
+    made.reload(protocols, "reload: changed advertised.listeners, max.connections")
+    assert listener(made.broker, "EXTRA")["advertised"] == "EXTRA://extra.host:1"
+    assert listener(made.broker)["advertised"] == f"PLAINTEXT://{HOST}:{made.broker.port}"
+
+
 def test_what_cannot_change_is_named_and_what_cannot_be_read_changes_nothing(
     start: Start, tmp_path: Path, stack: contextlib.ExitStack
 ) -> None:
@@ -153,6 +175,7 @@ def test_a_hang_up_of_the_terminal_takes_nobody_away(start: Start) -> None:
     pids = {process.pid for process in processes(broker, "")}
     os.killpg(broker.process.pid, signal.SIGHUP)
     eventually(lambda: "started without a configuration file" in broker.output(), "it is told")
+    assert "ERROR" not in broker.output()
     with socket.create_connection(broker.address, timeout=20) as client:
         assert is_answered(client)
     assert {process.pid for process in processes(broker, "")} == pids

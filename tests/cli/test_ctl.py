@@ -136,6 +136,16 @@ def test_resize_sends_what_was_given(supervisor: FakeSupervisor, capsys: pytest.
     assert "handlers" in capsys.readouterr().out
 
 
+def test_reload_says_what_changed(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
+    supervisor.replies = [
+        b'{"changed": ["num.partitions", "max.connections"], "at_next_start": [], "replaced": ["handler 0"], '
+        b'"warnings": []}'
+    ]
+    ctl.reload(None, as_json=False)
+    assert supervisor.requests == [{"command": "reload"}]
+    assert "num.partitions, max.connections" in capsys.readouterr().out
+
+
 def test_resize_to_nothing_is_a_wrong_call() -> None:
     with pytest.raises(CliError, match="nothing to resize") as raised:
         ctl.resize(None, None, None, as_json=False)

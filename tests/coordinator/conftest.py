@@ -204,7 +204,7 @@ class FakeLog:
         if message.topic_id == METADATA_TOPIC_ID:
             return EnsuredTopic(message.topic_id, [EnsuredPartition(0, 0, self.incarnation)])
         self.ensured.append(message.name)
-        if message.is_new:
+        if message.new_from == 0:
             self.new.append(message.name)
         if message.name in self.broken:
             return EnsuredTopic(

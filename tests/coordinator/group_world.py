@@ -50,7 +50,7 @@ class World:
         self.journal = Journal(
             lambda group_id: self.groups.partition_for(group_id),
             self.wall_ms,
-            self.config.message_max_bytes,
+            lambda: self.config.message_max_bytes,
         )
         self.groups = GroupCoordinator(
             self.config, self, self.journal, self, self, lambda: f"id{next(self.ids)}"

@@ -142,6 +142,8 @@ QUOTA = m.AlterClientQuotasRequest.EntryData(
 RECORDS = m.DeleteRecordsRequest.DeleteRecordsTopic(
     "plain", [m.DeleteRecordsRequest.DeleteRecordsPartition(0, 0)]
 )
+OF_TOPIC = m.IncrementalAlterConfigsRequest.AlterConfigsResource(2, "plain")
+MORE = m.CreatePartitionsRequest.CreatePartitionsTopic("plain", 2, None)
 ASK_OTHERS: dict[int, Any] = {
     ApiKey.METADATA: m.MetadataRequest([m.MetadataRequest.MetadataRequestTopic(name="made")], True),
     ApiKey.OFFSET_COMMIT: None,
@@ -158,6 +160,9 @@ ASK_OTHERS: dict[int, Any] = {
     ApiKey.DELETE_TOPICS: m.DeleteTopicsRequest(topics=[m.DeleteTopicsRequest.DeleteTopicState("doomed")]),
     ApiKey.DELETE_RECORDS: m.DeleteRecordsRequest([RECORDS], 1000),
     ApiKey.INIT_PRODUCER_ID: m.InitProducerIdRequest(None, 1),
+    ApiKey.ALTER_CONFIGS: m.AlterConfigsRequest([m.AlterConfigsRequest.AlterConfigsResource(2, "plain")]),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: m.IncrementalAlterConfigsRequest([OF_TOPIC]),
+    ApiKey.CREATE_PARTITIONS: m.CreatePartitionsRequest([MORE], 1000),
     ApiKey.ALTER_CLIENT_QUOTAS: m.AlterClientQuotasRequest([QUOTA], False),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: m.DescribeUserScramCredentialsRequest(None),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: m.AlterUserScramCredentialsRequest([], [UPSERT]),
@@ -213,7 +218,11 @@ def test_what_goes_wrong_after_others_have_answered_is_answered(
 
 
 def test_every_api_that_asks_others_is_among_them() -> None:
-    asking = {key for key in APIS if any(word in source_of(key) for word in (".later(", "groups.forward("))}
+    asking = {
+        key
+        for key in APIS
+        if any(word in source_of(key) for word in (".later(", "groups.forward(", "alter("))
+    }
     assert asking - {ApiKey.PRODUCE} == set(ASK_OTHERS)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import SlotKind, unpack_request
 from mpbroker.ipc.topology import COORDINATOR, LOG
 from mpbroker.protocol.headers import decode_response_frame
@@ -158,9 +159,13 @@ def test_a_processor_dies_and_comes_back(ready: Rig) -> None:
     ready.processor.send(request_frame(19, 5, CreateTopicsRequest([])), connection=2)
     ready.turn()
     assert ready.handler.broker.answers.lent_blocks == 1
+    counted, arena = Counter.COUNT_ARENA_BYTES, ready.handler.arena
+    before = ready.memory.counters(HANDLER).get(counted)
+    assert before == arena.in_use_bytes > 0
     ready.processor.send(produce(), connection=3)
     fence(ready, PROCESSOR, alive=False)
     assert ready.handler.broker.answers.lent_blocks == 0
+    assert ready.memory.counters(HANDLER).get(counted) == arena.in_use_bytes < before
     # The append goes on; its result finds nobody to be told.
     (job,) = ready.log.take()
     ready.log.append(job)

@@ -246,14 +246,6 @@ def test_unknown_topics(log: Logged) -> None:
     assert partition_of(ask(log, request, 13)).error_code == 100
 
 
-def test_sessions(log: Logged) -> None:
-    log.append()
-    assert ask(log, fetch(0, session_id=5, session_epoch=3)).error_code == 70
-    for epoch in (0, -1):
-        response = ask(log, fetch(0, session_epoch=epoch))
-        assert (response.error_code, response.session_id) == (0, 0)
-
-
 # ---- waiting ----
 
 

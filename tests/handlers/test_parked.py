@@ -19,6 +19,7 @@ import pytest
 from mpbroker.cli.control import ControlClient
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
+from tests.chaos.leaks import held
 from tests.metrics.conftest import Meter
 from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.real_clients.tools import eventually
@@ -54,6 +55,8 @@ def test_one_whose_client_goes_leaves_the_purgatory(broker: Mpbroker) -> None:
     for connection in connections:
         connection.sendall(waiting_fetch(600_000).frame)
     eventually(lambda: meter.get(PARKED, "Value") == FETCHES, "all are parked")
+    eventually(lambda: "processor 0: bytes" not in held(broker), "they hold no memory for requests")
+    assert held(broker)["processor 0: connections"] == FETCHES
     for connection in connections[1:]:
         connection.close()
     eventually(lambda: meter.get(PARKED, "Value") == 1, "those that went are not")

@@ -7,7 +7,6 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -18,28 +17,12 @@ from mpbroker.inspection.directory import is_locked, open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import check
 from mpbroker.log.checkpoints import write_offsets
+from mpbroker.log.journal_making import JournalMaking
 from mpbroker.log.log_dir import lock_log_dirs, prepare_log_dirs
-from mpbroker.log.names import DURABLE_MARK, HIGH_WATERMARKS
+from mpbroker.log.names import HIGH_WATERMARKS
 from mpbroker.log.partition_log import PartitionLog
-from tests.log.conftest import T0, TOPIC_ID, Writer
-
-BATCHES = 30
-RECORDS = 3
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    """A log directory with the partition t-0 of 30 batches in some segments."""
-    config = BrokerConfig(log_dirs=(str(tmp_path),))
-    prepare_log_dirs(config)
-    topic = msgspec.structs.replace(resolve(config, {}), segment_bytes=4096, index_interval_bytes=400)
-    writer = Writer(PartitionLog.create(tmp_path / "t-0", "t", 0, TOPIC_ID, topic))
-    for number in range(BATCHES):
-        writer.append(RECORDS, timestamp=T0 + number * 10, size=100, producer=(7, 0, number * RECORDS))
-    writer.log.close_cleanly()
-    write_offsets(tmp_path / HIGH_WATERMARKS, {("t", 0): BATCHES * RECORDS})
-    (tmp_path / DURABLE_MARK).touch()
-    return tmp_path
+from tests.inspection.conftest import BATCHES, RECORDS
+from tests.log.conftest import TOPIC_ID, Writer
 
 
 def run(*arguments: str) -> Result:
@@ -167,6 +150,17 @@ def test_a_dump_names_everything(directory: Path) -> None:
     assert (producer["producer_id"], producer["last_offset"]) == (7, 89)
     text = run("dump", str(directory / HIGH_WATERMARKS)).output
     assert text.split("\n")[1] == "  topic: t  partition: 0  offset: 90"
+
+
+def test_a_journal_is_dumped(directory: Path) -> None:
+    making = JournalMaking(directory, 1 << 16)
+    while (journal := making.step()) is None:
+        pass
+    journal.close()
+    result = run("dump", str(directory / "mpbroker.journal"))
+    assert (result.exit_code, result.output) == (0, f"{directory / 'mpbroker.journal'}\n")
+    (directory / "mpbroker.journal").write_bytes(b"x" * 9000)
+    assert "is not a commit journal" in str(run("dump", str(directory / "mpbroker.journal")).exception)
 
 
 @pytest.mark.parametrize(

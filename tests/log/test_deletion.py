@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -13,7 +14,8 @@ import msgspec
 import pytest
 
 from mpbroker.ipc import calls
-from mpbroker.ipc.process import FatalError, ProcessContext
+from mpbroker.ipc.process import FatalError, ProcessContext, pack_fence
+from mpbroker.ipc.slots import SlotKind, pack_call
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import LOG, SUPERVISOR
 from mpbroker.log.checkpoints import read_epochs, read_offsets
@@ -396,10 +398,12 @@ def test_killed_between_any_two_steps_of_a_deletion(rig, batch, machine) -> None
     """Nothing at or above the log start is lost, and no file is left over. `machine`: the table is lost too,
     as when all of the broker is killed.
     """
+    filled = rig("filled")
+    fill_for_real(filled, batch)
     deaths = 0
     while True:
         r = rig(f"data{deaths}")
-        fill_for_real(r, batch)
+        shutil.copytree(filled.directory, r.directory, dirs_exist_ok=True)
         if not die_while_deleting(r, deaths + 1):
             break
         deaths += 1
@@ -450,6 +454,40 @@ def test_a_death_after_records_were_deleted(rig, batch) -> None:  # type: ignore
     (target,) = targets_of(r, **SMALL)
     assert r.partition(target[0]).log_start_offset == 7
     assert r.stop() == 0
+
+
+def test_a_handler_dies_while_records_are_deleted_for_it(rig, batch) -> None:  # type: ignore[no-untyped-def]
+    """They are, nobody is told, and nothing of it is left."""
+    b = Broker(rig())
+    fill(b, batch, 3)
+    r, process = b.rig, b.process
+    gate = threading.Event()
+
+    def wait() -> None:
+        gate.wait(20)
+
+    process.helper.submit(wait, 0)
+    slot, generation, _ = b.targets[0]
+    data = calls.encode(calls.DeleteRecords([calls.DeleteBefore(slot, generation, 2)]))
+    block = r.replies_arena.allocate(len(data))
+    r.replies_arena.view(block, len(data))[:] = data
+    lent = r.replies_arena.lend(block, LOG)
+    r.to_log.push(pack_call(SlotKind.CALL, r.handler, 1, block, lent, len(data)))
+    process.work(0)
+    process.do_chores()
+    assert b.rig.partition(slot).log_start_offset == 2
+    order = pack_fence(1, 1, r.handler)
+    r.memory.words("fence_orders").store(LOG, order)
+    while r.memory.words("fence_acks").load(LOG) != order:
+        process.obey_fence()
+        process.work(0)
+    gate.set()
+    drain(process)
+    process.do_chores()
+    assert process.arena.in_use_bytes == 0
+    assert r.produced.waiting() == 0
+    assert read_offsets(r.directory / LOG_STARTS) == {("t", 0): 2}
+    b.close()
 
 
 def test_the_process_looks_by_itself(rig, batch) -> None:  # type: ignore[no-untyped-def]

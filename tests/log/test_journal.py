@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mpbroker.ipc import calls
@@ -18,7 +19,8 @@ from mpbroker.log.journal import JournalDamaged, JournalFile
 from mpbroker.log.journal_making import MAKING_NAME
 from mpbroker.log.journaling import journal_ends, release_journals
 from mpbroker.log.names import CLEAN_SHUTDOWN, segment_name
-from tests.log.rig import Rig, ensure
+from tests.log.rig import TOPIC_ID, Rig, ensure
+from tests.log.test_delayed_produce import Stalled
 from tests.log.test_log_dirs import OTHER_ID, SEGMENT, STORAGE_ERROR, Node, wait_for_helper
 from tests.log.test_turn import settle
 
@@ -32,7 +34,7 @@ class Journaled(Node):
         super().boot(**options)
         assert self.process is not None
         wait_for_helper(self.process)
-        self.process.manager.use_journals()
+        self.process.manager.journals.use()
 
     @property
     def path(self) -> Path:
@@ -299,6 +301,105 @@ def test_a_roll_while_the_journal_is_behind(
     assert last.read_bytes() == had
 
 
+def test_a_successor_goes_on_with_the_journal(
+    node: Callable[..., Journaled], batch: Callable[..., bytearray]
+) -> None:
+    """Only the process died: the segments are whole in the page cache, and may yet be lost from there."""
+    n = node()
+    n.boot()
+    fill(n, batch)
+    _, head = n.ends()
+    for _ in range(2):
+        n.succeed()
+        assert n.process is not None
+        n.process.manager.journals.use()
+        assert n.ends() == (0, head)
+        fill(n, batch, rounds=1)
+        _, head = n.ends()
+    assert len(extents(n.path)) == 12 + 3 + 3
+    had = n.power_cut(3)
+    n.boot()
+    assert [n.end_of(t) for t in n.open(ensure(3))] == [12, 12, 12]
+    assert [n.segment(number).read_bytes() for number in range(3)] == had
+
+
+def test_what_a_predecessor_wrote_is_kept_until_its_segments_are_synced(
+    node: Callable[..., Journaled], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = node()
+    n.boot(log_journal_bytes=SMALL)
+    fill(n, batch)
+    monkeypatch.setattr(home, "sync_named", lambda *_: None)
+    n.succeed()
+    assert n.process is not None
+    wait_for_helper(n.process)
+    n.process.manager.dirs[0].inherited_is_synced = False
+    n.process.manager.journals.use()
+    targets = n.open(ensure(3))
+    for _ in range(300):
+        assert n.produce(targets[0], batch(1, size=700)) == [0]
+    assert n.ends()[0] == 0, "however full the ring is"
+    n.process.manager.dirs[0].inherited_is_synced = True
+    n.process.manager.journals.use()
+    for _ in range(300):
+        assert n.produce(targets[0], batch(1, size=700)) == [0]
+    assert n.ends()[0] > 0
+
+
+def test_what_rolled_is_synced_before_the_journal_is_released(
+    rig: Callable[..., Rig], batch: Callable[..., bytearray]
+) -> None:
+    """The old segment's sync belongs to the next round: until then the new one's says nothing of it."""
+    b = Stalled(rig)
+    wait_for_helper(b.process)
+    b.process.manager.journals.use()
+    log = b.process.manager.logs[b.targets[0][0]]
+    log.apply_config(msgspec.structs.replace(log.config, segment_bytes=2_000))
+    b.produce(batch(size=800))
+    assert log.state.synced == 0
+    b.stall()
+    b.rig.job([(b.targets[0], batch(size=100))])
+    b.process.work(0)
+    b.rig.job([(b.targets[0], batch(size=1_500))])
+    release_journals(b.process.turn)
+    b.process.work(0)
+    assert log.state.segment_base == 2
+    for _ in range(20):
+        b.process.work(5)
+    assert log.state.synced == 0
+    b.release()
+    release_journals(b.process.turn)
+    settle(b.process)
+    assert log.state.synced == 3
+    b.close()
+
+
+def test_a_roll_with_nothing_behind_it(rig: Callable[..., Rig], batch: Callable[..., bytearray]) -> None:
+    """Retention rolls without an append: what is new is synced with the old segment."""
+    b = Stalled(rig)
+    wait_for_helper(b.process)
+    b.process.manager.use_journals()
+    log = b.process.manager.logs[b.targets[0][0]]
+    b.produce(batch())
+    b.stall()
+    b.rig.job([(b.targets[0], batch())])
+    b.process.work(0)
+    b.rig.job([(b.targets[0], batch())])
+    b.process.work(0)
+    for fd in log.roll():
+        b.process.turn.retire(fd, log.state.log_dir)
+    b.release()
+    assert [reply.results[0].error for reply in b.rig.replies()] == [0, 0]
+    assert log.state.high_watermark == 3
+    b.produce(batch())
+    records = extents(b.rig.directory / journal.NAME)
+    named = [
+        (e.segment_base, len(e.data) > 0) for record in records for e in record if e.topic_id == TOPIC_ID
+    ]
+    assert named == [(0, True), (0, True), (3, True)]
+    b.close()
+
+
 def test_a_clean_stop_leaves_an_empty_journal(
     node: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
@@ -401,7 +502,7 @@ def test_no_room_for_a_journal_is_said_and_serves(
     # There is room now, and somebody looks.
     n.checkpoint()
     assert n.process is not None
-    n.process.manager.use_journals()
+    n.process.manager.journals.use()
     fill(n, batch, rounds=1)
     assert n.ends()[1] > 0
 

@@ -116,9 +116,9 @@ def node(rig: Callable[..., Rig], tmp_path: Path) -> Iterator[Callable[..., Node
         one.crash()
 
 
-def again(*, is_new: bool = True) -> calls.EnsureTopic:
+def again(*, new_from: int | None = 0) -> calls.EnsureTopic:
     """Another topic of the same name."""
-    return calls.EnsureTopic("t", OTHER_ID, [0], {}, 5, is_new)
+    return calls.EnsureTopic("t", OTHER_ID, [0], {}, 5, new_from)
 
 
 def flip_bit(path: Path, at: int) -> None:
@@ -147,7 +147,7 @@ def test_a_recreated_topic_survives_a_crash(
     assert n.offsets() == ["__cluster_metadata 0 0"]
     assert n.offsets("recovery-point-offset-checkpoint") == ["__cluster_metadata 0 0"]
     n.boot() if whole_broker else n.succeed()
-    (target,) = n.open(again(is_new=False))
+    (target,) = n.open(again(new_from=None))
     assert (target.error, n.end_of(target)) == (0, 3)
 
 
@@ -182,7 +182,7 @@ def test_a_deletion_whose_checkpoint_was_not_written_does_not_hold_up_a_new_topi
     process.manager.remove("t", TOPIC_ID)
     assert "t 0 20" in n.offsets()
     n.boot()
-    (target,) = n.open(again(is_new=False))
+    (target,) = n.open(again(new_from=None))
     assert (target.error, n.end_of(target)) == (0, 0)
 
 
@@ -352,7 +352,7 @@ def test_a_partition_in_a_failed_directory_is_not_made_anew_in_another(
     assert [p.error for p in answers] == [STORAGE_ERROR, 0]
     assert "failed" in (answers[0].message or "")
     assert n.names(0) == ["__cluster_metadata-0", "t-1"]
-    assert n.open(calls.EnsureTopic("new", OTHER_ID, [0], {}, 5, True))[0].error == 0
+    assert n.open(calls.EnsureTopic("new", OTHER_ID, [0], {}, 5, 0))[0].error == 0
     n.boot()
     assert [p.error for p in n.open(ensure(2))] == [0, 0]
 
@@ -372,7 +372,7 @@ def test_a_successor_knows_which_directories_failed(
         assert [p.error for p in n.open(ensure(2))] == [STORAGE_ERROR, 0]
         assert n.produce(first, batch()) == [STORAGE_ERROR]
         assert n.produce(second, batch()) == [0]
-    (new,) = n.open(calls.EnsureTopic("new", OTHER_ID, [0], {}, 5, True))
+    (new,) = n.open(calls.EnsureTopic("new", OTHER_ID, [0], {}, 5, 0))
     assert n.produce(new, batch()) == [0]
     assert "new-0" in n.names(0)
 
@@ -402,7 +402,7 @@ def test_a_directory_that_vanished_is_missed(
     process.manager.remove("t", TOPIC_ID)
     assert n.open(again())[0].error == 0
     n.boot()
-    assert n.open(again(is_new=False))[0].error == 0
+    assert n.open(again(new_from=None))[0].error == 0
 
 
 # ---- topics that cannot be opened ----

@@ -1,7 +1,8 @@
 """Sends bad input to a real broker over real sockets and compares what the broker holds before and after.
 
 `python -m tests.network.fuzz --inputs 100000 --seed 1` starts a broker of its own; the suite runs a few
-thousand. Nothing may be left: no process restarted, no file descriptor, arena byte or connection more.
+thousand. They come in turn by every kind of listener there is, that of the control plane among them. Nothing
+may be left: no process restarted, no file descriptor, arena byte or connection more.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ import psutil
 from ops.bench import frames
 from ops.bench.brokers import ROOT, Mpbroker, running
 from tests.chaos.leaks import held
+from tests.network.doors import Door, OpenBroker
 from tests.network.fuzz_inputs import Input, Leaves, inputs
 
 AT_ONCE = 64
@@ -65,8 +67,8 @@ class Visitor:
 class Driver:
     """Many visitors at once, each of them in order."""
 
-    def __init__(self, address: frames.Address) -> None:
-        self._address = address
+    def __init__(self, doors: Sequence[Door]) -> None:
+        self._doors = doors
         self._selector = selectors.DefaultSelector()
         self.visits = 0
 
@@ -84,9 +86,7 @@ class Driver:
             self._look_at_deadlines()
 
     def _enter(self, given: Input) -> None:
-        sock = socket.create_connection(self._address, timeout=ENDS_WITHIN_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setblocking(False)
+        sock = self._doors[self.visits % len(self._doors)].connect()
         left = [piece for piece in given.pieces if piece]
         visitor = Visitor(given, sock, time.monotonic() + ENDS_WITHIN_S, left)
         self._selector.register(sock, selectors.EVENT_READ | selectors.EVENT_WRITE, visitor)
@@ -177,17 +177,28 @@ def differences(before: Holdings, after: Holdings) -> list[str]:
     return found
 
 
-def fuzz(broker: Mpbroker, seed: int, count: int) -> list[str]:
+def fuzz(broker: OpenBroker, seed: int, count: int) -> list[str]:
     """What is wrong afterwards. The first inputs are a warm-up: what is made once and kept is no leak."""
-    driver = Driver(broker.address)
+    driver = Driver(broker.doors)
     driver.run(inputs(seed + 1, min(count, WARM_UP)))
     before = settled(broker)
     driver.run(inputs(seed, count))
     after = settled(broker, before)
     wrong = differences(before, after)
-    if frames.API_VERSIONS not in frames.advertised_apis(broker.address):
-        wrong.append("the broker does not answer any more")
-    return wrong
+    return [*wrong, *unanswered(broker)]
+
+
+def unanswered(broker: OpenBroker, within_s: float = ENDS_WITHIN_S) -> list[str]:
+    """In words: each listener that does not answer any more."""
+    found = []
+    for door in broker.doors:
+        with door.connect() as connection:
+            connection.settimeout(within_s)
+            try:
+                frames.exchange(connection, frames.api_versions())
+            except (OSError, EOFError) as error:
+                found.append(f"{door.listener} does not answer any more: {error!r}")
+    return found
 
 
 def main() -> int:
@@ -197,8 +208,8 @@ def main() -> int:
     arguments = parser.parse_args()
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory())
-        broker = stack.enter_context(running(Mpbroker(Path(directory), flags=FLAGS)))
-        assert isinstance(broker, Mpbroker)
+        broker = stack.enter_context(running(OpenBroker(Path(directory), flags=FLAGS)))
+        assert isinstance(broker, OpenBroker)
         start = time.monotonic()
         wrong = fuzz(broker, arguments.seed, arguments.inputs)
         took = time.monotonic() - start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -9,10 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
+from mpbroker.handlers.sessions import first_id
 from mpbroker.ipc.slots import Request, SlotFlag, SlotKind, kind_of, unpack_request
 from tests.network.rig import Rig, frame
 
 METADATA, CREATE_TOPICS, INIT_PRODUCER_ID, HEARTBEAT, PRODUCE = 3, 19, 22, 12, 0
+FETCH, FETCH_VERSION = 1, 11
 HANDLERS = 3
 
 
@@ -175,3 +178,50 @@ class Model(RuleBasedStateMachine):
 
 TestModel = Model.TestCase
 TestModel.settings = settings(max_examples=15, stateful_step_count=25, deadline=None)
+
+
+# ---- fetch sessions ----
+
+
+def fetch(session: int, epoch: int) -> bytes:
+    return frame(FETCH, FETCH_VERSION, 1, struct.pack(">iiiibii", -1, 500, 1, 1 << 20, 0, session, epoch))
+
+
+def who_gets(pool: Pool, request: bytes) -> int:
+    """The handler; it does not take it yet."""
+    before = pool.waiting()
+    pool.rig.connect().sendall(request)
+    pool.rig.step()
+    (got,) = (h for h, count in pool.waiting().items() if count > before[h])
+    return got
+
+
+@pytest.mark.parametrize("keeper", range(HANDLERS))
+def test_a_fetch_goes_to_the_keeper_of_its_session(pool: Pool, keeper: int) -> None:
+    session = first_id(keeper) + 4711
+    # However much it has to do, and to end a session too.
+    for epoch in (1, 2, 1 << 30, 0, -1):
+        assert who_gets(pool, fetch(session, epoch)) == keeper
+
+
+def test_each_handler_gets_its_share_of_new_sessions(pool: Pool) -> None:
+    assert sorted(who_gets(pool, fetch(0, 0)) for _ in range(2 * HANDLERS)) == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_fetch_without_a_session_goes_to_anybody(pool: Pool) -> None:
+    """To whoever has the least to do, as all other requests."""
+    assert sorted(who_gets(pool, fetch(0, -1)) for _ in range(HANDLERS)) == [0, 1, 2]
+
+
+def test_a_session_whose_keeper_is_gone(pool: Pool) -> None:
+    pool.rig.turn.leave_handler(1)
+    assert who_gets(pool, fetch(first_id(1) + 5, 3)) != 1
+    assert who_gets(pool, fetch(first_id(31) + 5, 3)) != 1
+    assert who_gets(pool, fetch(-5, 3)) != 1
+
+
+def test_a_fetch_that_is_cut_short(pool: Pool) -> None:
+    """Says nothing of a session; its handler will say what is wrong with it."""
+    whole = fetch(first_id(2) + 5, 3)
+    cut = whole[4:-1]
+    who_gets(pool, struct.pack(">i", len(cut)) + cut)

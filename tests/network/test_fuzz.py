@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
+from mpbroker.cli.control import ControlClient
 from ops.bench import frames
-from ops.bench.brokers import Mpbroker, running
+from ops.bench.brokers import running
 from tests.network import fuzz
+from tests.network.doors import OpenBroker
 from tests.network.fuzz import Holdings, differences
 from tests.network.fuzz_inputs import KINDS, inputs
 
@@ -15,21 +18,50 @@ SEED = 20
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
-    with running(Mpbroker(tmp_path_factory.mktemp("broker"), flags=fuzz.FLAGS)) as started:
-        assert isinstance(started, Mpbroker)
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenBroker]:
+    with running(OpenBroker(tmp_path_factory.mktemp("broker"), flags=fuzz.FLAGS)) as started:
+        assert isinstance(started, OpenBroker)
         yield started
 
 
-def test_nothing_is_left(broker: Mpbroker) -> None:
+def test_nothing_is_left(broker: OpenBroker) -> None:
     assert fuzz.fuzz(broker, SEED, INPUTS) == []
     assert "Traceback" not in broker.output()
+    came = {
+        one["listener"].partition(":")[0]: one["accepted"]
+        for one in ControlClient(broker.runtime_dir).call("listeners")["listeners"]
+    }
+    assert came.keys() == {door.listener for door in broker.doors}
+    assert min(came.values()) >= INPUTS // len(broker.doors), "all kinds of listeners had their share"
 
 
-def test_what_is_borrowed_is_seen(broker: Mpbroker) -> None:
+def test_a_listener_that_does_not_answer_is_seen(broker: OpenBroker) -> None:
+    assert fuzz.unanswered(broker) == []
+    hung = [
+        psutil.Process(each["pid"])
+        for each in fuzz.status(broker)["processes"]
+        if each["name"] == "control-plane handler"
+    ]
+    for process in hung:
+        process.suspend()
+    try:
+        (said,) = fuzz.unanswered(broker, within_s=0.5)
+    finally:
+        for process in hung:
+            process.resume()
+    assert said.startswith("CONTROL does not answer")
+    assert fuzz.unanswered(broker) == []
+
+
+def test_what_is_borrowed_is_seen(broker: OpenBroker) -> None:
     with frames.connected(broker.address) as connection:
         frames.exchange(connection, frames.api_versions())
         assert fuzz.holdings(broker).borrowed["processor 0: connections"] == 1
+    (control,) = [door for door in broker.doors if door.listener == "CONTROL"]
+    with control.connect() as connection:
+        connection.settimeout(fuzz.ENDS_WITHIN_S)
+        frames.exchange(connection, frames.api_versions())
+        assert fuzz.holdings(broker).borrowed["control-plane processor: connections"] == 1
     assert fuzz.settled(broker).borrowed == {}
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.ipc.slots import Request
+from mpbroker.ipc.slots import Request, SlotFlag
 from tests.network.rig import Rig, answer_frame, frame, receive
 from tests.network.test_secure import METADATA, SASL, SecureRig, log_in
+from tests.network.test_slices import parts_answer
 
 BIG_BYTES = 3 << 20
 UNIT_NS = 1 << 14
@@ -137,6 +138,28 @@ def test_of_each_connection_its_own_time(rig: Rig) -> None:
     rig.answer(request, answer_frame(0))
     idle.sendall(small())
     assert rig.await_requests()[0].network_ns < request.network_ns
+
+
+def test_a_request_that_is_asked_for_again_is_not_paid_for_twice(rig: Rig, tmp_path: Path) -> None:
+    """It was charged when it came; what it costs now is told with the next one."""
+    limit_time(rig)
+    segment = tmp_path / "00000000000000000000.log"
+    segment.write_bytes(b"x" * 100)
+    client = rig.connect()
+    request = send_in_pieces(rig, client, big())
+    assert request.network_ns > 0
+    parts_answer(rig, request, b"HEAD", segment, [(0, 10)], inode=1)
+    rig.step()
+    ((channel, _),) = rig.turn.opening()
+    rig.turn.ask_again(channel)
+    rig.step()
+    (again,) = rig.requests_taken()
+    assert (again.flags, again.network_ns) == (SlotFlag.AGAIN, 0)
+    rig.answer(again, answer_frame(0, bytes(100_000)))
+    rig.step()
+    receive(client, 8 + 100_000)
+    client.sendall(small())
+    assert rig.await_requests()[0].network_ns > 0
 
 
 # ---- TLS and SASL

@@ -146,6 +146,16 @@ def test_one_whose_slices_are_gone_is_asked_again_byte_for_byte(tmp_path: Path) 
     rig.close()
 
 
+def test_one_that_nobody_else_may_have_is_gone_whatever_its_size(rig: Rig) -> None:
+    client = rig.connect()
+    request, handler = parked(rig, client, frame(JOIN_GROUP, 1, 1, bytes(64 << 10)))
+    assert rig.in_use_bytes() == 0
+    rig.answer(request, answer_frame(1), handler)
+    rig.step()
+    assert receive(client, 8) == answer_frame(1)
+    assert rig.in_use_bytes() == 0
+
+
 def test_a_large_one_counts_as_long_as_it_waits(rig: Rig) -> None:
     client = rig.connect()
     request, handler = parked(rig, client, random_frame(1, 64 << 10))
@@ -155,12 +165,41 @@ def test_a_large_one_counts_as_long_as_it_waits(rig: Rig) -> None:
     assert rig.in_use_bytes() == 0
 
 
+def test_what_is_kept_outside_is_a_share_of_the_limit() -> None:
+    rig = Rig(memory_bytes=64 << 10)
+    share, size = 4 << 10, len(random_frame(0, 500))
+    waiting = []
+    for number in range(12):
+        client = rig.connect()
+        waiting.append((client, *parked(rig, client, random_frame(number, 500))))
+    outside = share // size
+    assert rig.in_use_bytes() == (len(waiting) - outside) * 1984
+    # Who is answered makes room for the next one.
+    client, request, handler = waiting[0]
+    rig.answer(request, answer_frame(0), handler)
+    rig.step()
+    before = rig.in_use_bytes()
+    _, at = parked(rig, client, random_frame(20, 500))
+    assert rig.in_use_bytes() == before
+    for other, _, _ in waiting[1:]:
+        other.close()
+    rig.step()
+    assert rig.in_use_bytes() == 0
+    rig.turn.fence_handler(at)
+    rig.turn.turn(0)
+    rig.close()
+
+
 def test_what_parking_frees_is_used_at_once() -> None:
-    rig = Rig(memory_bytes=1000)
+    rig = Rig(memory_bytes=6000)
     waiting, starving = rig.connect(), rig.connect()
     waiting.sendall(random_frame(1, 200))
     rig.step()
     (request,) = rig.requests_taken()
+    filling = rig.connect()
+    filling.sendall(frame(METADATA, 1, 3, bytes(2500)))
+    rig.step()
+    assert [one.correlation for one in rig.requests_taken()] == [3]
     starving.sendall(frame(METADATA, 1, 2))
     rig.step()
     assert rig.requests_taken() == []

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from kafka.admin import KafkaAdminClient
 
 from ops.bench.brokers import Broker, Mpbroker
+from tests.chaos import killer
 from tests.real_clients.adapters import confluent_read, confluent_write
 from tests.real_clients.conftest import TopicMaker, create_topic, stop_cleanly
 from tests.real_clients.samples import sample_records, stored_in
@@ -267,3 +268,65 @@ def test_the_tool_says_why_nothing_was_deleted(broker: Broker, new_topic: TopicM
     except ToolError as error:
         printed = str(error)
     assert "OffsetOutOfRange" in printed, printed
+
+
+def test_the_log_process_dies_again_and_again_while_segments_go(retaining: Mpbroker) -> None:
+    """What lies behind the log start is there, once and in order, whoever deletes and whoever dies."""
+    settings = {"retention.bytes": str(2 << 20), "retention.ms": "-1", **SEGMENT}
+    create_topic(retaining.bootstrap, "river", 1, settings)
+    admin = AdminClient({"bootstrap.servers": retaining.bootstrap})
+    stop = threading.Event()
+    errors: list[KafkaError] = []
+    sent = 0
+
+    def write() -> None:
+        nonlocal sent
+        producer = Producer({"bootstrap.servers": retaining.bootstrap, "enable.idempotence": True})
+        while not stop.is_set():
+            value = b"%d".ljust(3_000) % sent
+            producer.produce(
+                "river",
+                value,
+                partition=0,
+                on_delivery=lambda error, _: errors.append(error) if error else None,
+            )
+            sent += 1
+            if sent % 100 == 0:
+                producer.flush(TIMEOUT_S)
+        assert producer.flush(TIMEOUT_S) == 0
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    deleted = 0
+    for _ in range(5):
+        before = earliest(admin, "river")
+        eventually(lambda before=before: earliest(admin, "river") > before, "segments go")  # type: ignore[misc]
+        (log,) = killer.members(retaining, "log")
+        log.kill()
+        eventually(
+            lambda log=log: killer.members(retaining, "log") not in ([], [log]), "another one is there"
+        )  # type: ignore[misc]
+        eventually(lambda: can_delete(admin, earliest(admin, "river") + 1), "records are deleted")
+        deleted = earliest(admin, "river")
+    stop.set()
+    thread.join()
+    assert errors == []
+    consumer = Consumer({"bootstrap.servers": retaining.bootstrap, "group.id": "x"})
+    low, high = consumer.get_watermark_offsets(TopicPartition("river", 0), TIMEOUT_S)
+    assert (low >= deleted, high) == (True, sent)
+    consumer.assign([TopicPartition("river", 0, low)])
+    found: list[int] = []
+    while len(found) < high - low:
+        found += [int(message.value() or b"") for message in consumer.consume(500, 1.0)]
+    consumer.close()
+    # A value is the number of its record, and so is its offset.
+    assert found == list(range(low, high))
+    stop_cleanly(retaining)
+
+
+def can_delete(admin: AdminClient, offset: int) -> bool:
+    """Not while there is no log process."""
+    try:
+        return delete_before(admin, "river", offset) >= offset
+    except KafkaException:
+        return False

@@ -126,9 +126,16 @@ class SecureBroker(Mpbroker):
         """The key set that listener SIGNED believes."""
         return self.directory / "keys.json"
 
-    def token(self, user: str = "carol", *, by: Signer | None = None, algorithm: str = "ES256") -> str:
+    def token(
+        self,
+        user: str = "carol",
+        *,
+        by: Signer | None = None,
+        algorithm: str = "ES256",
+        lives_s: float = 60,
+    ) -> str:
         """For listener SIGNED."""
-        claims = {"sub": user, "aud": AUDIENCE, "exp": time.time() + 60}
+        claims = {"sub": user, "aud": AUDIENCE, "exp": time.time() + lives_s}
         return (by or self.signer).sign(algorithm, "r" if algorithm == "RS256" else "e", claims)
 
     def signed(self, name: str) -> Signed:

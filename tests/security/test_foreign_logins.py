@@ -20,6 +20,10 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.pointer import PUBLIC_NAME
+from mpbroker.ipc.topology import LAYOUT_VERSION, PUBLIC_MAGIC, counter_page, processor
+from shm.region import Region
 from tests.real_clients.conftest import create_topic
 from tests.real_clients.tools import RUN_TIMEOUT_S, ToolError, eventually, java_command, kafka_tool, run
 from tests.security.broker import PLAIN_PASSWORD, PROTOCOLS, SCRAM_PASSWORD, SecureBroker
@@ -30,6 +34,7 @@ CONFIGS = "kafka.admin.ConfigCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 COMMON = "org.apache.kafka.common.security"
 SENDS = 5
+TOKEN_S = 1.5
 
 
 def failures(broker: SecureBroker, listener: str) -> int:
@@ -42,10 +47,10 @@ def failures(broker: SecureBroker, listener: str) -> int:
 
 
 def by_token(
-    broker: SecureBroker, token: Callable[[], str], said: list[str] | None = None
+    broker: SecureBroker, token: Callable[[], str], said: list[str] | None = None, lives_s: float = 60
 ) -> confluent_kafka.Producer:
     def oauth_cb(_config: str) -> tuple[str, float]:
-        return token(), time.time() + 60
+        return token(), time.time() + lives_s
 
     errors = said if said is not None else []
     config = settings(broker, "SIGNED", sasl_mechanisms="OAUTHBEARER")
@@ -81,6 +86,27 @@ def test_librdkafka_with_a_token_of_another_key(broker: SecureBroker) -> None:
     finally:
         fresh.write_text(keys)
         fresh.replace(broker.keys)
+
+
+def test_librdkafka_outlives_its_tokens(broker: SecureBroker) -> None:
+    """A session ends with its token: the client comes with another one on the connection that it has."""
+    create_topic(broker.bootstrap, "renewed", 1)
+    before = renewals(broker)
+    producer = by_token(broker, lambda: broker.token(lives_s=TOKEN_S), lives_s=TOKEN_S)
+    told: list[object] = []
+    until = time.monotonic() + 3 * TOKEN_S
+    while time.monotonic() < until:
+        producer.produce("renewed", b"x", on_delivery=lambda error, _: told.append(error))
+        producer.poll(0.02)
+    assert producer.flush(PATIENCE_S) == 0
+    assert set(told) == {None}
+    assert renewals(broker) > before
+
+
+def renewals(broker: SecureBroker) -> int:
+    """Successful re-authentications."""
+    public = Region.attach(broker.runtime_dir / PUBLIC_NAME, PUBLIC_MAGIC, LAYOUT_VERSION)
+    return counter_page(public, processor(0)).get(Counter.COUNT_REAUTHENTICATIONS)
 
 
 # ---- Java

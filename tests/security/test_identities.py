@@ -1,4 +1,4 @@
-"""Who a client with a certificate is to the server: told by the request log, and felt as a quota."""
+"""Who a client with a certificate is to the server, as the request log tells."""
 
 from __future__ import annotations
 
@@ -15,14 +15,11 @@ from cryptography.x509.oid import NameOID
 from mpbroker.cli.control import ControlClient
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import MetadataRequest
-from tests.real_clients.conftest import create_topic
-from tests.real_clients.test_quotas import PRODUCE, VERSIONS, alter, produce_request
 from tests.real_clients.tools import eventually
 from tests.security.broker import Closed, RawClient, SecureBroker
 from tests.security.certificates import Authority, Signed, name
 
 ANONYMOUS = "User:ANONYMOUS"
-BOUND = 100.0
 
 
 @pytest.fixture(name="logging", scope="module")
@@ -92,22 +89,3 @@ def test_on_a_listener_with_sasl_the_certificate_names_nobody(logging: SecureBro
     with logging.connect_as("BOTH", context(logging, logging.client)) as client:
         assert client.plain("bob", "pl41n-Pa55word2").error_code == 0
         assert principal(logging, "BOTH", client) == "User:bob"
-
-
-def test_a_quota_is_for_the_mapped_name(broker: SecureBroker) -> None:
-    create_topic(broker.bootstrap, "limited", 1)
-    alter(broker, [("user", "client")], producer_byte_rate=BOUND)
-
-    def pause_ms(client: RawClient) -> int:
-        answer = client.ask(ApiKey.PRODUCE, VERSIONS[PRODUCE], produce_request("limited", 5000))
-        assert [p.error_code for t in answer.responses for p in t.partition_responses] == [0]
-        return int(answer.throttle_time_ms)
-
-    try:
-        with broker.connect("TLS") as nobody, broker.connect("TLS", own=True) as client:
-            assert pause_ms(client) > 1000
-            assert pause_ms(nobody) == 0
-        with broker.connect("MUTUAL", own=True) as whole:
-            assert pause_ms(whole) == 0, "it is somebody else there"
-    finally:
-        alter(broker, [("user", "client")], producer_byte_rate=None)

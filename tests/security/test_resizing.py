@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import MetadataRequest, ProduceRequest
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
+from ops.bench.brokers import HOST
 from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.real_clients.test_quotas import PRODUCE, VERSIONS
 from tests.real_clients.tools import eventually
@@ -106,3 +109,31 @@ def test_a_handshake_that_never_ends_does_not_hold_up_the_stop(broker: SecureBro
         stop_cleanly(broker)
         with pytest.raises(Closed):
             client.token(b"\0ann\0x")
+
+
+def test_who_logs_in_while_a_processor_leaves_is_let_in_or_closed(broker: SecureBroker) -> None:
+    """Nobody waits for the handshakes of its connections; those of the other one go on."""
+    with contextlib.ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection((HOST, broker.ports["TLS"]), timeout=20))
+            for _ in range(4)
+        ]
+        talking = [stack.enter_context(broker.connect("BOTH")) for _ in range(4)]
+        for client in talking:
+            assert client.handshake("PLAIN").error_code == 0
+        assert control(broker).call("resize", processors=1)["processors"] == 1
+        let_in = []
+        for client in talking:
+            with contextlib.suppress(Closed):
+                let_in.append(client.token(f"\0ann\0{PLAIN_PASSWORD}".encode()).error_code)
+        # They were dealt out in turn.
+        assert let_in == [0, 0]
+        closed = []
+        for plain in silent:
+            plain.settimeout(0)
+            with contextlib.suppress(BlockingIOError):
+                closed.append(plain.recv(1))
+        assert closed == [b"", b""]
+    with broker.connect("TLS") as client:
+        client.ask(ApiKey.METADATA, 12, MetadataRequest(topics=[]))
+    stop_cleanly(broker)

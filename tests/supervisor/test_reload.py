@@ -6,19 +6,25 @@ import os
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.supervisor import reload
 from ops.bench import frames
-from ops.bench.brokers import Mpbroker
+from ops.bench.brokers import ROOT, Mpbroker
 from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.real_clients.tools import eventually
 from tests.supervisor.test_workers import Load
@@ -173,6 +179,73 @@ def test_everything_that_can_change_does_and_no_request_fails(broker: Configured
     stop_cleanly(broker)
 
 
+def test_who_connects_meanwhile_is_answered(broker: Configured) -> None:
+    """Each in a connection of its own, which may wait in the backlog."""
+    failed: list[OSError] = []
+    answered = [0] * CLIENTS
+    over = threading.Event()
+
+    def come_and_go(number: int) -> None:
+        while not over.is_set():
+            try:
+                with frames.connected(broker.address) as connection:
+                    frames.exchange(connection, frames.api_versions())
+                    answered[number] += 1
+            except OSError as error:
+                failed.append(error)
+
+    crowd = [threading.Thread(target=come_and_go, args=(n,)) for n in range(CLIENTS)]
+    for each in crowd:
+        each.start()
+    for hours in range(1, 6):
+        answer = broker.reload(FIRST + f"log.roll.hours={hours}\nmax.connections={1000 + hours}\n")
+        assert answer["replaced"] == ["handler 0", "handler 1"]
+    over.set()
+    for each in crowd:
+        each.join(PATIENCE_S)
+    assert failed == []
+    assert min(answered) > 5
+    stop_cleanly(broker)
+
+
+def test_a_consumer_group_goes_on(broker: Configured) -> None:
+    """Its heartbeats, commits and rebalances are with handlers that leave."""
+    text = FIRST + "group.initial.rebalance.delay.ms=0\n"
+    broker.reload(text)
+    create_topic(broker.bootstrap, "t", 2)
+    errors: list[KafkaError] = []
+    settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "group.id": "g",
+        "auto.offset.reset": "earliest",
+        "heartbeat.interval.ms": 100,
+        "log_level": 0,
+    }
+    consumers = [Consumer({**settings, "error_cb": errors.append}) for _ in range(2)]
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "log_level": 0})
+    for consumer in consumers:
+        consumer.subscribe(["t"])
+    seen: set[bytes | None] = set()
+    for number in range(1, 6):
+        producer.produce("t", b"%d" % number, partition=number % 2)
+        answer = broker.reload(text + f"log.roll.hours={number}\n")
+        assert answer["replaced"] == ["handler 0", "handler 1"]
+        until = time.monotonic() + PATIENCE_S
+        while b"%d" % number not in seen and time.monotonic() < until:
+            for consumer in consumers:
+                message = consumer.poll(0.1)
+                if message is not None:
+                    assert message.error() is None, message.error()
+                    seen.add(message.value())
+                    consumer.commit(message=message, asynchronous=False)
+        assert b"%d" % number in seen
+    for consumer in consumers:
+        consumer.close()
+    assert producer.flush(PATIENCE_S) == 0
+    assert [str(error) for error in errors] == []
+    stop_cleanly(broker)
+
+
 def test_what_has_changed_is_what_the_broker_does(broker: Configured) -> None:
     with frames.connected(broker.address) as connection:
         frames.exchange(connection, frames.create_topic("t", 1))
@@ -224,6 +297,31 @@ def test_a_file_with_a_mistake_changes_nothing(broker: Configured, text: str, sa
     with pytest.raises(CliError, match="cannot be read"):
         control(broker).call("reload")
     assert broker.reload(FIRST)["changed"] == []
+    stop_cleanly(broker)
+
+
+def test_the_command_says_what_changed_or_why_not(broker: Configured) -> None:
+    """As `systemctl reload` has it: its status is the reload's."""
+    words = [sys.executable, "-m", "mpbroker", "ctl", "reload", "--log-dirs", str(broker.log_dir)]
+
+    def run(text: str) -> subprocess.CompletedProcess[str]:
+        broker.file.write_text(text)
+        return subprocess.run(
+            words, capture_output=True, text=True, check=False, env=broker.environment(), cwd=ROOT
+        )
+
+    done = run(FIRST + "log.roll.hours=3\nnode.id=7\n")
+    assert done.returncode == 0, done.stderr
+    lines = [line.split(maxsplit=1) for line in done.stdout.splitlines() if line]
+    assert dict(line for line in lines if len(line) == 2) == {
+        "changed": "log.roll.hours",
+        "at_next_start": "node.id",
+        "replaced": "handler 0, handler 1",
+    }
+    refused = run(FIRST + "log.roll.hours=long\n")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.count("\n") == 1
+    assert f"nothing changes: {broker.file}:4: " in refused.stderr
     stop_cleanly(broker)
 
 
@@ -290,6 +388,17 @@ def test_who_dies_meanwhile_comes_back_with_the_new_settings(broker: Configured)
     now = described(broker)
     assert {name: now[name] for name in CHANGED} == CHANGED
     stop_cleanly(broker)
+
+
+def test_what_a_reload_changes_is_a_setting() -> None:
+    """All others wait for the next start, also one that nobody has thought of yet."""
+    fields = set(BrokerConfig.__struct_fields__)
+    assert fields >= reload.FOLLOWED
+    assert fields >= reload.WORKERS
+    assert not reload.FOLLOWED & (reload.IN_TABLES | reload.WORKERS)
+    assert "origins" not in reload.FOLLOWED
+    for name in ("log_dirs", "node_id", "queued_max_request_bytes", "log_flush_policy", "quota_window_num"):
+        assert name not in reload.FOLLOWED | reload.IN_TABLES | reload.WORKERS
 
 
 def test_signals_in_a_row_and_a_resize_meanwhile(broker: Configured) -> None:

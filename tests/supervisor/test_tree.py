@@ -1,4 +1,4 @@
-"""Runs `tree_cases.py` in a process of its own: the tree may not fork beside the threads of other tests."""
+"""Runs the cases in a process of their own: the tree may not fork beside the threads of other tests."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-CASES = Path(__file__).with_name("tree_cases.py")
+import pytest
 
 
-def test_the_tree_in_a_process_without_threads() -> None:
+@pytest.mark.parametrize("cases", ["tree_cases.py", "roll_cases.py"])
+def test_the_tree_in_a_process_without_threads(cases: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(CASES)],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(Path(__file__).with_name(cases))],
         capture_output=True,
         text=True,
         check=False,

@@ -16,12 +16,12 @@ from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import topology
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import LEAVING, ExitCode, FatalError, ProcessContext, State
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.supervisor.child import Child, fork_child
 from mpbroker.supervisor.hangs import look_at
 from mpbroker.supervisor.resize import Resize
-from mpbroker.supervisor.rolling import Roll
 from mpbroker.supervisor.tree import BrokerStops, Tree
 
 HANDLER, PROCESSOR = topology.handler(0), topology.processor(0)
@@ -423,9 +423,15 @@ def test_one_that_is_killed_while_it_leaves_is_not_replaced(tree: Tree) -> None:
     role = topology.handler(1)
     tree.start(Child(role, leaves_when_told))
     tree.retire([role])
+    page = tree.memory.counters(role)
+    for counter in (Counter.COUNT_STARTED_NS, Counter.COUNT_ARENA_BYTES, Counter.COUNT_CONNECTIONS_CREATED):
+        page.set(counter, 7)
     os.kill(tree.children[role].pid, signal.SIGKILL)
     step_until_gone(tree, role)
     assert status_of(tree, PROCESSOR)[-1] == f"{role}.2-"
+    # Whoever reads the counters takes it for gone.
+    assert [page.get(c) for c in (Counter.COUNT_STARTED_NS, Counter.COUNT_ARENA_BYTES)] == [0, 0]
+    assert page.get(Counter.COUNT_CONNECTIONS_CLOSED) == 7
 
 
 def test_one_that_does_not_leave_is_killed(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -458,106 +464,6 @@ def test_a_resize_that_gets_no_process_leaves_all_as_it_was(
     assert set(tree.children) == before
     assert "Resource temporarily unavailable; the numbers are as they were" in resize.result["error"]
     assert resize.applied_to(config) is config
-
-
-def rolled(tree: Tree, roll: Roll, main: Callable[[ProcessContext], int] = obedient) -> list[set[str]]:
-    """Rolls to the end; which handlers served, each time that this changed."""
-    seen: list[set[str]] = []
-    for _ in range(2000):
-        serving = {c.name for c in tree.children.values() if c.serves and topology.is_handler(c.role)}
-        if not seen or seen[-1] != serving:
-            seen.append(serving)
-        if roll.go_on(tree, lambda role: Child(role, main)):
-            return seen
-        tree.step(20)
-    raise AssertionError(f"the roll does not end: {seen}")
-
-
-def handlers_started(tree: Tree, count: int) -> list[int]:
-    roles = [topology.handler(number) for number in range(count)]
-    start(tree, topology.LOG, topology.COORDINATOR, *roles, PROCESSOR)
-    return roles
-
-
-def test_handlers_are_replaced_one_after_the_other_and_never_fewer_serve(tree: Tree) -> None:
-    roles = handlers_started(tree, 2)
-    before = {role: tree.children[role].pid for role in roles}
-    roll = Roll(roles, topology.handler(2))
-    seen = rolled(tree, roll)
-    assert min(map(len, seen)) == 2
-    assert max(map(len, seen)) == 3
-    assert roll.replaced == ["handler 0", "handler 1"]
-    assert not roll.error
-    for role in roles:
-        child = tree.children[role]
-        assert child.pid != before[role]
-        assert (child.incarnation, child.leaves_by) == (2, None)
-    assert topology.handler(2) not in tree.children
-    # One that is replaced is mended like any other afterwards.
-    os.kill(tree.children[HANDLER].pid, signal.SIGKILL)
-    step_until_mended(tree, HANDLER, 3)
-
-
-def test_without_a_place_beside_them_they_are_replaced_as_well(tree: Tree) -> None:
-    roles = handlers_started(tree, 1)
-    roll = Roll(roles, None)
-    assert rolled(tree, roll) == [{"handler 0"}, set(), {"handler 0"}]
-
-
-def test_new_handlers_that_die_at_their_start_replace_nobody(tree: Tree) -> None:
-    roles = handlers_started(tree, 2)
-    before = {role: tree.children[role].pid for role in roles}
-    roll = Roll(roles, topology.handler(2))
-    assert rolled(tree, roll, dies_at_once) == [{"handler 0", "handler 1"}]
-    assert "does not start" in roll.error
-    assert {role: tree.children[role].pid for role in roles} == before
-    assert topology.handler(2) not in tree.children
-
-
-def test_a_roll_waits_for_a_process_when_the_system_has_none(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    roles = handlers_started(tree, 2)
-    refused: list[str] = []
-
-    def fork(child: Child, *others: Any) -> None:
-        if child.role == HANDLER and len(refused) < 2:
-            refused.append(child.name)
-            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-        fork_child(child, *others)
-
-    monkeypatch.setattr("mpbroker.supervisor.tree.fork_child", fork)
-    monkeypatch.setattr("mpbroker.supervisor.tree.RELAUNCH_S", 0.01)
-    roll = Roll(roles, topology.handler(2))
-    rolled(tree, roll)
-    assert refused == ["handler 0"] * 2
-    assert tree.children[HANDLER].serves
-    assert not roll.error
-
-
-def test_a_roll_without_any_process_leaves_all_as_it_was(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    roles = handlers_started(tree, 2)
-    before = {role: tree.children[role].pid for role in roles}
-
-    def fork(*_: Any) -> None:
-        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-
-    monkeypatch.setattr("mpbroker.supervisor.tree.fork_child", fork)
-    roll = Roll(roles, topology.handler(2))
-    assert rolled(tree, roll) == [{"handler 0", "handler 1"}]
-    assert "Resource temporarily unavailable" in roll.error
-    assert {role: tree.children[role].pid for role in roles} == before
-    assert topology.handler(2) not in tree.children
-
-
-def test_one_that_is_killed_while_it_is_replaced_is_replaced(tree: Tree) -> None:
-    roles = handlers_started(tree, 1)
-    tree.retire([HANDLER])  # as the roll does
-    child = tree.children[HANDLER]
-    os.kill(child.pid, signal.SIGKILL)
-    step_until_gone(tree, HANDLER)
-    tree.start(child)
-    assert rolled(tree, Roll(roles, None))[-1] == {"handler 0"}
 
 
 def test_a_role_that_was_away_never_has_a_life_again(tree: Tree) -> None:

@@ -48,7 +48,7 @@ class Journal:
     """`partition_for` says where a group's records go; `most_bytes`: of one batch in the log."""
 
     def __init__(
-        self, partition_for: Callable[[str], int], now_ms: Callable[[], int], most_bytes: int
+        self, partition_for: Callable[[str], int], now_ms: Callable[[], int], most_bytes: Callable[[], int]
     ) -> None:
         self._partition_for = partition_for
         self._now_ms = now_ms
@@ -100,7 +100,7 @@ class Journal:
             if taken and size + queue[0].size > BATCH_BYTES:
                 break
             wanted = queue.popleft()
-            if BATCH_OVERHEAD_BYTES + wanted.size > self._most_bytes:
+            if BATCH_OVERHEAD_BYTES + wanted.size > self._most_bytes():
                 if taken:
                     queue.appendleft(wanted)
                     break

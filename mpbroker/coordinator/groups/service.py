@@ -102,7 +102,7 @@ class GroupService:
         self._journal = Journal(
             lambda group_id: self.coordinator.partition_for(group_id),
             self._clock.wall_ms,
-            config.message_max_bytes,
+            lambda: config.message_max_bytes,
         )
         self.coordinator = GroupCoordinator(
             config, self._clock, self._journal, self, self, lambda: str(uuid.uuid4())

@@ -2,21 +2,29 @@
 
 What the turn could not answer at once (see mpbroker/handlers/fetch.pxd) comes here, and here only is waited.
 
-Topics by name up to v12, by id from v13. There are no fetch sessions: a full fetch (epoch 0 or -1) is
-answered with session id 0, an incremental one with FETCH_SESSION_ID_NOT_FOUND, which makes every client send
-full ones (KIP-227). Followers do not exist. A slice is whole batches but maybe for its end, which clients
-ignore. (Kafka: KafkaApis.handleFetchRequest, ReplicaManager.fetchMessages, DelayedFetch.)
+Topics by name up to v12, by id from v13. What a fetch asks for, and what of it its client is told, its
+session says from v7 on (mpbroker/handlers/fetch_sessions.py). Followers do not exist. A slice is whole
+batches but maybe for its end, which clients ignore. (Kafka: KafkaApis.handleFetchRequest,
+ReplicaManager.fetchMessages, DelayedFetch.)
 """
 
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from mpbroker.handlers.answers import FileSlice
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import check_leader_epoch
 from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.fetch_sessions import (
+    Answer,
+    FetchContext,
+    IncrementalFetchContext,
+    Interest,
+    Wanted,
+    new_context,
+)
 from mpbroker.handlers.metadata import Topic
 from mpbroker.handlers.readers import READ_COMMITTED, bound_of
 from mpbroker.handlers.topic_meters import partition_fetched
@@ -34,16 +42,15 @@ from mpbroker.records.errors import CorruptBatch
 log = logging.getLogger("mpbroker")
 
 FIRST_FLEXIBLE_VERSION = 12
-FIRST_TOPIC_ID_VERSION = 13
-FULL_FETCH_EPOCHS = (0, -1)
+NOT_THERE = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+)
 # A segment that vanished under us was replaced: the table knows more by now, or does so on the next try.
 TRIES = 3
 # Segments in one answer, which its processor has all open while it sends. Clients ask first for what was left
 # out.
 MOST_FILES = 256
-
-Answer: TypeAlias = FetchResponse.PartitionData
-Wanted: TypeAlias = FetchRequest.FetchPartition
 
 
 class Read(NamedTuple):
@@ -72,6 +79,11 @@ def all_refused(request: FetchRequest, code: ErrorCode) -> FetchResponse:
     )
 
 
+def replica_of(request: FetchRequest) -> int:
+    """The follower that asks; -1: a consumer does."""
+    return max(request.replica_id, request.replica_state.replica_id)
+
+
 def failed(exchange: Exchange, code: ErrorCode) -> FetchResponse:
     return all_refused(exchange.body, code)
 
@@ -79,8 +91,11 @@ def failed(exchange: Exchange, code: ErrorCode) -> FetchResponse:
 class Fetch:
     """A fetch, from its first look to its answer; parked in between if there is too little to send."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, context: FetchContext) -> None:
         self.exchange = exchange
+        self.context = context
+        # Interests whose topics are not there when it begins: no reason to answer before the others can be.
+        self.unknown: frozenset[int] | None = None
         self.request: FetchRequest = exchange.body
         self.slot: Request = exchange.slot
         self.limit = min(self.request.max_bytes, exchange.broker.config.fetch_max_bytes)
@@ -127,61 +142,70 @@ class Fetch:
     def _slots(self) -> list[int]:
         """The table slots of all partitions that exist."""
         found = []
-        for asked in self.request.topics:
-            topic = self._topic(asked)
-            if isinstance(topic, Topic):
-                found += [
-                    topic.partitions[p.partition].slot
-                    for p in asked.partitions
-                    if p.partition in topic.partitions
-                ]
+        for interest in self.context.interests:
+            topic = self._topic(interest)
+            if isinstance(topic, Topic) and interest.wanted.partition in topic.partitions:
+                found.append(topic.partitions[interest.wanted.partition].slot)
         return found
 
-    def _topic(self, asked: FetchRequest.FetchTopic) -> Topic | ErrorCode:
-        metadata = self.exchange.broker.metadata
-        if self.exchange.version >= FIRST_TOPIC_ID_VERSION:
-            return metadata.by_id.get(asked.topic_id) or ErrorCode.UNKNOWN_TOPIC_ID
-        return metadata.by_name.get(asked.topic) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    def _topic(self, interest: Interest) -> Topic | ErrorCode:
+        metadata, names = self.exchange.broker.metadata, self.context.names
+        if isinstance(interest.topic, str):
+            return metadata.by_name.get(interest.topic) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        topic = metadata.by_id.get(interest.topic)
+        if topic is not None:
+            names[interest.topic] = topic.name
+            return topic
+        if interest.topic not in names:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        # It was there when the session began; its name may belong to another one by now.
+        if names[interest.topic] in metadata.by_name:
+            return ErrorCode.INCONSISTENT_TOPIC_ID
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def _answer(self, at_once: bool) -> None:
         """Reads what there is; answers if that is enough, or an error, or if there is no time left."""
-        total, files, settled = 0, 0, at_once
-        response = FetchResponse()
-        for asked in self.request.topics:
-            topic = self._topic(asked)
-            answers = []
-            for wanted in asked.partitions:
-                budget = self.limit - total if files < MOST_FILES else 0
-                read = self._read(topic, wanted, budget, total == 0)
-                total += read.length
-                files += read.length > 0
-                settled = settled or read.more or read.answer.error_code != 0
-                answers.append(read.answer)
-            response.responses.append(
-                FetchResponse.FetchableTopicResponse(asked.topic, asked.topic_id, answers)
-            )
-        if settled or not self.request.topics or total >= self.min_bytes:
-            self._reply(response)
+        total, files, settled, answers = 0, 0, at_once, []
+        unknown = self._unknown()
+        for i, interest in enumerate(self.context.interests):
+            budget = self.limit - total if files < MOST_FILES else 0
+            read = self._read(self._topic(interest), interest.wanted, budget, total == 0)
+            total += read.length
+            files += read.length > 0
+            settled = settled or read.more or (read.answer.error_code != 0 and i not in unknown)
+            answers.append(read.answer)
+        if settled or len(unknown) == len(answers) or total >= self.min_bytes:
+            self._reply(answers)
 
-    def _reply(self, response: FetchResponse) -> None:
+    def _unknown(self) -> frozenset[int]:
+        """The interests that cannot bring anything, as they were at the first look."""
+        if self.unknown is None:
+            topics = [(self._topic(i), i.wanted.partition) for i in self.context.interests]
+            self.unknown = frozenset(
+                i
+                for i, (topic, partition) in enumerate(topics)
+                if topic in NOT_THERE or (isinstance(topic, Topic) and partition not in topic.partitions)
+            )
+        return self.unknown
+
+    def _reply(self, answers: list[Answer]) -> None:
         """Or tells the client to come again later, without charging it for records that it does not get."""
         exchange = self.exchange
-        throttled = exchange.broker.throttling.on and exchange.charge(self._size_of(response)).ms > 0
-        exchange.reply(FetchResponse() if throttled else response)
-        self._count(response, sent=not throttled)
+        throttled = exchange.broker.throttling.on and exchange.charge(self._size_of(answers)).ms > 0
+        exchange.reply(self.context.respond_throttled() if throttled else self.context.respond(answers))
+        self._count(answers, sent=not throttled)
 
-    def _count(self, response: FetchResponse, *, sent: bool) -> None:
+    def _count(self, answers: list[Answer], *, sent: bool) -> None:
         meters = self.exchange.broker.meters
-        for asked, answered in zip(self.request.topics, response.responses, strict=True):
-            topic = self._topic(asked)
+        for interest, answer in zip(self.context.interests, answers, strict=True):
+            topic = self._topic(interest)
             if isinstance(topic, Topic):
-                for one in answered.partitions:
-                    size = len(one.records or b"") if sent else 0
-                    partition_fetched(meters, topic, one.partition_index, one.error_code, size)
+                size = len(answer.records or b"") if sent else 0
+                partition_fetched(meters, topic, answer.partition_index, answer.error_code, size)
 
-    def _size_of(self, response: FetchResponse) -> int:
+    def _size_of(self, answers: list[Answer]) -> int:
         """As Kafka counts it: the body and its size field."""
-        slot = self.exchange.slot
+        slot, response = self.exchange.slot, self.context.preview(answers)
         frame = encode_response_frame(slot.api_key, slot.api_version, slot.correlation, response)
         header_bytes = 4 if slot.api_version < FIRST_FLEXIBLE_VERSION else 5
         return sum(len(segment) for segment in frame) - header_bytes
@@ -225,8 +249,7 @@ class Fetch:
         return self._found(index, image, now, bound, piece)
 
     def _refusal(self, wanted: Wanted, now: Partition) -> ErrorCode | None:
-        replica = max(self.request.replica_id, self.request.replica_state.replica_id)
-        if replica >= 0:
+        if replica_of(self.request) >= 0:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         problem = check_leader_epoch(wanted.current_leader_epoch, now)
         if problem is not None:
@@ -266,8 +289,19 @@ class Fetch:
 
 @api(ApiKey.FETCH, 4, 18, name="Fetch", failed=failed)
 def handle(exchange: Exchange) -> FetchResponse | None:
-    """Reads records from partitions, waiting for a minimum of bytes; without fetch sessions."""
-    if exchange.body.session_epoch not in FULL_FETCH_EPOCHS:
-        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-    Fetch(exchange).start()
+    """Reads records from partitions, waiting for a minimum of bytes."""
+    broker = exchange.broker
+    context = new_context(
+        broker.fetch_sessions,
+        exchange.version,
+        exchange.body,
+        broker.monotonic_ms(),
+        privileged=replica_of(exchange.body) >= 0,
+        again=bool(exchange.slot.flags & SlotFlag.AGAIN),
+    )
+    if isinstance(context, ErrorCode):
+        return FetchResponse(error_code=context)
+    if isinstance(context, IncrementalFetchContext):
+        broker.counters.add(Counter.COUNT_FETCHES_INCREMENTAL)
+    Fetch(exchange, context).start()
     return None

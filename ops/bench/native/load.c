@@ -10,6 +10,8 @@
  * With --reconnect every response is the last of its connection: it is reset, so that no port waits for its time to
  * pass, and a new one made for the next request. The rate is then that of connections.
  *
+ * With --partitions each request goes to the next of so many partitions: their number stands at --partition-at in it.
+ *
  * Output: "measuring" on a line of its own when the warm-up is over (who samples the broker's CPU time starts
  * there), then one line with the figures. Latencies go into a log-linear histogram (128 steps per power of two: less
  * than 1 % off), so that a run of any length takes the same memory.
@@ -48,7 +50,7 @@ enum {
 
 struct options {
     const char *host, *request_path;
-    int port, connections, error_at;
+    int port, connections, error_at, partitions, partition_at;
     double seconds, warmup;
     size_t min_response;
     bool json, discard, reconnect;
@@ -164,11 +166,23 @@ static void send_rest(struct connection *c)
     }
 }
 
+static void name_next_partition(void)
+{
+    static int next;
+    uint32_t number = htonl((uint32_t)next);
+    memcpy(request.bytes + options.partition_at, &number, sizeof number);
+    next = (next + 1) % options.partitions;
+}
+
 static void send_anew(struct connection *c, uint64_t now)
 {
     c->sent = c->received = 0;
     c->started_ns = now;
+    if (options.partitions)
+        name_next_partition();
     send_rest(c);
+    if (options.partitions && c->sent < request.size)
+        fail("a request that names its own partition has to fit into the socket at once");
 }
 
 static void count_error(int code)
@@ -327,12 +341,15 @@ static void read_request(void)
     fclose(file);
     if (request.size < CORRELATION_ID_AT_REQUEST + 4 || big_endian_32(request.bytes) + 4 != request.size)
         fail("%s is not one Kafka request with its size in front", options.request_path);
+    if (options.partition_at < 0 || (size_t)options.partition_at + 4 > request.size)
+        fail("--partition-at %d lies outside of the request", options.partition_at);
 }
 
 static void __attribute__((noreturn)) usage(void)
 {
     fputs("usage: load --port PORT --request FILE [--host ADDRESS] [--connections N] [--seconds S] [--warmup S]\n"
-          "            [--error-at OFFSET] [--min-response BYTES] [--discard] [--reconnect] [--json]\n", stderr);
+          "            [--error-at OFFSET] [--min-response BYTES] [--discard] [--reconnect] [--json]\n"
+          "            [--partitions N --partition-at OFFSET]\n", stderr);
     exit(1);
 }
 
@@ -341,7 +358,8 @@ static void read_options(int count, char **values)
     static const struct option known[] = {
         {"host", 1, 0, 'h'},     {"port", 1, 0, 'p'},     {"connections", 1, 0, 'c'},  {"seconds", 1, 0, 's'},
         {"warmup", 1, 0, 'w'},   {"request", 1, 0, 'r'},  {"error-at", 1, 0, 'e'},     {"min-response", 1, 0, 'm'},
-        {"discard", 0, 0, 'd'},  {"reconnect", 0, 0, 'n'}, {"json", 0, 0, 'j'},     {0},
+        {"discard", 0, 0, 'd'},  {"reconnect", 0, 0, 'n'}, {"json", 0, 0, 'j'},
+        {"partitions", 1, 0, 'P'}, {"partition-at", 1, 0, 'a'}, {0},
     };
     for (int option; (option = getopt_long(count, values, "", known, NULL)) != -1;)
         switch (option) {
@@ -356,10 +374,12 @@ static void read_options(int count, char **values)
         case 'd': options.discard = true; break;
         case 'n': options.reconnect = true; break;
         case 'j': options.json = true; break;
+        case 'P': options.partitions = atoi(optarg); break;
+        case 'a': options.partition_at = atoi(optarg); break;
         default: usage();
         }
     if (!options.request_path || options.port < 1 || options.port > 65535 || options.connections < 1 ||
-        options.seconds <= 0 || optind != count)
+        options.seconds <= 0 || options.partitions < 0 || optind != count)
         usage();
     if (options.error_at > HEAD_BYTES - 2)
         fail("--error-at %d lies behind the %d bytes that are looked at", options.error_at, HEAD_BYTES);

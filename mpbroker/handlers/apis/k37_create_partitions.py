@@ -1,0 +1,75 @@
+"""CreatePartitions (key 37), versions 0-3: gives topics more partitions.
+
+Answered when the new partitions can be written to, or with REQUEST_TIMED_OUT after `timeout_ms`, and then it
+goes on. (Kafka: ControllerApis.createPartitions, ReplicationControlManager.createPartitions; KIP-195.)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TypeAlias
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.ipc import calls
+from mpbroker.ipc.calls import AlteredTopics, CreatePartitions, MorePartitions
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import CreatePartitionsRequest, CreatePartitionsResponse
+
+# From here on clients know what to do with THROTTLING_QUOTA_EXCEEDED (KIP-599).
+FIRST_STRICT_VERSION = 3
+
+Result: TypeAlias = CreatePartitionsResponse.CreatePartitionsTopicResult
+Wanted: TypeAlias = CreatePartitionsRequest.CreatePartitionsTopic
+
+
+def failed(exchange: Exchange, code: ErrorCode) -> CreatePartitionsResponse:
+    return CreatePartitionsResponse(
+        results=[Result(topic.name, code, code.message) for topic in exchange.body.topics]
+    )
+
+
+def more_of(topic: Wanted) -> MorePartitions:
+    assignments = topic.assignments
+    return MorePartitions(
+        topic.name, topic.count, None if assignments is None else [a.broker_ids for a in assignments]
+    )
+
+
+def created(exchange: Exchange, results: list[Result], asked: list[Wanted], answer: calls.Message) -> None:
+    if isinstance(answer, AlteredTopics):
+        outcomes = answer.results
+    else:
+        timed_out = isinstance(answer, calls.Failed) and answer.error == ErrorCode.REQUEST_TIMED_OUT
+        # NOT_CONTROLLER makes every admin client ask again.
+        code = ErrorCode.REQUEST_TIMED_OUT if timed_out else ErrorCode.NOT_CONTROLLER
+        outcomes = [(code, code.message)] * len(asked)
+    results += [Result(topic.name, *outcome) for topic, outcome in zip(asked, outcomes, strict=True)]
+    throttle_ms = answer.throttle_ms if isinstance(answer, AlteredTopics) else 0
+    exchange.reply(CreatePartitionsResponse(results=results), throttle_ms)
+
+
+@api(ApiKey.CREATE_PARTITIONS, 0, 3, name="CreatePartitions", failed=failed)
+def handle(exchange: Exchange) -> CreatePartitionsResponse | None:
+    """Gives topics more partitions."""
+    times = Counter(topic.name for topic in exchange.body.topics)
+    results = [
+        Result(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        for name, count in times.items()
+        if count > 1
+    ]
+    good = [topic for topic in exchange.body.topics if times[topic.name] == 1]
+    if not good:
+        return CreatePartitionsResponse(results=results)
+    exchange.broker.coordinator.call(
+        CreatePartitions(
+            [more_of(topic) for topic in good],
+            exchange.body.validate_only,
+            exchange.account(strict=exchange.version >= FIRST_STRICT_VERSION),
+        ),
+        exchange.later(lambda answer: created(exchange, results, good, answer)),
+        exchange.slot.connection,
+        exchange.broker.monotonic_ms() + max(0, exchange.body.timeout_ms),
+    )
+    return None

@@ -1,0 +1,42 @@
+"""IncrementalAlterConfigs (key 44), versions 0-1: sets and removes settings of topics, and parts of lists.
+
+Answered when the alteration is durable, the log process heeds it and all handlers do. (Kafka:
+KafkaApis.handleIncrementalAlterConfigsRequest, ConfigAdminManager, ConfigurationControlManager; KIP-339.)
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.config_changes import Outcome, alter
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.ipc.calls import ConfigChange
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import IncrementalAlterConfigsResponse, Message
+
+Result: TypeAlias = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+
+
+def response_of(exchange: Exchange, outcomes: list[Outcome]) -> IncrementalAlterConfigsResponse:
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            Result(outcome.error, outcome.message, resource.resource_type, resource.resource_name)
+            for resource, outcome in zip(exchange.body.resources, outcomes, strict=True)
+        ]
+    )
+
+
+def failed(exchange: Exchange, code: ErrorCode) -> IncrementalAlterConfigsResponse:
+    return response_of(exchange, [Outcome(code, code.message)] * len(exchange.body.resources))
+
+
+def changes_of(resource: Any) -> list[ConfigChange]:
+    return [ConfigChange(c.name, c.config_operation, c.value) for c in resource.configs]
+
+
+@api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, name="IncrementalAlterConfigs", failed=failed)
+def handle(exchange: Exchange) -> Message | None:
+    """Sets and removes settings of topics; the broker's own cannot be altered."""
+    return alter(exchange, changes_of, False, lambda outcomes: response_of(exchange, outcomes))

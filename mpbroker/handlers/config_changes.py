@@ -1,0 +1,104 @@
+"""What AlterConfigs and IncrementalAlterConfigs have in common: who is asked, and what is refused at once.
+
+Settings of topics are the coordinator's. The broker's own are read from its file: none can be altered by a
+client. (Kafka: ConfigAdminManager.)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.ipc import calls
+from mpbroker.ipc.calls import AlteredTopics, AlterTopics, ConfigChange, TopicAlteration
+from mpbroker.protocol.errors import ApiError, ErrorCode
+from mpbroker.protocol.messages import Message
+from mpbroker.protocol.numbers import ConfigOperation, ResourceType
+
+
+class Outcome(NamedTuple):
+    """What becomes of one resource."""
+
+    error: int
+    message: str | None
+
+
+Respond = Callable[[list[Outcome]], Message]
+"""Makes the response of outcomes in the order of the request's resources."""
+
+
+def alter(
+    exchange: Exchange, changes_of: Callable[[Any], list[ConfigChange]], replaces: bool, respond: Respond
+) -> Message | None:
+    resources = exchange.body.resources
+    times = Counter((r.resource_type, r.resource_name) for r in resources)
+    outcomes: list[Outcome | None] = []
+    alterations = []
+    for resource in resources:
+        try:
+            if times[resource.resource_type, resource.resource_name] > 1:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            changes = changes_of(resource)
+            _check(exchange, resource, changes)
+        except ApiError as error:
+            outcomes.append(Outcome(error.code, error.message))
+            continue
+        if resource.resource_type == ResourceType.TOPIC:
+            outcomes.append(None)
+            alterations.append(TopicAlteration(resource.resource_name, changes, replaces))
+        else:
+            outcomes.append(Outcome(ErrorCode.NONE, None))
+    if not alterations:
+        return respond([one for one in outcomes if one is not None])
+
+    def answered(answer: calls.Message) -> None:
+        if isinstance(answer, AlteredTopics):
+            results = [Outcome(*one) for one in answer.results]
+        else:
+            # Every admin client asks again.
+            again = Outcome(ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER.message)
+            results = [again] * len(alterations)
+        left = iter(results)
+        exchange.reply(respond([next(left) if one is None else one for one in outcomes]))
+
+    exchange.broker.coordinator.call(
+        AlterTopics(alterations, exchange.body.validate_only),
+        exchange.later(answered),
+        exchange.slot.connection,
+    )
+    return None
+
+
+def _check(exchange: Exchange, resource: Any, changes: list[ConfigChange]) -> None:
+    """Raises ApiError."""
+    names = [change.name for change in changes]
+    if len(set(names)) < len(names):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    nulls = [c.name for c in changes if c.operation != ConfigOperation.DELETE and c.value is None]
+    if nulls:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
+    if any(change.operation not in set(ConfigOperation) for change in changes):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Unknown operation.")
+    if resource.resource_type == ResourceType.BROKER:
+        _refuse_broker(exchange, resource.resource_name, names)
+    elif resource.resource_type != ResourceType.TOPIC:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"Resources of type {resource.resource_type} have no settings here."
+        )
+
+
+def _refuse_broker(exchange: Exchange, name: str, keys: list[str]) -> None:
+    node = exchange.broker.metadata.node_id
+    if name not in ("", str(node)):
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {node} or empty string, but received {name}",
+        )
+    if keys:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"Cannot update these configs dynamically: {', '.join(sorted(keys))}. Change them in the "
+            "broker's properties file; SIGHUP reads limits of connections again, the rest needs a restart",
+        )

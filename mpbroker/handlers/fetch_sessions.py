@@ -1,0 +1,333 @@
+"""The fetch sessions of one handler, and what a fetch is within its session (KIP-227). Sans-I/O.
+
+A session lives with the handler that made it, which its id names (mpbroker/ipc/fetch_sessions.pxd);
+processors bring its fetches there. So each handler is one of Kafka's FetchSessionCacheShards and has its
+share of `max.incremental.fetch.session.cache.slots`. When it dies or leaves its sessions go with it: their
+next fetch is answered by somebody else, with FETCH_SESSION_ID_NOT_FOUND, and the client makes a new one.
+(Kafka: FetchSession, FetchSessionCacheShard, FetchManager, FetchContext and its kinds.)
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
+
+from mpbroker.handlers.sessions import (
+    IDS_PER_HANDLER,
+    NAMELESS,
+    FetchSession,
+    SessionPlaces,
+    first_id,
+)
+from mpbroker.ipc.counters import Counter
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import FetchRequest, FetchResponse
+from shm.counters import CounterPage
+
+NO_SESSION = 0
+FULL_EPOCH = 0
+FINAL_EPOCH = -1
+FIRST_SESSION_VERSION = 7
+FIRST_TOPIC_ID_VERSION = 13
+# Kafka's KafkaBroker.MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS
+MIN_EVICTION_MS = 120_000
+# How often a place is drawn in which the turn can find a session. That all are taken is not worth a search.
+DRAWS = 8
+
+Key: TypeAlias = tuple[str | bytes, int]
+Answer: TypeAlias = FetchResponse.PartitionData
+Wanted: TypeAlias = FetchRequest.FetchPartition
+
+
+class Interest(NamedTuple):
+    """One partition that a fetch is about. `topic` is its name or id, whichever the version has."""
+
+    topic: str | bytes
+    wanted: Wanted
+
+    @property
+    def key(self) -> Key:
+        return self.topic, self.wanted.partition
+
+
+class FetchSessionCache:
+    """The sessions of handler number `handler`; `places` are those that its turn can find."""
+
+    def __init__(
+        self,
+        slots: int,
+        handler: int,
+        places: SessionPlaces,
+        counters: CounterPage,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._handler = handler
+        self._places = places
+        self._counters = counters
+        self._now_ms = now_ms
+        self._sessions: dict[int, FetchSession] = {}
+        self._partitions = 0
+        self._sizes: dict[int, int] = {}
+        self.resize(slots)
+        # Nothing of what a predecessor had.
+        self._count()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def resize(self, slots: int) -> None:
+        """How many sessions there may be; who has one keeps it."""
+        self._slots = slots
+        self._places.close(slots == 0)
+
+    def get(self, session_id: int) -> FetchSession | None:
+        return self._sessions.get(session_id)
+
+    def remove(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._places.drop(session)
+            self._partitions -= self._sizes.pop(session_id)
+            self._count()
+
+    def resized(self, session: FetchSession) -> None:
+        """It has other partitions than before."""
+        if session.id in self._sizes:
+            self._partitions += len(session) - self._sizes[session.id]
+            self._sizes[session.id] = len(session)
+            self._count()
+
+    def maybe_create(self, *, privileged: bool, by_id: bool, size: int) -> FetchSession | None:
+        """A session without partitions yet, if there is room for one of that size; then comes `resized`."""
+        now_ms = self._now_ms()
+        if len(self._sessions) >= self._slots and not self._try_evict(privileged, size, now_ms):
+            return None
+        session = FetchSession(self._new_id(), by_id, privileged, now_ms)
+        self._sessions[session.id] = session
+        self._sizes[session.id] = 0
+        self._places.put(session)
+        self._count()
+        return session
+
+    def _new_id(self) -> int:
+        first, last = first_id(self._handler), (self._handler + 1) * IDS_PER_HANDLER - 1
+        for _ in range(DRAWS):
+            session_id = random.randint(first, last)
+            if session_id not in self._sessions and self._places.is_free(session_id):
+                return session_id
+        while session_id in self._sessions:
+            session_id = random.randint(first, last)
+        return session_id
+
+    def _try_evict(self, privileged: bool, size: int, now_ms: int) -> bool:
+        """Makes room for a session of that worth: one that was long not used has to go, or one worth less.
+
+        Followers are worth more than consumers, more partitions more than fewer; who is young is safe from
+        its equals, and a young follower's from everybody.
+        """
+        oldest = min(self._sessions.values(), key=lambda s: s.used_ms, default=None)
+        if oldest is None:
+            return False
+        if now_ms - oldest.used_ms > MIN_EVICTION_MS:
+            self._evict(oldest)
+            return True
+        least = min(
+            (s for s in self._sessions.values() if _is_evictable(s, by_privileged=privileged)),
+            key=_worth,
+            default=None,
+        )
+        if least is None or (privileged, size, 0) < _worth(least):
+            return False
+        self._evict(least)
+        return True
+
+    def _evict(self, session: FetchSession) -> None:
+        self.remove(session.id)
+        self._counters.add(Counter.COUNT_FETCH_SESSIONS_EVICTED)
+
+    def _count(self) -> None:
+        self._counters.set(Counter.COUNT_FETCH_SESSIONS, len(self._sessions))
+        self._counters.set(Counter.COUNT_FETCH_SESSION_PARTITIONS, self._partitions)
+
+
+def _is_evictable(session: FetchSession, *, by_privileged: bool) -> bool:
+    """As of its last fetch, as in Kafka's FetchSessionCacheShard.touch."""
+    grown_up = session.used_ms - session.created_ms > MIN_EVICTION_MS
+    return grown_up or (by_privileged and not session.privileged)
+
+
+def _worth(session: FetchSession) -> tuple[bool, int, int]:
+    return session.privileged, len(session), session.id
+
+
+class FetchContext:
+    """A fetch without a session: asks for what its request says, and is told everything."""
+
+    def __init__(self, request: FetchRequest, by_id: bool) -> None:
+        self._request = request
+        self._by_id = by_id
+        self.interests = list(interests_of(request, by_id))
+        # Of topics by their ids. A session remembers them, and so knows of one that is gone what it was.
+        self.names: dict[bytes, str] = {}
+
+    def respond(self, answers: list[Answer]) -> FetchResponse:
+        """`answers` to all interests, in their order."""
+        response = FetchResponse(
+            responses=[
+                FetchResponse.FetchableTopicResponse(t.topic, t.topic_id) for t in self._request.topics
+            ]
+        )
+        following = iter(answers)
+        for topic, answered in zip(self._request.topics, response.responses, strict=True):
+            answered.partitions = [next(following) for _ in topic.partitions]
+        return response
+
+    def respond_throttled(self) -> FetchResponse:
+        return FetchResponse()
+
+    def preview(self, answers: list[Answer]) -> FetchResponse:
+        """A response of the same size, which nobody is told."""
+        return FetchContext.respond(self, answers)
+
+
+class FullFetchContext(FetchContext):
+    """Asks for everything, and for a session for what follows."""
+
+    def __init__(
+        self, request: FetchRequest, by_id: bool, cache: FetchSessionCache, *, privileged: bool
+    ) -> None:
+        super().__init__(request, by_id)
+        self._cache = cache
+        self._privileged = privileged
+
+    def respond(self, answers: list[Answer]) -> FetchResponse:
+        response = super().respond(answers)
+        size = len({interest.key for interest in self.interests})
+        session = self._cache.maybe_create(privileged=self._privileged, by_id=self._by_id, size=size)
+        if session is not None:
+            for interest, answer in zip(self.interests, answers, strict=True):
+                session.put(interest.key, interest.wanted)
+                tell(session, interest, answer)
+            session.names.update(self.names)
+            self._cache.resized(session)
+            response.session_id = session.id
+        return response
+
+
+class IncrementalFetchContext(FetchContext):
+    """Says what has changed, and is told what has changed."""
+
+    def __init__(self, request: FetchRequest, session: FetchSession) -> None:
+        super().__init__(request, session.by_id)
+        self._session = session
+        self.interests = [Interest(key[0], session.wanted(key)) for key in session]
+        self.names = session.names
+
+    def respond(self, answers: list[Answer]) -> FetchResponse:
+        if not self._session.follows(self._request.session_epoch):
+            return self._overtaken()
+        told = [
+            (interest.topic, answer)
+            for interest, answer in zip(self.interests, answers, strict=True)
+            if tell(self._session, interest, answer)
+        ]
+        return self._response(told)
+
+    def preview(self, answers: list[Answer]) -> FetchResponse:
+        kept = [
+            (interest.topic, answer)
+            for interest, answer in zip(self.interests, answers, strict=True)
+            if tell(self._session, interest, answer, only_ask=True)
+        ]
+        return self._response(kept)
+
+    def _response(self, told: list[tuple[str | bytes, Answer]]) -> FetchResponse:
+        """Partitions of one topic that follow each other share its entry."""
+        response = FetchResponse(session_id=self._session.id)
+        before: str | bytes | None = None
+        for topic, answer in told:
+            if topic != before:
+                before = topic
+                name, topic_id = ("", topic) if isinstance(topic, bytes) else (topic, NAMELESS)
+                response.responses.append(FetchResponse.FetchableTopicResponse(name, topic_id, []))
+            response.responses[-1].partitions.append(answer)
+        return response
+
+    def respond_throttled(self) -> FetchResponse:
+        if not self._session.follows(self._request.session_epoch):
+            return self._overtaken()
+        return FetchResponse(session_id=self._session.id)
+
+    def _overtaken(self) -> FetchResponse:
+        """While this one waited another one came with its epoch."""
+        return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=self._session.id)
+
+
+def tell(session: FetchSession, interest: Interest, answer: Answer, *, only_ask: bool = False) -> bool:
+    """Whether the answer is news to the client; but for `only_ask` it is told."""
+    say = session.is_news if only_ask else session.tell
+    return say(
+        interest.key,
+        answer.high_watermark,
+        answer.log_start_offset,
+        len(answer.records or b"") > 0,
+        answer.error_code != 0,
+        answer.diverging_epoch.epoch >= 0,
+    )
+
+
+def interests_of(request: FetchRequest, by_id: bool) -> Iterable[Interest]:
+    for topic in request.topics:
+        for wanted in topic.partitions:
+            yield Interest(topic.topic_id if by_id else topic.topic, wanted)
+
+
+def forgotten(request: FetchRequest, by_id: bool) -> Iterable[Key]:
+    for topic in request.forgotten_topics_data:
+        for partition in topic.partitions:
+            yield (topic.topic_id if by_id else topic.topic), partition
+
+
+def new_context(
+    cache: FetchSessionCache,
+    version: int,
+    request: FetchRequest,
+    now_ms: int,
+    *,
+    privileged: bool = False,
+    again: bool = False,
+) -> FetchContext | ErrorCode:
+    """What a fetch is, or why its session cannot be gone on with (Kafka: FetchManager.newContext).
+
+    `again`: it has been answered before, with slices that its client never got.
+    """
+    by_id = version >= FIRST_TOPIC_ID_VERSION
+    if version < FIRST_SESSION_VERSION:
+        return FetchContext(request, by_id)
+    if request.session_epoch in (FULL_EPOCH, FINAL_EPOCH):
+        cache.remove(request.session_id)
+        if request.session_epoch == FINAL_EPOCH:
+            return FetchContext(request, by_id)
+        return FullFetchContext(request, by_id, cache, privileged=privileged)
+    session = cache.get(request.session_id)
+    if session is None:
+        return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    is_again = again and session.follows(request.session_epoch)
+    if request.session_epoch != session.epoch and not is_again:
+        return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    if session.by_id != by_id:
+        return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    for interest in interests_of(request, by_id):
+        session.put(interest.key, interest.wanted)
+    for key in forgotten(request, by_id):
+        session.forget(key)
+    cache.resized(session)
+    if not len(session):
+        cache.remove(session.id)
+        return FetchContext(request, by_id)
+    if is_again:
+        session.untell()
+    else:
+        session.use(now_ms)
+    return IncrementalFetchContext(request, session)

@@ -1,0 +1,199 @@
+"""Taking damage out of a partition: what is whole stays, also behind it, and a broker serves it again.
+
+The one module of this room that writes. It holds the lock of the log directory, so no broker runs. A segment
+with damage is replaced in one step by a copy of its whole batches, with the same offsets: there may be gaps,
+as compaction leaves them. The damaged file stays beside it under another name; indexes are made anew at the
+next start. Killed anywhere in between, the partition is as damaged as before or repaired in part, and the
+repair can be done again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.inspection.directory import is_locked, open_directory
+from mpbroker.inspection.findings import Severity
+from mpbroker.inspection.partition import Partition, check
+from mpbroker.inspection.segment import Segment, batches, mapped
+from mpbroker.log.checkpoints import fsync_directory, read_offsets, write_offsets
+from mpbroker.log.journal import NAME as JOURNAL
+from mpbroker.log.journal import JournalDamaged, JournalFile
+from mpbroker.log.log_dir import lock_log_dirs
+from mpbroker.log.names import (
+    HIGH_WATERMARKS,
+    INDEX_SUFFIX,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    parse_segment,
+    segment_name,
+)
+from mpbroker.records.errors import CorruptBatch
+
+DAMAGED_SUFFIX = ".damaged"
+REPAIRED_SUFFIX = ".repaired"
+PIECE_BYTES = 1 << 20
+
+
+class CannotRepair(Exception):
+    """Why, and what to do."""
+
+
+@dataclass
+class Cut:
+    """A segment, the stretches of it that are whole batches, and which offsets are lost: (first, behind)."""
+
+    segment: Segment
+    whole: list[tuple[int, int]]
+    lost: list[tuple[int, int]]
+
+    @property
+    def lost_bytes(self) -> int:
+        return self.segment.size - sum(end - start for start, end in self.whole)
+
+
+@dataclass
+class Plan:
+    """`lowered`: the log ends there now, before what was known to be on disk."""
+
+    partition: Partition
+    cuts: list[Cut] = field(default_factory=list)
+    lowered: int | None = None
+
+
+@contextmanager
+def locked(partition: Path) -> Iterator[None]:
+    """No broker starts on its log directory meanwhile. Raises CannotRepair, FatalError."""
+    home = partition.parent
+    if not (home / META_PROPERTIES).exists():
+        raise CannotRepair(
+            f"{home} has no {META_PROPERTIES}: it is no log directory. Name a partition in one"
+        )
+    if is_locked(home):
+        raise CannotRepair(f"a broker has {home} open. Stop it first")
+    fds = lock_log_dirs(BrokerConfig(log_dirs=(str(home),)))
+    try:
+        yield
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def plan(path: Path) -> Plan:
+    """What a repair would do; the lock is held. Raises CannotRepair, OSError."""
+    partition = next((one for one in open_directory(path.parent).partitions if one.path == path), None)
+    if partition is None:
+        raise CannotRepair(f"{path} is not the directory of a partition (<topic>-<number>)")
+    check(partition)
+    _refuse_journaled(partition)
+    if all(one.severity is not Severity.DAMAGE for one in partition.all_findings):
+        # A torn end that was never durable is what the next start cuts off by itself.
+        return Plan(partition)
+    holes = {Severity.DAMAGE, Severity.TORN}
+    cuts = [_cut(one) for one in partition.segments if any(f.severity in holes for f in one.findings)]
+    end = partition.end_offset
+    lowered = end if partition.durable is not None and end < partition.durable else None
+    return Plan(partition, cuts, lowered)
+
+
+def _refuse_journaled(partition: Partition) -> None:
+    """Bytes that the next start would write to places in the file which a repair moves."""
+    path = partition.path.parent / JOURNAL
+    try:
+        journal = JournalFile(path)
+    except FileNotFoundError:
+        return
+    except JournalDamaged as problem:
+        raise CannotRepair(f"{problem}: the last records may be nowhere else. Restore it first") from problem
+    try:
+        for extents in journal.records():
+            for extent in extents:
+                if (extent.topic_id, extent.partition) == (partition.topic_id, partition.partition):
+                    raise CannotRepair(
+                        f"{path} has records of {partition.path.name} that may not be in its segments yet. "
+                        "Start the broker once, it writes them there, and stop it"
+                    )
+    finally:
+        journal.close()
+
+
+def _cut(segment: Segment) -> Cut:
+    whole: list[tuple[int, int]] = []
+    lost: list[tuple[int, int]] = []
+    next_offset, open_from = segment.base, None
+    with mapped(segment.path) as view:
+        for found in batches(view, segment.base):
+            if isinstance(found, CorruptBatch):
+                open_from = next_offset if open_from is None else open_from
+                continue
+            if open_from is not None:
+                lost.append((open_from, found.base_offset))
+                open_from = None
+            end = found.position + found.length
+            if whole and whole[-1][1] == found.position:
+                whole[-1] = (whole[-1][0], end)
+            else:
+                whole.append((found.position, end))
+            next_offset = found.base_offset + found.last_offset_delta + 1
+    if open_from is not None:
+        lost.append((open_from, -1))
+    return Cut(segment, whole, lost)
+
+
+def carry_out(plan: Plan) -> list[Path]:
+    """Returns the damaged files, under their new names. The lock is held. Raises OSError."""
+    directory = plan.partition.path
+    kept = [_replace(cut) for cut in plan.cuts]
+    end = plan.partition.end_offset
+    for path in directory.glob(f"*{SNAPSHOT_SUFFIX}"):
+        if (parse_segment(path.name, SNAPSHOT_SUFFIX) or 0) > end:
+            path.unlink()
+    fsync_directory(directory)
+    if plan.lowered is not None:
+        _lower(plan.partition, plan.lowered)
+    return kept
+
+
+def _replace(cut: Cut) -> Path:
+    path = cut.segment.path
+    repaired = path.with_name(path.name + REPAIRED_SUFFIX)
+    with path.open("rb") as source, repaired.open("wb") as target:
+        for start, end in cut.whole:
+            source.seek(start)
+            while start < end:
+                piece = source.read(min(PIECE_BYTES, end - start))
+                target.write(piece)
+                start += len(piece)
+        target.flush()
+        os.fsync(target.fileno())
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        path.with_name(segment_name(cut.segment.base, suffix)).unlink(missing_ok=True)
+    damaged = _free_name(path.with_name(path.name + DAMAGED_SUFFIX))
+    os.link(path, damaged)
+    repaired.rename(path)
+    return damaged
+
+
+def _free_name(path: Path) -> Path:
+    """An earlier repair may have left one."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free
+
+
+def _lower(partition: Partition, end: int) -> None:
+    """What checkpoints say was on disk is gone, and the operator knows."""
+    key = (partition.topic, partition.partition)
+    for name in (HIGH_WATERMARKS, RECOVERY_POINTS):
+        path = partition.path.parent / name
+        offsets = read_offsets(path)
+        if offsets.get(key, 0) > end:
+            write_offsets(path, {**offsets, key: end})

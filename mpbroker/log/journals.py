@@ -1,0 +1,82 @@
+"""The commit journals of all log directories: taken over, made, put to use, emptied at the end."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Sequence
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.log.helper import Helper
+from mpbroker.log.home import LogDir
+from mpbroker.log.journaling import inherited_is_synced, release_journals, use_journal
+from mpbroker.log.turn import Turn
+
+_log = logging.getLogger("mpbroker")
+
+
+class Journals:
+    """`awaited`: some are being made, or what a predecessor left in them is being synced."""
+
+    def __init__(self, config: BrokerConfig, dirs: Sequence[LogDir], turn: Turn, helper: Helper) -> None:
+        self.awaited = False
+        self._config = config
+        self._dirs = dirs
+        self._turn = turn
+        self._helper = helper
+        self._is_group = config.log_flush_policy == "group"
+        self._in_use: set[int] = set()
+
+    def take_over(self, say: Callable[[str], None], *, is_successor: bool) -> None:
+        """Before any partition is opened. `is_successor`: only the process died before. Raises FatalError."""
+        for home in self._dirs:
+            if home.failed:
+                continue
+            try:
+                home.take_over(say, is_successor=is_successor)
+            except OSError as error:
+                self._give_up(home, error)
+                continue
+            if self._is_group:
+                self._prepare(home)
+        self.use()
+
+    def use(self) -> None:
+        """Those that are there by now."""
+        for home in self._dirs:
+            if home.journal is not None and home.number not in self._in_use and not home.failed:
+                self._in_use.add(home.number)
+                direct_bytes = self._config.log_journal_direct_bytes
+                use_journal(self._turn, home.number, home.journal, home.journal_end, direct_bytes)
+            if home.inherited_is_synced:
+                home.inherited_is_synced = False
+                inherited_is_synced(self._turn, home.number)
+        awaited = [home for home in self._dirs if home.number not in self._in_use or home.is_inheriting]
+        self.awaited = self._is_group and bool(awaited)
+
+    def release(self) -> None:
+        """What they alone have is to be in synced segments the next time; those that are missing are made."""
+        release_journals(self._turn)
+        for home in self._dirs:
+            if home.lacks_journal:
+                self._prepare(home)
+
+    def empty(self, home: LogDir) -> None:
+        """Before the mark of a clean stop: whoever writes there next knows nothing of a journal."""
+        if home.failed:
+            return
+        try:
+            home.empty_journal()
+        except OSError as error:
+            _log.error("the commit journal in %s cannot be emptied: %s", home.path, error)
+            home.failed = True
+
+    def _prepare(self, home: LogDir) -> None:
+        try:
+            home.prepare_journal(self._config.log_journal_bytes, self._helper)
+        except OSError as error:
+            self._give_up(home, error)
+
+    def _give_up(self, home: LogDir, error: OSError) -> None:
+        home.failed = True
+        self._turn.storage_failed(home.number, error.errno or errno.EIO)

@@ -1,0 +1,85 @@
+"""Processes die while another configuration comes in and handlers are replaced: nothing acknowledged is lost,
+doubled or reordered, every request is answered or its connection closed, and at last the new settings hold.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mpbroker.cli.errors import CliError
+from tests.chaos import leaks
+from tests.chaos.crowd import Crowd
+from tests.chaos.history import violations
+from tests.chaos.killer import ROLES, await_progress, members
+from tests.chaos.workload import Workload, create_topic
+from tests.real_clients.conftest import stop_cleanly
+from tests.real_clients.tools import eventually
+from tests.supervisor.test_reload import FIRST, Configured, control, described, pids
+
+SEED = 3
+ROUNDS = 1
+KILLED_AFTER_MAX_S = 0.15
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Configured]:
+    made = Configured(tmp_path / "broker")
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill()
+
+
+def kill_one(broker: Configured, role: str, chance: random.Random) -> None:
+    threading.Event().wait(chance.uniform(0, KILLED_AFTER_MAX_S))
+    # One that leaves at this moment may be gone.
+    with contextlib.suppress(IndexError, psutil.NoSuchProcess):
+        chance.choice(members(broker, role)).kill()
+
+
+def holds(broker: Configured) -> bool:
+    """Whether a reload finds everything as it is to be; one that was cut short is made up for."""
+    try:
+        return control(broker).call("reload")["changed"] == []
+    except CliError:
+        return False
+
+
+@pytest.mark.timeout(300)
+def test_deaths_during_reloads_lose_nothing(broker: Configured) -> None:
+    chance = random.Random(SEED)
+    create_topic(broker.bootstrap)
+    workload, crowd = Workload(broker.bootstrap), Crowd(broker.address)
+    workload.start()
+    crowd.start()
+    assert broker.process is not None
+    try:
+        for number, role in enumerate(chance.sample(ROLES * ROUNDS, len(ROLES) * ROUNDS), start=1):
+            broker.file.write_text(FIRST + f"log.roll.hours={number}\nmax.connections={1000 + number}\n")
+            os.kill(broker.process.pid, signal.SIGHUP)
+            kill_one(broker, role, chance)
+            eventually(lambda: holds(broker), f"the settings hold although a {role} process died")
+            await_progress(broker, workload.progress, f"{role} killed during a reload")
+            assert described(broker)["log.roll.hours"] == str(number)
+    except BaseException:
+        workload.abandon()
+        crowd.stop()
+        raise
+    workload.stop()
+    crowd.stop()
+    assert len([name for name in pids(broker) if name.startswith("handler")]) == 2
+    assert crowd.complaints == []
+    assert leaks.complaints(broker) == []
+    workload.read_back()
+    stop_cleanly(broker)
+    assert len(workload.history.acked) > 1000
+    assert workload.history.complaints == []
+    assert violations(workload.history) == []

@@ -1,0 +1,278 @@
+"""Altered settings of topics, and topics that get more partitions: Kafka's codes, and who sees what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mpbroker.ipc.calls import (
+    Account,
+    AlteredTopics,
+    AlterTopics,
+    ConfigChange,
+    CreatePartitions,
+    CreateTopic,
+    CreateTopics,
+    DeleteTopics,
+    MorePartitions,
+    TopicAlteration,
+)
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import ConfigRecord
+from mpbroker.protocol.numbers import ConfigOperation
+from mpbroker.quotas.entities import USER, QuotaTable
+from mpbroker.quotas.mutations import Mutations
+from tests.coordinator.test_decide import Room
+
+Tree = Any  # the class lies in conftest.py
+SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
+APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
+INVALID_CONFIG, UNKNOWN_TOPIC, INVALID_PARTITIONS, INVALID_ASSIGNMENT = 40, 3, 37, 39
+
+
+def alteration(*changes: tuple[str, int, str | None], replaces: bool = False) -> TopicAlteration:
+    return TopicAlteration("a", [ConfigChange(*change) for change in changes], replaces)
+
+
+def room_with(**configs: str) -> Room:
+    room = Room()
+    settings: dict[str, str | None] = {key.replace("_", "."): value for key, value in configs.items()}
+    room.create(CreateTopic("a", 2, configs=settings))
+    return room
+
+
+def alter(room: Room, *of: TopicAlteration, validate_only: bool = False) -> list[tuple[int, str | None]]:
+    answer = room.call(AlterTopics(list(of), validate_only))
+    assert isinstance(answer, AlteredTopics)
+    return answer.results
+
+
+def configs_of(room: Room) -> dict[str, str]:
+    return room.state.topics[room.state.ids["a"]].configs
+
+
+def test_settings_are_set_changed_and_removed() -> None:
+    room = room_with(retention_ms="5", segment_ms="7")
+    version = room.state.topics[room.state.ids["a"]].config_version
+    changes = (("retention.ms", SET, "6"), ("segment.ms", DELETE, None), ("max.message.bytes", SET, "900"))
+    assert alter(room, alteration(*changes)) == [(0, None)]
+    assert configs_of(room) == {"retention.ms": "6", "max.message.bytes": "900"}
+    assert room.state.topics[room.state.ids["a"]].config_version == version + 3
+    offset = room.state.next_offset
+    # What is so already is no change; neither is what is removed and was not there.
+    assert alter(room, alteration(("retention.ms", SET, "6"), ("flush.ms", DELETE, None))) == [(0, None)]
+    assert room.state.next_offset == offset
+
+
+def test_settings_are_replaced() -> None:
+    room = room_with(retention_ms="5", segment_ms="7")
+    assert alter(room, alteration(("retention.ms", SET, "5"), replaces=True)) == [(0, None)]
+    assert configs_of(room) == {"retention.ms": "5"}
+    assert alter(room, alteration(replaces=True)) == [(0, None)]
+    assert configs_of(room) == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "operation", "value", "after"),
+    [
+        (None, APPEND, "compact", "delete,compact"),
+        ("compact", APPEND, "delete", "compact,delete"),
+        ("compact", APPEND, "compact", "compact"),
+        ("compact,delete", SUBTRACT, "delete", "compact"),
+        (None, SUBTRACT, "compact", "delete"),
+    ],
+)
+def test_parts_of_lists(before: str | None, operation: int, value: str, after: str) -> None:
+    room = room_with(**({"cleanup_policy": before} if before else {}))
+    assert alter(room, alteration(("cleanup.policy", operation, value))) == [(0, None)]
+    assert configs_of(room) == {"cleanup.policy": after}
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "says"),
+    [
+        (("retention.ms", SET, "soon"), INVALID_CONFIG, "Invalid value soon for configuration retention.ms"),
+        (("retention.mss", SET, "1"), INVALID_CONFIG, "Unknown topic config name: retention.mss"),
+        (("retention.ms", APPEND, "1"), INVALID_CONFIG, "Can't APPEND to key retention.ms because"),
+        (("nonsense", SUBTRACT, "1"), INVALID_CONFIG, "Can't SUBTRACT to key nonsense because"),
+        (("min.compaction.lag.ms", SET, "9223372036854775807"), 0, None),
+        (("retention.ms", SET, "1" * 40_000), INVALID_CONFIG, "exceeds the maximum value size of 32767"),
+    ],
+)
+def test_what_cannot_be_set(change: tuple[str, int, str], code: int, says: str | None) -> None:
+    room = room_with(retention_ms="5")
+    ((error, message),) = alter(room, alteration(change))
+    assert error == code
+    assert message is None if says is None else says in (message or "")
+    if error:
+        assert configs_of(room) == {"retention.ms": "5"}
+
+
+def test_one_topic_does_not_harm_another() -> None:
+    room = room_with()
+    none = TopicAlteration("b", [ConfigChange("retention.ms", SET, "1")])
+    results = alter(room, none, alteration(("retention.ms", SET, "1")))
+    assert results == [(UNKNOWN_TOPIC, "The topic 'b' does not exist."), (0, None)]
+    assert configs_of(room) == {"retention.ms": "1"}
+
+
+def test_only_validated_nothing_changes() -> None:
+    room = room_with()
+    before = room.state.draft()
+    assert alter(room, alteration(("retention.ms", SET, "1")), validate_only=True) == [(0, None)]
+    assert room.call(CreatePartitions([MorePartitions("a", 5)], True)) == AlteredTopics([(0, None)])
+    assert room.state == before
+
+
+def test_more_partitions() -> None:
+    room = room_with()
+    assert room.call(CreatePartitions([MorePartitions("a", 5)])) == AlteredTopics([(0, None)])
+    assert room.state.topics[room.state.ids["a"]].partitions == 5
+    assert room.state.partitions == 5
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "says"),
+    [
+        (MorePartitions("b", 5), UNKNOWN_TOPIC, "This server does not host"),
+        (MorePartitions("a", 2), INVALID_PARTITIONS, "Topic already has 2 partition(s)."),
+        (
+            MorePartitions("a", 1),
+            INVALID_PARTITIONS,
+            "The topic a currently has 2 partition(s); 1 would not be an increase.",
+        ),
+        (MorePartitions("a", 101), INVALID_PARTITIONS, "has room for 100 partitions"),
+        (MorePartitions("a", 20_000), 44, "Excessively large number of partitions"),
+        (MorePartitions("a", 4, [[1]]), INVALID_ASSIGNMENT, "2 additional partition(s), but only 1 assig"),
+        (MorePartitions("a", 3, [[2]]), INVALID_ASSIGNMENT, "broker 2, but no such broker is registered"),
+        (MorePartitions("a", 3, [[]]), INVALID_ASSIGNMENT, "an empty replica list"),
+        (MorePartitions("__consumer_offsets", 9), INVALID_PARTITIONS, "follows from their number"),
+    ],
+)
+def test_partitions_that_cannot_be(more: MorePartitions, code: int, says: str) -> None:
+    room = room_with()
+    room.create(CreateTopic("__consumer_offsets", 3), automatic=True)
+    before = room.state.draft()
+    answer = room.call(CreatePartitions([more]))
+    assert isinstance(answer, AlteredTopics)
+    ((error, message),) = answer.results
+    assert (error, says in (message or "")) == (code, True), message
+    assert room.state == before
+
+
+def test_an_assignment_of_the_only_broker() -> None:
+    room = room_with()
+    assert room.call(CreatePartitions([MorePartitions("a", 4, [[1], [1]])])) == AlteredTopics([(0, None)])
+
+
+# ---- the process ----
+
+
+def altered_to(tree: Tree, *changes: tuple[str, int, str | None]) -> None:
+    assert tree.ask(AlterTopics([alteration(*changes)])) == AlteredTopics([(0, None)])
+
+
+def test_what_is_altered_is_seen_by_all_before_it_is_answered(tree: Tree) -> None:
+    tree.ask(CreateTopics([CreateTopic("a", 1, configs={"retention.ms": "7"})]))
+    asked = len(tree.log.ensured)
+    altered_to(tree, ("retention.ms", SET, "8"), ("segment.ms", SET, "9"))
+    # The log process was told first.
+    assert tree.log.ensured[asked:] == ["a"]
+    tree.pump()
+    for fake in tree.handlers:
+        image = fake.topics["a"]
+        assert image.configs == {"retention.ms": "8", "segment.ms": "9"}
+        assert image.config_version == 3
+    assert tree.log.new == ["a"]
+
+
+def test_more_partitions_are_seen_by_all_before_it_is_answered(tree: Tree) -> None:
+    tree.ask(CreateTopics([CreateTopic("a", 1)]))
+    assert tree.ask(CreatePartitions([MorePartitions("a", 3)])) == AlteredTopics([(0, None)])
+    tree.pump()
+    for fake in tree.handlers:
+        found = [(p.partition, p.slot, p.slot_generation) for p in fake.topics["a"].partitions]
+        assert found == [(0, 1, 1), (1, 2, 1), (2, 3, 1)]
+
+
+def test_alterations_outlive_both_deaths(tree: Tree) -> None:
+    tree.ask(CreateTopics([CreateTopic("a", 1)]))
+    altered_to(tree, ("retention.ms", SET, "8"))
+    tree.ask(CreatePartitions([MorePartitions("a", 2)]))
+    tree.replace_log()
+    altered_to(tree, ("retention.ms", SET, "9"))
+    tree.kill()
+    tree.start(2)
+    tree.until(tree.is_ready)
+    altered_to(tree, ("segment.ms", SET, "1"))
+    tree.pump()
+    for fake in tree.handlers:
+        assert fake.topics["a"].configs == {"retention.ms": "9", "segment.ms": "1"}
+        assert len(fake.topics["a"].partitions) == 2
+
+
+@pytest.mark.parametrize("step", ["taken", "written", "published", "ensuring"])
+def test_the_log_process_dies_on_the_way(tree: Tree, step: str) -> None:
+    """Decided anew, or found in the log; answered once either way, and what is answered is so."""
+    tree.ask(CreateTopics([CreateTopic("a", 1)]))
+    tree.log.dies_at = step
+    altered_to(tree, ("retention.ms", SET, "8"))
+    assert tree.log_lives == 2
+    tree.log.dies_at = step
+    assert tree.ask(CreatePartitions([MorePartitions("a", 3)])) == AlteredTopics([(0, None)])
+    assert tree.log_lives == 3
+    tree.pump()
+    for fake in tree.handlers:
+        assert fake.topics["a"].configs == {"retention.ms": "8"}
+        assert len(fake.topics["a"].partitions) == 3
+
+
+def test_altered_again_while_it_is_opened_and_deleted_in_between(tree: Tree) -> None:
+    tree.ask(CreateTopics([CreateTopic("a", 1), CreateTopic("b", 1)]))
+    calls = [
+        AlterTopics([TopicAlteration("a", [ConfigChange("retention.ms", SET, "1")])]),
+        AlterTopics([TopicAlteration("a", [ConfigChange("retention.ms", SET, "2")])]),
+        AlterTopics([TopicAlteration("b", [ConfigChange("retention.ms", SET, "3")])]),
+        DeleteTopics(["b"]),
+        CreatePartitions([MorePartitions("a", 2)]),
+    ]
+    fake = tree.handlers[0]
+    sent = [fake.call(call) for call in calls]
+    tree.until(lambda: all(request in fake.answers for request in sent))
+    for request in (*sent[:3], sent[4]):
+        assert fake.answers[request] == AlteredTopics([(0, None)])
+    tree.pump()
+    assert set(fake.topics) == {"a"}
+    assert fake.topics["a"].configs == {"retention.ms": "2"}
+    assert len(fake.topics["a"].partitions) == 2
+    assert tree.stop() == 0
+
+
+def test_partitions_cost_what_the_quota_says() -> None:
+    room = room_with()
+    room.decider._mutations = Mutations(1, lambda: 0)
+    room.state.quotas = QuotaTable()
+    room.state.quotas.change(((USER, "ann"),), "controller_mutation_rate", 1.0)
+
+    def ask(count: int) -> AlteredTopics:
+        answer = room.call(CreatePartitions([MorePartitions("a", count)], False, Account("ann", "c", True)))
+        assert isinstance(answer, AlteredTopics)
+        return answer
+
+    assert ask(10).results == [(0, None)]
+    answer = ask(12)
+    assert answer.results[0][0] == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert answer.throttle_ms > 0
+
+
+def test_records_are_those_that_kafka_writes() -> None:
+    room = room_with(retention_ms="5")
+    decided = room.decider.decide(
+        room.state,
+        AlterTopics([alteration(("retention.ms", DELETE, None), ("segment.ms", SET, "4"))]),
+    )
+    assert decided.records == [
+        ConfigRecord(2, "a", "retention.ms", None),
+        ConfigRecord(2, "a", "segment.ms", "4"),
+    ]

@@ -1,0 +1,144 @@
+"""AlterConfigs, IncrementalAlterConfigs, CreatePartitions: through a handler whose peers are the test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mpbroker.ipc.calls import (
+    AlteredTopics,
+    AlterTopics,
+    ConfigChange,
+    CreatePartitions,
+    Failed,
+    MorePartitions,
+    TopicAlteration,
+)
+from mpbroker.protocol.messages import (
+    AlterConfigsRequest,
+    CreatePartitionsRequest,
+    IncrementalAlterConfigsRequest,
+)
+from tests.handlers.shared import Rig, request_frame, topic_image
+
+ALTER, CREATE_PARTITIONS, INCREMENTAL = 33, 37, 44
+TOPIC, BROKER, GROUP = 2, 4, 32
+INVALID_REQUEST, NOT_CONTROLLER, TIMED_OUT = 42, 41, 7
+Altered = IncrementalAlterConfigsRequest.AlterConfigsResource
+Change = IncrementalAlterConfigsRequest.AlterableConfig
+
+
+@pytest.fixture(name="ready")
+def _ready(rig: Rig) -> Rig:
+    rig.publish(topic_image("orders", 1, partitions=2))
+    return rig
+
+
+def altered(*changes: tuple[str, int, str | None], kind: int = TOPIC, name: str = "orders") -> Altered:
+    return Altered(kind, name, [Change(*change) for change in changes])
+
+
+def results(response: Any) -> list[tuple[int, str]]:
+    return [(r.error_code, r.resource_name) for r in response.responses]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_topics_are_altered_by_the_coordinator(ready: Rig, version: int) -> None:
+    """What is refused at once stands where it was asked for."""
+    resources = [
+        altered(("retention.ms", 0, "1"), ("segment.ms", 1, None)),
+        altered(("retention.ms", 0, None), name="nulls"),
+        altered(("retention.ms", 0, "1"), ("retention.ms", 1, None), name="doubles"),
+        altered(("retention.ms", 7, "1"), name="odd"),
+        altered(name="twice"),
+        altered(name="twice"),
+        altered(("x", 0, "1"), kind=GROUP, name="g"),
+        altered(("num.io.threads", 0, "1"), kind=BROKER, name="1"),
+        altered(kind=BROKER, name=""),
+        altered(kind=BROKER, name="2"),
+        altered(("cleanup.policy", 2, "compact"), name="others"),
+    ]
+    body = IncrementalAlterConfigsRequest(resources, True)
+    ready.processor.send(request_frame(INCREMENTAL, version, body))
+    ready.turn()
+    ((call, asked),) = ready.coordinator.take()
+    assert asked == AlterTopics(
+        [
+            TopicAlteration("orders", [ConfigChange("retention.ms", 0, "1"), ConfigChange("segment.ms", 1)]),
+            TopicAlteration("others", [ConfigChange("cleanup.policy", 2, "compact")]),
+        ],
+        True,
+    )
+    ready.coordinator.answer(call, AlteredTopics([(0, None), (3, "no")]))
+    ready.turn()
+    response = ready.answer(INCREMENTAL, version)
+    wrong = ["nulls", "doubles", "odd", "twice", "twice", "g", "1"]
+    assert results(response) == [
+        (0, "orders"),
+        *((INVALID_REQUEST, name) for name in wrong),
+        (0, ""),
+        (INVALID_REQUEST, "2"),
+        (3, "others"),
+    ]
+    assert "Cannot update these configs dynamically: num.io.threads" in response.responses[7].error_message
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_settings_are_replaced(ready: Rig, version: int) -> None:
+    resource = AlterConfigsRequest.AlterConfigsResource(
+        TOPIC, "orders", [AlterConfigsRequest.AlterableConfig("retention.ms", "1")]
+    )
+    ready.processor.send(request_frame(ALTER, version, AlterConfigsRequest([resource])))
+    ready.turn()
+    ((call, asked),) = ready.coordinator.take()
+    assert asked == AlterTopics([TopicAlteration("orders", [ConfigChange("retention.ms", 0, "1")], True)])
+    ready.coordinator.answer(call, Failed(-1, "gone"))
+    ready.turn()
+    assert results(ready.answer(ALTER, version)) == [(NOT_CONTROLLER, "orders")]
+
+
+def partitions(*counts: int) -> CreatePartitionsRequest:
+    of = CreatePartitionsRequest
+    topics = [of.CreatePartitionsTopic("orders", count, None) for count in counts]
+    assigned = of.CreatePartitionsTopic("other", 2, [of.CreatePartitionsAssignment([1])])
+    return of([*topics, assigned], 5_000)
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_partitions_are_made_by_the_coordinator(ready: Rig, version: int) -> None:
+    ready.processor.send(request_frame(CREATE_PARTITIONS, version, partitions(4)))
+    ready.turn()
+    ((call, asked),) = ready.coordinator.take()
+    assert isinstance(asked, CreatePartitions)
+    assert asked.topics == [MorePartitions("orders", 4), MorePartitions("other", 2, [[1]])]
+    assert asked.account is not None
+    assert asked.account.strict == (version >= 3)
+    ready.coordinator.answer(call, AlteredTopics([(0, None), (37, "no")], 30))
+    ready.turn()
+    response = ready.answer(CREATE_PARTITIONS, version)
+    assert [(r.name, r.error_code) for r in response.results] == [("orders", 0), ("other", 37)]
+    assert response.throttle_time_ms == 30
+
+
+def test_a_topic_that_is_named_twice(ready: Rig) -> None:
+    ready.processor.send(request_frame(CREATE_PARTITIONS, 3, partitions(4, 5)))
+    ready.turn()
+    ((_, asked),) = ready.coordinator.take()
+    assert asked.topics == [MorePartitions("other", 2, [[1]])]
+    ready.coordinator_dies()
+    ready.turn()
+    response = ready.answer(CREATE_PARTITIONS, 3)
+    found = [(r.name, r.error_code) for r in response.results]
+    assert found == [("orders", INVALID_REQUEST), ("other", NOT_CONTROLLER)]
+
+
+def test_partitions_that_take_too_long(ready: Rig) -> None:
+    now_ms = 1_000
+    ready.handler.broker.monotonic_ms = lambda: now_ms
+    ready.processor.send(request_frame(CREATE_PARTITIONS, 3, partitions(4)))
+    ready.turn()
+    ready.handler.broker.coordinator.expire(now_ms + 5_000)
+    ready.turn()
+    response = ready.answer(CREATE_PARTITIONS, 3)
+    assert {r.error_code for r in response.results} == {TIMED_OUT}

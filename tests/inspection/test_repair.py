@@ -1,0 +1,129 @@
+"""Repairing a damaged partition: a broker serves what is left of it, and nothing else is lost."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from mpbroker.cli.main import app
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.topic_config import resolve
+from mpbroker.inspection import repair
+from mpbroker.log.checkpoints import read_offsets
+from mpbroker.log.log_dir import lock_log_dirs
+from mpbroker.log.names import HIGH_WATERMARKS
+from mpbroker.log.partition_log import PartitionLog
+from mpbroker.log.recovery import Known, PartitionDamaged, load
+from mpbroker.records.iterate import iterate_batches
+from tests.inspection.conftest import BATCHES, RECORDS
+from tests.log.conftest import TOPIC_ID
+
+END = BATCHES * RECORDS
+
+
+def run(directory: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["log", "repair", str(directory / "t-0"), *arguments])
+
+
+def opened(directory: Path, durable: int = END) -> PartitionLog:
+    known = Known(clean=False, durable=durable)
+    log = load(directory / "t-0", "t", 0, TOPIC_ID, resolve(BrokerConfig(), {}), known, lambda _: None)
+    log.close_files()
+    return log
+
+
+def offsets(directory: Path) -> list[int]:
+    return [
+        batch.header.base_offset
+        for path in sorted((directory / "t-0").glob("*.log"))
+        for batch in iterate_batches(path.read_bytes())
+    ]
+
+
+def damage(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x40
+    path.write_bytes(data)
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted((directory / "t-0").glob("*.log"))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_one_damaged_batch_is_all_that_goes(directory: Path, place: int) -> None:
+    before = offsets(directory)
+    path = segments(directory)[place]
+    lost = next(iterate_batches(path.read_bytes())).header.base_offset
+    damage(path, 100)
+    whole = path.read_bytes()
+    with pytest.raises(PartitionDamaged):
+        opened(directory)
+    result = run(directory, "--yes")
+    assert result.exit_code == 0, result.output
+    assert f"lost: offset {lost} to {lost + RECORDS - 1}" in result.output
+    assert offsets(directory) == [offset for offset in before if offset != lost]
+    assert opened(directory).state.log_end == END
+    (kept,) = (directory / "t-0").glob("*.damaged")
+    assert kept.read_bytes() == whole
+
+
+def test_a_lost_end_lowers_what_was_durable(directory: Path) -> None:
+    path = segments(directory)[-1]
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 10)
+    with pytest.raises(PartitionDamaged):
+        opened(directory)
+    result = run(directory, "--yes")
+    assert f"offsets from {END - RECORDS} to {END - 1} are lost" in result.output
+    assert read_offsets(directory / HIGH_WATERMARKS) == {("t", 0): END - RECORDS}
+    assert opened(directory, END - RECORDS).state.log_end == END - RECORDS
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_killed_halfway_it_can_be_done_again(
+    directory: Path, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = offsets(directory)
+    for path in segments(directory)[:2]:
+        damage(path, 100)
+
+    class Killed(Exception):
+        pass
+
+    calls = 0
+
+    def dying(what: Callable[..., object]) -> Callable[..., object]:
+        def instead(*arguments: object, **more: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls > step:
+                raise Killed
+            return what(*arguments, **more)
+
+        return instead
+
+    with monkeypatch.context() as patch:
+        patch.setattr(repair.os, "link", dying(repair.os.link))
+        patch.setattr(Path, "rename", dying(Path.rename))
+        assert isinstance(run(directory, "--yes").exception, Killed)
+    assert run(directory, "--yes").exit_code == 0
+    assert len(offsets(directory)) == len(before) - 2
+    assert opened(directory).state.log_end == END
+
+
+def test_what_it_refuses(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert "nothing is damaged" in run(directory, "--yes").output
+    damage(segments(directory)[0], 100)
+    whole = segments(directory)[0].read_bytes()
+    assert "Say --yes" in str(run(directory).exception)
+    with open(lock_log_dirs(BrokerConfig(log_dirs=(str(directory),)))[0]):
+        assert "a broker has" in str(run(directory, "--yes").exception)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    shutil.copytree(directory / "t-0", elsewhere / "t-0")
+    assert "it is no log directory" in str(run(elsewhere, "--yes").exception)
+    assert segments(directory)[0].read_bytes() == whole

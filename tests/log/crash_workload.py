@@ -1,0 +1,179 @@
+"""A log process that is given random work and says what it promised: run by itself, under the tracer.
+
+    TRACE_ROOT=… TRACE_FILE=… LD_PRELOAD=… python -m tests.log.crash_workload DIRECTORY SEED
+
+DIRECTORY/data is the log directory. Between what the trace says of files stand marks, each a JSON list:
+
+    ["sent", topic id, partition, CRC]               a batch is on its way
+    ["acked", topic id, partition, CRC, offset]      it is answered, and was to be durable then
+    ["appended", topic id, partition, CRC, offset]   it is answered without that
+    ["visible", topic id, partition, offset]         readers are shown what lies below
+    ["removed", topic id]                            nothing of the topic is promised any more
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+from mpbroker.ipc import calls
+from mpbroker.log.journaling import release_journals
+from mpbroker.records.batch import CRC_AT
+from mpbroker.records.builder import build_batch
+from mpbroker.records.record import NewRecord
+from tests.log.rig import Rig
+from tests.log.test_log_dirs import Node
+from tests.log.test_turn import settle
+
+PARTITIONS = 4
+STEPS = 220
+OPTIONS = {"log_journal_bytes": 72 << 10, "log_journal_direct_bytes": 4_000}
+SEGMENT_BYTES = 24_000
+SIZES = (30, 30, 300, 3_000, 6_000)
+TIMESTAMP_MS = 4_000_000_000_000
+
+_trace_mark = ctypes.CDLL(None).trace_mark
+
+
+def mark(*what: object) -> None:
+    data = json.dumps(what).encode()
+    _trace_mark(data, len(data))
+
+
+class Workload:
+    def __init__(self, directory: Path, public: Path, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.public = public
+        self.rigs: list[Rig] = []
+        self.node = Node(self.make_rig, directory)
+        self.batches = 0
+        self.new_topic()
+        self.boot()
+
+    def make_rig(self, _: str, **options: object) -> Rig:
+        for rig in self.rigs:
+            rig.close()
+        self.rigs = [Rig(self.node.dirs[0], self.public / f"region{self.batches}", {**OPTIONS, **options})]
+        return self.rigs[0]
+
+    def boot(self) -> None:
+        self.node.boot()
+        self.open()
+
+    def new_topic(self) -> None:
+        self.topic = calls.EnsureTopic("t", self.random.randbytes(16), list(range(PARTITIONS)), {}, 5)
+        self.shown = [0] * PARTITIONS
+
+    def open(self) -> None:
+        self.on_the_way: dict[int, tuple[int, list[tuple[int, int]]]] = {}
+        self.targets = self.node.open(self.topic)
+        assert [target.error for target in self.targets] == [0] * PARTITIONS
+        assert self.node.process is not None
+        for target in self.targets:
+            log = self.node.process.manager.logs[target.slot]
+            log.apply_config(msgspec.structs.replace(log.config, segment_bytes=SEGMENT_BYTES))
+
+    # ---- what happens ----
+
+    def run(self) -> None:
+        for step in range(STEPS):
+            self.produce()
+            if self.random.random() < 0.3:
+                self.process.work(1)
+                self.process.manager.journals.use()
+            else:
+                settle(self.process)
+            self.take_replies()
+            self.show()
+            if step % 4 == 3:
+                self.something_else()
+        settle(self.process)
+        self.take_replies()
+        self.show()
+        self.node.crash()
+        for rig in self.rigs:
+            rig.close()
+
+    @property
+    def process(self):  # type: ignore[no-untyped-def]
+        return self.node.process
+
+    def produce(self) -> None:
+        rig = self.node.rig
+        for _ in range(self.random.choice((1, 1, 2, 4))):
+            batches, named = [], []
+            for _ in range(self.random.choice((1, 1, 2, 6))):
+                partition = self.random.randrange(PARTITIONS)
+                self.batches += 1
+                value = self.batches.to_bytes(8, "big") + bytes(self.random.choice(SIZES))
+                count = self.random.choice((1, 1, 3))
+                data = bytes(build_batch([NewRecord(value, timestamp=TIMESTAMP_MS)] * count, leader_epoch=0))
+                crc = int.from_bytes(data[CRC_AT : CRC_AT + 4], "big")
+                target = self.targets[partition]
+                batches.append(((target.slot, target.slot_generation, 5), data))
+                named.append((partition, crc))
+                mark("sent", self.topic.topic_id.hex(), partition, crc)
+            acks = self.random.choice((-1, -1, 1))
+            self.on_the_way[rig.job(batches, acks=acks)] = (acks, named)
+
+    def take_replies(self) -> None:
+        for reply in self.node.rig.replies():
+            acks, named = self.on_the_way.pop(reply.request)
+            for (partition, crc), result in zip(named, reply.results, strict=True):
+                assert result.error == 0
+                said = "acked" if acks == -1 else "appended"
+                mark(said, self.topic.topic_id.hex(), partition, crc, result.base_offset)
+
+    def show(self) -> None:
+        for partition, target in enumerate(self.targets):
+            offset = self.node.rig.partition(target.slot).high_watermark
+            assert offset >= self.shown[partition]
+            if offset > self.shown[partition]:
+                self.shown[partition] = offset
+                mark("visible", self.topic.topic_id.hex(), partition, offset)
+
+    def something_else(self) -> None:
+        chosen = self.random.random()
+        if chosen < 0.25:
+            self.node.checkpoint()
+        elif chosen < 0.35:
+            release_journals(self.process.turn)
+        elif chosen < 0.42:
+            self.replace_topic()
+        elif chosen < 0.48:
+            self.node.succeed()
+            self.open()
+        elif chosen < 0.54:
+            self.boot()
+        elif chosen < 0.58:
+            settle(self.process)
+            self.take_replies()
+            self.show()
+            self.node.stop()
+            self.boot()
+
+    def replace_topic(self) -> None:
+        settle(self.process)
+        self.take_replies()
+        mark("removed", self.topic.topic_id.hex())
+        self.process.manager.remove("t", self.topic.topic_id)
+        self.process.manager.delete_due(time.monotonic() + 1e6)
+        self.new_topic()
+        self.open()
+
+
+def main() -> None:
+    directory, seed = Path(sys.argv[1]), int(sys.argv[2])
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as public:
+        Workload(directory, Path(public), seed).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""The extremes of the network layer on a broker of real processes: who sends or takes 100 MB, a thousand who
+hardly write and a thousand who never read. They cost what they hold, hold up nobody, and expire.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mpbroker.ipc import topology
+from mpbroker.ipc.counters import Counter
+from ops.bench import frames
+from ops.bench.brokers import Mpbroker
+from tests.acceptor.tools import counted, listener
+from tests.chaos.leaks import held
+from tests.real_clients.conftest import create_topic, stop_cleanly
+from tests.real_clients.tools import eventually
+
+LARGE = 100_000_000
+CHUNK = 1_000_000
+CROWD = 1_000
+SMALL_BLOCK = 2048
+# Of a request that has nothing to do with the large ones, on two busy cores.
+SMALL_WITHIN_S = 5.0
+IDLE_MS = 6_000
+EXPIRES_WITHIN_S = 20.0
+LOOK_EVERY_S, ASK_EVERY_S, DRIP_EVERY_S = 0.001, 0.05, 0.2
+
+
+@pytest.fixture(autouse=True)
+def _many_descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextlib.contextmanager
+def running(directory: Path, **settings: int) -> Iterator[Mpbroker]:
+    """max_connections=1 -> -o max.connections=1."""
+    settings = {"socket_listen_backlog_size": CROWD, **settings}  # so that no SYN is sent twice
+    words = [word for key, value in settings.items() for word in ("-o", f"{key.replace('_', '.')}={value}")]
+    broker = Mpbroker(directory / "broker", flags=words)
+    try:
+        broker.start()
+        yield broker
+        eventually(lambda: not held(broker), "nothing is held when all have gone")
+        assert "ERROR" not in broker.output()
+        stop_cleanly(broker)
+    finally:
+        broker.kill()
+
+
+class Small:
+    """A client whose requests are answered by no file and no other process than the two in front."""
+
+    def __init__(self, broker: Mpbroker) -> None:
+        self.sock = socket.create_connection(broker.address, timeout=30)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.took_s: list[float] = []
+
+    def asks(self, times: int = 1) -> None:
+        for _ in range(times):
+            start = time.monotonic()
+            frames.exchange(self.sock, frames.api_versions())
+            self.took_s.append(time.monotonic() - start)
+
+    def close(self) -> None:
+        self.sock.close()
+        assert max(self.took_s) < SMALL_WITHIN_S
+
+
+def request_bytes(broker: Mpbroker) -> int:
+    return counted(broker, Counter.COUNT_ARENA_BYTES)
+
+
+def reply_bytes(broker: Mpbroker) -> int:
+    return sum(counted(broker, Counter.COUNT_ARENA_BYTES, topology.handler(n)) for n in (0, 1))
+
+
+def is_readable(sock: socket.socket, within_s: float = 0) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(sock, selectors.EVENT_READ)
+        return bool(selector.select(within_s))
+
+
+def test_100_mb_each_way_beside_small_requests(tmp_path: Path) -> None:
+    limits = {"message_max_bytes": LARGE + 1000, "fetch_max_bytes": 2 * LARGE}
+    with running(tmp_path, **limits) as broker, frames.connected(broker.address) as large:
+        small = Small(broker)
+        frames.exchange(large, frames.create_topic("large", 1))
+        request = frames.produce("large", 1, LARGE)
+        for at in range(0, len(request.frame), CHUNK):
+            large.sendall(request.frame[at : at + CHUNK])
+            small.asks()
+        while not is_readable(large):
+            small.asks()
+        answer = frames.receive(large, int.from_bytes(frames.receive(large, 4)))
+        assert struct.unpack_from(">h", answer, request.error_at - 4) == (0,)
+        large.sendall(frames.fetch("large", 0, LARGE * 2, LARGE * 2).frame)
+        left = int.from_bytes(frames.receive(large, 4))
+        assert left > LARGE
+        assert reply_bytes(broker) < SMALL_BLOCK, "records are sent from the file"
+        while left:
+            frames.receive(large, min(CHUNK, left))
+            left -= min(CHUNK, left)
+            small.asks()
+        assert len(small.took_s) > 2 * LARGE // CHUNK
+        small.close()
+
+
+def test_large_requests_wait_for_each_other_and_never_hold_more_than_the_limit_and_one(
+    tmp_path: Path,
+) -> None:
+    size, limit = 60_000_000, 100_000_000
+    memory = {
+        "socket_request_max_bytes": limit,
+        "queued_max_request_bytes": limit,
+        "message_max_bytes": limit,
+    }
+    with running(tmp_path, **memory) as broker:
+        create_topic(broker.bootstrap, "t", 1)
+        request, codes = frames.produce("t", 1, size), []
+
+        def send() -> None:
+            with frames.connected(broker.address, timeout_s=60) as connection:
+                codes.append(frames.exchange(connection, request)[0])
+
+        senders = [threading.Thread(target=send) for _ in range(3)]
+        for sender in senders:
+            sender.start()
+        most = 0
+        for sender in senders:
+            while sender.is_alive():
+                most = max(most, request_bytes(broker))
+                sender.join(LOOK_EVERY_S)
+        assert codes == [0, 0, 0]
+        assert size < most < limit + size + CHUNK
+
+
+class Crowd:
+    """Many connections of one kind."""
+
+    def __init__(self, broker: Mpbroker, count: int) -> None:
+        self.socks: list[socket.socket] = []
+        for _ in range(count):
+            sock = socket.socket()
+            # What they do not read stays with the broker.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(broker.address)
+            sock.settimeout(30)
+            self.socks.append(sock)
+
+    def send(self, data: bytes) -> int:
+        """To all that are still connected; how many that are."""
+        there = 0
+        for sock in self.socks:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                sock.sendall(data)
+                there += 1
+        return there
+
+    def close(self) -> None:
+        for sock in self.socks:
+            sock.close()
+
+
+def connections(broker: Mpbroker) -> int:
+    return int(listener(broker)["connections"])
+
+
+def test_a_thousand_slow_writers_cost_a_first_block_each_and_expire(tmp_path: Path) -> None:
+    with running(tmp_path, connections_max_idle_ms=IDLE_MS) as broker:
+        crowd, small = Crowd(broker, CROWD), Small(broker)
+        crowd.send(struct.pack(">i", CHUNK) + bytes(100))
+        eventually(lambda: request_bytes(broker) >= CROWD * SMALL_BLOCK // 2, "all have begun")
+        assert request_bytes(broker) <= CROWD * SMALL_BLOCK, "what a frame claims costs nothing"
+        small.asks(100)
+        assert crowd.send(b"x") == CROWD
+        until = time.monotonic() + EXPIRES_WITHIN_S
+        while connections(broker) > 1 and time.monotonic() < until:
+            small.asks()
+            is_readable(crowd.socks[-1], ASK_EVERY_S)
+        assert connections(broker) == 1, "only who asks is still there"
+        eventually(lambda: request_bytes(broker) == 0, "and what they held is free")
+        small.close()
+        crowd.close()
+
+
+def test_slow_writers_who_hold_all_memory_go_when_others_starve(tmp_path: Path) -> None:
+    memory = {"socket_request_max_bytes": CHUNK, "queued_max_request_bytes": 2 * CHUNK}
+    with running(tmp_path, **memory) as broker:
+        crowd = Crowd(broker, CROWD + 100)
+        claim = struct.pack(">i", CHUNK // 2)
+        crowd.send(claim + bytes(100))
+        eventually(lambda: request_bytes(broker) >= 2 * CHUNK, "memory is used up")
+        assert request_bytes(broker) <= 2 * CHUNK + SMALL_BLOCK
+        with frames.connected(broker.address) as honest:
+            honest.sendall(frames.api_versions().frame)
+            until = time.monotonic() + EXPIRES_WITHIN_S
+            while not is_readable(honest, DRIP_EVERY_S) and time.monotonic() < until:
+                crowd.send(b"x")  # a byte now and then is no progress
+            assert is_readable(honest)
+        assert "made no progress while memory for requests was short" in broker.output()
+        crowd.close()
+
+
+@pytest.mark.parametrize("what", ["metadata", "records"])
+def test_a_thousand_who_never_read_hold_an_answer_each_and_expire(tmp_path: Path, what: str) -> None:
+    settings = {"connections_max_idle_ms": IDLE_MS, "socket_send_buffer_bytes": 4096}
+    with running(tmp_path, **settings) as broker:
+        create_topic(broker.bootstrap, "wide", 100)
+        with frames.connected(broker.address) as connection:
+            assert frames.exchange(connection, frames.produce("wide", 1, CHUNK))[0] == 0
+            metadata = frames.Request(frames.frame(3, 1, struct.pack(">i", -1)), 8)
+            answer_bytes = len(frames.exchange(connection, metadata)[1])
+        asked = metadata if what == "metadata" else frames.fetch("wide", 0, CHUNK)
+        most = answer_bytes if what == "metadata" else 512
+        crowd, small = Crowd(broker, CROWD), Small(broker)
+        crowd.send(asked.frame * 8)
+        small.asks(100)
+        if what == "metadata":
+            eventually(lambda: reply_bytes(broker) >= CROWD * most // 2, "answers wait for them")
+        assert reply_bytes(broker) <= CROWD * most + SMALL_BLOCK, "one each, and one of who asks"
+        assert request_bytes(broker) <= CROWD * 2 * SMALL_BLOCK
+        until = time.monotonic() + EXPIRES_WITHIN_S
+        while connections(broker) > 1 and time.monotonic() < until:
+            small.asks()
+            is_readable(crowd.socks[-1], ASK_EVERY_S)
+        assert connections(broker) == 1
+        eventually(lambda: reply_bytes(broker) == request_bytes(broker) == 0, "what they held is free")
+        small.close()
+        crowd.close()

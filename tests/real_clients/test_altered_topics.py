@@ -1,0 +1,205 @@
+"""Topics that are altered while they are written to: settings, partitions; by clients and Kafka's tools."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    OffsetSpec,
+    ResourceType,
+)
+from kafka.admin import KafkaAdminClient
+from kafka.admin import NewPartitions as PythonPartitions
+
+from ops.bench.brokers import Broker, Mpbroker
+from tests.real_clients.adapters import confluent_consumer
+from tests.real_clients.conftest import TopicMaker, stop_cleanly
+from tests.real_clients.tools import ToolError, eventually, kafka_tool
+
+CONFIGS = "kafka.admin.ConfigCommand"
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+TIMEOUT_S = 15.0
+SET, DELETE = AlterConfigOpType.SET, AlterConfigOpType.DELETE
+APPEND, SUBTRACT = AlterConfigOpType.APPEND, AlterConfigOpType.SUBTRACT
+
+
+@pytest.fixture
+def admin(broker: Broker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+def alter(
+    admin: AdminClient,
+    name: str,
+    *changes: tuple[str, AlterConfigOpType, str | None],
+    of: ResourceType = ResourceType.TOPIC,
+) -> None:
+    entries = [ConfigEntry(key, value, incremental_operation=operation) for key, operation, value in changes]
+    asked = admin.incremental_alter_configs([ConfigResource(of, name, incremental_configs=entries)])
+    (future,) = asked.values()
+    future.result(TIMEOUT_S)
+
+
+def code_of(raised: pytest.ExceptionInfo[KafkaException]) -> int:
+    error: KafkaError = raised.value.args[0]
+    return error.code()
+
+
+def configs_of(admin: AdminClient, topic: str) -> dict[str, str | None]:
+    """Those that the topic has of its own."""
+    (future,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+    found: dict[str, ConfigEntry] = future.result(TIMEOUT_S)
+    return {name: entry.value for name, entry in found.items() if entry.source == 1}
+
+
+def test_settings_by_librdkafka(admin: AdminClient, new_topic: TopicMaker) -> None:
+    topic = new_topic(1, {"retention.ms": "5000"})
+    alter(admin, topic, ("segment.ms", SET, "7000"), ("retention.ms", DELETE, None))
+    assert configs_of(admin, topic) == {"segment.ms": "7000"}
+    alter(admin, topic, ("cleanup.policy", APPEND, "compact"))
+    alter(admin, topic, ("cleanup.policy", SUBTRACT, "delete"))
+    assert configs_of(admin, topic) == {"segment.ms": "7000", "cleanup.policy": "compact"}
+    with pytest.raises(KafkaException) as raised:
+        alter(admin, topic, ("retention.ms", SET, "soon"))
+    assert code_of(raised) == KafkaError.INVALID_CONFIG
+    with pytest.raises(KafkaException) as raised:
+        alter(admin, "no-such-topic", ("retention.ms", SET, "1"))
+    assert code_of(raised) == KafkaError.UNKNOWN_TOPIC_OR_PART
+    with pytest.deprecated_call():
+        asked = admin.alter_configs([ConfigResource(ResourceType.TOPIC, topic, {"flush.messages": "1"})])
+    (future,) = asked.values()
+    future.result(TIMEOUT_S)
+    assert configs_of(admin, topic) == {"flush.messages": "1"}
+
+
+def test_the_brokers_own_settings_are_in_its_file(broker: Broker, admin: AdminClient) -> None:
+    with pytest.raises(KafkaException) as raised:
+        alter(admin, "1", ("num.network.threads", SET, "8"), of=ResourceType.BROKER)
+    assert code_of(raised) == KafkaError.INVALID_REQUEST
+    if isinstance(broker, Mpbroker):
+        assert "Cannot update these configs dynamically: num.network.threads" in str(raised.value)
+
+
+def test_settings_by_kafkas_tool(broker: Broker, admin: AdminClient, new_topic: TopicMaker) -> None:
+    topic = new_topic(1)
+    of_topic = ("--bootstrap-server", broker.bootstrap, "--entity-type", "topics", "--entity-name", topic)
+    kafka_tool(
+        CONFIGS, *of_topic, "--alter", "--add-config", "retention.ms=1234,cleanup.policy=[compact,delete]"
+    )
+    described = kafka_tool(CONFIGS, *of_topic, "--describe")
+    assert "retention.ms=1234" in described
+    assert "cleanup.policy=compact,delete" in described
+    kafka_tool(CONFIGS, *of_topic, "--alter", "--delete-config", "retention.ms")
+    assert configs_of(admin, topic) == {"cleanup.policy": "compact,delete"}
+    with pytest.raises(ToolError, match="Unknown topic config name"):
+        kafka_tool(CONFIGS, *of_topic, "--alter", "--add-config", "nonsense=1")
+
+
+def test_partitions_by_librdkafka(admin: AdminClient, new_topic: TopicMaker) -> None:
+    topic = new_topic(2)
+    (future,) = admin.create_partitions([NewPartitions(topic, 4)]).values()
+    future.result(TIMEOUT_S)
+    eventually(lambda: len(admin.list_topics(topic).topics[topic].partitions) == 4, "all of them are listed")
+    (future,) = admin.create_partitions([NewPartitions(topic, 3)]).values()
+    with pytest.raises(KafkaException) as raised:
+        future.result(TIMEOUT_S)
+    assert code_of(raised) == KafkaError.INVALID_PARTITIONS
+    assert "currently has 4 partition(s); 3 would not be an increase" in str(raised.value)
+
+
+def test_partitions_by_others(broker: Broker, new_topic: TopicMaker) -> None:
+    topic = new_topic(1)
+    server = ("--bootstrap-server", broker.bootstrap, "--topic", topic)
+    kafka_tool(TOPICS, *server, "--alter", "--partitions", "3")
+    described = kafka_tool(TOPICS, *server, "--describe")
+    assert re.search(r"PartitionCount: 3\s", described)
+    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    client.create_partitions({topic: PythonPartitions(4)})
+    client.close()
+    assert re.search(r"PartitionCount: 4\s", kafka_tool(TOPICS, *server, "--describe"))
+
+
+def test_who_writes_meanwhile_loses_nothing(
+    broker: Broker, admin: AdminClient, new_topic: TopicMaker
+) -> None:
+    """Idempotent producers go on through every change; what is acknowledged is there once and in order."""
+    topic = new_topic(1)
+    stop = threading.Event()
+    errors: list[KafkaError] = []
+    sent = 0
+
+    def write() -> None:
+        nonlocal sent
+        producer = Producer(
+            {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 1}
+        )
+        while not stop.is_set():
+            producer.produce(
+                topic,
+                b"%d" % sent,
+                key=b"k",
+                partition=0,
+                on_delivery=lambda error, _: errors.append(error) if error else None,
+            )
+            sent += 1
+            if sent % 50 == 0:
+                producer.flush(TIMEOUT_S)
+        assert producer.flush(TIMEOUT_S) == 0
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    for turn in range(12):
+        alter(admin, topic, ("max.message.bytes", SET, str(1_000_000 + turn)))
+        alter(admin, topic, ("message.timestamp.type", SET, ("LogAppendTime", "CreateTime")[turn % 2]))
+        (future,) = admin.create_partitions([NewPartitions(topic, 2 + turn)]).values()
+        future.result(TIMEOUT_S)
+    stop.set()
+    thread.join()
+    assert errors == []
+    consumer = confluent_consumer(broker.bootstrap, topic, 1)
+    found: list[int] = []
+    while len(found) < sent:
+        messages = consumer.consume(sent - len(found), TIMEOUT_S)
+        assert messages
+        found += [int(message.value() or b"") for message in messages]
+    consumer.close()
+    assert found == list(range(sent))
+
+
+def test_retention_that_is_altered_counts_at_once(own_broker: Broker) -> None:
+    """And after a restart: the settings are in the event log."""
+    if not isinstance(own_broker, Mpbroker):
+        pytest.skip("Kafka looks for the first time after a while")
+    own_broker.stop()
+    own_broker.flags = (
+        *("-o", "log.initial.task.delay.ms=0"),
+        *("-o", "log.retention.check.interval.ms=20"),
+    )
+    own_broker.start()
+    admin = AdminClient({"bootstrap.servers": own_broker.bootstrap})
+    producer = Producer({"bootstrap.servers": own_broker.bootstrap})
+    for number in range(10):
+        producer.produce("made", b"%d" % number, partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+
+    def earliest() -> int:
+        (future,) = admin.list_offsets({TopicPartition("made", 0): OffsetSpec.earliest()}).values()
+        offset: int = future.result(TIMEOUT_S).offset
+        return offset
+
+    assert earliest() == 0
+    alter(admin, "made", ("retention.ms", SET, "1"))
+    eventually(lambda: earliest() == 10, "the records are old now")
+    stop_cleanly(own_broker)
+    own_broker.start()
+    assert configs_of(admin, "made") == {"retention.ms": "1"}
+    assert earliest() == 10
+    stop_cleanly(own_broker)

@@ -1,0 +1,196 @@
+"""Real consumers and their fetch sessions (KIP-227): who keeps one, and what is read if its handler dies."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from ops.bench.brokers import ROOT, Mpbroker
+from tests.chaos.killer import members
+from tests.real_clients import adapters
+from tests.real_clients.adapters import Franz
+from tests.real_clients.conftest import create_topic, served
+from tests.real_clients.samples import Stored
+from tests.real_clients.tools import eventually, kafka_tool
+
+CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+PARTITIONS = 3
+TOPIC = "read"
+RECORDS = 400
+KILLED_RECORDS = 1500
+HANDLERS = 2
+SESSIONS = "kafka.server:type=FetchSessionCache,name=NumIncrementalFetchSessions"
+
+Offsets = dict[int, list[int]]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Mpbroker]:
+    with served(Mpbroker(tmp_path, flags=["--handlers", str(HANDLERS)])) as running:
+        create_topic(running.bootstrap, TOPIC, PARTITIONS)
+        yield running
+
+
+def counts(broker: Mpbroker) -> dict[str, dict[str, float]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "mpbroker", "ctl", "metrics", "--json", "--interval", "0"],
+        capture_output=True,
+        env=broker.environment(),
+        cwd=ROOT,
+        timeout=30,
+        check=True,
+    )
+    found: dict[str, dict[str, float]] = json.loads(done.stdout)
+    return found
+
+
+def fetches(broker: Mpbroker, attribute: str) -> float:
+    return counts(broker)["mpbroker:type=Handlers"][attribute]
+
+
+class Load:
+    """Writes record by record, so that a reader has to fetch often."""
+
+    def __init__(self, bootstrap: str, pause_s: float = 0.0) -> None:
+        self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True})
+        self._pause_s = pause_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.written = 0
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._pause_s):
+            self._producer.produce(TOPIC, b"v" * 20, partition=self.written % PARTITIONS)
+            assert self._producer.flush(30) == 0
+            self.written += 1
+
+    @contextmanager
+    def running(self) -> Iterator[Load]:
+        self._thread.start()
+        try:
+            yield self
+        finally:
+            self._ended.set()
+            self._thread.join()
+
+
+class Reader:
+    """A client that reads so many records, in a thread; `found` is what it got."""
+
+    def __init__(self, read: Callable[[], Offsets]) -> None:
+        self._read = read
+        self._thread = threading.Thread(target=self._run)
+        self._found: Offsets | None = None
+        self._thread.start()
+
+    def _run(self) -> None:
+        self._found = self._read()
+
+    @property
+    def found(self) -> Offsets:
+        self._thread.join()
+        assert self._found is not None, "the client ended with an error"
+        return self._found
+
+
+def by_java(broker: Mpbroker, count: int) -> Reader:
+    asked = ("--bootstrap-server", broker.bootstrap, "--topic", TOPIC, "--from-beginning")
+    shown = ("--formatter-property", "print.partition=true", "--formatter-property", "print.offset=true")
+
+    def read() -> Offsets:
+        found: Offsets = defaultdict(list)
+        printed = kafka_tool(CONSUMER, *asked, "--max-messages", str(count), *shown)
+        for line in printed.splitlines():
+            partition, offset, _ = line.split("\t")
+            found[int(partition.removeprefix("Partition:"))].append(int(offset.removeprefix("Offset:")))
+        return found
+
+    return Reader(read)
+
+
+def by_franz(broker: Mpbroker, franz: Franz, count: int) -> Reader:
+    return Reader(lambda: grouped(franz.read(broker.bootstrap, TOPIC, PARTITIONS, count)))
+
+
+def by_confluent(broker: Mpbroker, count: int) -> Reader:
+    return Reader(lambda: grouped(adapters.confluent_read(broker.bootstrap, TOPIC, PARTITIONS, count)))
+
+
+def grouped(stored: Sequence[Stored]) -> Offsets:
+    found: Offsets = defaultdict(list)
+    for each in stored:
+        found[each.record.partition].append(each.offset)
+    return found
+
+
+def feed(broker: Mpbroker, reader: Reader, count: int) -> None:
+    """Writes for as long as the client reads, beginning when it asks."""
+    eventually(lambda: fetches(broker, "fetch-total") > 0, "the client fetches")
+    with Load(broker.bootstrap).running():
+        whole(reader.found, count)
+
+
+def whole(found: Offsets, count: int) -> None:
+    """Nothing twice, nothing left out."""
+    assert sum(map(len, found.values())) == count
+    for offsets in found.values():
+        assert offsets == list(range(len(offsets)))
+
+
+def test_the_java_consumer_keeps_a_session(broker: Mpbroker) -> None:
+    feed(broker, by_java(broker, RECORDS), RECORDS)
+    assert fetches(broker, "fetch-incremental-total") > 10
+
+
+def test_franz_go_keeps_a_session(broker: Mpbroker, franz: Franz) -> None:
+    feed(broker, by_franz(broker, franz, RECORDS), RECORDS)
+    assert fetches(broker, "fetch-incremental-total") > 10
+
+
+def test_librdkafka_keeps_none(broker: Mpbroker) -> None:
+    """It says epoch -1 each time: who did not know that would wonder about the metrics."""
+    feed(broker, by_confluent(broker, RECORDS), RECORDS)
+    assert fetches(broker, "fetch-incremental-total") == 0
+    assert counts(broker)[SESSIONS]["Value"] == 0
+
+
+@pytest.mark.parametrize("client", ["java", "franz"])
+def test_the_handler_that_keeps_the_session_dies(
+    broker: Mpbroker, client: str, request: pytest.FixtureRequest
+) -> None:
+    """Each handler in turn, while a consumer goes on; its session is lost with one of them at least."""
+    if client == "java":
+        reader = by_java(broker, KILLED_RECORDS)
+    else:
+        reader = by_franz(broker, request.getfixturevalue("franz"), KILLED_RECORDS)
+    eventually(lambda: fetches(broker, "fetch-total") > 0, "the client fetches")
+    with Load(broker.bootstrap, pause_s=0.005).running():
+        for number in range(2 * HANDLERS):
+            await_more_fetches(broker)
+            (victim,) = members(broker, f"handler {number % HANDLERS}")
+            victim.kill()
+            victim.wait()
+        await_more_fetches(broker)
+        whole(reader.found, KILLED_RECORDS)
+    assert fetches(broker, "fetch-incremental-total") > 10
+
+
+def await_more_fetches(broker: Mpbroker) -> None:
+    """Those of a session, and all handlers are there."""
+    before = fetches(broker, "fetch-incremental-total")
+    eventually(
+        lambda: (
+            fetches(broker, "fetch-incremental-total") > before + 2
+            and len(members(broker, "handler")) == HANDLERS
+        ),
+        "a session goes on",
+    )

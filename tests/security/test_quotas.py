@@ -1,0 +1,70 @@
+"""Quotas of clients that come with TLS and SASL: whose they are, and how such a connection pauses."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.messages import MetadataRequest
+from tests.real_clients.conftest import create_topic
+from tests.real_clients.test_quotas import PRODUCE, VERSIONS, alter, produce_request
+from tests.security.broker import RawClient, SecureBroker
+
+BOUND = 1000.0
+# Far more than a broker needs, far less than a pause that did not end.
+LATE_S = 10.0
+
+
+@contextlib.contextmanager
+def limited(broker: SecureBroker, user: str) -> Iterator[None]:
+    alter(broker, [("user", user)], producer_byte_rate=BOUND)
+    try:
+        yield
+    finally:
+        alter(broker, [("user", user)], producer_byte_rate=None)
+
+
+def test_a_quota_is_for_the_mapped_name(broker: SecureBroker) -> None:
+    create_topic(broker.bootstrap, "limited", 1)
+
+    def pause_ms(client: RawClient) -> int:
+        answer = client.ask(ApiKey.PRODUCE, VERSIONS[PRODUCE], produce_request("limited", 15_000))
+        assert [p.error_code for t in answer.responses for p in t.partition_responses] == [0]
+        return int(answer.throttle_time_ms)
+
+    with (
+        limited(broker, "client"),
+        broker.connect("TLS") as nobody,
+        broker.connect("TLS", own=True) as client,
+        broker.connect("MUTUAL", own=True) as whole,
+    ):
+        assert pause_ms(client) > 1000
+        assert pause_ms(nobody) == 0
+        assert pause_ms(whole) == 0, "it is somebody else there"
+
+
+@pytest.mark.parametrize("listener", ["TLS", "SASL", "BOTH"])
+def test_a_throttled_connection_answers_at_once_and_reads_on_later(
+    broker: SecureBroker, listener: str
+) -> None:
+    """What is pipelined behind it is decrypted with it, and waits nevertheless."""
+    topic, user = f"paused-{listener}", "client" if listener == "TLS" else "ann"
+    create_topic(broker.bootstrap, topic, 1)
+    with limited(broker, user), broker.connect(listener, own=True) as client:
+        if listener != "TLS":
+            assert client.plain().error_code == 0
+        begun = time.monotonic()
+        client.send(
+            client.frame(ApiKey.PRODUCE, VERSIONS[PRODUCE], produce_request(topic, 12_000))
+            + client.frame(ApiKey.METADATA, 12, MetadataRequest(topics=[]))
+        )
+        throttle_s = client.answer(ApiKey.PRODUCE, VERSIONS[PRODUCE]).throttle_time_ms / 1000
+        answered = time.monotonic()
+        assert throttle_s > 1
+        assert answered - begun < throttle_s
+        assert len(client.answer(ApiKey.METADATA, 12).brokers) == 1
+        assert throttle_s <= time.monotonic() - begun < throttle_s + LATE_S
