@@ -1,11 +1,16 @@
-"""Property tests: the same examples in each run; `make explore` takes new ones."""
+"""What holds for all tests. Property tests: the same examples in each run; `make explore` takes new ones."""
 
 from __future__ import annotations
 
 from hypothesis import Phase, settings
+
+from ops.bench.brokers import Mpbroker
 
 # A loaded machine is slow, not wrong. To explain a failure, hypothesis would trace every line once more.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
 settings.register_profile("repeatable", deadline=None, derandomize=True, print_blob=True, phases=PHASES)
 settings.register_profile("explore", deadline=None, print_blob=True, phases=PHASES)
 settings.load_profile("repeatable")
+
+# Hundreds of brokers are started, and what they leave is kept for a while.
+Mpbroker.always = ("-o", "log.journal.bytes=1048576")

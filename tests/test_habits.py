@@ -75,7 +75,7 @@ NARROW = {
 OF_THE_LOG = {
     "mpbroker.network": (),
     "mpbroker.handlers": tuple(
-        f"mpbroker.log.{module}" for module in ("epochs", "names", "places", "reader")
+        f"mpbroker.log.{module}" for module in ("aborted", "epochs", "names", "places", "reader")
     ),
     "mpbroker.coordinator": ("mpbroker.log.names",),
     "mpbroker.inspection": tuple(

@@ -95,7 +95,7 @@ cdef bint may_read(const Wanted *wanted, const PartitionSlot *now) noexcept nogi
         return False
     if wanted.offset < now.log_start_offset or wanted.offset > now.log_end_offset:
         return False
-    return wanted.last_fetched_epoch <= now.leader_epoch
+    return wanted.last_fetched_epoch < 0 or wanted.last_fetched_epoch == now.leader_epoch
 
 
 cdef inline bint slice_of(
@@ -111,6 +111,8 @@ cdef inline bint slice_of(
         return True
     if reader == NULL or answer.slices == MOST_SLICES or not locate(reader, wanted.offset, bound, places.chunk, &spot):
         return False
+    if answer.isolation == READ_COMMITTED and spot.segment.aborted:
+        return False            # its answer names transactions
     most = most if most > 0 else 0
     length = spot.limit - spot.position
     if length > most:
@@ -252,6 +254,8 @@ cdef bint take_changes(Cursor *c, int version, Session *session, Changes *change
     cdef const uint8_t *topic_id
     cdef CachedPartition *cached
     cdef Wanted wanted
+    if topics < 0:
+        return False
     changes.count = 0
     while place:
         cached = &session.cached[place]
@@ -263,7 +267,7 @@ cdef bint take_changes(Cursor *c, int version, Session *session, Changes *change
         place = cached.after
     for t in range(topics):
         topic_id, partitions = take(c, 16), take_length(c, True, True)
-        if c.at == NULL:
+        if c.at == NULL or partitions < 0:
             return False
         for i in range(partitions):
             if not take_partition(c, version, &wanted):

@@ -74,6 +74,24 @@ def offset_floor(int fd, int64_t base, int64_t target):
     return base + <int32_t>load_u32(found), <int32_t>load_u32(found + 4)
 
 
+def offset_ceiling(int fd, int64_t base, int64_t position):
+    """The offset of the first entry at or behind a position of the segment; None if there is none."""
+    cdef uint8_t entry[16]
+    cdef int64_t count = os.fstat(fd).st_size // OFFSET_ENTRY_BYTES, low = 0, high = count, middle, found = -1
+    with nogil:
+        while low < high:
+            middle = (low + high) // 2
+            if pread(fd, entry, OFFSET_ENTRY_BYTES, middle * OFFSET_ENTRY_BYTES) != OFFSET_ENTRY_BYTES:
+                break
+            if unused(entry, OFFSET_ENTRY_BYTES):
+                high = middle       # the tail, or nothing at all
+            elif <int32_t>load_u32(entry + 4) >= position:
+                high, found = middle, <int32_t>load_u32(entry)
+            else:
+                low = middle + 1
+    return None if found < 0 else base + found
+
+
 def time_floor(int fd, int64_t base, int64_t target_ms):
     """(timestamp, offset) of the last entry at or before the time; (-1, base) if there is none."""
     cdef uint8_t found[16]

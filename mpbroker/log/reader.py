@@ -17,8 +17,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpbroker.log import index, scan
+from mpbroker.log.aborted import AbortedTransaction, aborted_between, read_aborted
 from mpbroker.log.checkpoints import read_epochs
-from mpbroker.log.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, parse_segment, segment_name
+from mpbroker.log.names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    parse_segment,
+    segment_name,
+)
 
 NO_OFFSET = -1
 NO_TIMESTAMP = -1
@@ -118,6 +126,9 @@ class PartitionReader:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._bases: list[int] = []
+        # Of segments that have a .txnindex. None is added while this broker runs.
+        self._with_aborted: list[int] = []
+        self._aborted: dict[int, list[AbortedTransaction]] = {}
         self._open: OrderedDict[int, _OpenSegment] = OrderedDict()
         self._positions: OrderedDict[int, tuple[int, int]] = OrderedDict()
 
@@ -137,8 +148,11 @@ class PartitionReader:
         and with the old file in hand their offsets would be missed.
         """
         self.close()
-        found = (parse_segment(name, LOG_SUFFIX) for name in os.listdir(self.directory))  # noqa: PTH208
-        self._bases = sorted(base for base in found if base is not None)
+        names = os.listdir(self.directory)  # noqa: PTH208
+        self._bases, self._with_aborted = (
+            sorted(base for name in names if (base := parse_segment(name, suffix)) is not None)
+            for suffix in (LOG_SUFFIX, TXN_INDEX_SUFFIX)
+        )
         return self._bases
 
     def epochs(self) -> list[tuple[int, int]]:
@@ -175,6 +189,40 @@ class PartitionReader:
         if batch.position + length == limit and segment.base == bound.segment_base:
             self._remember(bound.offset, bound.segment_base, bound.position)
         return Slice(segment.base, batch.position, length, segment.inode, segment.path)
+
+    def has_aborted(self, segment_base: int) -> bool:
+        """Whether records of this segment, or of a later one, can be of transactions that were aborted."""
+        return bool(self._with_aborted) and self._with_aborted[-1] >= segment_base
+
+    def aborted(self, offset: int, piece: Slice, bound: Bound) -> list[AbortedTransaction]:
+        """Those that may have records in a slice that was fetched from this offset on; in the order of their
+        markers. Raises SegmentGone, TransactionIndexCorrupt, OSError.
+        """
+        if not self.has_aborted(piece.segment_base):
+            return []
+        indexes = (self._aborted_in(base) for base in self._with_aborted if base >= piece.segment_base)
+        return list(aborted_between(indexes, offset, self._end_of(piece, bound)))
+
+    def _aborted_in(self, base: int) -> list[AbortedTransaction]:
+        if base not in self._aborted:
+            path = self.directory / segment_name(base, TXN_INDEX_SUFFIX)
+            try:
+                self._aborted[base] = read_aborted(path)
+            except FileNotFoundError as error:
+                self.segments()
+                raise SegmentGone(f"{path} is gone") from error
+        return self._aborted[base]
+
+    def _end_of(self, piece: Slice, bound: Bound) -> int:
+        """An offset behind all those of the slice, as near as indexes can tell."""
+        segment = self._segment(piece.segment_base)
+        if segment.index_fd >= 0:
+            end = piece.position + piece.length
+            offset = index.offset_ceiling(segment.index_fd, segment.base, end)
+            if offset is not None:
+                return offset
+        later = self._bases[bisect_right(self._bases, piece.segment_base) :]
+        return min([*later[:1], bound.offset])
 
     def read(self, piece: Slice) -> bytes:
         """The bytes of a slice. Raises SegmentGone, OSError."""

@@ -57,8 +57,8 @@ class Later:
 
 
 class ControlSocket:
-    """`serve(command)` returns what is answered; FatalError and ValueError become error answers. `watch` and
-    `unwatch` are the tree's.
+    """`serve(command)` returns what is answered; FatalError, OSError and ValueError become error answers.
+    `watch` and `unwatch` are the tree's.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class ControlSocket:
     def _answer(self, message: bytes) -> Answer | Later:
         try:
             return self.serve(msgspec.json.decode(message, type=Command))
-        except (FatalError, ValueError, msgspec.MsgspecError) as error:
+        except (FatalError, OSError, ValueError, msgspec.MsgspecError) as error:
             return {"error": str(error)}
 
     def close(self) -> None:

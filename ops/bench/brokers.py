@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import psutil
 
@@ -172,10 +173,12 @@ class Mpbroker(Broker):
     flags: Sequence[str] = ()
 
     name = "mpbroker"
+    # Flags that every one gets, in front of its own.
+    always: ClassVar[Sequence[str]] = ()
 
     def command(self) -> Sequence[str]:
         filled = self.template.format(port=self.port, log_dir=shlex.quote(str(self.log_dir)))
-        return [*shlex.split(filled), *self.flags]
+        return [*shlex.split(filled), *self.always, *self.flags]
 
     @property
     def runtime_dir(self) -> Path:

@@ -39,7 +39,11 @@ SCRAM needs librdkafka 2.6.1 or newer; older ones send their nonce doubled, whic
 
 # What is missing, and what happens instead.
 NOT_BUILT = (
-    ("transactions", "their APIs are not advertised; InitProducerId refuses a transactional id"),
+    (
+        "transactions",
+        "their APIs are not advertised; InitProducerId refuses a transactional id. Of those that Kafka has "
+        "written, read_committed consumers hear which were aborted; one that was left open is not held back",
+    ),
     (
         "ACLs, delegation tokens, SASL GSSAPI",
         "their settings are refused at start: who is in may do everything",

@@ -370,6 +370,20 @@ def test_a_truncated_fetch_changes_no_session(made: Logs, length: int) -> None:
     assert ask(made, go_on(session, 1)).error_code == 0
 
 
+@pytest.mark.parametrize("native", [False, True])
+def test_null_in_the_place_of_topics_changes_no_session(made: Logs, native: bool) -> None:
+    session = begin(made)
+    made.rig.handler.turn.fetch_is_fast = native
+    frame = bytearray(request_frame(FETCH, BY_ID, go_on(session, 1)))
+    # Behind the header and what goes before the topics.
+    assert frame[19 + 21] == 1
+    frame[19 + 21] = 0
+    made.rig.processor.send(bytes(frame))
+    made.rig.turn()
+    assert [r.kind for r in made.rig.processor.replies()] == [SlotKind.CLOSE]
+    assert ask(made, go_on(session, 1)).error_code == 0
+
+
 # ---- the cache ----
 
 
@@ -442,6 +456,20 @@ def test_followers_are_worth_more_than_consumers(counters: Any) -> None:
         session.use(made.now_ms)
     assert made.make(100) is None
     assert made.make(2, privileged=True) is not None
+
+
+def test_a_cache_that_is_made_smaller_takes_nothing_away(counters: Any) -> None:
+    made = Cache(counters, 3)
+    sessions = [made.make() for _ in range(3)]
+    made.cache.resize(1)
+    assert all(made.has(session) for session in sessions)
+    assert made.make() is None
+    for session in sessions[:2]:
+        assert session is not None
+        made.cache.remove(session.id)
+    assert made.make() is None
+    made.cache.resize(2)
+    assert made.make() is not None
 
 
 def test_ids_name_their_handler(counters: Any) -> None:

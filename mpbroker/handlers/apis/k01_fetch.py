@@ -32,6 +32,8 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.slots import Request, SlotFlag
 from mpbroker.ipc.table import Partition, read_partition
+from mpbroker.log.aborted import AbortedTransaction
+from mpbroker.log.epochs import NO_EPOCH, NO_OFFSET, EpochEnd, end_of
 from mpbroker.log.reader import Bound, OffsetOutOfRange, SegmentGone, Slice
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -42,6 +44,9 @@ from mpbroker.records.errors import CorruptBatch
 log = logging.getLogger("mpbroker")
 
 FIRST_FLEXIBLE_VERSION = 12
+# KIP-951: who has asked the wrong one, or too early, hears who the leader is.
+FIRST_VERSION_WITH_LEADER = 16
+TELL_THE_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 NOT_THERE = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
@@ -192,7 +197,14 @@ class Fetch:
         """Or tells the client to come again later, without charging it for records that it does not get."""
         exchange = self.exchange
         throttled = exchange.broker.throttling.on and exchange.charge(self._size_of(answers)).ms > 0
-        exchange.reply(self.context.respond_throttled() if throttled else self.context.respond(answers))
+        response = self.context.respond_throttled() if throttled else self.context.respond(answers)
+        if any(
+            each.current_leader.leader_id >= 0 for topic in response.responses for each in topic.partitions
+        ):
+            address = exchange.broker.advertised(exchange.slot)
+            node = exchange.broker.metadata.node_id
+            response.node_endpoints = [FetchResponse.NodeEndpoint(node, address.host, address.port)]
+        exchange.reply(response)
         self._count(answers, sent=not throttled)
 
     def _count(self, answers: list[Answer], *, sent: bool) -> None:
@@ -223,7 +235,8 @@ class Fetch:
             except CorruptBatch as error:
                 log.error("%s-%d: %s", topic.name, wanted.partition, error)
                 return Read(refused(wanted.partition, ErrorCode.CORRUPT_MESSAGE))
-            except OSError as error:
+            except (OSError, ValueError) as error:
+                # ValueError: its epochs or its transaction indexes are corrupt.
                 log.error("%s-%d cannot be read: %s", topic.name, wanted.partition, error)
                 return Read(refused(wanted.partition, ErrorCode.KAFKA_STORAGE_ERROR))
         return Read(refused(wanted.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -236,35 +249,59 @@ class Fetch:
         image, now = found
         problem = self._refusal(wanted, now)
         if problem is not None:
-            return Read(refused(index, problem))
+            answer = refused(index, problem)
+            if self.exchange.version >= FIRST_VERSION_WITH_LEADER and problem in TELL_THE_LEADER:
+                node = broker.metadata.node_id
+                answer.current_leader = FetchResponse.LeaderIdAndEpoch(node, now.leader_epoch)
+            return Read(answer)
+        parted = self._parted(topic, wanted, now)
+        if parted is not None:
+            return Read(self._answer_of(index, now, parted), more=True)
+        if not now.log_start_offset <= wanted.fetch_offset <= now.log_end_offset:
+            raise OffsetOutOfRange(f"offset {wanted.fetch_offset} of {topic.name}-{index}")
         bound = bound_of(now, self.request.isolation_level)
         piece: Slice | None = None
+        aborted: list[AbortedTransaction] = []
         if wanted.fetch_offset < bound.offset and (budget > 0 or first):
             most = min(wanted.partition_max_bytes, budget)
             reader = broker.readers.get(topic.name, now)
             piece = reader.fetch_slice(wanted.fetch_offset, max(most, 0), bound, min_one_batch=first)
             if piece is not None:
+                if self.request.isolation_level == READ_COMMITTED:
+                    aborted = reader.aborted(wanted.fetch_offset, piece, bound)
                 # The next one is for the turn.
-                broker.places.learn(image.slot, image.slot_generation, piece.segment_base, piece.path)
-        return self._found(index, image, now, bound, piece)
+                broker.places.learn(
+                    image.slot,
+                    image.slot_generation,
+                    piece.segment_base,
+                    piece.path,
+                    reader.has_aborted(piece.segment_base),
+                )
+        return self._found(self._answer_of(index, now), image, bound, piece, aborted)
 
     def _refusal(self, wanted: Wanted, now: Partition) -> ErrorCode | None:
         if replica_of(self.request) >= 0:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        problem = check_leader_epoch(wanted.current_leader_epoch, now)
-        if problem is not None:
-            return problem
-        in_log = now.log_start_offset <= wanted.fetch_offset <= now.log_end_offset
-        # An epoch that this log never had: the consumer has seen another log.
-        return (
-            None
-            if in_log and wanted.last_fetched_epoch <= now.leader_epoch
-            else ErrorCode.OFFSET_OUT_OF_RANGE
-        )
+        return check_leader_epoch(wanted.current_leader_epoch, now)
 
-    def _found(
-        self, index: int, image: PartitionImage, now: Partition, bound: Bound, piece: Slice | None
-    ) -> Read:
+    def _parted(self, topic: Topic, wanted: Wanted, now: Partition) -> EpochEnd | None:
+        """Where this log and the one that the client has read from went different ways (KIP-595); None: they
+        did not. Raises OffsetOutOfRange if this log never had the client's epoch.
+        """
+        epoch = wanted.last_fetched_epoch
+        if epoch < 0:
+            return None
+        if epoch == now.leader_epoch:
+            end = EpochEnd(epoch, now.log_end_offset)
+        else:
+            epochs = self.exchange.broker.readers.get(topic.name, now).epochs()
+            end = end_of(epochs, epoch, now.log_end_offset)
+        if end.offset == NO_OFFSET or end.epoch == NO_EPOCH:
+            raise OffsetOutOfRange(f"{topic.name}-{wanted.partition} had no epoch {epoch}")
+        return end if end.epoch < epoch or end.offset < wanted.fetch_offset else None
+
+    def _answer_of(self, index: int, now: Partition, parted: EpochEnd | None = None) -> Answer:
+        """What is told of a partition, without records."""
         answer = Answer(
             partition_index=index,
             high_watermark=now.high_watermark,
@@ -273,8 +310,24 @@ class Fetch:
             aborted_transactions=[] if self.request.isolation_level == READ_COMMITTED else None,
             records=b"",
         )
+        if parted is not None:
+            answer.diverging_epoch = FetchResponse.EpochEndOffset(*parted)
+        return answer
+
+    def _found(
+        self,
+        answer: Answer,
+        image: PartitionImage,
+        bound: Bound,
+        piece: Slice | None,
+        aborted: list[AbortedTransaction],
+    ) -> Read:
         if piece is None:
             return Read(answer)
+        if aborted:
+            answer.aborted_transactions = [
+                FetchResponse.AbortedTransaction(each.producer_id, each.first_offset) for each in aborted
+            ]
         answer.records = FileSlice(  # type: ignore[assignment]
             piece.length,
             slot=image.slot,

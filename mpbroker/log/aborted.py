@@ -1,0 +1,59 @@
+"""Transactions that were aborted, as `.txnindex` files tell: one for each segment with such markers.
+
+    version i16 = 0 | producer_id i64 | first_offset i64 | last_offset i64 | last_stable_offset i64
+
+Entries are appended; `last_offset` is the marker's and grows from entry to entry. This broker has no
+transactions of its own and writes none of these files; what it serves of them a Kafka broker has written.
+(Kafka: TransactionIndex, AbortedTxn; KIP-98.)
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import NamedTuple
+
+_ENTRY = struct.Struct(">hqqqq")
+LATEST_VERSION = 0
+
+
+class AbortedTransaction(NamedTuple):
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndexCorrupt(ValueError):
+    """A read_committed consumer would take for good what was aborted: nothing can be read with it."""
+
+
+def read_aborted(path: Path) -> list[AbortedTransaction]:
+    """All entries of a `.txnindex`. Raises TransactionIndexCorrupt, OSError."""
+    data = path.read_bytes()
+    if len(data) % _ENTRY.size:
+        raise TransactionIndexCorrupt(f"{path} ends within an entry, after {len(data)} bytes")
+    found: list[AbortedTransaction] = []
+    for version, *fields in _ENTRY.iter_unpack(data):
+        entry = AbortedTransaction(*fields)
+        if version > LATEST_VERSION:
+            raise TransactionIndexCorrupt(f"{path} has an entry of version {version}, not {LATEST_VERSION}")
+        if found and entry.last_offset <= found[-1].last_offset:
+            raise TransactionIndexCorrupt(f"{path}: the marker at {entry.last_offset} comes too late")
+        found.append(entry)
+    return found
+
+
+def aborted_between(
+    indexes: Iterable[Sequence[AbortedTransaction]], start: int, end: int
+) -> Iterator[AbortedTransaction]:
+    """Those that can have records in [start, end), by the indexes from the start's segment on."""
+    for index in indexes:
+        for entry in index[bisect_left(index, start, key=attrgetter("last_offset")) :]:
+            if entry.first_offset < end:
+                yield entry
+            if entry.last_stable_offset >= end:
+                return
