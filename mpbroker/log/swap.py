@@ -52,9 +52,14 @@ def swap_in(fd: int, bases: Sequence[int]) -> None:
         _rename(fd, name + CLEANED_FILE_SUFFIX, name + SWAP_FILE_SUFFIX)
     os.fsync(fd)
     if not _is_placed(fd, segment_name(new)):
-        for suffix in INDEXES:
+        for suffix in INDEXES[:2]:
             _set_aside(fd, segment_name(new, suffix))
+        aborted = segment_name(new, TXN_INDEX_SUFFIX)
+        has_aborted = _exists(fd, aborted + SWAP_FILE_SUFFIX)
         _place_log(fd, segment_name(new))
+        if not has_aborted:
+            # Not before: the old log file must never be read without it. Later it is merely too much.
+            _set_aside(fd, aborted)
     for suffix in INDEXES:
         name = segment_name(new, suffix)
         _rename(fd, name + SWAP_FILE_SUFFIX, name)
@@ -72,6 +77,14 @@ def _is_placed(fd: int, name: str) -> bool:
     except FileNotFoundError:
         # Nothing is left to be done but to make it durable.
         return True
+
+
+def _exists(fd: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=fd)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _place_log(fd: int, name: str) -> None:

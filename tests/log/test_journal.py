@@ -378,7 +378,7 @@ def test_a_roll_with_nothing_behind_it(rig: Callable[..., Rig], batch: Callable[
     """Retention rolls without an append: what is new is synced with the old segment."""
     b = Stalled(rig)
     wait_for_helper(b.process)
-    b.process.manager.use_journals()
+    b.process.manager.journals.use()
     log = b.process.manager.logs[b.targets[0][0]]
     b.produce(batch())
     b.stall()
