@@ -4,6 +4,7 @@ from collections import namedtuple
 from cpython.bytearray cimport PyByteArray_Resize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
+from posix.unistd cimport close
 
 from mpbroker.log.state cimport PartitionCore
 
@@ -143,12 +144,18 @@ cdef uint64_t fresh_nonce():
 cdef class JournalFile:
     """Owns the fd."""
 
+    def __cinit__(self, *_) -> None:
+        self.fd = -1
+
+    def __dealloc__(self) -> None:
+        if self.fd >= 0:
+            close(self.fd)
+
     def __init__(self, path) -> None:
         """Raises FileNotFoundError, OSError, JournalDamaged."""
         cdef JournalHead found
         cdef uint64_t version
         cdef int error
-        self.fd = -1
         self.path = path
         self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         memset(&self.head, 0, sizeof(self.head))

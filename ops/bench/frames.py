@@ -6,11 +6,13 @@ serves: ApiVersions 0, CreateTopics 2, DeleteTopics 1, Produce 3 and 7, Fetch 4,
 AlterClientQuotas 0 (Kafka's message definitions of those names).
 """
 
+from __future__ import annotations
+
 import socket
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import cramjam
@@ -45,6 +47,11 @@ class Request:
     error_at: int
     response_bytes_min: int = 0
     partition_at: int = 0
+
+    def for_partition(self, partition: int) -> Request:
+        """The same produce, to another partition."""
+        at = self.partition_at
+        return replace(self, frame=self.frame[:at] + struct.pack(">i", partition) + self.frame[at + 4 :])
 
 
 def _string(text: str) -> bytes:

@@ -143,7 +143,10 @@ def prepare(scenario: Scenario, broker: Broker, topic: str) -> frames.Request:
     if scenario.kind == "connect":
         return frames.api_versions()
     if scenario.kind == "produce":
-        return frames.produce(topic, records=1, value_bytes=scenario.value_bytes)
+        request = frames.produce(topic, records=1, value_bytes=scenario.value_bytes)
+        for partition in range(scenario.partitions):
+            _until_accepted(broker, request.for_partition(partition))
+        return request
     fill = frames.produce(topic, records=1, value_bytes=16_000)
     with frames.connected(broker.address) as connection:
         for _ in range(FETCH_TOPIC_BYTES // 16_000):

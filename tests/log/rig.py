@@ -79,6 +79,7 @@ class Rig:
         self.sent: dict[int, tuple[int, int, list[tuple[int, int]]]] = {}
         self.request = 0
         self.pid = 0
+        self.processes: list[LogProcess] = []
 
     def bind(self) -> None:
         self.to_log = self.memory.ring(self.handler, LOG)
@@ -93,6 +94,7 @@ class Rig:
     def in_process(self) -> LogProcess:
         """The process object itself, to be stepped by the test."""
         process = LogProcess(ProcessContext(LOG, self.memory, self.config))
+        self.processes.append(process)
         process.start()
         return process
 
@@ -130,6 +132,9 @@ class Rig:
     def close(self) -> None:
         if self.pid:
             self.kill()
+        for process in self.processes:
+            _close_files(process)
+        self.processes.clear()
         self.memory.close()
 
     def until(self, role: int, condition: Callable[[], bool]) -> None:
@@ -282,3 +287,13 @@ class Rig:
 def ensure(partitions: int = 1, **configs: str) -> calls.EnsureTopic:
     named = {key.replace("_", "."): value for key, value in configs.items()}
     return calls.EnsureTopic("t", TOPIC_ID, list(range(partitions)), named, 5)
+
+
+def _close_files(process: LogProcess) -> None:
+    """What the end of a real process would close."""
+    process.turn.close()
+    for log in process.manager.logs.values():
+        log.close_files()
+    for home in process.manager.dirs:
+        if home.journal is not None:
+            home.journal.close()
