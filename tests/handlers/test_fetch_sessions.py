@@ -255,6 +255,17 @@ def test_an_answer_that_could_not_be_sent_is_told_anew(made: Logs, native: bool)
     assert ask(made, go_on(session, 1), flags=SlotFlag.AGAIN).error_code == 71
 
 
+def test_a_full_fetch_that_comes_again_makes_no_second_session(made: Logs) -> None:
+    made.partitions[0].append()
+    other = begin(made)
+    request = FetchRequest(session_epoch=0, topics=topics_of([wanted(0, 0)]))
+    lost = ask(made, request, connection=8).session_id
+    session = ask(made, request, connection=8, flags=SlotFlag.AGAIN).session_id
+    assert count(made, Counter.COUNT_FETCH_SESSIONS) == 2
+    assert ask(made, go_on(lost, 1), connection=8).error_code == 70
+    assert [ask(made, go_on(one, 1)).error_code for one in (session, other)] == [0, 0]
+
+
 def test_no_cache_no_sessions(tmp_path: Path) -> None:
     with logs(tmp_path, max_incremental_fetch_session_cache_slots=0) as made:
         assert begin(made) == 0
