@@ -71,7 +71,10 @@ class FetchSessionCache:
         places: SessionPlaces,
         counters: CounterPage,
         now_ms: Callable[[], int],
+        partitions_max: int,
     ) -> None:
+        # Of one session. Partitions that do not exist can be asked for without end, some with each fetch.
+        self.partitions_max = partitions_max
         self._handler = handler
         self._places = places
         self._counters = counters
@@ -121,6 +124,8 @@ class FetchSessionCache:
     ) -> FetchSession | None:
         """A session without partitions yet, if there is room for one of that size; then comes `resized`."""
         now_ms = self._now_ms()
+        if size > self.partitions_max:
+            return None
         if len(self._sessions) >= self._slots and not self._try_evict(privileged, size, now_ms):
             return None
         session = FetchSession(self._new_id(), by_id, privileged, now_ms)
@@ -356,7 +361,7 @@ def new_context(
     for key in forgotten(request, by_id):
         session.forget(key)
     cache.resized(session)
-    if not len(session):
+    if not 0 < len(session) <= cache.partitions_max:
         cache.remove(session.id)
         return FetchContext(request, by_id)
     if is_again:

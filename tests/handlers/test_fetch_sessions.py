@@ -157,6 +157,19 @@ def test_a_session_without_partitions_ends(made: Logs) -> None:
     assert count(made, Counter.COUNT_FETCH_SESSIONS) == 0
 
 
+def test_a_session_has_no_more_partitions_than_the_broker(made: Logs) -> None:
+    most = made.rig.context.memory.sizes.partition_slots
+    beyond = FetchRequest(session_epoch=0, topics=topics_of([wanted(n, 0) for n in range(most + 1)]))
+    response = ask(made, beyond)
+    assert (response.session_id, len(told(response))) == (0, most + 1)
+    session = begin(made, most)
+    assert session > 0
+    response = ask(made, go_on(session, 1, wanted(most, 0), wanted(0, 0)))
+    assert (response.session_id, told(response).keys()) == (0, {most, 0})
+    assert ask(made, go_on(session, 2)).error_code == 70
+    assert count(made, Counter.COUNT_FETCH_SESSIONS) == 0
+
+
 def test_names_and_ids_are_not_mixed(made: Logs) -> None:
     by_id, by_name = begin(made), begin(made, version=BY_NAME)
     assert ask(made, go_on(by_id, 1), BY_NAME).error_code == 106
@@ -402,7 +415,7 @@ class Cache:
     def __init__(self, counters: Any, slots: int) -> None:
         self.now_ms = 0
         self.counters = counters
-        self.cache = FetchSessionCache(slots, 3, SessionPlaces(), counters, lambda: self.now_ms)
+        self.cache = FetchSessionCache(slots, 3, SessionPlaces(), counters, lambda: self.now_ms, 4096)
 
     def make(self, size: int = 1, *, privileged: bool = False) -> FetchSession | None:
         session = self.cache.maybe_create(privileged=privileged, by_id=True, size=size)
