@@ -51,6 +51,16 @@ class Interest(NamedTuple):
         return self.topic, self.wanted.partition
 
 
+class Maker(NamedTuple):
+    """A request, as it comes again when its answer could not be sent."""
+
+    connection: int
+    correlation: int
+
+
+UNKNOWN_MAKER = Maker(-1, -1)
+
+
 class FetchSessionCache:
     """The sessions of handler number `handler`; `places` are those that its turn can find."""
 
@@ -61,7 +71,10 @@ class FetchSessionCache:
         places: SessionPlaces,
         counters: CounterPage,
         now_ms: Callable[[], int],
+        partitions_max: int,
     ) -> None:
+        # Of one session. Partitions that do not exist can be asked for without end, some with each fetch.
+        self.partitions_max = partitions_max
         self._handler = handler
         self._places = places
         self._counters = counters
@@ -69,6 +82,8 @@ class FetchSessionCache:
         self._sessions: dict[int, FetchSession] = {}
         self._partitions = 0
         self._sizes: dict[int, int] = {}
+        # The request that made each of them.
+        self._makers: dict[int, Maker] = {}
         self.resize(slots)
         # Nothing of what a predecessor had.
         self._count()
@@ -89,7 +104,13 @@ class FetchSessionCache:
         if session is not None:
             self._places.drop(session)
             self._partitions -= self._sizes.pop(session_id)
+            del self._makers[session_id]
             self._count()
+
+    def remove_made_by(self, maker: Maker) -> None:
+        """The session that this request made last, if there is one: its client has not heard of it."""
+        # A client may use the same correlation id for all its requests.
+        self.remove(next((id_ for id_, by in reversed(self._makers.items()) if by == maker), NO_SESSION))
 
     def resized(self, session: FetchSession) -> None:
         """It has other partitions than before."""
@@ -98,14 +119,19 @@ class FetchSessionCache:
             self._sizes[session.id] = len(session)
             self._count()
 
-    def maybe_create(self, *, privileged: bool, by_id: bool, size: int) -> FetchSession | None:
+    def maybe_create(
+        self, *, privileged: bool, by_id: bool, size: int, maker: Maker | None = None
+    ) -> FetchSession | None:
         """A session without partitions yet, if there is room for one of that size; then comes `resized`."""
         now_ms = self._now_ms()
+        if size > self.partitions_max:
+            return None
         if len(self._sessions) >= self._slots and not self._try_evict(privileged, size, now_ms):
             return None
         session = FetchSession(self._new_id(), by_id, privileged, now_ms)
         self._sessions[session.id] = session
         self._sizes[session.id] = 0
+        self._makers[session.id] = maker or UNKNOWN_MAKER
         self._places.put(session)
         self._count()
         return session
@@ -195,16 +221,25 @@ class FullFetchContext(FetchContext):
     """Asks for everything, and for a session for what follows."""
 
     def __init__(
-        self, request: FetchRequest, by_id: bool, cache: FetchSessionCache, *, privileged: bool
+        self,
+        request: FetchRequest,
+        by_id: bool,
+        cache: FetchSessionCache,
+        *,
+        privileged: bool,
+        maker: Maker,
     ) -> None:
         super().__init__(request, by_id)
         self._cache = cache
         self._privileged = privileged
+        self._maker = maker
 
     def respond(self, answers: list[Answer]) -> FetchResponse:
         response = super().respond(answers)
         size = len({interest.key for interest in self.interests})
-        session = self._cache.maybe_create(privileged=self._privileged, by_id=self._by_id, size=size)
+        session = self._cache.maybe_create(
+            privileged=self._privileged, by_id=self._by_id, size=size, maker=self._maker
+        )
         if session is not None:
             for interest, answer in zip(self.interests, answers, strict=True):
                 session.put(interest.key, interest.wanted)
@@ -295,6 +330,7 @@ def new_context(
     request: FetchRequest,
     now_ms: int,
     *,
+    maker: Maker,
     privileged: bool = False,
     again: bool = False,
 ) -> FetchContext | ErrorCode:
@@ -309,7 +345,9 @@ def new_context(
         cache.remove(request.session_id)
         if request.session_epoch == FINAL_EPOCH:
             return FetchContext(request, by_id)
-        return FullFetchContext(request, by_id, cache, privileged=privileged)
+        if again:
+            cache.remove_made_by(maker)
+        return FullFetchContext(request, by_id, cache, privileged=privileged, maker=maker)
     session = cache.get(request.session_id)
     if session is None:
         return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -323,7 +361,7 @@ def new_context(
     for key in forgotten(request, by_id):
         session.forget(key)
     cache.resized(session)
-    if not len(session):
+    if not 0 < len(session) <= cache.partitions_max:
         cache.remove(session.id)
         return FetchContext(request, by_id)
     if is_again:

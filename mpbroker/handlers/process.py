@@ -130,6 +130,16 @@ class Handler:
         config = self.context.config
         return -(-config.max_incremental_fetch_session_cache_slots // config.num_io_threads)
 
+    def _make_fetch_sessions(self) -> FetchSessionCache:
+        return FetchSessionCache(
+            self._session_slots(),
+            self.number,
+            self.turn.fetch_sessions,
+            self.context.counters,
+            monotonic_ms,
+            self.context.memory.sizes.partition_slots,
+        )
+
     def _make_broker(self) -> None:
         context, memory = self.context, self.context.memory
         coordinator = Caller(
@@ -173,9 +183,7 @@ class Handler:
                 context.counters,
                 context.config.fetch_purgatory_purge_interval_requests,
             ),
-            fetch_sessions=FetchSessionCache(
-                self._session_slots(), self.number, self.turn.fetch_sessions, context.counters, monotonic_ms
-            ),
+            fetch_sessions=self._make_fetch_sessions(),
             groups=Groups(coordinator),
             readers=Readers(context.config.log_dirs),
             places=self.turn.places,

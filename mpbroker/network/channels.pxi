@@ -36,25 +36,26 @@ cdef inline void forget_kept(Turn *t, Channel *c) noexcept nogil:
     free(c.kept)
     c.kept = NULL
 
+cdef inline bint may_keep(Turn *t, Channel *c) noexcept nogil:
+    return c.needed <= KEPT_MAX and t.kept_bytes + c.needed <= t.arena.limit_bytes // KEPT_SHARE
+
 cdef void leave_arena(Turn *t, Channel *c) noexcept nogil:
-    """The request is parked: its handler does not look at the block any more. If another may have to, the frame is kept
-    outside, where it takes its own size alone, until it is answered."""
-    if not changes_nothing(c.api_key):
-        free_request(t, c)          # nobody else gets it
+    """The request is parked: its handler does not look at the block any more, and whoever waits for long must not
+    keep others from the memory. If another handler may have to look, the frame is kept outside, where it takes its
+    own size alone, until it is answered. What is too large for that, or too much, goes with its handler."""
+    if c.block == 0:
         return
-    if c.block == 0 or c.needed > KEPT_MAX or t.kept_bytes + c.needed > t.arena.limit_bytes // KEPT_SHARE:
-        return                      # it counts on
-    c.kept = <uint8_t *>malloc(c.needed)
-    if c.kept == NULL:
-        return                      # it stays where it is
-    t.kept_bytes += c.needed
-    memcpy(c.kept, t.arena.base + c.block, c.needed)
+    if changes_nothing(c.api_key) and may_keep(t, c):
+        c.kept = <uint8_t *>malloc(c.needed)
+        if c.kept != NULL:
+            t.kept_bytes += c.needed
+            memcpy(c.kept, t.arena.base + c.block, c.needed)
     arena_free(t.arena, c.block, c.asked_bytes)
     c.block = 0
 
 cdef bint enter_arena(Turn *t, Channel *c) noexcept nogil:
     """Before a request that was parked goes to a handler again: it was let in once, so the limit does not count. False:
-    there is no memory at all."""
+    its frame was not kept, or there is no memory at all; then its connection is closed."""
     cdef uint64_t asked = c.needed + answer_room(c.needed), block
     if c.kept == NULL:
         return c.block != 0

@@ -132,6 +132,11 @@ cdef Peer *session_keeper(Turn *t, Channel *c) noexcept nogil:
     if said.id > 0:
         number = handler_of_session(said.id)
         return &t.handlers[number] if number < t.handler_count and takes_requests(&t.handlers[number]) else NULL
+    if c.open_tries and c.answer.owner >= FIRST_HANDLER:
+        # Whoever answered it has made a session that the client never heard of, and ends it.
+        peer = &t.handlers[c.answer.owner - FIRST_HANDLER]
+        if takes_requests(peer):
+            return peer
     for i in range(t.handler_count):
         t.last_session_keeper = (t.last_session_keeper + 1) % t.handler_count
         peer = &t.handlers[t.last_session_keeper]

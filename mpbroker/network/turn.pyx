@@ -86,7 +86,7 @@ cdef enum:
     CLAIMED_MAX = 1 << 21
     FIRST_BLOCK = (1 << 16) - 64
     EXPECTED_MAX = 1 << 15          # what is set aside for the next frame before its size is known
-    # A parked request of this size leaves the arena, as long as all that have take less than this share of the limit.
+    # A parked request of this size is kept for another handler, as long as all take less than this share of the limit.
     KEPT_MAX = 1 << 14
     KEPT_SHARE = 16
     LOW_MEMORY_SHARE = 10           # memory is low when less than a tenth of it is left

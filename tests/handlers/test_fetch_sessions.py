@@ -157,6 +157,19 @@ def test_a_session_without_partitions_ends(made: Logs) -> None:
     assert count(made, Counter.COUNT_FETCH_SESSIONS) == 0
 
 
+def test_a_session_has_no_more_partitions_than_the_broker(made: Logs) -> None:
+    most = made.rig.context.memory.sizes.partition_slots
+    beyond = FetchRequest(session_epoch=0, topics=topics_of([wanted(n, 0) for n in range(most + 1)]))
+    response = ask(made, beyond)
+    assert (response.session_id, len(told(response))) == (0, most + 1)
+    session = begin(made, most)
+    assert session > 0
+    response = ask(made, go_on(session, 1, wanted(most, 0), wanted(0, 0)))
+    assert (response.session_id, told(response).keys()) == (0, {most, 0})
+    assert ask(made, go_on(session, 2)).error_code == 70
+    assert count(made, Counter.COUNT_FETCH_SESSIONS) == 0
+
+
 def test_names_and_ids_are_not_mixed(made: Logs) -> None:
     by_id, by_name = begin(made), begin(made, version=BY_NAME)
     assert ask(made, go_on(by_id, 1), BY_NAME).error_code == 106
@@ -253,6 +266,17 @@ def test_an_answer_that_could_not_be_sent_is_told_anew(made: Logs, native: bool)
     assert ask(made, go_on(session, 2)).error_code == 0
     assert ask(made, go_on(session, 2), flags=SlotFlag.AGAIN).error_code == 0
     assert ask(made, go_on(session, 1), flags=SlotFlag.AGAIN).error_code == 71
+
+
+def test_a_full_fetch_that_comes_again_makes_no_second_session(made: Logs) -> None:
+    made.partitions[0].append()
+    other = begin(made)
+    request = FetchRequest(session_epoch=0, topics=topics_of([wanted(0, 0)]))
+    lost = ask(made, request, connection=8).session_id
+    session = ask(made, request, connection=8, flags=SlotFlag.AGAIN).session_id
+    assert count(made, Counter.COUNT_FETCH_SESSIONS) == 2
+    assert ask(made, go_on(lost, 1), connection=8).error_code == 70
+    assert [ask(made, go_on(one, 1)).error_code for one in (session, other)] == [0, 0]
 
 
 def test_no_cache_no_sessions(tmp_path: Path) -> None:
@@ -391,7 +415,7 @@ class Cache:
     def __init__(self, counters: Any, slots: int) -> None:
         self.now_ms = 0
         self.counters = counters
-        self.cache = FetchSessionCache(slots, 3, SessionPlaces(), counters, lambda: self.now_ms)
+        self.cache = FetchSessionCache(slots, 3, SessionPlaces(), counters, lambda: self.now_ms, 4096)
 
     def make(self, size: int = 1, *, privileged: bool = False) -> FetchSession | None:
         session = self.cache.maybe_create(privileged=privileged, by_id=True, size=size)

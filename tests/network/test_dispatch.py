@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -13,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from mpbroker.handlers.sessions import first_id
 from mpbroker.ipc.slots import Request, SlotFlag, SlotKind, kind_of, unpack_request
 from tests.network.rig import Rig, frame
+from tests.network.test_slices import parts_answer
 
 METADATA, CREATE_TOPICS, INIT_PRODUCER_ID, HEARTBEAT, PRODUCE = 3, 19, 22, 12, 0
 FETCH, FETCH_VERSION = 1, 11
@@ -206,6 +208,20 @@ def test_a_fetch_goes_to_the_keeper_of_its_session(pool: Pool, keeper: int) -> N
 
 def test_each_handler_gets_its_share_of_new_sessions(pool: Pool) -> None:
     assert sorted(who_gets(pool, fetch(0, 0)) for _ in range(2 * HANDLERS)) == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_full_fetch_that_comes_again_goes_to_who_made_its_session(pool: Pool, tmp_path: Path) -> None:
+    segment = tmp_path / "s.log"
+    segment.write_bytes(b"x" * 100)
+    assert 0 in [who_gets(pool, fetch(0, 0)) for _ in range(HANDLERS)]
+    (request,) = pool.take(0)
+    parts_answer(pool.rig, request, b"HEAD", segment, [(0, 10)], inode=1)
+    pool.rig.step()
+    ((channel, _),) = pool.rig.turn.opening()
+    assert who_gets(pool, fetch(0, 0)) == 1
+    pool.rig.turn.ask_again(channel)
+    pool.rig.step()
+    assert [again.flags for again in pool.take(0)] == [SlotFlag.AGAIN]
 
 
 def test_a_fetch_without_a_session_goes_to_anybody(pool: Pool) -> None:

@@ -14,7 +14,7 @@ from mpbroker.ipc.slots import Request, SlotFlag, SlotKind
 from mpbroker.network.channel import CloseReason
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.schema import StructType, message_for
-from tests.network.rig import Rig, answer_frame, frame, receive
+from tests.network.rig import Rig, answer_frame, frame, is_closed, receive
 from tests.network.test_slices import open_all, parts_answer
 
 FETCH, METADATA, JOIN_GROUP = 1, 3, 11
@@ -80,7 +80,7 @@ def test_the_next_request_of_the_connection_is_like_any_other(rig: Rig) -> None:
     assert rig.bytes_of(second) == random_frame(8, 20)
 
 
-@pytest.mark.parametrize("size", [0, 1_000, 10_000, 100_000])
+@pytest.mark.parametrize("size", [0, 1_000, 10_000, 16_000])
 def test_when_its_handler_dies_another_gets_every_byte(rig: Rig, size: int) -> None:
     client = rig.connect()
     data = random_frame(1, size)
@@ -156,37 +156,66 @@ def test_one_that_nobody_else_may_have_is_gone_whatever_its_size(rig: Rig) -> No
     assert rig.in_use_bytes() == 0
 
 
-def test_a_large_one_counts_as_long_as_it_waits(rig: Rig) -> None:
-    client = rig.connect()
+def test_a_large_one_holds_nothing_and_dies_with_its_handler(rig: Rig) -> None:
+    client, bystander = rig.connect(), rig.connect()
     request, handler = parked(rig, client, random_frame(1, 64 << 10))
-    assert rig.in_use_bytes() > 64 << 10
+    assert rig.in_use_bytes() == 0
     rig.answer(request, answer_frame(1), handler)
     rig.step()
+    assert receive(client, 8) == answer_frame(1)
+    _, handler = parked(rig, client, random_frame(2, 64 << 10))
+    _, same = parked(rig, bystander, random_frame(3, 100))
+    assert (rig.in_use_bytes(), same) == (0, handler)
+    rig.turn.fence_handler(handler)
+    rig.turn.turn(0)
+    assert [reason for _, reason, _ in rig.turn.closed()] == [CloseReason.CLOSED_ROLE_DIED]
+    assert is_closed(client)
+    (again,) = rig.requests_taken(1 - handler)
+    rig.answer(again, answer_frame(3), 1 - handler)
+    rig.step()
+    assert receive(bystander, 8) == answer_frame(3)
     assert rig.in_use_bytes() == 0
 
 
+def test_a_large_one_whose_slices_are_gone_cannot_be_asked_again(rig: Rig, tmp_path: Path) -> None:
+    segment = tmp_path / "s.log"
+    segment.write_bytes(b"x" * 100)
+    client = rig.connect()
+    request, handler = parked(rig, client, random_frame(1, 64 << 10))
+    assert handler == 0
+    parts_answer(rig, request, b"HEAD", segment, [(0, 10)], inode=1)
+    rig.step()
+    ((channel, _),) = rig.turn.opening()
+    rig.turn.ask_again(channel)
+    rig.step()
+    assert [reason for _, reason, _ in rig.turn.closed()] == [CloseReason.CLOSED_NO_FILE]
+    assert [*rig.requests_taken(0), *rig.requests_taken(1)] == []
+    assert is_closed(client)
+
+
 def test_what_is_kept_outside_is_a_share_of_the_limit() -> None:
-    rig = Rig(memory_bytes=64 << 10)
+    rig = Rig(handlers=2, memory_bytes=64 << 10)
     share, size = 4 << 10, len(random_frame(0, 500))
     waiting = []
     for number in range(12):
         client = rig.connect()
         waiting.append((client, *parked(rig, client, random_frame(number, 500))))
-    outside = share // size
-    assert rig.in_use_bytes() == (len(waiting) - outside) * 1984
+    assert rig.in_use_bytes() == 0
     # Who is answered makes room for the next one.
     client, request, handler = waiting[0]
     rig.answer(request, answer_frame(0), handler)
     rig.step()
-    before = rig.in_use_bytes()
     _, at = parked(rig, client, random_frame(20, 500))
-    assert rig.in_use_bytes() == before
-    for other, _, _ in waiting[1:]:
-        other.close()
+    assert {at, *(handler for _, _, handler in waiting)} == {handler}
+    waiting[1][0].close()
     rig.step()
-    assert rig.in_use_bytes() == 0
+    assert [reason for _, reason, _ in rig.turn.closed()] == [CloseReason.CLOSED_BY_PEER]
     rig.turn.fence_handler(at)
     rig.turn.turn(0)
+    outside = share // size
+    kept = [random_frame(number, 500) for number in [*range(2, outside), 20]]
+    assert sorted(rig.bytes_of(one) for one in rig.requests_taken(1 - at)) == sorted(kept)
+    assert len(rig.turn.closed()) == len(waiting) - outside
     rig.close()
 
 

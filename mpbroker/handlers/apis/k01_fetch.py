@@ -22,6 +22,7 @@ from mpbroker.handlers.fetch_sessions import (
     FetchContext,
     IncrementalFetchContext,
     Interest,
+    Maker,
     Wanted,
     new_context,
 )
@@ -349,6 +350,7 @@ def handle(exchange: Exchange) -> FetchResponse | None:
         exchange.version,
         exchange.body,
         broker.monotonic_ms(),
+        maker=Maker(exchange.slot.connection, exchange.slot.correlation),
         privileged=replica_of(exchange.body) >= 0,
         again=bool(exchange.slot.flags & SlotFlag.AGAIN),
     )
