@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import Phase, settings
 
 from ops.bench.brokers import Mpbroker
@@ -14,3 +18,10 @@ settings.load_profile("repeatable")
 
 # Hundreds of brokers are started, and what they leave is kept for a while.
 Mpbroker.always = ("-o", "log.journal.bytes=1048576")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collected() -> Iterator[None]:
+    """What lies in cycles holds descriptors: a process of thousands of tests would run out of low ones."""
+    yield
+    gc.collect()
