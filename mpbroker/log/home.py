@@ -38,13 +38,13 @@ CHECKPOINTS = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS, n
 _log = logging.getLogger("mpbroker")
 
 
-def _read_checkpoint(path: Path) -> dict[TopicPartition, int]:
+def _read_checkpoint(path: Path) -> dict[TopicPartition, int] | None:
     """What cannot be read is as if it were not there: recovery then looks at more than it had to."""
     try:
         return read_offsets(path)
     except (CheckpointCorrupt, OSError) as error:
         _log.warning("%s is ignored: %s", path, error)
-        return {}
+        return None
 
 
 class LogDir:
@@ -58,8 +58,10 @@ class LogDir:
         self.path = path
         self.failed = failed
         self.clean = False
+        read = {name: {} if failed else _read_checkpoint(path / name) for name in CHECKPOINTS}
+        self._lacks_points = read[names.RECOVERY_POINTS] is None
         self.known: dict[str, dict[TopicPartition, int]] = {
-            name: {} if failed else _read_checkpoint(path / name) for name in CHECKPOINTS
+            name: offsets or {} for name, offsets in read.items()
         }
         self.on_disk: dict[str, Mapping[TopicPartition, int]] = {
             name: dict(offsets) for name, offsets in self.known.items()
@@ -135,6 +137,14 @@ class LogDir:
 
     def _empty(self, found: JournalFile, *, is_clean: bool, say: Callable[[str], None]) -> None:
         if not is_clean:
+            if self._lacks_points and next(found.records(), None) is not None:
+                # What was compacted since must not be overwritten with what it was made of.
+                raise FatalError(
+                    f"{self.path / names.RECOVERY_POINTS} cannot be read, and without it {found.path} may be "
+                    "written over segments that were compacted since. Restore the file; or, if no topic here "
+                    "is compacted, delete it; or delete the journal: then partitions that lack records of it "
+                    "stay offline"
+                )
             restored = replay(found, self.partitions(), self.known[names.RECOVERY_POINTS], say)
             if restored:
                 _log.warning(
@@ -260,9 +270,11 @@ class LogDir:
         """In the helper's thread."""
         if name == names.RECOVERY_POINTS and self._inherited:
             # None moves on before that is synced, or a replay would leave it out. The next one is written.
+            self._submitted.pop(name, None)
+            if self._lacks_points:
+                return
             was = self.on_disk[name]
             offsets = {key: min(offset, was.get(key, 0)) for key, offset in offsets.items()}
-            self._submitted.pop(name, None)
         write_offsets(self.path / name, offsets)
         self.on_disk[name] = offsets
         if name == names.HIGH_WATERMARKS and self._group and not self._is_marked:

@@ -66,3 +66,20 @@ def test_a_sync_that_failed_is_not_tried_again(filled: Journaled, monkeypatch: p
     with pytest.raises(FatalError, match="Input/output error"):
         process.work(0)
     assert process.manager.dirs[0].failed
+
+
+@pytest.mark.parametrize("content", [b"0\n2\nt 0 1\n", b"\xff\xfe"])
+def test_nothing_is_written_back_without_knowing_what_was_compacted(
+    filled: Journaled, content: bytes
+) -> None:
+    filled.checkpoint()
+    had = filled.power_cut(3)
+    path = filled.dirs[0] / names.RECOVERY_POINTS
+    before = path.read_bytes()
+    path.write_bytes(content)
+    with pytest.raises(FatalError, match=r"cannot be read.*Restore the file"):
+        filled.boot()
+    assert filled.segment().read_bytes() == b""
+    path.write_bytes(before)
+    filled.boot()
+    assert [filled.segment(number).read_bytes() for number in range(3)] == had
