@@ -135,6 +135,8 @@ def read_topic_id(directory: Path) -> bytes | None:
         lines = path.read_text("utf-8").splitlines()
     except FileNotFoundError:
         return None
+    except UnicodeDecodeError as error:
+        raise CheckpointCorrupt(f"{path} is not text") from error
     fields = dict(line.split(": ", 1) for line in lines if ": " in line)
     if fields.get("version") != "0" or "topic_id" not in fields:
         raise CheckpointCorrupt(f"{path} is not partition metadata of version 0")

@@ -208,8 +208,9 @@ class CleanerProcess:
             self.context.log.exception("%s: the cleaner fails", task.directory)
             ended = calls.CleaningEnded(task.ticket, problem=repr(error))
         finally:
-            self._tidy(Path(task.directory))
             self.context.counters.set_status("waiting")
+        # Not if it was abandoned: the log process may be about to put these files in place.
+        self._tidy(Path(task.directory))
         if ended is not None:
             self._asked(ended)
         return ended is not None and not ended.problem

@@ -26,7 +26,7 @@ from mpbroker.log.deletion import Deletion, segments_of, unlink_deleted
 from mpbroker.log.manager import LogManager
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.retention import Sealed
-from mpbroker.log.swap import swap_in
+from mpbroker.log.swap import begin_swap, swap_in
 from shm.counters import CounterPage
 
 # Partitions between two looks at everything else.
@@ -47,16 +47,24 @@ class _Grant:
 
 @dataclass
 class _Swap:
-    """One swap in the helper's thread."""
+    """One swap in the helper's thread. It is void if there is no new segment: nothing was touched then."""
 
     fd: int
     bases: list[int]
     done: bool = False
+    is_void: bool = False
+    _has_begun: bool = False
 
     def run(self) -> None:
         try:
+            if not self._has_begun:
+                begin_swap(self.fd, self.bases[0])
+                self._has_begun = True
             swap_in(self.fd, self.bases)
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and not self._has_begun:
+                self.is_void = True
+                return
             if error.errno not in PASSING:
                 raise
             _log.warning("a cleaned segment cannot be put in place yet: %s", error)
@@ -217,7 +225,7 @@ class Compaction:
         while True:
             self._manager.helper.submit(swap.run, log.state.log_dir)
             yield from self._helped()
-            if swap.done or not self._is_here(log):
+            if swap.done or swap.is_void or not self._is_here(log):
                 return swap.done
             again = time.monotonic() + TRY_AGAIN_S
             while time.monotonic() < again:

@@ -91,35 +91,36 @@ class Deletion:
         """Until what could be deleted is so for good."""
         manager = self._manager
         results = [self._delete_before(wanted) for wanted in call.partitions]
-        logs = [log for _, log in results if log is not None]
+        logs = [log for _, log, _ in results if log is not None]
         manager.checkpoint_log_starts(logs)
         self._delete([(log, self._below_start(log)) for log in logs])
         yield from self._helped()
         answers = []
-        for error, log in results:
+        for error, log, start in results:
             if log is None:
                 answers.append(calls.DeletedBefore(error))
-            elif manager.log_start_on_disk(log) < log.log_start:
+            elif manager.log_start_on_disk(log) < start:
                 answers.append(calls.DeletedBefore(KAFKA_STORAGE_ERROR))
             else:
-                answers.append(calls.DeletedBefore(0, log.log_start))
+                answers.append(calls.DeletedBefore(0, start))
         return calls.DeletedRecords(answers)
 
-    def _delete_before(self, wanted: calls.DeleteBefore) -> tuple[int, PartitionLog | None]:
+    def _delete_before(self, wanted: calls.DeleteBefore) -> tuple[int, PartitionLog | None, int]:
+        """An error or the log, and the start it has by this call: it may move on before that is on disk."""
         log = self._manager.logs.get(wanted.slot)
         if log is None or log.state.generation != wanted.slot_generation:
-            return NOT_LEADER_OR_FOLLOWER, None
+            return NOT_LEADER_OR_FOLLOWER, None, -1
         if log.state.flags & PartitionFlag.PARTITION_OFFLINE:
-            return KAFKA_STORAGE_ERROR, None
+            return KAFKA_STORAGE_ERROR, None, -1
         end = log.state.high_watermark
         offset = end if wanted.offset == HIGH_WATERMARK else wanted.offset
         if not 0 <= offset <= end:
-            return OFFSET_OUT_OF_RANGE, None
+            return OFFSET_OUT_OF_RANGE, None, -1
         if offset > log.log_start:
             _log.info("%s: records below offset %d are deleted, as asked for", log.name, offset)
             log.move_start(offset)
             log.state.publish(self._manager.table)
-        return 0, log
+        return 0, log, log.log_start
 
     def _below_start(self, log: PartitionLog) -> list[Doomed]:
         # What cannot go now, the next look takes.

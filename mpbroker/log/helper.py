@@ -21,6 +21,8 @@ class Helper:
         self._wake = wake
         self._jobs: queue.SimpleQueue[tuple[Callable[[], None], int] | None] = queue.SimpleQueue()
         self._failed: queue.SimpleQueue[tuple[int, OSError]] = queue.SimpleQueue()
+        # No disk's failure but a mistake of ours: it ends the process.
+        self._broken_by: Exception | None = None
         # How many jobs there were, and how many of them are over, whatever came of them.
         self.submitted = 0
         self.done = 0
@@ -33,7 +35,9 @@ class Helper:
         self._jobs.put((job, log_dir))
 
     def failures(self) -> list[tuple[int, OSError]]:
-        """(log directory, error) since the last call."""
+        """(log directory, error) since the last call. Raises RuntimeError if the helper is broken."""
+        if self._broken_by is not None:
+            raise RuntimeError("a job of the log helper broke it") from self._broken_by
         return [self._failed.get() for _ in range(self._failed.qsize())]
 
     def close(self) -> None:
@@ -48,5 +52,11 @@ class Helper:
                 job()
             except OSError as error:
                 self._failed.put((log_dir, error))
+            except Exception as error:
+                # Not `done`: who waits for the job must not take it for done before the process ends.
+                _log.exception("a job of the log helper fails")
+                self._broken_by = error
+                self._wake()
+                return
             self.done += 1
             self._wake()

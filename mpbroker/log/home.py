@@ -9,6 +9,7 @@ would miss what it never had.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -37,13 +38,13 @@ CHECKPOINTS = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS, n
 _log = logging.getLogger("mpbroker")
 
 
-def _read_checkpoint(path: Path) -> dict[TopicPartition, int]:
+def _read_checkpoint(path: Path) -> dict[TopicPartition, int] | None:
     """What cannot be read is as if it were not there: recovery then looks at more than it had to."""
     try:
         return read_offsets(path)
     except (CheckpointCorrupt, OSError) as error:
         _log.warning("%s is ignored: %s", path, error)
-        return {}
+        return None
 
 
 class LogDir:
@@ -57,8 +58,10 @@ class LogDir:
         self.path = path
         self.failed = failed
         self.clean = False
+        read = {name: {} if failed else _read_checkpoint(path / name) for name in CHECKPOINTS}
+        self._lacks_points = read[names.RECOVERY_POINTS] is None
         self.known: dict[str, dict[TopicPartition, int]] = {
-            name: {} if failed else _read_checkpoint(path / name) for name in CHECKPOINTS
+            name: offsets or {} for name, offsets in read.items()
         }
         self.on_disk: dict[str, Mapping[TopicPartition, int]] = {
             name: dict(offsets) for name, offsets in self.known.items()
@@ -74,6 +77,7 @@ class LogDir:
         self.journal_end = 0
         self._inherited: list[tuple[bytes, int, int]] = []
         self.inherited_is_synced = False
+        self._is_syncing = False
         self._making: JournalMaking | None = None
         if not failed:
             self._heed_policy()
@@ -114,8 +118,11 @@ class LogDir:
         self.journal = found
 
     def _sync_inherited(self) -> None:
-        """In the helper's thread."""
-        sync_named(self._inherited, self.partitions())
+        """In the helper's thread. What passes, as too few descriptors, is tried again; see `must_sync`."""
+        try:
+            sync_named(self._inherited, self.partitions())
+        finally:
+            self._is_syncing = False
         self.inherited_is_synced = True
         self._inherited = []
 
@@ -123,8 +130,21 @@ class LogDir:
     def is_inheriting(self) -> bool:
         return bool(self._inherited) or self.inherited_is_synced
 
+    @property
+    def must_sync(self) -> bool:
+        """What a predecessor left could not be synced."""
+        return bool(self._inherited) and not self._is_syncing and not self.failed
+
     def _empty(self, found: JournalFile, *, is_clean: bool, say: Callable[[str], None]) -> None:
         if not is_clean:
+            if self._lacks_points and next(found.records(), None) is not None:
+                # What was compacted since must not be overwritten with what it was made of.
+                raise FatalError(
+                    f"{self.path / names.RECOVERY_POINTS} cannot be read, and without it {found.path} may be "
+                    "written over segments that were compacted since. Restore the file; or, if no topic here "
+                    "is compacted, delete it; or delete the journal: then partitions that lack records of it "
+                    "stay offline"
+                )
             restored = replay(found, self.partitions(), self.known[names.RECOVERY_POINTS], say)
             if restored:
                 _log.warning(
@@ -141,6 +161,7 @@ class LogDir:
     def prepare_journal(self, journal_bytes: int, helper: Helper) -> None:
         """Keeps the one that is there, or begins to make one of that size: `journal` when it is done."""
         if self._inherited:
+            self._is_syncing = True
             helper.submit(self._sync_inherited, self.number)
             return
         if self.journal is not None and self.journal.ring_bytes == ring_bytes_of(journal_bytes):
@@ -190,6 +211,8 @@ class LogDir:
 
     def empty_journal(self) -> None:
         """All segments are synced; the helper is at rest. Raises OSError."""
+        if self._inherited:
+            raise OSError(errno.EAGAIN, "segments that it names could not be synced")
         if self._making is not None:
             self._making.abandon()
         if self.journal is not None:
@@ -245,6 +268,13 @@ class LogDir:
 
     def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """In the helper's thread."""
+        if name == names.RECOVERY_POINTS and self._inherited:
+            # None moves on before that is synced, or a replay would leave it out. The next one is written.
+            self._submitted.pop(name, None)
+            if self._lacks_points:
+                return
+            was = self.on_disk[name]
+            offsets = {key: min(offset, was.get(key, 0)) for key, offset in offsets.items()}
         write_offsets(self.path / name, offsets)
         self.on_disk[name] = offsets
         if name == names.HIGH_WATERMARKS and self._group and not self._is_marked:

@@ -55,10 +55,12 @@ class Journals:
         self.awaited = self._is_group and bool(awaited)
 
     def release(self) -> None:
-        """What they alone have is to be in synced segments the next time; those that are missing are made."""
+        """What they alone have is to be in synced segments the next time; those that are missing are made,
+        and what a predecessor left is tried again where it could not be synced.
+        """
         release_journals(self._turn)
         for home in self._dirs:
-            if home.lacks_journal:
+            if home.lacks_journal or home.must_sync:
                 self._prepare(home)
 
     def empty(self, home: LogDir) -> None:

@@ -163,6 +163,9 @@ class _Loader:
             # Only the process died, and nothing is new since the last commit round. Syncing files that are
             # not needed for that would cost some ten milliseconds for each partition.
             self.log.recovery_point = self.known.recovery_point
+            if self.log.state.size == 0:
+                # The round that would have made its name durable may never have come.
+                fsync_directory(self.directory)
             return
         if not self.known.clean:
             self._settle()

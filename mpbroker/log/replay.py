@@ -10,6 +10,7 @@ has the segments synced meanwhile.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections import OrderedDict
@@ -64,14 +65,17 @@ def replay(
 def sync_named(
     named: Iterable[tuple[bytes, int, int]], partitions: Iterable[tuple[Path, PartitionName]]
 ) -> None:
-    """All segments of the partitions that are here: (topic id, partition, base offset). Raises OSError."""
+    """All segments of the partitions that are here: (topic id, partition, base offset).
+
+    Raises OSError, which may pass unless a sync failed: then it is EIO.
+    """
     targets, segments = _Targets(partitions, {}), _Segments()
     try:
         for topic_id, partition, base in named:
             path = targets.path_of(topic_id, partition, base)
             if path is not None:
                 segments.touch(path)
-        segments.sync()
+        segments.sync(is_final=True)
     finally:
         segments.close()
 
@@ -151,13 +155,20 @@ class _Segments:
             at += os.pwrite(fd, extent.data[at:], extent.position + at)
         self.restored_bytes += count
 
-    def sync(self) -> None:
+    def sync(self, *, is_final: bool = False) -> None:
         """Also what was found complete: it may be in the page cache alone."""
         for path in self._touched:
             fd = self._fd(path)
             # Gone meanwhile, with its topic or by retention.
-            if fd is not None:
+            if fd is None:
+                continue
+            try:
                 os.fsync(fd)
+            except OSError as error:
+                if not is_final:
+                    raise
+                # Whatever the reason: the next sync would say that all is well, and pages may be lost.
+                raise OSError(errno.EIO, f"cannot be synced: {error.strerror}", path) from error
 
     def close(self) -> None:
         while self._open:

@@ -41,13 +41,19 @@ _PLACING_SUFFIX = ".placing.tmp"
 _log = logging.getLogger("mpbroker")
 
 
+def begin_swap(fd: int, new: int) -> None:
+    """The first step, by which it is known that there is a new segment. Raises OSError with nothing done."""
+    name = segment_name(new)
+    os.rename(name + CLEANED_FILE_SUFFIX, name + SWAP_FILE_SUFFIX, src_dir_fd=fd, dst_dir_fd=fd)
+
+
 def swap_in(fd: int, bases: Sequence[int]) -> None:
-    """`fd`: the partition's directory. The new segment has the first of the bases.
+    """`fd`: the partition's directory. The new segment has the first of the bases; its swap has begun.
 
     Raises OSError; then it may be called again, and goes on where it was.
     """
     new = bases[0]
-    for suffix in (LOG_SUFFIX, *INDEXES):
+    for suffix in INDEXES:
         name = segment_name(new, suffix)
         _rename(fd, name + CLEANED_FILE_SUFFIX, name + SWAP_FILE_SUFFIX)
     os.fsync(fd)
@@ -75,7 +81,7 @@ def _is_placed(fd: int, name: str) -> bool:
     try:
         return os.path.samestat(os.stat(name, dir_fd=fd), os.stat(name + SWAP_FILE_SUFFIX, dir_fd=fd))
     except FileNotFoundError:
-        # Nothing is left to be done but to make it durable.
+        # It had that name (`begin_swap`): nothing is left to be done but to make it durable.
         return True
 
 

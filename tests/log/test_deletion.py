@@ -283,6 +283,20 @@ def test_a_deletion_that_is_not_on_disk_is_not_acknowledged(rig, batch, monkeypa
     b.close()
 
 
+def test_a_later_deletion_does_not_keep_the_first_from_its_answer(rig, batch) -> None:  # type: ignore[no-untyped-def]
+    b = Broker(rig())
+    fill(b, batch, 3)
+    slot, generation, _ = b.targets[0]
+    steps = b.process.deletion.deleting(calls.DeleteRecords([calls.DeleteBefore(slot, generation, 1)]))
+    next(steps, None)
+    drain(b.process)
+    b.process.manager.logs[slot].move_start(2)
+    with pytest.raises(StopIteration) as ended:
+        next(steps)
+    assert ended.value.value == calls.DeletedRecords([calls.DeletedBefore(0, 1)])
+    b.close()
+
+
 def test_who_asks_with_an_old_generation_is_told_so(rig, batch) -> None:  # type: ignore[no-untyped-def]
     b = Broker(rig())
     fill(b, batch, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,18 @@ def test_clean_stop_is_trusted_and_goes_on(writer, reopen) -> None:  # type: ign
     assert offsets_in(again) == list(range(40))
     assert again.state.producers.check(7, 0, 38, 2) == (-1, 38, T0 + 1)
     assert again.state.producers.check(7, 0, 40, 1)[0] == 0
+
+
+def test_a_segment_that_just_began_gets_its_name_on_disk(writer, reopen, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    w = writer()
+    w.append(3)
+    for fd in w.log.roll():
+        os.close(fd)
+    synced: list[Path] = []
+    monkeypatch.setattr("mpbroker.log.recovery.fsync_directory", synced.append)
+    again = reopen(w.log.directory, Known(clean=False, recovery_point=3, durable=3))
+    assert (again.state.segment_base, again.state.size) == (3, 0)
+    assert synced == [w.log.directory]
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])

@@ -11,14 +11,14 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import resolve
-from mpbroker.log import swap
+from mpbroker.log import compaction, swap
 from mpbroker.log.checkpoints import write_epochs, write_topic_id
 from mpbroker.log.cleaner import Buffers, Cleaner
 from mpbroker.log.names import INDEX_SUFFIX, LOG_SUFFIX, SWAP_FILE_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from mpbroker.log.partition_log import segments_of
 from mpbroker.log.reader import Bound, PartitionReader, SegmentGone
 from mpbroker.log.recovery import Known, load
-from mpbroker.log.swap import finish_swaps, swap_in
+from mpbroker.log.swap import begin_swap, finish_swaps, swap_in
 from tests.log.segments import T0, Segments
 
 TOPIC_ID = bytes(range(16))
@@ -74,9 +74,11 @@ def said(log: Segments) -> list[str]:
     return [(r.key or b"").decode() + (r.value or b"").decode() for r in log.records()]
 
 
-def swap_all(directory: Path, bases: list[int]) -> None:
+def swap_all(directory: Path, bases: list[int], *, has_begun: bool = False) -> None:
     fd = os.open(directory, os.O_RDONLY)
     try:
+        if not has_begun:
+            begin_swap(fd, bases[0])
         swap_in(fd, bases)
     finally:
         os.close(fd)
@@ -208,11 +210,26 @@ def test_a_swap_that_a_full_disk_cut_off_is_taken_up_again(
                 pass
             else:
                 return
-        swap_all(directory, bases)
+        swap_all(directory, bases, has_begun=steps_done > 0)
         assert said(log) == expected
         assert log.bases == [0, 9]
         assert log.path(0, INDEX_SUFFIX).exists()
     pytest.fail("the swap never ended")
+
+
+def test_without_a_new_segment_the_old_ones_stay(tmp_path: Path) -> None:
+    log, bases, old, _ = make_cleaned(tmp_path)
+    for path in tmp_path.glob("*.cleaned"):
+        path.unlink()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    fd = os.open(tmp_path, os.O_RDONLY)
+    one = compaction._Swap(fd, bases)
+    one.run()
+    os.close(fd)
+    assert one.is_void
+    assert not one.done
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert said(log) == old
 
 
 def test_what_was_not_finished_is_dropped(tmp_path: Path) -> None:

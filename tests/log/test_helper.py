@@ -1,0 +1,37 @@
+"""The log process's helper: what becomes of a job that fails."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from mpbroker.log.checkpoints import CheckpointCorrupt, read_topic_id
+from mpbroker.log.helper import Helper
+from mpbroker.log.names import PARTITION_METADATA
+
+
+def test_a_mistake_in_a_job_reaches_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    woken = threading.Event()
+    helper = Helper(woken.set)
+
+    def mistaken() -> None:
+        raise ValueError("a mistake")
+
+    with caplog.at_level(logging.ERROR, "mpbroker"):
+        helper.submit(mistaken, 0)
+        assert woken.wait(20)
+    assert "ValueError: a mistake" in caplog.text
+    assert helper.done == 0
+    with pytest.raises(RuntimeError, match="log helper") as raised:
+        helper.failures()
+    assert isinstance(raised.value.__cause__, ValueError)
+    helper.close()
+
+
+def test_metadata_that_is_no_text_is_said_to_be_corrupt(tmp_path: Path) -> None:
+    (tmp_path / PARTITION_METADATA).write_bytes(b"version: 0\ntopic_id: \xff\xfe")
+    with pytest.raises(CheckpointCorrupt, match="not text"):
+        read_topic_id(tmp_path)
