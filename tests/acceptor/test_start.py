@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from mpbroker.network.processor import Processor
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
 from tests.acceptor.tools import TIMEOUT_S, Start, control, counted, hears, options
+from tests.polling import is_readable
 from tests.real_clients.tools import eventually
 
 EMPTY_CHECKPOINT = b"0\n0\n"
@@ -103,7 +103,7 @@ class Recovering(Mpbroker):
 def told(manager: socket.socket) -> list[str]:
     """What the service manager has been told since the last time."""
     found: list[str] = []
-    while select.select([manager], [], [], 0)[0]:
+    while is_readable(manager):
         found += manager.recv(4096).decode().split("\n")
     return found
 

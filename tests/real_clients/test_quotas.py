@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-import select
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -31,6 +30,7 @@ from mpbroker.protocol.messages import (
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import Broker
+from tests.polling import is_readable
 from tests.real_clients.conftest import TopicMaker, create_topic, stop_cleanly
 from tests.real_clients.tools import eventually, kafka_tool
 
@@ -75,7 +75,7 @@ class Peer:
         return self.receive()[0]
 
     def has_answer(self) -> bool:
-        return bool(select.select([self.socket], [], [], 0)[0])
+        return is_readable(self.socket)
 
     def _read(self, size: int) -> bytes:
         received = bytearray()

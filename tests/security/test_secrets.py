@@ -6,7 +6,6 @@ import base64
 import fcntl
 import json
 import os
-import select
 import subprocess
 import sys
 import termios
@@ -24,6 +23,7 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import MetadataRequest, SaslAuthenticateRequest
 from mpbroker.security.scram import ScramType
 from ops.bench.brokers import ROOT
+from tests.polling import is_readable
 from tests.real_clients.tools import eventually
 from tests.security.broker import KEY_PASSWORD, PLAIN_PASSWORD, SCRAM_PASSWORD, Closed, SecureBroker
 from tests.security.certificates import Authority
@@ -200,7 +200,7 @@ class Terminal:
         return self.process.wait(PROMPT_TIMEOUT_S)
 
     def _read(self) -> bool:
-        select.select([self.fd], [], [], PROMPT_TIMEOUT_S)
+        is_readable(self.fd, PROMPT_TIMEOUT_S)
         try:
             data = os.read(self.fd, 4096)
         except OSError:

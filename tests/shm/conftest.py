@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import select
 import shutil
 import signal
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from shm.region import file_system_of
+from tests.polling import is_readable
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,7 +50,7 @@ class Child:
         """The exit code, negative for a signal; a child that does not end in time is killed, a failure."""
         if self.code is None:
             pidfd = os.pidfd_open(self.pid)
-            ended = select.select([pidfd], [], [], timeout_s)[0]
+            ended = is_readable(pidfd, timeout_s)
             os.close(pidfd)
             if not ended:
                 self.kill()
