@@ -22,15 +22,13 @@ from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log import names
 from mpbroker.log.append import PASSING
 from mpbroker.log.cleanable import COMPACT, Dirty, Limits, dirty_part, is_due
-from mpbroker.log.deletion import Deletion, segments_of, unlink_deleted
+from mpbroker.log.deletion import LOOKED_AT_ONCE, Deletion, segments_of, unlink_deleted
 from mpbroker.log.manager import LogManager
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.retention import Sealed
 from mpbroker.log.swap import begin_swap, swap_in
 from shm.counters import CounterPage
 
-# Partitions between two looks at everything else.
-LOOKED_AT_ONCE = 64
 # A full disk does not keep a swap from being finished later.
 TRY_AGAIN_S = 1.0
 _log = logging.getLogger("mpbroker")
@@ -218,23 +216,18 @@ class Compaction:
             return True
         log.recovery_point = max(log.recovery_point, self._manager.synced_end(log))
         home.checkpoint(names.RECOVERY_POINTS, {key: log.recovery_point}, self._manager.helper)
-        yield from self._helped()
+        yield from self._manager.helper.catching_up()
         return self._is_here(log) and home.on_disk[names.RECOVERY_POINTS].get(key, 0) >= end
 
     def _done(self, log: PartitionLog, swap: _Swap) -> Generator[None, None, bool]:
         while True:
             self._manager.helper.submit(swap.run, log.state.log_dir)
-            yield from self._helped()
+            yield from self._manager.helper.catching_up()
             if swap.done or swap.is_void or not self._is_here(log):
                 return swap.done
             again = time.monotonic() + TRY_AGAIN_S
             while time.monotonic() < again:
                 yield
-
-    def _helped(self) -> Generator[None, None, None]:
-        ticket = self._manager.helper.submitted
-        while self._manager.helper.done < ticket:
-            yield
 
     # ---- the end ----
 

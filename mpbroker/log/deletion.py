@@ -68,14 +68,7 @@ class Deletion:
             unknown = [segment for segment in log.sealed if segment.size < 0]
             if unknown:
                 self._manager.helper.submit(partial(_measure, log.directory, unknown), log.state.log_dir)
-        yield from self._helped()
-
-    def _helped(self) -> Generator[None, None, None]:
-        """Until the helper has done all that it has been given."""
-        helper = self._manager.helper
-        ticket = helper.submitted
-        while helper.done < ticket:
-            yield
+        yield from self._manager.helper.catching_up()
 
     def _expired(self, log: PartitionLog, now_ms: int) -> list[Doomed]:
         if log.is_swapping or any(segment.size < 0 for segment in log.sealed):
@@ -94,7 +87,7 @@ class Deletion:
         logs = [log for _, log, _ in results if log is not None]
         manager.checkpoint_log_starts(logs)
         self._delete([(log, self._below_start(log)) for log in logs])
-        yield from self._helped()
+        yield from manager.helper.catching_up()
         answers = []
         for error, log, start in results:
             if log is None:

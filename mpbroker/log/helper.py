@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 _log = logging.getLogger("mpbroker")
 
@@ -23,16 +23,28 @@ class Helper:
         self._failed: queue.SimpleQueue[tuple[int, OSError]] = queue.SimpleQueue()
         # No disk's failure but a mistake of ours: it ends the process.
         self._broken_by: Exception | None = None
-        # How many jobs there were, and how many of them are over, whatever came of them.
-        self.submitted = 0
-        self.done = 0
+        # How many jobs there were, and how many of them are over, whatever came of them. Jobs give jobs, too.
+        self._counting = threading.Lock()
+        self._submitted = 0
+        self._done = 0
         self._thread = threading.Thread(target=self._run, name="log helper", daemon=True)
         self._thread.start()
 
     def submit(self, job: Callable[[], None], log_dir: int) -> None:
         """`log_dir`: where it works, should it fail with an OSError."""
-        self.submitted += 1
-        self._jobs.put((job, log_dir))
+        with self._counting:
+            self._submitted += 1
+            self._jobs.put((job, log_dir))
+
+    @property
+    def is_idle(self) -> bool:
+        return self._done == self._submitted
+
+    def catching_up(self) -> Generator[None, None, None]:
+        """Until all is over that it has been given now."""
+        given = self._submitted
+        while self._done < given:
+            yield
 
     def failures(self) -> list[tuple[int, OSError]]:
         """(log directory, error) since the last call. Raises RuntimeError if the helper is broken."""
@@ -53,10 +65,10 @@ class Helper:
             except OSError as error:
                 self._failed.put((log_dir, error))
             except Exception as error:
-                # Not `done`: who waits for the job must not take it for done before the process ends.
+                # Not done: who waits for the job must not take it for done before the process ends.
                 _log.exception("a job of the log helper fails")
                 self._broken_by = error
                 self._wake()
                 return
-            self.done += 1
+            self._done += 1
             self._wake()

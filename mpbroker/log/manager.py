@@ -272,9 +272,7 @@ class LogManager:
             return
         for home in naming:
             home.write_stale(self.helper)
-        ticket = self.helper.submitted
-        while self.helper.done < ticket:
-            yield
+        yield from self.helper.catching_up()
         for home in naming:
             if home.is_on_disk(key) and not home.failed:
                 home.write_again()
@@ -507,7 +505,7 @@ class LogManager:
 
     def write_stale_checkpoints(self) -> None:
         """Without the partitions that are gone; one write for all that went while another was under way."""
-        if self.helper.done < self.helper.submitted:
+        if not self.helper.is_idle:
             return
         for home in self.dirs:
             if home.is_stale and not home.failed:

@@ -24,10 +24,31 @@ def test_a_mistake_in_a_job_reaches_the_loop(caplog: pytest.LogCaptureFixture) -
         helper.submit(mistaken, 0)
         assert woken.wait(20)
     assert "ValueError: a mistake" in caplog.text
-    assert helper.done == 0
+    assert not helper.is_idle
     with pytest.raises(RuntimeError, match="log helper") as raised:
         helper.failures()
     assert isinstance(raised.value.__cause__, ValueError)
+    helper.close()
+
+
+def test_jobs_that_jobs_give_are_waited_for_in_their_turn() -> None:
+    helper, ran = Helper(), []
+
+    def more(left: int) -> None:
+        ran.append(left)
+        if left:
+            helper.submit(lambda: more(left - 1), 0)
+
+    for _ in range(200):
+        helper.submit(lambda: more(20), 0)
+        helper.submit(lambda: ran.append(-1), 0)
+    given = ran.count
+    for _ in helper.catching_up():
+        pass
+    assert given(-1) == 200
+    while not helper.is_idle:
+        pass
+    assert len(ran) == 200 * 22
     helper.close()
 
 

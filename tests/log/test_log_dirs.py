@@ -31,7 +31,7 @@ STORAGE_ERROR = 56
 
 def wait_for_helper(process: LogProcess) -> None:
     deadline = time.monotonic() + 20
-    while process.helper.done < process.helper.submitted:
+    while not process.helper.is_idle:
         assert time.monotonic() < deadline
         os.sched_yield()
 
