@@ -75,16 +75,10 @@ cdef class BatchWalk:
         if self.at >= self.data.shape[0]:
             return 0
         p = &self.data[self.at]
-        verdict = c.frame_batch(p, self.data.shape[0] - self.at, &self.length, &reason)
+        verdict = c.whole_batch(p, self.data.shape[0] - self.at, True, &self.length, &reason)
         if verdict == c.BATCH_TRAILING:
             return 0
-        if verdict == c.BATCH_OK and p[<int>c.MAGIC_AT] != c.CURRENT_MAGIC:
-            reason = c.REASON_OLD_MAGIC
-        elif verdict == c.BATCH_OK and self.length < c.BATCH_HEADER_BYTES:
-            reason = c.REASON_SHORT_HEADER
-        elif verdict == c.BATCH_OK and not c.crc_matches(p, self.length):
-            reason = c.REASON_CRC
-        if reason != c.REASON_NONE:
+        if verdict != c.BATCH_OK:
             raise CorruptBatch(self.at, reason_text(reason))
         c.read_header(p, <int32_t>self.length, &self.info)
         self.base_offset = c.load_i64(p + <int>c.BASE_OFFSET_AT)

@@ -267,22 +267,14 @@ def _unpack(const uint8_t[::1] stream, int codec, int64_t position, limit) -> by
         raise CorruptBatch(position, str(error)) from error
 
 
-cdef int _header_reason(const uint8_t *p, int64_t length) noexcept:
-    if p[<int>c.MAGIC_AT] != c.CURRENT_MAGIC:
-        return c.REASON_OLD_MAGIC
-    return c.REASON_SHORT_HEADER if length < c.BATCH_HEADER_BYTES else c.REASON_NONE
-
-
 cdef int64_t _next_frame(const uint8_t *p, int64_t rest, int64_t position) except -1:
     """The length of the batch at p, 0 if the rest holds only a piece of one."""
     cdef int64_t length
     cdef int reason
-    cdef int framed = c.frame_batch(p, rest, &length, &reason)
-    if framed == c.BATCH_TRAILING:
+    cdef int verdict = c.whole_batch(p, rest, False, &length, &reason)
+    if verdict == c.BATCH_TRAILING:
         return 0
-    if framed == c.BATCH_OK:
-        reason = _header_reason(p, length)
-    if reason:
+    if verdict != c.BATCH_OK:
         raise CorruptBatch(position, reason_text(reason))
     return length
 

@@ -395,6 +395,17 @@ static inline int crc_matches(const uint8_t *p, int64_t length) {
     return crc32c(0, p + CRC_COVERS_FROM, (size_t)(length - CRC_COVERS_FROM)) == load_u32(p + CRC_AT);
 }
 
+/* As frame_batch, for a batch that is to be read: of the current magic, with a whole header, and with its CRC
+ * if that is asked for. */
+static inline int whole_batch(const uint8_t *p, int64_t n, int check_crc, int64_t *length, int *reason) {
+    int framed = frame_batch(p, n, length, reason);
+    if (framed != BATCH_OK) return framed;
+    if (p[MAGIC_AT] != CURRENT_MAGIC) *reason = REASON_OLD_MAGIC;
+    else if (*length < BATCH_HEADER_BYTES) *reason = REASON_SHORT_HEADER;
+    else if (check_crc && !crc_matches(p, *length)) *reason = REASON_CRC;
+    return *reason == REASON_NONE ? BATCH_OK : BATCH_CORRUPT;
+}
+
 /* Everything in the header that needs no topic policy, in Kafka's order; the CRC too. p[0, n) holds the
  * batch and maybe more. */
 static inline int validate_header(const uint8_t *p, int64_t n, int32_t max_message_bytes, BatchInfo *info) {

@@ -117,7 +117,7 @@ cdef extern from "mpbroker/records/batch.h" nogil:
                       const BatchInfo *info) noexcept
     int64_t load_i64 "(int64_t)load_u64"(const uint8_t *p) noexcept
     int32_t load_i32 "(int32_t)load_u32"(const uint8_t *p) noexcept
-    int frame_batch(const uint8_t *p, int64_t n, int64_t *length, int *reason) noexcept
+    int whole_batch(const uint8_t *p, int64_t n, bint check_crc, int64_t *length, int *reason) noexcept
     int walk_records(const uint8_t *p, const uint8_t *end, int32_t count, int64_t base_timestamp,
                      RecordWalk *walk) noexcept
     int read_record(const uint8_t **p, const uint8_t *end, RecordView *record) noexcept

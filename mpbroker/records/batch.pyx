@@ -84,16 +84,10 @@ def frame_at(const uint8_t[::1] data, int64_t position, bint check_crc=True) -> 
     if position == data.shape[0]:
         return None
     cdef const uint8_t *p = &data[position]
-    verdict = frame_batch(p, data.shape[0] - position, &length, &reason)
+    verdict = whole_batch(p, data.shape[0] - position, check_crc, &length, &reason)
     if verdict == BATCH_TRAILING:
         return None
-    if verdict == BATCH_OK and p[<int>MAGIC_AT] != CURRENT_MAGIC:
-        reason = REASON_OLD_MAGIC
-    elif verdict == BATCH_OK and length < BATCH_HEADER_BYTES:
-        reason = REASON_SHORT_HEADER
-    elif verdict == BATCH_OK and check_crc and not crc_matches(p, length):
-        reason = REASON_CRC
-    if reason != REASON_NONE:
+    if verdict != BATCH_OK:
         raise CorruptBatch(position, _REASONS[reason])
     read_header(p, <int32_t>length, &info)
     return BatchFrame(
