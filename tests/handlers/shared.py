@@ -69,7 +69,7 @@ def topic_image(
     return TopicImage(
         name,
         topic_id(number),
-        [PartitionImage(i, first_slot + i, 5, 0) for i in range(partitions)],
+        [PartitionImage(i, first_slot + i, 5) for i in range(partitions)],
         {key.replace("_", "."): value for key, value in configs.items()},
         version,
         internal,
