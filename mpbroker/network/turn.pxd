@@ -129,7 +129,7 @@ cdef struct Turn:
     uint64_t *evictions_done
     uint64_t order_seen
     uint64_t fence_order_seen
-    int16_t first_flexible[128] # per API key: first version with request header 2; 32767: none; -1: unknown key
+    int16_t first_flexible[API_KEYS]    # per API key: first version with request header 2; 32767: none; -1: unknown key
     uint64_t now_ns
     Told *told
     uint32_t told_count
@@ -142,7 +142,7 @@ cdef struct Turn:
     uint32_t late_count
     Event *closed               # connections closed since Python looked; room for all there can be
     uint32_t closed_count
-    uint32_t opening[1024]      # channels in CHANNEL_OPENING since Python looked
+    uint32_t *opening           # channels in CHANNEL_OPENING since Python looked; twice, if a place was taken anew meanwhile
     uint32_t opening_count
 
 

@@ -254,6 +254,7 @@ cdef class ProcessorTurn:
         t.timers = <uint32_t *>calloc(channel_places + 1, sizeof(uint32_t))
         t.held = <uint32_t *>calloc(2 * channel_places, sizeof(uint32_t))
         t.starved, t.marked = <uint32_t *>calloc(2 * channel_places, sizeof(uint32_t)), <uint32_t *>calloc(2 * channel_places, sizeof(uint32_t))
+        t.opening = <uint32_t *>calloc(2 * channel_places, sizeof(uint32_t))
         t.late = <Event *>calloc(channel_places, sizeof(Event))
         t.sessions = self.sessions.entries
         t.closed = <Event *>calloc(channel_places, sizeof(Event))
@@ -478,8 +479,11 @@ cdef class ProcessorTurn:
         if c.state != ChannelState.CHANNEL_OPENING:
             return
         c.open_tries += 1
-        if c.open_tries >= OPEN_TRIES_MAX or not enter_arena(self.t, c):
+        if c.open_tries >= OPEN_TRIES_MAX:
             close_channel(self.t, c, CloseReason.CLOSED_NO_FILE, 0)
+            return
+        if not enter_arena(self.t, c):
+            close_channel(self.t, c, CloseReason.CLOSED_NO_MEMORY, 0)
             return
         give_back(self.t, &c.answer)
         if c.timer:                 # the next answer brings its own throttle
