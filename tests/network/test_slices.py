@@ -235,3 +235,23 @@ def test_what_is_sent_from_a_deleted_file_is_sent_to_its_end(rig: Rig, tmp_path:
         rig.step(1)
     assert bytes(got) == b"HEAD" + content
     assert step_until(rig, lambda: not is_open(segment))
+
+
+def test_a_turn_that_goes_takes_its_descriptors_along(rig: Rig, tmp_path: Path) -> None:
+    segment = tmp_path / "s.log"
+    segment.write_bytes(b"x" * 100)
+    client = rig.connect()
+    client.sendall(frame(FETCH, 4, 1))
+    rig.step()
+    (request,) = rig.requests_taken()
+    parts_answer(rig, request, b"HEAD", segment, [(0, 10)])
+    rig.step()
+    open_all(rig)
+    assert receive(client, 14) == b"HEAD" + b"x" * 10
+    assert is_open(segment)
+    poll_fd = rig.turn.poll_fd
+    del rig.turn
+    assert not is_open(segment)
+    assert is_closed(client)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(poll_fd)
