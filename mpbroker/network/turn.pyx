@@ -113,8 +113,6 @@ cdef enum:
     TURN_TOLD = 8                   # for the request log
     TURN_SECURE = 16
     TURN_FAILED = 32
-    API_PRODUCE = 0
-    API_VERSIONS = 18
     DEATHS_MAX = 2
     OPEN_TRIES_MAX = 3
 
@@ -123,6 +121,7 @@ assert REQUEST_RING_PLACES == topology.REQUEST_RING_SLOTS
 assert NOT_MUTED == MuteState.NOT_MUTED and MUTE_IMPOSSIBLE == mute.IMPOSSIBLE
 assert (MUTE, UNMUTE, REQUEST_RECEIVED, RESPONSE_SENT, THROTTLE_STARTED, THROTTLE_ENDED) == tuple(mute.MuteEvent)
 assert FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG and MOST_HANDLERS == len(topology.HANDLERS)
+assert {one.name: one.value for one in Api}.items() <= {f"API_{key.name}": key.value for key in ApiKey}.items()
 cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
 # What epoll says of the two descriptors that are no channels.
 cdef uint32_t BELL_TAG = <uint32_t>0xFFFFFFFFu
