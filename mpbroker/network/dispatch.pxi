@@ -88,6 +88,9 @@ cdef inline bint has_heavy(Peer *peer) noexcept nogil:
     It announces before it moves its head, so one that it has taken is never overlooked."""
     return load_acquire(peer.requests.head) < peer.heavy_until or load_relaxed(peer.heavy) != 0
 
+cdef inline bint takes_requests(Peer *peer) noexcept nogil:
+    return peer.alive and not peer.leaving and peer.owed_count == 0 and ring_room(&peer.requests) != 0
+
 cdef Peer *least_loaded(Turn *t) noexcept nogil:
     """The live handler with the least waiting and running, none that has a heavy request if another has not; ties
     stay with the one that had the last batch, whose caches are warm (measured: a tenth more requests a second)."""
@@ -98,16 +101,13 @@ cdef Peer *least_loaded(Turn *t) noexcept nogil:
     for i in range(t.handler_count):
         h = (t.last_handler + i) % t.handler_count
         peer = &t.handlers[h]
-        if not peer.alive or peer.leaving or peer.owed_count or ring_room(&peer.requests) == 0:
+        if not takes_requests(peer):
             continue
         cost = peer.load + (HEAVY_COST if has_heavy(peer) else 0)
         if cost < least:
             least = cost
             best = peer
     return best
-
-cdef inline bint takes_requests(Peer *peer) noexcept nogil:
-    return peer.alive and not peer.leaving and peer.owed_count == 0 and ring_room(&peer.requests) != 0
 
 cdef Peer *session_keeper(Turn *t, Channel *c) noexcept nogil:
     """Who has to get a fetch: the handler that keeps its session, or, in turn, one that is to make a session, so that each
