@@ -56,6 +56,7 @@ FOLLOWED = {
     "max_connections",
     "max_connections_per_ip",
     "max_connections_per_ip_overrides",
+    "max_incremental_fetch_session_cache_slots",
     "mpbroker_replication_factor_clamp",
     "num_partitions",
     "offset_metadata_max_bytes",
