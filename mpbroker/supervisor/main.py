@@ -132,6 +132,7 @@ class Broker:
         self.reloading: Reloading | None = None
         self.reload_asked: list[Later] = []
         self.hangups = 0
+        self._asked_handlers = 0
         self.extend_at = 0.0
         self.serves = False
         self.signals = 0
@@ -267,7 +268,6 @@ class Broker:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTTIN, lambda *_: self._step_handlers(1))
         signal.signal(signal.SIGTTOU, lambda *_: self._step_handlers(-1))
-        self._asked_handlers = 0
 
         def drain() -> None:
             os.read(reader, 4096)

@@ -56,6 +56,7 @@ FOLLOWED = {
     "max_connections",
     "max_connections_per_ip",
     "max_connections_per_ip_overrides",
+    "max_incremental_fetch_session_cache_slots",
     "mpbroker_replication_factor_clamp",
     "num_partitions",
     "offset_metadata_max_bytes",
@@ -125,9 +126,7 @@ class Reload:
         loaded = self._load()
         read, asked = loaded.config, self._asked
         differing = {name for name in BrokerConfig.__struct_fields__ if self._differs(name, read)}
-        later = {
-            name: _INSTEAD.get(name, "restart the broker") for name in differing if not _can_change(name)
-        }
+        later = {name: _INSTEAD.get(name, _RESTART) for name in differing if not _can_change(name)}
         changing = {name: getattr(read, name) for name in differing - later.keys()}
         workers = {name: changing[name] for name in WORKERS & changing.keys()}
         effective = {name: value for name, value in changing.items() if name not in workers}

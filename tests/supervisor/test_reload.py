@@ -51,6 +51,7 @@ connections.max.idle.ms=900000
 fetch.max.bytes=65536
 group.max.size=3
 max.connections=500
+max.incremental.fetch.session.cache.slots=77
 advertised.listeners=PLAINTEXT://localhost:{port}
 """
 CHANGED = {
@@ -64,6 +65,7 @@ CHANGED = {
     "fetch.max.bytes": "65536",
     "group.max.size": "3",
     "max.connections": "500",
+    "max.incremental.fetch.session.cache.slots": "77",
 }
 
 
