@@ -25,4 +25,5 @@ cdef struct PartitionSlot:
     Bound high_watermark
     Bound last_stable
     int64_t log_end_offset
-    uint8_t padding[24]
+    int64_t aborted_end         # markers of transactions that were aborted lie below it; 0: none were
+    uint8_t padding[16]
