@@ -24,13 +24,13 @@ from mpbroker.ipc import settings, topology
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
-from mpbroker.log import cleaner_process
+from mpbroker.log import cleaner_process, scrub_process
 from mpbroker.log import process as log_process
 from mpbroker.log.log_dir import lock_log_dirs, prepare_log_dirs
 from mpbroker.protocol import codec
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners
-from mpbroker.supervisor import buffers, logs, runtime_dir, sockets
+from mpbroker.supervisor import buffers, logs, runtime_dir, scrubbing, sockets
 from mpbroker.supervisor.activation import Inherited
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Command, ControlSocket, Later
@@ -203,6 +203,8 @@ class Broker:
         if self.config.log_cleaner_enable:
             # It writes below the log directories, too: no second broker may begin while it does.
             tree.launch(Child(topology.CLEANER, cleaner_process.run, tuple(self.locks)))
+        # Before anybody can ask for what is known to be damaged.
+        tree.start(Child(topology.SCRUBBER, scrub_process.run, tuple(self.locks)))
         # Whoever is answered by the broker must find it in its log directories, too.
         self.pointers.write()
         for role in self.listeners.acceptors:
@@ -378,8 +380,12 @@ class Broker:
             return {"listeners": self.listeners.describe()}
         if command.command == "request-log":
             return self._log_requests(command)
+        if command.command == "scrub":
+            if command.on:
+                scrubbing.begin(self.memory, self.config)
+            return scrubbing.report(self.memory, self.config)
         if command.command not in CHANGES:
-            known = ", ".join(("status", "listeners", "request-log", *CHANGES))
+            known = ", ".join(("status", "listeners", "request-log", "scrub", *CHANGES))
             raise ValueError(f"unknown command {command.command!r}; known are {known}")
         if not self.serves:
             raise FatalError("the broker is starting or stopping: nothing can be changed now")

@@ -52,6 +52,8 @@ FOLLOWED = {
     "log_cleaner_io_max_bytes_per_second",
     "log_flush_offset_checkpoint_interval_ms",
     "log_retention_check_interval_ms",
+    "log_scrub_interval_ms",
+    "log_scrub_max_bytes_per_second",
     "max_connection_creation_rate",
     "max_connections",
     "max_connections_per_ip",

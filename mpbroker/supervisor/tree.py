@@ -309,7 +309,7 @@ class Tree:
         """Every peer drops what is left of the role; then its rings, words and arena are as new."""
         for stage, members in enumerate(plans.stages_of(role), start=1):
             self.order_all(members, stage, role)
-        if role in topology.ACCEPTORS:
+        if role in topology.ALONE:
             return
         if topology.is_processor(role):
             self.memory.connections(role).clear()
@@ -455,7 +455,7 @@ class Tree:
             [r for r in present if r == topology.CONTROL_ACCEPTOR],
             [r for r in present if topology.is_processor(r)],
             [r for r in present if topology.is_handler(r)],
-            [r for r in present if r in (topology.COORDINATOR, topology.CLEANER)],
+            [r for r in present if r in (topology.COORDINATOR, topology.CLEANER, topology.SCRUBBER)],
         ):
             self._stop_now(group)
         if topology.LOG in self.children:

@@ -18,6 +18,8 @@ OUR_OWN = {
     "log.flush.policy",
     "log.journal.bytes",
     "log.journal.direct.bytes",
+    "log.scrub.interval.ms",
+    "log.scrub.max.bytes.per.second",
     "log.workers",
     "handler.hang.timeout.ms",
     "mpbroker.replication.factor.clamp",

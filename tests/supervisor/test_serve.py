@@ -349,6 +349,7 @@ def test_titles_say_plane_listeners_and_number(tmp_path: Path) -> None:
             "log",
             "coordinator",
             "cleaner",
+            "scrubber",
         }
     finally:
         made.kill()
