@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,7 +69,7 @@ class Child:
         return f"mpbroker: {self.name} {about}".strip()
 
 
-def fork_child(child: Child, context: ProcessContext, keep_fds: Iterable[int]) -> None:
+def fork_child(child: Child, context: ProcessContext) -> None:
     """Starts the role's process. The supervisor must be without threads: a fork leaves their locks held."""
     tasks = sum(1 for _ in Path("/proc/self/task").iterdir())
     if tasks != 1 or threading.active_count() != 1:
@@ -81,7 +81,7 @@ def fork_child(child: Child, context: ProcessContext, keep_fds: Iterable[int]) -
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _OUR_SIGNALS)
     pid = os.fork()
     if pid == 0:
-        _child_main(child, context, parent, {0, 1, 2, *context.memory.bell_fds, *own_fds, *keep_fds}, blocked)
+        _child_main(child, context, parent, {0, 1, 2, *context.memory.bell_fds, *own_fds}, blocked)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     child.pid = pid
     child.pidfd = os.pidfd_open(pid)
