@@ -32,7 +32,15 @@ from tests.handlers.fetch_logs import (
     topics_of,
     wanted,
 )
-from tests.handlers.shared import base, delta, order_settings, request_frame, shared_memory, topic_id, topic_image
+from tests.handlers.shared import (
+    base,
+    delta,
+    order_settings,
+    request_frame,
+    shared_memory,
+    topic_id,
+    topic_image,
+)
 
 BY_NAME, BY_ID = 12, 18
 INT_MAX = (1 << 31) - 1
