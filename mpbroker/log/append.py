@@ -75,6 +75,10 @@ def append_batch(
     if batch.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT):
         return Appended(INVALID_TXN_STATE, log_start_offset=state.log_start)
     max_timestamp = now_ms if state.append_time else batch.max_timestamp
+    try:
+        log.wake()
+    except OSError as error:
+        return _storage_error(error)
     if state.roll_due(state.log_end + batch.record_count - 1, batch.length, max_timestamp, now_ms):
         try:
             for fd in log.roll():

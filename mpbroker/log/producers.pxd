@@ -59,6 +59,10 @@ cdef int producer_check(
 cdef void producer_update(
     Producer *producer, int16_t epoch, int32_t base_sequence, int32_t count, int64_t base_offset, int64_t timestamp,
 ) noexcept nogil
+cdef bint producer_wants(const Producer *producer) noexcept nogil
+cdef void producer_recall(
+    Producer *producer, int16_t epoch, int32_t base_sequence, int64_t base_offset, int64_t last_offset, int64_t timestamp,
+) noexcept nogil
 
 
 cdef class Producers:
