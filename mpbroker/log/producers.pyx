@@ -55,7 +55,8 @@ cdef Producer *producer_put(ProducersRef *producers, int64_t producer_id) noexce
     cdef uint64_t at, mask
     if found != NULL:
         return found
-    if producers.used * 4 >= producers.room * 3 and not grow(producers):
+    # One place stays empty: a search ends there.
+    if (producers.used + 1) * 4 > producers.room * 3 and not grow(producers):
         return NULL
     mask = producers.room - 1
     at = (<uint64_t>producer_id * <uint64_t>0x9E3779B97F4A7C15ull >> 20) & mask

@@ -1,4 +1,4 @@
-"""The last five batches of each producer, where a snapshot knows but one: they are looked for in the log before it.
+"""The last five batches of each producer, where a snapshot knows but one: they are looked for in the log.
 
 A producer may ask again for any of the last five that it sent (KIP-98), so an answer that was lost in a crash
 of the broker must be found again. Kafka forgets them at a restart from a snapshot; this walks back from there

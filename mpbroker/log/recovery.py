@@ -197,7 +197,7 @@ class Files:
     def of(cls, directory: Path) -> Files:
         found: dict[str, list[int]] = {suffix: [] for suffix in _SUFFIXES}
         leftovers = False
-        for name in os.listdir(directory):
+        for name in os.listdir(directory):  # noqa: PTH208 - thousands of directories, and only their names
             stem, dot, suffix = name.partition(".")
             if dot + suffix in found and len(stem) == OFFSET_DIGITS and stem.isdigit():
                 found[dot + suffix].append(int(stem))
