@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from mpbroker.log import recall as recall_module
@@ -81,13 +78,13 @@ def test_what_is_far_back_is_not_looked_for(writer, topic_config, monkeypatch) -
     assert known_batches(reopened(w, topic_config), 7) == [(4, 103)]
 
 
-def test_without_an_index_the_segment_is_walked(writer, topic_config, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_without_an_index_the_segment_is_walked(writer) -> None:  # type: ignore[no-untyped-def]
     w = writer()
     for i in range(6):
         w.append(producer=(7, 0, i))
     w.log.close_cleanly()
     snapshot = (w.log.directory / segment_name(6, ".snapshot")).read_bytes()
-    os.unlink(w.log.directory / segment_name(0, ".index"))
+    (w.log.directory / segment_name(0, ".index")).unlink()
     producers = Producers()
     producers.load(snapshot)
     recall_module.recall(w.log.directory, [0], producers)
