@@ -418,6 +418,18 @@ def log_repair(
     logs.repair(path, is_sure=yes)
 
 
+@log_app.command("recover")
+def log_recover(
+    paths: Annotated[list[Path], typer.Argument(metavar="DIR…", help="All of the broker's log.dirs.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    json: Json = False,
+) -> None:
+    """Do to a stopped broker's directories what its next start would. Exit code 1: not to all of them."""
+    from mpbroker.cli import recover
+
+    recover.recover(paths, is_dry=dry_run, as_json=json)
+
+
 @log_app.command("scrub")
 def log_scrub(
     log_dirs: LogDirs = None,

@@ -36,7 +36,9 @@ LONGEST_NAME = 255
 # In the names of a segment's files.
 OFFSET_DIGITS = 20
 # Directories in a log directory that hold no partition.
-NOT_PARTITIONS = frozenset({"lost+found", "remote-log-index-cache"})
+# What a recovery would do is done to a copy there, which is gone afterwards.
+DRY_RUN = ".mpbroker-dry-run"
+NOT_PARTITIONS = frozenset({"lost+found", "remote-log-index-cache", DRY_RUN})
 
 
 class NotAPartition(ValueError):

@@ -13,10 +13,13 @@ from mpbroker.log.checkpoints import write_offsets
 from mpbroker.log.log_dir import prepare_log_dirs
 from mpbroker.log.names import DURABLE_MARK, HIGH_WATERMARKS
 from mpbroker.log.partition_log import PartitionLog
+from tests.log import conftest as of_the_log
 from tests.log.conftest import T0, TOPIC_ID, Writer
 
 BATCHES = 30
 RECORDS = 3
+
+rig, batch = of_the_log.rig, of_the_log.batch
 
 
 @pytest.fixture

@@ -1,0 +1,79 @@
+"""`mpbroker log recover`: recovers the log directories of a stopped broker, or says what that would do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
+from mpbroker.cli.output import print_json
+from mpbroker.ipc.process import FatalError
+from mpbroker.supervisor import recover as recovering
+
+
+def recover(paths: list[Path], *, is_dry: bool, as_json: bool) -> None:
+    """The exit code is 1 if a partition stays as it is."""
+    paths = [path.resolve() for path in paths]
+    try:
+        with _progress(paths) as say:
+            reports = recovering.recover(paths, say, is_dry=is_dry)
+    except recovering.CannotRecover as error:
+        raise CliError(str(error), USAGE_ERROR) from error
+    except FatalError as error:
+        raise CliError(str(error)) from error
+    except OSError as error:
+        raise CliError(f"{error.filename or paths[0]}: {error.strerror}") from error
+    if as_json:
+        print_json({"dry_run": is_dry, "directories": reports})
+    else:
+        for report in reports:
+            _print(report, is_dry)
+    if any(one.problem for report in reports for one in report.partitions):
+        raise SystemExit(RUNTIME_ERROR)
+
+
+def _print(report: recovering.Report, is_dry: bool) -> None:
+    write = sys.stdout.write
+    how = "in order" if report.was_stopped_in_order else "not in order"
+    write(f"{report.path}: {len(report.partitions)} partitions, stopped {how}\n")
+    for note in report.notes:
+        write(f"  {note}\n")
+    for one in report.partitions:
+        if one.problem:
+            write(f"  {one.topic}-{one.partition} stays as it is: {one.problem}\n")
+        else:
+            write(f"  {one.topic}-{one.partition}: offsets {one.log_start:,} to {one.log_end:,}\n")
+        _print_changes(one.changes, "    ")
+    _print_changes(report.changes, "  ")
+    if is_dry:
+        write("Nothing was changed: this is what a recovery would do.\n")
+
+
+def _print_changes(changes: list[recovering.Change], indent: str) -> None:
+    for change in changes:
+        sizes = f"{change.bytes_before:,} to {change.bytes_after:,} bytes"
+        if change.what == "made":
+            sizes = f"{change.bytes_after:,} bytes"
+        elif change.what == "removed":
+            sizes = f"{change.bytes_before:,} bytes"
+        sys.stdout.write(f"{indent}{change.what}: {change.file}, {sizes}\n")
+
+
+@contextmanager
+def _progress(paths: list[Path]) -> Iterator[Callable[[str], None]]:
+    """On a terminal, how many partitions are done; standard output is for the report."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    names = {entry.name for path in paths if path.is_dir() for entry in path.iterdir() if entry.is_dir()}
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=len(names))
+
+        def say(text: str) -> None:
+            progress.update(task, description=text, advance=1 if text in names else 0)
+
+        yield say
