@@ -143,7 +143,7 @@ def test_reload_says_what_changed(supervisor: FakeSupervisor, capsys: pytest.Cap
         "replaced": ["handler 0", "handler 1"],
         "warnings": ["node.id cannot change while the broker runs: restart the broker"],
     }
-    supervisor.replies = [msgspec.json.encode(reply), msgspec.json.encode(dict.fromkeys(reply, []))]
+    supervisor.replies = [msgspec.json.encode(reply), msgspec.json.encode({name: [] for name in reply})]
     ctl.reload(None, as_json=False)
     assert supervisor.requests == [{"command": "reload"}]
     assert capsys.readouterr().out.splitlines() == [
