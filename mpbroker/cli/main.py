@@ -44,7 +44,7 @@ Bootstrap = Annotated[
         "-b",
         metavar="HOST:PORT",
         envvar="MPBROKER_BOOTSTRAP_SERVER",
-        help="Where the broker is.",
+        help="Where the broker is; or unix:/path.",
     ),
 ]
 CommandConfig = Annotated[

@@ -41,6 +41,13 @@ REPAIRED_SUFFIX = ".repaired"
 PIECE_BYTES = 1 << 20
 
 
+def helps(partition: Partition) -> bool:
+    """Whether what `check` has found is something that a repair takes out."""
+    found = {one.severity for segment in partition.segments for one in segment.findings}
+    is_short = partition.durable is not None and partition.end_offset < partition.durable
+    return Severity.DAMAGE in found or is_short
+
+
 class CannotRepair(Exception):
     """Why, and what to do."""
 

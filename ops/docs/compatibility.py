@@ -57,7 +57,8 @@ NOT_BUILT = (
     ("replication, tiered storage", "one replica; see below for what asks for more"),
     (
         "groups of the consumer protocol (KIP-848)",
-        "clients use the classic one; with `group.protocol=consumer` they stop and say why",
+        "ConsumerGroupHeartbeat answers UNSUPPORTED_VERSION, as Kafka's does where `group.version` is 0: "
+        "set `group.protocol=classic`, most clients' default; others stop with that error",
     ),
     ("share groups, streams groups", "not advertised"),
     ("metrics over HTTP or JMX", "`mpbroker ctl metrics --json`"),

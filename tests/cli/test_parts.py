@@ -65,13 +65,19 @@ def test_offsets(text: str, position: int) -> None:
 
 @pytest.mark.parametrize(
     ("address", "parsed"),
-    [("h:1", ("h", 1)), ("h", ("h", 9092)), ("[::1]:5", ("::1", 5)), ("[::1]", ("::1", 9092))],
+    [
+        ("h:1", ("h", 1)),
+        ("h", ("h", 9092)),
+        ("[::1]:5", ("::1", 5)),
+        ("[::1]", ("::1", 9092)),
+        ("unix:/run/k.sock", ("unix:/run/k.sock", 0)),
+    ],
 )
 def test_addresses(address: str, parsed: tuple[str, int]) -> None:
     assert parse_servers(address) == [parsed]
 
 
-@pytest.mark.parametrize("address", ["", ":1", "h:0", "h:70000", "h:x"])
+@pytest.mark.parametrize("address", ["", ":1", "h:0", "h:70000", "h:x", "unix:k.sock"])
 def test_bad_addresses(address: str) -> None:
     with pytest.raises(ConfigError, match="is not HOST:PORT"):
         parse_servers(address)

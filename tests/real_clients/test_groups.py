@@ -12,7 +12,7 @@ from typing import Any
 import aiokafka
 import kafka
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from ops.bench.brokers import Broker, Mpbroker
@@ -234,9 +234,9 @@ def test_a_group_of_franz_go(broker: Broker, franz: Franz, new_topic: TopicMaker
     assert "go-members Empty" in listed
 
 
-def console(broker: Broker, topic: str, group: str, count: int) -> str:
+def console(broker: Broker, topic: str, group: str, count: int, *more: str) -> str:
     server = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", group)
-    command = java_command(CONSUMER, *server, "--from-beginning", "--max-messages", str(count))
+    command = java_command(CONSUMER, *server, "--from-beginning", "--max-messages", str(count), *more)
     done = subprocess.run(command, capture_output=True, timeout=60, check=False)
     return done.stderr.decode()
 
@@ -267,6 +267,23 @@ def test_the_console_consumer_and_the_group_command(broker: Broker, new_topic: T
     kafka_tool(GROUPS, *group, "--delete")
     names = kafka_tool(GROUPS, "--bootstrap-server", broker.bootstrap, "--list").splitlines()
     assert "java-members" not in names
+
+
+def test_who_wants_the_consumer_protocol_is_told(broker: Broker, new_topic: TopicMaker) -> None:
+    """Of KIP-848, which Apache Kafka has: nobody waits for what will not come."""
+    if not isinstance(broker, Mpbroker):
+        pytest.skip("this broker has the protocol")
+    topic, wanted = new_topic(1), {"group.protocol": "consumer"}
+    with closing(Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic, **wanted})) as consumer:
+        consumer.subscribe([topic])
+        message = consumer.poll(WITHIN_S)
+    assert message is not None
+    error = message.error()
+    assert error is not None
+    assert error.code() == KafkaError._FATAL
+    assert "API version not supported" in error.str()
+    said = console(broker, topic, topic, 1, "--consumer-property", "group.protocol=consumer")
+    assert "Set group.protocol=classic" in said
 
 
 def test_the_written_records_are_kafkas_own(
