@@ -29,6 +29,7 @@ from shm.table import SlotTable
 
 if TYPE_CHECKING:
     from mpbroker.handlers.apis import Api
+    from mpbroker.handlers.cold_reads import ColdReads
     from mpbroker.handlers.fetch_sessions import FetchSessionCache
     from mpbroker.handlers.fetches import Fetches
     from mpbroker.handlers.groups import Groups
@@ -63,6 +64,7 @@ class Broker:
     fetch_sessions: FetchSessionCache
     groups: Groups
     readers: Readers
+    cold_reads: ColdReads
     places: SegmentPlaces
     producer_ids: ProducerIds
     counters: CounterPage

@@ -70,6 +70,7 @@ cpdef enum Counter:
     COUNT_UNCLEANABLE_PARTITIONS = 67        # log
     COUNT_UNCLEANABLE_BYTES = 68
     COUNT_SEGMENTS_CLEANED = 69      # log: swapped for new ones
+    COUNT_FETCHES_COLD = 80          # parts of files that fetches had brought from the disk (handler)
     COUNTERS = 96
 
 cpdef enum Histogram:
