@@ -1,8 +1,8 @@
 """Hot fetches beside a consumer that reads from the disk: `python -m ops.bench.cold`.
 
-A topic is filled, put on the disk, and taken out of the page cache again and again while one connection reads it
-from its beginning; meanwhile others fetch a kilobyte each of another topic, from the same processor. What counts is
-their p99 beside that of the same load alone.
+A topic is filled, put on the disk, and taken out of the page cache again and again while one connection reads
+it from its beginning; meanwhile others fetch a kilobyte each of another topic, from the same processor. What
+counts is their p99 beside that of the same load alone.
 """
 
 import argparse
