@@ -30,6 +30,7 @@ from shm.word import Words
 
 if TYPE_CHECKING:
     from mpbroker.handlers.apis import Api
+    from mpbroker.handlers.cold_reads import ColdReads
     from mpbroker.handlers.fetch_sessions import FetchSessionCache
     from mpbroker.handlers.fetches import Fetches
     from mpbroker.handlers.groups import Groups
@@ -66,6 +67,7 @@ class Broker:
     groups: Groups
     readers: Readers
     damaged: Words
+    cold_reads: ColdReads
     places: SegmentPlaces
     producer_ids: ProducerIds
     counters: CounterPage

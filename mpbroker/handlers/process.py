@@ -9,6 +9,7 @@ KafkaRequestHandler.run, RequestHandlerHelper.)
 from __future__ import annotations
 
 import logging
+import os
 import struct
 from collections import deque
 from functools import partial
@@ -17,6 +18,7 @@ from mpbroker.handlers.answers import Answers
 from mpbroker.handlers.apis import all_apis
 from mpbroker.handlers.broker import Broker, monotonic_ms
 from mpbroker.handlers.calls import Caller, LogOutbox
+from mpbroker.handlers.cold_reads import ColdReads
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.fetch_sessions import FetchSessionCache
 from mpbroker.handlers.fetches import Fetches
@@ -187,6 +189,8 @@ class Handler:
             groups=Groups(coordinator),
             readers=Readers(context.config.log_dirs),
             damaged=memory.words("damaged"),
+            # A ring may be missed by who is about to sleep; this is read by the sleep itself.
+            cold_reads=ColdReads(lambda: os.eventfd_write(context.bell.fd, 1)),
             places=self.turn.places,
             producer_ids=ProducerIds(coordinator),
             counters=context.counters,
@@ -246,6 +250,8 @@ class Handler:
             self.serve(slots)
         if self.turn.changed(self.dirty_word) or not slots:
             self.broker.fetches.look()
+        if self.broker.cold_reads:
+            self.broker.cold_reads.take_in()
         now_ms = monotonic_ms()
         if self.broker.waiting:
             self.broker.waiting.retry(now_ms)

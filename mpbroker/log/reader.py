@@ -28,7 +28,10 @@ from mpbroker.log.names import (
     parse_segment,
     segment_name,
 )
+from mpbroker.log.residency import resident
 
+# What a search for an offset reads of a segment at first.
+LOOKED_AT_BYTES = 16384
 NO_OFFSET = -1
 NO_TIMESTAMP = -1
 BEFORE_ALL = -(1 << 63)
@@ -47,6 +50,16 @@ class SegmentGone(Exception):
 
 class RangeDamaged(Exception):
     """The offset cannot be read: the scrubber has found its batch damaged."""
+
+
+class NotResident(Exception):
+    """Reading would wait for the disk, for this part of the file."""
+
+    def __init__(self, fd: int, position: int, length: int) -> None:
+        super().__init__(f"{length} bytes at {position}")
+        self.fd = fd
+        self.position = position
+        self.length = length
 
 
 class Bound(NamedTuple):
@@ -189,15 +202,16 @@ class PartitionReader:
         return found[1] if found else None
 
     def fetch_slice(
-        self, offset: int, max_bytes: int, bound: Bound, min_one_batch: bool = True
+        self, offset: int, max_bytes: int, bound: Bound, min_one_batch: bool = True, *, wait: bool = True
     ) -> Slice | None:
         """At most `max_bytes` from the batch with the offset on; all of that batch if `min_one_batch`, and
         nothing from where damage begins on.
 
-        None when there is nothing to see: at the bound, or when not even the first batch fits. Raises
+        None when there is nothing to see: at the bound, or when not even the first batch fits. Without `wait`
+        the slice is resident, and nothing is read that is not: NotResident then says what that was. Raises
         OffsetOutOfRange, RangeDamaged, CorruptBatch, SegmentGone, OSError.
         """
-        found = self._locate(offset, bound)
+        found = self._locate(offset, bound, None if wait else max_bytes)
         if found is None:
             return None
         segment, batch = found
@@ -207,6 +221,8 @@ class PartitionReader:
             if not min_one_batch:
                 return None
             length = batch.length
+        if not wait:
+            _check_resident(segment.fd, batch.position, length, length)
         if batch.position + length == limit and segment.base == bound.segment_base:
             self._remember(bound.offset, bound.segment_base, bound.position)
         return Slice(segment.base, batch.position, length, segment.inode, segment.path)
@@ -291,17 +307,24 @@ class PartitionReader:
 
     # ---- positions ----
 
-    def _locate(self, offset: int, bound: Bound) -> tuple[_OpenSegment, scan.BatchAt] | None:
+    def _locate(
+        self, offset: int, bound: Bound, unread: int | None = None
+    ) -> tuple[_OpenSegment, scan.BatchAt] | None:
+        """`unread`: raises NotResident rather than wait for the disk; so many bytes are going to be read."""
         if offset == bound.offset:
             return None
         if offset > bound.offset:
             raise OffsetOutOfRange(f"offset {offset} is beyond {bound.offset}")
         self._refuse_damaged(offset)
-        base, position = self._start_for(offset, bound)
+        base, position = self._start_for(offset, bound, wait=unread is None)
         while True:
             segment = self._segment(base)
             position = self._behind_damage(base, position, offset)
-            batch = scan.find_offset(segment.fd, position, self._limit(segment, bound), offset, strict=True)
+            limit = self._limit(segment, bound)
+            if unread is not None:
+                left = limit - position
+                _check_resident(segment.fd, position, min(LOOKED_AT_BYTES, left), min(unread, left))
+            batch = scan.find_offset(segment.fd, position, limit, offset, strict=True)
             if batch is not None:
                 self._remember(batch.last_offset + 1, base, batch.position + batch.length)
                 return segment, batch
@@ -315,7 +338,7 @@ class PartitionReader:
                 return None
             base, position = later[0], 0
 
-    def _start_for(self, offset: int, bound: Bound) -> tuple[int, int]:
+    def _start_for(self, offset: int, bound: Bound, *, wait: bool) -> tuple[int, int]:
         """Segment and position of a batch at or before the offset."""
         remembered = self._positions.get(offset)
         if remembered is not None and remembered[1] < self._limit(self._segment(remembered[0]), bound):
@@ -330,15 +353,21 @@ class PartitionReader:
             raise OffsetOutOfRange(f"offset {offset} is below the first segment of {self.directory}")
         base = bases[place - 1]
         segment = self._segment(base)
-        return base, self._indexed(segment, offset)
+        return base, self._indexed(segment, offset, wait=wait)
 
-    def _indexed(self, segment: _OpenSegment, offset: int) -> int:
+    def _indexed(self, segment: _OpenSegment, offset: int, *, wait: bool = True) -> int:
         """The position of a batch at or before the offset. An index that names a later place than it should
         would hide what lies before that: then it is of no use.
         """
         if segment.index_fd < 0:
             return 0
+        if not wait:
+            size = os.fstat(segment.index_fd).st_size
+            _check_resident(segment.index_fd, 0, size, size)
         named, position = index.offset_floor(segment.index_fd, segment.base, offset)
+        if not wait:
+            left = os.fstat(segment.fd).st_size - position
+            _check_resident(segment.fd, position, min(LOOKED_AT_BYTES, left), min(LOOKED_AT_BYTES, left))
         there = scan.find_offset(segment.fd, position, os.fstat(segment.fd).st_size, BEFORE_ALL)
         return position if there is not None and there.base_offset <= named else 0
 
@@ -463,6 +492,12 @@ class PartitionReader:
             if best is None or batch.max_timestamp > best.max_timestamp:
                 best = batch
         return best
+
+
+def _check_resident(fd: int, position: int, length: int, to_bring: int) -> None:
+    """Raises NotResident, which asks for more than was missed if that will be needed."""
+    if not resident(fd, position, length):
+        raise NotResident(fd, position, max(length, to_bring))
 
 
 def segment_bytes(directory: Path) -> int:

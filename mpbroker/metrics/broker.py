@@ -245,6 +245,7 @@ SERVED = {
     "fetch-native-total": Counter.COUNT_FETCHES_FAST,
     "fetch-parked-total": Counter.COUNT_FETCHES_PARKED,
     "fetch-incremental-total": Counter.COUNT_FETCHES_INCREMENTAL,
+    "cold-reads-total": Counter.COUNT_FETCHES_COLD,
 }
 
 
@@ -252,7 +253,7 @@ SERVED = {
     OURS + "Handlers",
     "total",
     "How handlers served produce and fetch requests: in native code, in Python; fetches that "
-    "waited, and those that went on with a session.",
+    "waited, and those that went on with a session; what fetches had read from the disk.",
     SERVED,
 )
 def served(view: View) -> Iterator[Bean]:
