@@ -113,8 +113,6 @@ cdef inline bint slice_of(
         return False
     if not locate(reader, wanted.offset, bound, places.chunk, &spot):
         return False
-    if answer.isolation == READ_COMMITTED and spot.segment.aborted:
-        return False            # its answer names transactions
     most = most if most > 0 else 0
     length = spot.limit - spot.position
     if length > most:
@@ -154,6 +152,8 @@ cdef inline bint answer_partition(
         return False
     if memcmp(now.topic_id, topic.id, 16) or not may_read(wanted, now):
         return False
+    if answer.isolation == READ_COMMITTED and wanted.offset < now.aborted_end:
+        return False            # its answer may have to name transactions
     if not slice_of(
         places, slot, generation, wanted, &now.last_stable if answer.isolation == READ_COMMITTED else &now.high_watermark,
         answer,

@@ -164,6 +164,8 @@ cdef class Turn:
         free(self.slow.slots)
 
     cdef _add_peer(self, memory, int index, Ring answers):
+        if self.peer_count == MOST_PEERS:
+            raise IndexError(f"{MOST_PEERS} processes talk to a handler, and there is one more: {index}")
         cdef Ring inbox = memory.ring(index, self.index)
         cdef Doorbell bell = memory.doorbell(index)
         cdef Arena arena = memory.arena(index)

@@ -26,6 +26,7 @@ class Partition(NamedTuple):
     last_stable_segment: int
     last_stable_position: int
     log_end_offset: int
+    aborted_end: int = 0
 
 def unpack_partition(payload: bytes | bytearray | memoryview) -> Partition: ...
 def pack_partition(p: Partition) -> bytes: ...

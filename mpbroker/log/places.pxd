@@ -24,7 +24,6 @@ cdef struct Segment:
     uint64_t inode
     char *path
     uint32_t path_length
-    bint aborted                # it may have records of transactions that were aborted
 
 cdef struct Found:
     int64_t offset              # -1: none

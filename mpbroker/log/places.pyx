@@ -177,9 +177,8 @@ cdef class SegmentPlaces:
         cdef int i
         return sum(self.ref.readers[i].generation != 0 for i in range(READERS))
 
-    def learn(self, uint32_t slot, uint32_t generation, int64_t base, bytes path, bint aborted=False) -> None:
-        """A fetch was served from this segment. Takes the place of another slot if need be. `aborted`: only Python can say
-        which of its records a read_committed consumer has to leave out."""
+    def learn(self, uint32_t slot, uint32_t generation, int64_t base, bytes path) -> None:
+        """A fetch was served from this segment. Takes the place of another slot if need be."""
         cdef Reader *reader = &self.ref.readers[slot % READERS]
         cdef int i
         if reader.slot != slot or reader.generation != generation:
@@ -196,7 +195,6 @@ cdef class SegmentPlaces:
         reader.next_segment += 1
         forget_segment(&reader.segments[i])
         self._open(&reader.segments[i], base, path)
-        reader.segments[i].aborted = aborted
 
     cdef _open(self, Segment *segment, int64_t base, bytes path):
         cdef struct_stat status

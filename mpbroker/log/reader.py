@@ -131,9 +131,10 @@ class PartitionReader:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._bases: list[int] = []
-        # Of segments that have a .txnindex. None is added while this broker runs.
+        # What `.txnindex` files say, by segment, and where the last marker in them was said to end.
         self._with_aborted: list[int] = []
         self._aborted: dict[int, list[AbortedTransaction]] = {}
+        self._aborted_end = 0
         self._open: OrderedDict[int, _OpenSegment] = OrderedDict()
         self._positions: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._damages: list[Damage] = []
@@ -164,6 +165,7 @@ class PartitionReader:
         and with the old file in hand their offsets would be missed.
         """
         self.close()
+        self._aborted.clear()
         names = os.listdir(self.directory)  # noqa: PTH208
         self._bases, self._with_aborted = (
             sorted(base for name in names if (base := parse_segment(name, suffix)) is not None)
@@ -207,16 +209,15 @@ class PartitionReader:
             self._remember(bound.offset, bound.segment_base, bound.position)
         return Slice(segment.base, batch.position, length, segment.inode, segment.path)
 
-    def has_aborted(self, segment_base: int) -> bool:
-        """Whether records of this segment, or of a later one, can be of transactions that were aborted."""
-        return bool(self._with_aborted) and self._with_aborted[-1] >= segment_base
-
-    def aborted(self, offset: int, piece: Slice, bound: Bound) -> list[AbortedTransaction]:
+    def aborted(self, offset: int, piece: Slice, bound: Bound, aborted_end: int) -> list[AbortedTransaction]:
         """Those that may have records in a slice that was fetched from this offset on; in the order of their
-        markers. Raises SegmentGone, TransactionIndexCorrupt, OSError.
+        markers, which lie below `aborted_end`. Raises SegmentGone, TransactionIndexCorrupt, OSError.
         """
-        if not self.has_aborted(piece.segment_base):
+        if offset >= aborted_end:
             return []
+        if aborted_end != self._aborted_end:
+            self.segments()
+            self._aborted_end = aborted_end
         indexes = (self._aborted_in(base) for base in self._with_aborted if base >= piece.segment_base)
         return list(aborted_between(indexes, offset, self._end_of(piece, bound)))
 
@@ -379,6 +380,7 @@ class PartitionReader:
                 self._bases = []  # to be listed anew
                 raise
             # They may have been those in an earlier file of the name.
+            self._aborted.pop(base, None)
             for offset in [at for at, (of, _) in self._positions.items() if of == base]:
                 del self._positions[offset]
             if len(self._open) > OPEN_SEGMENTS:

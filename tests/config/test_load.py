@@ -86,6 +86,7 @@ def test_every_problem_is_named_with_file_and_line(tmp_path: Path) -> None:
         ("log.dirs=/a,/a", "must not be duplicated"),
         ("log.dirs=/a,,/b", "must not be empty"),
         ("log.dirs=", "must name a directory"),
+        ("log.dirs=~no.such.user/a", "~no.such.user/a is of no user's home"),
         ("fetch.max.bytes=10", "Value must be at least 1024"),
         ("queued.max.request.bytes=5", "must be at least socket.request.max.bytes"),
         ("default.replication.factor=3", "mpbroker.replication.factor.clamp=true"),

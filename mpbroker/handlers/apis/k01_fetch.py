@@ -272,15 +272,9 @@ class Fetch:
             piece = reader.fetch_slice(wanted.fetch_offset, max(most, 0), bound, min_one_batch=first)
             if piece is not None:
                 if self.request.isolation_level == READ_COMMITTED:
-                    aborted = reader.aborted(wanted.fetch_offset, piece, bound)
+                    aborted = reader.aborted(wanted.fetch_offset, piece, bound, now.aborted_end)
                 # The next one is for the turn.
-                broker.places.learn(
-                    image.slot,
-                    image.slot_generation,
-                    piece.segment_base,
-                    piece.path,
-                    reader.has_aborted(piece.segment_base),
-                )
+                broker.places.learn(image.slot, image.slot_generation, piece.segment_base, piece.path)
         return self._found(self._answer_of(index, now), image, bound, piece, aborted)
 
     def _refusal(self, wanted: Wanted, now: Partition) -> ErrorCode | None:
