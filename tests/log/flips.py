@@ -27,7 +27,6 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.process import FatalError, ProcessContext
 from mpbroker.ipc.table import damage_of
 from mpbroker.ipc.topology import SCRUBBER
-from mpbroker.log.journal import NAME as JOURNAL
 from mpbroker.log.names import LOG_STARTS
 from mpbroker.log.reader import Bound, OffsetOutOfRange, PartitionReader, RangeDamaged, SegmentGone
 from mpbroker.log.scrub_process import ASKED, ScrubProcess
@@ -45,6 +44,7 @@ PARTITIONS = 3
 RECORDS = 3
 LOG_START = 7
 # Of the journal's file most is zeros that mean nothing.
+JOURNAL = "mpbroker.journal"
 JOURNAL_BYTES = 20_000
 FETCH_BYTES = 3000
 # Retention keeps what is of today, and nothing that a flipped bit makes older.
