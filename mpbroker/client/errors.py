@@ -1,13 +1,6 @@
 """What can go wrong between a client and a cluster; each text says what, where and what to do."""
 
-from mpbroker.protocol.errors import ErrorCode
-
-_CODES = {int(code): code for code in ErrorCode}
-
-
-def error_code(number: int) -> ErrorCode:
-    """The named code; a newer broker may have one that has no name here."""
-    return _CODES.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
+from mpbroker.protocol.errors import error_code
 
 
 class ClientError(Exception):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from mpbroker.client.backoff import ExponentialBackoff
-from mpbroker.client.errors import error_code
+from mpbroker.protocol.errors import error_code
 from mpbroker.protocol.messages import MetadataRequest, MetadataResponse
 
 NO_NODE = -1

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from mpbroker.client.cluster import Cluster
-from mpbroker.client.errors import ApiFailed, ClientError, ConfigError, RequestTimedOut, error_code
+from mpbroker.client.errors import ApiFailed, ClientError, ConfigError, RequestTimedOut
 from mpbroker.client.metadata import Node
 from mpbroker.client.network_client import ClientRequest, ClientResponse
 from mpbroker.client.selector import ChannelState
 from mpbroker.protocol import messages as m
-from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.wire import Buffer
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol
 
-from mpbroker.client.errors import AuthenticationFailed, error_code
+from mpbroker.client.errors import AuthenticationFailed
 from mpbroker.client.versions import ApiVersionsTalk, NodeApiVersions
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import (
     Message,

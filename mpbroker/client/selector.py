@@ -1,7 +1,8 @@
 """Many connections of one thread over epoll (Kafka: org.apache.kafka.common.network.Selector, client side).
 
 `poll` does all reading and writing and fills four results, valid until the next poll: what was sent, at most
-one frame per channel, who is connected, who is gone and why. Everything but `wakeup` belongs to one thread.
+one frame per channel, who is connected, who is gone and why. A channel that became ready ends it as well:
+only then is there something to send over it. Everything but `wakeup` belongs to one thread.
 
 Differences from Kafka: a send is tried before the wait, and epoll asked for room only when it did not fit
 (two system calls less per request); one poll closes all connections that are idle too long, not one.
@@ -74,6 +75,7 @@ class Selector:
         self.completed_receives: dict[int, bytearray] = {}
         self.connected: list[int] = []
         self.disconnected: dict[int, Disconnect] = {}
+        self._became_ready = False
         self._max_idle_ms = max_idle_ms
         self._clock_ms = clock_ms
         self._epoll = select.epoll()
@@ -187,13 +189,20 @@ class Selector:
         os.eventfd_write(self._wakeup, 1)
 
     def _has_results(self) -> bool:
-        return bool(self.completed_sends or self.completed_receives or self.connected or self.disconnected)
+        return bool(
+            self.completed_sends
+            or self.completed_receives
+            or self.connected
+            or self.disconnected
+            or self._became_ready
+        )
 
     def _clear(self) -> None:
         self.completed_sends = []
         self.completed_receives = {}
         self.connected = []
         self.disconnected = {}
+        self._became_ready = False
 
     def _drain_wakeup(self) -> None:
         try:
@@ -213,6 +222,7 @@ class Selector:
                 self.connected.append(channel_id)
             if not channel.ready:
                 channel.prepare()
+                self._became_ready |= channel.ready
             if event and channel_id not in self.completed_receives:
                 frame = channel.read()
                 if frame is not None:

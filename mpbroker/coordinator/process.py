@@ -44,7 +44,7 @@ from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, FatalError, Fence, Proc
 from mpbroker.ipc.slots import Batch, SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.ipc.topology import ACCEPTORS, COORDINATOR, HANDLERS, LOG, PROCESSORS, is_handler, name_of
-from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
 from mpbroker.quotas.meters import MutationMeters
 from mpbroker.quotas.mutations import Mutations
@@ -57,7 +57,6 @@ ROUND_BYTES = 512 << 10
 POLL_MS = 5
 RETRY_OPEN_SECONDS = 1.0
 STOP_SECONDS = 5.0
-ERROR_CODES = {code.value: code for code in ErrorCode}
 # The log process does not know what became of the batch, or that it is ours: its log will tell.
 UNKNOWN_OUTCOME = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -385,7 +384,7 @@ class Coordinator:
         """The log process has made the round durable, or refused it."""
         done = self._round
         assert done is not None
-        code = ERROR_CODES.get(error, ErrorCode.UNKNOWN_SERVER_ERROR)
+        code = error_code(error)
         if code in UNKNOWN_OUTCOME:
             self._context.log.warning("append to the metadata log: %s; reading it again", code.name)
             self._greet()
@@ -484,7 +483,7 @@ class Coordinator:
             wanted.append(NewBatch(image.slot, image.slot_generation, version, data, count, stamp))
 
         def appended(filled: list[Batch]) -> None:
-            codes = [ERROR_CODES.get(batch.error, ErrorCode.UNKNOWN_SERVER_ERROR) for batch in filled]
+            codes = [error_code(batch.error) for batch in filled]
             done({batch.partition: code for batch, code in zip(batches, codes, strict=True)})
 
         self._log.append_all(wanted, appended)

@@ -485,10 +485,7 @@ class Decider:
         answer = DeletedTopic(asked_name, topic_id)
         answers.topics.append(answer)
         topic = state.topics.get(topic_id)
-        if not self._config.delete_topic_enable:
-            answer.error = ErrorCode.TOPIC_DELETION_DISABLED
-            answer.message = ErrorCode.TOPIC_DELETION_DISABLED.message
-        elif topic_id == ZERO_ID:
+        if topic_id == ZERO_ID:
             answer.error = ErrorCode.INVALID_REQUEST
             answer.message = f"Attempt to find topic with invalid topicId {uuid_text(topic_id)}"
         elif topic is None:

@@ -128,9 +128,10 @@ class Answers:
 
     def _give_up(self, request: Request, timing: Timing) -> None:
         log.error(
-            "API key %d: there was no room for its answer for too long, the connection is closed. "
+            "API key %d: there was no room for its answer for too long, connection %x is closed. "
             "Clients that do not read fill the memory for answers (queued.max.request.bytes)",
             request.api_key,
+            request.connection,
         )
         self.close(request, timing)
 

@@ -17,12 +17,11 @@ from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import Abandon, Failed, GroupRequest, GroupResponse
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.messages import RESPONSES, Message
 
 # These wait for other members.
 WAITING: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
-ERROR_CODES: Final = {code.value: code for code in ErrorCode}
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -62,7 +61,7 @@ class Groups:
                 exchange.reply(then(_decoder(slot.api_key).decode(message.body)))
             else:
                 code = message.error if isinstance(message, Failed) else ErrorCode.UNKNOWN_SERVER_ERROR
-                exchange.fail(ERROR_CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR))
+                exchange.fail(error_code(code))
 
         number = self._coordinator.call(call, exchange.later(answered), slot.connection)
         if number:

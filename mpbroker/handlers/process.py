@@ -15,7 +15,6 @@ from functools import partial
 
 from mpbroker.handlers.answers import Answers
 from mpbroker.handlers.apis import all_apis
-from mpbroker.handlers.apis.k18_api_versions import unsupported
 from mpbroker.handlers.broker import Broker, monotonic_ms
 from mpbroker.handlers.calls import Caller, LogOutbox
 from mpbroker.handlers.exchange import Exchange
@@ -61,6 +60,7 @@ from mpbroker.ipc.topology import (
     processors_of,
 )
 from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.api_versions import unsupported
 from mpbroker.protocol.codec import decode_request
 from mpbroker.protocol.headers import encode_response_frame
 from mpbroker.protocol.wire import MalformedMessage

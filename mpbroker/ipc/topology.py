@@ -171,30 +171,7 @@ class SharedMemory:
     """All memory of one broker, made by the supervisor before the first fork and inherited by every child.
 
     Blocks of the public region: `counters` (a page per process), `listeners` (counts per listener number),
-    `table` (partition slots), `meters_…` (pages per API, topic and client: see meters.pxd). Blocks of the
-    private region: `rings`, `doorbells`, `marks` (a row per partition slot, the waiter is handler number h),
-    `dirty` (a word per handler number; non-zero: a slot that the handler marked has moved; written by the log
-    process), `failed_dirs` (a word: the log directories that failed since the broker's start, a bit each by
-    their place in log.dirs; written by the log process, which it outlives), `damaged` (a word per partition
-    slot, the word of damage: see table.pxd; written by the scrubber), `scrub_asked` (how often a scrub was
-    asked for, written by the supervisor, and which of these has begun, written by the scrubber), `heavy` (a
-    word per handler
-    number: since when, in ns, it runs a heavy request, 0 if none; written by the handler), `replies_out`
-    (a word per handler number: whether something waits for room in
-    its reply arena; written by the handler), `queued` (a word per process: requests that wait in a
-    processor or in its rings; written by it), `request_limits` (a word per process: the bytes of requests
-    that a processor may hold; written by the supervisor), `fence_orders` (a word per process, written by the
-    supervisor), `fence_acks` (a word per process, written by it), `roles` (a word per process: its
-    incarnation, 0 while there is none; written by the supervisor), `orders` (run or stop; written by it),
-    `request_log` (a word: whether requests are logged; written by the supervisor), `request_quotas` (a
-    word: whether the time of anybody's requests is limited, so that processors take it; written by the
-    coordinator), `states` (written by the
-    process), `fatal` (the broker's exit status, written by the process that cannot go on), `bulletin`
-    (metadata), `bulletin_acks` (a word per reader), `credentials` and `credential_acks` (the same for
-    SCRAM credentials, which processors read), `limits` and `limit_acks` (the same for rates of addresses,
-    which acceptors read), `settings` (the configuration as it is now: see ipc.settings), `sessions` (per
-    processor number an entry for each of its channels, written by it) and `quotas` (what clients have used,
-    per handler: see shm.rates).
+    `table` (partition slots), `meters_…` (pages per API, topic and client: see meters.pxd).
     """
 
     BULLETIN_BYTES = 256 << 20
@@ -212,43 +189,7 @@ class SharedMemory:
         self.public = Region.create_public(
             public_path, PUBLIC_MAGIC, LAYOUT_VERSION, public_blocks(sizes.partition_slots)
         )
-        words = 8 * PROCESSES
-        self.private = Region.create_private(
-            PRIVATE_MAGIC,
-            LAYOUT_VERSION,
-            [
-                Block("rings", at),
-                Block("doorbells", PROCESSES * doorbell.BYTES),
-                Block("marks", sizes.partition_slots * marks.ROW_BYTES),
-                Block("dirty", words),
-                Block("damaged", 8 * sizes.partition_slots),
-                Block("scrub_asked", 64),
-                Block("failed_dirs", 64),
-                Block("heavy", words),
-                Block("replies_out", words),
-                Block("fence_orders", words),
-                Block("fence_acks", words),
-                Block("roles", words),
-                Block("queued", words),
-                Block("request_limits", words),
-                Block("orders", words),
-                Block("request_log", 64),
-                Block("request_quotas", 64),
-                Block("states", words),
-                Block("fatal", words),
-                Block("bulletin_acks", words),
-                Block("credential_acks", words),
-                Block("limit_acks", words),
-                Block("bulletin", self.BULLETIN_BYTES, 4096),
-                Block("credentials", self.CREDENTIALS_BYTES, 4096),
-                Block("limits", self.LIMITS_BYTES, 4096),
-                Block("settings", settings.BYTES, 4096),
-                Block("sessions", len(PROCESSORS) * SESSIONS_BYTES, 4096),
-                Block("connections", len(PROCESSORS) * LEDGER_BYTES, 4096),
-                Block("listeners", LISTENERS_BYTES, 4096),
-                Block("quotas", rates.block_bytes(len(HANDLERS), QUOTA_ROWS, sizes.quota_samples), 4096),
-            ],
-        )
+        self.private = Region.create_private(PRIVATE_MAGIC, LAYOUT_VERSION, self._private_blocks(at))
         limits = self.words("request_limits")
         for index in PROCESSORS:
             limits.store(index, sizes.request_limit_bytes)
@@ -259,6 +200,70 @@ class SharedMemory:
             index: region.sparse(sizes.arena_extent_bytes)
             for index in (COORDINATOR, LOG, CLEANER, *PROCESSORS, *HANDLERS)
         }
+
+    def _private_blocks(self, rings_bytes: int) -> list[Block]:
+        """Who writes each, and what. "Per process" is by index, "per handler" by handler number."""
+        words = 8 * PROCESSES
+        sizes = self.sizes
+        return [
+            Block("rings", rings_bytes),
+            Block("doorbells", PROCESSES * doorbell.BYTES),
+            # Handlers: who waits for which partition slot. A row per slot, a place in it per handler.
+            Block("marks", sizes.partition_slots * marks.ROW_BYTES),
+            # The log process, per handler: something that it has marked has moved.
+            Block("dirty", words),
+            # The log process: the log directories that have failed since the broker's start, a bit each by
+            # their place in log.dirs. It outlives its writer.
+            Block("failed_dirs", 64),
+            # The scrubber, per partition slot: the word of damage (table.pxd).
+            Block("damaged", 8 * sizes.partition_slots),
+            # How often a scrub was asked for (the supervisor), and which of these has begun (the scrubber).
+            Block("scrub_asked", 64),
+            # Each handler: since when, in ns, it runs a heavy request; 0: it runs none.
+            Block("heavy", words),
+            # Each handler: something waits for room in its reply arena.
+            Block("replies_out", words),
+            # The supervisor, per process: who died, came, or what else is to be acknowledged (process.Fence).
+            Block("fence_orders", words),
+            # Each process: the last one that it has obeyed.
+            Block("fence_acks", words),
+            # The supervisor, per process: its incarnation; 0: there is none.
+            Block("roles", words),
+            # Each processor: requests that wait in it or in its rings.
+            Block("queued", words),
+            # The supervisor, per processor: the bytes of requests that it may hold.
+            Block("request_limits", words),
+            # The supervisor, per process: run or stop (process.Order).
+            Block("orders", words),
+            # The supervisor: requests are logged.
+            Block("request_log", 64),
+            # The coordinator: the time of somebody's requests is limited, so that processors take it.
+            Block("request_quotas", 64),
+            # Each process: how far it is (process.State).
+            Block("states", words),
+            # Whoever cannot go on: the exit status of the broker.
+            Block("fatal", words),
+            # Who reads the three bulletins below: how far.
+            Block("bulletin_acks", words),
+            Block("credential_acks", words),
+            Block("limit_acks", words),
+            # The coordinator, for handlers: topics and quotas (ipc.metadata).
+            Block("bulletin", self.BULLETIN_BYTES, 4096),
+            # The coordinator, for processors: SCRAM credentials (ipc.credentials).
+            Block("credentials", self.CREDENTIALS_BYTES, 4096),
+            # The coordinator, for acceptors: rates of addresses (ipc.limits).
+            Block("limits", self.LIMITS_BYTES, 4096),
+            # The supervisor: the configuration as it is now (ipc.settings).
+            Block("settings", settings.BYTES, 4096),
+            # Each processor: an entry for each of its channels (session.pxd).
+            Block("sessions", len(PROCESSORS) * SESSIONS_BYTES, 4096),
+            # Acceptors and processors: who has which connection (connections.pxd).
+            Block("connections", len(PROCESSORS) * LEDGER_BYTES, 4096),
+            # The supervisor: listeners that were added while the broker runs (ipc.listeners).
+            Block("listeners", LISTENERS_BYTES, 4096),
+            # Handlers: what clients have used of their quotas (shm.rates).
+            Block("quotas", rates.block_bytes(len(HANDLERS), QUOTA_ROWS, sizes.quota_samples), 4096),
+        ]
 
     def ring(self, producer: int, consumer: int) -> Ring:
         """A view of the ring for either side."""

@@ -88,6 +88,10 @@ def append_batch(
             return Appended(INVALID_RECORD, log_start_offset=state.log_start)
         marker = Marker(*found)
     max_timestamp = now_ms if state.append_time else batch.max_timestamp
+    try:
+        log.wake()
+    except OSError as error:
+        return _storage_error(error)
     if state.roll_due(state.log_end + batch.record_count - 1, batch.length, max_timestamp, now_ms):
         try:
             for fd in log.roll():

@@ -1,5 +1,6 @@
 from typing import NamedTuple
 
+from mpbroker.log.producers import Producers
 from mpbroker.log.state import PartitionState
 
 class Checked(NamedTuple):
@@ -18,4 +19,5 @@ def check_batches(
     producers_from: int,
     most_bytes: int,
 ) -> Checked: ...
+def recall_batches(fd: int, position: int, end: int, producers: Producers) -> None: ...
 def good_batch_behind(fd: int, position: int, end: int, next_offset: int, segment_base: int) -> bool: ...

@@ -1,7 +1,11 @@
 """Checking a segment after an unclean stop, natively: every batch is looked at and replayed (Kafka: LogSegment.recover)."""
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc
 
-from mpbroker.log.producers cimport Producer, first_open, producer_begun, producer_ended, producer_put, producer_update
+from mpbroker.log.producers cimport (
+    Producer, Producers, first_open, producer_begun, producer_ended, producer_find, producer_put, producer_recall, producer_update,
+    producer_wants,
+)
 from mpbroker.log.scan cimport CHUNK_BYTES, ChunkBuffer, batch_length, have
 from mpbroker.log.state cimport PartitionState
 from mpbroker.records.wire cimport load_u16, load_u32, load_u64
@@ -35,7 +39,7 @@ def check_batches(int fd, int64_t position, int64_t end, int64_t next_offset, Pa
     """Checks every batch in [position, end) and replays it into the state; producers from an offset on.
 
     Stops at the first that is not whole and valid (Checked), and behind `most_bytes`: the caller says that it lives and goes on
-    from there. Raises MemoryError.
+    from there. Raises OSError, MemoryError.
     """
     cdef ChunkBuffer buffer = ChunkBuffer(CHECK_CHUNK_BYTES)
     cdef const uint8_t *p = NULL
@@ -68,6 +72,7 @@ def check_batches(int fd, int64_t position, int64_t end, int64_t next_offset, Pa
                 break
             next_offset = last_offset + 1
             position += length
+    buffer.raise_error()
     if no_memory:
         raise MemoryError("no memory for producer state")
     return Checked(position, next_offset, bad.decode() if bad != NULL else "", aborted)
@@ -116,6 +121,51 @@ cdef bint replay_marker(PartitionState state, const uint8_t *p, int64_t length, 
         with gil:
             aborted.append((producer_id, first, offset, stable if stable >= 0 else offset + 1))
     return True
+
+
+cdef struct Seen:
+    int64_t producer_id
+    int64_t base_offset
+    int64_t last_offset
+    int64_t timestamp
+    int32_t base_sequence
+    int16_t epoch
+
+
+def recall_batches(int fd, int64_t position, int64_t end, Producers producers) -> None:
+    """Producers that are known remember what they sent before, as far as it lies in [position, end). Raises OSError, MemoryError."""
+    cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
+    cdef const uint8_t *p
+    cdef int64_t length, count = 0
+    cdef Producer *producer
+    cdef Seen *one
+    cdef Seen *seen = <Seen *>malloc(((end - position) // BATCH_HEADER_BYTES + 1) * sizeof(Seen))
+    if seen == NULL:
+        raise MemoryError("no memory for producer state")
+    with nogil:
+        while position < end:
+            p = have(&buffer.chunk, fd, position, BATCH_HEADER_BYTES, end)
+            length = batch_length(p) if p != NULL else 0
+            if length == 0:
+                break
+            position += length
+            producer = producer_find(&producers.ref, <int64_t>load_u64(p + PRODUCER_ID_AT))
+            if producer == NULL or not producer_wants(producer) or load_u16(p + ATTRIBUTES_AT) & CONTROL_BIT:
+                continue
+            one = &seen[count]
+            count += 1
+            one.producer_id, one.base_offset = producer.id, <int64_t>load_u64(p + BASE_OFFSET_AT)
+            one.last_offset = one.base_offset + <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT)
+            one.epoch, one.base_sequence = <int16_t>load_u16(p + PRODUCER_EPOCH_AT), <int32_t>load_u32(p + BASE_SEQUENCE_AT)
+            one.timestamp = <int64_t>load_u64(p + MAX_TIMESTAMP_AT)
+        while count:
+            count -= 1
+            one = &seen[count]
+            producer_recall(
+                producer_find(&producers.ref, one.producer_id), one.epoch, one.base_sequence, one.base_offset, one.last_offset,
+                one.timestamp)
+    free(seen)
+    buffer.raise_error()
 
 
 def good_batch_behind(int fd, int64_t position, int64_t end, int64_t next_offset, int64_t segment_base) -> bool:

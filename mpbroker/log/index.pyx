@@ -92,6 +92,41 @@ def offset_ceiling(int fd, int64_t base, int64_t position):
     return None if found < 0 else base + found
 
 
+def sound_entries(int fd, int64_t base, int64_t below, int64_t size) -> tuple:
+    """(entries, offset, position): how many entries of an `.index` from the first on rise in both, with offsets below `below` and
+    positions below `size`, and the last of them. Pages of a file that was never synced may have become zeros. Raises OSError."""
+    cdef int64_t count = 0, offset = base - 1, position = 0, next_offset, next_position
+    cdef const uint8_t *p
+    cdef bytes data = os.pread(fd, os.fstat(fd).st_size, 0)
+    cdef int64_t room = len(data) // OFFSET_ENTRY_BYTES
+    p = data
+    while count < room:
+        next_offset = base + <int32_t>load_u32(p + count * OFFSET_ENTRY_BYTES)
+        next_position = <int32_t>load_u32(p + count * OFFSET_ENTRY_BYTES + 4)
+        if next_offset <= offset or next_position <= position or next_offset >= below or next_position >= size:
+            break
+        offset, position = next_offset, next_position
+        count += 1
+    return count, offset, position
+
+
+def sound_times(int fd, int64_t base, int64_t below) -> tuple:
+    """The same for a `.timeindex`: (entries, timestamp, offset), with offsets of at most `below`."""
+    cdef int64_t count = 0, timestamp = -1, offset = base - 1, next_timestamp, next_offset
+    cdef const uint8_t *p
+    cdef bytes data = os.pread(fd, os.fstat(fd).st_size, 0)
+    cdef int64_t room = len(data) // TIME_ENTRY_BYTES
+    p = data
+    while count < room:
+        next_timestamp = <int64_t>load_u64(p + count * TIME_ENTRY_BYTES)
+        next_offset = base + <int32_t>load_u32(p + count * TIME_ENTRY_BYTES + 8)
+        if next_timestamp <= timestamp or next_offset <= offset or next_offset > below:
+            break
+        timestamp, offset = next_timestamp, next_offset
+        count += 1
+    return count, timestamp, offset
+
+
 def time_floor(int fd, int64_t base, int64_t target_ms):
     """(timestamp, offset) of the last entry at or before the time; (-1, base) if there is none."""
     cdef uint8_t found[16]

@@ -21,9 +21,11 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition, read_partition
 from mpbroker.log import names
 from mpbroker.log.append import KAFKA_STORAGE_ERROR, PASSING
+from mpbroker.log.awake import Awake
 from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_topic_id, topic_id_if_any
 from mpbroker.log.helper import Helper
 from mpbroker.log.home import LogDir
+from mpbroker.log.journaling import release_journals
 from mpbroker.log.journals import Journals
 from mpbroker.log.log_dir import write_clean_shutdown
 from mpbroker.log.partition_log import PartitionLog
@@ -71,6 +73,7 @@ class LogManager:
         # The table outlives the process, but not the machine.
         is_successor = read_partition(table, METADATA_SLOT).generation != 0
         self.journals.take_over(say, is_successor=is_successor)
+        self.awake = Awake(partial(release_journals, turn))
         self.logs: dict[int, PartitionLog] = {}
         self.slot_of: dict[tuple[bytes, int], int] = {}
         # When, in which log directory, and what is to be done then.
@@ -189,10 +192,12 @@ class LogManager:
             home = self._emptiest()
             directory = home.path / names.partition_name(topic.name, number)
             log = PartitionLog.create(directory, topic.name, number, topic.topic_id, config)
+            self.awake.note(log)
         else:
             directory = home.path / names.partition_name(topic.name, number)
             known = self._known(home, topic, number)
             log = load(directory, topic.name, number, topic.topic_id, config, known, self.say)
+            log.close_files()
             epoch = log.epochs[-1][0]
         self._place(log, home, topic, epoch)
         log.state.all_is_durable(log.recovery_point)
@@ -377,6 +382,7 @@ class LogManager:
         for key in [k for k in self.slot_of if k[0] == topic_id]:
             slot = self.slot_of.pop(key)
             log = self.logs.pop(slot)
+            self.awake.forget(log)
             self._rolled.pop(slot, None)
             delay_ms = log.config.file_delete_delay_ms
             log.state.flags = PartitionFlag.PARTITION_DELETED
@@ -462,6 +468,7 @@ class LogManager:
 
     def roll(self, log: PartitionLog) -> None:
         """Begins a new segment; nothing may be planned for the old one. Raises OSError."""
+        self.awake.note(log)
         for fd in log.roll():
             self.turn.retire(fd, log.state.log_dir)
         self.note_roll(log, self.turn.commit_rounds + 2)

@@ -33,6 +33,8 @@ DURABLE_MARK = "mpbroker.durable"
 SCRUB = "mpbroker.scrub"
 
 LONGEST_NAME = 255
+# In the names of a segment's files.
+OFFSET_DIGITS = 20
 # Directories in a log directory that hold no partition.
 # What a recovery would do is done to a copy there, which is gone afterwards.
 DRY_RUN = ".mpbroker-dry-run"
@@ -53,13 +55,13 @@ class PartitionName:
 
 
 def segment_name(base: int, suffix: str = LOG_SUFFIX) -> str:
-    return f"{base:020d}{suffix}"
+    return f"{base:0{OFFSET_DIGITS}d}{suffix}"
 
 
 def parse_segment(name: str, suffix: str = LOG_SUFFIX) -> int | None:
     """The base offset in the name of a file of this kind; None if it is another file."""
     stem = name.removesuffix(suffix)
-    return int(stem) if stem != name and len(stem) == 20 and stem.isdecimal() else None
+    return int(stem) if stem != name and len(stem) == OFFSET_DIGITS and stem.isdecimal() else None
 
 
 def partition_name(topic: str, partition: int) -> str:

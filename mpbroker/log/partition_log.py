@@ -77,7 +77,7 @@ def open_files(directory: Path, base: int, *, fresh: bool) -> tuple[int, int, in
     return fds[0], fds[1], fds[2]
 
 
-@dataclass
+@dataclass(slots=True, eq=False)
 class PartitionLog:
     """The directory and what is open in it. `state` is what the turn appends to."""
 
@@ -96,6 +96,8 @@ class PartitionLog:
     # Some of them are being replaced by what the cleaner made of them: none may be deleted meanwhile.
     is_swapping: bool = False
     epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    # The log end at which a clean stop would leave the files just as they are; -1: at none so far.
+    settled_end: int = -1
 
     @property
     def name(self) -> str:
@@ -146,6 +148,7 @@ class PartitionLog:
         Raises OSError; the old segment is then still the active one.
         """
         state = self.state
+        self.wake()
         base = state.log_end
         snapshot_fd = self._write_snapshot(base)
         to_sync = [snapshot_fd]
@@ -168,7 +171,8 @@ class PartitionLog:
         """Of the active segment's timestamps; without any, of its last write. Raises OSError."""
         if self.state.max_timestamp >= 0:
             return self.state.max_timestamp
-        return os.fstat(self.state.fd).st_mtime_ns // 1_000_000
+        active = self.directory / segment_name(self.state.segment_base)
+        return active.stat().st_mtime_ns // 1_000_000
 
     def move_start(self, offset: int) -> None:
         """What lies below is gone for everybody, as soon as that is published."""
@@ -296,9 +300,21 @@ class PartitionLog:
 
     def close_cleanly(self) -> None:
         """What Kafka leaves behind at a clean stop. Raises OSError."""
+        if self.settled_end != self.state.log_end:
+            self.wake()
+            self.settle()
+        self.close_files()
+
+    def settle(self) -> None:
+        """The files as a clean stop leaves them; appending may go on. Raises OSError."""
         self.state.finish_segment()
         self.snapshot_and_sync()
-        self.close_files()
+        self.settled_end = self.state.log_end
+
+    def wake(self) -> None:
+        """Opens the active segment again, if it is not open. Raises OSError."""
+        if self.state.fd < 0:
+            self.state.reopen(*open_files(self.directory, self.state.segment_base, fresh=False))
 
     def close_files(self) -> None:
         for fd in (self.state.fd, *self.state.index_fds):

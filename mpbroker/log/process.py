@@ -136,6 +136,8 @@ class LogProcess:
         log = self.manager.logs.get(batch.slot)
         number = log.state.log_dir if log is not None else 0
         before = log.state.segment_base if log is not None else 0
+        if log is not None and log.state.fd < 0:
+            self.manager.awake.note(log)
         done = append_batch(log, batch, data, self.turn.clock_ms(), lambda fd: self.turn.retire(fd, number))
         self.turn.finish_batch(
             done.error, done.base_offset, done.append_time_ms, done.log_start_offset, done.was_appended

@@ -64,6 +64,10 @@ cdef void producer_update(
 ) noexcept nogil
 cdef int64_t producer_ended(Producer *producer, int16_t epoch, int32_t coordinator_epoch, int64_t timestamp) noexcept nogil
 cdef int64_t first_open(const ProducersRef *producers, int64_t but) noexcept nogil
+cdef bint producer_wants(const Producer *producer) noexcept nogil
+cdef void producer_recall(
+    Producer *producer, int16_t epoch, int32_t base_sequence, int64_t base_offset, int64_t last_offset, int64_t timestamp,
+) noexcept nogil
 
 cdef inline void producer_begun(Producer *producer, int64_t base_offset) noexcept nogil:
     """It has a batch in a transaction, the first one or another."""

@@ -8,7 +8,7 @@ A snapshot (Kafka: ProducerSnapshot.json), big-endian:
     10  entries of 46 bytes: producer id i64, epoch i16, last sequence i32, last offset i64, offset delta i32, timestamp i64,
         coordinator epoch i32, first offset of the open transaction i64 (-1: none); last offset and sequence are -1 without a batch
 
-Only the last batch of each producer is in it, so that after a restart from a snapshot alone one batch is known again.
+Only the last batch of each producer is in it. The others that are to be remembered are found in the log before it (`mpbroker.log.recall`).
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -32,7 +32,8 @@ cdef bint grow(ProducersRef *producers) noexcept nogil:
     cdef ProducersRef larger
     cdef uint64_t i
     cdef Producer *copy
-    larger.room = producers.room * 2 if producers.room else 16
+    # Most partitions have one producer, or none.
+    larger.room = producers.room * 2 if producers.room else 2
     larger.used = 0
     larger.table = <Producer *>calloc(larger.room, sizeof(Producer))
     if larger.table == NULL:
@@ -54,7 +55,8 @@ cdef Producer *producer_put(ProducersRef *producers, int64_t producer_id) noexce
     cdef uint64_t at, mask
     if found != NULL:
         return found
-    if producers.used * 4 >= producers.room * 3 and not grow(producers):
+    # One place stays empty: a search ends there.
+    if (producers.used + 1) * 4 > producers.room * 3 and not grow(producers):
         return NULL
     mask = producers.room - 1
     at = (<uint64_t>producer_id * <uint64_t>0x9E3779B97F4A7C15ull >> 20) & mask
@@ -142,6 +144,30 @@ cdef int64_t first_open(const ProducersRef *producers, int64_t but) noexcept nog
         if first < 0 or producer.txn_first_offset < first:
             first = producer.txn_first_offset
     return first
+
+
+cdef bint producer_wants(const Producer *producer) noexcept nogil:
+    """Whether older batches of it are to be remembered. One that begins with sequence 0 is the first of its epoch."""
+    cdef const ProducerBatch *oldest = &producer.batches[0]
+    if producer.count == 0 or producer.count == REMEMBERED_BATCHES:
+        return False
+    return sequence_after(oldest.last_sequence, -oldest.offset_delta) != 0
+
+
+cdef void producer_recall(
+    Producer *producer, int16_t epoch, int32_t base_sequence, int64_t base_offset, int64_t last_offset, int64_t timestamp,
+) noexcept nogil:
+    """Remembers an older batch, if it is the one right before those that are known."""
+    cdef ProducerBatch *oldest = &producer.batches[0]
+    cdef int32_t delta = <int32_t>(last_offset - base_offset)
+    if epoch != producer.epoch or not producer_wants(producer) or last_offset >= oldest.last_offset - oldest.offset_delta:
+        return
+    if sequence_after(base_sequence, delta + 1) != sequence_after(oldest.last_sequence, -oldest.offset_delta):
+        return
+    memmove(&producer.batches[1], &producer.batches[0], producer.count * sizeof(ProducerBatch))
+    producer.count += 1
+    oldest.last_offset, oldest.timestamp = last_offset, timestamp
+    oldest.last_sequence, oldest.offset_delta = sequence_after(base_sequence, delta), delta
 
 
 cdef class Producers:
@@ -252,6 +278,34 @@ cdef class Producers:
             producer.last_timestamp = timestamp
             producer.coordinator_epoch = coordinator
             producer.txn_first_offset = transaction
+
+    def wanting(self) -> int:
+        """The first offset of the newest batch before which a batch may be that is to be remembered, too; -1: there is none."""
+        cdef uint64_t i
+        cdef Producer *p
+        cdef int64_t newest = -1
+        for i in range(self.ref.room):
+            p = &self.ref.table[i]
+            if p.id != -1 and producer_wants(p):
+                newest = max(newest, p.batches[0].last_offset - p.batches[0].offset_delta)
+        return newest
+
+    def carried(self) -> bytes:
+        """All of it, for another process of this program: see `carry`."""
+        return (<char *>self.ref.table)[:self.ref.room * sizeof(Producer)] if self.ref.room else b""
+
+    def carry(self, bytes data) -> None:
+        """Takes over what another process has carried here; nothing may be known yet."""
+        cdef uint64_t i
+        if not data:
+            return
+        self.ref.table = <Producer *>calloc(len(data), 1)
+        if self.ref.table == NULL:
+            raise MemoryError("no memory for producer state")
+        memcpy(self.ref.table, <char *>data, len(data))
+        self.ref.room = len(data) // sizeof(Producer)
+        for i in range(self.ref.room):
+            self.ref.used += self.ref.table[i].id != -1
 
     def expire(self, int64_t before_ms) -> int:
         """Forgets producers whose last batch is older and that have no open transaction; returns how many."""

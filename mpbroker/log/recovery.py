@@ -7,11 +7,14 @@ then, the partition stays offline.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log import check, scan
@@ -19,10 +22,22 @@ from mpbroker.log.aborted import AbortedTransaction, replace_aborted
 from mpbroker.log.append import NO_ROOM
 from mpbroker.log.checkpoints import CheckpointCorrupt, fsync_directory, read_epochs, write_epochs
 from mpbroker.log.epochs import trimmed
-from mpbroker.log.index import OFFSET_ENTRY, TIME_ENTRY, entry_count, offset_floor
+from mpbroker.log.index import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    entry_count,
+    offset_floor,
+    sound_entries,
+    sound_times,
+)
 from mpbroker.log.names import (
+    CLEANED_FILE_SUFFIX,
+    DELETED_FILE_SUFFIX,
     INDEX_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_DIGITS,
     SNAPSHOT_SUFFIX,
+    SWAP_FILE_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     segment_name,
@@ -30,7 +45,6 @@ from mpbroker.log.names import (
 from mpbroker.log.partition_log import (
     PartitionLog,
     blank_producers,
-    offsets_of,
     open_files,
     remove_leftovers,
     remove_segment,
@@ -38,6 +52,7 @@ from mpbroker.log.partition_log import (
     wall_ms,
 )
 from mpbroker.log.producers import SnapshotCorrupt
+from mpbroker.log.recall import recall
 from mpbroker.log.retention import Sealed
 from mpbroker.log.state import PartitionState
 from mpbroker.log.swap import finish_swaps
@@ -45,6 +60,8 @@ from mpbroker.log.swap import finish_swaps
 # A slow disk takes some seconds for it.
 PIECE_BYTES = 32 << 20
 Say = Callable[[str], None]
+_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+_LEFTOVERS = (SWAP_FILE_SUFFIX, CLEANED_FILE_SUFFIX, DELETED_FILE_SUFFIX, ".tmp")
 _log = logging.getLogger("mpbroker")
 
 
@@ -72,23 +89,26 @@ def load(
     """
     log = PartitionLog(directory, topic, partition, topic_id, config)
     log.apply_config(config)
-    finish_swaps(directory)
-    remove_leftovers(directory)
-    bases = segments_of(directory)
+    files = Files.of(directory)
+    if files.has_leftovers:
+        finish_swaps(directory)
+        remove_leftovers(directory)
+        files = Files.of(directory)
+    bases = files.bases
     if not bases:
         _start_empty(log, known)
         _trim_epochs(log)
         return log
     log.log_start = max(known.log_start, bases[0])
-    loader = _Loader(log, bases, known, say)
+    loader = _Loader(log, files, known, say)
     try:
         loader.run()
         if log.state.log_end < log.log_start:
             _start_anew(log, known)
-        log.sealed = [Sealed(base) for base in segments_of(directory) if base < log.state.segment_base]
+        log.sealed = [Sealed(base) for base in bases if base < log.state.segment_base]
         log.load_transactions()
         _trim_epochs(log)
-        log.drop_old_snapshots()
+        _drop_snapshots(log, loader.snapshots)
     except (OSError, PartitionDamaged, CheckpointCorrupt):
         log.close_files()
         raise
@@ -129,19 +149,88 @@ def _start_empty(log: PartitionLog, known: Known) -> None:
     log.snapshot_and_sync()
 
 
+class Opened(NamedTuple):
+    """A partition as one process has opened it, for another one to go on with: `Opened.of`, `adopt`."""
+
+    state: tuple[int, ...]
+    producers: bytes
+    log_start: int
+    recovery_point: int
+    settled_end: int
+    sealed: list[int]
+    epochs: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, log: PartitionLog) -> Opened:
+        """Its files are closed: they are opened when they are needed."""
+        log.close_files()
+        return cls(
+            log.state.carried(),
+            log.state.producers.carried(),
+            log.log_start,
+            log.recovery_point,
+            log.settled_end,
+            [segment.base for segment in log.sealed],
+            log.epochs,
+        )
+
+    def adopt(self, log: PartitionLog) -> None:
+        """`log`: nothing of it is open."""
+        log.apply_config(log.config)
+        log.state.carry(self.state)
+        log.state.producers.carry(self.producers)
+        log.log_start = self.log_start
+        log.recovery_point, log.settled_end = self.recovery_point, self.settled_end
+        log.sealed = [Sealed(base) for base in self.sealed]
+        log.epochs = self.epochs
+
+
+@dataclass(frozen=True)
+class Files:
+    """What is in a partition's directory: base offsets of segments and of both indexes, snapshots."""
+
+    bases: list[int]
+    indexes: frozenset[int]
+    time_indexes: frozenset[int]
+    snapshots: list[int]
+    has_leftovers: bool
+
+    @classmethod
+    def of(cls, directory: Path) -> Files:
+        found: dict[str, list[int]] = {suffix: [] for suffix in _SUFFIXES}
+        leftovers = False
+        for name in os.listdir(directory):  # noqa: PTH208 - thousands of directories, and only their names
+            stem, dot, suffix = name.partition(".")
+            if dot + suffix in found and len(stem) == OFFSET_DIGITS and stem.isdigit():
+                found[dot + suffix].append(int(stem))
+            else:
+                leftovers |= name.endswith(_LEFTOVERS)
+        bases = sorted(found[LOG_SUFFIX])
+        indexes = {*found[INDEX_SUFFIX], *found[TIME_INDEX_SUFFIX], *found[TXN_INDEX_SUFFIX]}
+        return cls(
+            bases,
+            frozenset(found[INDEX_SUFFIX]),
+            frozenset(found[TIME_INDEX_SUFFIX]),
+            sorted(found[SNAPSHOT_SUFFIX]),
+            leftovers or not indexes.issubset(bases),
+        )
+
+
 class _Loader:
-    def __init__(self, log: PartitionLog, bases: list[int], known: Known, say: Say) -> None:
+    def __init__(self, log: PartitionLog, files: Files, known: Known, say: Say) -> None:
         self.log = log
         self.directory = log.directory
-        self.bases = bases
+        self.files = files
+        self.bases = files.bases
+        self.snapshots = files.snapshots
         self.known = known
         self.say = say
         # Segments from here on are checked.
-        self.suspect = len(bases)
-        self.replay_from = bases[0]
+        self.suspect = len(self.bases)
+        self.was_rebuilt = False
+        self.replay_from = self.bases[0]
         if not known.clean:
-            below = [i for i, base in enumerate(bases) if base <= known.recovery_point]
-            self.suspect = below[-1] if below else 0
+            self.suspect = max(bisect_right(self.bases, known.recovery_point) - 1, 0)
 
     def run(self) -> None:
         replay_from = self.replay_from = self._load_snapshot()
@@ -167,7 +256,12 @@ class _Loader:
                 "were durable. "
                 "Restore the directory, or delete the topic"
             )
-        if not self.known.clean and next_offset <= self.known.durable:
+        if self.known.clean:
+            self.log.recovery_point = next_offset
+            if self.replay_from == next_offset and not self.was_rebuilt:
+                self.log.settled_end = next_offset
+            return
+        if next_offset <= self.known.durable:
             # Only the process died, and nothing is new since the last commit round. Syncing files that are
             # not needed for that would cost some ten milliseconds for each partition.
             self.log.recovery_point = self.known.recovery_point
@@ -175,17 +269,17 @@ class _Loader:
                 # The round that would have made its name durable may never have come.
                 fsync_directory(self.directory)
             return
-        if not self.known.clean:
-            self._settle()
-        self.log.recovery_point = self.log.state.log_end
+        self._settle()
+        self.log.recovery_point = next_offset
 
     def _settle(self) -> None:
         """What was found is durable before it is served. A full disk does not keep the partition from being
         read: without a snapshot the next recovery replays from an older one.
         """
-        self.log.sync_files()
+        for fd in (self.log.state.fd, *self.log.state.index_fds):
+            _sync(fd)
         try:
-            self.log.snapshot_and_sync()
+            self.log.settle()
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
@@ -196,21 +290,24 @@ class _Loader:
     def _load_snapshot(self) -> int:
         """The newest usable snapshot; returns the offset from which on batches have to be replayed.
 
-        After an unclean stop it is that of the segment before the first suspect one: producers may ask again
-        for what they sent last, and a snapshot knows but one batch of each.
+        After an unclean stop it is one of what is known to be there. A snapshot knows the last batch of each
+        producer: those before it are looked for.
         """
-        limit = self.bases[max(self.suspect - 1, 0)] if not self.known.clean else 1 << 62
+        limit = 1 << 62 if self.known.clean else max(self.known.recovery_point, self.known.durable)
         expired_before_ms = wall_ms() - self.known.producer_expiration_ms
-        for offset in reversed(offsets_of(self.directory, SNAPSHOT_SUFFIX)):
+        for offset in reversed(self.snapshots.copy()):
             path = self.directory / segment_name(offset, SNAPSHOT_SUFFIX)
-            if offset > limit:
+            if offset > limit or offset < self.bases[0]:
                 continue
             try:
-                blank_producers(self.log).load(path.read_bytes(), expired_before_ms)
+                producers = blank_producers(self.log)
+                producers.load(path.read_bytes(), expired_before_ms)
             except SnapshotCorrupt as error:
                 _log.warning("%s is dropped: %s", path, error)
                 path.unlink()
+                self.snapshots.remove(offset)
                 continue
+            recall(self.directory, [base for base in self.bases if base < offset], producers)
             return offset
         blank_producers(self.log)
         return self.bases[0]
@@ -224,18 +321,17 @@ class _Loader:
             for fd in fds:
                 os.close(fd)
 
-    def _replay_open(self, fds: tuple[int, int, int], base: int, offset: int) -> int:
-        size = os.fstat(fds[0]).st_size
-        first = scan.find_offset(fds[0], offset_floor(fds[1], base, offset)[1], size, offset)
+    def _replay_open(self, fds: tuple[int, int, int], base: int, offset: int) -> None:
+        end = os.fstat(fds[0]).st_size
+        first = scan.find_offset(fds[0], offset_floor(fds[1], base, offset)[1], end, offset)
         if first is None:
-            return size
+            return
         state = PartitionState()
         state.open_segment(base, *fds, wall_ms())
         state.replace_producers(self.log.state.producers)
-        checked = self._checked(fds[0], first.position, size, first.base_offset, state, False, offset)
+        checked = self._checked(fds[0], first.position, end, first.base_offset, state, False, offset)
         if checked.reason:
             raise self._damaged(base, checked.valid_bytes, checked.next_offset, checked.reason)
-        return size
 
     def _checked(
         self,
@@ -262,9 +358,7 @@ class _Loader:
     # ---- segments ----
 
     def _lacks_index(self, base: int) -> bool:
-        return not all(
-            (self.directory / segment_name(base, s)).exists() for s in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-        )
+        return base not in self.files.indexes or base not in self.files.time_indexes
 
     def _resume(self, base: int, replay_from: int) -> int:
         """The last segment after a clean stop."""
@@ -295,14 +389,16 @@ class _Loader:
     def _check(
         self, base: int, next_offset: int, *, next_base: int | None, trusted: bool
     ) -> tuple[int, bool]:
-        """Checks a segment, rebuilds its indexes; returns the next offset and if the log ends here now."""
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            (self.directory / segment_name(base, suffix)).unlink(missing_ok=True)
+        """Checks a segment from the recovery point on and rebuilds its indexes from there; returns the next
+        offset and if the log ends here now.
+        """
         fds = open_files(self.directory, base, fresh=False)
         state = self.log.state
         state.open_segment(base, *fds, wall_ms())
+        self.was_rebuilt = True
         size = os.fstat(fds[0]).st_size
-        checked = self._checked(fds[0], 0, size, max(next_offset, base), state, True, self.replay_from)
+        start, next_offset = self._believe_indexes(fds, base, size, max(next_offset, base))
+        checked = self._checked(fds[0], start, size, next_offset, state, True, self.replay_from)
         if checked.reason:
             damaged = trusted or checked.next_offset < self.known.durable
             if damaged:
@@ -314,16 +410,43 @@ class _Loader:
             replace_aborted(self.directory / segment_name(base, TXN_INDEX_SUFFIX), entries)
         state.finish_rebuilt(checked.next_offset)
         if checked.next_offset > self.known.durable:
-            os.fsync(fds[0])
+            _sync(fds[0])
         ends_here = bool(checked.reason) or (
             not trusted and self._lost_its_end(checked.next_offset, next_base)
         )
         if next_base is not None and not ends_here:
             state.finish_segment()
             for fd in fds[1:]:
-                os.fsync(fd)
+                _sync(fd)
             self.log.close_files()
         return checked.next_offset, ends_here
+
+    def _believe_indexes(
+        self, fds: tuple[int, int, int], base: int, size: int, next_offset: int
+    ) -> tuple[int, int]:
+        """Where the check begins, and with which offset: at the last batch to which the index has an entry,
+        of those below the recovery point and the snapshot. Before a snapshot is written indexes are synced.
+        What they have behind it goes.
+        """
+        below = min(self.known.recovery_point, self.replay_from)
+        entries, offset, position = sound_entries(fds[1], base, below, size)
+        at = scan.find_offset(fds[0], position, size, offset) if entries else None
+        if at is None or (at.position, at.last_offset) != (position, offset):
+            os.ftruncate(fds[1], 0)
+            os.ftruncate(fds[2], 0)
+            return 0, next_offset
+        times, timestamp, latest = sound_times(fds[2], base, offset)
+        first = scan.find_offset(fds[0], 0, size, base)
+        os.ftruncate(fds[1], entries * OFFSET_ENTRY)
+        os.ftruncate(fds[2], times * TIME_ENTRY)
+        self.log.state.resume_at(
+            position,
+            at.base_offset,
+            first.max_timestamp if first is not None else -1,
+            (entries, offset),
+            (times, timestamp, latest if times else base),
+        )
+        return position, at.base_offset
 
     def _lost_its_end(self, next_offset: int, next_base: int | None) -> bool:
         """Whether whole batches are missing in front of the next segment, which was not synced either.
@@ -349,17 +472,13 @@ class _Loader:
             " (a whole batch lies behind it; none of this was durable)" if behind else "",
         )
         os.ftruncate(fd, checked.valid_bytes)
-        os.fsync(fd)
+        _sync(fd)
 
     def _drop_after(self, place: int) -> None:
         """Segments behind the cut were never durable."""
         for base in self.bases[place + 1 :]:
             _log.warning("%s: removed, it lies behind a torn tail", self.directory / segment_name(base))
             remove_segment(self.directory, base)
-        end = self.log.state.log_end
-        for offset in offsets_of(self.directory, SNAPSHOT_SUFFIX):
-            if offset > end:
-                (self.directory / segment_name(offset, SNAPSHOT_SUFFIX)).unlink()
         fsync_directory(self.directory)
 
     def _damaged(self, base: int, position: int, offset: int, reason: str) -> PartitionDamaged:
@@ -369,6 +488,26 @@ class _Loader:
             "so nothing is cut. Restore the file, or stop the broker and keep what is whole with "
             f"mpbroker log repair {self.directory}, or delete the topic"
         )
+
+
+def _sync(fd: int) -> None:
+    """Whatever the reason of a failure, it is final: the next sync would say that all is well, and what is
+    found in the page cache may be nowhere else.
+    """
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        raise OSError(errno.EIO, f"a sync failed: {error.strerror}") from error
+
+
+def _drop_snapshots(log: PartitionLog, found: list[int]) -> None:
+    """Those of what is not there: a commit round that never came. Others go as they would at a roll."""
+    beyond = [offset for offset in found if offset > log.state.log_end]
+    for offset in beyond:
+        (log.directory / segment_name(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
+    bases = {segment.base for segment in log.sealed} | {log.state.segment_base}
+    if beyond or any(offset not in bases for offset in found[:-1]):
+        log.drop_old_snapshots()
 
 
 def _trim(fd: int, entry_bytes: int) -> None:

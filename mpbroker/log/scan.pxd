@@ -9,6 +9,7 @@ cdef struct Chunk:
     int64_t room
     int64_t start               # where in the file it begins
     int64_t count
+    int error                   # of a read: what could not be read is no end of the file
 
 cdef const uint8_t *have(Chunk *chunk, int fd, int64_t position, int64_t need, int64_t end) noexcept nogil
 cdef int64_t batch_length(const uint8_t *header) noexcept nogil
@@ -16,3 +17,4 @@ cdef int64_t batch_length(const uint8_t *header) noexcept nogil
 
 cdef class ChunkBuffer:
     cdef Chunk chunk
+    cdef int raise_error(self) except -1

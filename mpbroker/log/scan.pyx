@@ -2,6 +2,7 @@
 
 Files are read, never mapped: the active one can still shrink under a map. (Kafka: FileRecords.)
 """
+from libc.errno cimport ENOMEM, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 from posix.unistd cimport pread
@@ -12,6 +13,7 @@ from mpbroker.records.batch cimport (
     BASE_OFFSET_AT, BATCH_HEADER_BYTES, BATCH_LENGTH_AT, CURRENT_MAGIC, LAST_OFFSET_DELTA_AT, LENGTH_COUNTS_FROM, MAGIC_AT, MAX_TIMESTAMP_AT,
     RECORD_COUNT_AT,
 )
+import os
 from collections import namedtuple
 
 from mpbroker.records.errors import CorruptBatch
@@ -24,7 +26,7 @@ BatchAt = namedtuple("BatchAt", "base_offset last_offset position length max_tim
 
 
 cdef const uint8_t *have(Chunk *chunk, int fd, int64_t position, int64_t need, int64_t end) noexcept nogil:
-    """`need` bytes at `position`; NULL if the file ends before or cannot be read."""
+    """`need` bytes at `position`; NULL if the file ends before, or cannot be read: then `error` says why."""
     cdef ssize_t got
     cdef int64_t want
     cdef uint8_t *grown
@@ -35,6 +37,7 @@ cdef const uint8_t *have(Chunk *chunk, int fd, int64_t position, int64_t need, i
     if need > chunk.room:
         grown = <uint8_t *>realloc(chunk.bytes, need)
         if grown == NULL:
+            chunk.error = ENOMEM
             return NULL
         chunk.bytes = grown
         chunk.room = need
@@ -43,7 +46,10 @@ cdef const uint8_t *have(Chunk *chunk, int fd, int64_t position, int64_t need, i
     chunk.count = 0
     while chunk.count < want:
         got = pread(fd, chunk.bytes + chunk.count, want - chunk.count, position + chunk.count)
-        if got <= 0:
+        if got < 0:
+            chunk.error = errno
+            return NULL
+        if got == 0:
             break
         chunk.count += got
     return chunk.bytes if chunk.count >= need else NULL
@@ -65,10 +71,16 @@ cdef class ChunkBuffer:
         if self.chunk.bytes == NULL:
             raise MemoryError()
         self.chunk.room = room
-        self.chunk.start = self.chunk.count = 0
+        self.chunk.start = self.chunk.count = self.chunk.error = 0
 
     def __dealloc__(self):
         free(self.chunk.bytes)
+
+    cdef int raise_error(self) except -1:
+        """What ended a walk may have been the disk, which says nothing about what lies there."""
+        if self.chunk.error:
+            raise OSError(self.chunk.error, f"a segment cannot be read: {os.strerror(self.chunk.error)}")
+        return 0
 
 
 cdef object found(const uint8_t *p, int64_t position, int64_t length):
@@ -104,6 +116,7 @@ cdef object search(int fd, int64_t position, int64_t end, int64_t offset, int64_
             if hit:
                 break
             position += length
+    buffer.raise_error()
     if strict and not is_batch:
         raise CorruptBatch(position, "its length or magic is impossible")
     if strict and hit and position + length > end:
@@ -133,6 +146,7 @@ def batches(int fd, int64_t position, int64_t end) -> list:
         p = have(&buffer.chunk, fd, position, BATCH_HEADER_BYTES, end)
         length = batch_length(p) if p != NULL else 0
         if length == 0 or position + length > end:
+            buffer.raise_error()
             return out
         out.append(found(p, position, length))
         position += length

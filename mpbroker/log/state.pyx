@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from mpbroker.ipc.table cimport PartitionSlot
+from mpbroker.ipc.table cimport PARTITION_LIVE, PartitionSlot
 from mpbroker.ipc.table import PartitionFlag, unpack_partition
 from mpbroker.log.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from mpbroker.log.index import read_offset_entries, read_time_entries
@@ -70,6 +70,16 @@ cdef class PartitionState:
             self.core.time_index.last_key, self.core.time_index.last_offset = times[len(times) - 1]
             self.core.max_timestamp, self.core.max_timestamp_offset = times[len(times) - 1]
 
+    def resume_at(
+        self, int64_t position, int64_t log_end, int64_t first_timestamp, tuple last_entry, tuple last_time,
+    ) -> None:
+        """A replay begins at this batch, to which the index has an entry: (entries, last offset), (entries, timestamp, offset)."""
+        self.core.size, self.core.log_end, self.core.first_timestamp = position, log_end, first_timestamp
+        self.core.index.entries, self.core.index.last_offset = last_entry
+        self.core.index.last_key = self.core.index.last_offset
+        self.core.time_index.entries, self.core.time_index.last_key, self.core.time_index.last_offset = last_time
+        self.core.max_timestamp, self.core.max_timestamp_offset = last_time[1], last_time[2]
+
     def note_batch(self, int64_t last_offset, int64_t position, int64_t length, int64_t max_timestamp) -> None:
         note_batch(&self.core, last_offset, position, length, max_timestamp)
 
@@ -87,6 +97,30 @@ cdef class PartitionState:
         """After a replay: appends go on at this offset, and count towards the next index entry from here."""
         self.core.log_end = next_offset
         self.core.bytes_since_index = 0
+
+    def reopen(self, int fd, int index_fd, int time_index_fd) -> None:
+        """The segment's files after a rest: everything else is known."""
+        self.core.fd, self.core.index.fd, self.core.time_index.fd = fd, index_fd, time_index_fd
+        self.core.appendable = self.core.slot.flags == PARTITION_LIVE
+
+    def carried(self) -> tuple:
+        """What `carry` needs in another process, to go on where this one was; producers have their own."""
+        cdef PartitionCore *c = &self.core
+        return (
+            c.segment_base, c.size, c.log_end, c.max_timestamp, c.max_timestamp_offset, c.first_timestamp, c.created_ms,
+            c.bytes_since_index, c.index.room, c.index.entries, c.index.last_key, c.index.last_offset,
+            c.time_index.room, c.time_index.entries, c.time_index.last_key, c.time_index.last_offset,
+        )
+
+    def carry(self, tuple what) -> None:
+        """A segment that another process of this program has opened and closed."""
+        cdef PartitionCore *c = &self.core
+        (
+            c.segment_base, c.size, c.log_end, c.max_timestamp, c.max_timestamp_offset, c.first_timestamp, c.created_ms,
+            c.bytes_since_index, c.index.room, c.index.entries, c.index.last_key, c.index.last_offset,
+            c.time_index.room, c.time_index.entries, c.time_index.last_key, c.time_index.last_offset,
+        ) = what
+        c.index.base = c.time_index.base = c.segment_base
 
     def forget_files(self) -> None:
         """They are closed."""
@@ -269,6 +303,11 @@ cdef class PartitionState:
     @property
     def index_interval_bytes(self):
         return self.core.index_interval_bytes
+
+    @property
+    def can_rest(self):
+        """Whether nothing of it waits for a sync: its files may be closed until they are needed again."""
+        return not (self.core.unsynced or self.core.in_flight or self.core.is_behind or self.core.first_planned != NOTHING_PLANNED)
 
     @property
     def unsynced(self):

@@ -43,6 +43,8 @@ cdef void leave_arena(Turn *t, Channel *c) noexcept nogil:
     """The request is parked: its handler does not look at the block any more, and whoever waits for long must not
     keep others from the memory. If another handler may have to look, the frame is kept outside, where it takes its
     own size alone, until it is answered. What is too large for that, or too much, goes with its handler."""
+    if c.stash:
+        shrink_stash(t, c)
     if c.block == 0:
         return
     if is_repeatable(c.api_key) and may_keep(t, c):
@@ -71,6 +73,22 @@ cdef inline void free_stash(Turn *t, Channel *c) noexcept nogil:
     if c.stash:
         arena_free(t.arena, c.stash, c.stash_asked_bytes)
         c.stash = 0
+
+cdef inline uint64_t stash_block(uint64_t bytes) noexcept nogil:
+    return bytes if bytes > SMALL_BLOCK else SMALL_BLOCK
+
+cdef void shrink_stash(Turn *t, Channel *c) noexcept nogil:
+    """What is pipelined is not looked at for a while: it takes its own size alone, not that of the block it came in."""
+    cdef uint32_t left = c.stash_received - c.stash_at
+    cdef uint64_t asked = stash_block(left), block
+    if asked >= c.stash_asked_bytes:
+        return
+    block = arena_allocate_beyond(t.arena, asked)       # only until the other one is free
+    if block == 0:
+        return
+    memcpy(t.arena.base + block, t.arena.base + c.stash + c.stash_at, left)
+    free_stash(t, c)
+    c.stash, c.stash_asked_bytes, c.stash_at, c.stash_received = block, asked, 0, left
 
 cdef void give_back(Turn *t, ReplySlot *a) noexcept nogil:
     """Ends the lease of a handler's reply block. Our own blocks are freed with their request."""

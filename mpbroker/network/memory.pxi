@@ -116,6 +116,13 @@ cdef bint is_stalled(Turn *t, Channel *c) noexcept nogil:
     c.marked_ns, c.marked_bytes = t.now_ns, c.moved_bytes
     return False
 
+cdef inline bint only_keeps(Turn *t, Channel *c) noexcept nogil:
+    """Whether all that it holds is what it sent ahead, behind a request that is parked or while it is throttled, and that
+    for as long as others may not stand still. It waits for us: it goes only if that helps somebody."""
+    if not c.stash or c.last_active_ns + t.stall_ns >= t.now_ns:
+        return False
+    return c.state == ChannelState.CHANNEL_THROTTLED or (c.state == ChannelState.CHANNEL_WAITING and c.parked)
+
 cdef bint replies_are_out(Turn *t) noexcept nogil:
     """Whether a handler has no room for an answer: others have answers of it that they do not read."""
     cdef uint32_t h
@@ -134,7 +141,7 @@ cdef void close_stalled(Turn *t) noexcept nogil:
     while place != t.channel_places:
         c = &t.channels[place]
         place = t.links[place].after
-        if is_stalled(t, c):
+        if is_stalled(t, c) or (t.starved_count and not may_have_room(t) and only_keeps(t, c)):
             close_channel(t, c, CloseReason.CLOSED_STALLED, c.received)
     end_jam(t)
 

@@ -126,6 +126,8 @@ cdef void go_on_reading(Turn *t, Channel *c) noexcept nogil:
         return
     if c.mute != NOT_MUTED:
         c.state = ChannelState.CHANNEL_THROTTLED
+        if c.stash:
+            shrink_stash(t, c)
         return
     c.state = ChannelState.CHANNEL_READING
     if c.stash:

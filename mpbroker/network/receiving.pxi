@@ -93,7 +93,7 @@ cdef bint set_aside(Turn *t, Channel *c) noexcept nogil:
     cdef uint32_t extra = c.received - c.needed
     cdef uint64_t asked, block
     if extra <= c.needed:
-        asked = extra if extra > SMALL_BLOCK else SMALL_BLOCK
+        asked = stash_block(extra)
         block = allocate_more(t, asked)
         if block == 0:
             return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["ApiError", "ErrorCode"]
+__all__ = ["ApiError", "ErrorCode", "error_code"]
 
 
 class ErrorCode(IntEnum):
@@ -274,6 +274,14 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, False, "The supplied topology epoch is invalid."
     STREAMS_TOPOLOGY_FENCED = 132, False, "The supplied topology epoch is outdated."
     SHARE_SESSION_LIMIT_REACHED = 133, True, "The limit of share sessions has been reached."
+
+
+_BY_NUMBER = {code.value: code for code in ErrorCode}
+
+
+def error_code(number: int) -> ErrorCode:
+    """The named code; a newer broker may have one that has no name here."""
+    return _BY_NUMBER.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 class ApiError(Exception):

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,7 +69,7 @@ class Child:
         return f"mpbroker: {self.name} {about}".strip()
 
 
-def fork_child(child: Child, context: ProcessContext, keep_fds: Iterable[int]) -> None:
+def fork_child(child: Child, context: ProcessContext) -> None:
     """Starts the role's process. The supervisor must be without threads: a fork leaves their locks held.
 
     Raises OSError, maybe with a process that nobody watches: `abandon` ends it.
@@ -85,7 +85,7 @@ def fork_child(child: Child, context: ProcessContext, keep_fds: Iterable[int]) -
     try:
         pid = os.fork()
         if pid == 0:
-            keep = {0, 1, 2, *context.memory.bell_fds, *own_fds, *keep_fds}
+            keep = {0, 1, 2, *context.memory.bell_fds, *own_fds}
             _child_main(child, context, parent, keep, blocked)
     finally:
         # Whatever came of it: who is deaf to its signals cannot be stopped, nor can those it forks later.

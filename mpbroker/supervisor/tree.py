@@ -57,7 +57,7 @@ class BrokerStops(Exception):
 
 
 class Tree:
-    """All children of one broker. `shared_fds`: what every child keeps open besides its own."""
+    """All children of one broker."""
 
     def __init__(self, memory: SharedMemory, config: BrokerConfig) -> None:
         self.memory = memory
@@ -100,12 +100,12 @@ class Tree:
         self._wait(timeout_ms, self._something_to_do)
         self._look_after()
 
-    def _wait(self, timeout_ms: int, nothing_to_wait_for: Callable[[], bool]) -> None:
+    def _wait(self, timeout_ms: int, must_not_sleep: Callable[[], bool]) -> None:
         """Sleeps; notices deaths and hangs; calls back for other descriptors that are readable."""
         due_s = [child.restart_at - time.monotonic() for child in self.children.values() if child.restart_at]
         self.bell.arm()
         try:
-            sleep_s = 0 if nothing_to_wait_for() else max(0, min([timeout_ms / 1000, *due_s]))
+            sleep_s = 0 if must_not_sleep() else max(0, min([timeout_ms / 1000, *due_s]))
             events = self.poll.poll(sleep_s)
         finally:
             self.bell.disarm()
@@ -188,7 +188,7 @@ class Tree:
         context = ProcessContext(child.role, self.memory, self.config, child.incarnation)
         context.counters.restart()
         try:
-            fork_child(child, context, ())
+            fork_child(child, context)
             self.poll.register(child.pidfd, select.EPOLLIN)
         except OSError:
             abandon(child)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import select
 import ssl
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from mpbroker.client import selector
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.config import ClientConfig
 from mpbroker.client.errors import (
@@ -153,6 +156,44 @@ def test_tls(server_context: ssl.SSLContext, trusted: str, version: ssl.TLSVersi
 def test_sasl_over_tls(server_context: ssl.SSLContext, trusted: str) -> None:
     with Listener(offered(), server_context) as listener:
         asked(listener, settings("SASL_SSL", "SCRAM-SHA-512", ssl_truststore_location=trusted), times=2)
+
+
+class ImpatientEpoll:
+    """Of the client: a wait that nothing ends is one in which somebody forgot to go on."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._epoll, name)
+
+    def poll(self, timeout: float) -> list[tuple[int, int]]:
+        events = self._epoll.poll(timeout)
+        assert events or timeout == 0, f"{timeout} s were waited for nothing"
+        return events
+
+
+@pytest.mark.parametrize(
+    ("protocol", "name"),
+    [
+        ("PLAINTEXT", ""),
+        ("SSL", ""),
+        *[(protocol, name) for protocol in ("SASL_PLAINTEXT", "SASL_SSL") for name in MECHANISMS],
+    ],
+)
+def test_whoever_becomes_ready_is_asked_at_once(
+    server_context: ssl.SSLContext,
+    trusted: str,
+    protocol: str,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The event that ends the handshakes is the last one: a poll that waits for another waits in vain."""
+    epoll_constants = {one: getattr(select, one) for one in dir(select) if one.startswith("EPOLL")}
+    monkeypatch.setattr(selector, "select", SimpleNamespace(epoll=ImpatientEpoll, **epoll_constants))
+    context = server_context if protocol in ("SSL", "SASL_SSL") else None
+    with Listener(offered() if name else None, context) as listener:
+        asked(listener, settings(protocol, name, ssl_truststore_location=trusted), times=2)
 
 
 def test_an_authority_in_the_settings_in_one_line(

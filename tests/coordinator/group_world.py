@@ -51,6 +51,7 @@ class World:
             lambda group_id: self.groups.partition_for(group_id),
             self.wall_ms,
             lambda: self.config.message_max_bytes,
+            lambda group_id, waiter: self.groups.went_wrong(group_id, waiter),
         )
         self.groups = GroupCoordinator(
             self.config, self, self.journal, self, self, lambda: f"id{next(self.ids)}"

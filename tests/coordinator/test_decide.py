@@ -196,6 +196,11 @@ def test_duplicates_in_a_request_get_one_answer() -> None:
             39,
             "partitions should be a consecutive 0-based integer sequence",
         ),
+        (
+            CreateTopic("a", assignments={0: [2]}),
+            39,
+            "The manual partition assignment includes broker 2, but no such broker is registered.",
+        ),
         (CreateTopic("a", configs={"nonsense": "1"}), 40, "Unknown topic config name: nonsense"),
         (
             CreateTopic("a", configs={"retention.ms": None, "segment.ms": None}),
@@ -307,13 +312,6 @@ def test_delete_that_contradicts_itself() -> None:
     zero = "Attempt to find topic with invalid topicId AAAAAAAAAAAAAAAAAAAAAA"
     assert room.delete([], [bytes(16)]) == [(None, 42, zero)]
     assert len(room.state.topics) == 2
-
-
-def test_delete_when_it_is_disabled() -> None:
-    room = Room(delete_topic_enable=False)
-    room.create(CreateTopic("a"))
-    assert room.delete(["a"]) == [("a", 73, "Topic deletion is disabled.")]
-    assert "a" in room.state.ids
 
 
 def test_producer_id_blocks_follow_each_other() -> None:

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from mpbroker.coordinator.groups.group import Group
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
     DeleteGroupsRequest,
     HeartbeatRequest,
+    JoinGroupResponse,
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
@@ -62,6 +64,33 @@ def test_a_refused_append_was_never_believed(world: World) -> None:
     assert outcome(world, waiter) is ErrorCode.NOT_COORDINATOR
     assert world.committed() == -1
     assert not world.groups.offsets.is_under_way("g")
+
+
+def test_a_fault_of_ours_is_told_to_who_waits(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also to clients, which would wait for their request's whole time; the others are served."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("nobody expects this")
+
+    waiter = world.commit(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.groups.offsets, "apply", fail)
+        world.settle()
+    assert world.answers[waiter] == ErrorCode.UNKNOWN_SERVER_ERROR
+    member_id, waiter = world.new_member()
+    with monkeypatch.context() as patch:
+        patch.setattr(Group, "next_generation", fail)
+        world.until_answered(waiter)
+    answer = world.answers[waiter]
+    assert isinstance(answer, JoinGroupResponse)
+    assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert all("group g: " in record.getMessage() for record in caplog.records if record.exc_info)
+    assert sum(record.exc_info is not None for record in caplog.records) == 2
+    again = world.join(member_id)
+    world.until_answered(again)
+    assert world.joined(again).member_id == member_id
 
 
 def test_commits_of_many_groups_share_a_round(world: World) -> None:

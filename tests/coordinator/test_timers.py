@@ -30,8 +30,11 @@ def test_timers_end_once_in_order_and_are_counted_by_kind(steps: list[tuple[str,
             due = {one for one, at_ms in plain.items() if at_ms <= now_ms}
             times = {one: plain.pop(one) for one in due}
             ended.clear()
-            for action in timers.due(now_ms):
+            names = []
+            for named, action in timers.due(now_ms):
+                names.append(named)
                 action()
+            assert names == ended
             assert set(ended) == due
             assert [times[one] for one in ended] == sorted(times.values())
         assert len(timers) == len(plain)

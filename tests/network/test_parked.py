@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from mpbroker.ipc.slots import Request, SlotFlag, SlotKind
 from mpbroker.network.channel import CloseReason
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.schema import StructType, message_for
-from tests.network.rig import Rig, answer_frame, frame, is_closed, receive
+from tests.network.rig import PROCESSOR, Rig, answer_frame, frame, is_closed, receive
 from tests.network.test_slices import open_all, parts_answer
 
 FETCH, METADATA, JOIN_GROUP = 1, 3, 11
@@ -235,6 +236,90 @@ def test_what_parking_frees_is_used_at_once() -> None:
     rig.answer_kind(request, SlotKind.PARKED)
     rig.step(2)
     assert [one.correlation for one in rig.requests_taken()] == [2]
+    rig.close()
+
+
+def random_stash(size: int) -> bytes:
+    """The beginning of a frame that never comes whole."""
+    return struct.pack(">i", 1 << 20) + random.Random(size).randbytes(size)
+
+
+def in_a_large_block(rig: Rig, client: socket.socket) -> None:
+    """What the client sends next is received into a block as large as its last request."""
+    client.sendall(random_frame(1, 30_000))
+    rig.step()
+    handler = holder(rig)
+    (request,) = rig.requests_taken(handler)
+    rig.answer(request, answer_frame(1), handler)
+    rig.step()
+    assert receive(client, 8) == answer_frame(1)
+
+
+@pytest.mark.parametrize(("ahead", "held"), [(100, 1984), (5_000, 5_004)])
+@pytest.mark.parametrize("waits", ["parked", "throttled"])
+def test_what_is_sent_ahead_takes_its_own_size_and_comes_next(
+    rig: Rig, waits: str, ahead: int, held: int
+) -> None:
+    client = rig.connect()
+    in_a_large_block(rig, client)
+    behind = frame(METADATA, 1, 3, random.Random(5).randbytes(30_000))
+    client.sendall(random_frame(2, 50) + behind[: ahead + 4])
+    rig.step()
+    handler = holder(rig)
+    (request,) = rig.requests_taken(handler)
+    assert rig.in_use_bytes() > 30_000
+    if waits == "parked":
+        rig.answer_kind(request, SlotKind.PARKED, handler)
+        rig.step()
+    else:
+        rig.answer(request, answer_frame(2), handler, throttle_ms=300)
+        rig.step()
+        assert receive(client, 8) == answer_frame(2)
+    assert rig.in_use_bytes() == held
+    if waits == "parked":
+        rig.answer(request, answer_frame(2), handler)
+    client.sendall(behind[ahead + 4 :])
+    until = time.monotonic() + 5
+    found: list[Request] = []
+    while not found and time.monotonic() < until:
+        rig.turn.turn(20)
+        found = [*rig.requests_taken(0), *rig.requests_taken(1)]
+    assert [rig.bytes_of(one) for one in found] == [behind]
+
+
+@pytest.mark.parametrize("waits", ["parked", "throttled"])
+def test_what_is_sent_ahead_goes_when_others_starve_and_no_more_of_it_than_needed(waits: str) -> None:
+    rig = Rig(stall_ns=100_000_000)
+    ahead = []
+    for _ in range(3):
+        client = rig.connect()
+        in_a_large_block(rig, client)
+        client.sendall(random_frame(2, 50) + random_stash(33_500))
+        rig.step()
+        (request,) = rig.requests_taken()
+        if waits == "parked":
+            rig.answer_kind(request, SlotKind.PARKED)
+        else:
+            rig.answer(request, answer_frame(2), throttle_ms=60_000)
+            rig.step()
+            receive(client, 8)
+        rig.step()
+        ahead.append(client)
+    idle_s = time.monotonic() + 0.3
+    while time.monotonic() < idle_s:
+        rig.turn.turn(20)
+    assert rig.turn.closed() == [], "while there is enough for all nobody has to go"
+    rig.memory.words("request_limits").store(PROCESSOR, 100_000)
+    starving = rig.connect()
+    starving.sendall(frame(METADATA, 1, 9))
+    until = time.monotonic() + 5
+    found: list[Request] = []
+    while not found and time.monotonic() < until:
+        rig.turn.turn(20)
+        found = rig.requests_taken()
+    assert [one.correlation for one in found] == [9]
+    assert [reason for _, reason, _ in rig.turn.closed()] == [CloseReason.CLOSED_STALLED]
+    assert [client.fileno() for client in ahead if is_closed(client)] == [ahead[0].fileno()]
     rig.close()
 
 

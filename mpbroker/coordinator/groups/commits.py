@@ -69,6 +69,7 @@ class Commits:
         group_id: str,
         offsets: list[tuple[OffsetKey, OffsetValue | None]],
         then: Callable[[ErrorCode], None],
+        waiter: Waiter | None = None,
     ) -> None:
         """Appends and, once that is durable, believes it."""
         keys = [key for key, _ in offsets]
@@ -80,7 +81,7 @@ class Commits:
                     self._offsets.apply(key, value)
             then(error)
 
-        self._writer.write(group_id, list(offsets), written)
+        self._writer.write(group_id, list(offsets), written, waiter)
         self._offsets.begin(keys)
 
     def expire(self, group_id: str, keys: list[OffsetKey]) -> None:
@@ -154,7 +155,7 @@ class Commits:
                 result.error_code = response_error(error)
             answer(waiter, response)
 
-        self.write(group.group_id, entries, written)
+        self.write(group.group_id, entries, written, waiter)
         return None
 
     def _resolve(self, name: str, topic_id: bytes) -> tuple[str, ErrorCode]:
@@ -191,7 +192,7 @@ class Commits:
             return fetch_all()
         missing = len(unsettled)
         for group_id in unsettled:
-            self._writer.write(group_id, [], settled)
+            self._writer.write(group_id, [], settled, waiter)
         return None
 
     def _fetch_group(
@@ -259,7 +260,7 @@ class Commits:
                 response.topics.clear()
             answer(waiter, response)
 
-        self.write(group.group_id, [(key, None) for key in doomed], written)
+        self.write(group.group_id, [(key, None) for key in doomed], written, waiter)
         return None
 
 

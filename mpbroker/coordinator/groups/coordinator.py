@@ -364,10 +364,10 @@ class GroupCoordinator:
                 result.error_code = error.code
         missing = len(doomed)
         for group, result in doomed:
-            self._bury(group, partial(written, result))
+            self._bury(group, partial(written, result), waiter)
         return None if doomed else DeleteGroupsResponse(results=results)
 
-    def _bury(self, group: Group, then: Callable[[ErrorCode], None]) -> None:
+    def _bury(self, group: Group, then: Callable[[ErrorCode], None], waiter: Waiter | None = None) -> None:
         """Deletes the group with all its offsets; until that is durable it is dead, and nobody can join."""
         group.enter(GroupState.DEAD, self._clock.wall_ms())
         self.rebalances.forget(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -386,7 +386,7 @@ class GroupCoordinator:
 
         self.offsets.begin(keys)
         entries: list[Entry] = [(key, None) for key in keys]
-        self._writer.write(group.group_id, [*entries, (GroupKey(group.group_id), None)], written)
+        self._writer.write(group.group_id, [*entries, (GroupKey(group.group_id), None)], written, waiter)
 
     def _remove_offsets(self, keys: Iterable[OffsetKey]) -> None:
         for key in keys:
@@ -405,6 +405,7 @@ class GroupCoordinator:
 
     def _cleanup(self) -> None:
         """Offsets that are too old, and groups that have neither members nor offsets any more."""
+        self._set_cleanup()
         now_ms, retention_ms = self._clock.wall_ms(), self._config.offsets_retention_minutes * MINUTE_MS
         for group in list(self.groups.values()):
             keys = self.offsets.expired(group, now_ms, retention_ms)
@@ -416,15 +417,26 @@ class GroupCoordinator:
                 self._bury(group, lambda _error: None)
             elif keys:
                 self._commits.expire(group.group_id, keys)
-        self._set_cleanup()
 
     def tick(self) -> None:
         """Does what is due. What goes wrong with one group is no other group's affair."""
-        for action in self.timers.due(self._clock.monotonic_ms()):
+        for name, action in self.timers.due(self._clock.monotonic_ms()):
             try:
                 action()
             except Exception:
-                log.exception("what was due for a group failed")
+                if isinstance(name, tuple):
+                    log.exception("group %s: what was due failed (%s)", name[1], name[0])
+                    self.went_wrong(name[1])
+                else:
+                    log.exception("what was due for all groups failed (%s)", name)
+
+    def went_wrong(self, group_id: str, waiter: Waiter | None = None) -> None:
+        """By a fault of ours: the waiter, or whoever waits for others of the group, is told to ask again."""
+        group = self.groups.get(group_id)
+        if waiter is not None:
+            self._answers.fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
+        elif group is not None:
+            self.rebalances.end_waits(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     # --- coming and going
 

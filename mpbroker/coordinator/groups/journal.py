@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
+from mpbroker.coordinator.groups.group import Waiter
 from mpbroker.coordinator.groups.records import Entry, encode
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.builder import build_batch
@@ -32,9 +33,11 @@ log = logging.getLogger("mpbroker")
 class _Wanted:
     """Records that are written together or not at all. Without records: a place in the order."""
 
+    group_id: str
     records: list[NewRecord]
     size: int
     then: Then
+    waiter: Waiter | None
 
 
 class PartitionBatch(NamedTuple):
@@ -45,14 +48,21 @@ class PartitionBatch(NamedTuple):
 
 
 class Journal:
-    """`partition_for` says where a group's records go; `most_bytes`: of one batch in the log."""
+    """`partition_for` says where a group's records go; `most_bytes`: of one batch in the log; `failed` hears
+    of a group, and of who waited for a record of it, when what follows the record goes wrong.
+    """
 
     def __init__(
-        self, partition_for: Callable[[str], int], now_ms: Callable[[], int], most_bytes: Callable[[], int]
+        self,
+        partition_for: Callable[[str], int],
+        now_ms: Callable[[], int],
+        most_bytes: Callable[[], int],
+        failed: Callable[[str, Waiter | None], None],
     ) -> None:
         self._partition_for = partition_for
         self._now_ms = now_ms
         self._most_bytes = most_bytes
+        self._failed = failed
         self._wanted: dict[int, deque[_Wanted]] = {}
         self._round: dict[int, list[_Wanted]] = {}
 
@@ -65,11 +75,11 @@ class Journal:
         """Whether a round can begin."""
         return bool(self._wanted and not self._round)
 
-    def write(self, group_id: str, entries: list[Entry], then: Then) -> None:
+    def write(self, group_id: str, entries: list[Entry], then: Then, waiter: Waiter | None = None) -> None:
         stamp = self._now_ms()
         records = [NewRecord(value, key, stamp) for key, value in map(encode, entries)]
         size = sum(len(r.key or b"") + len(r.value or b"") + RECORD_OVERHEAD_BYTES for r in records)
-        wanted = _Wanted(records, size, then)
+        wanted = _Wanted(group_id, records, size, then, waiter)
         self._wanted.setdefault(self._partition_for(group_id), deque()).append(wanted)
 
     def next_round(self) -> list[PartitionBatch]:
@@ -89,7 +99,7 @@ class Journal:
                 batch = bytes(build_batch(records))
                 batches.append(PartitionBatch(partition, batch, len(records), stamp))
             else:
-                _end(taken, ErrorCode.NONE)
+                self._end(taken, ErrorCode.NONE)
         return batches
 
     def _take(self, partition: int) -> list[_Wanted]:
@@ -104,8 +114,12 @@ class Journal:
                 if taken:
                     queue.appendleft(wanted)
                     break
-                log.error("%d bytes of group records are more than message.max.bytes allows", wanted.size)
-                _end([wanted], ErrorCode.MESSAGE_TOO_LARGE)
+                log.error(
+                    "group %s: %d bytes of records are more than message.max.bytes allows",
+                    wanted.group_id,
+                    wanted.size,
+                )
+                self._end([wanted], ErrorCode.MESSAGE_TOO_LARGE)
                 continue
             taken.append(wanted)
             size += wanted.size
@@ -117,7 +131,7 @@ class Journal:
         """The round's outcome, by partition; none is NONE."""
         done, self._round = self._round, {}
         for partition, taken in done.items():
-            _end(taken, errors[partition])
+            self._end(taken, errors[partition])
 
     def fail_all(self, error: ErrorCode) -> None:
         """Nobody knows, or will know, what became of any of it."""
@@ -125,13 +139,13 @@ class Journal:
             done, self._round = self._round, {}
             wanted, self._wanted = self._wanted, {}
             for partition in done.keys() | wanted.keys():
-                _end([*done.get(partition, ()), *wanted.get(partition, ())], error)
+                self._end([*done.get(partition, ()), *wanted.get(partition, ())], error)
 
-
-def _end(done: list[_Wanted], error: ErrorCode) -> None:
-    """What goes wrong with one is no other's affair."""
-    for wanted in done:
-        try:
-            wanted.then(error)
-        except Exception:
-            log.exception("what follows a record of a group failed")
+    def _end(self, done: list[_Wanted], error: ErrorCode) -> None:
+        """What goes wrong with one is no other's affair."""
+        for wanted in done:
+            try:
+                wanted.then(error)
+            except Exception:
+                log.exception("group %s: what follows a record of it failed", wanted.group_id)
+                self._failed(wanted.group_id, wanted.waiter)

@@ -34,8 +34,16 @@ class Clock(Protocol):
 
 
 class Writer(Protocol):
-    def write(self, group_id: str, entries: list[Entry], then: Callable[[ErrorCode], None]) -> None:
-        """Appends to the group's partition; `then` follows, in order, when that is durable or refused."""
+    def write(
+        self,
+        group_id: str,
+        entries: list[Entry],
+        then: Callable[[ErrorCode], None],
+        waiter: Waiter | None = None,
+    ) -> None:
+        """Appends to the group's partition; `then` follows, in order, when that is durable or refused.
+        `waiter`: who is answered then.
+        """
 
 
 def response_error(append_error: ErrorCode) -> ErrorCode:
@@ -136,6 +144,17 @@ class Rebalances:
             self.keep_alive(group, member)
         else:
             self.remove_and_update(group, member, f"the connection of {member.member_id} is closed")
+
+    def end_waits(self, group: Group, error: ErrorCode) -> None:
+        """Whoever waits is told so, and may come back; a join phase begins its time anew."""
+        patience_ms = 0
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self._end_join_after(group)
+            patience_ms = group.rebalance_timeout_ms
+        for member in group.members.values():
+            join_ended = self.end_join(member, refused_join(member.member_id, error))
+            if self.end_sync(member, SyncGroupResponse(error_code=error)) or join_ended:
+                self.keep_alive(group, member, patience_ms + member.session_timeout_ms)
 
     def forget(self, group: Group, error: ErrorCode) -> None:
         """The group is no longer ours: whoever waits is told so."""

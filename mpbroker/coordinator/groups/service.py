@@ -103,6 +103,7 @@ class GroupService:
             lambda group_id: self.coordinator.partition_for(group_id),
             self._clock.wall_ms,
             lambda: config.message_max_bytes,
+            lambda group_id, waiter: self.coordinator.went_wrong(group_id, waiter),
         )
         self.coordinator = GroupCoordinator(
             config, self._clock, self._journal, self, self, lambda: str(uuid.uuid4())

@@ -54,13 +54,13 @@ class Timers:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def due(self, now_ms: int) -> list[Action]:
-        """Ends the timers whose time has come; their actions, the earliest first."""
+    def due(self, now_ms: int) -> list[tuple[Hashable, Action]]:
+        """Ends the timers whose time has come; their names and actions, the earliest first."""
         actions = []
         while self._heap and self._heap[0][0] <= now_ms:
             entry = heapq.heappop(self._heap)
             if not self._is_dead(entry):
-                actions.append(self._live[entry[2]][2])
+                actions.append((entry[2], self._live[entry[2]][2]))
                 self._pop(entry[2])
         return actions
 

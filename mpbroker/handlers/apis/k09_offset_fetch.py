@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
-from mpbroker.handlers.groups import ERROR_CODES
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.messages import ZERO_UUID, OffsetFetchRequest, OffsetFetchResponse
 
 FIRST_VERSION_WITH_GROUP_ERROR = 2
@@ -42,7 +41,7 @@ def shaped(exchange: Exchange, response: OffsetFetchResponse) -> OffsetFetchResp
     if exchange.version < FIRST_VERSION_WITH_GROUPS:
         group = response.groups[0]
         if group.error_code:
-            return failed(exchange, ERROR_CODES[group.error_code])
+            return failed(exchange, error_code(group.error_code))
         return OffsetFetchResponse(
             topics=[
                 Topic(

@@ -10,11 +10,9 @@ from __future__ import annotations
 from mpbroker.handlers.apis import api, served
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.api_versions import LATEST, OLDEST, answer, unsupported
+from mpbroker.protocol.api_versions import LATEST, OLDEST, answer
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ApiVersionsResponse
-
-__all__ = ["unsupported"]
 
 
 def failed(_exchange: Exchange, code: ErrorCode) -> ApiVersionsResponse:

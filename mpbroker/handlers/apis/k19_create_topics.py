@@ -1,9 +1,9 @@
 """CreateTopics (key 19), versions 2-7: creates topics, or checks whether it could (`validate_only`).
 
-What can be said without knowing all topics is said here: names, numbers, assignments, configurations. The
-rest is the coordinator's, who answers when the topic is durable, there and published; after `timeout_ms` the
-answer is REQUEST_TIMED_OUT, and the topic still comes. More replicas than
-brokers are refused with INVALID_REPLICATION_FACTOR, or clamped to one with mpbroker.replication.factor.clamp.
+The rules are the coordinator's (mpbroker/coordinator/topic_rules.py), who answers when the topic is durable,
+there and published; after `timeout_ms` the answer is REQUEST_TIMED_OUT, and the topic still comes. More
+replicas than brokers are refused with INVALID_REPLICATION_FACTOR, or clamped to one with
+mpbroker.replication.factor.clamp.
 (Kafka: ControllerApis.createTopics, ReplicationControlManager.)
 """
 
@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TypeAlias
 
-from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.describe import describe_topic
-from mpbroker.config.topic_config import TopicConfigError, validate
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc import calls
@@ -22,9 +20,7 @@ from mpbroker.ipc.calls import CreatedTopic, CreatedTopics, CreateTopic, CreateT
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
-from mpbroker.protocol.topic_names import METADATA_TOPIC, collision, problem_with
 
-DEFAULT = -1
 # From here on clients know what to do with THROTTLING_QUOTA_EXCEEDED (KIP-599).
 FIRST_STRICT_VERSION = 6
 
@@ -40,84 +36,20 @@ def failed(exchange: Exchange, code: ErrorCode) -> CreateTopicsResponse:
     return CreateTopicsResponse(topics=[refused(t.name, code, code.message) for t in exchange.body.topics])
 
 
-def replicas(config: BrokerConfig, asked: int) -> int:
-    """How many replicas the topic will have. Raises ApiError."""
-    count = config.default_replication_factor if asked == DEFAULT else asked
-    if count < 1:
-        raise ApiError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            "Replication factor must be larger than 0, or -1 to use the default value.",
-        )
-    if count > 1 and not config.mpbroker_replication_factor_clamp:
-        raise ApiError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {count} time(s): The target replication factor of {count} "
-            "cannot be reached because only 1 broker(s) are registered.",
-        )
-    return 1
-
-
-def assignments(wanted: Wanted, node: int) -> dict[int, list[int]]:
-    """Raises ApiError."""
-    if (wanted.num_partitions, wanted.replication_factor) != (DEFAULT, DEFAULT):
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST,
-            "A manual partition assignment was specified, but numPartitions or replicationFactor "
-            "was not set to -1.",
-        )
-    found = {a.partition_index: a.broker_ids for a in wanted.assignments}
-    if sorted(found) != list(range(len(wanted.assignments))):
-        raise ApiError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "partitions should be a consecutive 0-based integer sequence",
-        )
-    for partition, brokers in found.items():
-        if brokers != [node]:
-            raise ApiError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"Partition {partition} is assigned to brokers {brokers}, but there is only broker {node}.",
-            )
-    return found
-
-
-def check_name(exchange: Exchange, name: str) -> None:
-    """Raises ApiError."""
-    if name == METADATA_TOPIC:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited."
-        )
-    problem = problem_with(name)
-    if problem is not None:
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
-    other = collision(name, exchange.broker.metadata.by_name)
-    if other is not None:
-        raise ApiError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
-        )
-
-
-def checked(exchange: Exchange, wanted: Wanted) -> CreateTopic:
-    """What the coordinator is asked to create. Raises ApiError."""
-    config, metadata = exchange.broker.config, exchange.broker.metadata
-    check_name(exchange, wanted.name)
-    if wanted.name in metadata.by_name:
-        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{wanted.name}' already exists.")
+def checked(wanted: Wanted) -> CreateTopic:
+    """What the coordinator is asked to create. Raises ApiError for what it could not see any more."""
     configs = {c.name: c.value for c in wanted.configs}
     if len(configs) < len(wanted.configs):
         raise ApiError(ErrorCode.INVALID_CONFIG, "A configuration key is given more than once.")
-    try:
-        validate(config, configs)
-    except TopicConfigError as error:
-        raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
-    if wanted.assignments:
-        return CreateTopic(wanted.name, DEFAULT, DEFAULT, assignments(wanted, metadata.node_id), configs)
-    if wanted.num_partitions != DEFAULT and wanted.num_partitions < 1:
-        raise ApiError(
-            ErrorCode.INVALID_PARTITIONS,
-            "Number of partitions must be larger than 0, or -1 to use the default value.",
-        )
-    count = config.num_partitions if wanted.num_partitions == DEFAULT else wanted.num_partitions
-    return CreateTopic(wanted.name, count, replicas(config, wanted.replication_factor), {}, configs)
+    assigned = Counter(a.partition_index for a in wanted.assignments)
+    for partition, times in assigned.items():
+        if times > 1:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {partition}",
+            )
+    assignments = {a.partition_index: a.broker_ids for a in wanted.assignments}
+    return CreateTopic(wanted.name, wanted.num_partitions, wanted.replication_factor, assignments, configs)
 
 
 def result(exchange: Exchange, topic: CreatedTopic) -> Result:
@@ -158,16 +90,15 @@ def created(exchange: Exchange, results: dict[str, Result], asked: list[str], me
 def handle(exchange: Exchange) -> CreateTopicsResponse | None:
     """Creates topics, or checks whether it could."""
     request = exchange.body
-    times = Counter(topic.name for topic in request.topics)
     results: dict[str, Result] = {}
-    good: list[CreateTopic] = []
+    asked: list[CreateTopic] = []
     for wanted in request.topics:
         try:
-            if times[wanted.name] > 1:
-                raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            good.append(checked(exchange, wanted))
+            asked.append(checked(wanted))
         except ApiError as error:
             results[wanted.name] = refused(wanted.name, error.code, error.message)
+    # A name has one answer.
+    good = [topic for topic in asked if topic.name not in results]
     if not good:
         return CreateTopicsResponse(topics=list(results.values()))
     names = [topic.name for topic in good]

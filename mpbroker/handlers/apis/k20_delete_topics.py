@@ -1,12 +1,12 @@
 """DeleteTopics (key 20), versions 1-6: deletes topics, by name or (v6) by id.
 
-Answered when the deletion is durable and the partitions can no longer be reached, or with REQUEST_TIMED_OUT
-after `timeout_ms`, and then it goes on; their files go later. (Kafka: ControllerApis.deleteTopics.)
+The rules are the coordinator's. Answered when the deletion is durable and the partitions can no longer be
+reached, or with REQUEST_TIMED_OUT after `timeout_ms`, and then it goes on; their files go later. (Kafka:
+ControllerApis.deleteTopics.)
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
@@ -42,23 +42,6 @@ def failed(exchange: Exchange, code: ErrorCode) -> DeleteTopicsResponse:
     return DeleteTopicsResponse(responses=[refused(w, code) for w in wanted_topics(exchange)])
 
 
-def problem_with(exchange: Exchange, wanted: Wanted, times: int) -> Result | None:
-    metadata = exchange.broker.metadata
-    by_id = wanted.topic_id != ZERO_UUID
-    if by_id == (wanted.name is not None):
-        return refused(wanted, ErrorCode.INVALID_REQUEST, "Name a topic either by its name or by its id.")
-    if times > 1:
-        return refused(wanted, ErrorCode.INVALID_REQUEST, "Duplicate topic.")
-    if not exchange.broker.config.delete_topic_enable:
-        old = exchange.version < FIRST_VERSION_WITH_DISABLED_ERROR
-        return refused(wanted, ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED)
-    if by_id and wanted.topic_id not in metadata.by_id:
-        return refused(wanted, ErrorCode.UNKNOWN_TOPIC_ID)
-    if not by_id and wanted.name not in metadata.by_name:
-        return refused(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return None
-
-
 def deleted(exchange: Exchange, results: list[Result], asked: list[Wanted], message: calls.Message) -> None:
     found: dict[str | bytes | None, Result] = {}
     if isinstance(message, DeletedTopics):
@@ -66,7 +49,8 @@ def deleted(exchange: Exchange, results: list[Result], asked: list[Wanted], mess
             one = Result(topic.name, topic.topic_id, topic.error, topic.message)
             found[topic.name] = found[topic.topic_id] = one
     timed_out = isinstance(message, calls.Failed) and message.error == ErrorCode.REQUEST_TIMED_OUT
-    for wanted in asked:
+    # A name or an id has one answer, however often it was given.
+    for wanted in {(w.name, w.topic_id): w for w in asked}.values():
         # NOT_CONTROLLER makes every admin client ask again.
         missing = refused(wanted, ErrorCode.REQUEST_TIMED_OUT if timed_out else ErrorCode.NOT_CONTROLLER)
         key = wanted.name if wanted.topic_id == ZERO_UUID else wanted.topic_id
@@ -78,16 +62,17 @@ def deleted(exchange: Exchange, results: list[Result], asked: list[Wanted], mess
 @api(ApiKey.DELETE_TOPICS, 1, 6, name="DeleteTopics", failed=failed)
 def handle(exchange: Exchange) -> DeleteTopicsResponse | None:
     """Deletes topics, by name or by id."""
-    wanted = wanted_topics(exchange)
-    times = Counter((w.name, w.topic_id) for w in wanted)
+    if not exchange.broker.config.delete_topic_enable:
+        old = exchange.version < FIRST_VERSION_WITH_DISABLED_ERROR
+        return failed(exchange, ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED)
     results: list[Result] = []
     good: list[Wanted] = []
-    for topic in wanted:
-        problem = problem_with(exchange, topic, times[topic.name, topic.topic_id])
-        if problem is None:
-            good.append(topic)
+    for topic in wanted_topics(exchange):
+        if (topic.topic_id != ZERO_UUID) == (topic.name is not None):
+            text = "Name a topic either by its name or by its id."
+            results.append(refused(topic, ErrorCode.INVALID_REQUEST, text))
         else:
-            results.append(problem)
+            good.append(topic)
     if not good:
         return DeleteTopicsResponse(responses=results)
     exchange.broker.coordinator.call(

@@ -1,0 +1,64 @@
+"""Which partitions have their files open: those that are appended to, and of thousands not all at once.
+
+A partition is opened at rest and wakes with its first append. When too many are awake, those that were not
+appended to since the last look rest again, if nothing of them waits for a sync: a file with unsynced bytes is
+never closed. What waits in a commit journal alone is asked to be synced then. (Kafka holds every segment of
+every partition open.)
+
+What indexes have is not synced when they are closed, and without group commit neither is the segment: the
+kernel keeps it, and tells whoever syncs it later if that failed.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections import OrderedDict
+from collections.abc import Callable
+
+from mpbroker.log.partition_log import PartitionLog
+
+FILES_OF_ONE = 3
+# Rings, journals, what is replayed, rolled or synced behind the journals.
+FILES_OF_OTHERS = 1024
+# At a time: each may be one that has to stay awake.
+LOOKED_AT_ONCE = 64
+
+
+def most_awake(file_limit: int) -> int:
+    others = min(FILES_OF_OTHERS, file_limit // 2)
+    return max(16, (file_limit - others) // FILES_OF_ONE)
+
+
+class Awake:
+    """`release`: has what the journals alone hold synced, soon."""
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.most = most_awake(soft)
+        self._release = release
+        # The log end of each when it was looked at last; who was looked at longest ago comes first.
+        self._logs: OrderedDict[PartitionLog, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def note(self, log: PartitionLog) -> None:
+        """It is about to open its files, or has just opened them."""
+        if len(self._logs) >= self.most:
+            self._send_to_rest()
+        self._logs[log] = log.state.log_end
+
+    def forget(self, log: PartitionLog) -> None:
+        self._logs.pop(log, None)
+
+    def _send_to_rest(self) -> None:
+        for _ in range(min(LOOKED_AT_ONCE, len(self._logs))):
+            log, seen_end = self._logs.popitem(last=False)
+            if log.state.fd < 0:
+                continue
+            if log.state.log_end == seen_end and log.state.can_rest:
+                log.close_files()
+                continue
+            self._logs[log] = log.state.log_end
+        if len(self._logs) >= self.most:
+            self._release()

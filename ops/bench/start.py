@@ -1,0 +1,136 @@
+"""How soon a broker serves again: `python -m ops.bench.start`; fails where a bound is missed.
+
+Ten thousand partitions, each with a batch of an idempotent producer, within 4096 descriptors: after a clean
+stop, after every process was killed, and what an idle partition costs in memory. Then some gigabytes in one
+partition and a kill: what is checked then is what came since the last recovery point, not the log.
+"""
+
+import argparse
+import resource
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from mpbroker.records.builder import build_batch
+from mpbroker.records.record import NewRecord
+from ops.bench import frames
+from ops.bench.brokers import Broker, Mpbroker
+
+DESCRIPTORS = 4096
+TOPICS = 10
+CLEAN_MOST_S = 10.0
+UNCLEAN_MOST_S = 3.0
+EMPTY_MOST_S = 1.5
+IDLE_PARTITION_MOST_BYTES = 2048
+RECORDS_PER_BATCH, VALUE_BYTES = 900, 1000
+STAMP_MS = 1_700_000_000_000
+
+
+class Bounds:
+    def __init__(self) -> None:
+        self.missed: list[str] = []
+
+    def hold(self, what: str, value: float, most: float, unit: str) -> None:
+        verdict = "" if value <= most else "  MISSED"
+        print(f"{what}: {value:,.2f} {unit} (at most {most:,.2f}){verdict}", flush=True)
+        if value > most:
+            self.missed.append(what)
+
+
+def make_topics(broker: Broker, partitions: int) -> None:
+    with frames.connected(broker.address, timeout_s=600) as connection:
+        for number in range(TOPICS):
+            error, _ = frames.exchange(connection, frames.create_topic(f"many{number}", partitions // TOPICS))
+            assert not error, f"topic many{number} was not created: error {error}"
+
+
+def touch(broker: Broker, partitions: int) -> None:
+    """One batch for each."""
+    value = bytes(100)
+    with frames.connected(broker.address, timeout_s=600) as connection:
+        for number in range(TOPICS):
+            batch = build_batch(
+                [NewRecord(value, None, STAMP_MS)], producer_id=7, producer_epoch=0, base_sequence=0
+            )
+            request = frames.produce_batch(f"many{number}", bytes(batch))
+            for partition in range(partitions // TOPICS):
+                error, _ = frames.exchange(connection, request.for_partition(partition))
+                assert not error, f"many{number}-{partition} refuses a batch: error {error}"
+
+
+def fill(broker: Broker, megabytes: int) -> None:
+    value = bytes(VALUE_BYTES)
+    with frames.connected(broker.address, timeout_s=600) as connection:
+        error, _ = frames.exchange(connection, frames.create_topic("large", 1))
+        assert not error, f"topic large was not created: error {error}"
+        for number in range((megabytes << 20) // (RECORDS_PER_BATCH * VALUE_BYTES)):
+            batch = build_batch(
+                [NewRecord(value, None, STAMP_MS)] * RECORDS_PER_BATCH,
+                producer_id=8,
+                producer_epoch=0,
+                base_sequence=number * RECORDS_PER_BATCH,
+            )
+            error, _ = frames.exchange(connection, frames.produce_batch("large", bytes(batch)))
+            assert not error, f"topic large was not filled: error {error}"
+
+
+def many(directory: Path, partitions: int, bounds: Bounds) -> None:
+    broker = Mpbroker(directory)
+    try:
+        broker.start()
+        bounds.hold("ready on an empty directory", broker.ready_s, EMPTY_MOST_S, "s")
+        broker.stop()
+        broker.start()
+        empty_bytes = broker.tree().pss_bytes()
+        make_topics(broker, partitions)
+        broker.stop()
+        broker.start()
+        each = (broker.tree().pss_bytes() - empty_bytes) / partitions
+        bounds.hold("memory of an idle partition", each, IDLE_PARTITION_MOST_BYTES, "bytes")
+        touch(broker, partitions)
+        broker.stop()
+        broker.start()
+        bounds.hold(f"{partitions} partitions after a clean stop", broker.ready_s, CLEAN_MOST_S, "s")
+        touch_again = broker.tree().pss_bytes()
+        print(f"with a producer each: {(touch_again - empty_bytes) / partitions:,.0f} bytes a partition")
+        broker.kill()
+        broker.start()
+        bounds.hold(f"{partitions} partitions after a kill", broker.ready_s, UNCLEAN_MOST_S, "s")
+        broker.stop()
+    finally:
+        broker.kill()
+
+
+def large(directory: Path, megabytes: int, bounds: Bounds) -> None:
+    broker = Mpbroker(directory)
+    try:
+        broker.start()
+        fill(broker, megabytes)
+        broker.kill()
+        broker.start()
+        bounds.hold(f"{megabytes} MiB after a kill", broker.ready_s, UNCLEAN_MOST_S, "s")
+        broker.stop()
+    finally:
+        broker.kill()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--partitions", type=int, default=10_000)
+    parser.add_argument("--megabytes", type=int, default=3000)
+    given = parser.parse_args(arguments)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    bounds = Bounds()
+    with tempfile.TemporaryDirectory() as directory:
+        many(Path(directory) / "many", given.partitions, bounds)
+        large(Path(directory) / "large", given.megabytes, bounds)
+    if bounds.missed:
+        print(f"missed: {', '.join(bounds.missed)}")
+    return 1 if bounds.missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
