@@ -12,7 +12,7 @@ NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.p
 DATA ?= data
 LISTENERS ?= PLAINTEXT://127.0.0.1:9092
 
-.PHONY: help setup run test demo bench bench-kafka bench-network bench-quotas bench-compaction bench-start bench-cold bench-spark chaos fuzz explore lint fmt clean
+.PHONY: help setup run test demo bench bench-kafka bench-network bench-quotas bench-compaction bench-start bench-cold bench-spark chaos fuzz explore flips lint fmt clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -74,6 +74,9 @@ fuzz: setup ## 100,000 bad inputs against a broker; what it holds before and aft
 
 explore: setup ## the property tests with new examples each time
 	$(BIN)/python -m pytest --hypothesis-profile=explore -m hypothesis $(ARGS)
+
+flips: setup ## one flipped bit anywhere in a log directory, thousands of times (ARGS='--first 0 --seeds 5000')
+	$(BIN)/python -m tests.log.flips $(ARGS)
 
 lint: setup ## ruff, formatting, strict mypy
 	$(BIN)/ruff check .

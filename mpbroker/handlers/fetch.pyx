@@ -122,7 +122,7 @@ cdef inline bint slice_of(
     if length > most:
         length = most
         batch = first_batch_bytes(&spot, places.chunk)
-        if batch == 0:
+        if batch == 0 or batch > spot.limit - spot.position:
             return False
         if length < batch:
             if not first:

@@ -2,6 +2,11 @@
 
 (Kafka: CheckpointFile, OffsetCheckpointFile, LeaderEpochCheckpointFile, PartitionMetadataFile.) A checkpoint
 is its version, the number of entries, then an entry per line.
+
+Kafka's text has no checksum, and a flipped bit would make another offset of one: records below a wrong log
+start are gone. So offsets begin with an entry of a topic that cannot exist, whose offset is the CRC-32C of
+the lines behind it. Kafka reads it as one of a partition that it does not have, and leaves it out when it
+writes; what has none is believed.
 """
 
 from __future__ import annotations
@@ -12,8 +17,11 @@ from pathlib import Path
 
 from mpbroker.log.names import LEADER_EPOCHS, PARTITION_METADATA
 from mpbroker.protocol.uuids import uuid_bytes, uuid_text
+from mpbroker.records.batch import checksum
 
 TopicPartition = tuple[str, int]
+# No topic's name has a colon.
+_CHECKSUM = "mpbroker:crc"
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
@@ -81,14 +89,25 @@ def _read_lines(path: Path) -> list[list[str]]:
 
 
 def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+    if lines:
+        lines.insert(0, f"{_CHECKSUM} 0 {_checksum_of(lines)}")
     write_whole(path, _text_of(lines))
+
+
+def _checksum_of(lines: Iterable[str]) -> int:
+    return checksum("\n".join(lines).encode())
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, int]:
     """Raises CheckpointCorrupt, OSError."""
     offsets = {}
-    for entry in _read_lines(path):
+    entries = _read_lines(path)
+    if entries and entries[0][0] == _CHECKSUM:
+        said = entries.pop(0)[1:]
+        if said != ["0", str(_checksum_of(" ".join(entry) for entry in entries))]:
+            raise CheckpointCorrupt(f"{path} does not have the checksum that it says it has")
+    for entry in entries:
         try:
             topic, partition, offset = entry
             offsets[topic, int(partition)] = int(offset)
@@ -128,8 +147,10 @@ def write_topic_id(directory: Path, topic_id: bytes) -> None:
     write_whole(directory / PARTITION_METADATA, f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode())
 
 
-def read_topic_id(directory: Path) -> bytes | None:
-    """None if the file is missing. Raises CheckpointCorrupt, OSError."""
+def read_topic_id(directory: Path, expected: bytes | None = None) -> bytes | None:
+    """None if the file is missing. `expected`: by the directory's name; another id is of a topic that was
+    deleted, but for one that differs in a bit. Raises CheckpointCorrupt, OSError.
+    """
     path = directory / PARTITION_METADATA
     try:
         lines = path.read_text("utf-8").splitlines()
@@ -146,7 +167,18 @@ def read_topic_id(directory: Path) -> bytes | None:
         raise CheckpointCorrupt(f"{path} has the malformed topic id {fields['topic_id']!r}") from error
     if topic_id == bytes(16):
         raise CheckpointCorrupt(f"{path} has the zero topic id")
+    if expected is not None and is_flipped(topic_id, expected):
+        raise CheckpointCorrupt(
+            f"{path} has the topic id {fields['topic_id']}, which is the right one but for a letter: a bit "
+            f"has flipped. Write topic_id: {uuid_text(expected)} there, and restart the broker"
+        )
     return topic_id
+
+
+def is_flipped(found: bytes, expected: bytes) -> bool:
+    """Whether an id is another one in a single letter of its text: ids are random, so a bit has flipped."""
+    letters = zip(uuid_text(found), uuid_text(expected), strict=True)
+    return sum(one != other for one, other in letters) == 1
 
 
 def topic_id_if_any(directory: Path) -> bytes | None:

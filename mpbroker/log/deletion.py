@@ -23,11 +23,18 @@ from pathlib import Path
 from mpbroker.ipc import calls
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.log import index, scan
+from mpbroker.log import scan
 from mpbroker.log.append import KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, PASSING
 from mpbroker.log.checkpoints import write_epochs_at
+from mpbroker.log.indexed import LONGEST_TIME, time_before
 from mpbroker.log.manager import LogManager
-from mpbroker.log.names import DELETED_FILE_SUFFIX, TIME_INDEX_SUFFIX, segment_name
+from mpbroker.log.names import (
+    DELETED_FILE_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    segment_name,
+)
 from mpbroker.log.partition_log import SEGMENT_FILES, PartitionLog
 from mpbroker.log.retention import Doomed, Marks, Sealed, Segment, below_log_start, doomed
 
@@ -35,7 +42,6 @@ OFFSET_OUT_OF_RANGE = 1
 HIGH_WATERMARK = -1
 # Partitions between two looks at everything else: a fraction of a millisecond.
 LOOKED_AT_ONCE = 64
-LONGEST_TIME = (1 << 63) - 1
 
 _log = logging.getLogger("mpbroker")
 
@@ -194,35 +200,48 @@ def _measure(directory: Path, segments: list[Sealed]) -> None:
         except FileNotFoundError:
             segment.largest_ms = segment.size = 0
             continue
-        largest_ms = _largest_ms(directory, segment.base)
+        largest_ms = _largest_ms(directory, segment.base, status.st_size)
         segment.largest_ms = largest_ms if largest_ms >= 0 else status.st_mtime_ns // 1_000_000
         segment.size = status.st_size
         segment.first_ms = _first_ms(directory, segment.base, status.st_size)
 
 
+@contextlib.contextmanager
+def _opened(directory: Path, base: int, suffix: str) -> Generator[int, None, None]:
+    """-1 if it is not there."""
+    try:
+        fd = os.open(directory / segment_name(base, suffix), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield -1
+        return
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def _first_ms(directory: Path, base: int, size: int) -> int:
     """The largest timestamp of the first batch; -1 without any."""
-    try:
-        fd = os.open(directory / segment_name(base), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return -1
-    try:
-        batch = scan.find_offset(fd, 0, size, base)
-        return batch.max_timestamp if batch is not None else -1
-    finally:
-        os.close(fd)
+    with _opened(directory, base, LOG_SUFFIX) as fd:
+        batch = scan.find_offset(fd, 0, size, base) if fd >= 0 else None
+    return batch.max_timestamp if batch is not None else -1
 
 
-def _largest_ms(directory: Path, base: int) -> int:
-    """By the last entry of the time index, which a segment gets when it is sealed; -1 without any."""
-    try:
-        fd = os.open(directory / segment_name(base, TIME_INDEX_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return -1
-    try:
-        return index.time_floor(fd, base, LONGEST_TIME)[0]
-    finally:
-        os.close(fd)
+def _largest_ms(directory: Path, base: int, size: int) -> int:
+    """By the last entry of the time index, which a segment gets when it is sealed, if the log says the same;
+    -1 without any.
+    """
+    with (
+        _opened(directory, base, LOG_SUFFIX) as fd,
+        _opened(directory, base, INDEX_SUFFIX) as index_fd,
+        _opened(directory, base, TIME_INDEX_SUFFIX) as time_fd,
+    ):
+        if fd < 0:
+            return -1
+        found = time_before(fd, index_fd, time_fd, base, LONGEST_TIME)[0] if time_fd >= 0 else -1
+        if found >= 0:
+            return found
+        return max((batch.max_timestamp for batch in scan.batches(fd, 0, size)), default=-1)
 
 
 def _set_aside(fd: int, directory: Path, going: list[Doomed], epochs: list[tuple[int, int]]) -> None:

@@ -290,7 +290,7 @@ class LogManager:
             directory = home.path / names.partition_name(*key)
             if home.failed or not directory.is_dir():
                 continue
-            holder = read_topic_id(directory)
+            holder = read_topic_id(directory, topic.topic_id)
             if holder == topic.topic_id:
                 continue
             if holder is None and not any(directory.glob(f"*{names.LOG_SUFFIX}")):

@@ -20,6 +20,7 @@ from mpbroker.log import index, scan
 from mpbroker.log.aborted import AbortedTransaction, aborted_between, read_aborted
 from mpbroker.log.checkpoints import read_epochs
 from mpbroker.log.damage import Damage, damages_of
+from mpbroker.log.indexed import LONGEST_TIME, NO_TIMESTAMP, position_before, time_before
 from mpbroker.log.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -33,9 +34,6 @@ from mpbroker.log.residency import resident
 # What a search for an offset reads of a segment at first.
 LOOKED_AT_BYTES = 16384
 NO_OFFSET = -1
-NO_TIMESTAMP = -1
-BEFORE_ALL = -(1 << 63)
-LONGEST_TIME = (1 << 63) - 1
 REMEMBERED_POSITIONS = 64
 OPEN_SEGMENTS = 4
 
@@ -356,20 +354,13 @@ class PartitionReader:
         return base, self._indexed(segment, offset, wait=wait)
 
     def _indexed(self, segment: _OpenSegment, offset: int, *, wait: bool = True) -> int:
-        """The position of a batch at or before the offset. An index that names a later place than it should
-        would hide what lies before that: then it is of no use.
-        """
-        if segment.index_fd < 0:
-            return 0
-        if not wait:
+        if not wait and segment.index_fd >= 0:
             size = os.fstat(segment.index_fd).st_size
             _check_resident(segment.index_fd, 0, size, size)
-        named, position = index.offset_floor(segment.index_fd, segment.base, offset)
-        if not wait:
-            left = os.fstat(segment.fd).st_size - position
-            _check_resident(segment.fd, position, min(LOOKED_AT_BYTES, left), min(LOOKED_AT_BYTES, left))
-        there = scan.find_offset(segment.fd, position, os.fstat(segment.fd).st_size, BEFORE_ALL)
-        return position if there is not None and there.base_offset <= named else 0
+            position = index.offset_floor(segment.index_fd, segment.base, offset)[1]
+            looked_at = min(LOOKED_AT_BYTES, os.fstat(segment.fd).st_size - position)
+            _check_resident(segment.fd, position, looked_at, looked_at)
+        return position_before(segment.fd, segment.index_fd, segment.base, offset)
 
     # ---- damage ----
 
@@ -461,22 +452,15 @@ class PartitionReader:
         return self._indexed(segment, max(self._time_floor(segment, timestamp_ms - 1)[1], log_start))
 
     def _time_floor(self, segment: _OpenSegment, timestamp_ms: int) -> tuple[int, int]:
-        """As the time index says; nothing, if the log does not say the same."""
         base, name = segment.base, segment_name(segment.base, TIME_INDEX_SUFFIX)
         try:
             fd = os.open(self.directory / name, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return NO_TIMESTAMP, base
         try:
-            timestamp, offset = index.time_floor(fd, base, timestamp_ms)
+            return time_before(segment.fd, segment.index_fd, fd, base, timestamp_ms)
         finally:
             os.close(fd)
-        if timestamp != NO_TIMESTAMP:
-            size = os.fstat(segment.fd).st_size
-            batch = scan.find_offset(segment.fd, self._indexed(segment, offset), size, offset)
-            if batch is None or batch.max_timestamp != timestamp:
-                return NO_TIMESTAMP, base
-        return timestamp, offset
 
     def _largest_in(
         self, segment: _OpenSegment, limit: int, log_start: int, *, growing: bool

@@ -119,6 +119,8 @@ cdef object search(int fd, int64_t position, int64_t end, int64_t offset, int64_
     buffer.raise_error()
     if strict and not is_batch:
         raise CorruptBatch(position, "its length or magic is impossible")
+    if strict and hit and position + length > end:
+        raise CorruptBatch(position, "it reaches beyond the end")
     if strict and not hit and length and position > end:
         raise CorruptBatch(position - length, "it reaches beyond the end")
     return found(p, position, length) if hit else None

@@ -20,7 +20,6 @@ from pathlib import Path
 import psutil
 
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import MAX_SLEEP_MS, ProcessContext
 from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, damage_word, read_partition
 from mpbroker.log.checkpoints import CheckpointCorrupt, read_topic_id
@@ -249,8 +248,6 @@ class ScrubProcess:
             now = read_partition(self.table, slot)
             if now.generation and now.flags & PartitionFlag.PARTITION_LIVE:
                 yield (now.topic_id, now.partition), (slot, now)
-            elif not now.generation and slot != METADATA_SLOT:
-                return
 
     def _save(self, home: ScrubbedDir) -> None:
         """What cannot be written now is written later; until then a restart does not know of it."""
@@ -281,6 +278,14 @@ class ScrubProcess:
                     self._scrub_partition(home, name)
         except OSError as error:
             self._cannot_read(home.path, error)
+        else:
+            self.context.log.info(
+                "%s is scrubbed: %d batches, %d bytes, %d damaged ranges",
+                home.path,
+                current.batches,
+                current.bytes,
+                len(known.all_damages()),
+            )
         self._end(home, current)
 
     def _end(self, home: ScrubbedDir, current: Pass) -> None:
@@ -293,13 +298,6 @@ class ScrubProcess:
         counters.add(Counter.COUNT_SCRUB_PASSES)
         counters.set(Counter.COUNT_SCRUB_PASS_ENDED_MS, current.ended_ms)
         counters.set_status("waiting")
-        self.context.log.info(
-            "%s is scrubbed: %d batches, %d bytes, %d damaged ranges",
-            home.path,
-            current.batches,
-            current.bytes,
-            len(known.damages),
-        )
 
     def _scrub_partition(self, home: ScrubbedDir, name: str) -> None:
         """All of its segments that are written no more, from where the pass is. Raises Abandoned."""

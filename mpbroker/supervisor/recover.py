@@ -25,7 +25,7 @@ from mpbroker.coordinator.replay import replay
 from mpbroker.coordinator.state import MetadataState
 from mpbroker.inspection.directory import is_locked
 from mpbroker.ipc.process import FatalError
-from mpbroker.log import journal, names
+from mpbroker.log import names
 from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_offsets, read_topic_id
 from mpbroker.log.helper import Helper
 from mpbroker.log.home import LogDir
@@ -204,7 +204,7 @@ class _Run:
 
 def _is_group(path: Path) -> bool:
     """Whether its last broker ran with log.flush.policy=group: then high watermarks are on disk."""
-    return (path / names.DURABLE_MARK).exists() or (path / journal.NAME).exists()
+    return (path / names.DURABLE_MARK).exists() or any(path.glob("mpbroker.journal*"))
 
 
 # ---- what it comes to ----

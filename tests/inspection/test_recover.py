@@ -15,7 +15,6 @@ from mpbroker.cli.errors import CliError
 from mpbroker.cli.main import app
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.log.checkpoints import read_offsets, write_offsets
-from mpbroker.log.journal import NAME as JOURNAL
 from mpbroker.log.log_dir import lock_log_dirs
 from mpbroker.log.names import (
     CLEAN_SHUTDOWN,
@@ -31,6 +30,7 @@ from tests.log.rig import Rig
 from tests.log.test_turn import Broker
 
 END = BATCHES * RECORDS
+JOURNAL = "mpbroker.journal"
 Batch = Callable[..., bytearray]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import crc32c
 import msgspec
 import pytest
 
@@ -12,7 +13,7 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.log import checkpoints, log_dir, names
 from mpbroker.log.index import read_offset_entries, read_time_entries
 from mpbroker.log.producers import Producers, SnapshotCorrupt
-from mpbroker.protocol.uuids import uuid_bytes
+from mpbroker.protocol.uuids import uuid_bytes, uuid_text
 
 A3 = bytes.fromhex(
     "000191d5d7490000000100000000000003e80003000000040000000000000009000000040000018bcfe5680000000007ffffffffffffffff"
@@ -59,7 +60,10 @@ def test_text_files_are_kafkas(tmp_path: Path) -> None:
     assert checkpoints.read_epochs(tmp_path) == [(0, 0), (4, 1200)]
     path = tmp_path / names.HIGH_WATERMARKS
     checkpoints.write_offsets(path, {("t", 0): 1200})
-    assert path.read_bytes() == b"0\n1\nt 0 1200\n"
+    checksum = crc32c.crc32c(b"t 0 1200")
+    assert path.read_bytes() == b"0\n2\nmpbroker:crc 0 %d\nt 0 1200\n" % checksum
+    assert checkpoints.read_offsets(path) == {("t", 0): 1200}
+    path.write_bytes(b"0\n1\nt 0 1200\n")
     assert checkpoints.read_offsets(path) == {("t", 0): 1200}
     checkpoints.write_topic_id(tmp_path, bytes(15) + b"\x2a")
     assert (tmp_path / "partition.metadata").read_bytes() == b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAKg"
@@ -72,6 +76,33 @@ def test_malformed_checkpoints_are_said_to_be(tmp_path: Path, text: str) -> None
     path.write_text(text)
     with pytest.raises(checkpoints.CheckpointCorrupt, match="c "):
         checkpoints.read_offsets(path)
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_flipped_bit_makes_no_other_offset(tmp_path: Path, bit: int) -> None:
+    path, offsets = tmp_path / "c", {("topic", 0): 1200, ("other", 12): 7}
+    checkpoints.write_offsets(path, offsets)
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+        try:
+            found = checkpoints.read_offsets(path)
+        except checkpoints.CheckpointCorrupt:
+            continue
+        # It was in the name of the checksum.
+        assert found.items() >= offsets.items()
+
+
+def test_an_id_with_a_flipped_bit_is_none_of_another_topic() -> None:
+    one = bytes(range(100, 116))
+    text = uuid_text(one)
+    for at in range(22):
+        for bit in range(8):
+            letter = chr(ord(text[at]) ^ 1 << bit)
+            if letter.isascii() and (letter.isalnum() or letter in "-_") and at < 21:
+                assert checkpoints.is_flipped(uuid_bytes(text[:at] + letter + text[at + 1 :]), one)
+    assert not checkpoints.is_flipped(bytes(16), one)
+    assert not checkpoints.is_flipped(one, one)
 
 
 def test_empty_and_missing_checkpoints_have_no_entries(tmp_path: Path) -> None:

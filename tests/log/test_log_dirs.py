@@ -100,7 +100,8 @@ class Node:
         return sorted(e.name for e in self.dirs[number].iterdir() if e.is_dir())
 
     def offsets(self, name: str = HIGH_WATERMARKS, number: int = 0) -> list[str]:
-        return (self.dirs[number] / name).read_text().splitlines()[2:]
+        lines = (self.dirs[number] / name).read_text().splitlines()[2:]
+        return [line for line in lines if not line.startswith("mpbroker:crc ")]
 
 
 @pytest.fixture
