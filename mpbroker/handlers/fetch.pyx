@@ -3,7 +3,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, u
 from libc.string cimport memcmp, memcpy, memset
 
 from mpbroker.log.places cimport (
-    PlacesRef, Reader, Segment, Spot, first_batch_bytes, is_warm, locate, reader_of, remember,
+    PlacesRef, Reader, Segment, Spot, first_batch_bytes, is_damaged, is_warm, locate, reader_of, remember,
 )
 from mpbroker.handlers.sessions cimport CachedPartition, Session, SessionsRef, move_to_end, session_by_id
 from mpbroker.handlers.topics cimport Topic, TopicsRef, topic_by_id, topic_by_name
@@ -110,7 +110,9 @@ cdef inline bint slice_of(
     cdef bint first = answer.total == 0
     if wanted.offset >= bound.offset or (answer.bytes_max <= 0 and not first):
         return True
-    if reader == NULL or answer.slices == MOST_SLICES or not locate(places, reader, wanted.offset, bound, &spot):
+    if reader == NULL or answer.slices == MOST_SLICES or is_damaged(places, slot, generation):
+        return False
+    if not locate(places, reader, wanted.offset, bound, &spot):
         return False
     most = most if most > 0 else 0
     # Whoever reads or sends the slice must not wait for the disk.

@@ -1,8 +1,9 @@
 """Python's view of partition table slots; `table.pxd` draws the payload."""
 from collections import namedtuple
+from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from mpbroker.ipc.table cimport PartitionSlot
+from mpbroker.ipc.table cimport PartitionSlot, damage_version
 from shm.table import SlotTable
 
 assert sizeof(PartitionSlot) == 128
@@ -49,3 +50,13 @@ def pack_partition(p) -> bytes:
 def read_partition(table: SlotTable, slot: int):
     """The partition in a slot. Raises shm.table.SlotBusy, IndexError."""
     return unpack_partition(table.read(slot))
+
+
+def damage_word(uint32_t generation, uint32_t version) -> int:
+    """The word of damage of a slot."""
+    return <uint64_t>generation << 32 | version
+
+
+def damage_of(uint64_t word, uint32_t generation) -> int:
+    """0 if nothing of the partition is damaged."""
+    return damage_version(word, generation)

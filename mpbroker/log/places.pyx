@@ -90,10 +90,12 @@ cdef bint index_is_warm(Segment *segment, int64_t now_ms) noexcept nogil:
     return True
 
 
-cdef int64_t indexed(const Segment *segment, int64_t offset) noexcept nogil:
-    """The position of a batch at or before the offset; -1 if the index cannot be read."""
+cdef int64_t indexed(const Segment *segment, int64_t offset, int64_t *named) noexcept nogil:
+    """The position of a batch at or before the offset; -1 if the index cannot be read. `named`: an offset of that batch, as the index
+    says; -1 if it says nothing."""
     cdef uint8_t entry[16]
     cdef int64_t bytes, place
+    named[0] = -1
     if segment.index_fd < 0:
         return 0
     bytes = file_bytes(segment.index_fd)
@@ -102,14 +104,17 @@ cdef int64_t indexed(const Segment *segment, int64_t offset) noexcept nogil:
     place = floor_entry(segment.index_fd, bytes // OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES, offset - segment.base, entry)
     if place == -1:
         return 0                # the offset is below the first entry
-    return <int32_t>load_u32(entry + 4) if place >= 0 else -1
+    if place < 0:
+        return -1
+    named[0] = segment.base + <int32_t>load_u32(entry)
+    return <int32_t>load_u32(entry + 4)
 
 
 cdef bint locate(PlacesRef *places, Reader *reader, int64_t offset, const Bound *bound, Spot *spot) noexcept nogil:
     """Finds the batch that holds the offset; False if it is not in the segments that are known, or would have to be waited for."""
     cdef Chunk *chunk = places.chunk
     cdef const uint8_t *header
-    cdef int64_t length
+    cdef int64_t length, named
     cdef int i
     if remembered(reader, offset, bound, spot):
         return True
@@ -120,15 +125,16 @@ cdef bint locate(PlacesRef *places, Reader *reader, int64_t offset, const Bound 
                 spot.segment = &reader.segments[i]
     if spot.segment == NULL or not index_is_warm(spot.segment, places.now_ms):
         return False
-    spot.limit, spot.position = limit_of(spot.segment, bound), indexed(spot.segment, offset)
+    spot.limit, spot.position = limit_of(spot.segment, bound), indexed(spot.segment, offset, &named)
     chunk.count = 0             # it may hold another file
     while 0 <= spot.position < spot.limit:
         if not is_warm(reader, spot, CHUNK_BYTES, bound, places.now_ms):
             return False
         header = have(chunk, spot.segment.fd, spot.position, BATCH_HEADER_BYTES, spot.limit)
         length = batch_length(header) if header != NULL else 0
-        if length == 0:
-            return False
+        if length == 0 or (named >= 0 and <int64_t>load_u64(header + BASE_OFFSET_AT) > named):
+            return False        # an index that names a later place hides what lies before it
+        named = -1
         if <int64_t>load_u64(header + BASE_OFFSET_AT) + <int32_t>load_u32(header + LAST_OFFSET_DELTA_AT) >= offset:
             remember(reader, offset, spot.segment.base, spot.position)
             return True
@@ -189,6 +195,11 @@ cdef class SegmentPlaces:
             for k in range(SEGMENTS):
                 self.ref.readers[i].segments[k].base = -1
             forget_reader(&self.ref.readers[i])
+
+    def __init__(self, const unsigned char[::1] damaged):
+        """`damaged`: the words of damage, one per slot of the partition table."""
+        self.words = damaged
+        self.ref.damaged = <const uint64_t *>&damaged[0]
 
     def __dealloc__(self):
         if self.ref.readers != NULL:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import NamedTuple
 from mpbroker.log import index, scan
 from mpbroker.log.aborted import AbortedTransaction, aborted_between, read_aborted
 from mpbroker.log.checkpoints import read_epochs
+from mpbroker.log.damage import Damage, damages_of
 from mpbroker.log.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -33,6 +34,8 @@ from mpbroker.log.residency import resident
 LOOKED_AT_BYTES = 16384
 NO_OFFSET = -1
 NO_TIMESTAMP = -1
+BEFORE_ALL = -(1 << 63)
+LONGEST_TIME = (1 << 63) - 1
 REMEMBERED_POSITIONS = 64
 OPEN_SEGMENTS = 4
 
@@ -53,6 +56,10 @@ class NotResident(Exception):
         self.fd = fd
         self.position = position
         self.length = length
+
+
+class RangeDamaged(Exception):
+    """The offset cannot be read: the scrubber has found its batch damaged."""
 
 
 class Bound(NamedTuple):
@@ -145,6 +152,17 @@ class PartitionReader:
         self._aborted_end = 0
         self._open: OrderedDict[int, _OpenSegment] = OrderedDict()
         self._positions: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        self._damages: list[Damage] = []
+        self._damage_version = 0
+
+    def heed(self, damage_version: int) -> None:
+        """What is damaged in the partition, by the version in its word of damage; 0: nothing.
+
+        Raises CheckpointCorrupt, a ValueError, or OSError.
+        """
+        if damage_version != self._damage_version:
+            self._damages = damages_of(self.directory) if damage_version else []
+            self._damage_version = damage_version
 
     def close(self) -> None:
         for segment in self._open.values():
@@ -178,7 +196,7 @@ class PartitionReader:
         """The batch that holds the offset, or the next one where offsets have a gap; None at the bound.
 
         `position` in it is meant within the segment that `segment_of` names. Raises OffsetOutOfRange,
-        SegmentGone, OSError.
+        RangeDamaged, CorruptBatch, SegmentGone, OSError.
         """
         found = self._locate(offset, bound)
         return found[1] if found else None
@@ -186,24 +204,25 @@ class PartitionReader:
     def fetch_slice(
         self, offset: int, max_bytes: int, bound: Bound, min_one_batch: bool = True, *, wait: bool = True
     ) -> Slice | None:
-        """At most `max_bytes` from the batch with the offset on; all of that batch if `min_one_batch`.
+        """At most `max_bytes` from the batch with the offset on; all of that batch if `min_one_batch`, and
+        nothing from where damage begins on.
 
         None when there is nothing to see: at the bound, or when not even the first batch fits. Without `wait`
         the slice is resident, and nothing is read that is not: NotResident then says what that was. Raises
-        OffsetOutOfRange, SegmentGone, OSError.
+        OffsetOutOfRange, RangeDamaged, CorruptBatch, SegmentGone, OSError.
         """
         found = self._locate(offset, bound, None if wait else max_bytes)
         if found is None:
             return None
         segment, batch = found
-        limit = self._limit(segment, bound)
+        limit = self._whole_until(segment, batch.position, self._limit(segment, bound))
         length = min(max_bytes, limit - batch.position)
         if length < batch.length:
             if not min_one_batch:
                 return None
             length = batch.length
         if not wait:
-            _check_resident(segment.fd, batch.position, length, length)
+            _check_resident(segment.fd, batch.position, length)
         if batch.position + length == limit and segment.base == bound.segment_base:
             self._remember(bound.offset, bound.segment_base, bound.position)
         return Slice(segment.base, batch.position, length, segment.inode, segment.path)
@@ -251,24 +270,23 @@ class PartitionReader:
     def find_timestamp(
         self, timestamp_ms: int, log_start: int, bound: Bound, times: RecordTimes | None = None
     ) -> FoundOffset:
-        """The first record at this time or later. Raises SegmentGone, OSError."""
+        """The first record at this time or later. Raises CorruptBatch, SegmentGone, OSError."""
         times = times or record_times
         for base in self._visible(bound, log_start):
             segment = self._segment(base)
             limit = self._limit(segment, bound)
-            at = self._time_start(base, segment, timestamp_ms, log_start)
-            while (batch := scan.find_timestamp(segment.fd, at, limit, log_start, timestamp_ms)) is not None:
+            at = self._time_start(segment, timestamp_ms, log_start)
+            for batch in self._reaching(segment, at, limit, log_start, timestamp_ms):
                 data = os.pread(segment.fd, batch.length, batch.position)
                 for timestamp, offset in times(data):
                     if timestamp >= timestamp_ms and log_start <= offset:
                         return FoundOffset(timestamp, offset) if offset < bound.offset else NOTHING_FOUND
-                at = batch.position + batch.length
         return NOTHING_FOUND
 
     def max_timestamp(
         self, bound: Bound, log_start: int = 0, times: RecordTimes | None = None
     ) -> FoundOffset:
-        """The largest timestamp and the first record that has it. Raises SegmentGone, OSError."""
+        """The largest timestamp, the first record that has it. Raises CorruptBatch, SegmentGone, OSError."""
         times = times or record_times
         best: scan.BatchAt | None = None
         holder: _OpenSegment | None = None
@@ -297,13 +315,15 @@ class PartitionReader:
             return None
         if offset > bound.offset:
             raise OffsetOutOfRange(f"offset {offset} is beyond {bound.offset}")
-        base, position = self._start_for(offset, bound, wait=unread is None)
+        self._refuse_damaged(offset)
+        base, position = self._start_for(offset, bound, unread)
         while True:
             segment = self._segment(base)
-            left = self._limit(segment, bound) - position
+            position = self._behind_damage(base, position, offset)
+            limit = self._limit(segment, bound)
             if unread is not None:
-                _check_resident(segment.fd, position, min(LOOKED_AT_BYTES, left), min(unread, left))
-            batch = scan.find_offset(segment.fd, position, self._limit(segment, bound), offset)
+                _check_beginning(segment.fd, position, limit, unread)
+            batch = scan.find_offset(segment.fd, position, limit, offset, strict=True)
             if batch is not None:
                 self._remember(batch.last_offset + 1, base, batch.position + batch.length)
                 return segment, batch
@@ -317,7 +337,7 @@ class PartitionReader:
                 return None
             base, position = later[0], 0
 
-    def _start_for(self, offset: int, bound: Bound, *, wait: bool) -> tuple[int, int]:
+    def _start_for(self, offset: int, bound: Bound, unread: int | None) -> tuple[int, int]:
         """Segment and position of a batch at or before the offset."""
         remembered = self._positions.get(offset)
         if remembered is not None and remembered[1] < self._limit(self._segment(remembered[0]), bound):
@@ -332,12 +352,48 @@ class PartitionReader:
             raise OffsetOutOfRange(f"offset {offset} is below the first segment of {self.directory}")
         base = bases[place - 1]
         segment = self._segment(base)
+        return base, self._indexed(segment, offset, unread)
+
+    def _indexed(self, segment: _OpenSegment, offset: int, unread: int | None = None) -> int:
+        """The position of a batch at or before the offset. An index that names a later place than it should
+        would hide what lies before that: then it is of no use.
+        """
         if segment.index_fd < 0:
-            return base, 0
-        if not wait:
-            size = os.fstat(segment.index_fd).st_size
-            _check_resident(segment.index_fd, 0, size, size)
-        return base, index.offset_floor(segment.index_fd, base, offset)[1]
+            return 0
+        if unread is not None:
+            _check_resident(segment.index_fd, 0, os.fstat(segment.index_fd).st_size)
+        named, position = index.offset_floor(segment.index_fd, segment.base, offset)
+        size = os.fstat(segment.fd).st_size
+        if unread is not None:
+            _check_beginning(segment.fd, position, size, unread)
+        there = scan.find_offset(segment.fd, position, size, BEFORE_ALL)
+        return position if there is not None and there.base_offset <= named else 0
+
+    # ---- damage ----
+
+    def _refuse_damaged(self, offset: int) -> None:
+        """Raises RangeDamaged."""
+        for one in self._damages:
+            if one.first <= offset < one.behind and one.is_there(self.directory.parent):
+                raise RangeDamaged(str(one))
+
+    def _behind_damage(self, base: int, position: int, offset: int) -> int:
+        """Where to look for an offset, from a position on: not where a batch cannot be told from the next."""
+        ends = [
+            one.end
+            for one in self._damages
+            if one.base == base and one.behind <= offset and one.is_there(self.directory.parent)
+        ]
+        return max([position, *ends])
+
+    def _whole_until(self, segment: _OpenSegment, position: int, limit: int) -> int:
+        """Where damage begins behind a position, or the limit."""
+        begins = [
+            one.position
+            for one in self._damages
+            if one.base == segment.base and position < one.position and one.is_there(self.directory.parent)
+        ]
+        return min([limit, *begins])
 
     def _visible(self, bound: Bound, log_start: int) -> list[int]:
         """The bases of segments with offsets from the log start to the bound."""
@@ -377,45 +433,76 @@ class PartitionReader:
 
     # ---- times ----
 
-    def _time_start(self, base: int, segment: _OpenSegment, timestamp_ms: int, log_start: int) -> int:
-        """The position from which on a record of this time may be: records before it are all earlier."""
-        offset = max(self._time_floor(base, timestamp_ms - 1)[1], log_start)
-        return 0 if segment.index_fd < 0 else index.offset_floor(segment.index_fd, base, offset)[1]
+    def _reaching(
+        self, segment: _OpenSegment, at: int, limit: int, log_start: int, timestamp_ms: int
+    ) -> Iterator[scan.BatchAt]:
+        """Batches with records at that time or later, in [at, limit); what is damaged is left out."""
+        for start, end in self._stretches(segment, at, limit):
+            position = start
+            while (
+                batch := scan.find_timestamp(segment.fd, position, end, log_start, timestamp_ms, strict=True)
+            ) is not None:
+                yield batch
+                position = batch.position + batch.length
 
-    def _time_floor(self, base: int, timestamp_ms: int) -> tuple[int, int]:
+    def _stretches(self, segment: _OpenSegment, at: int, limit: int) -> Iterator[tuple[int, int]]:
+        damages = [one for one in self._damages if one.base == segment.base]
+        for one in sorted(damages, key=lambda one: one.position):
+            if at < one.end <= limit and one.is_there(self.directory.parent):
+                if at < one.position:
+                    yield at, one.position
+                at = one.end
+        yield at, limit
+
+    def _time_start(self, segment: _OpenSegment, timestamp_ms: int, log_start: int) -> int:
+        """The position from which on a record of this time may be: records before it are all earlier."""
+        return self._indexed(segment, max(self._time_floor(segment, timestamp_ms - 1)[1], log_start))
+
+    def _time_floor(self, segment: _OpenSegment, timestamp_ms: int) -> tuple[int, int]:
+        """As the time index says; nothing, if the log does not say the same."""
+        base, name = segment.base, segment_name(segment.base, TIME_INDEX_SUFFIX)
         try:
-            fd = os.open(self.directory / segment_name(base, TIME_INDEX_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self.directory / name, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return NO_TIMESTAMP, base
         try:
-            return index.time_floor(fd, base, timestamp_ms)
+            timestamp, offset = index.time_floor(fd, base, timestamp_ms)
         finally:
             os.close(fd)
+        if timestamp != NO_TIMESTAMP:
+            size = os.fstat(segment.fd).st_size
+            batch = scan.find_offset(segment.fd, self._indexed(segment, offset), size, offset)
+            if batch is None or batch.max_timestamp != timestamp:
+                return NO_TIMESTAMP, base
+        return timestamp, offset
 
     def _largest_in(
         self, segment: _OpenSegment, limit: int, log_start: int, *, growing: bool
     ) -> scan.BatchAt | None:
         """The first batch with the largest timestamp; a sealed segment's last time index entry tells it."""
-        timestamp, offset = self._time_floor(segment.base, (1 << 63) - 1)
+        timestamp, offset = self._time_floor(segment, LONGEST_TIME)
         is_there = timestamp >= 0 and offset >= log_start
-        offset = offset if is_there else max(log_start, segment.base)
-        at = 0 if segment.index_fd < 0 else index.offset_floor(segment.index_fd, segment.base, offset)[1]
+        at = self._indexed(segment, offset if is_there else max(log_start, segment.base))
         if is_there and not growing:
-            return scan.find_timestamp(segment.fd, at, limit, segment.base, timestamp)
+            return next(self._reaching(segment, at, limit, segment.base, timestamp), None)
         best = None
-        while (
-            batch := scan.find_timestamp(
-                segment.fd, at, limit, log_start, best.max_timestamp + 1 if best else 0
-            )
-        ) is not None:
-            best, at = batch, batch.position + batch.length
+        for batch in self._reaching(segment, at, limit, log_start, 0):
+            if best is None or batch.max_timestamp > best.max_timestamp:
+                best = batch
         return best
 
 
-def _check_resident(fd: int, position: int, length: int, to_bring: int) -> None:
-    """Raises NotResident, which asks for more than was missed if that will be needed."""
+def _check_resident(fd: int, position: int, length: int) -> None:
+    """Raises NotResident."""
     if not resident(fd, position, length):
-        raise NotResident(fd, position, max(length, to_bring))
+        raise NotResident(fd, position, length)
+
+
+def _check_beginning(fd: int, position: int, end: int, unread: int) -> None:
+    """That of what a search reads first; NotResident asks for all that is going to be read."""
+    left = max(end - position, 0)
+    if not resident(fd, position, min(LOOKED_AT_BYTES, left)):
+        raise NotResident(fd, position, min(max(unread, LOOKED_AT_BYTES), left))
 
 
 def segment_bytes(directory: Path) -> int:

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.protocol.messages import FetchRequest, ListOffsetsRequest
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.messages import FetchRequest, ListOffsetsRequest, MetadataRequest
 from tests.handlers.shared import rig
 from tests.handlers.test_fetch import (
     LIST_OFFSETS,
@@ -206,6 +207,16 @@ def test_who_knows_an_old_leader_hears_of_the_new_one(log: Logged, version: int)
     response = ask(log, fetch(0, current_leader_epoch=4), version)
     assert partition_of(response).error_code == 75
     assert response.node_endpoints == []
+
+
+def test_metadata_tells_the_epoch_that_fetch_checks(log: Logged) -> None:
+    """Of a directory that Kafka wrote, say; a client that was told another one would be refused for ever."""
+    log.publish(leader_epoch=5)
+    asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=TOPIC.name)])
+    (topic,) = log.rig.ask(ApiKey.METADATA, 12, asked).topics
+    assert topic.partitions[0].leader_epoch == 5
+    answer = partition_of(ask(log, fetch(0, current_leader_epoch=topic.partitions[0].leader_epoch)))
+    assert answer.error_code == 0
 
 
 # ---- budgets

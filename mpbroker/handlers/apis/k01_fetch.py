@@ -36,7 +36,14 @@ from mpbroker.ipc.slots import Request, SlotFlag
 from mpbroker.ipc.table import Partition, read_partition
 from mpbroker.log.aborted import AbortedTransaction
 from mpbroker.log.epochs import NO_EPOCH, NO_OFFSET, EpochEnd, end_of
-from mpbroker.log.reader import Bound, NotResident, OffsetOutOfRange, SegmentGone, Slice
+from mpbroker.log.reader import (
+    Bound,
+    NotResident,
+    OffsetOutOfRange,
+    RangeDamaged,
+    SegmentGone,
+    Slice,
+)
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import encode_response_frame
@@ -261,6 +268,9 @@ class Fetch:
                 continue
             except OffsetOutOfRange:
                 return Read(refused(wanted.partition, ErrorCode.OFFSET_OUT_OF_RANGE))
+            except RangeDamaged:
+                # The scrubber has said so.
+                return Read(refused(wanted.partition, ErrorCode.CORRUPT_MESSAGE))
             except CorruptBatch as error:
                 log.error("%s-%d: %s", topic.name, wanted.partition, error)
                 return Read(refused(wanted.partition, ErrorCode.CORRUPT_MESSAGE))
@@ -293,7 +303,7 @@ class Fetch:
         aborted: list[AbortedTransaction] = []
         if wanted.fetch_offset < bound.offset and (budget > 0 or first):
             most = min(wanted.partition_max_bytes, budget)
-            reader = broker.readers.get(topic.name, now)
+            reader = broker.reader(topic, now)
             try:
                 piece = reader.fetch_slice(
                     wanted.fetch_offset,
