@@ -66,8 +66,8 @@ class Broker:
     fetch_sessions: FetchSessionCache
     groups: Groups
     readers: Readers
-    damaged: Words
     cold_reads: ColdReads
+    damaged: Words
     places: SegmentPlaces
     producer_ids: ProducerIds
     counters: CounterPage

@@ -188,9 +188,9 @@ class Handler:
             fetch_sessions=self._make_fetch_sessions(),
             groups=Groups(coordinator),
             readers=Readers(context.config.log_dirs),
-            damaged=memory.words("damaged"),
             # A ring may be missed by who is about to sleep; this is read by the sleep itself.
             cold_reads=ColdReads(lambda: os.eventfd_write(context.bell.fd, 1)),
+            damaged=memory.words("damaged"),
             places=self.turn.places,
             producer_ids=ProducerIds(coordinator),
             counters=context.counters,

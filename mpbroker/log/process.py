@@ -19,6 +19,7 @@ from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import MAX_SLEEP_MS, Fence, ProcessContext
 from mpbroker.ipc.slots import Call, SlotKind, kind_of, pack_call, unpack_call, unpack_return
 from mpbroker.ipc.topology import CLEANER, COORDINATOR, LOG, PROCESSES, is_handler, is_processor
+from mpbroker.log.active_producers import producers_of
 from mpbroker.log.append import PASSING, append_batch
 from mpbroker.log.compaction import Compaction
 from mpbroker.log.deletion import Deletion
@@ -280,6 +281,9 @@ class LogProcess:
         if isinstance(message, calls.CleaningEnded):
             self.compaction.ended(message)
             return calls.Acknowledged()
+        if isinstance(message, calls.TellProducers):
+            logs = self.manager.logs
+            return calls.Producers([producers_of(logs.get(one.slot), one) for one in message.partitions])
         if isinstance(message, calls.Recovered):
             self.manager.set_strays_aside(message.topics)
             return calls.Acknowledged()

@@ -46,10 +46,6 @@ class SegmentGone(Exception):
     """The segment was deleted between listing and opening: look again at the partition table."""
 
 
-class RangeDamaged(Exception):
-    """The offset cannot be read: the scrubber has found its batch damaged."""
-
-
 class NotResident(Exception):
     """Reading would wait for the disk, for this part of the file."""
 
@@ -58,6 +54,10 @@ class NotResident(Exception):
         self.fd = fd
         self.position = position
         self.length = length
+
+
+class RangeDamaged(Exception):
+    """The offset cannot be read: the scrubber has found its batch damaged."""
 
 
 class Bound(NamedTuple):
@@ -220,7 +220,7 @@ class PartitionReader:
                 return None
             length = batch.length
         if not wait:
-            _check_resident(segment.fd, batch.position, length, length)
+            _check_resident(segment.fd, batch.position, length)
         if batch.position + length == limit and segment.base == bound.segment_base:
             self._remember(bound.offset, bound.segment_base, bound.position)
         return Slice(segment.base, batch.position, length, segment.inode, segment.path)
@@ -314,14 +314,13 @@ class PartitionReader:
         if offset > bound.offset:
             raise OffsetOutOfRange(f"offset {offset} is beyond {bound.offset}")
         self._refuse_damaged(offset)
-        base, position = self._start_for(offset, bound, wait=unread is None)
+        base, position = self._start_for(offset, bound, unread)
         while True:
             segment = self._segment(base)
             position = self._behind_damage(base, position, offset)
             limit = self._limit(segment, bound)
             if unread is not None:
-                left = limit - position
-                _check_resident(segment.fd, position, min(LOOKED_AT_BYTES, left), min(unread, left))
+                _check_beginning(segment.fd, position, limit, unread)
             batch = scan.find_offset(segment.fd, position, limit, offset, strict=True)
             if batch is not None:
                 self._remember(batch.last_offset + 1, base, batch.position + batch.length)
@@ -336,7 +335,7 @@ class PartitionReader:
                 return None
             base, position = later[0], 0
 
-    def _start_for(self, offset: int, bound: Bound, *, wait: bool) -> tuple[int, int]:
+    def _start_for(self, offset: int, bound: Bound, unread: int | None) -> tuple[int, int]:
         """Segment and position of a batch at or before the offset."""
         remembered = self._positions.get(offset)
         if remembered is not None and remembered[1] < self._limit(self._segment(remembered[0]), bound):
@@ -351,15 +350,13 @@ class PartitionReader:
             raise OffsetOutOfRange(f"offset {offset} is below the first segment of {self.directory}")
         base = bases[place - 1]
         segment = self._segment(base)
-        return base, self._indexed(segment, offset, wait=wait)
+        return base, self._indexed(segment, offset, unread)
 
-    def _indexed(self, segment: _OpenSegment, offset: int, *, wait: bool = True) -> int:
-        if not wait and segment.index_fd >= 0:
-            size = os.fstat(segment.index_fd).st_size
-            _check_resident(segment.index_fd, 0, size, size)
+    def _indexed(self, segment: _OpenSegment, offset: int, unread: int | None = None) -> int:
+        if unread is not None and segment.index_fd >= 0:
+            _check_resident(segment.index_fd, 0, os.fstat(segment.index_fd).st_size)
             position = index.offset_floor(segment.index_fd, segment.base, offset)[1]
-            looked_at = min(LOOKED_AT_BYTES, os.fstat(segment.fd).st_size - position)
-            _check_resident(segment.fd, position, looked_at, looked_at)
+            _check_beginning(segment.fd, position, os.fstat(segment.fd).st_size, unread)
         return position_before(segment.fd, segment.index_fd, segment.base, offset)
 
     # ---- damage ----
@@ -478,10 +475,17 @@ class PartitionReader:
         return best
 
 
-def _check_resident(fd: int, position: int, length: int, to_bring: int) -> None:
-    """Raises NotResident, which asks for more than was missed if that will be needed."""
+def _check_resident(fd: int, position: int, length: int) -> None:
+    """Raises NotResident."""
     if not resident(fd, position, length):
-        raise NotResident(fd, position, max(length, to_bring))
+        raise NotResident(fd, position, length)
+
+
+def _check_beginning(fd: int, position: int, end: int, unread: int) -> None:
+    """That of what a search reads first; NotResident asks for all that is going to be read."""
+    left = max(end - position, 0)
+    if not resident(fd, position, min(LOOKED_AT_BYTES, left)):
+        raise NotResident(fd, position, min(max(unread, LOOKED_AT_BYTES), left))
 
 
 def segment_bytes(directory: Path) -> int:

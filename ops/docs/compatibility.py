@@ -44,7 +44,8 @@ NOT_BUILT = (
         "there is no coordinator: InitProducerId refuses a transactional id, and what clients write in a "
         "transaction is refused. Those that Kafka has written are read as Kafka has them read: consumers of "
         "what is committed hear which were aborted, and get nothing behind the beginning of one that was "
-        "left open",
+        "left open. `kafka-transactions.sh` describes the producers of a partition and aborts such a "
+        "transaction by its start offset",
     ),
     (
         "ACLs, delegation tokens, SASL GSSAPI",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mpbroker.ipc import calls
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log import partition_log
 from mpbroker.log.aborted import AbortedTransaction, packed, read_aborted
@@ -265,6 +266,25 @@ def test_a_snapshot_knows_who_has_an_open_transaction() -> None:
     # Nor is one whose last batch is old, as long as its transaction is open.
     assert again.expire(T0 + 1) == 2
     assert again.first_open() == 12
+
+
+def test_who_asks_hears_of_open_transactions(rig, batch) -> None:  # type: ignore[no-untyped-def]
+    b = Broker(rig())
+    b.produce(batch())
+    b.produce(data(7, 0, 3))
+    b.produce(marker(8, COMMIT, epoch=2, coordinator=4))
+    slot, generation, _ = b.targets[0]
+    asked = [calls.PartitionProducers(slot, generation), calls.PartitionProducers(slot, generation + 1)]
+    b.rig.call(calls.TellProducers([*asked, calls.PartitionProducers(9, 1)]))
+    b.settle()
+    answer = b.rig.take_answer()
+    assert isinstance(answer, calls.Producers)
+    assert [one.error for one in answer.partitions] == [0, 6, 6]
+    assert answer.partitions[0].producers == [
+        calls.ActiveProducer(7, 0, 2, T0 + 2, -1, 1),
+        calls.ActiveProducer(8, 2, -1, T0, 4, -1),
+    ]
+    b.close()
 
 
 # ---- a model, with rolls, stops and crashes
