@@ -12,6 +12,7 @@ from typing import Any
 
 from mpbroker.client.backoff import ExponentialBackoff
 from mpbroker.client.build import network_client
+from mpbroker.client.clock import monotonic_ms
 from mpbroker.client.config import ClientConfig
 from mpbroker.client.errors import (
     AuthenticationFailed,
@@ -75,7 +76,7 @@ class Cluster:
     def refresh(self, request: MetadataRequest, timeout_ms: float | None = None) -> MetadataResponse:
         """Asks anybody for metadata and keeps what it says."""
         response: MetadataResponse = self.ask_any(request, timeout_ms)
-        self.metadata.updated(response, time.monotonic() * 1000)
+        self.metadata.updated(response, monotonic_ms())
         return response
 
     def start(self, node_id: int, body: Message, timeout_ms: float | None = None) -> Asked:

@@ -48,7 +48,7 @@ from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
 from mpbroker.quotas.meters import MutationMeters
 from mpbroker.quotas.mutations import Mutations
-from shm.rates import monotonic_ms
+from shm.clock import monotonic_ms, wall_ms
 from shm.table import SlotBusy
 
 # A round takes no more calls from here on, so that its batch stays small enough for every reader.
@@ -554,9 +554,7 @@ class Coordinator:
 
 def run(context: ProcessContext, cluster_id: str) -> int:
     """The coordinator's life, from replay to stop; -> exit code."""
-    coordinator = Coordinator(
-        context, cluster_id, lambda: time.time_ns() // 1_000_000, lambda: uuid.uuid4().bytes
-    )
+    coordinator = Coordinator(context, cluster_id, wall_ms, lambda: uuid.uuid4().bytes)
     stop_by: float | None = None
     while True:
         coordinator.step()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request
 from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, read_partition
 from mpbroker.protocol.errors import ErrorCode
+from shm.clock import monotonic_ms, wall_ms
 from shm.counters import CounterPage
 from shm.table import SlotTable
 from shm.word import Words
@@ -40,14 +40,6 @@ if TYPE_CHECKING:
     from mpbroker.log.reader import PartitionReader
 
 ANY_EPOCH = -1
-
-
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 @dataclass
@@ -76,7 +68,7 @@ class Broker:
     session: Callable[[Request], Session]
     listener: Callable[[int], AddedListener]
     throttling: Throttling
-    wall_clock_ms: Callable[[], int] = wall_clock_ms
+    wall_clock_ms: Callable[[], int] = wall_ms
     monotonic_ms: Callable[[], int] = monotonic_ms
 
     def advertised(self, slot: Request) -> Listener:

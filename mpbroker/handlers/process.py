@@ -16,7 +16,7 @@ from functools import partial
 
 from mpbroker.handlers.answers import Answers
 from mpbroker.handlers.apis import all_apis
-from mpbroker.handlers.broker import Broker, monotonic_ms
+from mpbroker.handlers.broker import Broker
 from mpbroker.handlers.calls import Caller, LogOutbox
 from mpbroker.handlers.cold_reads import ColdReads
 from mpbroker.handlers.exchange import Exchange
@@ -67,6 +67,7 @@ from mpbroker.protocol.codec import decode_request
 from mpbroker.protocol.headers import encode_response_frame
 from mpbroker.protocol.wire import MalformedMessage
 from shm.arena import ArenaFull
+from shm.clock import monotonic_ms
 
 log = logging.getLogger("mpbroker")
 

@@ -28,7 +28,6 @@ from mpbroker.protocol.api_keys import ApiKey, is_flexible, valid_versions
 from mpbroker.protocol.api_versions import Served
 from mpbroker.security.listener import ListenerSecurity, SecurityError, security_of_added, settings_of
 
-FDS_PER_MESSAGE = 1
 # As Kafka's Processor: at most this many new sockets per wake-up, so that the others are not kept waiting.
 NEW_CONNECTIONS_MAX = 20
 NO_FLEXIBLE_VERSION = 32767
@@ -241,14 +240,11 @@ class Processor:
         """Whether there may be more of them."""
         more = True
         for _ in range(NEW_CONNECTIONS_MAX):
-            try:
-                message, fds, _, _ = socket.recv_fds(self.inbox, handover.HANDOVER.size, FDS_PER_MESSAGE)
-            except BlockingIOError:
+            received = handover.receive(self.inbox)
+            if received is None:
                 more = False
                 break
-            if not message:
-                more = False  # nobody is at the other end: the broker ends
-                break
+            message, fds = received
             ticket, listener, address = handover.unpack(message)
             channel = self._add_connection(fds[0], listener) if fds else None
             if channel is not None:

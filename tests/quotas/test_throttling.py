@@ -21,7 +21,7 @@ from mpbroker.protocol.messages import FetchRequest, MetadataRequest, ProduceReq
 from mpbroker.quotas.clients import Clients
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from shm.rates import monotonic_ms
+from shm.clock import monotonic_ms
 from tests.handlers.shared import Rig, channel_of, delta, partition_payload, request_frame, rig, topic_image
 
 PRODUCE, FETCH, METADATA = 0, 1, 3

@@ -270,7 +270,6 @@ def test_a_child_that_does_not_move_is_killed_and_replaced(tree: Tree) -> None:
     for _ in range(4):
         tree.judge_heartbeats()
     step_until_mended(tree, HANDLER, 2)
-    assert tree.children[topology.LOG].incarnation == 1 or tree.children[topology.LOG].pid
 
 
 def announces_and(work: Callable[[], None]) -> Callable[[ProcessContext], int]:
