@@ -19,6 +19,7 @@ from mpbroker.config.properties import PropertiesError, parse
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import ResourceType
+from mpbroker.protocol.topic_names import problem_with
 from mpbroker.protocol.wire import Buffer
 
 REQUEST_TIMEOUT_MS = 30_000
@@ -104,10 +105,8 @@ class Client:
     def topic(self, name: str, *, auto_create: bool = False) -> Topic:
         """One topic; ApiFailed if it is not there."""
         topic = _only(self.topics([name], auto_create=auto_create), name)
-        if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise ApiFailed(f"topic {name}", topic.error_code, "does not exist")
         if topic.error_code:
-            raise ApiFailed(f"topic {name}", topic.error_code)
+            raise _topic_failed(name, topic.error_code)
         return topic
 
     def create_topic(
@@ -145,10 +144,8 @@ class Client:
         request = m.DeleteTopicsRequest(topic_names=names, topics=states, timeout_ms=int(timeout_s * 1000))
         response: m.DeleteTopicsResponse = self.cluster.ask_any(request, timeout_s * 1000)
         return {
-            result.name or "": ApiFailed(f"topic {result.name}", result.error_code, result.error_message)
-            if result.error_code
-            else None
-            for result in response.responses
+            name: _topic_failed(name, result.error_code, result.error_message) if result.error_code else None
+            for name, result in ((result.name or "", result) for result in response.responses)
         }
 
     def topic_configs(self, name: str) -> list[Any]:
@@ -203,6 +200,15 @@ class Client:
                 for part in answer.partitions
             ]
         return fetched
+
+
+def _topic_failed(name: str, code: int, message: str | None = None) -> ApiFailed:
+    """What brokers say of a name is about their partitions, or of no use."""
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        message = "does not exist"
+    elif code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+        message = problem_with(name) or message
+    return ApiFailed(f"topic {name}", code, message)
 
 
 def _only(answers: list[_Value], topic: str) -> _Value:

@@ -118,7 +118,7 @@ class Cluster:
         text = f"the connection to {node.address} was lost: {failure.reason}"
         is_early = failure.frames <= 1 and failure.state is not ChannelState.EXPIRED
         has_advice = "security.protocol" in failure.reason
-        if is_early and not has_advice and not self.config.uses_sasl:
+        if is_early and not has_advice and (failure.frames == 0 or not self.config.uses_sasl):
             # A listener that wants SASL answers ApiVersions and nothing else; one with TLS not even that.
             text += (
                 f"; security.protocol is {self.config.security_protocol}: does this listener want another?"

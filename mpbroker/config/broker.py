@@ -6,6 +6,7 @@ address, which needs no authentication, `log.dirs` is `./data` instead of a dire
 `node.id` is 1 instead of required, and the two thread counts fit the machine (`workers`).
 """
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -47,6 +48,16 @@ def nonzero(time: int) -> str:
 
 def one_log_process(count: int) -> str:
     return "" if count == 1 else "this version has one log process; leave the key out"
+
+
+def fit_the_memory(most: int, count: int) -> str:
+    """Of Kafka's threads there may be any number."""
+    if count <= most:
+        return ""
+    return (
+        f"Value must be no more than {most}: here it is a number of processes, none of which waits for a "
+        "client, so that one per CPU is enough; leave the key out for what fits this machine"
+    )
 
 
 def _default_listeners() -> tuple[Listener, ...]:
@@ -124,11 +135,12 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
             INT,
             "Processor processes, shared by all listeners (--processors).",
             at_least=1,
-            at_most=MAX_PROCESSORS,
+            check=partial(fit_the_memory, MAX_PROCESSORS),
         ),
     ] = msgspec.field(default_factory=lambda: default_workers().processors)
     num_io_threads: Annotated[
-        int, Key(INT, "Handler processes (--handlers).", at_least=1, at_most=MAX_HANDLERS)
+        int,
+        Key(INT, "Handler processes (--handlers).", at_least=1, check=partial(fit_the_memory, MAX_HANDLERS)),
     ] = msgspec.field(default_factory=lambda: default_workers().handlers)
     log_workers: Annotated[int, Key(INT, "Log processes (--log-workers).", check=one_log_process)] = 1
     fetch_purgatory_purge_interval_requests: Annotated[

@@ -27,6 +27,7 @@ from mpbroker.coordinator.metadata_records import build_metadata_batch, encode_r
 from mpbroker.coordinator.news import credential_news, limit_news, limited
 from mpbroker.coordinator.replay import replay
 from mpbroker.coordinator.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic
+from mpbroker.coordinator.topic_lines import topic_lines
 from mpbroker.coordinator.waiting import Caller, Change, Token, Waiting
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.calls import (
@@ -403,6 +404,9 @@ class Coordinator:
     def _complete(self, done: Round, state: MetadataState) -> None:
         """The round's records are durable: makes them true, and notes whose answer waits for what."""
         self._note_new(done, state)
+        records = [record for _, _, decision in done.decided for record in decision.records]
+        for line in topic_lines(records, self._state.topics):
+            self._context.log.info("%s", line)
         self._state = state
         for caller, _, decision in done.decided:
             missing: set[Token] = set()

@@ -555,7 +555,10 @@ class LogManager:
                 log.close_cleanly()
                 closed.add(log.directory)
             except OSError as error:
-                _log.error("%s cannot be closed cleanly: %s", log.directory, error)
+                problem = os.strerror(error.errno) if error.errno else error
+                _log.error(
+                    "%s cannot be closed cleanly: %s; the next start recovers it", log.directory, problem
+                )
                 self.dirs[log.state.log_dir].failed = True
         for name in (names.HIGH_WATERMARKS, names.RECOVERY_POINTS):
             self._checkpoint(name, lambda log: log.state.log_end)

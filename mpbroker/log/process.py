@@ -154,8 +154,9 @@ class LogProcess:
     def _take_failures(self) -> None:
         for number, problem in self.helper.failures():
             if problem.errno in PASSING:
-                self.context.log.error("%s: %s; trying again", self.manager.dirs[number].path, problem)
-                self.manager.dirs[number].write_again()
+                home, why = self.manager.dirs[number], os.strerror(problem.errno or 0)
+                self.context.log.error("checkpoints in %s are not written: %s; trying again", home.path, why)
+                home.write_again()
             else:
                 self.turn.storage_failed(number, problem.errno or 0)
         failed, error = self.turn.failures()

@@ -82,6 +82,8 @@ def test_every_problem_is_named_with_file_and_line(tmp_path: Path) -> None:
         ("log.cleaner.min.cleanable.ratio=half", "Not a number of type DOUBLE"),
         ("log.cleanup.policy=delete,shred", "Values must be among: compact, delete"),
         ("log.flush.policy=never", "String must be one of: group, os"),
+        ("num.io.threads=64", "no more than 32: here it is a number of processes"),
+        ("num.network.threads=17", "no more than 16: here it is a number of processes"),
         ("log.retention.ms=0", "Value must be unlimited"),
         ("log.dirs=/a,/a", "must not be duplicated"),
         ("log.dirs=/a,,/b", "must not be empty"),
