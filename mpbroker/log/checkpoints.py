@@ -6,8 +6,10 @@ is its version, the number of entries, then an entry per line.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from mpbroker.log.names import LEADER_EPOCHS, PARTITION_METADATA
@@ -83,6 +85,17 @@ def _read_lines(path: Path) -> list[list[str]]:
 def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
     lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
     write_whole(path, _text_of(lines))
+
+
+@contextlib.contextmanager
+def alone_with(directory: Path) -> Iterator[None]:
+    """While no other log worker replaces a checkpoint there. The kernel ends it for whoever dies."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, int]:

@@ -139,6 +139,10 @@ class Snapshot:
     def get(self, process: int, counter: int) -> int:
         return self.counters[process][counter]
 
+    def distribution(self, histogram: int, processes: tuple[int, ...]) -> Distribution:
+        """Of all of them together."""
+        return added([self.distributions[process][histogram] for process in processes])
+
     def serving(self, processes: tuple[int, ...] | range) -> list[int]:
         """Those that are at work now, or were when the broker died."""
         return [p for p in processes if self.get(p, Counter.COUNT_STARTED_NS)]
@@ -197,7 +201,8 @@ def _take_listeners(public: Region) -> dict[int, ListenerSeen]:
 
 def _take_meters(public: Region, into: Snapshot) -> None:
     reader = topology.meter_reader(public)
-    names = reader.names(topology.LOG)
+    # Each worker has named its own.
+    names = {place: name for worker in topology.LOG_WORKERS for place, name in reader.names(worker).items()}
     for process in range(topology.PROCESSES):
         for api, (versions, histograms) in reader.apis(process).items():
             found = [Distribution(*histogram) for histogram in histograms]

@@ -47,6 +47,7 @@ def sizes(config: BrokerConfig) -> Sizes:
         request_limit_bytes=1,
         reply_limit_bytes=reply_limit,
         arena_extent_bytes=min(max(extent, EXTENT_BYTES_MIN), EXTENT_BYTES_MAX) // 4096 * 4096,
+        log_workers=config.log_workers,
         quota_samples=config.quota_window_num,
         quota_window_ms=config.quota_window_size_seconds * 1000,
     )

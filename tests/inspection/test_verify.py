@@ -153,7 +153,7 @@ def test_a_dump_names_everything(directory: Path) -> None:
 
 
 def test_a_journal_is_dumped(directory: Path) -> None:
-    making = JournalMaking(directory, 1 << 16)
+    making = JournalMaking(directory / "mpbroker.journal", 1 << 16)
     while (journal := making.step()) is None:
         pass
     journal.close()

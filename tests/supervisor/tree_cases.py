@@ -152,7 +152,7 @@ def test_every_role_is_replaced_many_times(tree: Tree, role: int) -> None:
         os.kill(tree.children[role].pid, signal.SIGKILL)
         step_until_mended(tree, role, incarnation)
     assert {c.name for c in tree.children.values() if c.pid} == {
-        "log",
+        "log 0",
         "coordinator",
         "handler 0",
         "processor 0",

@@ -1,12 +1,13 @@
 """DeleteRecords (key 21), versions 0-2: deletes the records below an offset, -1 for all that can be read.
 
-The log process moves the log start offset and answers when that is on disk; segments below it go at once, the
+The log worker moves the log start offset and answers when that is on disk; segments below it go at once, the
 rest of a segment stays in its file and cannot be read any more. There are no followers that the request's
 timeout could be for. (Kafka: KafkaApis.handleDeleteRecordsRequest, Partition.deleteRecordsOnLeader; KIP-107.)
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
@@ -14,6 +15,7 @@ from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.metadata import Topic
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import DeleteBefore, DeletedRecords, DeleteRecords
+from mpbroker.ipc.topology import log_worker_of_slot
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
@@ -57,16 +59,39 @@ def checked(exchange: Exchange, topic: Topic | None, wanted: Wanted) -> DeleteBe
     return DeleteBefore(found[0].slot, found[0].slot_generation, wanted.offset)
 
 
-def deleted(exchange: Exchange, results: list[Result], asked: list[Result], answer: calls.Message) -> None:
-    """`asked`: those of the results that the log process has an answer for."""
-    if isinstance(answer, DeletedRecords):
-        for result, one in zip(asked, answer.partitions, strict=True):
-            result.error_code, result.low_watermark = one.error, one.log_start
-    else:
-        for result in asked:
-            # It died; every client asks again.
-            result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    exchange.reply(response_of(exchange, results))
+class Deletions:
+    """What the log workers are asked, each for its own partitions; the client is answered when all have."""
+
+    def __init__(self, exchange: Exchange, results: list[Result]) -> None:
+        self._exchange = exchange
+        self._results = results
+        self._missing = 0
+
+    def ask(self, wanted: list[DeleteBefore], asked: list[Result]) -> None:
+        """`asked`: where the answers go, in the order of `wanted`."""
+        by_worker: dict[int, list[tuple[DeleteBefore, Result]]] = {}
+        callers = self._exchange.broker.log_calls
+        for pair in zip(wanted, asked, strict=True):
+            by_worker.setdefault(log_worker_of_slot(pair[0].slot, len(callers)), []).append(pair)
+        self._missing = len(by_worker)
+        for worker, pairs in by_worker.items():
+            callers[worker].call(
+                DeleteRecords([one for one, _ in pairs]),
+                self._exchange.later(partial(self._answered, [result for _, result in pairs])),
+                self._exchange.slot.connection,
+            )
+
+    def _answered(self, asked: list[Result], answer: calls.Message) -> None:
+        if isinstance(answer, DeletedRecords):
+            for result, one in zip(asked, answer.partitions, strict=True):
+                result.error_code, result.low_watermark = one.error, one.log_start
+        else:
+            for result in asked:
+                # It died; every client asks again.
+                result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        self._missing -= 1
+        if not self._missing:
+            self._exchange.reply(response_of(self._exchange, self._results))
 
 
 @api(ApiKey.DELETE_RECORDS, 0, 2, name="DeleteRecords", failed=failed)
@@ -87,9 +112,5 @@ def handle(exchange: Exchange) -> DeleteRecordsResponse | None:
             results.append(asked[-1])
     if not wanted:
         return response_of(exchange, results)
-    exchange.broker.log_calls.call(
-        DeleteRecords(wanted),
-        exchange.later(lambda answer: deleted(exchange, results, asked, answer)),
-        exchange.slot.connection,
-    )
+    Deletions(exchange, results).ask(wanted, asked)
     return None
