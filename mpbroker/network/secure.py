@@ -31,8 +31,9 @@ from shm.counters import CounterPage
 SIZE_BYTES = 4
 # Bytes that one channel may move in a turn, so that none starves another.
 MOVED_PER_TURN_MAX = 1 << 20
-# So much is encrypted at a time, and waits to be written.
-SCRATCH_BYTES = 64 << 10
+# So much is encrypted at a time, and waits to be written. A write may wake the client, which costs as much
+# CPU as the encryption of some records; much more than this leaves the caches before it is read.
+SCRATCH_BYTES = 128 << 10
 # A handshake costs about a millisecond of signing: more of them wait a turn, so that who is in goes on.
 HANDSHAKES_PER_TURN_MAX = 8
 # Of SASL too: so many channels a turn, and so many frames of each. A client may pipeline what leads nowhere.
