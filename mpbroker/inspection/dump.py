@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from mpbroker.inspection.segment import batches, mapped
-from mpbroker.log import journal as journals
 from mpbroker.log.checkpoints import CheckpointCorrupt, read_epochs, read_offsets, read_topic_id
 from mpbroker.log.index import read_offset_entries, read_time_entries
-from mpbroker.log.journal import JournalDamaged, JournalFile
+from mpbroker.log.journal import JournalDamaged, JournalFile, worker_of
 from mpbroker.log.names import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
@@ -73,7 +72,7 @@ def entries(path: Path, *, with_records: bool) -> Iterator[Entry]:
     base = parse_segment(path.name, path.suffix)
     if path.name in _BY_NAME:
         read = _BY_NAME[path.name](path)
-    elif journals.worker_of(path.name) is not None:
+    elif worker_of(path.name) is not None:
         read = _journal(path)
     elif base is None or path.suffix not in _BY_SUFFIX:
         raise NotAFile(

@@ -20,9 +20,8 @@ from mpbroker.inspection.directory import is_locked, open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import Partition, check
 from mpbroker.inspection.segment import Segment, batches, mapped
-from mpbroker.log import journal as journals
 from mpbroker.log.checkpoints import fsync_directory, read_offsets, write_offsets
-from mpbroker.log.journal import JournalDamaged, JournalFile
+from mpbroker.log.journal import JournalDamaged, JournalFile, worker_of
 from mpbroker.log.log_dir import lock_log_dirs
 from mpbroker.log.names import (
     HIGH_WATERMARKS,
@@ -105,7 +104,7 @@ def plan(path: Path) -> Plan:
 def _refuse_journaled(partition: Partition) -> None:
     """Bytes that the next start would write to places in the file which a repair moves."""
     for path in sorted(partition.path.parent.iterdir()):
-        if journals.worker_of(path.name) is not None:
+        if worker_of(path.name) is not None:
             _refuse_if_in(path, partition)
 
 

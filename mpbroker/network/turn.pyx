@@ -238,9 +238,7 @@ cdef class ProcessorTurn:
         t.counters = &counters.ref
         t.meters = &self.meters.ref
         begin_counting(t)
-        t.bell = bell.ref
-        t.log_count = memory.sizes.log_workers
-        self.logs = {}
+        t.bell, t.log_count, self.logs = bell.ref, memory.sizes.log_workers, {}
         for i in range(t.log_count):
             self.welcome_log(i)
         t.handover_fd = handover_fd
