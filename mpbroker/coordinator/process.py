@@ -131,13 +131,12 @@ class Coordinator:
         self._lives = dict.fromkeys(HANDLERS, 0)
         # Dead and not welcomed anew: `roles` may name the successor before we have bound its rings.
         self._fenced: set[int] = set()
-        # Slot 0 is the metadata log's own.
         burst_s = config.controller_quota_window_num * config.controller_quota_window_size_seconds
         measured = MutationMeters(memory.meters(COORDINATOR), memory.quota_secret)
         mutations = Mutations(burst_s, monotonic_ms, measured)
         # Half of what a half of the bulletin holds.
         room = memory.BULLETIN_BYTES // 4
-        self._decider = Decider(config, self._table.slots - 1, new_id, mutations, room)
+        self._decider = Decider(config, memory.sizes.most_partitions, new_id, mutations, room)
         news = self._publisher("bulletin", "bulletin_acks", HANDLERS)
         self._announcer = Announcer(news, memory.words("request_quotas"), cluster_id, config.node_id)
         self._credentials = credential_news(self._publisher("credentials", "credential_acks", PROCESSORS))

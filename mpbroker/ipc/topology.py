@@ -80,6 +80,8 @@ QUOTA_SECRET_BYTES = 16
 
 # Of the words of `dirty` that one log worker writes.
 DIRTY_BYTES = 8 * len(HANDLERS) + (-8 * len(HANDLERS)) % 64
+# So many slots for each partition there can be, when several log workers give them out.
+SPARE_SLOTS = 2
 # The two words of `taken_over`.
 IS_TAKEN_OVER, CLEAN_DIRS = 0, 1
 COUNTER_PAGE_BYTES = page_bytes(Counter.COUNTERS, Histogram.HISTOGRAMS)
@@ -184,7 +186,7 @@ def ring_pairs(log_workers: int = 1) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the operator decides about memory."""
+    """What the operator decides about memory. Of `partition_slots` each log worker has its part."""
 
     partition_slots: int = 16384
     request_limit_bytes: int = 1 << 30  # per processor, until the supervisor says something else
@@ -193,6 +195,14 @@ class Sizes:
     log_workers: int = 1
     quota_samples: int = 11
     quota_window_ms: int = 1000
+
+
+    @property
+    def most_partitions(self) -> int:
+        """With several log workers there are slots to spare: parts of the partitions are never quite equal.
+        One is the metadata's.
+        """
+        return self.partition_slots // (SPARE_SLOTS if self.log_workers > 1 else 1) - 1
 
 
 class SharedMemory:
