@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from itertools import takewhile
 
 from mpbroker.coordinator.announcer import Announcer
 from mpbroker.coordinator.groups.group import Waiter
@@ -53,6 +52,7 @@ from mpbroker.ipc.topology import (
     is_log_worker,
     log_worker_number,
     name_of,
+    slots_given,
 )
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
@@ -336,11 +336,7 @@ class Coordinator:
 
     def _remove_leftovers(self, removed: dict[bytes, str]) -> None:
         """Topics removed in our log and still served by the log process: a predecessor died in between."""
-        workers = self._log.workers
-        # Each has given out its slots one after the other.
-        own = [range(worker or len(workers), self._table.slots, len(workers)) for worker in workers]
-        given = (slot for slots in own for slot in takewhile(self._table.version, slots))
-        for slot in given:
+        for slot in slots_given(self._table, len(self._log.workers)):
             partition = read_partition(self._table, slot)
             if partition.flags & PartitionFlag.PARTITION_LIVE and partition.topic_id in removed:
                 self._log.remove(removed[partition.topic_id], partition.topic_id)

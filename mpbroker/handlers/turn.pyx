@@ -147,7 +147,8 @@ cdef class Turn:
         store_relaxed(self.heavy, 0)
         self.paused, self.fetch_is_fast = False, True
         self.fetch_bytes_max = 0x7fffffff
-        self.places, self.fetch_sessions, self.table = SegmentPlaces(), SessionPlaces(), memory.table()
+        self.places, self.fetch_sessions = SegmentPlaces(memory.private.block("damaged")), SessionPlaces()
+        self.table = memory.table()
         for number in range(memory.sizes.log_workers):
             self._add_log(memory, number)
         for peer in (*processors_of(index), *(log_worker(n) for n in range(self.log_count)), COORDINATOR):
@@ -170,6 +171,8 @@ cdef class Turn:
         self.log_count = number + 1
 
     cdef _add_peer(self, memory, int index, Ring answers):
+        if self.peer_count == MOST_PEERS:
+            raise IndexError(f"{MOST_PEERS} processes talk to a handler, and there is one more: {index}")
         cdef Ring inbox = memory.ring(index, self.index)
         cdef Doorbell bell = memory.doorbell(index)
         cdef Arena arena = memory.arena(index)

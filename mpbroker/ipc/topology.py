@@ -8,7 +8,9 @@ over the index behind a fence.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from mpbroker.config import workers
@@ -46,7 +48,10 @@ COORDINATOR = 2
 LOG = 3
 CONTROL_ACCEPTOR = 4
 CLEANER = 5
+SCRUBBER = 6
 ACCEPTORS = (ACCEPTOR, CONTROL_ACCEPTOR)
+# They have neither rings nor an arena: nobody holds anything of theirs when they die.
+ALONE = (*ACCEPTORS, SCRUBBER)
 # Of each plane's workers those of the control plane have the highest number. They talk to each other only.
 FIRST_PROCESSOR = 8
 MAX_PROCESSORS = workers.MAX_PROCESSORS
@@ -115,6 +120,13 @@ def log_worker_of_slot(slot: int, log_workers: int) -> int:
     return slot % log_workers
 
 
+def slots_given(partitions: SlotTable, log_workers: int) -> Iterator[int]:
+    """Those that ever were a partition's, but for the metadata's: each worker gives out its own in order."""
+    for worker in range(log_workers):
+        own = range(worker or log_workers, partitions.slots, log_workers)
+        yield from takewhile(partitions.version, own)
+
+
 def handlers_of(processor: int) -> tuple[int, ...]:
     """Who takes the requests of a processor: the handlers of its plane."""
     return (CONTROL_HANDLER,) if processor == CONTROL_PROCESSOR else HANDLERS[:MAX_HANDLERS]
@@ -154,6 +166,7 @@ def name_of(index: int) -> str:
         COORDINATOR: "coordinator",
         CONTROL_ACCEPTOR: "control-plane acceptor",
         CLEANER: "cleaner",
+        SCRUBBER: "scrubber",
         CONTROL_PROCESSOR: "control-plane processor",
         CONTROL_HANDLER: "control-plane handler",
     }
@@ -196,7 +209,6 @@ class Sizes:
     quota_samples: int = 11
     quota_window_ms: int = 1000
 
-
     @property
     def most_partitions(self) -> int:
         """With several log workers there are slots to spare: parts of the partitions are never quite equal.
@@ -217,7 +229,10 @@ class SharedMemory:
     of them says holds), `taken_over` (two words: whether log worker 0 has emptied the journals that the last
     run left; a bit for each log directory that the last run closed cleanly; written by it, the first one
     last), `closed_dirs` (a word per log worker: a bit for each log directory in which it has closed all that
-    it owns; written by it), `heavy` (a word per handler
+    it owns; written by it), `damaged` (a word per partition
+    slot, the word of damage: see table.pxd; written by the scrubber), `scrub_asked` (how often a scrub was
+    asked for, written by the supervisor, and which of these has begun, written by the scrubber), `heavy` (a
+    word per handler
     number: since when, in ns, it runs a heavy request, 0 if none; written by the handler), `replies_out`
     (a word per handler number: whether something waits for room in
     its reply arena; written by the handler), `queued` (a word per process: requests that wait in a
@@ -260,6 +275,8 @@ class SharedMemory:
                 Block("doorbells", PROCESSES * doorbell.BYTES),
                 Block("marks", sizes.partition_slots * marks.ROW_BYTES),
                 Block("dirty", MAX_LOG_WORKERS * DIRTY_BYTES),
+                Block("damaged", 8 * sizes.partition_slots),
+                Block("scrub_asked", 64),
                 Block("failed_dirs", 64),
                 Block("taken_over", 64),
                 Block("closed_dirs", 64),

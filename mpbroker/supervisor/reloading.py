@@ -25,7 +25,10 @@ log = logging.getLogger("mpbroker")
 # The log workers first: what handlers accept by new defaults of topics, they have to know.
 _FOLLOWERS = (
     topology.LOG_WORKERS,
-    (topology.COORDINATOR, topology.CLEANER, *topology.ACCEPTORS, *topology.PROCESSORS, *topology.HANDLERS),
+    (
+        *(topology.COORDINATOR, topology.CLEANER, topology.SCRUBBER),
+        *(*topology.ACCEPTORS, *topology.PROCESSORS, *topology.HANDLERS),
+    ),
 )
 
 
