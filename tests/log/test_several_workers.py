@@ -16,7 +16,7 @@ import pytest
 from mpbroker.ipc import calls, topology
 from mpbroker.ipc.process import Order, ProcessContext, State
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.ipc.topology import CLEAN_DIRS, IS_TAKEN_OVER, LOG, SUPERVISOR
+from mpbroker.ipc.topology import CLEAN_DIRS, IS_TAKEN_OVER, LOG, SUPERVISOR, slots_given
 from mpbroker.log import journal
 from mpbroker.log.checkpoints import alone_with, read_offsets
 from mpbroker.log.home import LogDir
@@ -101,9 +101,11 @@ def test_a_slot_says_whose_it_is_also_after_a_death(make: Make, batch, workers: 
     several.processes[last] = several.rig.start_worker(last, incarnation=2)
     assert several.open(ensure(PARTITIONS)) == targets
     assert ends(several, targets) == [2] * PARTITIONS
-    # A new topic's slots are none of those that are taken.
-    other = several.open(calls.EnsureTopic("u", bytes(range(1, 17)), [0, 1, 2], {}, 5, 0))
-    assert not {one.slot for one in other} & {one.slot for one in targets}
+    # A new topic's slots are none of those that are taken, and who looks for partitions finds all of them.
+    other = several.open(calls.EnsureTopic("u", bytes(range(1, 17)), [0, 1, 2, 3], {}, 5, 0))
+    slots = [one.slot for one in (*targets, *other)]
+    assert len(set(slots)) == len(slots)
+    assert sorted(slots_given(several.rig.memory.table(), workers)) == sorted(slots)
     several.crash()
 
 

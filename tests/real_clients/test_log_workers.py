@@ -317,7 +317,7 @@ def checkpointed(broker: Mpbroker, name: str) -> dict[int, int]:
 def test_another_number_of_workers_at_each_start(start: Start, is_clean: bool) -> None:
     """Every journal is replayed by whoever comes next, and what there are no workers for is gone then."""
     first = True
-    for done, log_workers in enumerate((3, 1, 2, 5, 3)):
+    for done, log_workers in enumerate((3, 1, 5, 2)):
         broker = start(log_workers)
         journals = {path.name for path in broker.log_dir.glob("mpbroker.journal*")}
         assert all(int(name.rpartition(".")[2]) < log_workers for name in journals if name[-1].isdigit())
