@@ -111,7 +111,7 @@ def serve(
         str | None, typer.Option(metavar="N", help="Handler processes (requests; default: to fit the CPUs).")
     ] = None,
     log_workers: Annotated[
-        str | None, typer.Option(metavar="N", help="Log processes (disk; only 1 in this version).")
+        str | None, typer.Option(metavar="N", help="Log processes (disk; default: 1).")
     ] = None,
     check_config: Annotated[
         bool, typer.Option("--check-config", help="Check the settings and exit.")

@@ -15,7 +15,7 @@ from mpbroker.config import limits
 from mpbroker.config.keys import INT_MAX, LONG_MAX, ConfigType, Key, table_of
 from mpbroker.config.listeners import DEFAULT_PROTOCOL_MAP, Listener, parse_listeners
 from mpbroker.config.security import SecuritySettings
-from mpbroker.config.workers import MAX_HANDLERS, MAX_PROCESSORS, default_workers
+from mpbroker.config.workers import MAX_HANDLERS, MAX_LOG_WORKERS, MAX_PROCESSORS, default_workers
 
 BOOLEAN, DOUBLE, INT, LIST = ConfigType.BOOLEAN, ConfigType.DOUBLE, ConfigType.INT, ConfigType.LIST
 LONG, STRING = ConfigType.LONG, ConfigType.STRING
@@ -44,10 +44,6 @@ def gzip_level(level: int) -> str:
 def nonzero(time: int) -> str:
     """Retention is a time, or negative for ever; Kafka refuses zero."""
     return "" if time else "Value must be unlimited (-1) or at least 1"
-
-
-def one_log_process(count: int) -> str:
-    return "" if count == 1 else "this version has one log process; leave the key out"
 
 
 def fit_the_memory(most: int, count: int) -> str:
@@ -142,7 +138,15 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
         int,
         Key(INT, "Handler processes (--handlers).", at_least=1, check=partial(fit_the_memory, MAX_HANDLERS)),
     ] = msgspec.field(default_factory=lambda: default_workers().handlers)
-    log_workers: Annotated[int, Key(INT, "Log processes (--log-workers).", check=one_log_process)] = 1
+    log_workers: Annotated[
+        int,
+        Key(
+            INT,
+            "Log processes, each with its part of the partitions (--log-workers).",
+            at_least=1,
+            at_most=MAX_LOG_WORKERS,
+        ),
+    ] = 1
     fetch_purgatory_purge_interval_requests: Annotated[
         int, Key(INT, "Ended operations whose timers may linger before they are purged.", at_least=1)
     ] = 1000

@@ -50,7 +50,7 @@ class Broker:
     answers: Answers
     coordinator: Caller
     log: Jobs
-    log_calls: Caller
+    log_calls: list[Caller]  # by number of the log worker
     failed_dirs: Callable[[], int]
     waiting: Waiting
     apis: dict[int, Api]

@@ -141,6 +141,10 @@ class Snapshot:
     def get(self, process: int, counter: int) -> int:
         return self.counters[process][counter]
 
+    def distribution(self, histogram: int, processes: tuple[int, ...]) -> Distribution:
+        """Of all of them together."""
+        return added([self.distributions[process][histogram] for process in processes])
+
     def serving(self, processes: tuple[int, ...] | range) -> list[int]:
         """Those that are at work now, or were when the broker died."""
         return [p for p in processes if self.get(p, Counter.COUNT_STARTED_NS)]
@@ -230,7 +234,12 @@ def _names(public: Region, reader: Reader) -> dict[tuple[int, int], str]:
     topic that is made anew under its name begins anew.
     """
     table = topology.attach_table(public)
-    return {place: name for place, name in reader.names(topology.LOG).items() if _is_there(table, *place)}
+    return {
+        place: name
+        for worker in topology.LOG_WORKERS  # each has named its own
+        for place, name in reader.names(worker).items()
+        if _is_there(table, *place)
+    }
 
 
 def _is_there(table: SlotTable, slot: int, generation: int) -> bool:

@@ -8,8 +8,11 @@ cdef bint is_ordered(Turn *t) noexcept nogil:
 
 cdef bint must_stay_awake(Turn *t) noexcept nogil:
     cdef uint32_t h
-    if t.soon or t.marked_count or ring_waiting(&t.log_answers):
+    if t.soon or t.marked_count:
         return True
+    for h in range(t.log_count):
+        if ring_waiting(&t.log_answers[h]):
+            return True
     if is_ordered(t):
         return True
     for h in range(t.handler_count):

@@ -196,9 +196,9 @@ class Processor:
                 self.turn.welcome_handler(number)
             else:
                 self.turn.fence_handler(number)
-        elif fence.role == topology.LOG:
+        elif topology.is_log_worker(fence.role):
             if fence.alive:
-                self.turn.welcome_log()
+                self.turn.welcome_log(topology.log_worker_number(fence.role))
             else:
                 self.turn.fence_log()
         self._report_closed()

@@ -120,7 +120,7 @@ assert FIRST_PROCESSOR == topology.FIRST_PROCESSOR and CONTROL_PROCESSOR == topo
 assert REQUEST_RING_PLACES == topology.REQUEST_RING_SLOTS
 assert NOT_MUTED == MuteState.NOT_MUTED and MUTE_IMPOSSIBLE == mute.IMPOSSIBLE
 assert (MUTE, UNMUTE, REQUEST_RECEIVED, RESPONSE_SENT, THROTTLE_STARTED, THROTTLE_ENDED) == tuple(mute.MuteEvent)
-assert FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG and MOST_HANDLERS == len(topology.HANDLERS)
+assert FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG and MOST_LOGS == topology.MAX_LOG_WORKERS and MOST_HANDLERS == len(topology.HANDLERS)
 assert {one.name: one.value for one in Api}.items() <= {f"API_{key.name}": key.value for key in ApiKey}.items()
 cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
 # What epoll says of the two descriptors that are no channels.
@@ -227,8 +227,6 @@ cdef class ProcessorTurn:
         cdef Arena arena = memory.arena(process)
         cdef CounterPage counters = memory.counters(process)
         cdef Doorbell bell = memory.doorbell(process)
-        cdef Ring log_answers = memory.ring(LOG_PROCESS, process)
-        cdef Doorbell log_bell = memory.doorbell(LOG_PROCESS)
         cdef unsigned char[::1] orders = memory.private.block("orders")
         cdef unsigned char[::1] fence_orders = memory.private.block("fence_orders")
         cdef uint32_t i
@@ -238,7 +236,7 @@ cdef class ProcessorTurn:
         self.rings = {}
         self.sessions = memory.sessions(process)
         self.meters = memory.meters(process)
-        self.keep = [arena, counters, bell, log_answers, log_bell, orders, fence_orders]
+        self.keep = [arena, counters, bell, orders, fence_orders]
         t.process = process
         self._bind_ledger(memory.connections(process))
         self._bind_replies_out(memory.private.block("replies_out"))
@@ -246,8 +244,9 @@ cdef class ProcessorTurn:
         t.counters = &counters.ref
         t.meters = &self.meters.ref
         begin_counting(t)
-        t.bell, t.log_bell = bell.ref, log_bell.ref
-        t.log_answers = log_answers.ref
+        t.bell, t.log_count, self.logs = bell.ref, memory.sizes.log_workers, {}
+        for i in range(t.log_count):
+            self.welcome_log(i)
         t.handover_fd = handover_fd
         t.order = <uint64_t *>(<size_t>&orders[process * 8])
         t.fence_order = <uint64_t *>(<size_t>&fence_orders[process * 8])
@@ -531,10 +530,12 @@ cdef class ProcessorTurn:
         mend_log(self.t)
         publish(self.t)
 
-    def welcome_log(self) -> None:
-        cdef Ring log_answers = self.memory.ring(LOG_PROCESS, self.t.process)
-        self.keep[3] = log_answers
-        self.t.log_answers = log_answers.ref
+    def welcome_log(self, uint32_t number=0) -> None:
+        """A log worker (or a dead one's successor) is there: bind its ring anew."""
+        cdef Ring answers = self.memory.ring(topology.log_worker(number), self.t.process)
+        cdef Doorbell bell = self.memory.doorbell(topology.log_worker(number))
+        self.logs[number] = (answers, bell)
+        self.t.log_answers[number], self.t.log_bells[number] = answers.ref, bell.ref
 
     def limit(self, uint32_t frame_bytes_max, uint32_t queued_requests_max, uint64_t idle_ns) -> None:
         """Other limits from now on; a frame whose size is read already stays allowed."""

@@ -22,9 +22,9 @@ from mpbroker.supervisor.tree import Tree
 
 log = logging.getLogger("mpbroker")
 
-# The log process first: what handlers accept by new defaults of topics, it has to know.
+# The log workers first: what handlers accept by new defaults of topics, they have to know.
 _FOLLOWERS = (
-    (topology.LOG,),
+    topology.LOG_WORKERS,
     (
         *(topology.COORDINATOR, topology.CLEANER, topology.SCRUBBER),
         *(*topology.ACCEPTORS, *topology.PROCESSORS, *topology.HANDLERS),

@@ -179,7 +179,7 @@ def test_what_is_dumped_does_not_drive_the_terminal(directory: Path) -> None:
 
 
 def test_a_journal_is_dumped(directory: Path) -> None:
-    making = JournalMaking(directory, 1 << 16)
+    making = JournalMaking(directory / "mpbroker.journal", 1 << 16)
     while (journal := making.step()) is None:
         pass
     journal.close()

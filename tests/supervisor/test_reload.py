@@ -358,7 +358,7 @@ def test_numbers_of_workers_change_with_the_file_and_not_without(broker: Configu
     stop_cleanly(broker)
 
 
-VICTIMS = ("handler 2", "handler 0", "log", "processor 0", "coordinator", "acceptor", "handler 1")
+VICTIMS = ("handler 2", "handler 0", "log 0", "processor 0", "coordinator", "acceptor", "handler 1")
 
 
 def test_who_dies_meanwhile_comes_back_with_the_new_settings(broker: Configured) -> None:
@@ -382,7 +382,7 @@ def test_who_dies_meanwhile_comes_back_with_the_new_settings(broker: Configured)
             killed.append(name)
     reloading.join(PATIENCE_S)
     assert not reloading.is_alive()
-    assert {"log", "coordinator", "acceptor"} <= set(killed)
+    assert {"log 0", "coordinator", "acceptor"} <= set(killed)
     assert told == [] or "handler 2" in killed
     eventually(lambda: all(pids(broker).values()), "all are back")
     answer = broker.reload(SECOND + "log.roll.hours=3\n")

@@ -1,6 +1,6 @@
 """DescribeProducers (key 61), version 0: who has written to a partition, and whose transactions are open.
 
-The log process knows. (Kafka: KafkaApis.handleDescribeProducersRequest, ReplicaManager.activeProducerState;
+The log worker knows. (Kafka: KafkaApis.handleDescribeProducersRequest, ReplicaManager.activeProducerState;
 KIP-664.)
 """
 
@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.log_questions import ask_owners
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import PartitionProducers, Producers, TellProducers
 from mpbroker.protocol.api_keys import ApiKey
@@ -35,10 +36,8 @@ def failed(exchange: Exchange, code: ErrorCode) -> DescribeProducersResponse:
     return response_of(exchange, code)
 
 
-def told(
-    exchange: Exchange, response: DescribeProducersResponse, asked: list[Result], answer: calls.Message
-) -> None:
-    """`asked`: those of the results that the log process has an answer for."""
+def told(asked: list[Result], answer: calls.Message) -> None:
+    """`asked`: those of the results that a log worker has an answer for."""
     if isinstance(answer, Producers):
         for result, one in zip(asked, answer.partitions, strict=True):
             result.error_code = one.error
@@ -57,15 +56,13 @@ def told(
         for result in asked:
             # It died; every client asks again.
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    exchange.reply(response)
 
 
 @api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, name="DescribeProducers", failed=failed)
 def handle(exchange: Exchange) -> DescribeProducersResponse | None:
     """The producers that a partition remembers, with their open transactions."""
     response = response_of(exchange, ErrorCode.NONE)
-    asked: list[Result] = []
-    wanted: list[PartitionProducers] = []
+    wanted: list[tuple[PartitionProducers, Result]] = []
     for of_topic in response.topics:
         topic = exchange.broker.metadata.by_name.get(of_topic.name)
         for result in of_topic.partitions:
@@ -77,13 +74,8 @@ def handle(exchange: Exchange) -> DescribeProducersResponse | None:
             if isinstance(found, ErrorCode):
                 result.error_code = found
                 continue
-            asked.append(result)
-            wanted.append(PartitionProducers(found[0].slot, found[0].slot_generation))
+            wanted.append((PartitionProducers(found[0].slot, found[0].slot_generation), result))
     if not wanted:
         return response
-    exchange.broker.log_calls.call(
-        TellProducers(wanted),
-        exchange.later(lambda answer: told(exchange, response, asked, answer)),
-        exchange.slot.connection,
-    )
+    ask_owners(exchange, wanted, TellProducers, told, lambda: exchange.reply(response))
     return None
