@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -140,6 +141,20 @@ def test_the_turn_does_not_send_what_is_cold(log: Logged) -> None:
     assert count(log, Counter.COUNT_FETCHES_FAST) == before
     assert len(bytes(await_answer(log).records)) > 0
     assert len(send(log, fetch(0))) == 1
+    assert count(log, Counter.COUNT_FETCHES_FAST) == before + 1
+
+
+def test_the_turn_does_not_wait_for_an_index(log: Logged) -> None:
+    index = log.directory / f"{0:020d}.index"
+    third = sum(map(len, log.batches[:3]))
+    index.write_bytes(struct.pack(">ii", 39, third))
+    evict(index)
+    places = log.rig.handler.turn.places
+    places.learn(0, 5, 0, bytes(segment(log, 0)))
+    before = count(log, Counter.COUNT_FETCHES_FAST)
+    assert [reply.kind for reply in send(log, fetch(55))] == [SlotKind.PARKED]
+    assert bytes(await_answer(log).records) == b"".join(log.batches[5:30])
+    assert len(send(log, fetch(65))) == 1
     assert count(log, Counter.COUNT_FETCHES_FAST) == before + 1
 
 

@@ -236,6 +236,19 @@ def test_a_marker_that_finds_no_room_changes_nothing(rig, batch, monkeypatch) ->
     b.close()
 
 
+def test_a_roll_takes_the_index_to_the_disk(rig, batch) -> None:  # type: ignore[no-untyped-def]
+    b = Broker(rig())
+    b.produce(batch())
+    b.produce(data(7, 0))
+    b.produce(marker(7, ABORT))
+    index = b.rig.directory / "t-0" / f"{0:020d}.txnindex"
+    fds = b.process.manager.logs[1].roll()
+    assert index.stat().st_ino in {os.fstat(fd).st_ino for fd in fds}
+    for fd in fds:
+        os.close(fd)
+    b.close()
+
+
 def test_half_an_entry_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "0.txnindex"
     first, second = AbortedTransaction(1, 0, 5, 6), AbortedTransaction(2, 6, 8, 9)
