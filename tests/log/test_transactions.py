@@ -183,6 +183,26 @@ def test_deleting_records_of_an_open_transaction(rig, batch) -> None:  # type: i
     b.close()
 
 
+def test_a_start_behind_deleted_records_of_an_open_transaction(rig, batch) -> None:  # type: ignore[no-untyped-def]
+    r = rig()
+    r.fork()
+    (target,) = targets_of(r, **SMALL)
+    for one in (data(7, 0), *(batch(size=300_000) for _ in range(6)), data(8, 0)):
+        r.job([(target, bytes(one))])
+        assert r.await_replies(1)[0].results[0].error == 0
+    r.call(calls.DeleteRecords([calls.DeleteBefore(target[0], target[1], 5)]))
+    assert r.await_answer() == calls.DeletedRecords([calls.DeletedBefore(0, 5)])
+    assert told(r) == (5, 8)
+    assert r.stop() == 0
+    assert not (r.directory / "t-0" / f"{0:020d}.log").exists()
+    b = Broker(rig(), **SMALL)
+    assert told(b.rig) == (5, 8)
+    assert b.produce(marker(7, ABORT))[0].base_offset == 8
+    assert told(b.rig) == (7, 9)
+    assert committed(b.rig) == [5, 6]
+    b.close()
+
+
 def test_nothing_that_is_not_stable_is_compacted(rig) -> None:  # type: ignore[no-untyped-def]
     configs = {**SMALL, "cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"}
     b = Broker(rig(), **configs)
