@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.ipc import calls
+from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log import partition_log
 from mpbroker.log.aborted import AbortedTransaction, packed, read_aborted
@@ -266,6 +268,31 @@ def test_a_roll_takes_the_index_to_the_disk(rig, batch) -> None:  # type: ignore
     assert index.stat().st_ino in {os.fstat(fd).st_ino for fd in fds}
     for fd in fds:
         os.close(fd)
+    b.close()
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO])
+def test_a_marker_behind_which_the_next_transaction_is_not_found(
+    rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """It is in the log: what passes is mended by who sends it again, a disk that fails is given up."""
+    b = Broker(rig())
+    for producer in (7, 8):
+        b.produce(data(producer, 0))
+
+    def fails(_self: partition_log.PartitionLog, _first: int) -> None:
+        raise OSError(error, "as the test wants it")
+
+    monkeypatch.setattr(partition_log.PartitionLog, "_hold_back", fails)
+    if error == errno.EIO:
+        with pytest.raises(FatalError, match="failed: Input/output error"):
+            b.produce(marker(7, COMMIT))
+    else:
+        assert b.produce(marker(7, COMMIT))[0].error == 56
+        assert told(b.rig)[0] == 0
+        monkeypatch.undo()
+        assert b.produce(marker(7, COMMIT))[0] == Result(0, 3, -1, 0)
+        assert told(b.rig) == (1, 4)
     b.close()
 
 
