@@ -31,8 +31,8 @@ that the broker cannot store compressed batches; versions 0-2 are refused.
 
 Every change is tested against librdkafka (confluent-kafka and kcat), kafka-python, aiokafka, franz-go, and
 Kafka's own Java tools (TopicCommand, ProducerPerformance, the console producer and consumer,
-ConsumerGroupCommand, GetOffsetShell, ConfigCommand, DeleteRecordsCommand, LogDirsCommand, DumpLogSegments
-on the written files).
+ConsumerGroupCommand, GetOffsetShell, ConfigCommand, DeleteRecordsCommand, LogDirsCommand,
+TransactionsCommand, DumpLogSegments on the written files).
 
 SCRAM needs librdkafka 2.6.1 or newer; older ones send their nonce doubled, which Kafka 4 refuses too.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ from mpbroker.log import reader as log_reader
 from mpbroker.log.reader import Bound, NotResident, PartitionReader
 from mpbroker.log.residency import resident
 from mpbroker.protocol.messages import FetchRequest
+from mpbroker.records.builder import build_batch
+from mpbroker.records.record import NewRecord
 from tests.handlers.shared import request_frame, rig
 from tests.handlers.test_fetch import FETCH, TOPIC, Logged, answer, fetch, partition_of
 
@@ -143,6 +146,20 @@ def test_the_turn_does_not_send_what_is_cold(log: Logged) -> None:
     assert count(log, Counter.COUNT_FETCHES_FAST) == before + 1
 
 
+def test_the_turn_does_not_wait_for_an_index(log: Logged) -> None:
+    index = log.directory / f"{0:020d}.index"
+    third = sum(map(len, log.batches[:3]))
+    index.write_bytes(struct.pack(">ii", 39, third))
+    evict(index)
+    places = log.rig.handler.turn.places
+    places.learn(0, 5, 0, bytes(segment(log, 0)))
+    before = count(log, Counter.COUNT_FETCHES_FAST)
+    assert [reply.kind for reply in send(log, fetch(55))] == [SlotKind.PARKED]
+    assert bytes(await_answer(log).records) == b"".join(log.batches[5:30])
+    assert len(send(log, fetch(65))) == 1
+    assert count(log, Counter.COUNT_FETCHES_FAST) == before + 1
+
+
 def test_the_end_of_a_log_costs_one_look(log: Logged) -> None:
     """What is appended behind a part that was found resident is believed to be so."""
     places = log.rig.handler.turn.places
@@ -256,6 +273,23 @@ def test_the_reader_says_what_it_misses(log: Logged) -> None:
     assert found is not None
     assert found.length == size
     reader.close()
+
+
+def test_the_end_of_a_slice_counts_as_its_beginning_does(tmp_path: Path) -> None:
+    batch = build_batch([NewRecord(b"k", bytes(60_000), 0)])
+    path = tmp_path / f"{0:020d}.log"
+    path.write_bytes(batch)
+    bound = Bound(1, 0, len(batch))
+    reader = PartitionReader(tmp_path)
+    assert reader.fetch_slice(0, 1, bound, wait=False) is not None
+    evict(path)
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    os.pread(fd, log_reader.LOOKED_AT_BYTES, 0)
+    with pytest.raises(NotResident) as missed:
+        PartitionReader(tmp_path).fetch_slice(0, 1, bound, wait=False)
+    assert (missed.value.position, missed.value.length) == (0, len(batch))
+    os.close(fd)
 
 
 @pytest.mark.parametrize("by_probes", [False, True])

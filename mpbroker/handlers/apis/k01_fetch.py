@@ -58,7 +58,7 @@ TRIES = 3
 # Segments in one answer, which its processor has all open while it sends. Clients ask first for what was left
 # out.
 MOST_FILES = 256
-# If what was brought from the disk is gone again so often before it is sent, the handler waits for it itself.
+# After so long the handler waits for the disk itself: what is brought is gone again before it is sent.
 COLD_PATIENCE_MS = 15_000
 
 
