@@ -21,8 +21,8 @@ def ask_owners(
     take: Callable[[list[Result], calls.Message], None],
     done: Callable[[], None],
 ) -> None:
-    """`wanted`: at least one, with where its answer goes. `take` gets those places in the order of the question,
-    and what came for them, which is no answer if the worker has died; `done` is called last.
+    """`wanted`: at least one, with where its answer goes. `take` gets those places in the order of the
+    question, and what came for them, which is no answer if the worker has died; `done` is called last.
     """
     callers = exchange.broker.log_calls
     by_worker: dict[int, list[tuple[Wanted, Result]]] = {}
