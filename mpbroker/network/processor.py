@@ -15,7 +15,6 @@ import time
 
 from mpbroker.config.listeners import MAX_LISTENERS, Listener
 from mpbroker.ipc import topology
-from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.ipc.session import SecurityProtocol
@@ -23,6 +22,7 @@ from mpbroker.network import handover, request_log, turn
 from mpbroker.network.channel import CloseReason
 from mpbroker.network.credentials import Credentials
 from mpbroker.network.secure import SecureChannels
+from mpbroker.network.segment_files import SegmentFiles, own_shares
 from mpbroker.network.turn import ProcessorTurn
 from mpbroker.protocol.api_keys import ApiKey, is_flexible, valid_versions
 from mpbroker.protocol.api_versions import Served
@@ -104,6 +104,9 @@ class Processor:
             connection_prefix(context.index, context.incarnation),
             self._idle_ns,
         )
+        descriptors = own_shares()
+        self.connections_max = descriptors.connections
+        self.files = SegmentFiles(self.turn, descriptors.files, self.log, context.counters)
         self.credentials = Credentials(context)
         self.served = served
         self.secure: SecureChannels | None = None
@@ -168,7 +171,7 @@ class Processor:
             self.secure.work()
             flags |= turn.CLOSED
         if flags & turn.OPENING:
-            self._open_files()
+            self.files.open()
         if flags & (turn.CLOSED | turn.OPENING):
             self._report_closed()
         if flags & turn.CONNECTIONS:
@@ -266,6 +269,15 @@ class Processor:
             os.close(fd)
             return None
         listener = self.context.listener(number).listener
+        if len(self.channels) >= self.connections_max:
+            os.close(fd)
+            self.log.error(
+                "a connection on %s was refused: this processor has descriptors for %d, and all are taken. "
+                "Raise the limit of open files (LimitNOFILE), or start more processors (--processors)",
+                listener.name,
+                self.connections_max,
+            )
+            return None
         protocol = SecurityProtocol[listener.protocol]
         secure = self.secure if protocol is SecurityProtocol.PLAINTEXT else self._secure(number, listener)
         if secure is None and protocol is not SecurityProtocol.PLAINTEXT:
@@ -340,36 +352,6 @@ class Processor:
             if self.ledger.waits(number):
                 self.context.ring(acceptor)
 
-    def _open_files(self) -> None:
-        """Opens the segments that answers wait for; what is not there any more goes back to a handler."""
-        for channel, missing in self.turn.opening():
-            try:
-                if all(self._open(*wanted) for wanted in missing):
-                    self.turn.resume(channel)
-                else:
-                    self.turn.ask_again(channel)
-            except Exception:
-                self.log.exception(
-                    "the answer of channel %d cannot be sent: its connection is closed", channel
-                )
-                self.context.counters.add(Counter.COUNT_ERRORS)
-                self.turn.close_connection(channel, CloseReason.CLOSED_FAILED)
-
-    def _open(self, slot: int, slot_generation: int, segment_base: int, inode: int, path: bytes) -> bool:
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            self.log.info(
-                "segment %s is gone (%s): the fetch is answered anew", os.fsdecode(path), error.strerror
-            )
-            return False
-        if os.fstat(fd).st_ino != inode:
-            os.close(fd)
-            self.log.info("segment %s was replaced: the fetch is answered anew", os.fsdecode(path))
-            return False
-        self.turn.file_opened(slot, slot_generation, segment_base, inode, fd)
-        return True
-
     def _report_closed(self) -> None:
         closed = self.turn.closed()
         for session, reason, detail in closed:
@@ -434,8 +416,10 @@ def describe_close(reason: int, detail: int) -> str:
         CloseReason.CLOSED_TLS: "TLS failed",
         CloseReason.CLOSED_AUTHENTICATION: "its authentication failed",
         CloseReason.CLOSED_SESSION_EXPIRED: "a request came after its authentication had expired",
-        CloseReason.CLOSED_STALLED: "what it began made no progress while memory for requests was short "
-        "(queued.max.request.bytes)",
+        CloseReason.CLOSED_STALLED: "what it began made no progress while others waited for the memory "
+        "(queued.max.request.bytes) or the open files that it held",
+        CloseReason.CLOSED_MANY_FILES: f"its answer needs {detail} segment files, more than can be open "
+        "(LimitNOFILE)",
         CloseReason.CLOSED_FAILED: "an error of the processor, told above",
         CloseReason.CLOSED_LISTENER: "its listener was removed",
         CloseReason.CLOSED_EXCESS: "the least recently active, to make room for another (max.connections)",

@@ -168,6 +168,7 @@ cdef struct Turn:
     uint32_t closed_count
     uint32_t *opening           # channels in CHANNEL_OPENING since Python looked; twice, if a place was taken anew meanwhile
     uint32_t opening_count
+    uint32_t unopened_count     # of these, the first: there was no room for their files when Python looked
 
 
 cdef class ProcessorTurn:

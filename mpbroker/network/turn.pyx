@@ -33,7 +33,7 @@ from mpbroker.ipc.slots cimport (
     NETWORK_UNIT_NS, THROTTLED_BY_SHIFT, Part, PartKind, ReplyFlag, ReplySlot, RequestSlot, ReturnSlot, SlotFlag, SlotKind,
 )
 from mpbroker.network.channel cimport Channel, ChannelState, CloseReason
-from mpbroker.network.files cimport FILE_LIMIT, FILE_PLACES, OpenFile, file_find, file_hash
+from mpbroker.network.files cimport FILE_PLACES, FILES_MOST, FileTable, OpenFile, file_find, file_hash
 from shm.arena cimport (
     Arena, arena_allocate, arena_allocate_beyond, arena_free, block_capacity, block_generation, block_lend,
 )
@@ -126,6 +126,7 @@ cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
 # What epoll says of the two descriptors that are no channels.
 cdef uint32_t BELL_TAG = <uint32_t>0xFFFFFFFFu
 cdef uint32_t HANDOVER_TAG = <uint32_t>0xFFFFFFFEu
+MOST_FILES = FILES_MOST
 CONNECTIONS, CLOSED, OPENING, TOLD, SECURE = TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD, TURN_SECURE
 
 
@@ -140,7 +141,6 @@ include "muting.pxi"
 include "sending.pxi"
 include "receiving.pxi"
 include "dispatch.pxi"
-include "files.pxi"
 include "phases.pxi"
 # ---- the turn
 
@@ -192,7 +192,7 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
     before_sleep(t)
     if t.closed_count or t.late_count:
         flags |= TURN_CLOSED
-    if t.opening_count:
+    if may_open(t):
         flags |= TURN_OPENING
     if t.told_count:
         flags |= TURN_TOLD
@@ -419,70 +419,6 @@ cdef class ProcessorTurn:
         """What the request log is to say of requests that have ended since the last call: the fields of request_log.Ended."""
         return take_told(self.t)
 
-    # ---- segment files
-
-    def opening(self) -> list[tuple[int, list[tuple[int, int, int, int, bytes]]]]:
-        """(channel, [(slot, slot_generation, segment_base, inode, path)]) of answers that wait for files to be opened."""
-        cdef Turn *t = self.t
-        cdef Channel *c
-        cdef Part *part
-        cdef uint8_t *base
-        cdef uint32_t i, k
-        out = []
-        for i in range(t.opening_count):
-            c = &t.channels[t.opening[i]]
-            if c.state != ChannelState.CHANNEL_OPENING:
-                continue
-            base = answer_base(t, &c.answer)
-            missing = []
-            for k in range(c.answer.length):
-                part = parts_of(t, &c.answer) + k
-                if part.kind == PartKind.PART_FILE and (
-                    file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation) == NULL
-                ):
-                    path = (<char *>base)[c.answer.block + part.path : c.answer.block + part.path + part.path_length]
-                    missing.append((part.slot, part.slot_generation, part.segment_base, part.file_generation, path))
-            out.append((c.index, missing))
-        t.opening_count = 0
-        return out
-
-    def file_opened(self, uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode, int fd) -> None:
-        """Hands an open segment file to the table, which closes it when it was not used for long."""
-        take_file(&self.t.files, slot, slot_generation, segment_base, inode, fd)
-
-    def resume(self, uint32_t channel) -> None:
-        """The files that a channel waited for are open."""
-        cdef Channel *c = &self.t.channels[channel]
-        if c.state != ChannelState.CHANNEL_OPENING:
-            return
-        c.open_tries += 1           # an answer that needs more files than can be open would never be sent
-        if c.open_tries > OPEN_TRIES_MAX:
-            close_channel(self.t, c, CloseReason.CLOSED_NO_FILE, 0)
-        else:
-            start_sending(self.t, c)
-        publish(self.t)
-
-    def ask_again(self, uint32_t channel) -> None:
-        """A slice was no longer there (the file was replaced): the request goes to a handler once more, three times at most."""
-        cdef Channel *c = &self.t.channels[channel]
-        if c.state != ChannelState.CHANNEL_OPENING:
-            return
-        c.open_tries += 1
-        if c.open_tries >= OPEN_TRIES_MAX:
-            close_channel(self.t, c, CloseReason.CLOSED_NO_FILE, 0)
-            return
-        if not enter_arena(self.t, c):
-            close_channel(self.t, c, CloseReason.CLOSED_NO_MEMORY, 0)
-            return
-        give_back(self.t, &c.answer)
-        if c.timer:                 # the next answer brings its own throttle
-            end_throttle(self.t, c)
-        c.state = ChannelState.CHANNEL_WAITING
-        self.t.next_request += 1
-        c.request = self.t.next_request
-        enqueue(self.t, c)
-        self.t.soon = True
-
     # ---- orders
 
     def welcome_handler(self, uint32_t number) -> None:
@@ -591,4 +527,5 @@ cdef class ProcessorTurn:
         return n
 
 
+include "files.pxi"
 include "moving.pxi"
