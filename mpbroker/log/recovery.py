@@ -394,13 +394,17 @@ class _Loader:
         _trim(fds[1], OFFSET_ENTRY)
         _trim(fds[2], TIME_ENTRY)
         size = os.fstat(fds[0]).st_size
-        at = scan.batches(fds[0], offset_floor(fds[1], base, 1 << 62)[1], size)
+        at = _last_batches(fds[0], fds[1], base, size)
         if size and (not at or at[-1].position + at[-1].length != size):
             end = at[-1].last_offset + 1 if at else base
             raise self._damaged(
                 base, at[-1].position + at[-1].length if at else 0, end, "it is cut off or malformed"
             )
         log_end = at[-1].last_offset + 1 if at else base
+        if at and log_end > self.known.recovery_point > 0:
+            # Offsets are not covered by a CRC; where the log ended was written down when it was closed.
+            reason = f"it ends at offset {log_end}, and was closed at {self.known.recovery_point}"
+            raise self._damaged(base, at[-1].position, at[-1].base_offset, reason)
         if replay_from < log_end:
             self._replay_open(fds, base, max(replay_from, base))
         first = scan.find_offset(fds[0], 0, size, base)
@@ -543,6 +547,15 @@ def _drop_snapshots(log: PartitionLog, found: list[int]) -> None:
     bases = {segment.base for segment in log.sealed} | {log.state.segment_base}
     if beyond or any(offset not in bases for offset in found[:-1]):
         log.drop_old_snapshots()
+
+
+def _last_batches(fd: int, index_fd: int, base: int, size: int) -> list[scan.BatchAt]:
+    """From about the last entry of the index on; from the beginning, if that leads nowhere."""
+    position = offset_floor(index_fd, base, 1 << 62)[1]
+    at = scan.batches(fd, position, size)
+    if position and (not at or at[-1].position + at[-1].length != size):
+        return scan.batches(fd, 0, size)
+    return at
 
 
 def _trim(fd: int, entry_bytes: int) -> None:

@@ -348,18 +348,18 @@ class ScrubProcess:
                     self.publish()
                 self._wait(count)
             self._count(home, 0, work.batches - batches)
-            self._end_segment(home, at)
+            self._end_segment(home, at, is_news=len(at.found) != found)
         except SegmentReplaced:
             # Of the file that has its name now nothing is known yet.
             known.at = Place(name, base, FileIdentity(0, 0, 0))
         finally:
             file.close()
 
-    def _end_segment(self, home: ScrubbedDir, at: Place) -> None:
-        """What was found in it the last time and not now, is good."""
+    def _end_segment(self, home: ScrubbedDir, at: Place, *, is_news: bool) -> None:
+        """What was found in it the last time and not now, is good. `is_news`: something is at its end."""
         known = home.known
         before = [one for one in known.damages if (one.partition, one.base) == (at.partition, at.base)]
-        if not before:
+        if not before and not is_news:
             return
         known.damages = [one for one in known.damages if one not in before]
         for one in before:

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.process import FatalError, ProcessContext
-from mpbroker.ipc.table import damage_of
+from mpbroker.ipc.table import PartitionFlag, damage_of
 from mpbroker.ipc.topology import SCRUBBER
 from mpbroker.log.names import LOG_STARTS
 from mpbroker.log.reader import Bound, OffsetOutOfRange, PartitionReader, RangeDamaged, SegmentGone
@@ -154,6 +154,13 @@ def run(directory: Path, scratch: Path) -> Outcome:
         settle(process)
         answer = rig.take_answer()
         assert isinstance(answer, calls.EnsuredTopic), answer
+        # The scrubber reads what is written no more, and the client what there is by now.
+        for log in process.manager.logs.values():
+            if log.topic == "t" and not log.state.flags & PartitionFlag.PARTITION_OFFLINE and log.state.size:
+                process.manager.roll(log)
+        for one in answer.partitions:
+            if not one.error:
+                rig.job([((one.slot, one.slot_generation, 5), bytes(make_batch(1, timestamp=NOW)))])
         rig.call(calls.Recovered({"t": TOPIC_ID}))
         settle(process)
         rig.take_answer()

@@ -275,6 +275,13 @@ def test_what_is_found_is_told_and_remembered(world: World, caplog: pytest.LogCa
     assert world.version == 2
 
 
+def test_what_is_found_in_the_last_batch_is_told_at_once(world: World) -> None:
+    path = world.segments[1]
+    flip(path, path.stat().st_size - 1)
+    world.scrub()
+    assert (world.version, world.counted) == (1, 1)
+
+
 def test_what_is_found_good_again_is_forgotten(world: World) -> None:
     flip(world.segments[1], 100)
     flip(world.segments[0], 100)
