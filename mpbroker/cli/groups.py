@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from mpbroker.cli.client import Client
+from mpbroker.cli.client import Client, only
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.output import print_json, print_table
 from mpbroker.cli.retry import Retry
@@ -114,7 +114,7 @@ def _delete(client: Client, name: str) -> None:
 
 def _describe(client: Client, name: str) -> dict[str, Any]:
     response: m.DescribeGroupsResponse = _ask(client, name, m.DescribeGroupsRequest([name]))
-    (group,) = response.groups
+    group = only(response.groups, f"group {name}")
     _check(name, ErrorCode.GROUP_ID_NOT_FOUND if group.group_state == DEAD else group.error_code)
     members = [_member(one, group.protocol_type) for one in group.members]
     owners = {place: member for member in members for place in member["partitions"]}
