@@ -104,7 +104,7 @@ class Client:
 
     def topic(self, name: str, *, auto_create: bool = False) -> Topic:
         """One topic; ApiFailed if it is not there."""
-        topic = _only(self.topics([name], auto_create=auto_create), name)
+        topic = only(self.topics([name], auto_create=auto_create), f"topic {name}")
         if topic.error_code:
             raise _topic_failed(name, topic.error_code)
         return topic
@@ -133,7 +133,7 @@ class Client:
             timeout_ms=int(timeout_s * 1000),
         )
         response: m.CreateTopicsResponse = self.cluster.ask_any(request, timeout_s * 1000)
-        result = _only(response.topics, name)
+        result = only(response.topics, f"topic {name}")
         if result.error_code:
             raise ApiFailed(f"topic {name}", result.error_code, result.error_message)
         return result.num_partitions, result.replication_factor
@@ -156,7 +156,7 @@ class Client:
         response: m.DescribeConfigsResponse = self.cluster.ask_any(
             m.DescribeConfigsRequest(resources=[resource])
         )
-        result = _only(response.results, name)
+        result = only(response.results, f"topic {name}")
         if result.error_code:
             raise ApiFailed(f"settings of topic {name}", result.error_code, result.error_message)
         return result.configs
@@ -211,10 +211,10 @@ def _topic_failed(name: str, code: int, message: str | None = None) -> ApiFailed
     return ApiFailed(f"topic {name}", code, message)
 
 
-def _only(answers: list[_Value], topic: str) -> _Value:
-    """The answer for the one topic that was asked about."""
+def only(answers: list[_Value], what: str) -> _Value:
+    """The answer for the one topic or group that was asked about."""
     if len(answers) != 1:
-        raise InvalidReceive(f"topic {topic}: the broker gave {len(answers)} answers to one question")
+        raise InvalidReceive(f"{what}: the broker gave {len(answers)} answers to one question")
     return answers[0]
 
 

@@ -10,10 +10,25 @@ import typer
 from typer.core import TyperGroup
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
+from mpbroker.cli.flags import (
+    DEFAULT_BOOTSTRAP,
+    Address,
+    Bootstrap,
+    ClientId,
+    CommandConfig,
+    Defaults,
+    GroupNames,
+    Json,
+    ListenerName,
+    LogDirs,
+    Overrides,
+    Timeout,
+    TopicName,
+    User,
+    UserName,
+)
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ClientError, ConfigError
-
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 app = typer.Typer(
     name="mpbroker",
@@ -25,51 +40,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 topic_app = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics.")
+group_app = typer.Typer(no_args_is_help=True, help="List, describe and delete consumer groups.")
 user_app = typer.Typer(no_args_is_help=True, help="Add, list and delete SCRAM users.")
 ctl_app = typer.Typer(no_args_is_help=True, help="Look at a running broker on this host, and steer it.")
 quota_app = typer.Typer(no_args_is_help=True, help="Set, list and delete the quotas of clients.")
 log_app = typer.Typer(no_args_is_help=True, help="Look into the files of log directories.")
 app.add_typer(topic_app, name="topic")
+app.add_typer(group_app, name="group")
 app.add_typer(log_app, name="log")
 app.add_typer(user_app, name="user")
 app.add_typer(quota_app, name="quota")
 app.add_typer(ctl_app, name="ctl")
 listener_app = typer.Typer(no_args_is_help=True, help="Listeners of a running broker.")
 ctl_app.add_typer(listener_app, name="listener")
-
-# Hidden are arguments that the line of usage says enough of: a list of them would say Python's types, too.
-TopicName = Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)]
-ListenerName = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]
-UserName = Annotated[str, typer.Argument(metavar="USER", hidden=True)]
-Bootstrap = Annotated[
-    str,
-    typer.Option(
-        "--bootstrap-server",
-        "-b",
-        metavar="HOST:PORT",
-        envvar="MPBROKER_BOOTSTRAP_SERVER",
-        help="Where the broker is; or unix:/path.",
-    ),
-]
-CommandConfig = Annotated[
-    Path | None,
-    typer.Option(
-        "--command-config",
-        metavar="FILE",
-        help="Properties of Kafka's clients: security.protocol, sasl.*, ssl.*, timeouts.",
-    ),
-]
-Timeout = Annotated[
-    float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long to wait for the broker.")
-]
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
-LogDirs = Annotated[
-    str | None,
-    typer.Option("--log-dirs", metavar="DIR,…", help="Data directories of the broker (default: ./data)."),
-]
-Overrides = Annotated[
-    list[str] | None, typer.Option("-o", metavar="KEY=VALUE", help="Set any key of the file; repeatable.")
-]
 
 
 def _version(wanted: bool) -> None:
@@ -195,6 +178,39 @@ def topic_delete(
     topics.delete(Where(bootstrap, command_config), names, timeout, dry_run=dry_run)
 
 
+@group_app.command("list")
+def group_list(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, command_config: CommandConfig = None, json: Json = False
+) -> None:
+    """List all groups."""
+    from mpbroker.cli import groups
+
+    groups.show_list(Where(bootstrap, command_config), as_json=json)
+
+
+@group_app.command("describe")
+def group_describe(
+    names: GroupNames,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
+    """Members, committed offsets, and how far behind they are."""
+    from mpbroker.cli import groups
+
+    groups.describe(Where(bootstrap, command_config), names, as_json=json)
+
+
+@group_app.command("delete")
+def group_delete(
+    names: GroupNames, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, command_config: CommandConfig = None
+) -> None:
+    """Delete groups without members, and their offsets."""
+    from mpbroker.cli import groups
+
+    groups.delete(Where(bootstrap, command_config), names)
+
+
 @user_app.command("add")
 def user_add(
     name: UserName,
@@ -240,22 +256,6 @@ def user_delete(
     from mpbroker.cli import users
 
     users.delete(Where(bootstrap, command_config), name, mechanism)
-
-
-User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose: a user's.")]
-ClientId = Annotated[
-    str | None,
-    typer.Option("--client-id", metavar="NAME", help="A client's; with --user of that user alone."),
-]
-Address = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="An address's.")]
-Defaults = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--default",
-        metavar="user|client-id|ip",
-        help="Everybody's who has none of their own; repeatable, and beside --user.",
-    ),
-]
 
 
 @quota_app.command("set")
