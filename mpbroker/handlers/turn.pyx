@@ -154,7 +154,8 @@ cdef class Turn:
         store_relaxed(self.heavy, 0)
         self.paused, self.log_is_up, self.fetch_is_fast = False, True, True
         self.fetch_bytes_max = 0x7fffffff
-        self.places, self.fetch_sessions, self.table = SegmentPlaces(), SessionPlaces(), memory.table()
+        self.places, self.fetch_sessions = SegmentPlaces(memory.private.block("damaged")), SessionPlaces()
+        self.table = memory.table()
         for peer in (*processors_of(index), LOG, COORDINATOR):
             self._add_peer(memory, peer, answers.get(peer))
 

@@ -46,7 +46,10 @@ COORDINATOR = 2
 LOG = 3
 CONTROL_ACCEPTOR = 4
 CLEANER = 5
+SCRUBBER = 6
 ACCEPTORS = (ACCEPTOR, CONTROL_ACCEPTOR)
+# They have neither rings nor an arena: nobody holds anything of theirs when they die.
+ALONE = (*ACCEPTORS, SCRUBBER)
 # Of each plane's workers those of the control plane have the highest number. They talk to each other only.
 FIRST_PROCESSOR = 8
 MAX_PROCESSORS = workers.MAX_PROCESSORS
@@ -126,6 +129,7 @@ def name_of(index: int) -> str:
         LOG: "log",
         CONTROL_ACCEPTOR: "control-plane acceptor",
         CLEANER: "cleaner",
+        SCRUBBER: "scrubber",
         CONTROL_PROCESSOR: "control-plane processor",
         CONTROL_HANDLER: "control-plane handler",
     }
@@ -208,6 +212,10 @@ class SharedMemory:
             Block("marks", sizes.partition_slots * marks.ROW_BYTES),
             # The log process, per handler: something that it has marked has moved.
             Block("dirty", words),
+            # The scrubber, per partition slot: what is damaged in it (table.pxd).
+            Block("damaged", 8 * sizes.partition_slots),
+            # The supervisor: how often a scrub was asked for. The scrubber: which of these has begun.
+            Block("scrub_asked", 64),
             # The log process: the log directories that have failed since the broker's start, a bit each by
             # their place in log.dirs. It outlives its writer.
             Block("failed_dirs", 64),

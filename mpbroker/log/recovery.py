@@ -15,11 +15,18 @@ from pathlib import Path
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log import check, scan
+from mpbroker.log.aborted import AbortedTransaction, replace_aborted
 from mpbroker.log.append import NO_ROOM
 from mpbroker.log.checkpoints import CheckpointCorrupt, fsync_directory, read_epochs, write_epochs
 from mpbroker.log.epochs import trimmed
 from mpbroker.log.index import OFFSET_ENTRY, TIME_ENTRY, entry_count, offset_floor
-from mpbroker.log.names import INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, segment_name
+from mpbroker.log.names import (
+    INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_name,
+)
 from mpbroker.log.partition_log import (
     PartitionLog,
     blank_producers,
@@ -79,6 +86,7 @@ def load(
         if log.state.log_end < log.log_start:
             _start_anew(log, known)
         log.sealed = [Sealed(base) for base in segments_of(directory) if base < log.state.segment_base]
+        log.load_transactions()
         _trim_epochs(log)
         log.drop_old_snapshots()
     except (OSError, PartitionDamaged, CheckpointCorrupt):
@@ -240,13 +248,15 @@ class _Loader:
         producers_from: int,
     ) -> check.Checked:
         """All batches from there on, in pieces: nobody is to take a large segment for a hang."""
+        aborted: list[tuple[int, int, int, int]] = []
         while True:
             checked = check.check_batches(
                 fd, position, size, next_offset, state, apply_index, producers_from, PIECE_BYTES
             )
+            aborted += checked.aborted
             position, next_offset = checked.valid_bytes, checked.next_offset
             if checked.reason or position >= size:
-                return checked
+                return checked._replace(aborted=aborted)
             self.say(f"checking {self.directory}, at offset {next_offset}")
 
     # ---- segments ----
@@ -298,6 +308,10 @@ class _Loader:
             if damaged:
                 raise self._damaged(base, checked.valid_bytes, checked.next_offset, checked.reason)
             self._cut(fds[0], base, size, checked)
+        if not trusted:
+            # Of a segment that lacks an index the producers may not have been replayed.
+            entries = (AbortedTransaction(*entry) for entry in checked.aborted)
+            replace_aborted(self.directory / segment_name(base, TXN_INDEX_SUFFIX), entries)
         state.finish_rebuilt(checked.next_offset)
         if checked.next_offset > self.known.durable:
             os.fsync(fds[0])

@@ -12,6 +12,7 @@ from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.supervisor.child import Child
+from mpbroker.supervisor.scrubbing import progress
 
 
 def status(
@@ -40,6 +41,7 @@ def status(
         "records_appended": total(Counter.COUNT_RECORDS_APPENDED),
         "bytes_appended": total(Counter.COUNT_BYTES_APPENDED),
         "restarts": memory.counters(topology.SUPERVISOR).get(Counter.COUNT_RESTARTS),
+        "scrub": progress(memory),
         "processes": [_process(child, memory) for child in children],
     }
 
