@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mpbroker.config import workers
 from mpbroker.config.listeners import MAX_LISTENERS
-from mpbroker.ipc import meters, session, settings
+from mpbroker.ipc import meters, progress, session, settings
 from mpbroker.ipc import table as partition_table
 from mpbroker.ipc.connections import Ledger, ledger_bytes
 from mpbroker.ipc.counters import Counter, Histogram
@@ -171,7 +171,8 @@ class SharedMemory:
     private region: `rings`, `doorbells`, `marks` (a row per partition slot, the waiter is handler number h),
     `dirty` (a word per handler number; non-zero: a slot that the handler marked has moved; written by the log
     process), `failed_dirs` (a word: the log directories that failed since the broker's start, a bit each by
-    their place in log.dirs; written by the log process, which it outlives), `heavy` (a word per handler
+    their place in log.dirs; written by the log process, which it outlives), `recovery` (how far that is with
+    what it found, see progress.py), `heavy` (a word per handler
     number: since when, in ns, it runs a heavy request, 0 if none; written by the handler), `replies_out`
     (a word per handler number: whether something waits for room in
     its reply arena; written by the handler), `queued` (a word per process: requests that wait in a
@@ -215,6 +216,7 @@ class SharedMemory:
                 Block("marks", sizes.partition_slots * marks.ROW_BYTES),
                 Block("dirty", words),
                 Block("failed_dirs", 64),
+                Block("recovery", progress.BYTES),
                 Block("heavy", words),
                 Block("replies_out", words),
                 Block("fence_orders", words),

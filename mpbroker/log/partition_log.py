@@ -111,6 +111,7 @@ class PartitionLog:
             log.open_fresh_segment(0)
             fsync_directory(directory)
             fsync_directory(directory.parent)
+            log.settled_end = 0
         except OSError:
             log.close_files()
             shutil.rmtree(directory)

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Generator
+from pathlib import Path
 from typing import TypeAlias
 
 from mpbroker.ipc import calls
@@ -24,6 +25,8 @@ from mpbroker.log.compaction import Compaction
 from mpbroker.log.deletion import Deletion
 from mpbroker.log.helper import Helper
 from mpbroker.log.manager import LogManager
+from mpbroker.log.opening import Opening
+from mpbroker.log.pool import Recovery, fork_pools
 from mpbroker.log.turn import Pause, Turn
 from shm.arena import ArenaFull
 from shm.ring import Ring
@@ -49,6 +52,7 @@ class LogProcess:
         memory = context.memory
         self.arena = memory.arena(LOG)
         self.arena.reset()
+        self.opening = self._fork_workers()
         # A handler's word of `dirty`, by its number.
         dirty = memory.private.block("dirty")
         failed_dirs = memory.private.block("failed_dirs")
@@ -67,7 +71,9 @@ class LogProcess:
         )
         # A ring of the bell may be missed by who is about to sleep; this is read by the sleep itself.
         self.helper = Helper(lambda: os.eventfd_write(context.bell.fd, 1))
-        self.manager = LogManager(context.config, memory.table(), self.turn, self.helper, self.say)
+        self.manager = LogManager(
+            context.config, memory.table(), self.turn, self.helper, self.say, self.opening
+        )
         self.deletion = Deletion(self.manager)
         self.compaction = Compaction(self.manager, self.deletion, context.counters)
         self.rings: dict[int, list[Ring]] = {}
@@ -83,6 +89,17 @@ class LogProcess:
         self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
         self._next_points = now + context.config.log_flush_offset_checkpoint_interval_ms / 1000
         self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
+
+    def _fork_workers(self) -> Opening:
+        """Before anything here has a thread."""
+        context = self.context
+        pools = fork_pools(
+            [Path(name) for name in context.config.log_dirs],
+            context.config.num_recovery_threads_per_data_dir,
+            context.memory.words("failed_dirs").load(0),
+            context.index,
+        )
+        return Opening(Recovery(pools), context.memory.words("recovery"))
 
     def say(self, text: str) -> None:
         """What a look at the process shows while it is at something long."""
@@ -183,6 +200,7 @@ class LogProcess:
         now = time.monotonic()
         self.manager.write_stale_checkpoints()
         self.manager.delete_due(now)
+        self.manager.awake.ease()
         if self.manager.journals.awaited:
             self.manager.journals.use()
         if now >= self._next_marks:
@@ -236,6 +254,7 @@ class LogProcess:
             return
         message = calls.decode(arena.view(call.block, call.length))
         if isinstance(message, calls.EnsureTopic):
+            self.manager.prefetch(message)
             self._ensuring.append((call, self.manager.ensuring(message)))
             return
         if isinstance(message, calls.DeleteRecords):
@@ -281,6 +300,7 @@ class LogProcess:
             self.compaction.ended(message)
             return calls.Acknowledged()
         if isinstance(message, calls.Recovered):
+            self.opening.end()
             self.manager.set_strays_aside(message.topics)
             return calls.Acknowledged()
         return calls.Failed(UNKNOWN_SERVER_ERROR, f"the log process does not serve {type(message).__name__}")
@@ -363,6 +383,7 @@ class LogProcess:
                 self.turn.forget(role)
         while not self.turn.is_settled:
             self.work(10)
+        self.opening.end()
         self.manager.close_cleanly()
         self.turn.close()
         self.say("stopped")

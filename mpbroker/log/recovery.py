@@ -59,6 +59,7 @@ from mpbroker.log.swap import finish_swaps
 # A slow disk takes some seconds for it.
 PIECE_BYTES = 32 << 20
 Say = Callable[[str], None]
+Count = Callable[[int], None]
 _SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 _LEFTOVERS = (SWAP_FILE_SUFFIX, CLEANED_FILE_SUFFIX, DELETED_FILE_SUFFIX, ".tmp")
 _log = logging.getLogger("mpbroker")
@@ -80,9 +81,16 @@ class Known:
 
 
 def load(
-    directory: Path, topic: str, partition: int, topic_id: bytes, config: TopicConfig, known: Known, say: Say
+    directory: Path,
+    topic: str,
+    partition: int,
+    topic_id: bytes,
+    config: TopicConfig,
+    known: Known,
+    say: Say,
+    count: Count = lambda _: None,
 ) -> PartitionLog:
-    """The partition, ready to be appended to; all of it is durable.
+    """The partition, ready to be appended to; all of it is durable. `count` is told of bytes checked.
 
     Raises PartitionDamaged, CheckpointCorrupt, OSError.
     """
@@ -99,7 +107,7 @@ def load(
         _trim_epochs(log)
         return log
     log.log_start = max(known.log_start, bases[0])
-    loader = _Loader(log, files, known, say)
+    loader = _Loader(log, files, known, say, count)
     try:
         loader.run()
         if log.state.log_end < log.log_start:
@@ -214,8 +222,28 @@ class Files:
         )
 
 
+def first_suspect(bases: list[int], recovery_point: int) -> int:
+    """The place of the segment with the recovery point: from there on what was not synced may be missing."""
+    return max(bisect_right(bases, recovery_point) - 1, 0)
+
+
+def bytes_behind(directory: Path, recovery_point: int) -> int:
+    """About how many bytes a check after an unclean stop looks at. Raises OSError."""
+    files = Files.of(directory)
+    total = 0
+    for base in files.bases[first_suspect(files.bases, recovery_point) :]:
+        total += (directory / segment_name(base)).stat().st_size
+        if base < recovery_point and base in files.indexes:
+            fd = os.open(directory / segment_name(base, INDEX_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                total -= offset_floor(fd, base, recovery_point - 1)[1]
+            finally:
+                os.close(fd)
+    return max(0, total)
+
+
 class _Loader:
-    def __init__(self, log: PartitionLog, files: Files, known: Known, say: Say) -> None:
+    def __init__(self, log: PartitionLog, files: Files, known: Known, say: Say, count: Count) -> None:
         self.log = log
         self.directory = log.directory
         self.files = files
@@ -223,12 +251,13 @@ class _Loader:
         self.snapshots = files.snapshots
         self.known = known
         self.say = say
+        self.count = count
         # Segments from here on are checked.
         self.suspect = len(self.bases)
         self.was_rebuilt = False
         self.replay_from = self.bases[0]
         if not known.clean:
-            self.suspect = max(bisect_right(self.bases, known.recovery_point) - 1, 0)
+            self.suspect = first_suspect(self.bases, known.recovery_point)
 
     def run(self) -> None:
         replay_from = self.replay_from = self._load_snapshot()
@@ -346,6 +375,7 @@ class _Loader:
             checked = check.check_batches(
                 fd, position, size, next_offset, state, apply_index, producers_from, PIECE_BYTES
             )
+            self.count(checked.valid_bytes - position)
             position, next_offset = checked.valid_bytes, checked.next_offset
             if checked.reason or position >= size:
                 return checked
