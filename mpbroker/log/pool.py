@@ -225,7 +225,7 @@ def fork_pools(paths: Sequence[Path], threads: int, failed_dirs: int, lane: int)
         if failed_dirs >> number & 1:
             continue
         try:
-            _outlive(path, lane)
+            outlive(path, lane)
             least = CLEAN_LEAST if (path / CLEAN_SHUTDOWN).exists() else UNCLEAN_LEAST
             is_small = sum(1 for _ in path.iterdir()) < least
         except OSError:
@@ -239,7 +239,7 @@ def fork_pools(paths: Sequence[Path], threads: int, failed_dirs: int, lane: int)
     return pools
 
 
-def _outlive(path: Path, lane: int) -> None:
+def outlive(path: Path, lane: int) -> None:
     """Until no worker of a predecessor is left. They were killed when it died. Raises OSError."""
     fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
