@@ -79,7 +79,8 @@ OF_THE_LOG = {
     ),
     "mpbroker.coordinator": ("mpbroker.log.names",),
     "mpbroker.inspection": tuple(
-        f"mpbroker.log.{one}" for one in ("checkpoints", "index", "journal", "log_dir", "names", "producers")
+        f"mpbroker.log.{one}"
+        for one in ("aborted", "checkpoints", "index", "journal", "log_dir", "names", "producers")
     ),
 }
 # struct.pack_into clears its target before it writes: a reader of shared memory would see torn words. These

@@ -25,6 +25,7 @@ FOR_THEMSELVES = (
     "mpbroker.log.places.INDEX_SUFFIX",
     "mpbroker.log.places.LOG_SUFFIX",
     "mpbroker.log.scan.ChunkBuffer",
+    "mpbroker.network.turn.Api",
     "mpbroker.records.arrow.DEFAULT_LIMIT_BYTES",
     "mpbroker.records.arrow.HEADER_KEY_GROWTH",
 )

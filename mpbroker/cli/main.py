@@ -418,6 +418,18 @@ def log_repair(
     logs.repair(path, is_sure=yes)
 
 
+@log_app.command("scrub")
+def log_scrub(
+    log_dirs: LogDirs = None,
+    status: Annotated[bool, typer.Option("--status", help="Begin nothing, only say how it is.")] = False,
+    json: Json = False,
+) -> None:
+    """Have the running broker look for damage in its segments now; say what it does and has found."""
+    from mpbroker.cli import scrub
+
+    scrub.scrub(log_dirs, only_status=status, as_json=json)
+
+
 @ctl_app.command("status")
 def ctl_status(log_dirs: LogDirs = None, json: Json = False) -> None:
     """Processes, listeners and counters of the broker."""

@@ -460,6 +460,18 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
         float, Key(DOUBLE, "Bytes that compaction reads and writes in a second.", at_least=1)
     ] = 1.7976931348623157e308
 
+    log_scrub_max_bytes_per_second: Annotated[
+        int,
+        Key(
+            LONG,
+            "Bytes that the scrubber reads in a second while it looks for damage; 0: it does not look.",
+            at_least=0,
+        ),
+    ] = 8 << 20
+    log_scrub_interval_ms: Annotated[
+        int, Key(LONG, "Time between the beginnings of two scrubs of a log directory.", at_least=1)
+    ] = 604_800_000
+
     # Where each key that was set was written ("server.properties:12", "--handlers"): Kafka key → place.
     origins: dict[str, str] = msgspec.field(default_factory=dict)
     # Security settings by listener name, and by `NAME/MECHANISM` (security.resolve).

@@ -64,7 +64,7 @@ def describe_topic(
 
 
 def describe_broker(broker: BrokerConfig, names: Iterable[str] | None = None) -> list[Entry]:
-    """Entries of the broker. All are read-only until they can be changed while it runs."""
+    """Entries of the broker. All are read-only: no client may alter them."""
     entries = []
     for name in _wanted(BROKER_KEYS, names):
         key = BROKER_KEYS[name]

@@ -51,21 +51,36 @@ def overrides_problem(entries: tuple[str, ...]) -> str:
     return ""
 
 
-def resolve_overrides(entries: tuple[str, ...]) -> dict[bytes, int]:
-    """Limits by packed address; names are looked up, once. Raises OSError, naming the host."""
-    found = {}
+def resolved_overrides(entries: tuple[str, ...]) -> tuple[str, ...]:
+    """With addresses instead of names. They are looked up once, before a process depends on it: who is
+    replaced while the name server is away has them already. Raises ValueError, naming the host.
+    """
+    found = []
     for entry in entries:
-        host, _, limit = entry.rpartition(":")
-        host = host.strip("[] ")
+        host, limit = _split(entry)
         try:
-            packed = ipaddress.ip_address(host).packed
+            address = str(ipaddress.ip_address(host))
         except ValueError:
-            try:
-                packed = ipaddress.ip_address(socket.getaddrinfo(host, None)[0][4][0]).packed
-            except OSError as error:
-                raise OSError(
-                    error.errno,
-                    f"max.connections.per.ip.overrides: host {host!r} cannot be resolved ({error.strerror})",
-                ) from error
-        found[packed] = int(limit)
-    return found
+            address = _look_up(host)
+        found.append(f"[{address}]:{limit}")
+    return tuple(found)
+
+
+def limits_by_address(entries: tuple[str, ...]) -> dict[bytes, int]:
+    """By packed address, of entries without names."""
+    return {ipaddress.ip_address(host).packed: limit for host, limit in map(_split, entries)}
+
+
+def _split(entry: str) -> tuple[str, int]:
+    host, _, limit = entry.rpartition(":")
+    return host.strip("[] "), int(limit)
+
+
+def _look_up(host: str) -> str:
+    try:
+        return str(socket.getaddrinfo(host, None)[0][4][0])
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(
+            f"max.connections.per.ip.overrides: host {host!r} cannot be resolved ({why})"
+        ) from error

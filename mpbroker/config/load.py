@@ -228,7 +228,13 @@ def _values(supported: dict[str, _Setting], problems: list[Problem]) -> dict[str
             problems.append(
                 Problem("log.dirs", supported["log.dirs"].origin, "log.dirs must name a directory")
             )
-        values["log_dirs"] = _absolute(values["log_dirs"])
+        try:
+            values["log_dirs"] = _absolute(values["log_dirs"])
+        except RuntimeError:
+            named = " and ".join(path for path in values["log_dirs"] if path.startswith("~"))
+            problems.append(
+                Problem("log.dirs", supported["log.dirs"].origin, f"log.dirs: {named} is of no user's home")
+            )
     else:
         values["log_dirs"] = _absolute(_default("log.dirs"))
     return values

@@ -82,13 +82,9 @@ class Topic:
 
     name: str
     topic_id: bytes
-    leader_epochs: tuple[int, ...] = ()
+    partitions: int = 0
     configs: dict[str, str] = field(default_factory=dict)
     config_version: int = 0
-
-    @property
-    def partitions(self) -> int:
-        return len(self.leader_epochs)
 
 
 @dataclass
@@ -127,16 +123,9 @@ class MetadataState:
 
     def apply_all(self, records: list[MetadataRecord]) -> None:
         """Applies records at the offsets that follow. Raises InconsistentMetadata."""
-        new_partitions: dict[bytes, list[int]] = {}
         for record in records:
-            if isinstance(record, PartitionRecord):
-                self._add_partition(record, new_partitions)
-            else:
-                # Partitions of one step are gathered: a tuple that grows one by one is quadratic.
-                self._close_partitions(new_partitions)
-                self._apply(record)
+            self._apply(record)
             self.next_offset += 1
-        self._close_partitions(new_partitions)
 
     def _apply(self, record: MetadataRecord) -> None:
         match record:
@@ -148,6 +137,8 @@ class MetadataState:
                 self.image_bytes += topic_bytes(record.name, 0, {})
                 if key := collision_key(record.name):
                     self._colliding[key] = (*self._colliding.get(key, ()), record.name)
+            case PartitionRecord():
+                self._add_partition(record)
             case ConfigRecord():
                 self._set_config(record)
             case RemoveTopicRecord():
@@ -167,22 +158,15 @@ class MetadataState:
                     self._inconsistent(f"producer ids go back to {record.next_producer_id}")
                 self.next_producer_id = record.next_producer_id
 
-    def _add_partition(self, record: PartitionRecord, new: dict[bytes, list[int]]) -> None:
+    def _add_partition(self, record: PartitionRecord) -> None:
         topic = self.topics.get(record.topic_id)
         if topic is None:
             self._inconsistent(f"a partition of topic id {record.topic_id.hex()}, which does not exist")
-        epochs = new.setdefault(record.topic_id, [])
-        if record.partition_id != topic.partitions + len(epochs):
+        if record.partition_id != topic.partitions:
             self._inconsistent(f"partition {record.partition_id} of {topic.name} is not its next one")
-        epochs.append(record.leader_epoch)
+        self.topics[record.topic_id] = replace(topic, partitions=topic.partitions + 1)
         self.partitions += 1
         self.image_bytes += PARTITION_BYTES
-
-    def _close_partitions(self, new: dict[bytes, list[int]]) -> None:
-        for topic_id, epochs in new.items():
-            topic = self.topics[topic_id]
-            self.topics[topic_id] = replace(topic, leader_epochs=(*topic.leader_epochs, *epochs))
-        new.clear()
 
     def _set_config(self, record: ConfigRecord) -> None:
         topic_id = self.ids.get(record.resource_name)

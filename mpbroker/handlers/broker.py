@@ -22,10 +22,11 @@ from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request
-from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
+from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, read_partition
 from mpbroker.protocol.errors import ErrorCode
 from shm.counters import CounterPage
 from shm.table import SlotTable
+from shm.word import Words
 
 if TYPE_CHECKING:
     from mpbroker.handlers.apis import Api
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from mpbroker.handlers.producer_ids import ProducerIds
     from mpbroker.handlers.readers import Readers
     from mpbroker.log.places import SegmentPlaces
+    from mpbroker.log.reader import PartitionReader
 
 ANY_EPOCH = -1
 
@@ -63,6 +65,7 @@ class Broker:
     fetch_sessions: FetchSessionCache
     groups: Groups
     readers: Readers
+    damaged: Words
     places: SegmentPlaces
     producer_ids: ProducerIds
     counters: CounterPage
@@ -101,6 +104,13 @@ class Broker:
         if not now.flags & PartitionFlag.PARTITION_LIVE:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return image, now
+
+    def reader(self, topic: Topic, now: Partition) -> PartitionReader:
+        """Of a partition, with what is known of its damage. Raises ValueError or OSError if that is not."""
+        reader = self.readers.get(topic.name, now)
+        word = self.damaged.load(topic.partitions[now.partition].slot)
+        reader.heed(damage_of(word, now.generation))
+        return reader
 
 
 def check_leader_epoch(wanted: int, now: Partition) -> ErrorCode | None:

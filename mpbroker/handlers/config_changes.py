@@ -100,5 +100,5 @@ def _refuse_broker(exchange: Exchange, name: str, keys: list[str]) -> None:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
             f"Cannot update these configs dynamically: {', '.join(sorted(keys))}. Change them in the "
-            "broker's properties file; SIGHUP reads limits of connections again, the rest needs a restart",
+            "broker's properties file, then mpbroker ctl reload: it says what needs a restart",
         )

@@ -3,7 +3,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, u
 from libc.string cimport memcmp, memcpy, memset
 
 from mpbroker.log.places cimport (
-    PlacesRef, Reader, Segment, Spot, first_batch_bytes, locate, reader_of, remember,
+    PlacesRef, Reader, Segment, Spot, first_batch_bytes, is_damaged, locate, reader_of, remember,
 )
 from mpbroker.handlers.sessions cimport CachedPartition, Session, SessionsRef, move_to_end, session_by_id
 from mpbroker.handlers.topics cimport Topic, TopicsRef, topic_by_id, topic_by_name
@@ -109,10 +109,10 @@ cdef inline bint slice_of(
     cdef bint first = answer.total == 0
     if wanted.offset >= bound.offset or (answer.bytes_max <= 0 and not first):
         return True
-    if reader == NULL or answer.slices == MOST_SLICES or not locate(reader, wanted.offset, bound, places.chunk, &spot):
+    if reader == NULL or answer.slices == MOST_SLICES or is_damaged(places, slot, generation):
         return False
-    if answer.isolation == READ_COMMITTED and spot.segment.aborted:
-        return False            # its answer names transactions
+    if not locate(reader, wanted.offset, bound, places.chunk, &spot):
+        return False
     most = most if most > 0 else 0
     length = spot.limit - spot.position
     if length > most:
@@ -152,6 +152,8 @@ cdef inline bint answer_partition(
         return False
     if memcmp(now.topic_id, topic.id, 16) or not may_read(wanted, now):
         return False
+    if answer.isolation == READ_COMMITTED and wanted.offset < now.aborted_end:
+        return False            # its answer may have to name transactions
     if not slice_of(
         places, slot, generation, wanted, &now.last_stable if answer.isolation == READ_COMMITTED else &now.high_watermark,
         answer,

@@ -186,6 +186,7 @@ class Handler:
             fetch_sessions=self._make_fetch_sessions(),
             groups=Groups(coordinator),
             readers=Readers(context.config.log_dirs),
+            damaged=memory.words("damaged"),
             places=self.turn.places,
             producer_ids=ProducerIds(coordinator),
             counters=context.counters,

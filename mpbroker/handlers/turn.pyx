@@ -154,7 +154,8 @@ cdef class Turn:
         store_relaxed(self.heavy, 0)
         self.paused, self.log_is_up, self.fetch_is_fast = False, True, True
         self.fetch_bytes_max = 0x7fffffff
-        self.places, self.fetch_sessions, self.table = SegmentPlaces(), SessionPlaces(), memory.table()
+        self.places, self.fetch_sessions = SegmentPlaces(memory.private.block("damaged")), SessionPlaces()
+        self.table = memory.table()
         for peer in (*processors_of(index), LOG, COORDINATOR):
             self._add_peer(memory, peer, answers.get(peer))
 
@@ -163,6 +164,8 @@ cdef class Turn:
         free(self.slow.slots)
 
     cdef _add_peer(self, memory, int index, Ring answers):
+        if self.peer_count == MOST_PEERS:
+            raise IndexError(f"{MOST_PEERS} processes talk to a handler, and there is one more: {index}")
         cdef Ring inbox = memory.ring(index, self.index)
         cdef Doorbell bell = memory.doorbell(index)
         cdef Arena arena = memory.arena(index)

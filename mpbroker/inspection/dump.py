@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mpbroker.inspection.segment import batches, mapped
+from mpbroker.log.aborted import TransactionIndexCorrupt, read_aborted
 from mpbroker.log.checkpoints import CheckpointCorrupt, read_epochs, read_offsets, read_topic_id
 from mpbroker.log.index import read_offset_entries, read_time_entries
 from mpbroker.log.journal import NAME as JOURNAL
@@ -23,6 +24,7 @@ from mpbroker.log.names import (
     RECOVERY_POINTS,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     parse_segment,
     segment_name,
 )
@@ -38,6 +40,7 @@ from mpbroker.records.batch import (
 from mpbroker.records.compression import Codec
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
+from mpbroker.records.markers import ABORT, marker_of
 from mpbroker.records.record import Record
 
 Entry = dict[str, Any]
@@ -75,8 +78,8 @@ def entries(path: Path, *, with_records: bool) -> Iterator[Entry]:
         read = _BY_NAME[path.name](path)
     elif base is None or path.suffix not in _BY_SUFFIX:
         raise NotAFile(
-            f"{path} is none of the files that this command knows: <offset>.log, .index, .timeindex and "
-            ".snapshot, checkpoints, and the commit journal"
+            f"{path} is none of the files that this command knows: <offset>.log, .index, .timeindex, "
+            ".txnindex and .snapshot, checkpoints, and the commit journal"
         )
     elif path.suffix == LOG_SUFFIX:
         read = _log(path, base, with_records)
@@ -90,6 +93,8 @@ def _readable(path: Path, read: Iterator[Entry]) -> Iterator[Entry]:
         yield from read
     except (CheckpointCorrupt, SnapshotCorrupt) as error:
         raise Unreadable(f"{path}: {error}") from error
+    except TransactionIndexCorrupt as error:
+        raise Unreadable(str(error)) from error
 
 
 # ---- checkpoints
@@ -140,7 +145,7 @@ def _log(path: Path, base: int, with_records: bool) -> Iterator[Entry]:
             if isinstance(found, CorruptBatch):
                 yield {"damaged_at": found.position, "reason": found.reason}
                 continue
-            yield _batch(found)
+            yield _batch(found) | _marker(view, found)
             if with_records:
                 yield from _records(Batch(view, found))
 
@@ -166,6 +171,16 @@ def _batch(frame: BatchFrame) -> Entry:
     if frame.attributes & DELETE_HORIZON_BIT:
         batch["delete_horizon_ms"] = frame.base_timestamp
     return batch
+
+
+def _marker(view: memoryview, frame: BatchFrame) -> Entry:
+    """What a control batch ends, if anything."""
+    if not frame.attributes & CONTROL_BIT:
+        return {}
+    marker = marker_of(view[frame.position : frame.position + frame.length])
+    if marker is None:
+        return {}
+    return {"marker": "abort" if marker[0] == ABORT else "commit", "coordinator_epoch": marker[1]}
 
 
 def _records(batch: Batch) -> Iterator[Entry]:
@@ -201,6 +216,11 @@ def _time_index(path: Path, base: int) -> Iterator[Entry]:
         yield {"timestamp": timestamp, "offset": offset}
 
 
+def _aborted(path: Path, _: int) -> Iterator[Entry]:
+    for found in read_aborted(path):
+        yield dict(found._asdict())
+
+
 def _snapshot(path: Path, _: int) -> Iterator[Entry]:
     producers = Producers()
     producers.load(path.read_bytes())
@@ -228,5 +248,6 @@ _BY_SUFFIX: dict[str, Callable[[Path, int], Iterator[Entry]]] = {
     LOG_SUFFIX: partial(_log, with_records=False),
     INDEX_SUFFIX: _offset_index,
     TIME_INDEX_SUFFIX: _time_index,
+    TXN_INDEX_SUFFIX: _aborted,
     SNAPSHOT_SUFFIX: _snapshot,
 }

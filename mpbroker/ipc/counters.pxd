@@ -70,6 +70,13 @@ cpdef enum Counter:
     COUNT_UNCLEANABLE_PARTITIONS = 67        # log
     COUNT_UNCLEANABLE_BYTES = 68
     COUNT_SEGMENTS_CLEANED = 69      # log: swapped for new ones
+    COUNT_SCRUB_BYTES = 80   # scrubber: read since the broker began
+    COUNT_SCRUB_BATCHES = 81   # whole ones among them
+    COUNT_SCRUB_PASSES = 82   # that have ended
+    COUNT_SCRUB_PASS_ENDED_MS = 83   # wall clock, of the last one; 0: none is known
+    COUNT_SCRUB_FINDINGS = 84   # damaged ranges there are now
+    COUNT_SCRUB_PASS_BYTES = 85   # of the pass that goes on: read
+    COUNT_SCRUB_PASS_TOTAL = 86   # and all it has to read; 0: none goes on
     COUNTERS = 96
 
 cpdef enum Histogram:

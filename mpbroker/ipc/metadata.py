@@ -12,7 +12,6 @@ class PartitionImage(Struct, array_like=True):
     partition: int
     slot: int
     slot_generation: int
-    leader_epoch: int = 0
 
 
 class TopicImage(Struct, array_like=True):

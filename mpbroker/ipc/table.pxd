@@ -25,4 +25,11 @@ cdef struct PartitionSlot:
     Bound high_watermark
     Bound last_stable
     int64_t log_end_offset
-    uint8_t padding[24]
+    int64_t aborted_end         # markers of transactions that were aborted lie below it; 0: none were
+    uint8_t padding[16]
+
+# Beside each slot is a word of damage, the scrubber's: generation << 32 | version. While the generation is the slot's, ranges of the
+# partition are damaged, and the version grows with each change of what the scrubber's file says of them; 0: there is no damage.
+cdef inline uint32_t damage_version(uint64_t word, uint32_t generation) noexcept nogil:
+    """0 if nothing of the partition is damaged."""
+    return <uint32_t>word if word >> 32 == generation else 0

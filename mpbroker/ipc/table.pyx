@@ -1,8 +1,9 @@
 """Python's view of partition table slots; `table.pxd` draws the payload."""
 from collections import namedtuple
+from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from mpbroker.ipc.table cimport PartitionSlot
+from mpbroker.ipc.table cimport PartitionSlot, damage_version
 from shm.table import SlotTable
 
 assert sizeof(PartitionSlot) == 128
@@ -12,7 +13,8 @@ Partition = namedtuple(
     "Partition",
     "topic_id partition generation flags config_version leader_epoch log_dir log_start_offset "
     "high_watermark high_watermark_segment high_watermark_position "
-    "last_stable_offset last_stable_segment last_stable_position log_end_offset",
+    "last_stable_offset last_stable_segment last_stable_position log_end_offset aborted_end",
+    defaults=(0,),
 )
 
 
@@ -24,7 +26,7 @@ def unpack_partition(const unsigned char[::1] payload):
     return Partition(
         (<char *>s.topic_id)[:16], s.partition, s.generation, s.flags, s.config_version, s.leader_epoch, s.log_dir,
         s.log_start_offset, s.high_watermark.offset, s.high_watermark.segment_base, s.high_watermark.position,
-        s.last_stable.offset, s.last_stable.segment_base, s.last_stable.position, s.log_end_offset,
+        s.last_stable.offset, s.last_stable.segment_base, s.last_stable.position, s.log_end_offset, s.aborted_end,
     )
 
 
@@ -41,9 +43,20 @@ def pack_partition(p) -> bytes:
     s.high_watermark.position = p.high_watermark_position
     s.last_stable.offset, s.last_stable.segment_base = p.last_stable_offset, p.last_stable_segment
     s.last_stable.position, s.log_end_offset = p.last_stable_position, p.log_end_offset
+    s.aborted_end = p.aborted_end
     return (<char *>&s)[:sizeof(s)]
 
 
 def read_partition(table: SlotTable, slot: int):
     """The partition in a slot. Raises shm.table.SlotBusy, IndexError."""
     return unpack_partition(table.read(slot))
+
+
+def damage_word(uint32_t generation, uint32_t version) -> int:
+    """The word of damage of a slot."""
+    return <uint64_t>generation << 32 | version
+
+
+def damage_of(uint64_t word, uint32_t generation) -> int:
+    """0 if nothing of the partition is damaged."""
+    return damage_version(word, generation)

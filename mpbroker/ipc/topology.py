@@ -46,7 +46,10 @@ COORDINATOR = 2
 LOG = 3
 CONTROL_ACCEPTOR = 4
 CLEANER = 5
+SCRUBBER = 6
 ACCEPTORS = (ACCEPTOR, CONTROL_ACCEPTOR)
+# They have neither rings nor an arena: nobody holds anything of theirs when they die.
+ALONE = (*ACCEPTORS, SCRUBBER)
 # Of each plane's workers those of the control plane have the highest number. They talk to each other only.
 FIRST_PROCESSOR = 8
 MAX_PROCESSORS = workers.MAX_PROCESSORS
@@ -126,6 +129,7 @@ def name_of(index: int) -> str:
         LOG: "log",
         CONTROL_ACCEPTOR: "control-plane acceptor",
         CLEANER: "cleaner",
+        SCRUBBER: "scrubber",
         CONTROL_PROCESSOR: "control-plane processor",
         CONTROL_HANDLER: "control-plane handler",
     }
@@ -172,7 +176,10 @@ class SharedMemory:
     `dirty` (a word per handler number; non-zero: a slot that the handler marked has moved; written by the log
     process), `failed_dirs` (a word: the log directories that failed since the broker's start, a bit each by
     their place in log.dirs; written by the log process, which it outlives), `recovery` (how far that is with
-    what it found, see progress.py), `heavy` (a word per handler
+    what it found, see progress.py), `damaged` (a word per partition
+    slot, the word of damage: see table.pxd; written by the scrubber), `scrub_asked` (how often a scrub was
+    asked for, written by the supervisor, and which of these has begun, written by the scrubber), `heavy` (a
+    word per handler
     number: since when, in ns, it runs a heavy request, 0 if none; written by the handler), `replies_out`
     (a word per handler number: whether something waits for room in
     its reply arena; written by the handler), `queued` (a word per process: requests that wait in a
@@ -215,6 +222,8 @@ class SharedMemory:
                 Block("doorbells", PROCESSES * doorbell.BYTES),
                 Block("marks", sizes.partition_slots * marks.ROW_BYTES),
                 Block("dirty", words),
+                Block("damaged", 8 * sizes.partition_slots),
+                Block("scrub_asked", 64),
                 Block("failed_dirs", 64),
                 Block("recovery", progress.BYTES),
                 Block("heavy", words),

@@ -2,13 +2,14 @@
 
     version i16 = 0 | producer_id i64 | first_offset i64 | last_offset i64 | last_stable_offset i64
 
-Entries are appended; `last_offset` is the marker's and grows from entry to entry. This broker has no
-transactions of its own and writes none of these files; what it serves of them a Kafka broker has written.
-(Kafka: TransactionIndex, AbortedTxn; KIP-98.)
+Entries are appended; `last_offset` is the marker's and grows from entry to entry, `last_stable_offset` is
+what it was behind this marker. (Kafka: TransactionIndex, AbortedTxn; KIP-98.)
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,6 +46,41 @@ def read_aborted(path: Path) -> list[AbortedTransaction]:
             raise TransactionIndexCorrupt(f"{path}: the marker at {entry.last_offset} comes too late")
         found.append(entry)
     return found
+
+
+def packed(entries: Iterable[AbortedTransaction]) -> bytes:
+    """As they stand in a `.txnindex`."""
+    return b"".join(_ENTRY.pack(LATEST_VERSION, *entry) for entry in entries)
+
+
+def replace_aborted(path: Path, entries: Iterable[AbortedTransaction]) -> None:
+    """The file says these and nothing else, and is on disk; it is not touched if it does. Raises OSError."""
+    data = packed(entries)
+    if not data:
+        path.unlink(missing_ok=True)
+        return
+    if path.exists() and path.read_bytes() == data:
+        return
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def add_aborted(path: Path, entry: AbortedTransaction) -> None:
+    """Raises OSError with the file as it was."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        size = os.fstat(fd).st_size
+        data = packed([entry])
+        try:
+            if os.pwrite(fd, data, size) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        except OSError:
+            os.ftruncate(fd, size)
+            raise
+    finally:
+        os.close(fd)
 
 
 def aborted_between(

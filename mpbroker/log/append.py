@@ -12,15 +12,17 @@ from typing import NamedTuple
 
 from mpbroker.ipc.slots import Batch
 from mpbroker.ipc.table import PartitionFlag
+from mpbroker.log.aborted import AbortedTransaction
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, assign_offset_and_epoch, stamp_append_time
+from mpbroker.records.markers import ABORT, marker_of
 
 NONE = 0
 UNKNOWN_TOPIC_OR_PARTITION = 3
 NOT_LEADER_OR_FOLLOWER = 6
 RECORD_LIST_TOO_LARGE = 18
-INVALID_TXN_STATE = 48
 KAFKA_STORAGE_ERROR = 56
+INVALID_RECORD = 87
 
 DUPLICATE = -1
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -40,6 +42,13 @@ class Appended(NamedTuple):
     was_appended: bool = False
     failure: int = 0
     no_room: int = 0
+
+
+class Marker(NamedTuple):
+    """The end of a transaction: ABORT or COMMIT, and the coordinator that says so."""
+
+    kind: int
+    coordinator_epoch: int
 
 
 def refusal(log: PartitionLog | None, batch: Batch) -> int:
@@ -72,8 +81,12 @@ def append_batch(
     state = log.state
     if batch.length > state.segment_bytes:
         return Appended(RECORD_LIST_TOO_LARGE)
-    if batch.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT):
-        return Appended(INVALID_TXN_STATE, log_start_offset=state.log_start)
+    marker: Marker | None = None
+    if batch.attributes & CONTROL_BIT:
+        found = marker_of(data)
+        if found is None or batch.producer_id < 0:
+            return Appended(INVALID_RECORD, log_start_offset=state.log_start)
+        marker = Marker(*found)
     max_timestamp = now_ms if state.append_time else batch.max_timestamp
     try:
         log.wake()
@@ -86,17 +99,37 @@ def append_batch(
         except OSError as error:
             return _storage_error(error)
     if batch.producer_id >= 0:
-        verdict, original, timestamp = state.producers.check(
-            batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.record_count
-        )
+        verdict, original, timestamp = _checked(log, batch, marker)
         if verdict == DUPLICATE:
             return Appended(NONE, original, timestamp, state.log_start)
         if verdict != NONE:
             return Appended(verdict, log_start_offset=state.log_start)
-    return _write(log, batch, data, now_ms, max_timestamp)
+    return _write(log, batch, data, now_ms, max_timestamp, marker)
 
 
-def _write(log: PartitionLog, batch: Batch, data: memoryview, now_ms: int, max_timestamp: int) -> Appended:
+def _checked(log: PartitionLog, batch: Batch, marker: Marker | None) -> tuple[int, int, int]:
+    """An error code, or DUPLICATE with base offset and timestamp of the original."""
+    producers = log.state.producers
+    if marker is not None:
+        error = producers.check_marker(batch.producer_id, batch.producer_epoch, marker.coordinator_epoch)
+        return error, -1, -1
+    return producers.check(
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        batch.record_count,
+        bool(batch.attributes & TRANSACTIONAL_BIT),
+    )
+
+
+def _write(
+    log: PartitionLog,
+    batch: Batch,
+    data: memoryview,
+    now_ms: int,
+    max_timestamp: int,
+    marker: Marker | None,
+) -> Appended:
     state = log.state
     base, position = state.log_end, state.size
     last = base + batch.record_count - 1
@@ -107,6 +140,8 @@ def _write(log: PartitionLog, batch: Batch, data: memoryview, now_ms: int, max_t
         at = 0
         while at < batch.length:
             at += os.pwrite(state.fd, data[at:], position + at)
+        if marker is not None and marker.kind == ABORT:
+            _note_aborted(log, batch.producer_id, last)
     except OSError as error:
         os.ftruncate(state.fd, position)
         return _storage_error(error)
@@ -117,16 +152,42 @@ def _write(log: PartitionLog, batch: Batch, data: memoryview, now_ms: int, max_t
         state.add_index_entry(last, position)
         state.add_time_entry(state.max_timestamp, state.max_timestamp_offset)
     state.advance(last, batch.length, max_timestamp, indexed)
-    if batch.producer_id >= 0:
-        state.producers.update(
-            batch.producer_id,
-            batch.producer_epoch,
-            batch.base_sequence,
-            batch.record_count,
-            base,
-            max_timestamp,
-        )
+    try:
+        _note_producer(log, batch, base, position, max_timestamp, marker)
+    except OSError as error:
+        # The marker is there, but not where the next transaction begins: who sends it again has that found.
+        return _storage_error(error)
     return Appended(NONE, base, now_ms if state.append_time else -1, state.log_start, was_appended=True)
+
+
+def _note_aborted(log: PartitionLog, producer_id: int, last: int) -> None:
+    """Raises OSError with nothing noted."""
+    producers = log.state.producers
+    first = producers.open_from(producer_id)
+    if first >= 0:
+        others = producers.first_open(but=producer_id)
+        stable = others if others >= 0 else last + 1
+        log.add_aborted(AbortedTransaction(producer_id, first, last, stable))
+
+
+def _note_producer(
+    log: PartitionLog, batch: Batch, base: int, position: int, max_timestamp: int, marker: Marker | None
+) -> None:
+    """What the batch means for its producer, and for what is stable. Raises OSError."""
+    producer_id, epoch = batch.producer_id, batch.producer_epoch
+    if producer_id < 0:
+        return
+    producers = log.state.producers
+    if marker is not None:
+        producers.ended(producer_id, epoch, marker.coordinator_epoch, max_timestamp)
+        log.ended()
+        return
+    in_transaction = bool(batch.attributes & TRANSACTIONAL_BIT)
+    if in_transaction:
+        log.begun(base, position)
+    producers.update(
+        producer_id, epoch, batch.base_sequence, batch.record_count, base, max_timestamp, in_transaction
+    )
 
 
 def _storage_error(error: OSError) -> Appended:

@@ -7,6 +7,7 @@ class Checked(NamedTuple):
     valid_bytes: int
     next_offset: int
     reason: str
+    aborted: list[tuple[int, int, int, int]]
 
 def check_batches(
     fd: int,

@@ -2,21 +2,26 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
-from mpbroker.log.producers cimport Producer, Producers, producer_find, producer_put, producer_recall, producer_update, producer_wants
+from mpbroker.log.producers cimport (
+    Producer, Producers, first_open, producer_begun, producer_ended, producer_find, producer_put, producer_recall, producer_update,
+    producer_wants,
+)
 from mpbroker.log.scan cimport CHUNK_BYTES, ChunkBuffer, batch_length, have
 from mpbroker.log.state cimport PartitionState
 from mpbroker.records.wire cimport load_u16, load_u32, load_u64
 from mpbroker.records.batch cimport (
     ATTRIBUTES_AT, BASE_OFFSET_AT, BASE_SEQUENCE_AT, CONTROL_BIT, CRC_AT, CRC_COVERS_FROM, LAST_OFFSET_DELTA_AT,
-    BATCH_HEADER_BYTES, MAX_TIMESTAMP_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, crc32c,
+    BATCH_HEADER_BYTES, MAX_TIMESTAMP_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORD_COUNT_AT, TRANSACTIONAL_BIT, crc32c,
 )
+from mpbroker.records.markers cimport ABORT, Marker, read_marker
 from collections import namedtuple
 
 cdef enum:
     CHECK_CHUNK_BYTES = 1 << 20
 
-# `reason` is empty if the file is good to its end.
-Checked = namedtuple("Checked", "valid_bytes next_offset reason")
+# `reason` is empty if the file is good to its end. `aborted`: (producer id, first offset, last offset, last stable offset behind it)
+# of each transaction that ends here by being aborted.
+Checked = namedtuple("Checked", "valid_bytes next_offset reason aborted")
 
 
 cdef const char *judge(const uint8_t *p, int64_t length, int64_t next_offset, int64_t segment_base) noexcept nogil:
@@ -42,6 +47,7 @@ def check_batches(int fd, int64_t position, int64_t end, int64_t next_offset, Pa
     cdef int64_t length, last_offset
     cdef int64_t base = state.core.segment_base
     cdef bint no_memory = False
+    cdef list aborted = []
     cdef int64_t stop = min(end, position + most_bytes)
     with nogil:
         while position < stop:
@@ -61,7 +67,7 @@ def check_batches(int fd, int64_t position, int64_t end, int64_t next_offset, Pa
             if bad != NULL:
                 break
             last_offset = <int64_t>load_u64(p + BASE_OFFSET_AT) + <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT)
-            if not replay(state, p, length, position, last_offset, apply_index, producers_from):
+            if not replay(state, p, length, position, last_offset, apply_index, producers_from, aborted):
                 no_memory = True
                 break
             next_offset = last_offset + 1
@@ -69,30 +75,51 @@ def check_batches(int fd, int64_t position, int64_t end, int64_t next_offset, Pa
     buffer.raise_error()
     if no_memory:
         raise MemoryError("no memory for producer state")
-    return Checked(position, next_offset, bad.decode() if bad != NULL else "")
+    return Checked(position, next_offset, bad.decode() if bad != NULL else "", aborted)
 
 
 cdef bint replay(
     PartitionState state, const uint8_t *p, int64_t length, int64_t position, int64_t last_offset, bint apply_index,
-    int64_t producers_from,
+    int64_t producers_from, list aborted,
 ) noexcept nogil:
     cdef int64_t producer_id = <int64_t>load_u64(p + PRODUCER_ID_AT)
     cdef int64_t base_offset = <int64_t>load_u64(p + BASE_OFFSET_AT)
     cdef int64_t max_timestamp = <int64_t>load_u64(p + MAX_TIMESTAMP_AT)
+    cdef int attributes = load_u16(p + ATTRIBUTES_AT)
     cdef Producer *producer
     if apply_index:
         state.apply(last_offset, position, length, max_timestamp)
-    if producer_id >= 0 and base_offset >= producers_from:
-        producer = producer_put(&state.producers.ref, producer_id)
-        if producer == NULL:
-            return False
-        if not (load_u16(p + ATTRIBUTES_AT) & CONTROL_BIT):
-            producer_update(
-                producer, <int16_t>load_u16(p + PRODUCER_EPOCH_AT), <int32_t>load_u32(p + BASE_SEQUENCE_AT),
-                <int32_t>(last_offset - base_offset + 1), base_offset, max_timestamp)
-        else:
-            producer.epoch = <int16_t>load_u16(p + PRODUCER_EPOCH_AT)
-            producer.last_timestamp = max_timestamp
+    if producer_id < 0 or base_offset < producers_from:
+        return True
+    if attributes & CONTROL_BIT:
+        return replay_marker(state, p, length, last_offset, aborted)
+    producer = producer_put(&state.producers.ref, producer_id)
+    if producer == NULL:
+        return False
+    producer_update(
+        producer, <int16_t>load_u16(p + PRODUCER_EPOCH_AT), <int32_t>load_u32(p + BASE_SEQUENCE_AT),
+        <int32_t>(last_offset - base_offset + 1), base_offset, max_timestamp)
+    # Of a batch that the cleaner emptied, the marker may be gone, too.
+    if attributes & TRANSACTIONAL_BIT and load_u32(p + RECORD_COUNT_AT):
+        producer_begun(producer, base_offset)
+    return True
+
+
+cdef bint replay_marker(PartitionState state, const uint8_t *p, int64_t length, int64_t offset, list aborted) noexcept nogil:
+    cdef int64_t producer_id = <int64_t>load_u64(p + PRODUCER_ID_AT), first, stable
+    cdef Producer *producer
+    cdef Marker marker
+    if not read_marker(p, length, &marker):
+        return True
+    producer = producer_put(&state.producers.ref, producer_id)
+    if producer == NULL:
+        return False
+    first = producer_ended(
+        producer, <int16_t>load_u16(p + PRODUCER_EPOCH_AT), marker.coordinator_epoch, <int64_t>load_u64(p + MAX_TIMESTAMP_AT))
+    if first >= 0 and marker.kind == ABORT:
+        stable = first_open(&state.producers.ref, -1)
+        with gil:
+            aborted.append((producer_id, first, offset, stable if stable >= 0 else offset + 1))
     return True
 
 

@@ -7,35 +7,12 @@ as there are batches of them, for those who read only what is committed.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from mpbroker.records.builder import ABORT, COMMIT
+from mpbroker.log.aborted import AbortedTransaction
 from mpbroker.records.iterate import Batch
-
-_ENTRY = struct.Struct(">hqqqq")
-TXN_ENTRY_BYTES = _ENTRY.size
-
-
-class AbortedTransaction(NamedTuple):
-    """An entry of a `.txnindex`."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
-
-
-def read_aborted(data: bytes) -> list[AbortedTransaction]:
-    """The whole entries of a `.txnindex`."""
-    whole = len(data) // TXN_ENTRY_BYTES * TXN_ENTRY_BYTES
-    return [AbortedTransaction(*fields[1:]) for fields in _ENTRY.iter_unpack(data[:whole])]
-
-
-def write_aborted(entries: Iterable[AbortedTransaction]) -> bytes:
-    return b"".join(_ENTRY.pack(0, *entry) for entry in entries)
+from mpbroker.records.markers import ABORT, marker_of
 
 
 @dataclass
@@ -69,24 +46,20 @@ class CleanedTransactions:
     def marks_nothing(self, batch: Batch) -> bool:
         """A control batch: whether it ends a transaction of which the log has no batch any more."""
         self._advance(batch.last_offset)
-        records = batch.records()
-        key = records[0].key if records else None
-        if key is None or len(key) < 4:
-            # An empty one, which was kept for the last sequence number of its producer: it marks nothing.
-            return not records
-        kind = int.from_bytes(key[2:4], "big", signed=True)
+        marker = marker_of(batch.bytes)
+        if marker is None:
+            # An empty one, which was kept for the last sequence number of its producer, marks nothing.
+            return batch.header.record_count == 0
         producer_id = batch.header.producer_id
-        if kind == ABORT:
+        if marker[0] == ABORT:
             aborting = self._aborting.pop(producer_id, None)
             if aborting is not None and aborting.has_batches:
                 self.kept.append(aborting.transaction)
                 return False
             return True
-        if kind == COMMIT:
-            had_batches = producer_id in self._committing
-            self._committing.discard(producer_id)
-            return not had_batches
-        return False
+        had_batches = producer_id in self._committing
+        self._committing.discard(producer_id)
+        return not had_batches
 
     def _advance(self, offset: int) -> None:
         while self._coming and self._coming[-1].first_offset <= offset:

@@ -14,13 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from mpbroker.log.aborted import AbortedTransaction, TransactionIndexCorrupt, packed, read_aborted
 from mpbroker.log.cleanable import Source, groups
-from mpbroker.log.cleaned_transactions import (
-    AbortedTransaction,
-    CleanedTransactions,
-    read_aborted,
-    write_aborted,
-)
+from mpbroker.log.cleaned_transactions import CleanedTransactions
 from mpbroker.log.cleaning import BatchWalk, Filter, Stop, Verdict, map_one, map_plain
 from mpbroker.log.names import (
     CLEANED_FILE_SUFFIX,
@@ -144,8 +140,13 @@ class Cleaner:
     def _aborted(self, sources: list[Source]) -> Iterator[AbortedTransaction]:
         for one in sources:
             path = self._path(one.base, TXN_INDEX_SUFFIX)
-            if path.exists():
-                yield from read_aborted(path.read_bytes())
+            if not path.exists():
+                continue
+            try:
+                yield from read_aborted(path)
+            except TransactionIndexCorrupt as error:
+                # What was aborted would be taken for the latest value of its key.
+                raise CleaningFailed(str(error)) from error
 
     # ---- the offset map ----
 
@@ -231,7 +232,7 @@ class Cleaner:
             return
         fd = os.open(self._cleaned(base, TXN_INDEX_SUFFIX), _WRITE, 0o644)
         try:
-            os.write(fd, write_aborted(transactions.kept))
+            os.write(fd, packed(transactions.kept))
             os.fsync(fd)
         finally:
             os.close(fd)

@@ -19,6 +19,7 @@ from mpbroker.ipc.process import MAX_SLEEP_MS, ProcessContext
 from mpbroker.ipc.slots import Call, SlotKind, pack_call, pack_return, unpack_call
 from mpbroker.ipc.topology import CLEANER, LOG
 from mpbroker.log.cleaner import Buffers, Cleaner, CleaningFailed, Task, remove_cleaned
+from mpbroker.log.pace import Pace
 from mpbroker.records.errors import RecordsError
 
 # Behind all that somebody waits for.
@@ -35,20 +36,6 @@ def run(context: ProcessContext) -> int:
 
 class Abandoned(Exception):
     """What was under way is void: the log process died, or we are to stop."""
-
-
-class Pace:
-    """log.cleaner.io.max.bytes.per.second, counted from the start of a cleaning (Kafka: Throttler)."""
-
-    def __init__(self, bytes_per_s: float, started: float) -> None:
-        self._bytes_per_s = bytes_per_s
-        self._started = started
-        self._bytes = 0
-
-    def due(self, count: int) -> float:
-        """When to go on, after so many bytes more."""
-        self._bytes += count
-        return self._started + self._bytes / self._bytes_per_s
 
 
 class LogCalls:

@@ -12,7 +12,7 @@ from mpbroker.log.journal cimport (
     NOT_SYNCING, JournalRef, JournalWrite, journal_add, journal_ask, journal_begin, journal_behind, journal_record_most, journal_target,
     journal_unlist, journal_written,
 )
-from mpbroker.log.state cimport PartitionCore, end_bound
+from mpbroker.log.state cimport PartitionCore, end_bound, stable_bound
 from shm.atomics cimport fence_full, load_acquire, store_release
 from shm.counters cimport counter_add, counter_set, histogram_record, monotonic_ns
 from shm.doorbell cimport bell_ring
@@ -82,7 +82,8 @@ cdef void appended(CommitRef *commit, PartitionCore *core) noexcept nogil:
             commit.unsynced[commit.unsynced_count] = core
             commit.unsynced_count += 1
         return
-    core.slot.high_watermark = core.slot.last_stable = end_bound(core)
+    core.slot.high_watermark = end_bound(core)
+    core.slot.last_stable = stable_bound(core)
     core.slot.log_end_offset = core.log_end
     move(commit, core)
 
@@ -126,6 +127,7 @@ cdef void fly(CommitRef *commit, PartitionCore *core) noexcept nogil:
     core.journaled = not commit.bypass and dir < commit.journal_count and journal_add(
         &commit.journals[dir], &commit.flusher.writes[dir], core)
     core.covered = end_bound(core)
+    core.stable = stable_bound(core)
     commit.flusher.fds[commit.in_flight_count] = -1 if core.journaled else core.fd
     commit.in_flight[commit.in_flight_count] = core
     commit.in_flight_count += 1
@@ -181,7 +183,8 @@ cdef void land(CommitRef *commit, PartitionCore *core) noexcept nogil:
     else:
         journal_unlist(journal, core)
         core.synced = core.covered.offset
-    core.slot.high_watermark = core.slot.last_stable = core.covered
+    core.slot.high_watermark = core.covered
+    core.slot.last_stable = core.stable
     core.slot.log_end_offset = core.log_end
     move(commit, core)
 

@@ -33,6 +33,7 @@ from mpbroker.log.names import (
     META_PROPERTIES,
     NOT_PARTITIONS,
     RECOVERY_POINTS,
+    SCRUB,
     NotAPartition,
     parse_partition,
 )
@@ -48,6 +49,7 @@ _OUR_FILES = frozenset(
         LOG_STARTS,
         CLEANER_OFFSETS,
         DURABLE_MARK,
+        SCRUB,
         journal.NAME,
     }
 )

@@ -29,6 +29,8 @@ LOCK = ".lock"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 # Ours: the high watermarks in the checkpoint are on disk, as they are with log.flush.policy=group.
 DURABLE_MARK = "mpbroker.durable"
+# Ours: how far the scrubber is, and what it has found.
+SCRUB = "mpbroker.scrub"
 
 LONGEST_NAME = 255
 # In the names of a segment's files.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import shutil
@@ -10,8 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpbroker.config.topic_config import TopicConfig
+from mpbroker.log import scan
+from mpbroker.log.aborted import AbortedTransaction, TransactionIndexCorrupt, add_aborted, read_aborted
 from mpbroker.log.checkpoints import fsync_directory, write_epochs, write_topic_id
 from mpbroker.log.epochs import trimmed
+from mpbroker.log.index import offset_floor
 from mpbroker.log.names import (
     CLEANED_FILE_SUFFIX,
     DELETED_FILE_SUFFIX,
@@ -27,7 +31,9 @@ from mpbroker.log.producers import Producers
 from mpbroker.log.retention import Sealed
 from mpbroker.log.state import PartitionState
 
+_log = logging.getLogger("mpbroker")
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+_NEVER = (1 << 63) - 1
 # Of a segment, and of the state of producers before it; what makes it one comes first.
 SEGMENT_FILES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 
@@ -149,6 +155,7 @@ class PartitionLog:
         to_sync = [snapshot_fd]
         try:
             to_sync.append(os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            to_sync += self._open_aborted()
             fresh = open_files(self.directory, base, fresh=True)
         except OSError:
             for fd in to_sync:
@@ -171,6 +178,7 @@ class PartitionLog:
     def move_start(self, offset: int) -> None:
         """What lies below is gone for everybody, as soon as that is published."""
         self.log_start = self.state.log_start = offset
+        self.state.raise_stable(offset)
         self.epochs = trimmed(self.epochs, offset, self.state.log_end)
 
     def _write_snapshot(self, offset: int) -> int:
@@ -210,6 +218,86 @@ class PartitionLog:
         """The active segment's. Raises OSError."""
         for fd in (self.state.fd, *self.state.index_fds):
             os.fsync(fd)
+        for fd in self._open_aborted():
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    # ---- transactions (Kafka: ProducerStateManager, UnifiedLog.maybeIncrementFirstUnstableOffset) ----
+
+    def load_transactions(self) -> None:
+        """Those that are open, as the producers say, and where the last marker of an aborted one lies.
+
+        Raises OSError.
+        """
+        first = self.state.producers.first_open()
+        if first >= 0:
+            self._hold_back(first)
+        for base in reversed(offsets_of(self.directory, TXN_INDEX_SUFFIX)):
+            try:
+                aborted = read_aborted(self._aborted_path(base))
+            except TransactionIndexCorrupt as error:
+                # Whoever reads what is committed has to look there, and hears of it.
+                _log.error("%s: committed records cannot be told from others: %s", self.directory, error)
+                self.state.aborted_end = _NEVER
+                return
+            if aborted:
+                self.state.aborted_end = aborted[-1].last_offset + 1
+                return
+
+    def begun(self, offset: int, position: int) -> None:
+        """A batch of a transaction is about to be noted, here in the active segment."""
+        if self.state.held_back < 0:
+            self.state.hold_back(offset, self.state.segment_base, position)
+
+    def ended(self) -> None:
+        """A transaction is not open any more. Raises OSError."""
+        first = self.state.producers.first_open()
+        if first < 0:
+            self.state.let_go()
+        elif first > self.state.held_back:
+            self._hold_back(first)
+
+    def add_aborted(self, entry: AbortedTransaction) -> None:
+        """Whose marker is in the active segment. Raises OSError with nothing changed."""
+        add_aborted(self._aborted_path(self.state.segment_base), entry)
+        self.state.aborted_end = entry.last_offset + 1
+
+    def _hold_back(self, first: int) -> None:
+        offset = max(first, self.log_start)
+        base = max(base for base in segments_of(self.directory) if base <= offset)
+        fd = os.open(self.directory / segment_name(base), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(fd).st_size
+            start = self._position_before(base, offset)
+            found = scan.find_offset(fd, start, size, offset)
+        finally:
+            os.close(fd)
+        # Without a batch there: nothing is left of the transaction, and nothing came behind it.
+        self.state.hold_back(offset, base, found.position if found is not None else size)
+
+    def _position_before(self, base: int, offset: int) -> int:
+        try:
+            fd = os.open(self.directory / segment_name(base, INDEX_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return 0
+        try:
+            return offset_floor(fd, base, offset)[1]
+        finally:
+            os.close(fd)
+
+    def _aborted_path(self, base: int) -> Path:
+        return self.directory / segment_name(base, TXN_INDEX_SUFFIX)
+
+    def _open_aborted(self) -> list[int]:
+        """The active segment's, if it has one. Raises OSError."""
+        try:
+            return [os.open(self._aborted_path(self.state.segment_base), os.O_RDWR | os.O_CLOEXEC)]
+        except FileNotFoundError:
+            return []
+
+    # ----
 
     def close_cleanly(self) -> None:
         """What Kafka leaves behind at a clean stop. Raises OSError."""

@@ -8,8 +8,9 @@ that is not among the positions is looked up in the segment's index, as `mpbroke
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from mpbroker.ipc.table cimport Bound
+from mpbroker.ipc.table cimport Bound, damage_version
 from mpbroker.log.scan cimport Chunk, ChunkBuffer
+from shm.atomics cimport load_relaxed
 
 cdef enum:
     READERS = 256
@@ -23,7 +24,6 @@ cdef struct Segment:
     uint64_t inode
     char *path
     uint32_t path_length
-    bint aborted                # it may have records of transactions that were aborted
 
 cdef struct Found:
     int64_t offset              # -1: none
@@ -46,6 +46,11 @@ cdef struct Spot:
 cdef struct PlacesRef:
     Reader *readers
     Chunk *chunk
+    const uint64_t *damaged     # a word per slot (ipc/table.pxd)
+
+cdef inline bint is_damaged(const PlacesRef *places, uint32_t slot, uint32_t generation) noexcept nogil:
+    """Something of the partition is: only Python knows what."""
+    return damage_version(load_relaxed(&places.damaged[slot]), generation) != 0
 
 cdef Reader *reader_of(PlacesRef *places, uint32_t slot, uint32_t generation) noexcept nogil
 cdef bint locate(Reader *reader, int64_t offset, const Bound *bound, Chunk *chunk, Spot *spot) noexcept nogil
@@ -56,4 +61,5 @@ cdef void remember(Reader *reader, int64_t offset, int64_t base, int64_t positio
 cdef class SegmentPlaces:
     cdef PlacesRef ref
     cdef ChunkBuffer buffer
+    cdef const unsigned char[::1] words
     cdef _open(self, Segment *segment, int64_t base, bytes path)

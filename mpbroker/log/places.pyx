@@ -60,10 +60,12 @@ cdef bint remembered(Reader *reader, int64_t offset, const Bound *bound, Spot *s
     return False
 
 
-cdef int64_t indexed(const Segment *segment, int64_t offset) noexcept nogil:
-    """The position of a batch at or before the offset; -1 if the index cannot be read."""
+cdef int64_t indexed(const Segment *segment, int64_t offset, int64_t *named) noexcept nogil:
+    """The position of a batch at or before the offset; -1 if the index cannot be read. `named`: an offset of that batch, as the index
+    says; -1 if it says nothing."""
     cdef uint8_t entry[16]
     cdef int64_t bytes, place
+    named[0] = -1
     if segment.index_fd < 0:
         return 0
     bytes = file_bytes(segment.index_fd)
@@ -72,13 +74,16 @@ cdef int64_t indexed(const Segment *segment, int64_t offset) noexcept nogil:
     place = floor_entry(segment.index_fd, bytes // OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES, offset - segment.base, entry)
     if place == -1:
         return 0                # the offset is below the first entry
-    return <int32_t>load_u32(entry + 4) if place >= 0 else -1
+    if place < 0:
+        return -1
+    named[0] = segment.base + <int32_t>load_u32(entry)
+    return <int32_t>load_u32(entry + 4)
 
 
 cdef bint locate(Reader *reader, int64_t offset, const Bound *bound, Chunk *chunk, Spot *spot) noexcept nogil:
     """Finds the batch that holds the offset; False if it is not in the segments that are known."""
     cdef const uint8_t *header
-    cdef int64_t length
+    cdef int64_t length, named
     cdef int i
     if remembered(reader, offset, bound, spot):
         return True
@@ -89,13 +94,14 @@ cdef bint locate(Reader *reader, int64_t offset, const Bound *bound, Chunk *chun
                 spot.segment = &reader.segments[i]
     if spot.segment == NULL:
         return False
-    spot.limit, spot.position = limit_of(spot.segment, bound), indexed(spot.segment, offset)
+    spot.limit, spot.position = limit_of(spot.segment, bound), indexed(spot.segment, offset, &named)
     chunk.count = 0             # it may hold another file
     while 0 <= spot.position < spot.limit:
         header = have(chunk, spot.segment.fd, spot.position, BATCH_HEADER_BYTES, spot.limit)
         length = batch_length(header) if header != NULL else 0
-        if length == 0:
-            return False
+        if length == 0 or (named >= 0 and <int64_t>load_u64(header + BASE_OFFSET_AT) > named):
+            return False        # an index that names a later place hides what lies before it
+        named = -1
         if <int64_t>load_u64(header + BASE_OFFSET_AT) + <int32_t>load_u32(header + LAST_OFFSET_DELTA_AT) >= offset:
             remember(reader, offset, spot.segment.base, spot.position)
             return True
@@ -156,6 +162,11 @@ cdef class SegmentPlaces:
                 self.ref.readers[i].segments[k].base = -1
             forget_reader(&self.ref.readers[i])
 
+    def __init__(self, const unsigned char[::1] damaged):
+        """`damaged`: the words of damage, one per slot of the partition table."""
+        self.words = damaged
+        self.ref.damaged = <const uint64_t *>&damaged[0]
+
     def __dealloc__(self):
         if self.ref.readers != NULL:
             self.forget_all()
@@ -166,9 +177,8 @@ cdef class SegmentPlaces:
         cdef int i
         return sum(self.ref.readers[i].generation != 0 for i in range(READERS))
 
-    def learn(self, uint32_t slot, uint32_t generation, int64_t base, bytes path, bint aborted=False) -> None:
-        """A fetch was served from this segment. Takes the place of another slot if need be. `aborted`: only Python can say
-        which of its records a read_committed consumer has to leave out."""
+    def learn(self, uint32_t slot, uint32_t generation, int64_t base, bytes path) -> None:
+        """A fetch was served from this segment. Takes the place of another slot if need be."""
         cdef Reader *reader = &self.ref.readers[slot % READERS]
         cdef int i
         if reader.slot != slot or reader.generation != generation:
@@ -185,7 +195,6 @@ cdef class SegmentPlaces:
         reader.next_segment += 1
         forget_segment(&reader.segments[i])
         self._open(&reader.segments[i], base, path)
-        reader.segments[i].aborted = aborted
 
     cdef _open(self, Segment *segment, int64_t base, bytes path):
         cdef struct_stat status

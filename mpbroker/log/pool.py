@@ -18,7 +18,6 @@ import logging
 import mmap
 import os
 import signal
-import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from mpbroker.ipc.process import die_with_parent
 from mpbroker.log.checkpoints import CheckpointCorrupt, read_topic_id
 from mpbroker.log.names import CLEAN_SHUTDOWN, LOCK
 from mpbroker.log.recovery import Known, Opened, PartitionDamaged, bytes_behind, load
+from shm.word import Words
 
 # From so many entries of a log directory on: what is to be trusted is opened fast, what is to be checked not.
 CLEAN_LEAST, UNCLEAN_LEAST = 200, 20
@@ -41,7 +41,6 @@ WINDOW = 8
 TRIES = 2
 SURVEYED_AT_ONCE = 250
 WAIT_S = 0.002
-_WORD = struct.Struct("=Q")
 Key = tuple[bytes, int]
 Failure = PartitionDamaged | CheckpointCorrupt | OSError
 Result = Opened | None | int
@@ -133,14 +132,16 @@ class Pool:
     # All that is to be checked, once it has been surveyed.
     bytes_to_check: int = 0
     surveys: int = 0
-    counts: mmap.mmap | None = None
+    # A word of each worker, which it alone writes: how many bytes it has checked.
+    counts: Words | None = None
+    forked: int = 0
 
     @property
     def checked_bytes(self) -> int:
         """By all of its workers, also those that are gone."""
         if self.counts is None:
             return 0
-        return sum(value for (value,) in _WORD.iter_unpack(self.counts[:]))
+        return sum(self.counts.load(number) for number in range(self.forked))
 
     def submit(self, job: Job) -> None:
         self.waiting.append(job)
@@ -233,7 +234,7 @@ def fork_pools(paths: Sequence[Path], threads: int, failed_dirs: int, lane: int)
             continue
         if is_small:
             continue
-        pool.counts = mmap.mmap(-1, _WORD.size * threads)
+        pool.counts, pool.forked = Words(memoryview(mmap.mmap(-1, 8 * threads))), threads
         for worker in range(threads):
             _fork(pool, pools, worker, lane)
     return pools
@@ -280,8 +281,7 @@ def _run(pool: Pool, channel: Connection, number: int, parent: int, lane: int) -
     assert counts is not None
 
     def count(size: int) -> None:
-        at = number * _WORD.size
-        _WORD.pack_into(counts, at, _WORD.unpack_from(counts, at)[0] + size)
+        counts.store(number, counts.load(number) + size)
 
     while True:
         try:

@@ -14,6 +14,8 @@ cdef enum ProducerVerdict:
     PRODUCER_DUPLICATE = -1             # the rest are Kafka's error codes
     PRODUCER_OUT_OF_ORDER = 45
     PRODUCER_OLD_EPOCH = 47
+    PRODUCER_IN_TRANSACTION = 48
+    PRODUCER_OLD_COORDINATOR = 52
 
 cdef struct ProducerBatch:
     int64_t last_offset
@@ -54,7 +56,8 @@ cdef inline Producer *producer_find(ProducersRef *producers, int64_t producer_id
 
 cdef Producer *producer_put(ProducersRef *producers, int64_t producer_id) noexcept nogil
 cdef int producer_check(
-    const Producer *producer, int16_t epoch, int32_t base_sequence, int32_t count, const ProducerBatch **original,
+    const Producer *producer, int16_t epoch, int32_t base_sequence, int32_t count, bint transactional,
+    const ProducerBatch **original,
 ) noexcept nogil
 cdef void producer_update(
     Producer *producer, int16_t epoch, int32_t base_sequence, int32_t count, int64_t base_offset, int64_t timestamp,
@@ -63,7 +66,15 @@ cdef bint producer_wants(const Producer *producer) noexcept nogil
 cdef void producer_recall(
     Producer *producer, int16_t epoch, int32_t base_sequence, int64_t base_offset, int64_t last_offset, int64_t timestamp,
 ) noexcept nogil
+cdef int64_t producer_ended(Producer *producer, int16_t epoch, int32_t coordinator_epoch, int64_t timestamp) noexcept nogil
+cdef int64_t first_open(const ProducersRef *producers, int64_t but) noexcept nogil
+
+cdef inline void producer_begun(Producer *producer, int64_t base_offset) noexcept nogil:
+    """It has a batch in a transaction, the first one or another."""
+    if producer.txn_first_offset < 0:
+        producer.txn_first_offset = base_offset
 
 
 cdef class Producers:
     cdef ProducersRef ref
+    cdef Producer *put(self, int64_t producer_id) except NULL

@@ -73,10 +73,11 @@ cdef Producer *producer_put(ProducersRef *producers, int64_t producer_id) noexce
 
 
 cdef int producer_check(
-    const Producer *producer, int16_t epoch, int32_t base_sequence, int32_t count, const ProducerBatch **original,
+    const Producer *producer, int16_t epoch, int32_t base_sequence, int32_t count, bint transactional,
+    const ProducerBatch **original,
 ) noexcept nogil:
     """Whether a client's batch may be appended; of a duplicate, `original` is the batch that it repeats."""
-    cdef int32_t last_sequence = sequence_after(base_sequence, count - 1)
+    cdef int32_t last_sequence = sequence_after(base_sequence, count - 1), next_sequence
     cdef const ProducerBatch *batch
     cdef int i
     if producer == NULL or producer.epoch == NO_EPOCH:
@@ -90,10 +91,12 @@ cdef int producer_check(
     if epoch < producer.epoch:
         return PRODUCER_OLD_EPOCH
     if epoch > producer.epoch or producer.count == 0:
-        return PRODUCER_OK if base_sequence == 0 else PRODUCER_OUT_OF_ORDER
-    if base_sequence != sequence_after(producer.batches[producer.count - 1].last_sequence, 1):
+        next_sequence = 0
+    else:
+        next_sequence = sequence_after(producer.batches[producer.count - 1].last_sequence, 1)
+    if base_sequence != next_sequence:
         return PRODUCER_OUT_OF_ORDER
-    return PRODUCER_OK
+    return PRODUCER_IN_TRANSACTION if producer.txn_first_offset >= 0 and not transactional else PRODUCER_OK
 
 
 cdef void producer_update(
@@ -140,6 +143,33 @@ cdef void producer_recall(
     oldest.last_sequence, oldest.offset_delta = sequence_after(base_sequence, delta), delta
 
 
+cdef int64_t producer_ended(Producer *producer, int16_t epoch, int32_t coordinator_epoch, int64_t timestamp) noexcept nogil:
+    """A marker is in the log: where the transaction began that it ends, -1 if none was open. Sequences go on, unless the
+    epoch is a new one."""
+    cdef int64_t first = producer.txn_first_offset
+    if epoch != producer.epoch:
+        producer.epoch = epoch
+        producer.count = 0
+    producer.coordinator_epoch = coordinator_epoch
+    producer.last_timestamp = timestamp
+    producer.txn_first_offset = -1
+    return first
+
+
+cdef int64_t first_open(const ProducersRef *producers, int64_t but) noexcept nogil:
+    """Where the earliest of the transactions began that are open, without that of `but`; -1: none is."""
+    cdef int64_t first = -1
+    cdef uint64_t i
+    cdef const Producer *producer
+    for i in range(producers.room):
+        producer = &producers.table[i]
+        if producer.id == -1 or producer.id == but or producer.txn_first_offset < 0:
+            continue
+        if first < 0 or producer.txn_first_offset < first:
+            first = producer.txn_first_offset
+    return first
+
+
 cdef class Producers:
     """The same for Python."""
 
@@ -152,21 +182,51 @@ cdef class Producers:
     def __len__(self):
         return self.ref.used
 
-    def check(self, int64_t producer_id, int epoch, int32_t base_sequence, int32_t count) -> tuple:
+    def check(self, int64_t producer_id, int epoch, int32_t base_sequence, int32_t count, bint transactional=False) -> tuple:
         """(error code, or -1 for a duplicate; base offset and timestamp of the original)."""
         cdef const ProducerBatch *original = NULL
-        cdef int verdict = producer_check(producer_find(&self.ref, producer_id), epoch, base_sequence, count, &original)
+        cdef int verdict = producer_check(
+            producer_find(&self.ref, producer_id), epoch, base_sequence, count, transactional, &original)
         if verdict == PRODUCER_DUPLICATE:
             return verdict, original.last_offset - original.offset_delta, original.timestamp
         return verdict, -1, -1
 
     def update(
         self, int64_t producer_id, int epoch, int32_t base_sequence, int32_t count, int64_t base_offset, int64_t timestamp,
+        bint transactional=False,
     ) -> None:
+        cdef Producer *producer = self.put(producer_id)
+        producer_update(producer, epoch, base_sequence, count, base_offset, timestamp)
+        if transactional:
+            producer_begun(producer, base_offset)
+
+    cdef Producer *put(self, int64_t producer_id) except NULL:
         cdef Producer *producer = producer_put(&self.ref, producer_id)
         if producer == NULL:
             raise MemoryError("no memory for producer state")
-        producer_update(producer, epoch, base_sequence, count, base_offset, timestamp)
+        return producer
+
+    def check_marker(self, int64_t producer_id, int epoch, int32_t coordinator_epoch) -> int:
+        """The error of a marker that comes from the past; else 0."""
+        cdef const Producer *producer = producer_find(&self.ref, producer_id)
+        if producer == NULL:
+            return PRODUCER_OK
+        if epoch < producer.epoch:
+            return PRODUCER_OLD_EPOCH
+        return PRODUCER_OLD_COORDINATOR if coordinator_epoch < producer.coordinator_epoch else PRODUCER_OK
+
+    def ended(self, int64_t producer_id, int epoch, int32_t coordinator_epoch, int64_t timestamp) -> int:
+        """A marker is in the log; where the transaction began that it ends, -1 if none was open."""
+        return producer_ended(self.put(producer_id), epoch, coordinator_epoch, timestamp)
+
+    def open_from(self, int64_t producer_id) -> int:
+        """Where the producer's transaction began, -1 if none is open."""
+        cdef const Producer *producer = producer_find(&self.ref, producer_id)
+        return producer.txn_first_offset if producer != NULL else -1
+
+    def first_open(self, int64_t but=-1) -> int:
+        """Where the earliest of the transactions began that are open, without that of `but`; -1: none is."""
+        return first_open(&self.ref, but)
 
     def entries(self) -> list:
         """(id, epoch, coordinator epoch, open transaction, [(last sequence, last offset, offset delta, timestamp)])."""
@@ -184,10 +244,13 @@ cdef class Producers:
         return sorted(out)
 
     def snapshot(self) -> bytes:
+        cdef const Producer *producer
         body = bytearray()
         entries = self.entries()
         for producer_id, epoch, coordinator_epoch, transaction, batches in entries:
-            sequence, offset, delta, timestamp = batches[len(batches) - 1] if batches else (-1, -1, 0, -1)
+            producer = producer_find(&self.ref, producer_id)
+            timestamp = producer.last_timestamp
+            sequence, offset, delta, _ = batches[len(batches) - 1] if batches else (-1, -1, 0, -1)
             body += _ENTRY.pack(producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction)
         counted = len(entries).to_bytes(4, "big") + bytes(body)
         return _HEAD.pack(SNAPSHOT_VERSION, checksum(counted), len(entries)) + bytes(body)
@@ -207,9 +270,7 @@ cdef class Producers:
             producer_id, epoch, sequence, offset, delta, timestamp, coordinator, transaction = _ENTRY.unpack_from(data, at)
             if transaction < 0 and timestamp < expired_before_ms:
                 continue
-            producer = producer_put(&self.ref, producer_id)
-            if producer == NULL:
-                raise MemoryError("no memory for producer state")
+            producer = self.put(producer_id)
             if offset >= 0:
                 producer_update(
                     producer, epoch, sequence_after(sequence, -delta), delta + 1, offset - delta, timestamp)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import NamedTuple
 from mpbroker.log import index, scan
 from mpbroker.log.aborted import AbortedTransaction, aborted_between, read_aborted
 from mpbroker.log.checkpoints import read_epochs
+from mpbroker.log.damage import Damage, damages_of
 from mpbroker.log.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -30,6 +31,8 @@ from mpbroker.log.names import (
 
 NO_OFFSET = -1
 NO_TIMESTAMP = -1
+BEFORE_ALL = -(1 << 63)
+LONGEST_TIME = (1 << 63) - 1
 REMEMBERED_POSITIONS = 64
 OPEN_SEGMENTS = 4
 
@@ -40,6 +43,10 @@ class OffsetOutOfRange(Exception):
 
 class SegmentGone(Exception):
     """The segment was deleted between listing and opening: look again at the partition table."""
+
+
+class RangeDamaged(Exception):
+    """The offset cannot be read: the scrubber has found its batch damaged."""
 
 
 class Bound(NamedTuple):
@@ -126,11 +133,23 @@ class PartitionReader:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._bases: list[int] = []
-        # Of segments that have a .txnindex. None is added while this broker runs.
+        # What `.txnindex` files say, by segment, and where the last marker in them was said to end.
         self._with_aborted: list[int] = []
         self._aborted: dict[int, list[AbortedTransaction]] = {}
+        self._aborted_end = 0
         self._open: OrderedDict[int, _OpenSegment] = OrderedDict()
         self._positions: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        self._damages: list[Damage] = []
+        self._damage_version = 0
+
+    def heed(self, damage_version: int) -> None:
+        """What is damaged in the partition, by the version in its word of damage; 0: nothing.
+
+        Raises CheckpointCorrupt, a ValueError, or OSError.
+        """
+        if damage_version != self._damage_version:
+            self._damages = damages_of(self.directory) if damage_version else []
+            self._damage_version = damage_version
 
     def close(self) -> None:
         for segment in self._open.values():
@@ -148,6 +167,7 @@ class PartitionReader:
         and with the old file in hand their offsets would be missed.
         """
         self.close()
+        self._aborted.clear()
         names = os.listdir(self.directory)  # noqa: PTH208
         self._bases, self._with_aborted = (
             sorted(base for name in names if (base := parse_segment(name, suffix)) is not None)
@@ -163,7 +183,7 @@ class PartitionReader:
         """The batch that holds the offset, or the next one where offsets have a gap; None at the bound.
 
         `position` in it is meant within the segment that `segment_of` names. Raises OffsetOutOfRange,
-        SegmentGone, OSError.
+        RangeDamaged, CorruptBatch, SegmentGone, OSError.
         """
         found = self._locate(offset, bound)
         return found[1] if found else None
@@ -171,16 +191,17 @@ class PartitionReader:
     def fetch_slice(
         self, offset: int, max_bytes: int, bound: Bound, min_one_batch: bool = True
     ) -> Slice | None:
-        """At most `max_bytes` from the batch with the offset on; all of that batch if `min_one_batch`.
+        """At most `max_bytes` from the batch with the offset on; all of that batch if `min_one_batch`, and
+        nothing from where damage begins on.
 
         None when there is nothing to see: at the bound, or when not even the first batch fits. Raises
-        OffsetOutOfRange, SegmentGone, OSError.
+        OffsetOutOfRange, RangeDamaged, CorruptBatch, SegmentGone, OSError.
         """
         found = self._locate(offset, bound)
         if found is None:
             return None
         segment, batch = found
-        limit = self._limit(segment, bound)
+        limit = self._whole_until(segment, batch.position, self._limit(segment, bound))
         length = min(max_bytes, limit - batch.position)
         if length < batch.length:
             if not min_one_batch:
@@ -190,16 +211,15 @@ class PartitionReader:
             self._remember(bound.offset, bound.segment_base, bound.position)
         return Slice(segment.base, batch.position, length, segment.inode, segment.path)
 
-    def has_aborted(self, segment_base: int) -> bool:
-        """Whether records of this segment, or of a later one, can be of transactions that were aborted."""
-        return bool(self._with_aborted) and self._with_aborted[-1] >= segment_base
-
-    def aborted(self, offset: int, piece: Slice, bound: Bound) -> list[AbortedTransaction]:
+    def aborted(self, offset: int, piece: Slice, bound: Bound, aborted_end: int) -> list[AbortedTransaction]:
         """Those that may have records in a slice that was fetched from this offset on; in the order of their
-        markers. Raises SegmentGone, TransactionIndexCorrupt, OSError.
+        markers, which lie below `aborted_end`. Raises SegmentGone, TransactionIndexCorrupt, OSError.
         """
-        if not self.has_aborted(piece.segment_base):
+        if offset >= aborted_end:
             return []
+        if aborted_end != self._aborted_end:
+            self.segments()
+            self._aborted_end = aborted_end
         indexes = (self._aborted_in(base) for base in self._with_aborted if base >= piece.segment_base)
         return list(aborted_between(indexes, offset, self._end_of(piece, bound)))
 
@@ -234,24 +254,23 @@ class PartitionReader:
     def find_timestamp(
         self, timestamp_ms: int, log_start: int, bound: Bound, times: RecordTimes | None = None
     ) -> FoundOffset:
-        """The first record at this time or later. Raises SegmentGone, OSError."""
+        """The first record at this time or later. Raises CorruptBatch, SegmentGone, OSError."""
         times = times or record_times
         for base in self._visible(bound, log_start):
             segment = self._segment(base)
             limit = self._limit(segment, bound)
-            at = self._time_start(base, segment, timestamp_ms, log_start)
-            while (batch := scan.find_timestamp(segment.fd, at, limit, log_start, timestamp_ms)) is not None:
+            at = self._time_start(segment, timestamp_ms, log_start)
+            for batch in self._reaching(segment, at, limit, log_start, timestamp_ms):
                 data = os.pread(segment.fd, batch.length, batch.position)
                 for timestamp, offset in times(data):
                     if timestamp >= timestamp_ms and log_start <= offset:
                         return FoundOffset(timestamp, offset) if offset < bound.offset else NOTHING_FOUND
-                at = batch.position + batch.length
         return NOTHING_FOUND
 
     def max_timestamp(
         self, bound: Bound, log_start: int = 0, times: RecordTimes | None = None
     ) -> FoundOffset:
-        """The largest timestamp and the first record that has it. Raises SegmentGone, OSError."""
+        """The largest timestamp, the first record that has it. Raises CorruptBatch, SegmentGone, OSError."""
         times = times or record_times
         best: scan.BatchAt | None = None
         holder: _OpenSegment | None = None
@@ -277,10 +296,12 @@ class PartitionReader:
             return None
         if offset > bound.offset:
             raise OffsetOutOfRange(f"offset {offset} is beyond {bound.offset}")
+        self._refuse_damaged(offset)
         base, position = self._start_for(offset, bound)
         while True:
             segment = self._segment(base)
-            batch = scan.find_offset(segment.fd, position, self._limit(segment, bound), offset)
+            position = self._behind_damage(base, position, offset)
+            batch = scan.find_offset(segment.fd, position, self._limit(segment, bound), offset, strict=True)
             if batch is not None:
                 self._remember(batch.last_offset + 1, base, batch.position + batch.length)
                 return segment, batch
@@ -309,9 +330,43 @@ class PartitionReader:
             raise OffsetOutOfRange(f"offset {offset} is below the first segment of {self.directory}")
         base = bases[place - 1]
         segment = self._segment(base)
+        return base, self._indexed(segment, offset)
+
+    def _indexed(self, segment: _OpenSegment, offset: int) -> int:
+        """The position of a batch at or before the offset. An index that names a later place than it should
+        would hide what lies before that: then it is of no use.
+        """
         if segment.index_fd < 0:
-            return base, 0
-        return base, index.offset_floor(segment.index_fd, base, offset)[1]
+            return 0
+        named, position = index.offset_floor(segment.index_fd, segment.base, offset)
+        there = scan.find_offset(segment.fd, position, os.fstat(segment.fd).st_size, BEFORE_ALL)
+        return position if there is not None and there.base_offset <= named else 0
+
+    # ---- damage ----
+
+    def _refuse_damaged(self, offset: int) -> None:
+        """Raises RangeDamaged."""
+        for one in self._damages:
+            if one.first <= offset < one.behind and one.is_there(self.directory.parent):
+                raise RangeDamaged(str(one))
+
+    def _behind_damage(self, base: int, position: int, offset: int) -> int:
+        """Where to look for an offset, from a position on: not where a batch cannot be told from the next."""
+        ends = [
+            one.end
+            for one in self._damages
+            if one.base == base and one.behind <= offset and one.is_there(self.directory.parent)
+        ]
+        return max([position, *ends])
+
+    def _whole_until(self, segment: _OpenSegment, position: int, limit: int) -> int:
+        """Where damage begins behind a position, or the limit."""
+        begins = [
+            one.position
+            for one in self._damages
+            if one.base == segment.base and position < one.position and one.is_there(self.directory.parent)
+        ]
+        return min([limit, *begins])
 
     def _visible(self, bound: Bound, log_start: int) -> list[int]:
         """The bases of segments with offsets from the log start to the bound."""
@@ -334,6 +389,7 @@ class PartitionReader:
                 self._bases = []  # to be listed anew
                 raise
             # They may have been those in an earlier file of the name.
+            self._aborted.pop(base, None)
             for offset in [at for at, (of, _) in self._positions.items() if of == base]:
                 del self._positions[offset]
             if len(self._open) > OPEN_SEGMENTS:
@@ -350,38 +406,62 @@ class PartitionReader:
 
     # ---- times ----
 
-    def _time_start(self, base: int, segment: _OpenSegment, timestamp_ms: int, log_start: int) -> int:
-        """The position from which on a record of this time may be: records before it are all earlier."""
-        offset = max(self._time_floor(base, timestamp_ms - 1)[1], log_start)
-        return 0 if segment.index_fd < 0 else index.offset_floor(segment.index_fd, base, offset)[1]
+    def _reaching(
+        self, segment: _OpenSegment, at: int, limit: int, log_start: int, timestamp_ms: int
+    ) -> Iterator[scan.BatchAt]:
+        """Batches with records at that time or later, in [at, limit); what is damaged is left out."""
+        for start, end in self._stretches(segment, at, limit):
+            position = start
+            while (
+                batch := scan.find_timestamp(segment.fd, position, end, log_start, timestamp_ms, strict=True)
+            ) is not None:
+                yield batch
+                position = batch.position + batch.length
 
-    def _time_floor(self, base: int, timestamp_ms: int) -> tuple[int, int]:
+    def _stretches(self, segment: _OpenSegment, at: int, limit: int) -> Iterator[tuple[int, int]]:
+        damages = [one for one in self._damages if one.base == segment.base]
+        for one in sorted(damages, key=lambda one: one.position):
+            if at < one.end <= limit and one.is_there(self.directory.parent):
+                if at < one.position:
+                    yield at, one.position
+                at = one.end
+        yield at, limit
+
+    def _time_start(self, segment: _OpenSegment, timestamp_ms: int, log_start: int) -> int:
+        """The position from which on a record of this time may be: records before it are all earlier."""
+        return self._indexed(segment, max(self._time_floor(segment, timestamp_ms - 1)[1], log_start))
+
+    def _time_floor(self, segment: _OpenSegment, timestamp_ms: int) -> tuple[int, int]:
+        """As the time index says; nothing, if the log does not say the same."""
+        base, name = segment.base, segment_name(segment.base, TIME_INDEX_SUFFIX)
         try:
-            fd = os.open(self.directory / segment_name(base, TIME_INDEX_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self.directory / name, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return NO_TIMESTAMP, base
         try:
-            return index.time_floor(fd, base, timestamp_ms)
+            timestamp, offset = index.time_floor(fd, base, timestamp_ms)
         finally:
             os.close(fd)
+        if timestamp != NO_TIMESTAMP:
+            size = os.fstat(segment.fd).st_size
+            batch = scan.find_offset(segment.fd, self._indexed(segment, offset), size, offset)
+            if batch is None or batch.max_timestamp != timestamp:
+                return NO_TIMESTAMP, base
+        return timestamp, offset
 
     def _largest_in(
         self, segment: _OpenSegment, limit: int, log_start: int, *, growing: bool
     ) -> scan.BatchAt | None:
         """The first batch with the largest timestamp; a sealed segment's last time index entry tells it."""
-        timestamp, offset = self._time_floor(segment.base, (1 << 63) - 1)
+        timestamp, offset = self._time_floor(segment, LONGEST_TIME)
         is_there = timestamp >= 0 and offset >= log_start
-        offset = offset if is_there else max(log_start, segment.base)
-        at = 0 if segment.index_fd < 0 else index.offset_floor(segment.index_fd, segment.base, offset)[1]
+        at = self._indexed(segment, offset if is_there else max(log_start, segment.base))
         if is_there and not growing:
-            return scan.find_timestamp(segment.fd, at, limit, segment.base, timestamp)
+            return next(self._reaching(segment, at, limit, segment.base, timestamp), None)
         best = None
-        while (
-            batch := scan.find_timestamp(
-                segment.fd, at, limit, log_start, best.max_timestamp + 1 if best else 0
-            )
-        ) is not None:
-            best, at = batch, batch.position + batch.length
+        for batch in self._reaching(segment, at, limit, log_start, 0):
+            if best is None or batch.max_timestamp > best.max_timestamp:
+                best = batch
         return best
 
 

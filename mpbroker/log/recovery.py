@@ -18,6 +18,12 @@ from typing import NamedTuple
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log import check, scan
+from mpbroker.log.aborted import (
+    AbortedTransaction,
+    TransactionIndexCorrupt,
+    read_aborted,
+    replace_aborted,
+)
 from mpbroker.log.append import NO_ROOM
 from mpbroker.log.checkpoints import CheckpointCorrupt, fsync_directory, read_epochs, write_epochs
 from mpbroker.log.epochs import trimmed
@@ -113,6 +119,7 @@ def load(
         if log.state.log_end < log.log_start:
             _start_anew(log, known)
         log.sealed = [Sealed(base) for base in bases if base < log.state.segment_base]
+        log.load_transactions()
         _trim_epochs(log)
         _drop_snapshots(log, loader.snapshots)
     except (OSError, PartitionDamaged, CheckpointCorrupt):
@@ -317,10 +324,9 @@ class _Loader:
     def _load_snapshot(self) -> int:
         """The newest usable snapshot; returns the offset from which on batches have to be replayed.
 
-        After an unclean stop it is one of what is known to be there. A snapshot knows the last batch of each
-        producer: those before it are looked for.
+        A snapshot knows the last batch of each producer: those before it are looked for.
         """
-        limit = 1 << 62 if self.known.clean else max(self.known.recovery_point, self.known.durable)
+        limit = 1 << 62 if self.known.clean else self._latest_snapshot()
         expired_before_ms = wall_ms() - self.known.producer_expiration_ms
         for offset in reversed(self.snapshots.copy()):
             path = self.directory / segment_name(offset, SNAPSHOT_SUFFIX)
@@ -338,6 +344,25 @@ class _Loader:
             return offset
         blank_producers(self.log)
         return self.bases[0]
+
+    def _latest_snapshot(self) -> int:
+        """After an unclean stop: the offset of the latest one that counts. What lies below is known to be
+        there, and so is what a roll has synced then; what says which transactions were aborted is sound.
+        """
+        latest = max(self.known.recovery_point, self.known.durable - 1)
+        for base in self.bases[self.suspect :]:
+            try:
+                self._read_aborted(self.directory / segment_name(base, TXN_INDEX_SUFFIX))
+            except TransactionIndexCorrupt as error:
+                _log.warning("%s; it is made anew", error)
+                return min(latest, base)
+        return latest
+
+    def _read_aborted(self, path: Path) -> list[AbortedTransaction]:
+        try:
+            return read_aborted(path)
+        except FileNotFoundError:
+            return []
 
     def _replay(self, base: int, offset: int) -> None:
         """Producer state from a trusted segment."""
@@ -371,14 +396,16 @@ class _Loader:
         producers_from: int,
     ) -> check.Checked:
         """All batches from there on, in pieces: nobody is to take a large segment for a hang."""
+        aborted: list[tuple[int, int, int, int]] = []
         while True:
             checked = check.check_batches(
                 fd, position, size, next_offset, state, apply_index, producers_from, PIECE_BYTES
             )
             self.count(checked.valid_bytes - position)
+            aborted += checked.aborted
             position, next_offset = checked.valid_bytes, checked.next_offset
             if checked.reason or position >= size:
-                return checked
+                return checked._replace(aborted=aborted)
             self.say(f"checking {self.directory}, at offset {next_offset}")
 
     # ---- segments ----
@@ -430,6 +457,13 @@ class _Loader:
             if damaged:
                 raise self._damaged(base, checked.valid_bytes, checked.next_offset, checked.reason)
             self._cut(fds[0], base, size, checked)
+        if not trusted:
+            # Of a segment that lacks an index the producers may not have been replayed.
+            entries = [AbortedTransaction(*entry) for entry in checked.aborted]
+            path = self.directory / segment_name(base, TXN_INDEX_SUFFIX)
+            # Of transactions that ended before the snapshot, and so were not found again.
+            before = self._read_aborted(path) if self.replay_from > base else []
+            replace_aborted(path, [*(e for e in before if e.last_offset < self.replay_from), *entries])
         state.finish_rebuilt(checked.next_offset)
         if checked.next_offset > self.known.durable:
             _sync(fds[0])

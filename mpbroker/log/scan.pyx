@@ -16,6 +16,8 @@ from mpbroker.records.batch cimport (
 import os
 from collections import namedtuple
 
+from mpbroker.records.errors import CorruptBatch
+
 # Written out, the number would be folded into a literal that C takes for unsigned.
 cdef extern from "<stdint.h>" nogil:
     const int64_t INT64_MIN
@@ -87,12 +89,15 @@ cdef object found(const uint8_t *p, int64_t position, int64_t length):
     return BatchAt(base, last, position, length, <int64_t>load_u64(p + MAX_TIMESTAMP_AT))
 
 
-cdef object search(int fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp):
-    """The first batch from `position` that reaches both `offset` and `timestamp`; it may reach beyond `end`, its header not."""
+cdef object search(int fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp, bint strict):
+    """The first batch from `position` that reaches both `offset` and `timestamp`; it may reach beyond `end`, its header not.
+
+    `strict`: raises CorruptBatch where the walk meets no batch, or one that does not end before `end`.
+    """
     cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
     cdef const uint8_t *p = NULL
     cdef int64_t length = 0
-    cdef bint hit = False
+    cdef bint hit = False, is_batch = True
     with nogil:
         while True:
             p = have(&buffer.chunk, fd, position, BATCH_HEADER_BYTES, end)
@@ -100,6 +105,7 @@ cdef object search(int fd, int64_t position, int64_t end, int64_t offset, int64_
                 break
             length = batch_length(p)
             if length == 0:
+                is_batch = False
                 break
             hit = (
                 <int64_t>load_u64(p + BASE_OFFSET_AT) + <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT) >= offset
@@ -111,17 +117,21 @@ cdef object search(int fd, int64_t position, int64_t end, int64_t offset, int64_
                 break
             position += length
     buffer.raise_error()
+    if strict and not is_batch:
+        raise CorruptBatch(position, "its length or magic is impossible")
+    if strict and not hit and length and position > end:
+        raise CorruptBatch(position - length, "it reaches beyond the end")
     return found(p, position, length) if hit else None
 
 
-def find_offset(int fd, int64_t position, int64_t end, int64_t offset):
+def find_offset(int fd, int64_t position, int64_t end, int64_t offset, bint strict=False):
     """The first batch from `position` whose last offset is not below `offset`; None if there is none before `end`."""
-    return search(fd, position, end, offset, INT64_MIN)
+    return search(fd, position, end, offset, INT64_MIN, strict)
 
 
-def find_timestamp(int fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp_ms):
+def find_timestamp(int fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp_ms, bint strict=False):
     """The first batch from `position` that reaches `offset` and has a record of this time or later."""
-    return search(fd, position, end, offset, timestamp_ms)
+    return search(fd, position, end, offset, timestamp_ms, strict)
 
 
 def batches(int fd, int64_t position, int64_t end) -> list:

@@ -13,6 +13,7 @@ cdef struct PartitionCore:
     PartitionSlot slot              # as it is published, or will be with the next publication
     uint64_t table_slot
     ProducersRef *producers
+    Bound held_back                 # where the earliest open transaction begins; its offset is -1 without one
     # the active segment
     int fd
     int appendable                  # whether the turn may append by itself
@@ -37,7 +38,8 @@ cdef struct PartitionCore:
     int unsynced                    # appended to since the last commit round began
     int in_flight                   # part of the commit round in flight, ...
     int journaled                   # ... by way of the journal alone; else its segment is synced
-    Bound covered                   # ... which makes it durable up to here
+    Bound covered                   # ... which makes it durable up to here, ...
+    Bound stable                    # ... and stable up to there
     uint64_t ticket                 # the commit round that covers its latest append
     int64_t synced                  # all below this offset is in segments that were synced, ...
     int64_t syncing                 # ... and below this one when the sync in the background is done
@@ -89,6 +91,10 @@ cdef inline Bound end_bound(const PartitionCore *core) noexcept nogil:
     bound.segment_base = core.segment_base
     bound.position = core.size
     return bound
+
+cdef inline Bound stable_bound(const PartitionCore *core) noexcept nogil:
+    """The last stable offset once all is durable that is in the log now (Kafka: ProducerStateManager.firstUnstableOffset)."""
+    return core.held_back if core.held_back.offset >= 0 else end_bound(core)
 
 
 cdef class PartitionState:

@@ -23,7 +23,7 @@ cdef class PartitionState:
         memset(&self.core, 0, sizeof(self.core))
         self.core.fd = self.core.index.fd = self.core.time_index.fd = -1
         self.core.first_planned = self.core.last_planned = NOTHING_PLANNED
-        self.core.max_timestamp = self.core.first_timestamp = -1
+        self.core.max_timestamp = self.core.first_timestamp = self.core.held_back.offset = -1
         self.replace_producers(Producers())
 
     def replace_producers(self, Producers producers) -> None:
@@ -110,6 +110,7 @@ cdef class PartitionState:
             c.segment_base, c.size, c.log_end, c.max_timestamp, c.max_timestamp_offset, c.first_timestamp, c.created_ms,
             c.bytes_since_index, c.index.room, c.index.entries, c.index.last_key, c.index.last_offset,
             c.time_index.room, c.time_index.entries, c.time_index.last_key, c.time_index.last_offset,
+            c.held_back.offset, c.held_back.segment_base, c.held_back.position, c.slot.aborted_end,
         )
 
     def carry(self, tuple what) -> None:
@@ -119,6 +120,7 @@ cdef class PartitionState:
             c.segment_base, c.size, c.log_end, c.max_timestamp, c.max_timestamp_offset, c.first_timestamp, c.created_ms,
             c.bytes_since_index, c.index.room, c.index.entries, c.index.last_key, c.index.last_offset,
             c.time_index.room, c.time_index.entries, c.time_index.last_key, c.time_index.last_offset,
+            c.held_back.offset, c.held_back.segment_base, c.held_back.position, c.slot.aborted_end,
         ) = what
         c.index.base = c.time_index.base = c.segment_base
 
@@ -150,8 +152,9 @@ cdef class PartitionState:
         slot.leader_epoch, slot.log_dir, slot.log_start_offset = leader_epoch, log_dir, log_start
 
     def all_is_durable(self, int64_t synced) -> None:
-        """High watermark and last stable offset move to the log end; what lies below `synced` is in segments that were synced."""
-        self.core.slot.high_watermark = self.core.slot.last_stable = self.core.covered = end_bound(&self.core)
+        """High watermark and last stable offset move as far as they can; what lies below `synced` is in segments that were synced."""
+        self.core.slot.high_watermark = self.core.covered = end_bound(&self.core)
+        self.core.slot.last_stable = self.core.stable = stable_bound(&self.core)
         self.core.synced = synced
         self.core.slot.log_end_offset = self.core.log_end
 
@@ -159,6 +162,41 @@ cdef class PartitionState:
         """What was said of a partition that is not open: its offsets, for whoever opens it."""
         self.core.slot.high_watermark.offset = self.core.slot.last_stable.offset = high_watermark
         self.core.slot.log_end_offset = log_end
+
+    # ---- transactions ----
+
+    def hold_back(self, int64_t offset, int64_t segment_base, int64_t position) -> None:
+        """The earliest open transaction begins here: what is durable is stable up to this batch, from the next commit round on."""
+        self.core.held_back.offset = offset
+        self.core.held_back.segment_base = segment_base
+        self.core.held_back.position = position
+
+    def let_go(self) -> None:
+        """No transaction is open."""
+        self.core.held_back.offset = -1
+
+    def raise_stable(self, int64_t offset) -> None:
+        """The log starts here: what is held back is so from here on, if it began before. Nothing is read below, so that the
+        place may stay that of the batch which is gone."""
+        if self.core.held_back.offset >= 0:
+            self.core.held_back.offset = max(self.core.held_back.offset, offset)
+            self.core.stable.offset = max(self.core.stable.offset, offset)
+            self.core.slot.last_stable.offset = max(self.core.slot.last_stable.offset, offset)
+
+    @property
+    def held_back(self):
+        """Where the earliest open transaction begins, -1 without one."""
+        return self.core.held_back.offset
+
+    @property
+    def aborted_end(self):
+        return self.core.slot.aborted_end
+
+    @aborted_end.setter
+    def aborted_end(self, int64_t offset):
+        self.core.slot.aborted_end = offset
+
+    # ----
 
     def publish(self, SlotTable table) -> None:
         table_write(&table.ref, self.core.table_slot, &self.core.slot)

@@ -215,7 +215,7 @@ cdef class Turn:
         planned.duplicate = 0
         if planned.has_producer:
             verdict = producer_check(
-                producer_find(core.producers, batch.producer_id), batch.producer_epoch, batch.base_sequence, batch.count, &original)
+                producer_find(core.producers, batch.producer_id), batch.producer_epoch, batch.base_sequence, batch.count, False, &original)
             if verdict == PRODUCER_DUPLICATE:
                 planned.duplicate = 1
                 planned.has_producer = 0

@@ -21,7 +21,7 @@ from mpbroker.config.listeners import Listener
 from mpbroker.ipc import topology
 from mpbroker.ipc.connections import OUTSTANDING_MAX
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
-from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, FatalError, ProcessContext
+from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.network import handover
 from mpbroker.network.address_rates import AddressRates
 from mpbroker.network.connection_counts import ConnectionCounts
@@ -412,11 +412,7 @@ class Acceptor:
         """Who is connected stays, but for what is more than max.connections; who waits is looked at again."""
         self.context.follow_settings()
         config = self.context.config
-        try:
-            change_quotas(self.quotas, config)
-        except FatalError as error:
-            # It was resolved when the file was read, a moment ago.
-            self.log.error("the limits of the broker and of addresses stay as they are: %s", error)
+        change_quotas(self.quotas, config)
         for there in self.open.values():
             self.quotas.change_listener(there.number, limits_of(config, there.listener.name)[0])
 

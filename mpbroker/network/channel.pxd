@@ -22,7 +22,7 @@ cpdef enum CloseReason:
     CLOSED_IDLE = 7
     CLOSED_ROLE_DIED = 8        # what it waited for was lost with a process
     CLOSED_STOPPING = 9
-    CLOSED_NO_FILE = 10         # a segment could not be opened, three times in a row
+    CLOSED_NO_FILE = 10         # a segment of its answer could not be opened, again and again, or not be read
     CLOSED_ILLEGAL_STATE = 11   # an answer came that cannot come now (mute.py)
     CLOSED_STALLED = 12         # memory was short, and what it began made no progress
     CLOSED_EXCESS = 13          # made room for another connection (max.connections)
@@ -32,6 +32,7 @@ cpdef enum CloseReason:
     CLOSED_SASL_FRAME_SIZE = 17 # negative or larger than sasl.server.max.receive.size
     CLOSED_AUTHENTICATION = 18  # SASL failed, and its answer was given
     CLOSED_SESSION_EXPIRED = 19 # a request came after the end of the authentication
+    CLOSED_NO_MEMORY = 20       # a parked request has to be asked anew, and its frame was not kept
 
 cdef struct Channel:
     int fd

@@ -45,7 +45,7 @@ cdef void leave_arena(Turn *t, Channel *c) noexcept nogil:
     own size alone, until it is answered. What is too large for that, or too much, goes with its handler."""
     if c.block == 0:
         return
-    if changes_nothing(c.api_key) and may_keep(t, c):
+    if is_repeatable(c.api_key) and may_keep(t, c):
         c.kept = <uint8_t *>malloc(c.needed)
         if c.kept != NULL:
             t.kept_bytes += c.needed

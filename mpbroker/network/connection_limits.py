@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.limits import ListenerLimits, resolve_overrides
-from mpbroker.ipc.process import FatalError
+from mpbroker.config.limits import ListenerLimits, limits_by_address
 from mpbroker.network.connection_quotas import ConnectionQuotas, Limits
 
 
 def quotas_of(config: BrokerConfig) -> ConnectionQuotas:
-    """Without listeners. Raises FatalError when a host of the overrides cannot be resolved."""
-    try:
-        overrides = resolve_overrides(config.max_connections_per_ip_overrides)
-    except OSError as error:
-        raise FatalError(str(error.strerror)) from error
+    """Without listeners. The supervisor has looked up the names of the overrides."""
     return ConnectionQuotas(
         Limits(config.max_connections, config.max_connection_creation_rate),
         config.max_connections_per_ip,
-        overrides,
+        limits_by_address(config.max_connections_per_ip_overrides),
         config.quota_window_num,
         config.quota_window_size_seconds * 1000,
     )
 
 
 def change_quotas(quotas: ConnectionQuotas, config: BrokerConfig) -> None:
-    """Those of the broker and of addresses. Raises FatalError as `quotas_of` does."""
+    """Those of the broker and of addresses."""
     new = quotas_of(config)
     quotas.change_broker(new.broker)
     quotas.change_per_ip(new.per_ip, new.per_ip_overrides)

@@ -2,14 +2,7 @@
 
 cdef enum:
     BATCH_REQUESTS_MAX = 256        # about a millisecond of a handler's work
-    FIRST_ADMINISTRATIVE_API = 19   # CreateTopics; those before it are asked for all the time
-    API_FETCH = 1
-    API_INIT_PRODUCER_ID = 22
-    API_ADD_PARTITIONS_TO_TXN = 24
-    API_TXN_OFFSET_COMMIT = 28
-    API_SASL_AUTHENTICATE = 36
-    API_DESCRIBE_CLUSTER = 60
-    API_CONSUMER_GROUP_HEARTBEAT = 68
+    FIRST_ADMINISTRATIVE_API = Api.API_CREATE_TOPICS    # those before it are asked for all the time
     HEAVY_BYTES = 1 << 18           # a produce of this size is alone with its handler
     HEAVY_COST = 1 << 20            # more than any number of requests that can wait
 
@@ -95,6 +88,9 @@ cdef inline bint has_heavy(Peer *peer) noexcept nogil:
     It announces before it moves its head, so one that it has taken is never overlooked."""
     return load_acquire(peer.requests.head) < peer.heavy_until or load_relaxed(peer.heavy) != 0
 
+cdef inline bint takes_requests(Peer *peer) noexcept nogil:
+    return peer.alive and not peer.leaving and peer.owed_count == 0 and ring_room(&peer.requests) != 0
+
 cdef Peer *least_loaded(Turn *t) noexcept nogil:
     """The live handler with the least waiting and running, none that has a heavy request if another has not; ties
     stay with the one that had the last batch, whose caches are warm (measured: a tenth more requests a second)."""
@@ -105,16 +101,13 @@ cdef Peer *least_loaded(Turn *t) noexcept nogil:
     for i in range(t.handler_count):
         h = (t.last_handler + i) % t.handler_count
         peer = &t.handlers[h]
-        if not peer.alive or peer.leaving or peer.owed_count or ring_room(&peer.requests) == 0:
+        if not takes_requests(peer):
             continue
         cost = peer.load + (HEAVY_COST if has_heavy(peer) else 0)
         if cost < least:
             least = cost
             best = peer
     return best
-
-cdef inline bint takes_requests(Peer *peer) noexcept nogil:
-    return peer.alive and not peer.leaving and peer.owed_count == 0 and ring_room(&peer.requests) != 0
 
 cdef Peer *session_keeper(Turn *t, Channel *c) noexcept nogil:
     """Who has to get a fetch: the handler that keeps its session, or, in turn, one that is to make a session, so that each
@@ -124,7 +117,7 @@ cdef Peer *session_keeper(Turn *t, Channel *c) noexcept nogil:
     cdef SessionOfFetch said
     cdef Peer *peer
     cdef uint32_t number, i
-    if c.api_key != API_FETCH or c.state != ChannelState.CHANNEL_WAITING:
+    if c.api_key != Api.API_FETCH or c.state != ChannelState.CHANNEL_WAITING:
         return NULL
     said = session_of_fetch(frame + c.body, frame + c.needed, c.api_version)
     if said.epoch == FINAL_FETCH and said.id == 0:
@@ -146,25 +139,19 @@ cdef Peer *session_keeper(Turn *t, Channel *c) noexcept nogil:
 
 cdef bint is_heavy(Channel *c) noexcept nogil:
     """Of unknown cost: a large produce, which may be compressed, and what administrators ask for."""
-    if c.api_key == API_PRODUCE:
+    if c.api_key == Api.API_PRODUCE:
         return c.needed >= HEAVY_BYTES
-    if c.api_key < FIRST_ADMINISTRATIVE_API or c.api_key == API_INIT_PRODUCER_ID:
+    if c.api_key < FIRST_ADMINISTRATIVE_API or c.api_key == Api.API_INIT_PRODUCER_ID:
         return False
-    if API_ADD_PARTITIONS_TO_TXN <= c.api_key <= API_TXN_OFFSET_COMMIT:
+    if Api.API_ADD_PARTITIONS_TO_TXN <= c.api_key <= Api.API_TXN_OFFSET_COMMIT:
         return False
     if asks_for_group(c.api_key):       # the handler hands it on, the coordinator has the work
         return False
-    return c.api_key not in (API_SASL_AUTHENTICATE, API_DESCRIBE_CLUSTER, API_CONSUMER_GROUP_HEARTBEAT)
-
-cdef enum:
-    API_OFFSET_COMMIT = 8
-    API_LIST_GROUPS = 16
-    API_DELETE_GROUPS = 42
-    API_OFFSET_DELETE = 47
+    return c.api_key not in (Api.API_SASL_AUTHENTICATE, Api.API_DESCRIBE_CLUSTER, Api.API_CONSUMER_GROUP_HEARTBEAT)
 
 cdef inline bint asks_for_group(int16_t api_key) noexcept nogil:
     """OffsetCommit to ListGroups, DeleteGroups and OffsetDelete."""
-    return API_OFFSET_COMMIT <= api_key <= API_LIST_GROUPS or api_key == API_DELETE_GROUPS or api_key == API_OFFSET_DELETE
+    return Api.API_OFFSET_COMMIT <= api_key <= Api.API_LIST_GROUPS or api_key == Api.API_DELETE_GROUPS or api_key == Api.API_OFFSET_DELETE
 
 cdef bint hand_over(Turn *t, Peer *peer, Channel *c, bint heavy) noexcept nogil:
     cdef Slot slot

@@ -1,15 +1,17 @@
 # What is mended when a handler or the log process has died. Part of turn.pyx.
 
-cdef bint changes_nothing(int16_t api_key) noexcept nogil:
-    """Whether a request that a dead handler may have begun can be given to another: it only reads."""
-    return (
-        api_key == 1 or api_key == 2 or api_key == 3 or api_key == 10 or api_key == 18 or api_key == 32 or api_key == 60
+cdef bint is_repeatable(int16_t api_key) noexcept nogil:
+    """Whether a request that a dead handler may have begun can be given to another: it reads. Metadata may create topics,
+    and creates none that is there."""
+    return api_key in (
+        Api.API_FETCH, Api.API_LIST_OFFSETS, Api.API_METADATA, Api.API_FIND_COORDINATOR, Api.API_API_VERSIONS,
+        Api.API_DESCRIBE_CONFIGS, Api.API_DESCRIBE_CLUSTER,
     )
 
 cdef bint may_try_again(Channel *c) noexcept nogil:
     """One that kills whoever takes it must not go through all handlers."""
     c.deaths += 1
-    return changes_nothing(c.api_key) and c.deaths < DEATHS_MAX
+    return is_repeatable(c.api_key) and c.deaths < DEATHS_MAX
 
 cdef void lose_answer_of(Turn *t, Channel *c, uint32_t owner) noexcept nogil:
     """What is being sent out of a dead handler's arena cannot be finished: the arena is about to be reset."""
@@ -18,7 +20,7 @@ cdef void lose_answer_of(Turn *t, Channel *c, uint32_t owner) noexcept nogil:
             close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, owner)
 
 cdef void mend_handler(Turn *t, uint32_t number) noexcept nogil:
-    """After the log process's fence: untaken requests and those that change nothing go to another handler, the rest closes."""
+    """After the log process's fence: untaken requests and those that may be repeated go to another handler, the rest closes."""
     cdef Peer *peer = &t.handlers[number]
     cdef uint64_t taken = load_acquire(peer.requests.head)
     cdef uint32_t i
@@ -58,7 +60,7 @@ cdef void mend_log(Turn *t) noexcept nogil:
         c = &t.channels[i]
         if c.state != ChannelState.CHANNEL_WAITING and c.state != ChannelState.CHANNEL_CLOSED:
             continue
-        if c.api_key != API_PRODUCE or c.handler == NO_HANDLER:
+        if c.api_key != Api.API_PRODUCE or c.handler == NO_HANDLER:
             continue
         if c.ring_position >= load_acquire(t.handlers[c.handler].requests.head):
             continue

@@ -18,7 +18,7 @@ cdef int64_t read_part(Turn *t, Part *part, uint64_t at, uint8_t *into, uint64_t
 cdef int64_t copy_answer(Turn *t, Channel *c, uint8_t *into, uint64_t room) noexcept nogil:
     """The bytes of the answer that follow those which are written; -1: a segment cannot be read."""
     cdef ReplySlot *a = &c.answer
-    cdef uint8_t *base = t.arena.base if a.owner == t.process else t.handlers[a.owner - FIRST_HANDLER].arena
+    cdef uint8_t *base = answer_base(t, a)
     cdef uint64_t at = c.part_sent, copied = 0, want
     cdef uint32_t number = c.part
     cdef Part *part

@@ -15,14 +15,13 @@ cdef class Muting:
     cdef Channel channel
 
     def __cinit__(self):
-        self.t = <Turn *>calloc(1, sizeof(Turn))
-        if self.t == NULL:
-            raise MemoryError
+        self.t = empty_turn()
         load_mute_table(self.t)
         memset(&self.channel, 0, sizeof(Channel))
 
     def __dealloc__(self):
-        free(self.t)
+        if self.t != NULL:
+            release_turn(self.t)
 
     @property
     def state(self):

@@ -430,7 +430,9 @@ def describe_close(reason: int, detail: int) -> str:
         CloseReason.CLOSED_BY_HANDLER: f"its request (API key {detail}) was not answered: see the handlers",
         CloseReason.CLOSED_IDLE: "idle for longer than connections.max.idle.ms",
         CloseReason.CLOSED_STOPPING: "the broker stops",
-        CloseReason.CLOSED_NO_FILE: "the segment of its fetch changed three times in a row",
+        CloseReason.CLOSED_NO_FILE: "a segment of its fetch could not be opened or read",
+        CloseReason.CLOSED_NO_MEMORY: "a segment of its fetch was gone, and its request had not been kept "
+        "(queued.max.request.bytes)",
         CloseReason.CLOSED_ILLEGAL_STATE: f"an answer came that cannot come in mute state {detail}",
         CloseReason.CLOSED_TLS: "TLS failed",
         CloseReason.CLOSED_AUTHENTICATION: "its authentication failed",

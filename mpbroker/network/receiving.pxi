@@ -68,7 +68,7 @@ cdef void note_software(Turn *t, Channel *c) noexcept nogil:
     malformed or not valid is left to the handler, who answers it."""
     cdef const uint8_t *frame = t.arena.base + c.block
     cdef uint64_t at = c.body, name, name_bytes, version, version_bytes
-    if c.api_version < t.first_flexible[API_VERSIONS] or c.api_version > API_VERSIONS_LATEST:
+    if c.api_version < t.first_flexible[<int>Api.API_API_VERSIONS] or c.api_version > API_VERSIONS_LATEST:
         return
     if not read_uvarint(frame, &at, c.needed, &name_bytes) or name_bytes == 0 or name_bytes - 1 > c.needed - at:
         return
@@ -125,7 +125,7 @@ cdef int frame_whole(Turn *t, Channel *c) noexcept nogil:
     if not mute_event(t, c, MUTE) or not mute_event(t, c, REQUEST_RECEIVED):
         close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
         return -1
-    if c.api_key == API_VERSIONS:
+    if c.api_key == Api.API_API_VERSIONS:
         note_software(t, c)
     c.expected = c.needed if c.needed < EXPECTED_MAX else EXPECTED_MAX
     c.received_ns = t.clock_ns

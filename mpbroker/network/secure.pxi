@@ -7,7 +7,6 @@
 cdef enum:
     NEGOTIATING = 1
     MOVED = 2
-    API_SASL_HANDSHAKE = 17
     REAUTHENTICATION_NS = 1000000000    # Kafka: at most one a second
 
 cdef inline void mark(Turn *t, Channel *c) noexcept nogil:
@@ -19,7 +18,7 @@ cdef inline void mark(Turn *t, Channel *c) noexcept nogil:
 
 cdef bint session_over(Turn *t, Channel *c) noexcept nogil:
     """A request on a connection whose authentication ends: whether it goes no further, because it renews it or is too late."""
-    if c.api_key == API_SASL_HANDSHAKE and (c.renewed_ns == 0 or t.now_ns - c.renewed_ns >= REAUTHENTICATION_NS):
+    if c.api_key == Api.API_SASL_HANDSHAKE and (c.renewed_ns == 0 or t.now_ns - c.renewed_ns >= REAUTHENTICATION_NS):
         c.renewed_ns = t.now_ns
         c.secure = NEGOTIATING
         mark(t, c)

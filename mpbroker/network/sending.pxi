@@ -122,11 +122,8 @@ cdef void start_sending(Turn *t, Channel *c) noexcept nogil:
     if c.answer.kind == SlotKind.SEND_PARTS:
         if not files_are_open(t, c):
             c.state = ChannelState.CHANNEL_OPENING
-            if t.opening_count < 1024:
-                t.opening[t.opening_count] = c.index
-                t.opening_count += 1
-            else:
-                close_channel(t, c, CloseReason.CLOSED_NO_FILE, 0)
+            t.opening[t.opening_count] = c.index
+            t.opening_count += 1
             return
         use_files(t, c)
     c.state = ChannelState.CHANNEL_SENDING

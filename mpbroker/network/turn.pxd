@@ -18,6 +18,28 @@ cdef enum:
     FIFO_PLACES = 65536         # a power of two; at least as many as there can be channels with a request each
     API_KEYS = 128
 
+# What the turn does differently for some requests; all that it knows of Kafka's APIs (ApiKey, checked at import).
+cpdef enum Api:
+    API_PRODUCE = 0
+    API_FETCH = 1
+    API_LIST_OFFSETS = 2
+    API_METADATA = 3
+    API_OFFSET_COMMIT = 8
+    API_FIND_COORDINATOR = 10
+    API_LIST_GROUPS = 16
+    API_SASL_HANDSHAKE = 17
+    API_API_VERSIONS = 18
+    API_CREATE_TOPICS = 19
+    API_INIT_PRODUCER_ID = 22
+    API_ADD_PARTITIONS_TO_TXN = 24
+    API_TXN_OFFSET_COMMIT = 28
+    API_DESCRIBE_CONFIGS = 32
+    API_SASL_AUTHENTICATE = 36
+    API_DELETE_GROUPS = 42
+    API_OFFSET_DELETE = 47
+    API_DESCRIBE_CLUSTER = 60
+    API_CONSUMER_GROUP_HEARTBEAT = 68
+
 cdef struct Peer:
     uint32_t number             # handler number
     uint32_t process            # process index
@@ -129,7 +151,7 @@ cdef struct Turn:
     uint64_t *evictions_done
     uint64_t order_seen
     uint64_t fence_order_seen
-    int16_t first_flexible[128] # per API key: first version with request header 2; 32767: none; -1: unknown key
+    int16_t first_flexible[API_KEYS]    # per API key: first version with request header 2; 32767: none; -1: unknown key
     uint64_t now_ns
     Told *told
     uint32_t told_count
@@ -142,7 +164,7 @@ cdef struct Turn:
     uint32_t late_count
     Event *closed               # connections closed since Python looked; room for all there can be
     uint32_t closed_count
-    uint32_t opening[1024]      # channels in CHANNEL_OPENING since Python looked
+    uint32_t *opening           # channels in CHANNEL_OPENING since Python looked; twice, if a place was taken anew meanwhile
     uint32_t opening_count
 
 

@@ -113,8 +113,6 @@ cdef enum:
     TURN_TOLD = 8                   # for the request log
     TURN_SECURE = 16
     TURN_FAILED = 32
-    API_PRODUCE = 0
-    API_VERSIONS = 18
     DEATHS_MAX = 2
     OPEN_TRIES_MAX = 3
 
@@ -123,6 +121,7 @@ assert REQUEST_RING_PLACES == topology.REQUEST_RING_SLOTS
 assert NOT_MUTED == MuteState.NOT_MUTED and MUTE_IMPOSSIBLE == mute.IMPOSSIBLE
 assert (MUTE, UNMUTE, REQUEST_RECEIVED, RESPONSE_SENT, THROTTLE_STARTED, THROTTLE_ENDED) == tuple(mute.MuteEvent)
 assert FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG and MOST_HANDLERS == len(topology.HANDLERS)
+assert {one.name: one.value for one in Api}.items() <= {f"API_{key.name}": key.value for key in ApiKey}.items()
 cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
 # What epoll says of the two descriptors that are no channels.
 cdef uint32_t BELL_TAG = <uint32_t>0xFFFFFFFFu
@@ -130,6 +129,7 @@ cdef uint32_t HANDOVER_TAG = <uint32_t>0xFFFFFFFEu
 CONNECTIONS, CLOSED, OPENING, TOLD, SECURE = TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD, TURN_SECURE
 
 
+include "own.pxi"
 include "activity.pxi"
 include "queue.pxi"
 include "metering.pxi"
@@ -211,12 +211,19 @@ class PollFailed(OSError):
 cdef class ProcessorTurn:
     """The processor's connections and their way through the broker. `memory` is the broker's `SharedMemory`."""
 
+    def __cinit__(self, *args, **named):
+        self.t = empty_turn()
+
+    def __dealloc__(self):
+        if self.t != NULL:
+            release_turn(self.t)
+
     def __init__(
         self, memory, int process, int handover_fd, list first_flexible, uint32_t channel_places, uint32_t frame_bytes_max,
         uint32_t queued_requests_max, uint64_t connection_prefix, uint64_t idle_ns=0,
         uint64_t stall_ns=10_000_000_000,
     ):
-        cdef Turn *t = <Turn *>calloc(1, sizeof(Turn))
+        cdef Turn *t = self.t
         cdef Arena arena = memory.arena(process)
         cdef CounterPage counters = memory.counters(process)
         cdef Doorbell bell = memory.doorbell(process)
@@ -227,7 +234,6 @@ cdef class ProcessorTurn:
         cdef uint32_t i
         if channel_places > topology.CHANNELS_PER_PROCESSOR:
             raise ValueError(f"{channel_places} channels: there are {topology.CHANNELS_PER_PROCESSOR} sessions")
-        self.t = t
         self.memory = memory
         self.rings = {}
         self.sessions = memory.sessions(process)
@@ -246,21 +252,8 @@ cdef class ProcessorTurn:
         t.order = <uint64_t *>(<size_t>&orders[process * 8])
         t.fence_order = <uint64_t *>(<size_t>&fence_orders[process * 8])
         t.order_seen, t.fence_order_seen = load_acquire(t.order), load_acquire(t.fence_order)
-        t.channel_places = channel_places
-        # Places are used from the lowest on: what was never used costs no memory.
-        t.channels = <Channel *>calloc(channel_places, sizeof(Channel))
-        t.links = <Links *>calloc(channel_places + 1, sizeof(Links))
-        t.links[channel_places].before = t.links[channel_places].after = channel_places
-        t.timers = <uint32_t *>calloc(channel_places + 1, sizeof(uint32_t))
-        t.held = <uint32_t *>calloc(2 * channel_places, sizeof(uint32_t))
-        t.starved, t.marked = <uint32_t *>calloc(2 * channel_places, sizeof(uint32_t)), <uint32_t *>calloc(2 * channel_places, sizeof(uint32_t))
-        t.late = <Event *>calloc(channel_places, sizeof(Event))
         t.sessions = self.sessions.entries
-        t.closed = <Event *>calloc(channel_places, sizeof(Event))
-        t.free_channels = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
-        t.deferred = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
-        t.deferred_now = <uint32_t *>calloc(channel_places, sizeof(uint32_t))
-        t.fifo = <uint32_t *>calloc(FIFO_PLACES, sizeof(uint32_t))
+        allocate_places(t, channel_places)
         load_mute_table(t)
         self._bind_words()
         t.idle_ns, t.stall_ns = idle_ns, stall_ns
@@ -270,8 +263,6 @@ cdef class ProcessorTurn:
         t.queued_requests_max = queued_requests_max
         for i in range(<uint32_t>API_KEYS):
             t.first_flexible[i] = first_flexible[i]
-        for i in range(<uint32_t>FILE_PLACES):
-            t.files.places[i].fd = -1
         t.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
         if t.epoll_fd < 0:
             raise OSError(errno, "epoll_create1")
@@ -478,8 +469,11 @@ cdef class ProcessorTurn:
         if c.state != ChannelState.CHANNEL_OPENING:
             return
         c.open_tries += 1
-        if c.open_tries >= OPEN_TRIES_MAX or not enter_arena(self.t, c):
+        if c.open_tries >= OPEN_TRIES_MAX:
             close_channel(self.t, c, CloseReason.CLOSED_NO_FILE, 0)
+            return
+        if not enter_arena(self.t, c):
+            close_channel(self.t, c, CloseReason.CLOSED_NO_MEMORY, 0)
             return
         give_back(self.t, &c.answer)
         if c.timer:                 # the next answer brings its own throttle

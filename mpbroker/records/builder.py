@@ -23,9 +23,6 @@ from mpbroker.records.stream import RecordWriter, seal
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-ABORT: Final = 0
-COMMIT: Final = 1
-
 _CONTROL_KEY: Final = struct.Struct(">hh")
 """version, type (Kafka: ControlRecordType)."""
 _END_TRANSACTION_VALUE: Final = struct.Struct(">hi")

@@ -37,6 +37,8 @@ TLS12_SUITES = {
     f"TLS_{exchange}_WITH_{cipher}": f"{exchange.replace('_', '-')}-{name}"
     for exchange in _EXCHANGES
     for cipher, name in _CIPHERS.items()
+    # TLS 1.2 has them with one hash, depending on the exchange (RFC 5246, RFC 5289).
+    if not cipher.endswith("AES_256_CBC_SHA256" if exchange.startswith("EC") else "AES_256_CBC_SHA384")
 }
 IANA_NAMES = {name: suite for suite, name in TLS12_SUITES.items()}
 PEM_BEGIN = b"-----BEGIN "
@@ -150,7 +152,12 @@ def _set_ciphers(context: ssl.SSLContext, suites: tuple[str, ...]) -> None:
             f"{', '.join((*TLS13_SUITES, *TLS12_SUITES))}"
         )
     if older:
-        context.set_ciphers(":".join(TLS12_SUITES[suite] for suite in older))
+        try:
+            context.set_ciphers(":".join(TLS12_SUITES[suite] for suite in older))
+        except ssl.SSLError as error:
+            raise TlsError(
+                f"ssl.cipher.suites: {ssl.OPENSSL_VERSION} serves none of them ({_why(error)})"
+            ) from error
 
 
 def read_material(settings: SecuritySettings) -> Material:

@@ -70,7 +70,10 @@ class Child:
 
 
 def fork_child(child: Child, context: ProcessContext, keep_fds: Iterable[int]) -> None:
-    """Starts the role's process. The supervisor must be without threads: a fork leaves their locks held."""
+    """Starts the role's process. The supervisor must be without threads: a fork leaves their locks held.
+
+    Raises OSError, maybe with a process that nobody watches: `abandon` ends it.
+    """
     tasks = sum(1 for _ in Path("/proc/self/task").iterdir())
     if tasks != 1 or threading.active_count() != 1:
         raise RuntimeError(f"the supervisor has {tasks} threads; it may not fork")
@@ -79,14 +82,28 @@ def fork_child(child: Child, context: ProcessContext, keep_fds: Iterable[int]) -
     parent = os.getpid()
     own_fds = child.fds() if callable(child.fds) else child.fds
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _OUR_SIGNALS)
-    pid = os.fork()
-    if pid == 0:
-        _child_main(child, context, parent, {0, 1, 2, *context.memory.bell_fds, *own_fds, *keep_fds}, blocked)
-    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            keep = {0, 1, 2, *context.memory.bell_fds, *own_fds, *keep_fds}
+            _child_main(child, context, parent, keep, blocked)
+    finally:
+        # Whatever came of it: who is deaf to its signals cannot be stopped, nor can those it forks later.
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     child.pid = pid
     child.pidfd = os.pidfd_open(pid)
     child.started = time.monotonic()
     child.last_turns = -1
+
+
+def abandon(child: Child) -> None:
+    """Ends what came of a start that failed half way: there may be no second process of a role."""
+    if child.pidfd >= 0:
+        os.close(child.pidfd)
+    if child.pid:
+        os.kill(child.pid, signal.SIGKILL)
+        os.waitpid(child.pid, 0)
+    child.pid, child.pidfd = 0, -1
 
 
 def _child_main(

@@ -27,7 +27,7 @@ CLIENTS_MAX = 64
 
 class Command(msgspec.Struct):
     command: str
-    on: bool | None = None  # request-log
+    on: bool | None = None  # request-log; scrub: begin
     handlers: int | None = None
     processors: int | None = None
     listener: str | None = None  # listener-add: NAME://host:port; listener-remove: NAME

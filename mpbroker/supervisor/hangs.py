@@ -8,8 +8,7 @@ works     it has announced a heavy request, or recovers, and uses the CPU: count
           `HEAVY_TIMEOUTS` times handler.hang.timeout.ms, recovery for as long as it takes
 waits     it is in an uninterruptible sleep of the kernel: its disk is slow, and no signal can end that
 hangs     none of these for handler.hang.timeout.ms, or ten times that in recovery: it is killed and mended
-like
-          any other death
+          like any other death
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -12,8 +13,10 @@ from functools import partial
 from typing import Any
 
 import setproctitle
+from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.limits import resolved_overrides
 from mpbroker.coordinator import process as coordinator_process
 from mpbroker.handlers import process as handler_process
 from mpbroker.handlers.apis import served
@@ -21,19 +24,19 @@ from mpbroker.ipc import settings, topology
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
-from mpbroker.log import cleaner_process
+from mpbroker.log import cleaner_process, scrub_process
 from mpbroker.log import process as log_process
 from mpbroker.log.log_dir import lock_log_dirs, prepare_log_dirs
 from mpbroker.protocol import codec
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners
-from mpbroker.supervisor import buffers, logs, progress, runtime_dir, sockets
+from mpbroker.supervisor import buffers, logs, progress, runtime_dir, scrubbing, sockets
 from mpbroker.supervisor.activation import Inherited
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Command, ControlSocket, Later
 from mpbroker.supervisor.listeners import Listeners
 from mpbroker.supervisor.notify import Notifier
-from mpbroker.supervisor.reload import NoFile, ReadAgain, Reload, ReloadError
+from mpbroker.supervisor.reload import Changes, NoFile, ReadAgain, Reload, ReloadError
 from mpbroker.supervisor.reloading import Reloading, publish, tell
 from mpbroker.supervisor.resize import Resize
 from mpbroker.supervisor.status import status
@@ -90,6 +93,19 @@ def run(config: BrokerConfig, read_again: ReadAgain | None = None) -> int:
     return EXIT_FAILED
 
 
+def look_up_addresses(config: BrokerConfig) -> BrokerConfig:
+    """Names that limits are given to. Kafka does it once as well."""
+    try:
+        overrides = resolved_overrides(config.max_connections_per_ip_overrides)
+    except ValueError as error:
+        raise FatalError(str(error)) from error
+    return structs.replace(config, max_connections_per_ip_overrides=overrides)
+
+
+class StopAsked(Exception):
+    """Told to stop while the tree waits for something that may take long."""
+
+
 class Broker:
     """The supervisor's state: sockets, memory, tree. Single-threaded."""
 
@@ -101,7 +117,7 @@ class Broker:
         self.locks = lock_log_dirs(config)
         self.identity = prepare_log_dirs(config)
         inherited = Inherited()
-        fds, self.config = sockets.bind_all(config, inherited)
+        fds, self.config = sockets.bind_all(look_up_addresses(config), inherited)
         inherited.refuse_rest()
         self.directory = runtime_dir.runtime_dir(config)
         self.runtime_lock = runtime_dir.claim(self.directory)
@@ -116,6 +132,7 @@ class Broker:
         self.reloading: Reloading | None = None
         self.reload_asked: list[Later] = []
         self.hangups = 0
+        self._asked_handlers = 0
         self.extend_at = 0.0
         self.serves = False
         self.signals = 0
@@ -133,7 +150,10 @@ class Broker:
         code = EXIT_OK
         try:
             self.tree.watch(control.fileno(), control.accept)
-            self._start_tree()
+            try:
+                self._start_tree()
+            except OSError as error:
+                raise BrokerStops(EXIT_FAILED, f"the broker cannot start: {error}") from error
             self._announce(time.monotonic() - started)
             self.serves = True
             self._watch()
@@ -193,6 +213,8 @@ class Broker:
         if self.config.log_cleaner_enable:
             # It writes below the log directories, too: no second broker may begin while it does.
             tree.launch(Child(topology.CLEANER, cleaner_process.run, tuple(self.locks)))
+        # Before anybody can ask for what is known to be damaged.
+        tree.start(Child(topology.SCRUBBER, scrub_process.run, tuple(self.locks)))
         for role in self.listeners.acceptors:
             tree.start(self.listeners.acceptor(role))
             if not tree.children[role].serves:
@@ -256,7 +278,6 @@ class Broker:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTTIN, lambda *_: self._step_handlers(1))
         signal.signal(signal.SIGTTOU, lambda *_: self._step_handlers(-1))
-        self._asked_handlers = 0
 
         def drain() -> None:
             os.read(reader, 4096)
@@ -292,11 +313,7 @@ class Broker:
         """Raises ReloadError, SecurityError, FatalError with everything as it was."""
         # The tree's: a listener may have come in this very step.
         self.config = self.tree.config
-        changes = self.reload.changes(self.config)
-        security = self.listeners.changed_security(changes.config)
-        resize = None
-        if changes.resizes:
-            resize = Resize.checked(self.config, changes.handlers, changes.processors)
+        changes, security, resize = self._checked_reload()
         if changes.names:
             self.listeners.follow(changes.config, security, self.tree)
             self.config = self.tree.config
@@ -305,25 +322,49 @@ class Broker:
         tell(changes)  # now it is true
         return Reloading(changes, answers)
 
+    def _checked_reload(self) -> tuple[Changes, dict[int, ListenerSecurity], Resize | None]:
+        """Raises ReloadError, SecurityError, FatalError."""
+        try:
+            changes = self.reload.changes(self.config)
+            security = self.listeners.changed_security(changes.config)
+            resize = None
+            if changes.resizes:
+                resize = Resize.checked(self.config, changes.handlers, changes.processors)
+        except (ReloadError, SecurityError, FatalError):
+            raise
+        except Exception as error:
+            # A file that we cannot even judge is no reason to end what serves.
+            log.exception("reload: the check of the configuration fails")
+            raise ReloadError(f"the check of the configuration fails: {error}") from error
+        return changes, security, resize
+
     def _step_handlers(self, by: int) -> None:
         self._asked_handlers += by
 
     def _watch(self) -> None:
-        while not self.signals:
-            self.tree.step()
-            self._go_on_resizing()
-            self.listeners.go_on(self.tree)
-            self.pointers.write()
-            self._go_on_reloading()
-            self.config = self.tree.config
+        self.tree.on_wait = self._while_running
+        with contextlib.suppress(StopAsked):
+            while True:
+                self.tree.step()
+                self._go_on_resizing()
+                self.listeners.go_on(self.tree)
+                self.pointers.write()
+                self._go_on_reloading()
+                self.config = self.tree.config
         log.info("stopping: %s", signal.Signals(self.stop_signal).name)
+
+    def _while_running(self) -> None:
+        """A stop does not wait for somebody who does not acknowledge what no longer matters: whatever is
+        broken off here, a fence for example, the stop does again or makes needless.
+        """
+        if self.signals:
+            raise StopAsked
 
     def _stop(self) -> None:
         """Graceful; a second signal ends it at once."""
-        asked = self.signals
 
         def hasten() -> None:
-            if self.signals > asked:
+            if self.signals > 1:
                 raise BrokerStops(
                     EXIT_FAILED,
                     "told to stop a second time: stopping at once; the log recovers at the next start",
@@ -347,8 +388,12 @@ class Broker:
             return {"listeners": self.listeners.describe()}
         if command.command == "request-log":
             return self._log_requests(command)
+        if command.command == "scrub":
+            if command.on:
+                scrubbing.begin(self.memory, self.config)
+            return scrubbing.report(self.memory, self.config)
         if command.command not in CHANGES:
-            known = ", ".join(("status", "listeners", "request-log", *CHANGES))
+            known = ", ".join(("status", "listeners", "request-log", "scrub", *CHANGES))
             raise ValueError(f"unknown command {command.command!r}; known are {known}")
         if not self.serves:
             raise FatalError("the broker is starting or stopping: nothing can be changed now")

@@ -14,6 +14,7 @@ log          First the handlers drop what was under way with it, and pause. Then
 coordinator  The log process finishes what it had published; handlers answer the calls that were under way.
 cleaner      The log process finishes a swap that it was asked for. The cleaner itself has let go of the
              files of a log process that died before the successor looks at them.
+scrubber     Nobody holds anything of it; its words of damage stay, and its successor goes on with them.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from msgspec import structs
 
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
 from mpbroker.config.keys import ConfigError, field_name
-from mpbroker.config.limits import resolve_overrides
+from mpbroker.config.limits import resolved_overrides
 from mpbroker.config.load import Loaded, contradictions
 from mpbroker.config.security import SecuritySettings
 from mpbroker.config.topic_config import TOPIC_KEYS
@@ -52,10 +52,13 @@ FOLLOWED = {
     "log_cleaner_io_max_bytes_per_second",
     "log_flush_offset_checkpoint_interval_ms",
     "log_retention_check_interval_ms",
+    "log_scrub_interval_ms",
+    "log_scrub_max_bytes_per_second",
     "max_connection_creation_rate",
     "max_connections",
     "max_connections_per_ip",
     "max_connections_per_ip_overrides",
+    "max_incremental_fetch_session_cache_slots",
     "mpbroker_replication_factor_clamp",
     "num_partitions",
     "offset_metadata_max_bytes",
@@ -79,6 +82,7 @@ _LISTENERS = "mpbroker ctl listener adds and removes listeners at once"
 _RESTART = "restart the broker"
 _INSTEAD = {"listeners": _LISTENERS, "listener_security_protocol_map": _LISTENERS}
 _SECURITY = "listener_security"
+_OVERRIDES = "max_connections_per_ip_overrides"
 _KEYS = {field_name(key): key for key in BROKER_KEYS} | {
     "listener_limits": "listener.name.<listener>.max.connections or .max.connection.creation.rate",
     _SECURITY: "listener.name.<listener>.<security setting>",
@@ -124,13 +128,13 @@ class Reload:
         loaded = self._load()
         read, asked = loaded.config, self._asked
         differing = {name for name in BrokerConfig.__struct_fields__ if self._differs(name, read)}
-        later = {
-            name: _INSTEAD.get(name, "restart the broker") for name in differing if not _can_change(name)
-        }
+        later = {name: _INSTEAD.get(name, _RESTART) for name in differing if not _can_change(name)}
         changing = {name: getattr(read, name) for name in differing - later.keys()}
         workers = {name: changing[name] for name in WORKERS & changing.keys()}
         effective = {name: value for name, value in changing.items() if name not in workers}
         named = changing.keys() - ({_SECURITY} if not _own_security_differs(read, asked) else set())
+        if _OVERRIDES in effective:
+            effective[_OVERRIDES] = _resolved(read)
         if "advertised_listeners" in effective:
             effective["advertised_listeners"] = _advertised(read, asked, now)
         config = structs.replace(now, **effective, origins=_origins(read, asked, later))
@@ -159,7 +163,6 @@ class Reload:
             raise NoFile("the broker was started without a configuration file: nothing is read again")
         try:
             loaded = self._read_again()
-            resolve_overrides(loaded.config.max_connections_per_ip_overrides)
         except ConfigError as error:
             raise ReloadError(_one_line(error.problems)) from error
         except OSError as error:
@@ -188,6 +191,13 @@ def _own_security_differs(read: BrokerConfig, asked: BrokerConfig) -> bool:
     return new.keys() != old.keys() or any(
         getattr(new[key], name) != getattr(old[key], name) for key in new for name in same
     )
+
+
+def _resolved(read: BrokerConfig) -> tuple[str, ...]:
+    try:
+        return resolved_overrides(read.max_connections_per_ip_overrides)
+    except ValueError as error:
+        raise ReloadError(str(error)) from error
 
 
 def _one_line(problems: Any) -> str:

@@ -25,7 +25,10 @@ log = logging.getLogger("mpbroker")
 # The log process first: what handlers accept by new defaults of topics, it has to know.
 _FOLLOWERS = (
     (topology.LOG,),
-    (topology.COORDINATOR, topology.CLEANER, *topology.ACCEPTORS, *topology.PROCESSORS, *topology.HANDLERS),
+    (
+        *(topology.COORDINATOR, topology.CLEANER, topology.SCRUBBER),
+        *(*topology.ACCEPTORS, *topology.PROCESSORS, *topology.HANDLERS),
+    ),
 )
 
 

@@ -17,7 +17,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import LEAVING, ExitCode, Order, ProcessContext, State, pack_fence
 from mpbroker.ipc.topology import SharedMemory, name_of
 from mpbroker.supervisor import plans
-from mpbroker.supervisor.child import Child, fork_child
+from mpbroker.supervisor.child import Child, abandon, fork_child
 from mpbroker.supervisor.hangs import HEAVY_TIMEOUTS, TICK_S, Patience, Pulse, Verdict, look_at
 
 # A child gets this long to answer an order or to stop before it is killed; recovery of the log has no limit.
@@ -189,10 +189,11 @@ class Tree:
         context.counters.restart()
         try:
             fork_child(child, context, ())
+            self.poll.register(child.pidfd, select.EPOLLIN)
         except OSError:
+            abandon(child)
             self._roles.store(child.role, 0)
             raise
-        self.poll.register(child.pidfd, select.EPOLLIN)
         self.order_all(plans.needed_to_start(child.role), plans.WELCOME, child.role)
 
     def relaunch(self, child: Child) -> None:
@@ -216,6 +217,9 @@ class Tree:
         child.hears = True
         for stage, about in child.missed:
             self.order_all((child.role,), stage, about)
+        for leaving in [c.role for c in self.children.values() if c.leaves_by is not None]:
+            if child.role in plans.givers_of(leaving):
+                self.order_all((child.role,), LEAVING, leaving)
         self.order_all(plans.peers_of(child.role), plans.WELCOME, child.role)
         if not child.pid:
             return  # it died meanwhile, and will be fenced
@@ -282,7 +286,7 @@ class Tree:
             ordered = [self.children[role] for role in given]
             return [c for c in ordered if c.pid and self._fence_acks.load(c.role) != given[c.role]]
 
-        patience = Patience(ACKNOWLEDGE_TIMEOUT_S)
+        patience = Patience(STOP_TIMEOUT_S if self._stopping else ACKNOWLEDGE_TIMEOUT_S)
         turns = -1
         while late := owing():
             if patience.is_over():
@@ -290,7 +294,9 @@ class Tree:
                 # The log process may be at something long, such as opening all partitions, and a handler at a
                 # heavy request; if they hang, their heartbeat tells.
                 for child in late:
-                    if (child.role == topology.LOG and turns != before) or self._has_heavy_work(child):
+                    if child.role == topology.LOG and turns != before:
+                        continue
+                    if self._has_heavy_work(child) and not self._stopping:
                         continue
                     self.log.error(
                         "%s does not acknowledge that %s changed: it is killed", child.name, name_of(about)
@@ -303,7 +309,7 @@ class Tree:
         """Every peer drops what is left of the role; then its rings, words and arena are as new."""
         for stage, members in enumerate(plans.stages_of(role), start=1):
             self.order_all(members, stage, role)
-        if role in topology.ACCEPTORS:
+        if role in topology.ALONE:
             return
         if topology.is_processor(role):
             self.memory.connections(role).clear()
@@ -449,7 +455,7 @@ class Tree:
             [r for r in present if r == topology.CONTROL_ACCEPTOR],
             [r for r in present if topology.is_processor(r)],
             [r for r in present if topology.is_handler(r)],
-            [r for r in present if r in (topology.COORDINATOR, topology.CLEANER)],
+            [r for r in present if r in (topology.COORDINATOR, topology.CLEANER, topology.SCRUBBER)],
         ):
             self._stop_now(group)
         if topology.LOG in self.children:

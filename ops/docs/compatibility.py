@@ -41,8 +41,10 @@ SCRAM needs librdkafka 2.6.1 or newer; older ones send their nonce doubled, whic
 NOT_BUILT = (
     (
         "transactions",
-        "their APIs are not advertised; InitProducerId refuses a transactional id. Of those that Kafka has "
-        "written, read_committed consumers hear which were aborted; one that was left open is not held back",
+        "there is no coordinator: InitProducerId refuses a transactional id, and what clients write in a "
+        "transaction is refused. Those that Kafka has written are read as Kafka has them read: consumers of "
+        "what is committed hear which were aborted, and get nothing behind the beginning of one that was "
+        "left open",
     ),
     (
         "ACLs, delegation tokens, SASL GSSAPI",

@@ -9,7 +9,7 @@ import psutil
 from ops.bench.brokers import Broker, Kafka
 
 # Process titles begin with these; the supervisor is the process that was started.
-ROLES = ("handler", "processor", "log", "coordinator", "acceptor", "cleaner")
+ROLES = ("handler", "processor", "log", "coordinator", "acceptor", "cleaner", "scrubber")
 SUPERVISOR = "supervisor"
 
 TITLE = "mpbroker: {role}"

@@ -6,7 +6,7 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.keys import ConfigError
-from mpbroker.config.limits import ListenerLimits, resolve_overrides
+from mpbroker.config.limits import ListenerLimits, limits_by_address, resolved_overrides
 from mpbroker.config.load import load
 from mpbroker.network.connection_limits import limits_of
 from mpbroker.network.connection_quotas import Limits
@@ -65,8 +65,18 @@ def test_a_control_plane_alone_serves_no_clients() -> None:
         load(None, ["listeners=PLAINTEXT://127.0.0.1:1", "control.plane.listener.name=PLAINTEXT"])
 
 
-def test_addresses_of_overrides() -> None:
-    found = resolve_overrides(("127.0.0.1:3", "::1:4", "[fe80::1]:5"))
-    assert found == {b"\x7f\0\0\1": 3, bytes(15) + b"\1": 4, b"\xfe\x80" + bytes(13) + b"\1": 5}
-    with pytest.raises(OSError, match=r"host 'no\.such\.host\.invalid' cannot be resolved"):
-        resolve_overrides(("no.such.host.invalid:1",))
+def test_addresses_of_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = resolved_overrides(("127.0.0.1:3", "::1:4", "[fe80::1]:5", "localhost:6"))
+    assert entries[:3] == ("[127.0.0.1]:3", "[::1]:4", "[fe80::1]:5")
+    assert entries[3] in {"[127.0.0.1]:6", "[::1]:6"}
+    for host in ("no.such.host.invalid", "a..b"):
+        with pytest.raises(ValueError, match=rf"host '{host}' cannot be resolved"):
+            resolved_overrides((f"{host}:1",))
+    # From here on no process that is replaced depends on a name server.
+    monkeypatch.delattr("socket.getaddrinfo")
+    assert resolved_overrides(entries) == entries
+    assert limits_by_address(entries[:3]) == {
+        b"\x7f\0\0\1": 3,
+        bytes(15) + b"\1": 4,
+        b"\xfe\x80" + bytes(13) + b"\1": 5,
+    }

@@ -20,7 +20,7 @@ from mpbroker.handlers.process import Handler
 from mpbroker.ipc import calls, slots, topology
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, QuotaImage, TopicImage
-from mpbroker.ipc.process import ProcessContext
+from mpbroker.ipc.process import SETTINGS_CHANGED, ProcessContext, pack_fence
 from mpbroker.ipc.session import SessionGone
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
@@ -69,7 +69,7 @@ def topic_image(
     return TopicImage(
         name,
         topic_id(number),
-        [PartitionImage(i, first_slot + i, 5, 0) for i in range(partitions)],
+        [PartitionImage(i, first_slot + i, 5) for i in range(partitions)],
         {key.replace("_", "."): value for key, value in configs.items()},
         version,
         internal,
@@ -389,8 +389,16 @@ def rig(config: BrokerConfig | None = None, reply_limit_bytes: int = 64 << 20) -
 def fence(made: Rig, role: int, *, alive: bool, stage: int = 1) -> None:
     """Says that a role has died, or has a successor, as the supervisor does; the handler has let go then."""
     made.memory.words("roles").store(role, 2 if alive else 0)
+    _order(made, 0 if alive else stage, role)
+
+
+def order_settings(made: Rig) -> None:
+    """Says that there is another configuration, as the supervisor does."""
+    _order(made, SETTINGS_CHANGED, 0)
+
+
+def _order(made: Rig, stage: int, role: int) -> None:
     orders = made.memory.words("fence_orders")
-    sequence = (orders.load(HANDLER) >> 16) + 1
-    orders.store(HANDLER, sequence << 16 | (0 if alive else stage) << 8 | role)
+    orders.store(HANDLER, pack_fence((orders.load(HANDLER) >> 16) + 1, stage, role))
     made.turn()
     assert made.memory.words("fence_acks").load(HANDLER) == orders.load(HANDLER)

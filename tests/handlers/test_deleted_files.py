@@ -94,7 +94,7 @@ def test_a_file_that_took_the_place_of_a_deleted_one_is_read_anew(tmp_path: Path
 
 
 def test_places_close_what_was_deleted_and_nothing_else(tmp_path: Path) -> None:
-    places = SegmentPlaces()
+    places = SegmentPlaces(memoryview(bytes(8)))
     for number in range(4):
         partition_of(number, tmp_path)
         places.learn(number, 1, 0, bytes(tmp_path / f"t-{number}" / f"{SEGMENT}.log"))

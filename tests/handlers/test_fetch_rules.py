@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.protocol.messages import FetchRequest, ListOffsetsRequest
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.messages import FetchRequest, ListOffsetsRequest, MetadataRequest
 from tests.handlers.shared import rig
 from tests.handlers.test_fetch import (
     LIST_OFFSETS,
@@ -51,6 +52,7 @@ def abort(log: Logged, base: int, *entries: tuple[int, int, int, int]) -> None:
     """What the transaction index of a segment says: producer, first and last offset, last stable offset."""
     packed = b"".join(TXN_ENTRY.pack(0, *entry) for entry in entries)
     (log.directory / f"{base:020d}.txnindex").write_bytes(packed)
+    log.publish(aborted_end=entries[-1][2] + 1)
 
 
 def aborted(log: Logged, offset: int, version: int = 12, **fields: Any) -> list[tuple[int, int]] | None:
@@ -91,13 +93,27 @@ def test_the_turn_leaves_aborted_transactions_to_python(log: Logged) -> None:
         agree(log, 18, request)
     assert agree(log, 18, both[0])
     assert not agree(log, 18, both[READ_COMMITTED])
-    # Behind the last segment with markers there can be none.
-    agree(log, 18, fetch(60, isolation_level=READ_COMMITTED))
-    assert agree(log, 18, fetch(60, isolation_level=READ_COMMITTED))
+    # Behind the last marker there can be none.
+    behind = fetch(21, isolation_level=READ_COMMITTED)
+    agree(log, 18, behind)
+    assert agree(log, 18, behind)
+
+
+def test_a_transaction_that_is_aborted_while_it_is_looked_at(log: Logged) -> None:
+    """What a reader and the turn have learned before says nothing about markers that came later."""
+    request = fetch(0, isolation_level=READ_COMMITTED)
+    assert agree(log, 18, request)
+    assert aborted(log, 0) == []
+    abort(log, 0, (7, 3, 20, 21))
+    assert not agree(log, 18, request)
+    assert aborted(log, 0) == [(7, 3)]
+    abort(log, 0, (7, 3, 20, 21), (8, 30, 44, 45))
+    assert aborted(log, 0) == [(7, 3), (8, 30)]
 
 
 def test_nothing_is_read_with_a_corrupt_transaction_index(log: Logged) -> None:
     """Records that were aborted would be taken for good."""
+    abort(log, 0, (7, 3, 20, 21))
     (log.directory / f"{0:020d}.txnindex").write_bytes(b"1234567")
     request = fetch(0, isolation_level=READ_COMMITTED)
     assert partition_of(ask(log, request)).error_code == 56
@@ -116,6 +132,17 @@ def test_read_committed_ends_at_the_last_stable_offset(log: Logged) -> None:
     for level, expected in ((0, 100), (1, 60)):
         request = ListOffsetsRequest(-1, level, [ListOffsetsRequest.ListOffsetsTopic("logged", [wanted])])
         assert log.rig.ask(LIST_OFFSETS, 7, request).topics[0].partitions[0].offset == expected
+
+
+def test_a_parked_fetch_waits_for_what_is_stable(log: Logged) -> None:
+    log.publish(last_stable_offset=100, last_stable_segment=50, last_stable_position=log.position)
+    park(log, fetch(100, wait_ms=60_000, isolation_level=READ_COMMITTED))
+    log.append()
+    log.rig.turn()
+    assert replies(log) == []
+    log.publish(last_stable_offset=110, last_stable_position=log.position)
+    log.rig.turn()
+    assert len(replies(log)) == 1
 
 
 # ---- epochs
@@ -180,6 +207,16 @@ def test_who_knows_an_old_leader_hears_of_the_new_one(log: Logged, version: int)
     response = ask(log, fetch(0, current_leader_epoch=4), version)
     assert partition_of(response).error_code == 75
     assert response.node_endpoints == []
+
+
+def test_metadata_tells_the_epoch_that_fetch_checks(log: Logged) -> None:
+    """Of a directory that Kafka wrote, say; a client that was told another one would be refused for ever."""
+    log.publish(leader_epoch=5)
+    asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=TOPIC.name)])
+    (topic,) = log.rig.ask(ApiKey.METADATA, 12, asked).topics
+    assert topic.partitions[0].leader_epoch == 5
+    answer = partition_of(ask(log, fetch(0, current_leader_epoch=topic.partitions[0].leader_epoch)))
+    assert answer.error_code == 0
 
 
 # ---- budgets

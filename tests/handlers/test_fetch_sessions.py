@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mpbroker.handlers.fetch_sessions import MIN_EVICTION_MS, FetchSessionCache
 from mpbroker.handlers.process import Handler
 from mpbroker.handlers.sessions import FetchSession, SessionPlaces, handler_of
+from mpbroker.ipc import settings as settings_block
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import SlotFlag, SlotKind
 from mpbroker.protocol.messages import FetchRequest, FetchResponse
@@ -30,7 +32,15 @@ from tests.handlers.fetch_logs import (
     topics_of,
     wanted,
 )
-from tests.handlers.shared import base, delta, request_frame, shared_memory, topic_id, topic_image
+from tests.handlers.shared import (
+    base,
+    delta,
+    order_settings,
+    request_frame,
+    shared_memory,
+    topic_id,
+    topic_image,
+)
 
 BY_NAME, BY_ID = 12, 18
 INT_MAX = (1 << 31) - 1
@@ -287,6 +297,18 @@ def test_no_cache_no_sessions(tmp_path: Path) -> None:
         before = count(made, Counter.COUNT_FETCHES_FAST)
         assert begin(made) == 0
         assert count(made, Counter.COUNT_FETCHES_FAST) == before + 1
+
+
+def test_how_many_sessions_there_may_be_follows_a_reload(made: Logs) -> None:
+    session = begin(made)
+    assert session > 0
+    block = made.rig.memory.private.block("settings")
+    for slots, may_begin in ((0, False), (1000, True)):
+        now = structs.replace(made.rig.context.config, max_incremental_fetch_session_cache_slots=slots)
+        settings_block.write(block, settings_block.encode(now))
+        order_settings(made.rig)
+        assert (begin(made) > 0) == may_begin
+    assert ask(made, go_on(session, 1)).error_code == 0, "who has one keeps it"
 
 
 def test_a_successor_knows_no_session(made: Logs) -> None:

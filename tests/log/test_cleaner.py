@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpbroker.log.cleaned_transactions import AbortedTransaction, read_aborted, write_aborted
+from mpbroker.log.aborted import AbortedTransaction, packed, read_aborted
 from mpbroker.log.cleaner import Buffers, Cleaner, CleaningFailed
 from mpbroker.log.index import read_offset_entries, read_time_entries
 from mpbroker.log.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from mpbroker.log.offset_map import SLOT_BYTES, OffsetMap, siphash
 from mpbroker.log.producers import Producers
 from mpbroker.records.batch import BATCH_HEADER_BYTES, NO_TIMESTAMP
-from mpbroker.records.builder import ABORT, COMMIT, build_transaction_marker
+from mpbroker.records.builder import build_transaction_marker
 from mpbroker.records.compression import Codec
+from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import Record
 from tests.log.segments import DAY_MS, T0, KeyValue, Segments
 
@@ -259,12 +260,12 @@ def test_what_was_aborted_goes_and_its_marker_later(log: Segments) -> None:
     log.append(pairs("z1"))
     log.roll()
     entry = AbortedTransaction(5, 1, 4, 3)
-    log.path(0, TXN_INDEX_SUFFIX).write_bytes(write_aborted([entry]))
+    log.path(0, TXN_INDEX_SUFFIX).write_bytes(packed([entry]))
     log.clean()
     # Aborted records are not in the map, so a1 is the latest; its batches go, its marker is kept so far.
     assert shown(log.records()) == "a1 b1 z1"
     assert [b.header.producer_id for b in log.batches() if b.is_control] == [5, 6]
-    assert read_aborted(log.path(0, TXN_INDEX_SUFFIX).read_bytes()) == [entry]
+    assert read_aborted(log.path(0, TXN_INDEX_SUFFIX)) == [entry]
     log.clean_up_to = 0
     log.clean()
     assert [b.delete_horizon_ms for b in log.batches() if b.is_control] == [T0 + DAY_MS, None]

@@ -396,7 +396,7 @@ def test_the_command_for_people(broker: Mpbroker, capsys: pytest.CaptureFixture[
     lines = capsys.readouterr().out.splitlines()
     at = lines.index(f"{TOPICS}TotalProduceRequestsPerSec")
     assert [line.split()[0] for line in lines[at + 1 : at + 3]] == ["Count", "MeanRate"]
-    assert all(line.startswith(("kafka.", "  ")) and line == line.rstrip() for line in lines)
+    assert all(line.startswith(("kafka.", "mpbroker:", "  ")) and line == line.rstrip() for line in lines)
     others = lines[lines.index(f"{TOPICS}BytesInPerSec") + 1 :]
     assert others[0].startswith("  MeanRate ")
     assert others[1].startswith("kafka.")

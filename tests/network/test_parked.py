@@ -188,7 +188,7 @@ def test_a_large_one_whose_slices_are_gone_cannot_be_asked_again(rig: Rig, tmp_p
     ((channel, _),) = rig.turn.opening()
     rig.turn.ask_again(channel)
     rig.step()
-    assert [reason for _, reason, _ in rig.turn.closed()] == [CloseReason.CLOSED_NO_FILE]
+    assert [reason for _, reason, _ in rig.turn.closed()] == [CloseReason.CLOSED_NO_MEMORY]
     assert [*rig.requests_taken(0), *rig.requests_taken(1)] == []
     assert is_closed(client)
 

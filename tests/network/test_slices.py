@@ -32,8 +32,9 @@ def parts_answer(
     path: Path,
     slices: list[tuple[int, int]],
     inode: int | None = None,
+    handler: int = 0,
 ) -> None:
-    arena = rig.arenas[0]
+    arena = rig.arenas[handler]
     name = os.fsencode(path)
     count = 1 + len(slices)
     at_header = count * PART_BYTES_EACH
@@ -46,10 +47,10 @@ def parts_answer(
     arena.view(block, at_path + len(name))[:] = parts + header + name
     generation = arena.lend(block, PROCESSOR)
     rig.push(
-        0,
+        handler,
         pack_reply(
             SlotKind.SEND_PARTS,
-            topology.handler(0),
+            topology.handler(handler),
             request.channel,
             request.connection,
             block,
@@ -111,6 +112,28 @@ def test_an_answer_of_more_files_than_can_be_open_is_given_up(rig: Rig, tmp_path
     assert is_closed(client)
     assert rig.turn.opening() == []
     assert rig.in_use_bytes() == 0
+
+
+def test_any_number_of_answers_waits_for_files(tmp_path: Path) -> None:
+    """All of a turn: as after a start, when no segment is open yet."""
+    segment = tmp_path / "s.log"
+    segment.write_bytes(b"x" * 100)
+    count, handlers = 1030, 2
+    rig = Rig(handlers=handlers, queued_max=count, places=count)
+    try:
+        clients = [rig.connect() for _ in range(count)]
+        for client in clients:
+            client.sendall(frame(FETCH, 4, 1))
+        rig.step(8)
+        for handler in range(handlers):
+            for request in rig.requests_taken(handler):
+                parts_answer(rig, request, b"HEAD", segment, [(0, 10)], handler=handler)
+        rig.step(1)
+        assert rig.turn.closed() == []
+        open_all(rig)
+        assert {receive(client, 14) for client in clients} == {b"HEAD" + b"x" * 10}
+    finally:
+        rig.close()
 
 
 def test_an_answer_larger_than_all_buffers_reaches_a_slow_reader(rig: Rig, tmp_path: Path) -> None:
@@ -212,3 +235,23 @@ def test_what_is_sent_from_a_deleted_file_is_sent_to_its_end(rig: Rig, tmp_path:
         rig.step(1)
     assert bytes(got) == b"HEAD" + content
     assert step_until(rig, lambda: not is_open(segment))
+
+
+def test_a_turn_that_goes_takes_its_descriptors_along(rig: Rig, tmp_path: Path) -> None:
+    segment = tmp_path / "s.log"
+    segment.write_bytes(b"x" * 100)
+    client = rig.connect()
+    client.sendall(frame(FETCH, 4, 1))
+    rig.step()
+    (request,) = rig.requests_taken()
+    parts_answer(rig, request, b"HEAD", segment, [(0, 10)])
+    rig.step()
+    open_all(rig)
+    assert receive(client, 14) == b"HEAD" + b"x" * 10
+    assert is_open(segment)
+    poll_fd = rig.turn.poll_fd
+    del rig.turn
+    assert not is_open(segment)
+    assert is_closed(client)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(poll_fd)

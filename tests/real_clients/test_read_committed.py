@@ -16,7 +16,8 @@ from tests.real_clients.tools import kafka_tool
 
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 TOPIC = "transactions"
-PARTITION = f"{TOPIC}-0"
+# A transaction is left open in it.
+OPEN = "open"
 # Kafka's least; records of a kilobyte make some segments of it.
 SEGMENT_BYTES = 1 << 20
 VALUE = "{} {} ".ljust(1000, ".")
@@ -32,10 +33,10 @@ def transaction(broker: Broker, name: str) -> Producer:
     return producer
 
 
-def write(producer: Producer, kind: str, first: int) -> list[str]:
+def write(producer: Producer, kind: str, first: int, topic: str = TOPIC) -> list[str]:
     values = [VALUE.format(kind, first + i) for i in range(EACH)]
     for value in values:
-        producer.produce(TOPIC, value, partition=0)
+        producer.produce(topic, value, partition=0)
     assert producer.flush(30) == 0
     return values
 
@@ -60,17 +61,27 @@ def fill(broker: Broker) -> list[str]:
     return committed
 
 
+def leave_open(broker: Broker) -> list[Producer]:
+    """Committed records, those of a transaction without an end, and committed ones behind them."""
+    create_topic(broker.bootstrap, OPEN, 1, {})
+    committing, other = (transaction(broker, name) for name in ("committing", "other"))
+    write(committing, "committed", 0, OPEN)
+    committing.commit_transaction(30)
+    write(other, "open", EACH, OPEN)
+    committing.begin_transaction()
+    write(committing, "later", 2 * EACH, OPEN)
+    committing.commit_transaction(30)
+    return [committing, other]
+
+
 def take_over(source: Path, target: Path) -> None:
-    """Kafka's files in the place of ours; as after a crash, so that nobody believes what checkpoints say."""
+    """Kafka's files in the place of ours."""
     for path in target.iterdir():
         if path.name != "partition.metadata":
             path.unlink()
     for path in source.iterdir():
         if path.name.endswith(TAKEN_OVER):
             shutil.copy(path, target / path.name)
-    for path in target.parent.glob("*checkpoint*"):
-        path.unlink()
-    (target.parent / ".kafka_cleanshutdown").unlink()
 
 
 @pytest.fixture(name="written", scope="module")
@@ -83,19 +94,26 @@ def _written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mpbroke
     try:
         kafka.start()
         committed = fill(kafka)
+        # They live until it has stopped: one that goes ends its transaction.
+        left = leave_open(kafka)
         stop_cleanly(kafka)
+        del left
     finally:
         kafka.kill()
     with served(ours):
         create_topic(ours.bootstrap, TOPIC, 1, {"segment.bytes": str(SEGMENT_BYTES)})
-    source = kafka.log_dir / PARTITION
-    assert len(list(source.glob("*.txnindex"))) > 1
-    take_over(source, ours.log_dir / PARTITION)
+        create_topic(ours.bootstrap, OPEN, 1, {})
+    assert len(list((kafka.log_dir / f"{TOPIC}-0").glob("*.txnindex"))) > 1
+    for topic in (TOPIC, OPEN):
+        take_over(kafka.log_dir / f"{topic}-0", ours.log_dir / f"{topic}-0")
+    for path in ours.log_dir.glob("*checkpoint*"):
+        path.unlink()
+    (ours.log_dir / ".kafka_cleanshutdown").unlink()
     with served(ours):
         yield ours, committed
 
 
-def consume(broker: Broker, isolation: str) -> list[str]:
+def consume(broker: Broker, isolation: str, topic: str = TOPIC) -> list[str]:
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -105,7 +123,7 @@ def consume(broker: Broker, isolation: str) -> list[str]:
             "enable.auto.commit": False,
         }
     )
-    consumer.assign([confluent_kafka.TopicPartition(TOPIC, 0, confluent_kafka.OFFSET_BEGINNING)])
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)])
     values: list[str] = []
     try:
         while True:
@@ -132,6 +150,20 @@ def test_librdkafka(written: tuple[Mpbroker, list[str]]) -> None:
 
 def _number(value: str) -> int:
     return int(value.split(" ", 2)[1])
+
+
+def test_nothing_behind_an_open_transaction(written: tuple[Mpbroker, list[str]]) -> None:
+    broker, _ = written
+    assert consume(broker, "read_committed", OPEN) == [VALUE.format("committed", i) for i in range(EACH)]
+    assert len(consume(broker, "read_uncommitted", OPEN)) == 3 * EACH
+    for isolation, records in (("read_committed", EACH), ("read_uncommitted", 3 * EACH)):
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": broker.bootstrap, "group.id": "unused", "isolation.level": isolation}
+        )
+        _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(OPEN, 0), READ_TIMEOUT_S)
+        consumer.close()
+        # And the markers of what was committed.
+        assert end == records + (1 if isolation == "read_committed" else 2)
 
 
 def test_java(written: tuple[Mpbroker, list[str]]) -> None:

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from mpbroker.records.arrow import decode_range
 from mpbroker.records.arrow_batches import SCHEMA, arrow_batches
 from mpbroker.records.batch import BATCH_COMPRESSED, BATCH_OK, scan_batch
-from mpbroker.records.builder import COMMIT, build_batch, build_transaction_marker
+from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.compression import Codec
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import iterate_batches, iterate_records
+from mpbroker.records.markers import COMMIT
 from mpbroker.records.record import NewRecord, Record
 from mpbroker.records.validation import MAX_LONG, TopicPolicy, validate
 

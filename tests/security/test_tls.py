@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 
 from mpbroker.config.keys import Secret
 from mpbroker.config.security import SecuritySettings
-from mpbroker.security.tls import TLS13_SUITES, Keystore, TlsError, load_context
+from mpbroker.security.tls import TLS12_SUITES, TLS13_SUITES, Keystore, TlsError, load_context
 from tests.security.certificates import Authority, Signed
 
 AUTHORITY = Authority()
@@ -121,6 +121,8 @@ def test_versions_and_suites(stored: SecuritySettings, tmp_path: Path) -> None:
     one = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"
     client, _ = shake(load_context(changed(stored, ssl_cipher_suites=(one,))), client_context(tmp_path))
     assert client.cipher() == ("ECDHE-ECDSA-AES128-GCM-SHA256", "TLSv1.2", 128)
+    for suite in TLS12_SUITES:
+        load_context(changed(stored, ssl_cipher_suites=(suite,)))
     context = load_context(changed(stored, ssl_cipher_suites=TLS13_SUITES))
     assert shake(context, client_context(tmp_path))[0].version() == "TLSv1.3"
     assert context.minimum_version is ssl.TLSVersion.TLSv1_3

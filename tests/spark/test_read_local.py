@@ -21,8 +21,8 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.reader import Bound
-from mpbroker.records.builder import ABORT, COMMIT
 from mpbroker.records.compression import Codec
+from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord
 from spark_integration import read_local
 from spark_integration.errors import CorruptLog, DataLoss, OptionError, SourceUnavailable

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.records.builder import COMMIT, build_batch, build_transaction_marker
+from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.compression import Codec
+from mpbroker.records.markers import COMMIT
 from spark_integration import read_remote
 from spark_integration.errors import CorruptLog, DataLoss, OptionError, SourceUnavailable
 from spark_integration.remote import parse_servers

@@ -51,6 +51,7 @@ connections.max.idle.ms=900000
 fetch.max.bytes=65536
 group.max.size=3
 max.connections=500
+max.incremental.fetch.session.cache.slots=77
 advertised.listeners=PLAINTEXT://localhost:{port}
 """
 CHANGED = {
@@ -64,6 +65,7 @@ CHANGED = {
     "fetch.max.bytes": "65536",
     "group.max.size": "3",
     "max.connections": "500",
+    "max.incremental.fetch.session.cache.slots": "77",
 }
 
 
@@ -275,6 +277,7 @@ def test_what_has_changed_is_what_the_broker_does(broker: Configured) -> None:
         ("num.partitions=5\nmessage.max.bytes=much\n", "message.max.bytes"),
         ("num.partitions=5\nno.such.key=1\n", "no.such.key"),
         ("num.partitions=5\nmax.connections.per.ip.overrides=no.host.invalid:1\n", "cannot be resolved"),
+        ("num.partitions=5\nmax.connections.per.ip.overrides=a..b:5\n", "'a..b' cannot be resolved"),
         ("num.partitions=5\nnum.io.threads=5\n", "cannot resize handlers from 2 to 5"),
         (
             "num.partitions=5\nsocket.request.max.bytes=2000000\nqueued.max.request.bytes=1000000\n",

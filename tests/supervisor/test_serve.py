@@ -249,6 +249,22 @@ def test_a_second_signal_ends_it_at_once(broker: Mpbroker) -> None:
     assert not (broker.log_dir / CLEAN_SHUTDOWN).exists()
 
 
+def test_a_stop_does_not_wait_for_who_does_not_acknowledge(broker: Mpbroker) -> None:
+    """While a fence waits for a handler that hangs, the first signal is obeyed, and so is the second."""
+    members = processes(broker)
+    titled(broker, "handler 0").suspend()
+    titled(broker, "processor 0 PLAINTEXT").kill()
+    eventually(lambda: "processor 0 (pid" in broker.output(), "the death is noticed, its fence begins")
+    members[0].terminate()
+    eventually(lambda: "stopping: SIGTERM" in broker.output(), "the first signal is obeyed")
+    heard = time.monotonic()
+    eventually(lambda: time.monotonic() > heard + SAME_STOP_S, "another signal is another stop")
+    members[0].terminate()
+    assert members[0].wait(STOP_TIMEOUT_S) == FAILED
+    assert all_end(members)
+    assert "does not acknowledge" not in broker.output(), "nobody waited until that"
+
+
 def test_children_end_with_the_supervisor_and_the_next_start_works(broker: Mpbroker) -> None:
     create_topic(broker.bootstrap, "kept", 1)
     records = sample_records(1, 100, seed=1)
@@ -333,6 +349,7 @@ def test_titles_say_plane_listeners_and_number(tmp_path: Path) -> None:
             "log",
             "coordinator",
             "cleaner",
+            "scrubber",
         }
     finally:
         made.kill()

@@ -142,7 +142,9 @@ def load(broker: Mpbroker) -> Iterator[Load]:
     made.end()
 
 
-@pytest.mark.parametrize("name", ["handler 0", "processor 0", "acceptor", "coordinator", "log", "cleaner"])
+@pytest.mark.parametrize(
+    "name", ["handler 0", "processor 0", "acceptor", "coordinator", "log", "cleaner", "scrubber"]
+)
 def test_a_hung_process_is_replaced(watched: Mpbroker, name: str) -> None:
     broker = watched
     create_topic(broker.bootstrap, "before", 1)

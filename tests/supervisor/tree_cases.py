@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from msgspec import structs
 
@@ -398,6 +399,18 @@ def leaves_when_told(context: ProcessContext) -> int:
     return ExitCode.STOPPED
 
 
+def test_who_is_replaced_meanwhile_hears_that_a_handler_leaves(tree: Tree) -> None:
+    start(tree, topology.LOG, topology.COORDINATOR, HANDLER, PROCESSOR)
+    role = topology.handler(1)
+    tree.start(Child(role, leaves_when_told))
+    tree.retire([role])
+    os.kill(tree.children[PROCESSOR].pid, signal.SIGKILL)
+    step_until_mended(tree, PROCESSOR, 2)
+    assert status_of(tree, PROCESSOR) == [f"{role}.{LEAVING}-"]
+    tree.memory.words("dirty").store(0, 1)
+    step_until_gone(tree, role)
+
+
 def test_the_tree_hears_and_mends_while_one_takes_its_time_to_leave(tree: Tree) -> None:
     start(tree, topology.LOG, topology.COORDINATOR, HANDLER, PROCESSOR)
     role = topology.handler(1)
@@ -464,6 +477,31 @@ def test_a_resize_that_gets_no_process_leaves_all_as_it_was(
     assert set(tree.children) == before
     assert "Resource temporarily unavailable; the numbers are as they were" in resize.result["error"]
     assert resize.applied_to(config) is config
+
+
+@pytest.mark.parametrize("call", ["fork", "pidfd_open"])
+def test_a_start_that_fails_half_way_leaves_one_process_of_a_role_and_nobody_deaf(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The system had no process or no descriptor, for a moment."""
+    start(tree, topology.LOG, topology.COORDINATOR, HANDLER, PROCESSOR)
+    works = getattr(os, call)
+    failed: list[int] = []
+
+    def fails_once(*args: int) -> int:
+        if not failed:
+            failed.append(1)
+            raise OSError(errno.ENFILE, "for a moment")
+        return int(works(*args))
+
+    monkeypatch.setattr(os, call, fails_once)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    os.kill(tree.children[topology.LOG].pid, signal.SIGKILL)
+    step_until_mended(tree, topology.LOG, 3)
+    assert failed
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask
+    children = {c.pid for c in psutil.Process().children() if c.status() != psutil.STATUS_ZOMBIE}
+    assert children == {c.pid for c in tree.children.values()}
 
 
 def test_a_role_that_was_away_never_has_a_life_again(tree: Tree) -> None:

@@ -35,7 +35,7 @@ from mpbroker.ipc.slots import Request, SlotFlag
 from mpbroker.ipc.table import Partition, read_partition
 from mpbroker.log.aborted import AbortedTransaction
 from mpbroker.log.epochs import NO_EPOCH, NO_OFFSET, EpochEnd, end_of
-from mpbroker.log.reader import Bound, OffsetOutOfRange, SegmentGone, Slice
+from mpbroker.log.reader import Bound, OffsetOutOfRange, RangeDamaged, SegmentGone, Slice
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import encode_response_frame
@@ -233,6 +233,9 @@ class Fetch:
                 continue
             except OffsetOutOfRange:
                 return Read(refused(wanted.partition, ErrorCode.OFFSET_OUT_OF_RANGE))
+            except RangeDamaged:
+                # The scrubber has said so.
+                return Read(refused(wanted.partition, ErrorCode.CORRUPT_MESSAGE))
             except CorruptBatch as error:
                 log.error("%s-%d: %s", topic.name, wanted.partition, error)
                 return Read(refused(wanted.partition, ErrorCode.CORRUPT_MESSAGE))
@@ -265,19 +268,13 @@ class Fetch:
         aborted: list[AbortedTransaction] = []
         if wanted.fetch_offset < bound.offset and (budget > 0 or first):
             most = min(wanted.partition_max_bytes, budget)
-            reader = broker.readers.get(topic.name, now)
+            reader = broker.reader(topic, now)
             piece = reader.fetch_slice(wanted.fetch_offset, max(most, 0), bound, min_one_batch=first)
             if piece is not None:
                 if self.request.isolation_level == READ_COMMITTED:
-                    aborted = reader.aborted(wanted.fetch_offset, piece, bound)
+                    aborted = reader.aborted(wanted.fetch_offset, piece, bound, now.aborted_end)
                 # The next one is for the turn.
-                broker.places.learn(
-                    image.slot,
-                    image.slot_generation,
-                    piece.segment_base,
-                    piece.path,
-                    reader.has_aborted(piece.segment_base),
-                )
+                broker.places.learn(image.slot, image.slot_generation, piece.segment_base, piece.path)
         return self._found(self._answer_of(index, now), image, bound, piece, aborted)
 
     def _refusal(self, wanted: Wanted, now: Partition) -> ErrorCode | None:

@@ -30,6 +30,7 @@ from mpbroker.protocol.numbers import (
     LATEST_TIERED,
     MAX_TIMESTAMP,
 )
+from mpbroker.records.errors import CorruptBatch
 
 log = logging.getLogger("mpbroker")
 
@@ -53,10 +54,10 @@ def failed(exchange: Exchange, code: ErrorCode) -> ListOffsetsResponse:
 
 def search(exchange: Exchange, topic: Topic, now: Partition, timestamp_ms: int) -> FoundOffset:
     """The record for a time, or the one with the largest. The answer says -1 when there is none."""
-    reader = exchange.broker.readers.get(topic.name, now)
     for _ in range(TRIES):
         bound = bound_of(now, exchange.body.isolation_level)
         try:
+            reader = exchange.broker.reader(topic, now)
             if timestamp_ms == MAX_TIMESTAMP:
                 return reader.max_timestamp(bound, now.log_start_offset)
             return reader.find_timestamp(timestamp_ms, now.log_start_offset, bound)
@@ -66,7 +67,11 @@ def search(exchange: Exchange, topic: Topic, now: Partition, timestamp_ms: int) 
             if isinstance(found, ErrorCode):
                 raise ApiError(found) from None
             now = found[1]
-        except OSError as error:
+        except CorruptBatch as error:
+            log.error("%s-%d: %s", topic.name, now.partition, error)
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE) from error
+        except (OSError, ValueError) as error:
+            # ValueError: what is damaged is not known.
             log.error("%s-%d cannot be read: %s", topic.name, now.partition, error)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error
     raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -58,12 +58,14 @@ def describe_partition(exchange: Exchange, topic: Topic, number: int) -> Partiti
     node = exchange.broker.metadata.node_id
     image = topic.partitions[number]
     now = read_partition(exchange.broker.table, image.slot)
-    offline = now.generation == image.slot_generation and bool(now.flags & PartitionFlag.PARTITION_OFFLINE)
+    known = now.generation == image.slot_generation
+    offline = known and bool(now.flags & PartitionFlag.PARTITION_OFFLINE)
     return PartitionAnswer(
         error_code=ErrorCode.LEADER_NOT_AVAILABLE if offline else ErrorCode.NONE,
         partition_index=number,
         leader_id=NO_LEADER if offline else node,
-        leader_epoch=image.leader_epoch,
+        # The log process has it from leader-epoch-checkpoint; Fetch and ListOffsets check what clients say.
+        leader_epoch=now.leader_epoch if known else 0,
         replica_nodes=[node],
         isr_nodes=[node],
         offline_replicas=[node] if offline else [],

@@ -1,0 +1,419 @@
+"""The scrubber: reads all sealed segments from time to time, and says which of them are damaged.
+
+It only reads them, with the lowest priority, and writes one file in each log directory
+(`mpbroker.log.damage`), which also says where it was: a pass goes on there after a restart. Nobody waits for
+it. What it has found stands in the words of damage, a word for each slot of the partition table, which it
+alone writes: a handler that sees one looks up in the file what it must not send. The file is written before
+the word. A successor writes all words anew.
+
+(Kafka has nothing like it: there consumers find damage, and followers copy it.)
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.metadata import METADATA_SLOT
+from mpbroker.ipc.process import MAX_SLEEP_MS, ProcessContext
+from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, damage_word, read_partition
+from mpbroker.log.checkpoints import CheckpointCorrupt, read_topic_id
+from mpbroker.log.damage import (
+    Damage,
+    FileIdentity,
+    Pass,
+    Place,
+    Scrubbed,
+    read_scrubbed,
+    write_scrubbed,
+)
+from mpbroker.log.names import NOT_PARTITIONS, NotAPartition, PartitionName, parse_partition, segment_name
+from mpbroker.log.pace import Pace
+from mpbroker.log.partition_log import segments_of
+from mpbroker.log.scrub import ColdFile, SegmentReplaced, SegmentScrub
+
+NICENESS = 19
+# How often what was found is compared with what is there, and how often a pass says where it is.
+TEND_EVERY_S = 2.0
+SAVE_EVERY_S = 10.0
+# The words of `scrub_asked`: how often one was asked for, and which of them began.
+ASKED, BEGUN = 0, 1
+LARGEST_VERSION = 0xFFFFFFFF
+Found = frozenset[Damage]
+
+
+def run(context: ProcessContext) -> int:
+    """Scrubs until ordered to stop."""
+    os.nice(NICENESS)
+    psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+    return ScrubProcess(context).serve()
+
+
+class Abandoned(Exception):
+    """We are to stop, or not to scrub any more."""
+
+
+class ScrubbedDir:
+    """One entry of log.dirs: what is known of it, and its file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.known = Scrubbed()
+        self.problem = ""
+
+    def load(self) -> str:
+        """-> why nothing is known of what was found before; empty if all is well."""
+        try:
+            self.known = read_scrubbed(self.path)
+        except (CheckpointCorrupt, OSError) as error:
+            self.known = Scrubbed()
+            return str(error)
+        return ""
+
+    def save(self) -> None:
+        """Raises OSError."""
+        write_scrubbed(self.path, self.known)
+
+    def partitions(self) -> dict[str, PartitionName]:
+        """Those that are served, by their directories' names, in the order of a pass. Raises OSError."""
+        found = {}
+        for entry in sorted(os.scandir(self.path), key=lambda one: one.name):
+            try:
+                name = parse_partition(entry.name)
+            except NotAPartition:
+                continue
+            if entry.name not in NOT_PARTITIONS and not name.suffix and entry.is_dir():
+                found[entry.name] = name
+        return found
+
+    def is_due(self, now_ms: int, interval_ms: int) -> bool:
+        """Whether a pass goes on, or it is time for one. A clock that was set back makes none wait for it."""
+        known = self.known
+        if known.current is not None or known.last is None:
+            return True
+        return not 0 <= now_ms - known.last.began_ms < interval_ms
+
+
+class ScrubProcess:
+    def __init__(self, context: ProcessContext) -> None:
+        self.context = context
+        self.table = context.memory.table()
+        self.damaged = context.memory.words("damaged")
+        self.asked = context.memory.words("scrub_asked")
+        self.dirs = [ScrubbedDir(Path(name)) for name in context.config.log_dirs]
+        # What the words stand for.
+        self._published: dict[int, Found] = {}
+        self._next_tend = 0.0
+        self._next_save = 0.0
+        self._first_at = time.monotonic() + context.config.log_initial_task_delay_ms / 1000
+        self._pace = Pace(1, 0)
+        self._paced_at = 0
+        self._said: set[Path] = set()
+        self._places: dict[tuple[bytes, int], tuple[int, Partition]] = {}
+        self._places_until = 0.0
+
+    def serve(self) -> int:
+        self.start()
+        while not self.context.must_stop():
+            self.obey()
+            try:
+                home = self._due()
+                if home is not None:
+                    self.scrub(home)
+                else:
+                    self.give_way()
+                    self.context.wait(lambda: self._is_asked)
+            except Abandoned:
+                continue
+        self.stop()
+        return 0
+
+    def start(self) -> None:
+        for home in self.dirs:
+            if problem := home.load():
+                self.context.log.warning(
+                    "%s. What was found in %s before is not known any more; it is scrubbed anew",
+                    problem,
+                    home.path,
+                )
+        # Of a predecessor's words none stays that is not written anew.
+        self._published = {slot: frozenset() for slot in range(self.damaged.count) if self.damaged.load(slot)}
+        self.tend()
+        self.context.counters.set_status("waiting")
+        self.context.ready()
+
+    def stop(self) -> None:
+        for home in self.dirs:
+            if home.known.current is not None:
+                self._save(home)
+        self.context.stopped()
+
+    # ---- orders ----
+
+    def obey(self) -> None:
+        fence = self.context.pending_fence()
+        if fence is None:
+            return
+        if fence.settings_changed:
+            self.context.follow_settings()
+        self.context.acknowledge_fence()
+
+    def give_way(self) -> None:
+        """Looks after everything else; raises Abandoned if there is to be no scrub now."""
+        self.context.counters.beat()
+        self.obey()
+        if time.monotonic() >= self._next_tend:
+            self.tend()
+        if self.context.must_stop():
+            raise Abandoned
+
+    @property
+    def _is_asked(self) -> bool:
+        return self.asked.load(ASKED) != self.asked.load(BEGUN)
+
+    def _due(self) -> ScrubbedDir | None:
+        """The directory to be scrubbed now. One that goes on is what was asked for."""
+        rate = self.context.config.log_scrub_max_bytes_per_second
+        if self._is_asked:
+            self.asked.store(BEGUN, self.asked.load(ASKED))
+            self._first_at = 0
+            for home in self.dirs:
+                home.known.current = home.known.current or Pass(_now_ms())
+        if not rate or time.monotonic() < self._first_at:
+            return None
+        due = [home for home in self.dirs if home.is_due(_now_ms(), self._interval_ms)]
+        return due[0] if due else None
+
+    @property
+    def _interval_ms(self) -> int:
+        return self.context.config.log_scrub_interval_ms
+
+    # ---- what is known ----
+
+    def tend(self) -> None:
+        """Drops what is about files that are gone, and has the words say what is left."""
+        self._next_tend = time.monotonic() + TEND_EVERY_S
+        for home in self.dirs:
+            known = home.known
+            gone = [one for one in known.all_damages() if not one.is_there(home.path)]
+            if not gone:
+                continue
+            for one in gone:
+                self.context.log.info("%s: %s is gone or repaired", home.path, one)
+            known.damages = [one for one in known.damages if one not in gone]
+            if known.at is not None:
+                known.at.found = [one for one in known.at.found if one not in gone]
+            self._save(home)
+        self.publish()
+
+    def publish(self) -> None:
+        """The files say so already."""
+        wanted: dict[int, tuple[int, Found]] = {}
+        damages = [(home, one) for home in self.dirs for one in home.known.all_damages()]
+        for home, one in damages:
+            found = self._place_of(home.path / one.partition)
+            if found is not None:
+                slot, now = found
+                wanted[slot] = now.generation, wanted.get(slot, (0, frozenset()))[1] | {one}
+        for slot in self._published.keys() | wanted.keys():
+            self._publish(slot, *wanted.get(slot, (0, frozenset())))
+        self._published = {slot: found for slot, (_, found) in wanted.items()}
+        self.context.counters.set(Counter.COUNT_SCRUB_FINDINGS, len(damages))
+
+    def _publish(self, slot: int, generation: int, found: Found) -> None:
+        word = self.damaged.load(slot)
+        version = damage_of(word, generation)
+        if not found:
+            if word:
+                self.damaged.store(slot, 0)
+        elif not version or self._published.get(slot) != found:
+            # None that a handler may have seen with other ranges, also of a predecessor.
+            self.damaged.store(slot, damage_word(generation, (word & LARGEST_VERSION) % LARGEST_VERSION + 1))
+
+    def _place_of(self, directory: Path) -> tuple[int, Partition] | None:
+        """The partition's place in the table, if it is open there."""
+        now = time.monotonic()
+        if now >= self._places_until:
+            self._places_until = now + TEND_EVERY_S
+            self._places = dict(self._read_places())
+        return self._places.get(_key_of(directory))
+
+    def _read_places(self) -> Iterator[tuple[tuple[bytes, int], tuple[int, Partition]]]:
+        for slot in range(self.table.slots):
+            now = read_partition(self.table, slot)
+            if now.generation and now.flags & PartitionFlag.PARTITION_LIVE:
+                yield (now.topic_id, now.partition), (slot, now)
+            elif not now.generation and slot != METADATA_SLOT:
+                return
+
+    def _save(self, home: ScrubbedDir) -> None:
+        """What cannot be written now is written later; until then a restart does not know of it."""
+        self._next_save = time.monotonic() + SAVE_EVERY_S
+        try:
+            home.save()
+            home.problem = ""
+        except OSError as error:
+            if str(error) != home.problem:
+                home.problem = str(error)
+                self.context.log.error("%s: where the scrub is cannot be written down: %s", home.path, error)
+
+    # ---- a pass ----
+
+    def scrub(self, home: ScrubbedDir) -> None:
+        """A pass over one directory, from where it was. Raises Abandoned."""
+        known = home.known
+        current = known.current = known.current or Pass(_now_ms())
+        counters = self.context.counters
+        try:
+            names = home.partitions()
+            total = sum(_sealed_bytes(home.path / name) for name in names)
+            counters.set(Counter.COUNT_SCRUB_PASS_TOTAL, max(total, 1))
+            counters.set(Counter.COUNT_SCRUB_PASS_BYTES, current.bytes)
+            self._save(home)
+            for name in names:
+                if known.at is None or name >= known.at.partition:
+                    self._scrub_partition(home, name)
+        except OSError as error:
+            self._cannot_read(home.path, error)
+        self._end(home, current)
+
+    def _end(self, home: ScrubbedDir, current: Pass) -> None:
+        known, counters = home.known, self.context.counters
+        known.damages, known.at = known.all_damages(), None
+        current.ended_ms = _now_ms()
+        known.current, known.last = None, current
+        self._save(home)
+        counters.set(Counter.COUNT_SCRUB_PASS_TOTAL, 0)
+        counters.add(Counter.COUNT_SCRUB_PASSES)
+        counters.set(Counter.COUNT_SCRUB_PASS_ENDED_MS, current.ended_ms)
+        counters.set_status("waiting")
+        self.context.log.info(
+            "%s is scrubbed: %d batches, %d bytes, %d damaged ranges",
+            home.path,
+            current.batches,
+            current.bytes,
+            len(known.damages),
+        )
+
+    def _scrub_partition(self, home: ScrubbedDir, name: str) -> None:
+        """All of its segments that are written no more, from where the pass is. Raises Abandoned."""
+        directory = home.path / name
+        self.context.counters.set_status(f"scrubbing {directory}")
+        try:
+            sealed = self._sealed(directory)
+            for base, next_base in sealed:
+                at = home.known.at
+                if at is None or (name, base) >= (at.partition, at.base):
+                    self._scrub_segment(home, name, base, next_base)
+        except (SegmentReplaced, FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            self._cannot_read(directory, error)
+
+    def _sealed(self, directory: Path) -> list[tuple[int, int]]:
+        """(base, that of the next one) of what lies below the high watermark's segment. Raises OSError."""
+        found = self._place_of(directory)
+        if found is None:
+            return []
+        bases = [base for base in segments_of(directory) if base <= found[1].high_watermark_segment]
+        return list(pairwise(bases))
+
+    def _scrub_segment(self, home: ScrubbedDir, name: str, base: int, next_base: int) -> None:
+        known = home.known
+        try:
+            file = ColdFile(home.path / name / segment_name(base))
+        except SegmentReplaced:
+            return
+        try:
+            at = known.at
+            if at is None or (at.partition, at.base, at.file) != (name, base, file.identity):
+                known.damages, at = known.all_damages(), Place(name, base, file.identity)
+                known.at = at
+            work = SegmentScrub(file, at, next_base, _now_ms)
+            found, batches = len(at.found), 0
+            for count in work.run():
+                self._count(home, count, work.batches - batches)
+                batches = work.batches
+                if len(at.found) != found or time.monotonic() >= self._next_save:
+                    self._save(home)
+                if len(at.found) != found:
+                    found = len(at.found)
+                    self.publish()
+                self._wait(count)
+            self._count(home, 0, work.batches - batches)
+            self._end_segment(home, at)
+        except SegmentReplaced:
+            # Of the file that has its name now nothing is known yet.
+            known.at = Place(name, base, FileIdentity(0, 0, 0))
+        finally:
+            file.close()
+
+    def _end_segment(self, home: ScrubbedDir, at: Place) -> None:
+        """What was found in it the last time and not now, is good."""
+        known = home.known
+        before = [one for one in known.damages if (one.partition, one.base) == (at.partition, at.base)]
+        if not before:
+            return
+        known.damages = [one for one in known.damages if one not in before]
+        for one in before:
+            if (one.position, one.end) not in {(now.position, now.end) for now in at.found}:
+                self.context.log.info("%s: what was said is not so any more: %s", home.path, one)
+        self._save(home)
+        self.publish()
+
+    def _count(self, home: ScrubbedDir, count: int, batches: int) -> None:
+        current, counters = home.known.current, self.context.counters
+        assert current is not None
+        current.bytes += count
+        current.batches += batches
+        counters.add(Counter.COUNT_SCRUB_BYTES, count)
+        counters.add(Counter.COUNT_SCRUB_BATCHES, batches)
+        counters.set(Counter.COUNT_SCRUB_PASS_BYTES, current.bytes)
+
+    def _wait(self, count: int) -> None:
+        """As log.scrub.max.bytes.per.second says. Raises Abandoned."""
+        self.give_way()
+        rate = self.context.config.log_scrub_max_bytes_per_second
+        if not rate:
+            raise Abandoned
+        now = time.monotonic()
+        if rate != self._paced_at or self._pace.due(0) < now - 1:
+            self._pace, self._paced_at = Pace(rate, now), rate
+        until = self._pace.due(count)
+        while (left := until - time.monotonic()) > 0:
+            self.give_way()
+            self.context.wait(lambda: False, max(1, min(round(left * 1000), MAX_SLEEP_MS)))
+
+    def _cannot_read(self, path: Path, error: OSError) -> None:
+        """A directory that failed is none of ours: the log process says what becomes of it."""
+        if path not in self._said:
+            self._said.add(path)
+            self.context.log.error("%s cannot be scrubbed: %s", path, error)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _key_of(directory: Path) -> tuple[bytes, int]:
+    """By which the table knows the partition; of none that is there, if the directory does not say it."""
+    try:
+        topic_id = read_topic_id(directory)
+    except (CheckpointCorrupt, OSError):
+        topic_id = None
+    return topic_id or b"", parse_partition(directory.name).partition
+
+
+def _sealed_bytes(directory: Path) -> int:
+    """About what a pass has to read of a partition: all segments but the last."""
+    try:
+        bases = segments_of(directory)[:-1]
+        return sum((directory / segment_name(base)).stat().st_size for base in bases)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0

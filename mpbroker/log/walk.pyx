@@ -1,0 +1,91 @@
+"""Walking a sealed segment from batch to batch in what was read of it, natively; the scrubber reads and decides."""
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from mpbroker.log.check cimport judge
+from mpbroker.log.scan cimport batch_length
+from mpbroker.records.batch cimport BASE_OFFSET_AT, BATCH_HEADER_BYTES, LAST_OFFSET_DELTA_AT
+from mpbroker.records.wire cimport load_u32, load_u64
+
+
+cdef class Walk:
+    """Where the walk is: `position` in the file, `next_offset` behind the last batch. Of the batch before: `before_position`, `before_base`,
+    and `before_expected`, the offset that would have followed without a gap; -1 if there was none."""
+
+    cdef readonly int64_t base, position, next_offset, batches
+    cdef readonly int64_t before_position, before_base, before_expected
+    cdef readonly int64_t need
+
+    def __init__(self, int64_t base, int64_t position, int64_t next_offset):
+        self.base, self.batches = base, 0
+        self.jump(position, next_offset)
+
+    def jump(self, int64_t position, int64_t next_offset) -> None:
+        """Goes on elsewhere."""
+        self.position, self.next_offset = position, next_offset
+        self.before_position = self.before_base = self.before_expected = -1
+        self.need = BATCH_HEADER_BYTES
+
+    def feed(self, const uint8_t[::1] data, int64_t size) -> str:
+        """Goes over the whole batches in `data`, what lies at `position` in a file of `size` bytes. Empty: more has to be read, at
+        least `need` bytes from `position` on. Otherwise why there is no batch at `position`."""
+        cdef int64_t at = 0, count = data.shape[0], length, offset
+        cdef const char *bad = NULL
+        cdef const uint8_t *p
+        with nogil:
+            while True:
+                self.need = BATCH_HEADER_BYTES
+                if self.position == size:
+                    break
+                if self.position + self.need > size:
+                    bad = "it is cut off"
+                    break
+                if at + self.need > count:
+                    break
+                p = &data[at]
+                length = batch_length(p)
+                if length == 0:
+                    bad = "its length or magic is impossible"
+                    break
+                if self.position + length > size:
+                    bad = "it is cut off"
+                    break
+                self.need = length
+                if at + length > count:
+                    break
+                bad = judge(p, length, self.next_offset, self.base)
+                if bad != NULL:
+                    break
+                offset = <int64_t>load_u64(p + BASE_OFFSET_AT)
+                self.before_position, self.before_base, self.before_expected = self.position, offset, self.next_offset
+                self.next_offset = offset + <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT) + 1
+                self.position += length
+                self.batches += 1
+                at += length
+        return bad.decode() if bad != NULL else ""
+
+
+def next_whole(const uint8_t[::1] data, int64_t start, int64_t stop, int64_t next_offset, int64_t base, int64_t behind) -> int:
+    """Where in [start, stop) a whole batch begins, with offsets from `next_offset` on and below `behind`; -1: nowhere."""
+    cdef int64_t at, length, count = data.shape[0], offset
+    cdef const uint8_t *p
+    with nogil:
+        for at in range(start, stop):
+            if at + BATCH_HEADER_BYTES > count:
+                break
+            p = &data[at]
+            length = batch_length(p)
+            if length == 0 or at + length > count:
+                continue
+            offset = <int64_t>load_u64(p + BASE_OFFSET_AT)
+            if not next_offset <= offset < behind or judge(p, length, next_offset, base) != NULL:
+                continue
+            with gil:
+                return at
+    return -1
+
+
+def base_offset(const uint8_t[::1] data, int64_t at) -> int:
+    """Of the batch whose header is there."""
+    if at + BATCH_HEADER_BYTES > data.shape[0]:
+        raise ValueError("there is no whole header")
+    return <int64_t>load_u64(&data[at] + BASE_OFFSET_AT)

@@ -1,0 +1,71 @@
+# What a turn has of its own process: memory and descriptors, all made at its birth and given back at its end. Part of turn.pyx.
+
+cdef void *allocated(size_t count, size_t size) except NULL:
+    """Zeroes; pages that are never used cost nothing. Raises MemoryError."""
+    cdef void *made = calloc(count, size)
+    if made == NULL:
+        raise MemoryError(f"{count} times {size} bytes")
+    return made
+
+cdef Turn *empty_turn() except NULL:
+    """Without any descriptor: whatever is missing later, `release_turn` may be called."""
+    cdef Turn *t = <Turn *>allocated(1, sizeof(Turn))
+    cdef uint32_t i
+    t.epoll_fd = -1
+    for i in range(<uint32_t>FILE_PLACES):
+        t.files.places[i].fd = -1
+    return t
+
+cdef allocate_places(Turn *t, uint32_t channel_places):
+    """Places are used from the lowest on."""
+    t.channel_places = channel_places
+    t.channels = <Channel *>allocated(channel_places, sizeof(Channel))
+    t.links = <Links *>allocated(channel_places + 1, sizeof(Links))
+    t.links[channel_places].before = t.links[channel_places].after = channel_places
+    t.timers = <uint32_t *>allocated(channel_places + 1, sizeof(uint32_t))
+    t.held = <uint32_t *>allocated(2 * channel_places, sizeof(uint32_t))
+    t.starved = <uint32_t *>allocated(2 * channel_places, sizeof(uint32_t))
+    t.marked = <uint32_t *>allocated(2 * channel_places, sizeof(uint32_t))
+    t.opening = <uint32_t *>allocated(2 * channel_places, sizeof(uint32_t))
+    t.late = <Event *>allocated(channel_places, sizeof(Event))
+    t.closed = <Event *>allocated(channel_places, sizeof(Event))
+    t.free_channels = <uint32_t *>allocated(channel_places, sizeof(uint32_t))
+    t.deferred = <uint32_t *>allocated(channel_places, sizeof(uint32_t))
+    t.deferred_now = <uint32_t *>allocated(channel_places, sizeof(uint32_t))
+    t.fifo = <uint32_t *>allocated(FIFO_PLACES, sizeof(uint32_t))
+
+cdef inline void close_own(Channel *c) noexcept nogil:
+    """A descriptor that is Python's to close stays."""
+    if c.connection and not c.owned and c.fd >= 0:
+        close(c.fd)
+
+cdef void release_turn(Turn *t) noexcept nogil:
+    """Nothing of it is shared: whatever has become of the broker's memory, this is the process's own."""
+    cdef uint32_t i
+    for i in range(t.channels_used):
+        close_own(&t.channels[i])
+        free(t.channels[i].kept)
+    for i in range(<uint32_t>FILE_PLACES):
+        if t.files.places[i].fd >= 0:
+            close(t.files.places[i].fd)
+    for i in range(t.told_count):
+        free(t.told[i].text)
+    for i in range(<uint32_t>MOST_HANDLERS):
+        free(t.handlers[i].owed)
+    free(t.told)
+    free(t.fifo)
+    free(t.deferred_now)
+    free(t.deferred)
+    free(t.free_channels)
+    free(t.late)
+    free(t.closed)
+    free(t.opening)
+    free(t.marked)
+    free(t.starved)
+    free(t.held)
+    free(t.timers)
+    free(t.links)
+    free(t.channels)
+    if t.epoll_fd >= 0:
+        close(t.epoll_fd)
+    free(t)

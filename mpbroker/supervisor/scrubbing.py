@@ -1,0 +1,66 @@
+"""`mpbroker log scrub` at a running broker: has the scrubber begin, and says what it does and has found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc import topology
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.process import FatalError
+from mpbroker.ipc.topology import SharedMemory
+from mpbroker.log.checkpoints import CheckpointCorrupt
+from mpbroker.log.damage import read_scrubbed
+from mpbroker.log.scrub_process import ASKED, BEGUN
+
+# An answer is one message; whoever has more than that has lost a disk.
+FINDINGS_SHOWN = 1000
+
+
+def begin(memory: SharedMemory, config: BrokerConfig) -> None:
+    """Raises FatalError."""
+    if not config.log_scrub_max_bytes_per_second:
+        raise FatalError(
+            "log.scrub.max.bytes.per.second=0: nothing is scrubbed. Set a rate, and reload the configuration"
+        )
+    words = memory.words("scrub_asked")
+    words.store(ASKED, words.load(ASKED) + 1)
+    memory.doorbell(topology.SCRUBBER).ring()
+
+
+def progress(memory: SharedMemory) -> dict[str, Any]:
+    """Of the scrubber, from its counters."""
+    page, words = memory.counters(topology.SCRUBBER), memory.words("scrub_asked")
+    total = page.get(Counter.COUNT_SCRUB_PASS_TOTAL)
+    return {
+        "running": bool(total) or words.load(ASKED) != words.load(BEGUN),
+        "pass_bytes": page.get(Counter.COUNT_SCRUB_PASS_BYTES) if total else 0,
+        "pass_total_bytes": total,
+        "damaged_ranges": page.get(Counter.COUNT_SCRUB_FINDINGS),
+    }
+
+
+def report(memory: SharedMemory, config: BrokerConfig) -> dict[str, Any]:
+    """With what stands in the files of the log directories."""
+    directories: list[dict[str, Any]] = []
+    findings: list[dict[str, Any]] = []
+    for name in config.log_dirs:
+        row: dict[str, Any] = {"directory": name}
+        try:
+            known = read_scrubbed(Path(name))
+        except (CheckpointCorrupt, OSError) as error:
+            directories.append({**row, "error": str(error)})
+            continue
+        for key, one in (("current", known.current), ("last", known.last)):
+            if one is not None:
+                row |= {f"{key}_{field}": value for field, value in msgspec.structs.asdict(one).items()}
+        directories.append(row)
+        findings += [
+            {"directory": name, **msgspec.to_builtins(one)}
+            for one in known.all_damages()
+            if one.is_there(Path(name))
+        ]
+    return {**progress(memory), "directories": directories, "findings": findings[:FINDINGS_SHOWN]}
