@@ -27,12 +27,15 @@ from mpbroker.log.helper import Helper
 from mpbroker.log.manager import LogManager
 from mpbroker.log.opening import Opening
 from mpbroker.log.pool import Recovery, fork_pools
+from mpbroker.log.snapshots import snapshotting
 from mpbroker.log.turn import Pause, Turn
 from shm.arena import ArenaFull
 from shm.ring import Ring
 
 HIGH_WATERMARK_CHECKPOINT_MS = 5_000
 PRODUCER_EXPIRATION_CHECK_MS = 600_000
+# After so much the recovery points are written before their time: a recovery looks at what lies behind them.
+POINTS_EVERY_BYTES = 256 << 20
 NO_ROOM_SAID_EVERY_S = 10
 UNKNOWN_SERVER_ERROR = -1
 
@@ -88,6 +91,8 @@ class LogProcess:
         self._next_no_room = now
         self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
         self._next_points = now + context.config.log_flush_offset_checkpoint_interval_ms / 1000
+        self._next_points_bytes = context.counters.get(Counter.COUNT_BYTES_APPENDED) + POINTS_EVERY_BYTES
+        self._is_snapshotting = False
         self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
 
     def _fork_workers(self) -> Opening:
@@ -206,9 +211,14 @@ class LogProcess:
         if now >= self._next_marks:
             self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
             self.manager.checkpoint_high_watermarks()
-        if now >= self._next_points:
+        appended = self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
+        if now >= self._next_points or appended >= self._next_points_bytes:
             self._next_points = now + self.context.config.log_flush_offset_checkpoint_interval_ms / 1000
+            self._next_points_bytes = appended + POINTS_EVERY_BYTES
             self.manager.checkpoint_recovery_points()
+            if not self._is_snapshotting:
+                self._is_snapshotting = True
+                self._chores.append((None, self._snapshot()))
         if now >= self._next_expiration:
             self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
             before_ms = self.turn.clock_ms() - self.context.config.producer_id_expiration_ms
@@ -218,6 +228,10 @@ class LogProcess:
             # Not before the last look is over.
             self._next_retention = float("inf")
             self._chores.append((None, self._retain()))
+
+    def _snapshot(self) -> Generator[None, None, None]:
+        yield from snapshotting(self.manager.logs.values, self.helper)
+        self._is_snapshotting = False
 
     def _retain(self) -> Generator[None, None, None]:
         yield from self.deletion.looking()

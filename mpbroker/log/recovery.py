@@ -121,7 +121,8 @@ def load(
         log.sealed = [Sealed(base) for base in bases if base < log.state.segment_base]
         log.load_transactions()
         _trim_epochs(log)
-        _drop_snapshots(log, loader.snapshots)
+        if any(offset not in bases for offset in loader.snapshots[:-1]):
+            log.drop_old_snapshots()
     except (OSError, PartitionDamaged, CheckpointCorrupt):
         log.close_files()
         raise
@@ -290,6 +291,7 @@ class _Loader:
                 "were durable. "
                 "Restore the directory, or delete the topic"
             )
+        self._drop_snapshots_behind(next_offset)
         if self.known.clean:
             self.log.recovery_point = next_offset
             if self.replay_from == next_offset and not self.was_rebuilt:
@@ -305,6 +307,12 @@ class _Loader:
             return
         self._settle()
         self.log.recovery_point = next_offset
+
+    def _drop_snapshots_behind(self, end: int) -> None:
+        """Those of what is not there: a commit round that never came."""
+        for offset in [offset for offset in self.snapshots if offset > end]:
+            (self.directory / segment_name(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
+            self.snapshots.remove(offset)
 
     def _settle(self) -> None:
         """What was found is durable before it is served. A full disk does not keep the partition from being
@@ -554,16 +562,6 @@ def _sync(fd: int) -> None:
         os.fsync(fd)
     except OSError as error:
         raise OSError(errno.EIO, f"a sync failed: {error.strerror}") from error
-
-
-def _drop_snapshots(log: PartitionLog, found: list[int]) -> None:
-    """Those of what is not there: a commit round that never came. Others go as they would at a roll."""
-    beyond = [offset for offset in found if offset > log.state.log_end]
-    for offset in beyond:
-        (log.directory / segment_name(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
-    bases = {segment.base for segment in log.sealed} | {log.state.segment_base}
-    if beyond or any(offset not in bases for offset in found[:-1]):
-        log.drop_old_snapshots()
 
 
 def _trim(fd: int, entry_bytes: int) -> None:
