@@ -362,6 +362,12 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
             synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
         ),
     ] = None
+    num_recovery_threads_per_data_dir: Annotated[
+        int,
+        Key(
+            INT, "Worker processes for each log directory, for opening what it has at the start.", at_least=1
+        ),
+    ] = 2
     log_flush_offset_checkpoint_interval_ms: Annotated[
         int, Key(INT, "Time between two writes of the recovery point checkpoint.", at_least=0)
     ] = 60_000

@@ -208,13 +208,13 @@ class ProcessContext:
         self.bell.wait(min(timeout_ms, MAX_SLEEP_MS), something_waits)
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """The kernel sends SIGTERM when the supervisor dies; also covers a supervisor that is dead already."""
+def die_with_parent(parent_pid: int, by: signal.Signals = signal.SIGTERM) -> None:
+    """The kernel sends the signal when the parent dies; also covers a parent that is dead already."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0):
+    if libc.prctl(PR_SET_PDEATHSIG, by, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent_pid:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), by)
 
 
 def readable(fd: int, timeout_ms: int) -> bool:

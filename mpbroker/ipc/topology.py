@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mpbroker.config import workers
 from mpbroker.config.listeners import MAX_LISTENERS
-from mpbroker.ipc import meters, session, settings
+from mpbroker.ipc import meters, progress, session, settings
 from mpbroker.ipc import table as partition_table
 from mpbroker.ipc.connections import Ledger, ledger_bytes
 from mpbroker.ipc.counters import Counter, Histogram
@@ -270,6 +270,8 @@ class SharedMemory:
             Block("taken_over", 64),
             # Each log worker: a bit for each log directory in which it has closed all that it owns.
             Block("closed_dirs", 64),
+            # Each log worker: how far it is with what it found (progress.py).
+            Block("recovery", MAX_LOG_WORKERS * progress.BYTES),
             # The scrubber, per partition slot: the word of damage (table.pxd).
             Block("damaged", 8 * sizes.partition_slots),
             # How often a scrub was asked for (the supervisor), and which of these has begun (the scrubber).

@@ -2,8 +2,9 @@
 
 A partition is opened at rest and wakes with its first append. When too many are awake, those that were not
 appended to since the last look rest again, if nothing of them waits for a sync: a file with unsynced bytes is
-never closed. What waits in a commit journal alone is asked to be synced then. (Kafka holds every segment of
-every partition open.)
+never closed. What waits in a commit journal alone is asked to be synced then, and until there are fewer again
+commit rounds go around the journals: what they have synced can rest. (Kafka holds every segment of every
+partition open.)
 
 What indexes have is not synced when they are closed, and without group commit neither is the segment: the
 kernel keeps it, and tells whoever syncs it later if that failed.
@@ -22,6 +23,8 @@ FILES_OF_ONE = 3
 FILES_OF_OTHERS = 1024
 # At a time: each may be one that has to stay awake.
 LOOKED_AT_ONCE = 64
+# Of the most: so few must be awake before journals are used again.
+FEW_SHARE = 0.75
 
 
 def most_awake(file_limit: int) -> int:
@@ -30,12 +33,13 @@ def most_awake(file_limit: int) -> int:
 
 
 class Awake:
-    """`release`: has what the journals alone hold synced, soon."""
+    """`crowd` is told when there are too many: what the journals alone hold is to be synced."""
 
-    def __init__(self, release: Callable[[], None]) -> None:
+    def __init__(self, crowd: Callable[[bool], None]) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.most = most_awake(soft)
-        self._release = release
+        self._crowd = crowd
+        self._is_crowded = False
         # The log end of each when it was looked at last; who was looked at longest ago comes first.
         self._logs: OrderedDict[PartitionLog, int] = OrderedDict()
 
@@ -61,4 +65,13 @@ class Awake:
                 continue
             self._logs[log] = log.state.log_end
         if len(self._logs) >= self.most:
-            self._release()
+            self._is_crowded = True
+            self._crowd(True)
+
+    def ease(self) -> None:
+        """To be called from time to time."""
+        if self._is_crowded:
+            self._send_to_rest()
+            if len(self._logs) < self.most * FEW_SHARE:
+                self._is_crowded = False
+                self._crowd(False)

@@ -43,6 +43,7 @@ cdef struct RetiredFile:
 
 cdef struct CommitRef:
     Flusher flusher
+    int bypass                      # rounds sync segments themselves: too many files wait behind the journals
     int group                       # log.flush.policy: group (HW = durable), or os (HW = log end)
     uint64_t finished               # the last round whose result was taken in
     uint64_t asked_ns

@@ -124,7 +124,8 @@ cdef void fly(CommitRef *commit, PartitionCore *core) noexcept nogil:
     cdef int dir = core.slot.log_dir
     core.unsynced = 0
     core.in_flight = 1
-    core.journaled = dir < commit.journal_count and journal_add(&commit.journals[dir], &commit.flusher.writes[dir], core)
+    core.journaled = not commit.bypass and dir < commit.journal_count and journal_add(
+        &commit.journals[dir], &commit.flusher.writes[dir], core)
     core.covered = end_bound(core)
     core.stable = stable_bound(core)
     commit.flusher.fds[commit.in_flight_count] = -1 if core.journaled else core.fd

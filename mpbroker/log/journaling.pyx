@@ -30,6 +30,11 @@ def release_journals(Turn turn) -> None:
     commit_release(&turn.commit)
 
 
+def bypass_journals(Turn turn, bint bypass) -> None:
+    """Rounds sync the segments themselves, so that nothing more waits behind the journals, or no longer do."""
+    turn.commit.bypass = bypass
+
+
 def journal_ends(Turn turn, int log_dir) -> tuple:
     """(start, head): the part of a journal's endless stream that its ring has to keep; zeros if it is not in use."""
     return turn.commit.journals[log_dir].start, turn.commit.journals[log_dir].head

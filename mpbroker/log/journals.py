@@ -9,10 +9,17 @@ from collections.abc import Callable, Sequence
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.log.helper import Helper
 from mpbroker.log.home import LogDir
-from mpbroker.log.journaling import inherited_is_synced, release_journals, use_journal
+from mpbroker.log.journaling import bypass_journals, inherited_is_synced, release_journals, use_journal
 from mpbroker.log.turn import Turn
 
 _log = logging.getLogger("mpbroker")
+
+
+def crowd_journals(turn: Turn, is_crowded: bool) -> None:
+    """Too many files are held open by what the journals alone have."""
+    bypass_journals(turn, is_crowded)
+    if is_crowded:
+        release_journals(turn)
 
 
 class Journals:

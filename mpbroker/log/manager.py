@@ -25,10 +25,10 @@ from mpbroker.log.awake import Awake
 from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_topic_id, topic_id_if_any
 from mpbroker.log.helper import Helper
 from mpbroker.log.home import LogDir
-from mpbroker.log.journaling import release_journals
-from mpbroker.log.journals import Journals
+from mpbroker.log.journals import Journals, crowd_journals
 from mpbroker.log.log_dir import write_clean_shutdown
 from mpbroker.log.names import ALONE, LogWorker
+from mpbroker.log.opening import Opening
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.recovery import Known, PartitionDamaged, load
 from mpbroker.log.takeover import TakeOver
@@ -65,12 +65,14 @@ class LogManager:
         turn: Turn,
         helper: Helper,
         say: Callable[[str], None],
+        opening: Opening,
         take_over: TakeOver,
         worker: LogWorker = ALONE,
         *,
         is_first_life: bool = True,
     ) -> None:
         self.config = config
+        self.opening = opening
         self.table = table
         self.turn = turn
         self.helper = helper
@@ -85,7 +87,7 @@ class LogManager:
         ]
         self.journals = Journals(config, self.dirs, turn, helper)
         self._take_over(take_over, is_first_life=is_first_life)
-        self.awake = Awake(partial(release_journals, turn))
+        self.awake = Awake(partial(crowd_journals, turn))
         self.logs: dict[int, PartitionLog] = {}
         self.slot_of: dict[tuple[bytes, int], int] = {}
         # When, in which log directory, and what is to be done then.
@@ -100,6 +102,7 @@ class LogManager:
         self._unused = worker.number if worker.number > METADATA_SLOT else METADATA_SLOT + worker.count
         self._read_table()
         self._queue_old_deletions()
+        opening.found(self.dirs, is_successor=not is_first_life)
 
     def _take_over(self, take_over: TakeOver, *, is_first_life: bool) -> None:
         if not take_over.is_done:
@@ -207,27 +210,46 @@ class LogManager:
             self._alter(log, config, topic.config_version)
             return log
         self.say(f"opening {topic.name}-{number}")
-        yield from self._set_others_aside(topic, number)
-        home = self._find(topic, number)
-        epoch = 0
-        if home is None:
-            self._refuse_to_replace(topic, number)
-            yield from self._forgotten(self.dirs, (topic.name, number))
-            home = self._emptiest()
-            directory = home.path / names.partition_name(topic.name, number)
-            log = PartitionLog.create(directory, topic.name, number, topic.topic_id, config)
-            self.awake.note(log)
-        else:
-            directory = home.path / names.partition_name(topic.name, number)
-            known = self._known(home, topic, number)
-            log = load(directory, topic.name, number, topic.topic_id, config, known, self.say)
-            log.close_files()
-            epoch = log.epochs[-1][0]
+        log, home = yield from self._recovered(topic, number, config)
+        epoch = log.epochs[-1][0]
         self._place(log, home, topic, epoch)
         log.state.all_is_durable(log.recovery_point)
         log.state.flags = PartitionFlag.PARTITION_LIVE
         self.turn.attach(log.state, topic.name)
+        self.opening.count(home.number)
         return log
+
+    def _recovered(
+        self, topic: EnsureTopic, number: int, config: TopicConfig
+    ) -> Generator[None, None, tuple[PartitionLog, LogDir]]:
+        """By a worker, by ourselves, or made."""
+        name = names.partition_name(topic.name, number)
+        by_worker = yield from self.opening.result((topic.topic_id, number))
+        if by_worker is not None:
+            home = self.dirs[by_worker.log_dir]
+            log = PartitionLog(home.path / name, topic.name, number, topic.topic_id, config)
+            by_worker.opened.adopt(log)
+            return log, home
+        yield from self._set_others_aside(topic, number)
+        found = self._find(topic, number)
+        if found is not None:
+            known = self._known(found, topic, number)
+            log = load(found.path / name, topic.name, number, topic.topic_id, config, known, self.say)
+            log.close_files()
+            return log, found
+        self._refuse_to_replace(topic, number)
+        yield from self._forgotten(self.dirs, (topic.name, number))
+        home = self._emptiest()
+        log = PartitionLog.create(home.path / name, topic.name, number, topic.topic_id, config)
+        self.awake.note(log)
+        return log, home
+
+    def prefetch(self, topic: EnsureTopic) -> None:
+        """Workers begin with what they can open, before it is the topic's turn."""
+        config, problem = self._resolved(topic.configs)
+        if problem is None:
+            unopened = [n for n in topic.partitions if (topic.topic_id, n) not in self.slot_of]
+            self.opening.begin(topic, unopened, config, lambda home, n: self._known(home, topic, n))
 
     def _alter(self, log: PartitionLog, config: TopicConfig, version: int) -> None:
         """Batches that were checked under earlier settings are taken, unless they would be checked otherwise

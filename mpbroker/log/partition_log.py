@@ -98,6 +98,8 @@ class PartitionLog:
     epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
     # The log end at which a clean stop would leave the files just as they are; -1: at none so far.
     settled_end: int = -1
+    # Which segment and how much of it the last snapshot between two rolls was of.
+    snapshot_at: tuple[int, int] = (-1, 0)
 
     @property
     def name(self) -> str:
@@ -117,6 +119,7 @@ class PartitionLog:
             log.open_fresh_segment(0)
             fsync_directory(directory)
             fsync_directory(directory.parent)
+            log.settled_end = 0
         except OSError:
             log.close_files()
             shutil.rmtree(directory)

@@ -12,6 +12,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Generator
+from pathlib import Path
 from typing import TypeAlias
 
 from mpbroker.ipc import calls
@@ -36,6 +37,9 @@ from mpbroker.log.deletion import Deletion
 from mpbroker.log.helper import Helper
 from mpbroker.log.manager import LogManager
 from mpbroker.log.names import LogWorker
+from mpbroker.log.opening import Opening
+from mpbroker.log.pool import Recovery, fork_pools
+from mpbroker.log.snapshots import snapshotting
 from mpbroker.log.takeover import TakeOver
 from mpbroker.log.turn import Pause, Turn
 from shm.arena import ArenaFull
@@ -43,6 +47,8 @@ from shm.ring import Ring
 
 HIGH_WATERMARK_CHECKPOINT_MS = 5_000
 PRODUCER_EXPIRATION_CHECK_MS = 600_000
+# After so much the recovery points are written before their time: a recovery looks at what lies behind them.
+POINTS_EVERY_BYTES = 256 << 20
 NO_ROOM_SAID_EVERY_S = 10
 UNKNOWN_SERVER_ERROR = -1
 
@@ -78,6 +84,7 @@ class LogProcess:
         self.arena = memory.arena(context.index)
         self.arena.reset()
         self.worker = LogWorker(log_worker_number(context.index), memory.sizes.log_workers)
+        self.opening = self._fork_workers()
         self._closed_dirs = memory.words("closed_dirs")
         self._closed_dirs.store(self.worker.number, 0)
         self.meters = memory.meters(context.index)
@@ -90,6 +97,7 @@ class LogProcess:
             self.turn,
             self.helper,
             self.say,
+            self.opening,
             TakeOver(memory.words("taken_over")),
             self.worker,
             is_first_life=context.incarnation == 1,
@@ -108,6 +116,8 @@ class LogProcess:
         self._next_no_room = now
         self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
         self._next_points = now + context.config.log_flush_offset_checkpoint_interval_ms / 1000
+        self._next_points_bytes = context.counters.get(Counter.COUNT_BYTES_APPENDED) + POINTS_EVERY_BYTES
+        self._is_snapshotting = False
         self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
 
     def _make_turn(self) -> Turn:
@@ -128,6 +138,17 @@ class LogProcess:
             self.worker.count,
             memory.failed_dirs(),
         )
+
+    def _fork_workers(self) -> Opening:
+        """Before anything here has a thread."""
+        context = self.context
+        pools = fork_pools(
+            [Path(name) for name in context.config.log_dirs],
+            context.config.num_recovery_threads_per_data_dir,
+            context.memory.failed_dirs(),
+            context.index,
+        )
+        return Opening(Recovery(pools), context.memory.words("recovery"), self.worker)
 
     def say(self, text: str) -> None:
         """What a look at the process shows while it is at something long."""
@@ -240,14 +261,20 @@ class LogProcess:
         now = time.monotonic()
         self.manager.write_stale_checkpoints()
         self.manager.delete_due(now)
+        self.manager.awake.ease()
         if self.manager.journals.awaited:
             self.manager.journals.use()
         if now >= self._next_marks:
             self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
             self.manager.checkpoint_high_watermarks()
-        if now >= self._next_points:
+        appended = self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
+        if now >= self._next_points or appended >= self._next_points_bytes:
             self._next_points = now + self.context.config.log_flush_offset_checkpoint_interval_ms / 1000
+            self._next_points_bytes = appended + POINTS_EVERY_BYTES
             self.manager.checkpoint_recovery_points()
+            if not self._is_snapshotting:
+                self._is_snapshotting = True
+                self._chores.append((None, self._snapshot()))
         if now >= self._next_expiration:
             self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
             before_ms = self.turn.clock_ms() - self.context.config.producer_id_expiration_ms
@@ -257,6 +284,10 @@ class LogProcess:
             # Not before the last look is over.
             self._next_retention = float("inf")
             self._chores.append((None, self._retain()))
+
+    def _snapshot(self) -> Generator[None, None, None]:
+        yield from snapshotting(self.manager.logs.values, self.helper)
+        self._is_snapshotting = False
 
     def _retain(self) -> Generator[None, None, None]:
         yield from self.deletion.looking()
@@ -293,6 +324,7 @@ class LogProcess:
             return
         message = calls.decode(arena.view(call.block, call.length))
         if isinstance(message, calls.EnsureTopic):
+            self.manager.prefetch(message)
             self._ensuring.append((call, self.manager.ensuring(message)))
             return
         if isinstance(message, calls.DeleteRecords):
@@ -341,6 +373,7 @@ class LogProcess:
             logs = self.manager.logs
             return calls.Producers([producers_of(logs.get(one.slot), one) for one in message.partitions])
         if isinstance(message, calls.Recovered):
+            self.opening.end()
             self.manager.set_strays_aside(message.topics)
             return calls.Acknowledged()
         return calls.Failed(UNKNOWN_SERVER_ERROR, f"the log process does not serve {type(message).__name__}")
@@ -439,6 +472,7 @@ class LogProcess:
                 self.turn.forget(role)
         while not self.turn.is_settled:
             self.work(10)
+        self.opening.end()
         closed = self.manager.close_cleanly()
         self._closed_dirs.store(self.worker.number, closed)
         if self.worker.is_first:

@@ -65,6 +65,7 @@ from mpbroker.log.swap import finish_swaps
 # A slow disk takes some seconds for it.
 PIECE_BYTES = 32 << 20
 Say = Callable[[str], None]
+Count = Callable[[int], None]
 _SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 _LEFTOVERS = (SWAP_FILE_SUFFIX, CLEANED_FILE_SUFFIX, DELETED_FILE_SUFFIX, ".tmp")
 _log = logging.getLogger("mpbroker")
@@ -86,9 +87,16 @@ class Known:
 
 
 def load(
-    directory: Path, topic: str, partition: int, topic_id: bytes, config: TopicConfig, known: Known, say: Say
+    directory: Path,
+    topic: str,
+    partition: int,
+    topic_id: bytes,
+    config: TopicConfig,
+    known: Known,
+    say: Say,
+    count: Count = lambda _: None,
 ) -> PartitionLog:
-    """The partition, ready to be appended to; all of it is durable.
+    """The partition, ready to be appended to; all of it is durable. `count` is told of bytes checked.
 
     Raises PartitionDamaged, CheckpointCorrupt, OSError.
     """
@@ -105,7 +113,7 @@ def load(
         _trim_epochs(log)
         return log
     log.log_start = max(known.log_start, bases[0])
-    loader = _Loader(log, files, known, say)
+    loader = _Loader(log, files, known, say, count)
     try:
         loader.run()
         if log.state.log_end < log.log_start:
@@ -113,7 +121,8 @@ def load(
         log.sealed = [Sealed(base) for base in bases if base < log.state.segment_base]
         log.load_transactions()
         _trim_epochs(log)
-        _drop_snapshots(log, loader.snapshots)
+        if any(offset not in bases for offset in loader.snapshots[:-1]):
+            log.drop_old_snapshots()
     except (OSError, PartitionDamaged, CheckpointCorrupt):
         log.close_files()
         raise
@@ -221,8 +230,28 @@ class Files:
         )
 
 
+def first_suspect(bases: list[int], recovery_point: int) -> int:
+    """The place of the segment with the recovery point: from there on what was not synced may be missing."""
+    return max(bisect_right(bases, recovery_point) - 1, 0)
+
+
+def bytes_behind(directory: Path, recovery_point: int) -> int:
+    """About how many bytes a check after an unclean stop looks at. Raises OSError."""
+    files = Files.of(directory)
+    total = 0
+    for base in files.bases[first_suspect(files.bases, recovery_point) :]:
+        total += (directory / segment_name(base)).stat().st_size
+        if base < recovery_point and base in files.indexes:
+            fd = os.open(directory / segment_name(base, INDEX_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                total -= offset_floor(fd, base, recovery_point - 1)[1]
+            finally:
+                os.close(fd)
+    return max(0, total)
+
+
 class _Loader:
-    def __init__(self, log: PartitionLog, files: Files, known: Known, say: Say) -> None:
+    def __init__(self, log: PartitionLog, files: Files, known: Known, say: Say, count: Count) -> None:
         self.log = log
         self.directory = log.directory
         self.files = files
@@ -230,12 +259,13 @@ class _Loader:
         self.snapshots = files.snapshots
         self.known = known
         self.say = say
+        self.count = count
         # Segments from here on are checked.
         self.suspect = len(self.bases)
         self.was_rebuilt = False
         self.replay_from = self.bases[0]
         if not known.clean:
-            self.suspect = max(bisect_right(self.bases, known.recovery_point) - 1, 0)
+            self.suspect = first_suspect(self.bases, known.recovery_point)
 
     def run(self) -> None:
         replay_from = self.replay_from = self._load_snapshot()
@@ -261,6 +291,7 @@ class _Loader:
                 "were durable. "
                 "Restore the directory, or delete the topic"
             )
+        self._drop_snapshots_behind(next_offset)
         if self.known.clean:
             self.log.recovery_point = next_offset
             if self.replay_from == next_offset and not self.was_rebuilt:
@@ -276,6 +307,12 @@ class _Loader:
             return
         self._settle()
         self.log.recovery_point = next_offset
+
+    def _drop_snapshots_behind(self, end: int) -> None:
+        """Those of what is not there: a commit round that never came."""
+        for offset in [offset for offset in self.snapshots if offset > end]:
+            (self.directory / segment_name(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
+            self.snapshots.remove(offset)
 
     def _settle(self) -> None:
         """What was found is durable before it is served. A full disk does not keep the partition from being
@@ -303,12 +340,9 @@ class _Loader:
     def _load_snapshot(self) -> int:
         """The newest usable snapshot; returns the offset from which on batches have to be replayed.
 
-        After an unclean stop it is one of what is known to be there. A snapshot knows the last batch of each
-        producer: those before it are looked for.
+        A snapshot knows the last batch of each producer: those before it are looked for.
         """
-        limit = 1 << 62
-        if not self.known.clean:
-            limit = min(max(self.known.recovery_point, self.known.durable), self._corrupt_aborted_from())
+        limit = 1 << 62 if self.known.clean else self._latest_snapshot()
         expired_before_ms = wall_ms() - self.known.producer_expiration_ms
         for offset in reversed(self.snapshots.copy()):
             path = self.directory / segment_name(offset, SNAPSHOT_SUFFIX)
@@ -327,17 +361,24 @@ class _Loader:
         blank_producers(self.log)
         return self.bases[0]
 
-    def _corrupt_aborted_from(self) -> int:
-        """The first segment to be checked whose aborted transactions have to be found again, all of them."""
+    def _latest_snapshot(self) -> int:
+        """After an unclean stop: the offset of the latest one that counts. What lies below is known to be
+        there, and so is what a roll has synced then; what says which transactions were aborted is sound.
+        """
+        latest = max(self.known.recovery_point, self.known.durable - 1)
         for base in self.bases[self.suspect :]:
-            path = self.directory / segment_name(base, TXN_INDEX_SUFFIX)
             try:
-                if path.exists():
-                    read_aborted(path)
+                self._read_aborted(self.directory / segment_name(base, TXN_INDEX_SUFFIX))
             except TransactionIndexCorrupt as error:
-                _log.warning("%s: it is made anew", error)
-                return base
-        return 1 << 62
+                _log.warning("%s; it is made anew", error)
+                return min(latest, base)
+        return latest
+
+    def _read_aborted(self, path: Path) -> list[AbortedTransaction]:
+        try:
+            return read_aborted(path)
+        except FileNotFoundError:
+            return []
 
     def _replay(self, base: int, offset: int) -> None:
         """Producer state from a trusted segment."""
@@ -376,6 +417,7 @@ class _Loader:
             checked = check.check_batches(
                 fd, position, size, next_offset, state, apply_index, producers_from, PIECE_BYTES
             )
+            self.count(checked.valid_bytes - position)
             aborted += checked.aborted
             position, next_offset = checked.valid_bytes, checked.next_offset
             if checked.reason or position >= size:
@@ -437,7 +479,11 @@ class _Loader:
             self._cut(fds[0], base, size, checked)
         if not trusted:
             # Of a segment that lacks an index the producers may not have been replayed.
-            self._rebuild_aborted(base, checked)
+            entries = [AbortedTransaction(*entry) for entry in checked.aborted]
+            path = self.directory / segment_name(base, TXN_INDEX_SUFFIX)
+            # Of transactions that ended before the snapshot, and so were not found again.
+            before = self._read_aborted(path) if self.replay_from > base else []
+            replace_aborted(path, [*(e for e in before if e.last_offset < self.replay_from), *entries])
         state.finish_rebuilt(checked.next_offset)
         if checked.next_offset > self.known.durable:
             _sync(fds[0])
@@ -451,14 +497,6 @@ class _Loader:
             self._sync_aborted()
             self.log.close_files()
         return checked.next_offset, ends_here
-
-    def _rebuild_aborted(self, base: int, checked: check.Checked) -> None:
-        """Markers are replayed from the snapshot on; what ended before it is on disk with the snapshot."""
-        path = self.directory / segment_name(base, TXN_INDEX_SUFFIX)
-        kept: list[AbortedTransaction] = []
-        if base < self.replay_from and path.exists():
-            kept = [one for one in read_aborted(path) if one.last_offset < self.replay_from]
-        replace_aborted(path, [*kept, *(AbortedTransaction(*entry) for entry in checked.aborted)])
 
     def _believe_indexes(
         self, fds: tuple[int, int, int], base: int, size: int, next_offset: int
@@ -537,16 +575,6 @@ def _sync(fd: int) -> None:
         os.fsync(fd)
     except OSError as error:
         raise OSError(errno.EIO, f"a sync failed: {error.strerror}") from error
-
-
-def _drop_snapshots(log: PartitionLog, found: list[int]) -> None:
-    """Those of what is not there: a commit round that never came. Others go as they would at a roll."""
-    beyond = [offset for offset in found if offset > log.state.log_end]
-    for offset in beyond:
-        (log.directory / segment_name(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
-    bases = {segment.base for segment in log.sealed} | {log.state.segment_base}
-    if beyond or any(offset not in bases for offset in found[:-1]):
-        log.drop_old_snapshots()
 
 
 def _last_batches(fd: int, index_fd: int, base: int, size: int) -> list[scan.BatchAt]:

@@ -30,7 +30,7 @@ from mpbroker.log.log_dir import lock_log_dirs, prepare_log_dirs
 from mpbroker.protocol import codec
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners
-from mpbroker.supervisor import buffers, logs, runtime_dir, scrubbing, sockets
+from mpbroker.supervisor import buffers, logs, progress, runtime_dir, scrubbing, sockets
 from mpbroker.supervisor.activation import Inherited
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Command, ControlSocket, Later
@@ -186,7 +186,17 @@ class Broker:
         control plane is first.
         """
         tree = self.tree
+        # Recovery may take long, and whoever wants to know how far it is must find us.
+        self.pointers.write()
+        self.teller = progress.Teller(self.config, self.memory)
         tree.on_wait = self._while_starting
+        try:
+            self._start_roles(tree)
+        finally:
+            self.teller.end()
+        tree.on_wait = None
+
+    def _start_roles(self, tree: Tree) -> None:
         first, *others = [
             Child(topology.log_worker(number), log_process.run, tuple(self.locks))
             for number in range(self.config.log_workers)
@@ -214,18 +224,16 @@ class Broker:
             tree.launch(Child(topology.CLEANER, cleaner_process.run, tuple(self.locks)))
         # Before anybody can ask for what is known to be damaged.
         tree.start(Child(topology.SCRUBBER, scrub_process.run, tuple(self.locks)))
-        # Whoever is answered by the broker must find it in its log directories, too.
-        self.pointers.write()
         for role in self.listeners.acceptors:
             tree.start(self.listeners.acceptor(role))
             if not tree.children[role].serves:
                 raise BrokerStops(EXIT_FAILED, f"the {topology.name_of(role)} did not start; see above")
-        tree.on_wait = None
 
     def _while_starting(self) -> None:
         """A stop is obeyed at once, also while the log recovers; the service manager is asked for time."""
         if self.signals:
             raise BrokerStops(EXIT_OK, "told to stop while starting; recovery begins anew at the next start")
+        self.teller.look()
         if time.monotonic() >= self.extend_at:
             self.extend_at = time.monotonic() + EXTEND_EVERY_S
             self.notifier.extend(EXTEND_BY_S)

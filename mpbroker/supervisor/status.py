@@ -11,6 +11,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.topology import SharedMemory
+from mpbroker.supervisor import progress as recovery
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.scrubbing import progress
 
@@ -41,6 +42,7 @@ def status(
         "records_appended": total(Counter.COUNT_RECORDS_APPENDED),
         "bytes_appended": total(Counter.COUNT_BYTES_APPENDED),
         "restarts": memory.counters(topology.SUPERVISOR).get(Counter.COUNT_RESTARTS),
+        "recovery": recovery.rows(config, memory),
         "scrub": progress(memory),
         "processes": [_process(child, memory) for child in children],
     }

@@ -84,6 +84,7 @@ class Broker:
     port: int = field(default_factory=free_port)
     ready_s: float = 0.0
     process: subprocess.Popen[bytes] | None = None
+    stop_timeout_s: float = STOP_TIMEOUT_S
 
     name = "broker"
 
@@ -150,10 +151,10 @@ class Broker:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(STOP_TIMEOUT_S)
+            return self.process.wait(self.stop_timeout_s)
         except subprocess.TimeoutExpired as error:
             self.kill()
-            raise BrokerError(f"{self.name} still runs {STOP_TIMEOUT_S:.0f} s after SIGTERM") from error
+            raise BrokerError(f"{self.name} still runs {self.stop_timeout_s:.0f} s after SIGTERM") from error
 
     def kill(self) -> None:
         """SIGKILL to every process of the tree."""

@@ -1,0 +1,355 @@
+"""Workers that open partitions for the log process: some for each log directory, forked before its threads.
+
+(Kafka: LogManager.loadLogs, num.recovery.threads.per.data.dir.) A worker does what `recovery.load` does and
+hands back plain values (`Opened`); the log process alone owns the partition from then on, and has nothing of
+it open. Who of them takes which partition does not matter, so a worker that died costs nothing but time: what
+it was given is given to another one, and then done by the log process itself. Opening a partition twice comes
+to the same, also if the first time ended in the middle.
+
+A directory with little in it gets no workers: a fork would take longer. They end with the log process, at
+once: each holds a lock of its own on the directory's `.lock` that a successor waits for, so that none of them
+is still cutting what that has opened.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import mmap
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from typing import Protocol
+
+import setproctitle
+
+from mpbroker.config.topic_config import TopicConfig
+from mpbroker.ipc.process import die_with_parent
+from mpbroker.log.checkpoints import CheckpointCorrupt, read_topic_id
+from mpbroker.log.names import CLEAN_SHUTDOWN, LOCK
+from mpbroker.log.recovery import Known, Opened, PartitionDamaged, bytes_behind, load
+from shm.word import Words
+
+# From so many entries of a log directory on: what is to be trusted is opened fast, what is to be checked not.
+CLEAN_LEAST, UNCLEAN_LEAST = 200, 20
+# Jobs of a worker under way: it need not wait for the next one.
+WINDOW = 8
+TRIES = 2
+SURVEYED_AT_ONCE = 250
+WAIT_S = 0.002
+Key = tuple[bytes, int]
+Failure = PartitionDamaged | CheckpointCorrupt | OSError
+Result = Opened | None | int
+_log = logging.getLogger("mpbroker")
+
+
+class Job(Protocol):
+    """What a worker can do. `run` raises PartitionDamaged, CheckpointCorrupt, OSError."""
+
+    @property
+    def key(self) -> Key: ...
+    @property
+    def name(self) -> str: ...
+    def run(self, count: Callable[[int], None]) -> Result: ...
+
+
+@dataclass(frozen=True)
+class OpenJob:
+    """A partition is opened; the result is None if the directory is another topic's."""
+
+    directory: str
+    topic: str
+    partition: int
+    topic_id: bytes
+    config: TopicConfig
+    known: Known
+
+    @property
+    def key(self) -> Key:
+        return self.topic_id, self.partition
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    def run(self, count: Callable[[int], None]) -> Opened | None:
+        directory = Path(self.directory)
+        if read_topic_id(directory) != self.topic_id:
+            return None
+        log = load(
+            directory, self.topic, self.partition, self.topic_id, self.config, self.known, _unsaid, count
+        )
+        return Opened.of(log)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """How many bytes are going to be checked, for who wants to know how long it takes."""
+
+    number: int
+    directories: list[tuple[str, int]]  # with its recovery point
+
+    @property
+    def key(self) -> Key:
+        return b"", self.number
+
+    @property
+    def name(self) -> str:
+        return "a survey"
+
+    def run(self, count: Callable[[int], None]) -> int:
+        del count
+        return sum(bytes_behind(Path(directory), point) for directory, point in self.directories)
+
+
+def _unsaid(text: str) -> None:
+    """The log process says how far all of them are."""
+
+
+@dataclass(eq=False)
+class Worker:
+    pid: int
+    channel: Connection
+    number: int
+    under_way: dict[Key, Job] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Pool:
+    """The workers of one log directory; none: the log process opens its partitions itself."""
+
+    path: Path
+    workers: list[Worker] = field(default_factory=list)
+    waiting: deque[Job] = field(default_factory=deque)
+    tries: dict[Key, int] = field(default_factory=dict)
+    # What was given up on: the log process does it.
+    left_over: set[Key] = field(default_factory=set)
+    done: dict[Key, Opened | Failure] = field(default_factory=dict)
+    # All that is to be checked, once it has been surveyed.
+    bytes_to_check: int = 0
+    surveys: int = 0
+    # A word of each worker, which it alone writes: how many bytes it has checked.
+    counts: Words | None = None
+    forked: int = 0
+
+    @property
+    def checked_bytes(self) -> int:
+        """By all of its workers, also those that are gone."""
+        if self.counts is None:
+            return 0
+        return sum(self.counts.load(number) for number in range(self.forked))
+
+    def submit(self, job: Job) -> None:
+        self.waiting.append(job)
+
+    def hand_out(self) -> None:
+        """Never more than fits into a channel: a worker that is busy must not hold us up."""
+        for worker in list(self.workers):
+            while self.waiting and len(worker.under_way) < WINDOW:
+                job = self.waiting.popleft()
+                worker.under_way[job.key] = job
+                try:
+                    worker.channel.send(job)
+                except OSError:
+                    self._lost(worker)
+                    break
+        if not self.workers:
+            self.left_over.update(job.key for job in self.waiting)
+            self.waiting.clear()
+
+    def receive(self, worker: Worker) -> None:
+        """What it has done; or it has died."""
+        try:
+            key, result = worker.channel.recv()
+        except (EOFError, OSError):
+            self._lost(worker)
+            return
+        job = worker.under_way.pop(key)
+        if isinstance(job, Survey):
+            self._surveyed(result)
+        elif result is None:
+            self.left_over.add(key)
+        else:
+            self.done[key] = result
+
+    def _surveyed(self, found: int | Failure) -> None:
+        """What cannot be read now is said by whoever opens it."""
+        self.bytes_to_check += found if isinstance(found, int) else 0
+        self.surveys -= 1
+
+    def _lost(self, worker: Worker) -> None:
+        self.workers.remove(worker)
+        worker.channel.close()
+        _, status = os.waitpid(worker.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+        # The first one is what it was at.
+        names = [job.name for job in worker.under_way.values()]
+        _log.error(
+            "a recovery worker of %s (pid %d) %s%s",
+            self.path,
+            worker.pid,
+            how,
+            f" while it was at {names[0]}; all that it had is taken again" if names else "",
+        )
+        for number, job in enumerate(worker.under_way.values()):
+            self.tries[job.key] = self.tries.get(job.key, 0) + (number == 0)
+            if self.tries[job.key] < TRIES:
+                self.waiting.append(job)
+            elif isinstance(job, Survey):
+                self.surveys -= 1
+            else:
+                self.left_over.add(job.key)
+
+    def close(self) -> None:
+        """There is nothing left to be opened."""
+        for worker in self.workers:
+            worker.channel.close()
+        for worker in self.workers:
+            os.waitpid(worker.pid, 0)
+        self.workers.clear()
+
+
+def fork_pools(paths: Sequence[Path], threads: int, failed_dirs: int, lane: int) -> list[Pool]:
+    """One for each log directory. To be called while the process has one thread. Raises OSError.
+
+    `lane`: a number of this log process and its successors alone.
+    """
+    pools = []
+    for number, path in enumerate(paths):
+        pool = Pool(path)
+        pools.append(pool)
+        if failed_dirs >> number & 1:
+            continue
+        try:
+            outlive(path, lane)
+            least = CLEAN_LEAST if (path / CLEAN_SHUTDOWN).exists() else UNCLEAN_LEAST
+            is_small = sum(1 for _ in path.iterdir()) < least
+        except OSError:
+            # Whoever reads it next says what is wrong with it.
+            continue
+        if is_small:
+            continue
+        pool.counts, pool.forked = Words(memoryview(mmap.mmap(-1, 8 * threads))), threads
+        for worker in range(threads):
+            _fork(pool, pools, worker, lane)
+    return pools
+
+
+def outlive(path: Path, lane: int) -> None:
+    """Until no worker of a predecessor is left. They were killed when it died. Raises OSError."""
+    fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX, 1, lane)
+    finally:
+        os.close(fd)
+
+
+def _fork(pool: Pool, pools: list[Pool], number: int, lane: int) -> None:
+    ours, theirs = Pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            ours.close()
+            for other in pools:
+                for worker in other.workers:
+                    worker.channel.close()
+            _run(pool, theirs, number, parent, lane)
+            code = 0
+        except BaseException:
+            _log.exception("a recovery worker of %s fails", pool.path)
+        finally:
+            os._exit(code)
+    theirs.close()
+    pool.workers.append(Worker(pid, ours, number))
+
+
+def _run(pool: Pool, channel: Connection, number: int, parent: int, lane: int) -> None:
+    """A worker's life, until the log process closes its end."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    die_with_parent(parent, signal.SIGKILL)
+    setproctitle.setproctitle(f"mpbroker: recovery {number} {pool.path}")
+    lock = os.open(pool.path / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    fcntl.lockf(lock, fcntl.LOCK_SH, 1, lane)
+    counts = pool.counts
+    assert counts is not None
+
+    def count(size: int) -> None:
+        counts.store(number, counts.load(number) + size)
+
+    while True:
+        try:
+            job: Job = channel.recv()
+        except EOFError:
+            return
+        result: Result | Failure
+        try:
+            result = job.run(count)
+        except (PartitionDamaged, CheckpointCorrupt, OSError) as failure:
+            result = failure
+        channel.send((job.key, result))
+
+
+class Recovery:
+    """All pools together, as the log process uses them."""
+
+    def __init__(self, pools: Sequence[Pool]) -> None:
+        self.pools = pools
+        # Which log directory has what was given to its workers.
+        self._given: dict[Key, int] = {}
+
+    def takes(self, number: int) -> bool:
+        """Whether the partitions of that log directory are for its workers."""
+        return number < len(self.pools) and bool(self.pools[number].workers)
+
+    def survey(self, number: int, directories: Sequence[tuple[str, int]]) -> None:
+        pool = self.pools[number]
+        for at in range(0, len(directories), SURVEYED_AT_ONCE):
+            pool.surveys += 1
+            pool.submit(Survey(at, list(directories[at : at + SURVEYED_AT_ONCE])))
+        pool.hand_out()
+
+    def submit(self, number: int, job: OpenJob) -> None:
+        """Once: whoever asks again gets what came of it, or comes of it."""
+        if job.key not in self._given:
+            self._given[job.key] = number
+            self.pools[number].submit(job)
+            self.pools[number].hand_out()
+
+    def home_of(self, key: Key) -> int | None:
+        """In which log directory workers were to open it; None: it was not given to them."""
+        return self._given.get(key)
+
+    def step(self) -> None:
+        """Takes what is done and gives what waits; sleeps a little if nothing is done."""
+        channels: dict[object, tuple[Pool, Worker]] = {
+            worker.channel: (pool, worker) for pool in self.pools for worker in pool.workers
+        }
+        for channel in wait([worker.channel for _, worker in channels.values()], WAIT_S):
+            pool, worker = channels[channel]
+            pool.receive(worker)
+        for pool in self.pools:
+            if pool.waiting:
+                pool.hand_out()
+
+    def take(self, key: Key) -> Opened | Failure | None:
+        """What came of it; None if it goes on. Raises LookupError if it is for the log process itself."""
+        pool = self.pools[self._given[key]]
+        if key in pool.left_over:
+            pool.left_over.discard(key)
+            del self._given[key]
+            raise LookupError(key)
+        found = pool.done.pop(key, None)
+        if found is not None:
+            del self._given[key]
+        return found
+
+    def close(self) -> None:
+        for pool in self.pools:
+            pool.close()

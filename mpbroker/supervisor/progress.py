@@ -1,0 +1,116 @@
+"""How far a recovery is, told while the broker starts: a bar on a terminal, lines in a log, rows in a status.
+
+A start that is over soon says nothing of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.progress import Progress, read_progress
+from mpbroker.ipc.topology import SharedMemory
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+SILENT_S = 1.0
+SAY_EVERY_S = 5.0
+DRAW_EVERY_S = 0.2
+log = logging.getLogger("mpbroker")
+
+
+def going_on(config: BrokerConfig, memory: SharedMemory) -> list[Progress]:
+    """Of each log directory that is still at it."""
+    words = memory.words("recovery")
+    rows = [read_progress(words, config.log_workers, number) for number in range(len(config.log_dirs))]
+    return [row for row in rows if row.goes_on]
+
+
+def rows(config: BrokerConfig, memory: SharedMemory) -> list[dict[str, Any]]:
+    """For `ctl status`."""
+    return [
+        {
+            "log_dir": config.log_dirs[one.log_dir],
+            "partitions_done": one.partitions_done,
+            "partitions_left": one.partitions_left,
+            "bytes_done": one.bytes_done,
+            "bytes_left": one.bytes_left,
+            "seconds_left": round(one.seconds_left, 1) if one.seconds_left is not None else None,
+        }
+        for one in going_on(config, memory)
+    ]
+
+
+class Teller:
+    """`look` is called often while the broker starts; `end` when it has started, or will not."""
+
+    def __init__(self, config: BrokerConfig, memory: SharedMemory) -> None:
+        self._config = config
+        self._memory = memory
+        self._next_s = time.monotonic() + SILENT_S
+        self._bars: Bars | None = None
+        self._tasks: dict[int, TaskID] = {}
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if now < self._next_s:
+            return
+        going = going_on(self._config, self._memory)
+        if sys.stderr.isatty():
+            self._next_s = now + DRAW_EVERY_S
+            self._draw(going)
+            return
+        self._next_s = now + SAY_EVERY_S
+        for one in going:
+            log.info("recovering %s: %s", self._config.log_dirs[one.log_dir], text_of(one))
+
+    def _draw(self, going: list[Progress]) -> None:
+        if self._bars is None:
+            if not going:
+                return
+            self._bars = _new_bars()
+            self._bars.start()
+        for one in going:
+            if one.log_dir not in self._tasks:
+                self._tasks[one.log_dir] = self._bars.add_task(self._config.log_dirs[one.log_dir], text="")
+            total, done = (one.bytes, one.bytes_done) if one.bytes else (one.partitions, one.partitions_done)
+            task = self._tasks[one.log_dir]
+            self._bars.update(task, total=total, completed=min(done, total), text=text_of(one))
+        self._bars.refresh()
+
+    def end(self) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
+
+
+def text_of(one: Progress) -> str:
+    left = f"{one.partitions_done} of {one.partitions} partitions"
+    if one.bytes:
+        left += f", {one.bytes_done >> 20} of {one.bytes >> 20} MiB checked"
+    if one.seconds_left is not None:
+        left += f", about {one.seconds_left:.0f} s left"
+    return left
+
+
+def _new_bars() -> Bars:
+    """Drawn when told to: a thread of its own would keep the supervisor from forking."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    return Bars(
+        TextColumn("recovering {task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[text]}"),
+        console=Console(stderr=True),
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
