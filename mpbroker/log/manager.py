@@ -18,7 +18,7 @@ from mpbroker.config.topic_config import TopicConfig, TopicConfigError, resolve
 from mpbroker.ipc.calls import EnsuredPartition, EnsuredTopic, EnsureTopic
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import FatalError
-from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition, read_partition
+from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log import names
 from mpbroker.log.append import KAFKA_STORAGE_ERROR, PASSING
 from mpbroker.log.awake import Awake
@@ -29,6 +29,7 @@ from mpbroker.log.journals import Journals, crowd_journals
 from mpbroker.log.log_dir import write_clean_shutdown
 from mpbroker.log.names import ALONE, LogWorker
 from mpbroker.log.opening import Opening
+from mpbroker.log.own_slots import OwnSlots
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.recovery import Known, PartitionDamaged, load
 from mpbroker.log.takeover import TakeOver
@@ -94,13 +95,9 @@ class LogManager:
         self._deletions: list[tuple[float, int, Callable[[], None]]] = []
         self._next_deletion = 0.0
         self._rolled: dict[int, tuple[int, int]] = {}
-        self._earlier: dict[tuple[bytes, int], tuple[int, Partition]] = {}
-        self._free: list[tuple[int, int]] = []
+        self._slots = OwnSlots(table, worker)
         # Partitions that cannot be opened at the moment, and whose reason was logged.
         self._said: set[tuple[bytes, int]] = set()
-        # The slot of this worker that was never used and comes next; the metadata have one of their own.
-        self._unused = worker.number if worker.number > METADATA_SLOT else METADATA_SLOT + worker.count
-        self._read_table()
         self._queue_old_deletions()
         opening.found(self.dirs, is_successor=not is_first_life)
 
@@ -114,20 +111,6 @@ class LogManager:
             # Of another one's predecessor nothing has been opened since.
             if is_first_life and not self.worker.is_first:
                 home.clean = take_over.was_clean(home)
-
-    def _read_table(self) -> None:
-        """After a crash of this process alone the table still says which slot was whose and what was seen."""
-        for slot in range(self.worker.number, self.table.slots, self.worker.count):
-            found = read_partition(self.table, slot)
-            if found.generation == 0:
-                if slot != METADATA_SLOT:
-                    self._unused = slot
-                    return
-            elif found.flags & PartitionFlag.PARTITION_DELETED:
-                self._free.append((slot, found.generation))
-            else:
-                self._earlier[found.topic_id, found.partition] = (slot, found)
-        self._unused = self.table.slots
 
     # ---- opening ----
 
@@ -177,7 +160,8 @@ class LogManager:
         """The answer for one partition. What passes leaves no trace: the coordinator asks again."""
         code = KAFKA_STORAGE_ERROR
         try:
-            self._check_for_slot((topic.topic_id, number))
+            if (topic.topic_id, number) not in self.slot_of:
+                self._slots.check_for_one((topic.topic_id, number))
             if problem is not None:
                 code = INVALID_CONFIG
                 raise Unusable(problem)
@@ -270,7 +254,7 @@ class LogManager:
         # Without group commit the high watermark outlives a crash of the process, but not one of the machine.
         durable = home.durable(key)
         log_start = home.known[names.LOG_STARTS].get(key, 0)
-        _, earlier = self._earlier.get((topic.topic_id, number), (0, None))
+        earlier = self._slots.before((topic.topic_id, number))
         if earlier is not None:
             log_start = max(log_start, earlier.log_start_offset)
             # What this very partition had, and newer than any checkpoint. Offline it may never have said so.
@@ -295,7 +279,7 @@ class LogManager:
         """
         key = (topic.name, number)
         name = names.partition_name(*key)
-        _, earlier = self._earlier.get((topic.topic_id, number), (0, None))
+        earlier = self._slots.before((topic.topic_id, number))
         if earlier is None and topic.new_from is not None and number >= topic.new_from:
             return
         for home in self.dirs:
@@ -342,7 +326,9 @@ class LogManager:
             if holder is None and not any(directory.glob(f"*{names.LOG_SUFFIX}")):
                 # A creation that was cut short; nothing was ever appended.
                 shutil.rmtree(directory)
-            elif holder is not None and any(holder == one for one, _ in [*self.slot_of, *self._earlier]):
+            elif holder is not None and any(
+                holder == one for one, _ in [*self.slot_of, *self._slots.earlier]
+            ):
                 self.remove(topic.name, holder)
             else:
                 yield from self._forgotten([home], key)
@@ -367,25 +353,10 @@ class LogManager:
         first, count = self.worker.number, len(self.dirs)
         return self.dirs[min(counts, key=lambda number: (counts[number], (number - first) % count))]
 
-    def _check_for_slot(self, key: tuple[bytes, int]) -> None:
-        """Before anything is opened. Raises OSError."""
-        is_known = key in self.slot_of or key in self._earlier or key == (METADATA_TOPIC_ID, 0)
-        if not is_known and self._unused >= self.table.slots and not self._free:
-            raise OSError(errno.ENOSPC, f"the partition table is full: {self.table.slots} partitions")
-
     def _place(self, log: PartitionLog, home: LogDir, topic: EnsureTopic, epoch: int) -> None:
         """Gives the partition its slot: the one it had before, if any."""
         key = (topic.topic_id, log.partition)
-        if key == (METADATA_TOPIC_ID, 0):
-            slot, generation = METADATA_SLOT, 1
-        elif key in self._earlier:
-            slot, generation = self._earlier[key][0], self._earlier[key][1].generation
-        elif self._unused < self.table.slots:
-            slot, generation = self._unused, 1
-            self._unused += self.worker.count
-        else:
-            slot, generation = self._free.pop(0)
-            generation += 1
+        slot, generation = self._slots.take(key)
         log.state.describe(
             slot,
             topic.topic_id,
@@ -396,7 +367,6 @@ class LogManager:
             home.number,
             log.log_start,
         )
-        self._earlier.pop(key, None)
         log.overrides = topic.configs
         self.logs[slot] = log
         self.slot_of[key] = slot
@@ -410,7 +380,7 @@ class LogManager:
         there = [home for home in self.dirs if not home.failed and (home.path / name).is_dir()]
         home = [*there, *(home for home in self.dirs if home.failed), self.dirs[0]][0]
         log = PartitionLog(home.path / name, topic.name, number, topic.topic_id, config)
-        _, earlier = self._earlier.get((topic.topic_id, number), (0, None))
+        earlier = self._slots.before((topic.topic_id, number))
         if earlier is not None:
             log.log_start = earlier.log_start_offset
         self._place(log, home, topic, 0)
@@ -435,15 +405,11 @@ class LogManager:
             delay_ms = log.config.file_delete_delay_ms
             log.state.flags = PartitionFlag.PARTITION_DELETED
             log.state.publish(self.table)
-            self._free.append((slot, log.state.generation))
+            self._slots.give_back(slot, log.state.generation)
             self.turn.detach(log.state)
             numbers.add(log.partition)
             unreadable.add(log.directory)
-        for key in [k for k in self._earlier if k[0] == topic_id]:
-            slot, found = self._earlier.pop(key)
-            self.table.write(slot, pack_partition(found._replace(flags=PartitionFlag.PARTITION_DELETED)))
-            self._free.append((slot, found.generation))
-            numbers.add(found.partition)
+        numbers.update(self._slots.forget(topic_id))
         for home in self.dirs:
             for directory, parsed in home.own_partitions():
                 if parsed.topic != name or parsed.suffix:

@@ -34,12 +34,12 @@ def memory() -> Iterator[SharedMemory]:
 
 def test_a_row_is_read_as_it_was_written(memory: SharedMemory) -> None:
     words = memory.words("recovery")
-    write_progress(words, 1, GOING)
-    found = read_progress(words, 1)
+    write_progress(words, 0, GOING)
+    found = read_progress(words, 1, 1)
     assert found == replace(GOING, passed_s=found.passed_s)
     assert (found.partitions_left, found.bytes_left) == (750, 3 << 30)
     assert found.seconds_left == pytest.approx(30, abs=1)
-    assert not read_progress(words, 0).goes_on
+    assert not read_progress(words, 1, 0).goes_on
 
 
 def test_time_left_goes_by_partitions_without_bytes_and_is_unknown_at_first() -> None:
@@ -48,7 +48,7 @@ def test_time_left_goes_by_partitions_without_bytes_and_is_unknown_at_first() ->
 
 
 def test_a_status_has_the_directories_that_are_at_it(memory: SharedMemory) -> None:
-    write_progress(memory.words("recovery"), 1, GOING)
+    write_progress(memory.words("recovery"), 0, GOING)
     (row,) = progress.rows(CONFIG, memory)
     assert row["log_dir"] == "/two"
     assert (row["partitions_done"], row["partitions_left"]) == (250, 750)
@@ -63,7 +63,7 @@ def test_a_log_gets_a_line_now_and_then(
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     teller = progress.Teller(CONFIG, memory)
-    write_progress(memory.words("recovery"), 1, GOING)
+    write_progress(memory.words("recovery"), 0, GOING)
     said = []
     for _ in range(80):
         teller.look()
@@ -90,7 +90,7 @@ def test_a_terminal_gets_a_bar_that_needs_no_thread(
     monkeypatch.setattr(progress, "DRAW_EVERY_S", 0)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "150")
-    write_progress(memory.words("recovery"), 1, GOING)
+    write_progress(memory.words("recovery"), 0, GOING)
     threads = threading.active_count()
     teller = progress.Teller(CONFIG, memory)
     teller.look()
