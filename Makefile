@@ -12,7 +12,7 @@ NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.p
 DATA ?= data
 LISTENERS ?= PLAINTEXT://127.0.0.1:9092
 
-.PHONY: help setup run test demo bench bench-kafka bench-network bench-quotas bench-compaction bench-start bench-spark chaos fuzz explore flips lint fmt clean
+.PHONY: help setup run test demo bench bench-kafka bench-network bench-quotas bench-compaction bench-start bench-cold bench-spark chaos fuzz explore flips lint fmt clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -58,6 +58,9 @@ bench-compaction: setup ## produces beside the compaction of 3 GB; fails where t
 
 bench-start: setup ## how soon 10,000 partitions and some GB serve again, and their memory; fails where a bound is missed
 	$(BIN)/python -m ops.bench.start $(ARGS)
+
+bench-cold: setup ## small fetches beside a consumer that reads from the disk; fails where their p99 is more than three times that of quiet
+	$(BIN)/python -m ops.bench.cold $(ARGS)
 
 bench-spark: setup ## the Spark source on 8 million records
 	$(BIN)/python -m ops.bench.spark $(ARGS)

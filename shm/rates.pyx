@@ -4,7 +4,6 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from shm.atomics cimport load_acquire, load_relaxed, store_release, store_relaxed
-from shm.counters cimport monotonic_ns
 
 cdef enum:
     ALIGN = 4096
@@ -204,11 +203,6 @@ def _page_bytes(rows: int, samples: int) -> int:
 def block_bytes(writers: int, rows: int, samples: int) -> int:
     """Bytes of shared memory, which must be zero at first; pages that nobody writes are never touched."""
     return (8 * writers + ALIGN - 1) // ALIGN * ALIGN + writers * _page_bytes(rows, samples)
-
-
-def monotonic_ms() -> int:
-    """The clock of all rates."""
-    return monotonic_ns() // 1000000
 
 
 cdef class SharedRates:

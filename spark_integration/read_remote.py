@@ -75,7 +75,7 @@ def _next(brokers: Brokers, under_way: Asked | None, task: TaskRange, offset: in
         try:
             return _taken(brokers, under_way, task, offset)
         except (ConnectionLost, ApiFailed) as error:
-            if isinstance(error, ApiFailed) and not error.code.retriable:
+            if not error.retriable:
                 raise
             brokers.look_again(task.topic)
     return brokers.retried(lambda: _taken(brokers, _asked(brokers, task, offset), task, offset), task.topic)

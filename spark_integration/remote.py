@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from mpbroker.client.cluster import Asked, Cluster
-from mpbroker.client.config import ClientConfig, from_properties
+from mpbroker.client.config import ClientConfig, from_properties, parse_servers
 from mpbroker.client.errors import ApiFailed, ClientError, ConfigError, ConnectionLost
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
@@ -27,18 +27,12 @@ _READ_UNCOMMITTED = 0
 _T = TypeVar("_T")
 
 
-def parse_servers(text: str) -> list[tuple[str, int]]:
-    """`host:port,…`, IPv6 hosts in brackets. Raises OptionError."""
-    found = []
-    for part in filter(None, (one.strip() for one in text.split(","))):
-        host, _, port = part.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise OptionError(f"kafka.bootstrap.servers: '{part}' is not host:port")
-        found.append((host, int(port)))
-    if not found:
-        raise OptionError(f"kafka.bootstrap.servers names no server in '{text}'")
-    return found
+def servers_of(text: str) -> list[tuple[str, int]]:
+    """Raises OptionError."""
+    try:
+        return parse_servers(text)
+    except ConfigError as error:
+        raise OptionError(f"kafka.bootstrap.servers: {error}") from error
 
 
 class Brokers:
@@ -46,9 +40,10 @@ class Brokers:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
+        servers = servers_of(options.bootstrap_servers or "")
         try:
             config, _ = from_properties(options.client, _base(options))
-            self._cluster = Cluster(parse_servers(options.bootstrap_servers or ""), config, ADVICE)
+            self._cluster = Cluster(servers, config, ADVICE)
         except ConfigError as error:
             raise OptionError(f"kafka.{error}") from error
 
@@ -86,10 +81,7 @@ class Brokers:
             try:
                 return ask()
             except ClientError as error:
-                passing = isinstance(error, ConnectionLost) or (
-                    isinstance(error, ApiFailed) and error.code.retriable
-                )
-                if not passing or not tries_left:
+                if not error.retriable or not tries_left:
                     raise SourceUnavailable(str(error)) from error
             time.sleep(self._options.retry_interval_ms / 1000)
             self.look_again(topic)

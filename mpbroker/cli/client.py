@@ -19,6 +19,7 @@ from mpbroker.config.properties import PropertiesError, parse
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import ResourceType
+from mpbroker.protocol.topic_names import problem_with
 from mpbroker.protocol.wire import Buffer
 
 REQUEST_TIMEOUT_MS = 30_000
@@ -103,11 +104,9 @@ class Client:
 
     def topic(self, name: str, *, auto_create: bool = False) -> Topic:
         """One topic; ApiFailed if it is not there."""
-        topic = _only(self.topics([name], auto_create=auto_create), name)
-        if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise ApiFailed(f"topic {name}", topic.error_code, "does not exist")
+        topic = only(self.topics([name], auto_create=auto_create), f"topic {name}")
         if topic.error_code:
-            raise ApiFailed(f"topic {name}", topic.error_code)
+            raise _topic_failed(name, topic.error_code)
         return topic
 
     def create_topic(
@@ -134,7 +133,7 @@ class Client:
             timeout_ms=int(timeout_s * 1000),
         )
         response: m.CreateTopicsResponse = self.cluster.ask_any(request, timeout_s * 1000)
-        result = _only(response.topics, name)
+        result = only(response.topics, f"topic {name}")
         if result.error_code:
             raise ApiFailed(f"topic {name}", result.error_code, result.error_message)
         return result.num_partitions, result.replication_factor
@@ -145,10 +144,8 @@ class Client:
         request = m.DeleteTopicsRequest(topic_names=names, topics=states, timeout_ms=int(timeout_s * 1000))
         response: m.DeleteTopicsResponse = self.cluster.ask_any(request, timeout_s * 1000)
         return {
-            result.name or "": ApiFailed(f"topic {result.name}", result.error_code, result.error_message)
-            if result.error_code
-            else None
-            for result in response.responses
+            name: _topic_failed(name, result.error_code, result.error_message) if result.error_code else None
+            for name, result in ((result.name or "", result) for result in response.responses)
         }
 
     def topic_configs(self, name: str) -> list[Any]:
@@ -159,7 +156,7 @@ class Client:
         response: m.DescribeConfigsResponse = self.cluster.ask_any(
             m.DescribeConfigsRequest(resources=[resource])
         )
-        result = _only(response.results, name)
+        result = only(response.results, f"topic {name}")
         if result.error_code:
             raise ApiFailed(f"settings of topic {name}", result.error_code, result.error_message)
         return result.configs
@@ -205,10 +202,19 @@ class Client:
         return fetched
 
 
-def _only(answers: list[_Value], topic: str) -> _Value:
-    """The answer for the one topic that was asked about."""
+def _topic_failed(name: str, code: int, message: str | None = None) -> ApiFailed:
+    """What brokers say of a name is about their partitions, or of no use."""
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        message = "does not exist"
+    elif code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+        message = problem_with(name) or message
+    return ApiFailed(f"topic {name}", code, message)
+
+
+def only(answers: list[_Value], what: str) -> _Value:
+    """The answer for the one topic or group that was asked about."""
     if len(answers) != 1:
-        raise InvalidReceive(f"topic {topic}: the broker gave {len(answers)} answers to one question")
+        raise InvalidReceive(f"{what}: the broker gave {len(answers)} answers to one question")
     return answers[0]
 
 

@@ -12,6 +12,7 @@ from mpbroker.cli.retry import Retry
 from mpbroker.cli.template import Part, compile_template
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ApiFailed, ClientError, ConnectionLost
+from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import EARLIEST, LATEST
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import iterate_batches
@@ -104,6 +105,8 @@ class Consumer:
             try:
                 fetched = self._client.fetch(self._topic, self._positions, MAX_WAIT_MS)
                 for part in fetched:
+                    if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                        raise self._out_of_range(part.partition)
                     if part.error_code:
                         raise ApiFailed(self._where(part.partition), part.error_code)
             except (ConnectionLost, ApiFailed) as error:
@@ -111,6 +114,15 @@ class Consumer:
                 continue
             self._retry.succeeded()
             return fetched
+
+    def _out_of_range(self, partition: int) -> CliError:
+        """The offset was asked for, or retention has overtaken us."""
+        (start,) = self._client.offsets(self._topic, EARLIEST, [partition]).values()
+        (end,) = self._client.offsets(self._topic, LATEST, [partition]).values()
+        return CliError(
+            f"{self._where(partition)}: no such offset, it has {start} to {end}; "
+            "try -o beginning, -o end or one of these"
+        )
 
     def _recover(self, error: ClientError) -> None:
         """Waits, connects anew and asks who leads now; raises when it is no use."""

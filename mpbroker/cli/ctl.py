@@ -43,7 +43,15 @@ def reload(log_dirs: str | None, *, as_json: bool) -> None:
     """Has the configuration file read again; answers when everything that can change has changed."""
     supervisor = ControlClient.find(log_dirs)
     supervisor.timeout_seconds = RELOAD_TIMEOUT_SECONDS
-    _show(supervisor.call("reload"), as_json=as_json)
+    reply = supervisor.call("reload")
+    if as_json:
+        print_json(reply)
+        return
+    lines = [f"warning: {text}" for text in reply["warnings"]]
+    lines += [f"{what} {', '.join(reply[what])}" for what in ("changed", "replaced") if reply[what]]
+    if not (reply["changed"] or reply["at_next_start"]):
+        lines.append("the configuration is as it was")
+    print("\n".join(lines))
 
 
 def add_listener(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,11 +51,19 @@ def _dump_file(file: Path, with_records: bool, as_json: bool) -> None:
             if as_json:
                 sys.stdout.buffer.write(msgspec.json.encode({"file": str(file), **entry}) + b"\n")
             else:
-                sys.stdout.write("  " + "  ".join(f"{key}: {value}" for key, value in entry.items()) + "\n")
+                sys.stdout.write("  " + "  ".join(f"{k}: {_printable(v)}" for k, v in entry.items()) + "\n")
     except dumping.Unreadable as error:
         raise CliError(str(error)) from error
     except dumping.NotAFile as error:
         raise CliError(str(error), USAGE_ERROR) from error
+
+
+def _printable(value: Any) -> str:
+    """Nothing in a record moves the cursor of a terminal, or ends a line."""
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def verify(paths: list[Path], *, as_json: bool) -> None:
@@ -158,18 +167,34 @@ def _print_report(directories: list[LogDirectory], findings: list[Finding]) -> N
     for directory in directories:
         state = "in use by a broker" if directory.is_live else "not in use"
         write(f"{directory.path}: {_counted(len(directory.partitions), 'partition')}, {state}\n")
-        for partition in directory.partitions:
-            row = _summary(partition)
-            write(
-                f"  {partition.path.name}: {_counted(row['records'], 'record')} in "
-                f"{_counted(row['batches'], 'batch', 'batches')}, {_counted(row['segments'], 'segment')}, "
-                f"{row['bytes']:,} bytes, offsets {row['start_offset']:,} to {row['end_offset']:,}\n"
-            )
+        _print_partitions(directory.partitions)
     for one in findings:
         write(f"{one}\n")
+    for directory in directories:
+        broker = "stop the broker and " if directory.is_live else ""
+        for partition in filter(repairing.helps, directory.partitions):
+            write(f"To keep what is whole: {broker}mpbroker log repair {partition.path}\n")
     if directories and any(directory.is_live for directory in directories):
         write("A broker is writing there: what is torn or derived may be its work of this moment.\n")
     write(_VERDICTS[max((_RANK[one.severity] for one in findings), default=0)] + "\n")
+
+
+def _print_partitions(partitions: list[Partition]) -> None:
+    """Those without a batch, of which `__consumer_offsets` alone has dozens, are one line."""
+    empty: Counter[str] = Counter()
+    for partition in partitions:
+        row = _summary(partition)
+        if len(partitions) > 1 and not row["batches"] and not partition.all_findings:
+            empty[partition.topic] += 1
+            continue
+        sys.stdout.write(
+            f"  {partition.path.name}: {_counted(row['records'], 'record')} in "
+            f"{_counted(row['batches'], 'batch', 'batches')}, {_counted(row['segments'], 'segment')}, "
+            f"{row['bytes']:,} bytes, offsets {row['start_offset']:,} to {row['end_offset']:,}\n"
+        )
+    if empty:
+        counts = ", ".join(f"{count:,} of {topic}" for topic, count in empty.items())
+        sys.stdout.write(f"  without records: {counts}\n")
 
 
 _RANK = {Severity.NOTE: 0, Severity.DERIVED: 1, Severity.TORN: 2, Severity.DAMAGE: 3}
@@ -177,7 +202,7 @@ _VERDICTS = (
     "All records are whole.",
     "All records are whole; what is derived from them is made anew at the next start.",
     "The next start cuts off what is torn; nothing of it was acknowledged as durable.",
-    "Records are damaged: see above. Restore the files from a copy, or delete the topic.",
+    "Records are damaged: see above. Restore the files from a copy, repair them, or delete the topic.",
 )
 
 

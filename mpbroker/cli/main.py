@@ -10,10 +10,25 @@ import typer
 from typer.core import TyperGroup
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
+from mpbroker.cli.flags import (
+    DEFAULT_BOOTSTRAP,
+    Address,
+    Bootstrap,
+    ClientId,
+    CommandConfig,
+    Defaults,
+    GroupNames,
+    Json,
+    ListenerName,
+    LogDirs,
+    Overrides,
+    Timeout,
+    TopicName,
+    User,
+    UserName,
+)
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ClientError, ConfigError
-
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 app = typer.Typer(
     name="mpbroker",
@@ -25,47 +40,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 topic_app = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics.")
+group_app = typer.Typer(no_args_is_help=True, help="List, describe and delete consumer groups.")
 user_app = typer.Typer(no_args_is_help=True, help="Add, list and delete SCRAM users.")
 ctl_app = typer.Typer(no_args_is_help=True, help="Look at a running broker on this host, and steer it.")
 quota_app = typer.Typer(no_args_is_help=True, help="Set, list and delete the quotas of clients.")
 log_app = typer.Typer(no_args_is_help=True, help="Look into the files of log directories.")
 app.add_typer(topic_app, name="topic")
+app.add_typer(group_app, name="group")
 app.add_typer(log_app, name="log")
 app.add_typer(user_app, name="user")
 app.add_typer(quota_app, name="quota")
 app.add_typer(ctl_app, name="ctl")
 listener_app = typer.Typer(no_args_is_help=True, help="Listeners of a running broker.")
 ctl_app.add_typer(listener_app, name="listener")
-
-Bootstrap = Annotated[
-    str,
-    typer.Option(
-        "--bootstrap-server",
-        "-b",
-        metavar="HOST:PORT",
-        envvar="MPBROKER_BOOTSTRAP_SERVER",
-        help="Where the broker is.",
-    ),
-]
-CommandConfig = Annotated[
-    Path | None,
-    typer.Option(
-        "--command-config",
-        metavar="FILE",
-        help="Properties of Kafka's clients: security.protocol, sasl.*, ssl.*, timeouts.",
-    ),
-]
-Timeout = Annotated[
-    float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long to wait for the broker.")
-]
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
-LogDirs = Annotated[
-    str | None,
-    typer.Option("--log-dirs", metavar="DIR,…", help="Data directories of the broker (default: ./data)."),
-]
-Overrides = Annotated[
-    list[str] | None, typer.Option("-o", metavar="KEY=VALUE", help="Set any key of the file; repeatable.")
-]
 
 
 def _version(wanted: bool) -> None:
@@ -107,7 +94,7 @@ def serve(
         str | None, typer.Option(metavar="N", help="Handler processes (requests; default: to fit the CPUs).")
     ] = None,
     log_workers: Annotated[
-        str | None, typer.Option(metavar="N", help="Log processes (disk; only 1 in this version).")
+        str | None, typer.Option(metavar="N", help="Log processes (disk; default: 1).")
     ] = None,
     check_config: Annotated[
         bool, typer.Option("--check-config", help="Check the settings and exit.")
@@ -128,10 +115,12 @@ def serve(
 
 @topic_app.command("create")
 def topic_create(
-    name: str,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", help="-1: as the broker is set.")] = -1,
+    name: TopicName,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", metavar="N", help="-1: as the broker is set.")
+    ] = -1,
     replication_factor: Annotated[
-        int, typer.Option("--replication-factor", "-r", help="-1: as the broker is set.")
+        int, typer.Option("--replication-factor", "-r", metavar="N", help="-1: as the broker is set.")
     ] = -1,
     config: Annotated[
         list[str] | None,
@@ -164,12 +153,12 @@ def topic_list(
 
 @topic_app.command("describe")
 def topic_describe(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]…", help="Default: all.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", hidden=True)] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
-    """Partitions, offsets and changed settings of topics."""
+    """Partitions, offsets and changed settings of topics. Default: of all."""
     from mpbroker.cli import topics
 
     topics.describe(Where(bootstrap, command_config), names or [], as_json=json)
@@ -177,7 +166,7 @@ def topic_describe(
 
 @topic_app.command("delete")
 def topic_delete(
-    names: Annotated[list[str], typer.Argument(metavar="NAME…")],
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC", hidden=True)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
     timeout: Timeout = 30.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -189,12 +178,47 @@ def topic_delete(
     topics.delete(Where(bootstrap, command_config), names, timeout, dry_run=dry_run)
 
 
+@group_app.command("list")
+def group_list(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, command_config: CommandConfig = None, json: Json = False
+) -> None:
+    """List all groups."""
+    from mpbroker.cli import groups
+
+    groups.show_list(Where(bootstrap, command_config), as_json=json)
+
+
+@group_app.command("describe")
+def group_describe(
+    names: GroupNames,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
+    """Members, committed offsets, and how far behind they are."""
+    from mpbroker.cli import groups
+
+    groups.describe(Where(bootstrap, command_config), names, as_json=json)
+
+
+@group_app.command("delete")
+def group_delete(
+    names: GroupNames, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, command_config: CommandConfig = None
+) -> None:
+    """Delete groups without members, and their offsets."""
+    from mpbroker.cli import groups
+
+    groups.delete(Where(bootstrap, command_config), names)
+
+
 @user_app.command("add")
 def user_add(
-    name: str,
-    mechanism: Annotated[str, typer.Option(help="SCRAM-SHA-256 or SCRAM-SHA-512.")] = "SCRAM-SHA-512",
+    name: UserName,
+    mechanism: Annotated[
+        str, typer.Option(metavar="NAME", help="SCRAM-SHA-256 or SCRAM-SHA-512.")
+    ] = "SCRAM-SHA-512",
     iterations: Annotated[
-        int, typer.Option(min=4096, max=16384, help="Rounds of hashing that a guess costs.")
+        int, typer.Option(min=4096, max=16384, metavar="N", help="Rounds of hashing that a guess costs.")
     ] = 8192,
     password_file: Annotated[
         Path | None,
@@ -221,8 +245,10 @@ def user_list(
 
 @user_app.command("delete")
 def user_delete(
-    name: str,
-    mechanism: Annotated[str | None, typer.Option(help="Only this one; default: all.")] = None,
+    name: UserName,
+    mechanism: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only this one; default: all.")
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
 ) -> None:
@@ -232,31 +258,11 @@ def user_delete(
     users.delete(Where(bootstrap, command_config), name, mechanism)
 
 
-User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose: a user's.")]
-ClientId = Annotated[
-    str | None,
-    typer.Option("--client-id", metavar="NAME", help="A client's; with --user of that user alone."),
-]
-Address = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="An address's.")]
-Defaults = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--default",
-        metavar="user|client-id|ip",
-        help="Everybody's who has none of their own; repeatable, and beside --user.",
-    ),
-]
-
-
 @quota_app.command("set")
 def quota_set(
     quotas: Annotated[
         list[str],
-        typer.Argument(
-            metavar="QUOTA=NUMBER…",
-            help="producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate; "
-            "of addresses connection_creation_rate.",
-        ),
+        typer.Argument(metavar="QUOTA=NUMBER", hidden=True),
     ],
     user: User = None,
     client_id: ClientId = None,
@@ -265,7 +271,11 @@ def quota_set(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
 ) -> None:
-    """Limit what clients may use."""
+    """Limit what clients may use.
+
+    QUOTA is producer_byte_rate, consumer_byte_rate, request_percentage or controller_mutation_rate, of
+    addresses connection_creation_rate.
+    """
     from mpbroker.cli import quotas as command
 
     whom = command.Whom(user, client_id, ip, default or [])
@@ -284,7 +294,7 @@ def quota_list(
 
 @quota_app.command("delete")
 def quota_delete(
-    quotas: Annotated[list[str], typer.Argument(metavar="QUOTA…")],
+    quotas: Annotated[list[str], typer.Argument(metavar="QUOTA", hidden=True)],
     user: User = None,
     client_id: ClientId = None,
     ip: Address = None,
@@ -301,8 +311,10 @@ def quota_delete(
 
 @app.command()
 def produce(
-    topic: str,
-    partition: Annotated[int, typer.Option("--partition", "-p", help="-1: by key, else in turn.")] = -1,
+    topic: TopicName,
+    partition: Annotated[
+        int, typer.Option("--partition", "-p", metavar="N", help="-1: by key, else in turn.")
+    ] = -1,
     key_separator: Annotated[
         str | None,
         typer.Option(
@@ -314,7 +326,7 @@ def produce(
     ] = None,
     acks: Annotated[str, typer.Option(metavar="all|1|0", help="When a record counts as written.")] = "all",
     compression: Annotated[
-        str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4 or zstd.")
+        str, typer.Option("--compression", "-z", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
     ] = "none",
     properties: Annotated[
         list[str] | None,
@@ -332,7 +344,7 @@ def produce(
 
 @app.command()
 def consume(
-    topic: str,
+    topic: TopicName,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="The same as -o beginning.")
     ] = False,
@@ -342,7 +354,7 @@ def consume(
             "--offset", "-o", metavar="beginning|end|N|-N", help="-N: the last N of each partition."
         ),
     ] = "end",
-    partition: Annotated[int, typer.Option("--partition", "-p", help="-1: all.")] = -1,
+    partition: Annotated[int, typer.Option("--partition", "-p", metavar="N", help="-1: all.")] = -1,
     count: Annotated[int, typer.Option("-n", metavar="N", help="Stop after N records; 0: never.")] = 0,
     exit_at_end: Annotated[bool, typer.Option("-e", help="Stop at the end of all partitions.")] = False,
     template: Annotated[
@@ -382,13 +394,14 @@ def _defaults(group: TyperGroup, log_dirs: str) -> dict[str, Any]:
 
 @log_app.command("dump")
 def log_dump(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH…", help="A partition's directory, or a file in it.")
-    ],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", hidden=True)],
     records: Annotated[bool, typer.Option("--records", help="The records of each batch, too.")] = False,
     json: Annotated[bool, typer.Option("--json", help="A JSON document per line.")] = False,
 ) -> None:
-    """Batches, index entries, producers and checkpoints, entry by entry."""
+    """Batches, index entries, producers and checkpoints, entry by entry.
+
+    PATH is the directory of a partition, or a file in it.
+    """
     from mpbroker.cli import logs
 
     logs.dump(paths, with_records=records, as_json=json)
@@ -396,12 +409,13 @@ def log_dump(
 
 @log_app.command("verify")
 def log_verify(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="DIR…", help="Directories of log.dirs, or of single partitions.")
-    ],
+    paths: Annotated[list[Path], typer.Argument(metavar="DIR", hidden=True)],
     json: Json = False,
 ) -> None:
-    """Read everything; say what is damaged, torn, or will be made anew. Exit code 1: records are damaged."""
+    """Read everything; say what is damaged, torn, or will be made anew.
+
+    DIR is a directory of log.dirs, or of one partition. The exit code is 1 if records are damaged.
+    """
     from mpbroker.cli import logs
 
     logs.verify(paths, as_json=json)
@@ -409,10 +423,13 @@ def log_verify(
 
 @log_app.command("repair")
 def log_repair(
-    path: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a partition.")],
+    path: Annotated[Path, typer.Argument(metavar="DIR", hidden=True)],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Take damaged batches out of a stopped broker's partition, keep the rest and the damaged files."""
+    """Take damaged batches out of the partition in DIR.
+
+    The broker has to be stopped. Whole batches stay, and the damaged files are kept beside the new ones.
+    """
     from mpbroker.cli import logs
 
     logs.repair(path, is_sure=yes)
@@ -436,7 +453,10 @@ def log_scrub(
     status: Annotated[bool, typer.Option("--status", help="Begin nothing, only say how it is.")] = False,
     json: Json = False,
 ) -> None:
-    """Have the running broker look for damage in its segments now; say what it does and has found."""
+    """Have the running broker look for damage in its segments now.
+
+    Says what the scrubber does and what it has found.
+    """
     from mpbroker.cli import scrub
 
     scrub.scrub(log_dirs, only_status=status, as_json=json)
@@ -470,7 +490,10 @@ def ctl_metrics(
     log_dirs: LogDirs = None,
     json: Json = False,
 ) -> None:
-    """Kafka's metrics by their JMX names, read from shared memory: a jammed broker has them too."""
+    """Kafka's metrics by their JMX names.
+
+    They are read from shared memory: a jammed broker has them too.
+    """
     from mpbroker.cli import metrics
 
     metrics.show(log_dirs, filters or [], interval, file, as_json=json)
@@ -478,11 +501,14 @@ def ctl_metrics(
 
 @ctl_app.command("request-log")
 def ctl_request_log(
-    switch: Annotated[str | None, typer.Argument(metavar="on|off", help="Default: say how it is.")] = None,
+    switch: Annotated[str | None, typer.Argument(metavar="on|off", hidden=True)] = None,
     log_dirs: LogDirs = None,
     json: Json = False,
 ) -> None:
-    """Log every request with its times, as kafka.request.logger does at DEBUG."""
+    """Log every request with its times, or say whether that is on.
+
+    As kafka.request.logger does at DEBUG.
+    """
     from mpbroker.cli import ctl
 
     ctl.request_log(log_dirs, switch, as_json=json)
@@ -490,8 +516,8 @@ def ctl_request_log(
 
 @ctl_app.command("resize")
 def ctl_resize(
-    handlers: Annotated[int | None, typer.Option(min=1, help="New number of handlers.")] = None,
-    processors: Annotated[int | None, typer.Option(min=1, help="New number of processors.")] = None,
+    handlers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Handlers.")] = None,
+    processors: Annotated[int | None, typer.Option(min=1, metavar="N", help="Processors.")] = None,
     log_dirs: LogDirs = None,
     json: Json = False,
 ) -> None:
@@ -503,7 +529,10 @@ def ctl_resize(
 
 @ctl_app.command("reload")
 def ctl_reload(log_dirs: LogDirs = None, json: Json = False) -> None:
-    """Read the configuration file again, and change what can change while the broker runs."""
+    """Read the configuration file again.
+
+    What can change while the broker runs does so; what cannot is named.
+    """
     from mpbroker.cli import ctl
 
     ctl.reload(log_dirs, as_json=json)
@@ -511,9 +540,10 @@ def ctl_reload(log_dirs: LogDirs = None, json: Json = False) -> None:
 
 @listener_app.command("add")
 def listener_add(
-    listener: Annotated[str, typer.Argument(metavar="NAME://HOST:PORT", help="Or NAME://unix:/path.")],
+    listener: Annotated[str, typer.Argument(metavar="NAME://HOST:PORT", hidden=True)],
     protocol: Annotated[
-        str | None, typer.Option(help="Its security protocol, if its name is not mapped yet.")
+        str | None,
+        typer.Option(metavar="PROTOCOL", help="Its security protocol, if its name is not mapped yet."),
     ] = None,
     advertised: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="What its clients are told to connect to.")
@@ -521,14 +551,17 @@ def listener_add(
     log_dirs: LogDirs = None,
     json: Json = False,
 ) -> None:
-    """Serve one more listener until the broker stops; for longer write it into the configuration."""
+    """Serve one more listener until the broker stops.
+
+    Or NAME://unix:/path. What is to last longer is written into the configuration.
+    """
     from mpbroker.cli import ctl
 
     ctl.add_listener(log_dirs, listener, protocol, advertised, as_json=json)
 
 
 @listener_app.command("remove")
-def listener_remove(name: str, log_dirs: LogDirs = None, json: Json = False) -> None:
+def listener_remove(name: ListenerName, log_dirs: LogDirs = None, json: Json = False) -> None:
     """Stop serving a listener and close its connections."""
     from mpbroker.cli import ctl
 

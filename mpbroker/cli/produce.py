@@ -60,10 +60,15 @@ def produce(where: Where, settings: Settings, properties: Sequence[str] = ()) ->
     """Sends standard input until it ends; after Ctrl-C what was read by then is still written."""
     settings = check(with_properties(settings, properties))
     with Client(where) as client:
+        reader = Reader(sys.stdin.fileno(), client.cluster.client.wakeup)
+        reader.start()
+        if not _is_there(client, settings.topic) and not reader.has_lines():
+            reader.join()
+            return
         lines = Lines(client, settings)
         interrupt = Interrupt(client.cluster.client.wakeup)
         try:
-            _send_all(lines, Reader(sys.stdin.fileno(), client.cluster.client.wakeup), interrupt)
+            _send_all(lines, reader, interrupt)
         except ClientError as error:
             raise CliError(f"{error}; {lines.producer.acknowledged} records are written") from error
         if interrupt.came:
@@ -88,12 +93,13 @@ class Interrupt:
 
 
 def _send_all(lines: "Lines", reader: "Reader", interrupt: Interrupt) -> None:
-    reader.start()
     while not reader.ended and not interrupt.came:
         while lines.producer.has_room and (group := reader.take()):
             lines.append(group)
         if not reader.ended:
             lines.producer.poll()
+    if reader.ended:
+        reader.join()
     lines.producer.flush(FLUSH_AFTER_INTERRUPT_MS if interrupt.came else None)
 
 
@@ -146,6 +152,8 @@ class Reader(threading.Thread):
         self._descriptor = descriptor
         self._wakeup = wakeup
         self._groups: queue.Queue[list[bytes] | BaseException] = queue.Queue(GROUPS_AHEAD)
+        self._has_begun = threading.Event()
+        self._is_empty = False
 
     def run(self) -> None:
         try:
@@ -154,6 +162,11 @@ class Reader(threading.Thread):
         except (OSError, CliError) as error:
             self._put(error)
         self._put([])
+
+    def has_lines(self) -> bool:
+        """Waits for the first line, or for what goes wrong before it."""
+        self._has_begun.wait()
+        return not self._is_empty
 
     def take(self) -> list[bytes] | None:
         """The next group if it is there. Raises what went wrong with reading."""
@@ -170,6 +183,8 @@ class Reader(threading.Thread):
 
     def _put(self, group: list[bytes] | BaseException) -> None:
         self._groups.put(group)
+        self._is_empty = group == [] and not self._has_begun.is_set()
+        self._has_begun.set()
         self._wakeup()
 
 
@@ -229,6 +244,15 @@ def _cut(records: list[NewRecord]) -> Iterator[list[NewRecord]]:
             first, size = index, 0
         size += own
     yield records[first:]
+
+
+def _is_there(client: Client, name: str) -> bool:
+    """Whether it does not have to be created: of what comes without a line nothing comes."""
+    try:
+        client.topic(name)
+    except ApiFailed as error:
+        return error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return True
 
 
 def _find_topic(client: Client, name: str) -> Topic:

@@ -2,7 +2,7 @@
 
 import time
 
-from mpbroker.client.errors import ApiFailed, ClientError, ConnectionLost
+from mpbroker.client.errors import ClientError
 
 GIVE_UP_AFTER_SECONDS = 30.0
 PAUSE_SECONDS = 0.1
@@ -20,7 +20,6 @@ class Retry:
 
     def pause_or_raise(self, error: ClientError) -> None:
         """Waits a little, or raises the error if it is final or has lasted too long."""
-        passing = isinstance(error, ConnectionLost) or (isinstance(error, ApiFailed) and error.code.retriable)
-        if not passing or time.monotonic() >= self._deadline:
+        if not error.retriable or time.monotonic() >= self._deadline:
             raise error
         time.sleep(PAUSE_SECONDS)

@@ -12,6 +12,7 @@ from typing import Any
 
 from mpbroker.client.backoff import ExponentialBackoff
 from mpbroker.client.build import network_client
+from mpbroker.client.clock import monotonic_ms
 from mpbroker.client.config import ClientConfig
 from mpbroker.client.errors import (
     AuthenticationFailed,
@@ -75,7 +76,7 @@ class Cluster:
     def refresh(self, request: MetadataRequest, timeout_ms: float | None = None) -> MetadataResponse:
         """Asks anybody for metadata and keeps what it says."""
         response: MetadataResponse = self.ask_any(request, timeout_ms)
-        self.metadata.updated(response, time.monotonic() * 1000)
+        self.metadata.updated(response, monotonic_ms())
         return response
 
     def start(self, node_id: int, body: Message, timeout_ms: float | None = None) -> Asked:
@@ -117,7 +118,7 @@ class Cluster:
         text = f"the connection to {node.address} was lost: {failure.reason}"
         is_early = failure.frames <= 1 and failure.state is not ChannelState.EXPIRED
         has_advice = "security.protocol" in failure.reason
-        if is_early and not has_advice and not self.config.uses_sasl:
+        if is_early and not has_advice and (failure.frames == 0 or not self.config.uses_sasl):
             # A listener that wants SASL answers ApiVersions and nothing else; one with TLS not even that.
             text += (
                 f"; security.protocol is {self.config.security_protocol}: does this listener want another?"

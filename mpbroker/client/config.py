@@ -20,6 +20,7 @@ from mpbroker.security.jaas import JaasError, parse_jaas
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 DEFAULT_PORT = 9092
+UNIX = "unix:/"
 # Families of settings in which an unknown name is an error: leaving one out could open what was to be closed.
 GUARDED = ("security.", "ssl.", "sasl.")
 JAAS = "sasl.jaas.config"
@@ -76,7 +77,10 @@ class ClientConfig(msgspec.Struct, frozen=True):
 
 
 def parse_servers(text: str) -> list[tuple[str, int]]:
-    """`host:port,…`, IPv6 hosts in brackets; without a port it is Kafka's 9092. Raises ConfigError."""
+    """`host:port,…`, IPv6 hosts in brackets; without a port it is Kafka's 9092. Raises ConfigError.
+
+    `unix:/path` is the socket of a listener on this host; in Metadata a broker calls itself so, with port 0.
+    """
     servers = [_server(address.strip()) for address in text.split(",") if address.strip()]
     if not servers:
         raise ConfigError(f"'{text}' is not HOST:PORT")
@@ -84,12 +88,14 @@ def parse_servers(text: str) -> list[tuple[str, int]]:
 
 
 def _server(address: str) -> tuple[str, int]:
+    if address.startswith(UNIX):
+        return address, 0
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]"):
         host, port = address, str(DEFAULT_PORT)
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ConfigError(f"'{address}' is not HOST:PORT")
+        raise ConfigError(f"'{address}' is not HOST:PORT or unix:/path")
     return host, int(port)
 
 

@@ -6,6 +6,11 @@ from mpbroker.protocol.errors import error_code
 class ClientError(Exception):
     """Anything that a client cannot do."""
 
+    @property
+    def retriable(self) -> bool:
+        """Whether the same question may be answered a little later."""
+        return False
+
 
 class ConfigError(ClientError):
     """A setting is missing, malformed, or not supported; `name` is the setting's, if one alone is wrong."""
@@ -15,6 +20,10 @@ class ConfigError(ClientError):
 
 class ConnectionLost(ClientError):
     """The broker cannot be reached or is gone; asking again may help if the question is harmless."""
+
+    @property
+    def retriable(self) -> bool:
+        return True
 
 
 class RequestTimedOut(ConnectionLost):
@@ -39,3 +48,7 @@ class ApiFailed(ClientError):
     def __init__(self, what: str, number: int, message: str | None = None) -> None:
         self.code = error_code(number)
         super().__init__(f"{what}: {message or self.code.message} ({self.code.name})")
+
+    @property
+    def retriable(self) -> bool:
+        return self.code.retriable

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from mpbroker.client.backoff import ExponentialBackoff
+from mpbroker.client.config import UNIX
 from mpbroker.protocol.errors import error_code
 from mpbroker.protocol.messages import MetadataRequest, MetadataResponse
 
@@ -25,6 +26,8 @@ class Node(NamedTuple):
 
     @property
     def address(self) -> str:
+        if self.host.startswith(UNIX):
+            return self.host
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 

@@ -13,19 +13,20 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from mpbroker.client.channel import Channel
+from mpbroker.client.clock import monotonic_ms
 from mpbroker.client.config import ClientConfig
 from mpbroker.client.connection_states import ConnectionStates
 from mpbroker.client.in_flight import InFlight, InFlightRequests
 from mpbroker.client.metadata import Metadata, Node
-from mpbroker.client.selector import Address, ChannelState, Disconnect, SocketOptions, monotonic_ms
+from mpbroker.client.sasl import MIN_RESERVED_CORRELATION_ID
+from mpbroker.client.selector import Address, ChannelState, Disconnect, SocketOptions
 from mpbroker.client.versions import KEYS, ApiVersionsTalk, client_throttles, expects_response
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import Message
 from mpbroker.protocol.wire import Buffer, MalformedMessage, UnsupportedVersion
 
-# Above are those of SASL (`mpbroker.client.sasl.MIN_RESERVED_CORRELATION_ID`).
-MAX_CORRELATION_ID = 2147483639
+MAX_CORRELATION_ID = MIN_RESERVED_CORRELATION_ID - 1
 # A poll returns after this at the latest, whatever it was told: nothing here is known further ahead.
 POLL_MS_MAX = 300_000.0
 

@@ -8,12 +8,12 @@ not: that is an error then, since a second copy cannot be told from the first.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from mpbroker.client.clock import monotonic_ms
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.errors import ApiFailed, ClientError, ConfigError, RequestTimedOut
 from mpbroker.client.metadata import Node
@@ -117,24 +117,24 @@ class Producer:
             base_sequence=queue.next_sequence if with_id else -1,
         )
         queue.next_sequence = (queue.next_sequence + len(records)) % SEQUENCE_MODULUS
-        queue.batches.append(Batch(data, len(records), _now_ms() + self._delivery_timeout_ms))
+        queue.batches.append(Batch(data, len(records), monotonic_ms() + self._delivery_timeout_ms))
         self._buffered_bytes += len(data)
 
     def poll(self, timeout_ms: float = WAIT_MS) -> None:
         """Sends what can be sent and waits for something to happen. Raises ClientError for a lost batch."""
-        now_ms = _now_ms()
+        now_ms = monotonic_ms()
         timeout_ms = min(timeout_ms, self._send(now_ms))
         self._cluster.client.poll(timeout_ms)
         self._look_at_failures()
-        self._expire(_now_ms())
+        self._expire(monotonic_ms())
         if self._failed is not None:
             raise self._failed
 
     def flush(self, timeout_ms: float | None = None) -> None:
         """Waits until everything is acknowledged. Raises ClientError."""
-        deadline_ms = None if timeout_ms is None else _now_ms() + timeout_ms
+        deadline_ms = None if timeout_ms is None else monotonic_ms() + timeout_ms
         while not self.idle:
-            if deadline_ms is not None and _now_ms() >= deadline_ms:
+            if deadline_ms is not None and monotonic_ms() >= deadline_ms:
                 raise RequestTimedOut(f"{self._topic}: not everything was acknowledged in time")
             self.poll()
 
@@ -143,14 +143,14 @@ class Producer:
             raise ConfigError(
                 f"max.in.flight.requests.per.connection: with acks=all the most is {IN_FLIGHT_MAX_WITH_ID}"
             )
-        deadline_ms = _now_ms() + self._delivery_timeout_ms
+        deadline_ms = monotonic_ms() + self._delivery_timeout_ms
         request = m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         while True:
             response: m.InitProducerIdResponse = self._cluster.ask_any(request)
             if not response.error_code:
                 break
             code = error_code(response.error_code)
-            if not code.retriable or _now_ms() >= deadline_ms:
+            if not code.retriable or monotonic_ms() >= deadline_ms:
                 raise ApiFailed("getting a producer id", response.error_code)
             self._cluster.client.poll(self._cluster.config.retry_backoff_ms)
         self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch
@@ -261,7 +261,7 @@ class Producer:
     def _retry(self, partition: int, error: ClientError) -> None:
         queue = self._queues[partition]
         queue.draining = True
-        queue.retry_at_ms = _now_ms() + self._cluster.retry_backoff.after(queue.attempts)
+        queue.retry_at_ms = monotonic_ms() + self._cluster.retry_backoff.after(queue.attempts)
         queue.attempts += 1
         self._problem(error)
         self._cluster.metadata.request_update()
@@ -305,7 +305,3 @@ class Producer:
 
     def _fail(self, error: ClientError) -> None:
         self._failed = self._failed or error
-
-
-def _now_ms() -> float:
-    return time.monotonic() * 1000

@@ -6,10 +6,10 @@ KIP-368: when the broker limits the session, the client authenticates again at 8
 """
 
 import random
-import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol
 
+from mpbroker.client.clock import monotonic_ms
 from mpbroker.client.errors import AuthenticationFailed
 from mpbroker.client.versions import ApiVersionsTalk, NodeApiVersions
 from mpbroker.protocol.api_keys import ApiKey
@@ -97,7 +97,7 @@ class SaslAuthenticator:
         self,
         mechanism: Callable[[], Mechanism],
         client_id: str,
-        clock_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
+        clock_ms: Callable[[], float] = monotonic_ms,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._mechanism = mechanism

@@ -11,22 +11,18 @@ Differences from Kafka: a send is tried before the wait, and epoll asked for roo
 import os
 import select
 import socket
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from mpbroker.client.channel import Channel
+from mpbroker.client.clock import monotonic_ms
 from mpbroker.client.errors import AuthenticationFailed, InvalidReceive
 from mpbroker.protocol.wire import Buffer
 
 OS_DEFAULT = -1
 _IN_PROGRESS = (115, 11)  # EINPROGRESS; EAGAIN from Unix-domain sockets
-
-
-def monotonic_ms() -> float:
-    return time.monotonic() * 1000
 
 
 class ChannelState(Enum):

@@ -13,7 +13,7 @@ SOFTWARE_NAME = "mpbroker"
 SOFTWARE_VERSION = "1"
 
 # Versions beyond these name topics by id only; the users of this client have names.
-VERSION_CAPS = {ApiKey.PRODUCE: 12, ApiKey.FETCH: 12}
+VERSION_CAPS = {ApiKey.PRODUCE: 12, ApiKey.FETCH: 12, ApiKey.OFFSET_FETCH: 9}
 
 KEYS = {message: ApiKey(key) for key, message in _REQUESTS.items()}
 

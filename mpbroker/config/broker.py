@@ -6,6 +6,7 @@ address, which needs no authentication, `log.dirs` is `./data` instead of a dire
 `node.id` is 1 instead of required, and the two thread counts fit the machine (`workers`).
 """
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -14,7 +15,7 @@ from mpbroker.config import limits
 from mpbroker.config.keys import INT_MAX, LONG_MAX, ConfigType, Key, table_of
 from mpbroker.config.listeners import DEFAULT_PROTOCOL_MAP, Listener, parse_listeners
 from mpbroker.config.security import SecuritySettings
-from mpbroker.config.workers import MAX_HANDLERS, MAX_PROCESSORS, default_workers
+from mpbroker.config.workers import MAX_HANDLERS, MAX_LOG_WORKERS, MAX_PROCESSORS, default_workers
 
 BOOLEAN, DOUBLE, INT, LIST = ConfigType.BOOLEAN, ConfigType.DOUBLE, ConfigType.INT, ConfigType.LIST
 LONG, STRING = ConfigType.LONG, ConfigType.STRING
@@ -45,8 +46,14 @@ def nonzero(time: int) -> str:
     return "" if time else "Value must be unlimited (-1) or at least 1"
 
 
-def one_log_process(count: int) -> str:
-    return "" if count == 1 else "this version has one log process; leave the key out"
+def fit_the_memory(most: int, count: int) -> str:
+    """Of Kafka's threads there may be any number."""
+    if count <= most:
+        return ""
+    return (
+        f"Value must be no more than {most}: here it is a number of processes, none of which waits for a "
+        "client, so that one per CPU is enough; leave the key out for what fits this machine"
+    )
 
 
 def _default_listeners() -> tuple[Listener, ...]:
@@ -124,13 +131,22 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
             INT,
             "Processor processes, shared by all listeners (--processors).",
             at_least=1,
-            at_most=MAX_PROCESSORS,
+            check=partial(fit_the_memory, MAX_PROCESSORS),
         ),
     ] = msgspec.field(default_factory=lambda: default_workers().processors)
     num_io_threads: Annotated[
-        int, Key(INT, "Handler processes (--handlers).", at_least=1, at_most=MAX_HANDLERS)
+        int,
+        Key(INT, "Handler processes (--handlers).", at_least=1, check=partial(fit_the_memory, MAX_HANDLERS)),
     ] = msgspec.field(default_factory=lambda: default_workers().handlers)
-    log_workers: Annotated[int, Key(INT, "Log processes (--log-workers).", check=one_log_process)] = 1
+    log_workers: Annotated[
+        int,
+        Key(
+            INT,
+            "Log processes, each with its part of the partitions (--log-workers).",
+            at_least=1,
+            at_most=MAX_LOG_WORKERS,
+        ),
+    ] = 1
     fetch_purgatory_purge_interval_requests: Annotated[
         int, Key(INT, "Ended operations whose timers may linger before they are purged.", at_least=1)
     ] = 1000

@@ -15,6 +15,7 @@ SELF_CGROUP = Path("/proc/self/cgroup")
 # Room for so many of each is set aside in shared memory before the first of them starts.
 MAX_PROCESSORS = 16
 MAX_HANDLERS = 32
+MAX_LOG_WORKERS = 7
 
 
 class Workers(msgspec.Struct, frozen=True):

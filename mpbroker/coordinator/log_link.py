@@ -1,21 +1,24 @@
-"""What the coordinator asks of the log process: append to its log, open a topic, remove one.
+"""What the coordinator asks of the log workers: append to its log, open a topic, remove one.
 
-Every question is answered once by the process it was asked of, or never if that died: then `forget` drops all
-of them, and what still has to be is asked again of the successor. Opening and removing are idempotent. An
-answer to what we did not ask is dropped: fences keep it from coming, and if one fails that must not end us.
+Each worker is asked about what it owns, and an answer is that of all of them. Every question is answered once
+by the process it was asked of, or never if that died: then `forget` drops all of them, also what the others
+are still at, and what still has to be is asked again when there is a successor. Opening and removing are
+idempotent. An append to our own log is dropped only with its own worker: until it is known what became of it
+nobody may read that log. An answer to what we did not ask is dropped: fences keep it from coming, and if one
+fails that must not end us.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
 from mpbroker.coordinator.mailbox import Lender, Peer, returned
 from mpbroker.coordinator.state import Topic
-from mpbroker.ipc.calls import EnsureTopic, Failed, Message, Recovered, RemoveTopic
+from mpbroker.ipc.calls import EnsuredTopic, EnsureTopic, Failed, Message, Recovered, RemoveTopic
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.slots import (
@@ -33,7 +36,13 @@ from mpbroker.ipc.slots import (
     write_job_header,
 )
 from mpbroker.ipc.table import Partition
-from mpbroker.ipc.topology import CALL_RING_SLOTS, COORDINATOR, LOG
+from mpbroker.ipc.topology import (
+    CALL_RING_SLOTS,
+    COORDINATOR,
+    log_worker,
+    log_worker_of_slot,
+)
+from mpbroker.log.names import log_worker_of
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 
@@ -48,7 +57,7 @@ INCARNATION_SHIFT = 20
 
 
 class LogEvents(Protocol):
-    """What the log process has to say."""
+    """What the log workers have to say."""
 
     def appended(self, error: int, base_offset: int) -> None: ...
     def opened(self, topic: Topic, answer: Message) -> None: ...
@@ -74,66 +83,120 @@ class Kind(Enum):
     RECOVERED = 3
 
 
-@dataclass(frozen=True)
-class _Question:
-    """`call` is the descriptor; its block is lent until the answer comes. `topic`: as it was opened."""
+@dataclass
+class _Asked:
+    """A question, and what those it was asked of have answered. `topic`: as it was opened."""
 
     kind: Kind
     topic_id: bytes
+    topic: Topic | None
+    missing: int
+    answers: list[Message] = field(default_factory=list)
+    is_void: bool = False
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A worker's part of it. `call` is the descriptor; its block is lent until the answer comes."""
+
+    asked: _Asked
+    worker: int
     call: Call
-    topic: Topic | None = None
+
+
+@dataclass
+class _Appended:
+    """Batches that are appended together. Who waits for them to our own log, waits on when others die."""
+
+    done: Callable[[list[Batch]], None]
+    filled: list[Batch | None]
+    missing: int
+    is_to_our_log: bool
+    is_void: bool = False
+
+
+@dataclass(frozen=True)
+class _Append:
+    """A worker's part of them: at which places they stand."""
+
+    whole: _Appended
+    worker: int
+    places: list[int]
 
 
 class LogLink:
-    """The conversation with the log process of the moment."""
+    """The conversation with the log workers of the moment."""
 
     def __init__(self, context: ProcessContext, lender: Lender, events: LogEvents) -> None:
-        self.peer = Peer(context, LOG)
+        self.workers = range(context.memory.sizes.log_workers)
+        self._peers = [Peer(context, log_worker(worker)) for worker in self.workers]
+        self._up = {worker for worker in self.workers if context.is_alive(log_worker(worker))}
         self._context = context
         self._lender = lender
         self._events = events
         # None of a predecessor's numbers: what answers it must not pass for an answer to us.
         self._request = context.incarnation << INCARNATION_SHIFT & REQUEST_MAX
-        self._appends: dict[int, Callable[[list[Batch]], None]] = {}
+        self._appends: dict[int, _Append] = {}
         self._questions: dict[int, _Question] = {}
-        self._unasked: deque[tuple[Message, Kind, bytes, Topic | None]] = deque()
+        self._unasked: deque[tuple[_Asked, int, Message]] = deque()
         self._opening: set[bytes] = set()
         # Has changed while it was being opened: once more then, as it is now.
         self._opening_again: dict[bytes, tuple[Topic, int | None]] = {}
         self._removing: dict[bytes, str] = {}
 
     @property
+    def is_up(self) -> bool:
+        """Whether every worker is there."""
+        return len(self._up) == len(self.workers)
+
+    @property
+    def is_appending(self) -> bool:
+        """Whether something that was sent may still be appended."""
+        return bool(self._appends)
+
+    @property
     def idle(self) -> bool:
-        return not (self._questions or self._unasked or self._removing or self.peer.has_unsent)
+        has_unsent = any(peer.has_unsent for peer in self._peers)
+        return not (self._questions or self._unasked or self._removing or has_unsent)
+
+    def waiting(self) -> bool:
+        return any(self._peers[worker].waiting() for worker in self._up)
+
+    def flush(self) -> None:
+        for worker in self._up:
+            self._peers[worker].flush()
 
     def greet(self) -> None:
         """A question about our own log: the answer says that its owner has opened it and serves us."""
-        self._ask(EnsureTopic(METADATA_TOPIC, METADATA_TOPIC_ID, [0]), Kind.GREETING)
+        self._ask({0: EnsureTopic(METADATA_TOPIC, METADATA_TOPIC_ID, [0])}, Kind.GREETING)
 
     def open(self, topic: Topic, new_from: int | None = None) -> None:
         """Nothing can have been appended to partitions from `new_from` on."""
+        if not self.is_up:
+            return  # all are opened when they are there
         if topic.topic_id in self._opening:
             self._opening_again[topic.topic_id] = topic, new_from
             return
         self._opening.add(topic.topic_id)
-        message = EnsureTopic(
-            topic.name,
-            topic.topic_id,
-            list(range(topic.partitions)),
-            topic.configs,
-            topic.config_version,
-            new_from,
-        )
-        self._ask(message, Kind.OPENING, topic.topic_id, topic)
+        owned: dict[int, list[int]] = {}
+        for partition in range(topic.partitions):
+            owned.setdefault(log_worker_of(topic.name, partition, len(self.workers)), []).append(partition)
+        messages = {
+            worker: EnsureTopic(
+                topic.name, topic.topic_id, partitions, topic.configs, topic.config_version, new_from
+            )
+            for worker, partitions in owned.items()
+        }
+        self._ask(messages, Kind.OPENING, topic.topic_id, topic)
 
     def remove(self, name: str, topic_id: bytes) -> None:
         """After the topic's opening, if that is under way: the two must not cross."""
         self._removing[topic_id] = name
-        if topic_id not in self._opening:
-            self._ask(RemoveTopic(name, topic_id), Kind.REMOVAL, topic_id)
+        if topic_id not in self._opening and self.is_up:
+            self._ask_all(RemoveTopic(name, topic_id), Kind.REMOVAL, topic_id)
 
     def recovered(self, topics: Iterable[Topic]) -> None:
-        self._ask(Recovered({topic.name: topic.topic_id for topic in topics}), Kind.RECOVERED)
+        self._ask_all(Recovered({topic.name: topic.topic_id for topic in topics}), Kind.RECOVERED)
 
     def append(self, batch: bytes, count: int, slot: Partition) -> None:
         """One batch to our own log; `appended` follows when it is durable or refused."""
@@ -142,8 +205,18 @@ class LogLink:
 
     def append_all(self, batches: Sequence[NewBatch], done: Callable[[list[Batch]], None]) -> None:
         """Batches to several partitions; `done` follows when each is durable or refused, never if it dies."""
+        places: dict[int, list[int]] = {}
+        for place, batch in enumerate(batches):
+            places.setdefault(log_worker_of_slot(batch.slot, len(self.workers)), []).append(place)
+        is_to_our_log = all(batch.slot == METADATA_SLOT for batch in batches)
+        whole = _Appended(done, [None] * len(batches), len(places), is_to_our_log)
+        for worker, own in places.items():
+            self._append_part(_Append(whole, worker, own), [batches[place] for place in own])
+
+    def _append_part(self, part: _Append, batches: Sequence[NewBatch]) -> None:
         head = job_bytes(len(batches))
-        block, generation = self._lender.lend(bytes(head) + b"".join(b.data for b in batches), LOG)
+        data = bytes(head) + b"".join(b.data for b in batches)
+        block, generation = self._lender.lend(data, log_worker(part.worker))
         job = self._lender.view(block)
         write_job_header(job, len(batches))
         at = block + head
@@ -162,8 +235,8 @@ class LogLink:
             )
             at += len(batch.data)
         request = self._next_request()
-        self._appends[request] = done
-        self.peer.send(
+        self._appends[request] = part
+        self._peers[part.worker].send(
             pack_produce(
                 SlotKind.PRODUCE_BACK,
                 ACKS_ALL,
@@ -181,57 +254,72 @@ class LogLink:
         )
 
     def receive(self) -> None:
-        for slot in self.peer.take():
-            match kind_of(slot):
-                case SlotKind.PRODUCED:
-                    self._produced(slot)
-                case SlotKind.ANSWER:
-                    self._answered(unpack_call(slot))
-                case kind:
-                    raise ValueError(f"the log process sent a descriptor of kind {kind}")
+        for worker in list(self._up):
+            for slot in self._peers[worker].take():
+                match kind_of(slot):
+                    case SlotKind.PRODUCED:
+                        self._produced(slot)
+                    case SlotKind.ANSWER:
+                        self._answered(worker, unpack_call(slot))
+                    case kind:
+                        raise ValueError(f"log worker {worker} sent a descriptor of kind {kind}")
 
-    def forget(self) -> None:
-        """The log process died, with everything that was asked of it."""
-        self.peer.drop()
-        self._forget_questions()
+    def forget(self, worker: int) -> None:
+        """A log worker died, with everything that was asked of it; the others go on with what they have."""
+        self._peers[worker].drop()
+        self._up.discard(worker)
+        self._forget_questions(worker)
 
-    def welcome(self) -> None:
+    def welcome(self, worker: int) -> None:
         """A successor is there, behind empty rings."""
-        self.peer.rebind()
-        self._forget_questions()
+        self._peers[worker].rebind()
+        self._up.add(worker)
+        self._forget_questions(worker)
 
-    def _forget_questions(self) -> None:
-        self._appends.clear()
-        self._questions.clear()
+    def _forget_questions(self, worker: int) -> None:
+        for question in self._questions.values():
+            question.asked.is_void = True
+        self._questions = {n: one for n, one in self._questions.items() if one.worker != worker}
+        for append in self._appends.values():
+            if append.worker == worker or not append.whole.is_to_our_log:
+                append.whole.is_void = True
+        self._appends = {n: one for n, one in self._appends.items() if one.worker != worker}
         self._unasked.clear()
         self._opening.clear()
         self._opening_again.clear()
-        self._lender.reclaim(LOG)
+        self._lender.reclaim(log_worker(worker))
 
     def resume(self) -> None:
-        """A successor serves: asks again for what was to be removed."""
+        """All serve again: asks for what was to be removed."""
         for topic_id, name in list(self._removing.items()):
             self.remove(name, topic_id)
 
-    def _ask(self, message: Message, kind: Kind, topic_id: bytes = b"", topic: Topic | None = None) -> None:
-        self._unasked.append((message, kind, topic_id, topic))
+    def _ask_all(self, message: Message, kind: Kind, topic_id: bytes = b"") -> None:
+        self._ask(dict.fromkeys(self.workers, message), kind, topic_id)
+
+    def _ask(
+        self, messages: Mapping[int, Message], kind: Kind, topic_id: bytes = b"", topic: Topic | None = None
+    ) -> None:
+        """Each worker its own."""
+        asked = _Asked(kind, topic_id, topic, len(messages))
+        self._unasked.extend((asked, worker, message) for worker, message in messages.items())
         self._ask_on()
 
     def _ask_on(self) -> None:
         """In the order in which it was wanted, as far as the credits go."""
         while self._unasked and len(self._questions) < QUESTIONS_UNDER_WAY:
-            message, kind, topic_id, topic = self._unasked.popleft()
+            asked, worker, message = self._unasked.popleft()
             request = self._next_request()
-            slot = self._lender.message(SlotKind.CALL, message, LOG, request)
-            self._questions[request] = _Question(kind, topic_id, unpack_call(slot), topic)
-            self.peer.send(slot)
+            slot = self._lender.message(SlotKind.CALL, message, log_worker(worker), request)
+            self._questions[request] = _Question(asked, worker, unpack_call(slot))
+            self._peers[worker].send(slot)
 
-    def _read(self, call: Call) -> Message:
+    def _read(self, worker: int, call: Call) -> Message:
         """An answer without a block: its owner had no memory for it."""
         if not call.block:
-            return Failed(ErrorCode.UNKNOWN_SERVER_ERROR, "the log process had no memory for its answer")
-        answer = self.peer.read(call)
-        self.peer.send(returned(call))
+            return Failed(ErrorCode.UNKNOWN_SERVER_ERROR, "the log worker had no memory for its answer")
+        answer = self._peers[worker].read(call)
+        self._peers[worker].send(returned(call))
         return answer
 
     def _next_request(self) -> int:
@@ -240,48 +328,61 @@ class LogLink:
 
     def _produced(self, slot: bytes) -> None:
         produce = unpack_produce(slot)
-        done = self._appends.pop(produce.request, None)
-        if done is None:
-            self._context.log.error(
-                "the log process answered append %d, which is none of ours", produce.request
-            )
+        part = self._appends.pop(produce.request, None)
+        if part is None:
+            self._context.log.error("a log worker answered append %d, which is none of ours", produce.request)
             return
+        whole = part.whole
         job = self._lender.view(produce.block)[produce.job :]
-        batches = [read_job_batch(job, index) for index in range(read_job_header(job)[0])]
+        for index, place in enumerate(part.places[: read_job_header(job)[0]]):
+            whole.filled[place] = read_job_batch(job, index)
         self._lender.end(produce.block, produce.generation)
-        done(batches)
+        whole.missing -= 1
+        if not whole.missing and not whole.is_void:
+            whole.done([batch for batch in whole.filled if batch is not None])
 
-    def _answered(self, call: Call) -> None:
+    def _answered(self, worker: int, call: Call) -> None:
         question = self._questions.pop(call.request, None)
         if question is None:
-            self._context.log.error(
-                "the log process answered question %d, which is none of ours", call.request
-            )
+            self._context.log.error("a log worker answered question %d, which is none of ours", call.request)
             if call.block:
-                self.peer.send(returned(call))
+                self._peers[worker].send(returned(call))
             return
         self._lender.end(question.call.block, question.call.generation)
-        answer = self._read(call)
+        asked = question.asked
+        asked.answers.append(self._read(worker, call))
+        asked.missing -= 1
         self._ask_on()
-        match question.kind:
+        if asked.missing or asked.is_void:
+            return
+        failed = next((answer for answer in asked.answers if isinstance(answer, Failed)), None)
+        match asked.kind:
             case Kind.GREETING:
                 self._events.log_answers()
             case Kind.OPENING:
-                self._opened(question, answer)
+                self._opened(asked)
             case Kind.REMOVAL:
-                self._removing.pop(question.topic_id, None)
-                self._events.removed(question.topic_id, answer)
+                self._removing.pop(asked.topic_id, None)
+                self._events.removed(asked.topic_id, failed or asked.answers[0])
             case Kind.RECOVERED:
-                if isinstance(answer, Failed):
-                    self._context.log.error("stray directories were not sorted out: %s", answer.message)
+                if failed is not None:
+                    self._context.log.error("stray directories were not sorted out: %s", failed.message)
 
-    def _opened(self, question: _Question, answer: Message) -> None:
-        assert question.topic is not None
-        topic_id = question.topic_id
+    def _opened(self, asked: _Asked) -> None:
+        assert asked.topic is not None
+        topic_id = asked.topic_id
         again = self._opening_again.pop(topic_id, None)
         self._opening.discard(topic_id)
-        self._events.opened(question.topic, answer)
+        self._events.opened(asked.topic, _together(topic_id, asked.answers))
         if (name := self._removing.get(topic_id)) is not None:
             self.remove(name, topic_id)
-        elif again is not None and again[0] != question.topic:
+        elif again is not None and again[0] != asked.topic:
             self.open(*again)
+
+
+def _together(topic_id: bytes, answers: list[Message]) -> Message:
+    """What of a topic is open: what none of the answers names is not, and is to be asked for again."""
+    ensured = [answer for answer in answers if isinstance(answer, EnsuredTopic)]
+    if len(answers) == 1 or not ensured:
+        return answers[0]
+    return EnsuredTopic(topic_id, [partition for answer in ensured for partition in answer.partitions])

@@ -27,6 +27,7 @@ from mpbroker.coordinator.metadata_records import build_metadata_batch, encode_r
 from mpbroker.coordinator.news import credential_news, limit_news, limited
 from mpbroker.coordinator.replay import replay
 from mpbroker.coordinator.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic
+from mpbroker.coordinator.topic_lines import topic_lines
 from mpbroker.coordinator.waiting import Caller, Change, Token, Waiting
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.calls import (
@@ -43,12 +44,22 @@ from mpbroker.ipc.metadata import METADATA_SLOT, PartitionImage
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, FatalError, Fence, ProcessContext
 from mpbroker.ipc.slots import Batch, SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
-from mpbroker.ipc.topology import ACCEPTORS, COORDINATOR, HANDLERS, LOG, PROCESSORS, is_handler, name_of
+from mpbroker.ipc.topology import (
+    ACCEPTORS,
+    COORDINATOR,
+    HANDLERS,
+    PROCESSORS,
+    is_handler,
+    is_log_worker,
+    log_worker_number,
+    name_of,
+    slots_given,
+)
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
 from mpbroker.quotas.meters import MutationMeters
 from mpbroker.quotas.mutations import Mutations
-from shm.rates import monotonic_ms
+from shm.clock import monotonic_ms, wall_ms
 from shm.table import SlotBusy
 
 # A round takes no more calls from here on, so that its batch stays small enough for every reader.
@@ -64,7 +75,7 @@ UNKNOWN_OUTCOME = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER
 class Phase(Enum):
     """How far the coordinator is with the log process of the moment."""
 
-    LOG_AWAY = 0
+    LOG_AWAY = 0  # one of them at least
     GREETING = 1
     READING = 2
     OPENING = 3
@@ -120,13 +131,12 @@ class Coordinator:
         self._lives = dict.fromkeys(HANDLERS, 0)
         # Dead and not welcomed anew: `roles` may name the successor before we have bound its rings.
         self._fenced: set[int] = set()
-        # Slot 0 is the metadata log's own.
         burst_s = config.controller_quota_window_num * config.controller_quota_window_size_seconds
         measured = MutationMeters(memory.meters(COORDINATOR), memory.quota_secret)
         mutations = Mutations(burst_s, monotonic_ms, measured)
         # Half of what a half of the bulletin holds.
         room = memory.BULLETIN_BYTES // 4
-        self._decider = Decider(config, self._table.slots - 1, new_id, mutations, room)
+        self._decider = Decider(config, memory.sizes.most_partitions, new_id, mutations, room)
         news = self._publisher("bulletin", "bulletin_acks", HANDLERS)
         self._announcer = Announcer(news, memory.words("request_quotas"), cluster_id, config.node_id)
         self._credentials = credential_news(self._publisher("credentials", "credential_acks", PROCESSORS))
@@ -144,7 +154,7 @@ class Coordinator:
         self._is_ready = False
         self._groups = GroupService(config, self._table, self)
         self.phase = Phase.LOG_AWAY
-        if context.is_alive(LOG):
+        if self._log.is_up:
             self._greet()
 
     # --- the loop's view
@@ -154,8 +164,7 @@ class Coordinator:
         while (fence := self._context.pending_fence()) is not None:
             self._mend(fence)
             self._context.acknowledge_fence()
-        if self.phase is not Phase.LOG_AWAY:
-            self._log.receive()
+        self._log.receive()
         for peer in self._bound_handlers():
             self._receive(peer)
         if self.phase is Phase.READING:
@@ -163,8 +172,7 @@ class Coordinator:
         if self.phase is Phase.SERVING:
             self._serve()
         self._groups.step(self.phase is Phase.SERVING)
-        if self.phase is not Phase.LOG_AWAY:
-            self._log.peer.flush()
+        self._log.flush()
         for peer in self._handlers.values():
             peer.flush()
         counters, timers = self._context.counters, self._groups.coordinator.timers
@@ -176,7 +184,7 @@ class Coordinator:
         """The look before sleeping."""
         if self._context.pending_fence() is not None:
             return True
-        if self.phase is not Phase.LOG_AWAY and self._log.peer.waiting():
+        if self._log.waiting():
             return True
         return any(peer.waiting() for peer in self._bound_handlers())
 
@@ -245,13 +253,15 @@ class Coordinator:
     def _mend(self, fence: Fence) -> None:
         if fence.settings_changed:
             self._context.follow_settings()
-        elif fence.role == LOG:
+        elif is_log_worker(fence.role):
+            worker = log_worker_number(fence.role)
             if fence.alive:
-                self._log.welcome()
-                self._greet()
+                self._log.welcome(worker)
+                if self._log.is_up:
+                    self._greet()
             else:
                 self._enter(Phase.LOG_AWAY)
-                self._log.forget()
+                self._log.forget(worker)
                 self._new.clear()
                 self._groups.log_died()
         elif is_handler(fence.role):
@@ -282,6 +292,8 @@ class Coordinator:
 
     def _read_log(self) -> None:
         """Reads our log once all of it is durable: what lies behind that end may yet become so."""
+        if self._log.is_appending:
+            return
         try:
             end = read_partition(self._table, METADATA_SLOT)
         except SlotBusy:
@@ -324,9 +336,7 @@ class Coordinator:
 
     def _remove_leftovers(self, removed: dict[bytes, str]) -> None:
         """Topics removed in our log and still served by the log process: a predecessor died in between."""
-        for slot in range(1, self._table.slots):
-            if self._table.version(slot) == 0:
-                return
+        for slot in slots_given(self._table, len(self._log.workers)):
             partition = read_partition(self._table, slot)
             if partition.flags & PartitionFlag.PARTITION_LIVE and partition.topic_id in removed:
                 self._log.remove(removed[partition.topic_id], partition.topic_id)
@@ -387,7 +397,8 @@ class Coordinator:
         code = error_code(error)
         if code in UNKNOWN_OUTCOME:
             self._context.log.warning("append to the metadata log: %s; reading it again", code.name)
-            self._greet()
+            if self._log.is_up:
+                self._greet()
             return
         self._round = None
         if error:
@@ -403,6 +414,9 @@ class Coordinator:
     def _complete(self, done: Round, state: MetadataState) -> None:
         """The round's records are durable: makes them true, and notes whose answer waits for what."""
         self._note_new(done, state)
+        records = [record for _, _, decision in done.decided for record in decision.records]
+        for line in topic_lines(records, self._state.topics):
+            self._context.log.info("%s", line)
         self._state = state
         for caller, _, decision in done.decided:
             missing: set[Token] = set()
@@ -554,9 +568,7 @@ class Coordinator:
 
 def run(context: ProcessContext, cluster_id: str) -> int:
     """The coordinator's life, from replay to stop; -> exit code."""
-    coordinator = Coordinator(
-        context, cluster_id, lambda: time.time_ns() // 1_000_000, lambda: uuid.uuid4().bytes
-    )
+    coordinator = Coordinator(context, cluster_id, wall_ms, lambda: uuid.uuid4().bytes)
     stop_by: float | None = None
     while True:
         coordinator.step()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,12 +23,14 @@ from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request
 from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, read_partition
 from mpbroker.protocol.errors import ErrorCode
+from shm.clock import monotonic_ms, wall_ms
 from shm.counters import CounterPage
 from shm.table import SlotTable
 from shm.word import Words
 
 if TYPE_CHECKING:
     from mpbroker.handlers.apis import Api
+    from mpbroker.handlers.cold_reads import ColdReads
     from mpbroker.handlers.fetch_sessions import FetchSessionCache
     from mpbroker.handlers.fetches import Fetches
     from mpbroker.handlers.groups import Groups
@@ -41,14 +42,6 @@ if TYPE_CHECKING:
 ANY_EPOCH = -1
 
 
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
-
-
 @dataclass
 class Broker:
     config: BrokerConfig
@@ -57,7 +50,7 @@ class Broker:
     answers: Answers
     coordinator: Caller
     log: Jobs
-    log_calls: Caller
+    log_calls: list[Caller]  # by number of the log worker
     failed_dirs: Callable[[], int]
     waiting: Waiting
     apis: dict[int, Api]
@@ -65,6 +58,7 @@ class Broker:
     fetch_sessions: FetchSessionCache
     groups: Groups
     readers: Readers
+    cold_reads: ColdReads
     damaged: Words
     places: SegmentPlaces
     producer_ids: ProducerIds
@@ -74,7 +68,7 @@ class Broker:
     session: Callable[[Request], Session]
     listener: Callable[[int], AddedListener]
     throttling: Throttling
-    wall_clock_ms: Callable[[], int] = wall_clock_ms
+    wall_clock_ms: Callable[[], int] = wall_ms
     monotonic_ms: Callable[[], int] = monotonic_ms
 
     def advertised(self, slot: Request) -> Listener:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import AlteredTopics, AlterTopics, ConfigChange, TopicAlteration
 from mpbroker.protocol.errors import ApiError, ErrorCode
-from mpbroker.protocol.messages import Message
+from mpbroker.protocol.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse, Message
 from mpbroker.protocol.numbers import ConfigOperation, ResourceType
 
 
@@ -25,13 +25,37 @@ class Outcome(NamedTuple):
     message: str | None
 
 
-Respond = Callable[[list[Outcome]], Message]
-"""Makes the response of outcomes in the order of the request's resources."""
+# They have the same fields.
+Response: TypeAlias = type[AlterConfigsResponse] | type[IncrementalAlterConfigsResponse]
+
+
+def response_of(response: Response, exchange: Exchange, outcomes: list[Outcome]) -> Message:
+    """`outcomes` are in the order of the request's resources."""
+    result = response.AlterConfigsResourceResponse
+    responses: list[Any] = [
+        result(outcome.error, outcome.message, resource.resource_type, resource.resource_name)
+        for resource, outcome in zip(exchange.body.resources, outcomes, strict=True)
+    ]
+    return response(responses=responses)
+
+
+def failing(response: Response) -> Callable[[Exchange, ErrorCode], Message]:
+    """What says of all resources of a request that it failed."""
+
+    def failed(exchange: Exchange, code: ErrorCode) -> Message:
+        return response_of(response, exchange, [Outcome(code, code.message)] * len(exchange.body.resources))
+
+    return failed
 
 
 def alter(
-    exchange: Exchange, changes_of: Callable[[Any], list[ConfigChange]], replaces: bool, respond: Respond
+    exchange: Exchange,
+    changes_of: Callable[[Any], list[ConfigChange]],
+    response: Response,
+    *,
+    replaces: bool,
 ) -> Message | None:
+    """`replaces`: what a resource's changes do not name goes back to its default."""
     resources = exchange.body.resources
     times = Counter((r.resource_type, r.resource_name) for r in resources)
     outcomes: list[Outcome | None] = []
@@ -51,7 +75,7 @@ def alter(
         else:
             outcomes.append(Outcome(ErrorCode.NONE, None))
     if not alterations:
-        return respond([one for one in outcomes if one is not None])
+        return response_of(response, exchange, [one for one in outcomes if one is not None])
 
     def answered(answer: calls.Message) -> None:
         if isinstance(answer, AlteredTopics):
@@ -61,7 +85,8 @@ def alter(
             again = Outcome(ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER.message)
             results = [again] * len(alterations)
         left = iter(results)
-        exchange.reply(respond([next(left) if one is None else one for one in outcomes]))
+        all_of_them = [next(left) if one is None else one for one in outcomes]
+        exchange.reply(response_of(response, exchange, all_of_them))
 
     exchange.broker.coordinator.call(
         AlterTopics(alterations, exchange.body.validate_only),

@@ -3,7 +3,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, u
 from libc.string cimport memcmp, memcpy, memset
 
 from mpbroker.log.places cimport (
-    PlacesRef, Reader, Segment, Spot, first_batch_bytes, is_damaged, locate, reader_of, remember,
+    PlacesRef, Reader, Segment, Spot, first_batch_bytes, is_damaged, is_warm, locate, reader_of, remember,
 )
 from mpbroker.handlers.sessions cimport CachedPartition, Session, SessionsRef, move_to_end, session_by_id
 from mpbroker.handlers.topics cimport Topic, TopicsRef, topic_by_id, topic_by_name
@@ -13,6 +13,7 @@ from mpbroker.handlers.wire cimport (
 from mpbroker.ipc.fetch_sessions cimport FINAL_FETCH, FULL_FETCH, SessionOfFetch, epoch_after, session_of_fetch
 from mpbroker.ipc.slots cimport PART_BYTES, PART_FILE, SEND, SEND_PARTS, Part, ReplySlot, RequestSlot
 from mpbroker.ipc.table cimport PARTITION_LIVE, PARTITION_OFFLINE, Bound, PartitionSlot
+from mpbroker.records.batch cimport BATCH_HEADER_BYTES
 from mpbroker.records.wire cimport store_u16, store_u32, store_u64
 from shm.arena cimport block_capacity
 from shm.table cimport TableRef, table_read
@@ -111,9 +112,12 @@ cdef inline bint slice_of(
         return True
     if reader == NULL or answer.slices == MOST_SLICES or is_damaged(places, slot, generation):
         return False
-    if not locate(reader, wanted.offset, bound, places.chunk, &spot):
+    if not locate(places, reader, wanted.offset, bound, &spot):
         return False
     most = most if most > 0 else 0
+    # Whoever reads or sends the slice must not wait for the disk.
+    if not is_warm(reader, &spot, most if most > BATCH_HEADER_BYTES else BATCH_HEADER_BYTES, bound, places.now_ms):
+        return False
     length = spot.limit - spot.position
     if length > most:
         length = most
@@ -123,6 +127,8 @@ cdef inline bint slice_of(
         if length < batch:
             if not first:
                 return True     # its turn comes with the next fetch
+            if not is_warm(reader, &spot, batch, bound, places.now_ms):
+                return False
             length = batch
     elif spot.segment.base == bound.segment_base:
         remember(reader, bound.offset, bound.segment_base, bound.position)
@@ -450,6 +456,7 @@ cdef bint try_fetch(
             return False
     counts.incremental = answer.session != NULL
     counts.count, answer.counts = 0, counts
+    places.now_ms = now_ms
     answer.version, answer.settled, answer.slices, answer.total = version, False, 0, 0
     answer.bytes_max = bytes_max if bytes_max < fetch_bytes_max else fetch_bytes_max
     answer.start = block + ((request.length + 7) & ~(<uint64_t>7))

@@ -89,6 +89,12 @@ class Fetches:
             self._purgatory.check(slot)
         self._sweep()
 
+    def check(self, slots: Iterable[int]) -> None:
+        """Something that fetches of these slots waited for was read from the disk."""
+        for slot in slots:
+            self._purgatory.check(slot)
+        self._sweep()
+
     def expire(self, now_ms: int) -> None:
         expired = self._purgatory.expire(now_ms)
         if expired:
@@ -96,11 +102,11 @@ class Fetches:
             self._sweep()
 
     def expire_all(self) -> None:
-        """The process stops: whoever waits is answered with what there is."""
-        for fetch, watch in list(self._by_connection.values()):
+        """The process stops: whoever waits is answered with what there is, or waits for the disk only."""
+        waiting, self._by_connection = self._by_connection, {}
+        for fetch, watch in waiting.values():
             if self._purgatory.cancel(watch):
                 fetch.expire()
-        self._by_connection.clear()
         self._count()
 
     def next_deadline_ms(self) -> int | None:

@@ -9,14 +9,16 @@ KafkaRequestHandler.run, RequestHandlerHelper.)
 from __future__ import annotations
 
 import logging
+import os
 import struct
 from collections import deque
 from functools import partial
 
 from mpbroker.handlers.answers import Answers
 from mpbroker.handlers.apis import all_apis
-from mpbroker.handlers.broker import Broker, monotonic_ms
+from mpbroker.handlers.broker import Broker
 from mpbroker.handlers.calls import Caller, LogOutbox
+from mpbroker.handlers.cold_reads import ColdReads
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.fetch_sessions import FetchSessionCache
 from mpbroker.handlers.fetches import Fetches
@@ -28,11 +30,12 @@ from mpbroker.handlers.producer_ids import ProducerIds
 from mpbroker.handlers.readers import Readers
 from mpbroker.handlers.throttling import Throttling
 from mpbroker.handlers.topics import TopicTable
-from mpbroker.handlers.turn import Turn
+from mpbroker.handlers.turn import ANY_PROCESSOR, Turn
 from mpbroker.handlers.waiting import Waiting
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import (
+    LOG_FENCE_ANSWER,
     LOG_FENCE_CLOSE,
     LOG_FENCE_RESUME,
     MAX_SLEEP_MS,
@@ -48,14 +51,18 @@ from mpbroker.ipc.slots import (
     kind_of,
     unpack_call,
     unpack_produce,
+    unpack_reply,
     unpack_request,
     unpack_return,
 )
 from mpbroker.ipc.topology import (
     COORDINATOR,
+    DIRTY_BYTES,
     FIRST_HANDLER,
-    LOG,
+    is_log_worker,
     is_processor,
+    log_worker,
+    log_worker_number,
     name_of,
     processors_of,
 )
@@ -65,6 +72,7 @@ from mpbroker.protocol.codec import decode_request
 from mpbroker.protocol.headers import encode_response_frame
 from mpbroker.protocol.wire import MalformedMessage
 from shm.arena import ArenaFull
+from shm.clock import monotonic_ms
 
 log = logging.getLogger("mpbroker")
 
@@ -96,7 +104,8 @@ class Handler:
         rings = {p: memory.ring(context.index, p) for p in (COORDINATOR, *processors)}
         self.outboxes = {p: Outbox(ring, partial(context.ring, p), self.unsent) for p, ring in rings.items()}
         self.request_arenas = {p: memory.arena(p) for p in processors}
-        self.turn = Turn(context.index, memory, context.counters, TopicTable(), rings)
+        self.log_workers = range(memory.sizes.log_workers)
+        self.turn = Turn(context.index, memory, context.counters, TopicTable(len(self.log_workers)), rings)
         self._take_limits()
         self.open: dict[Exchange, None] = {}
         # Heavy requests that wait, oldest first; those that came as light and turned out not to be; and the
@@ -106,7 +115,9 @@ class Handler:
         self.working: Exchange | None = None
         self.next_files_look_ms = 0
         self.is_ready = False
-        self.log_was_fenced = self.coordinator_was_fenced = False
+        # Numbers of log workers that died and were not welcomed anew.
+        self.fenced_logs: set[int] = set()
+        self.coordinator_was_fenced = False
         self._watch_words()
         self._make_broker()
 
@@ -116,7 +127,10 @@ class Handler:
             private.block("bulletin"), self.context.memory.words("bulletin_acks"), index
         )
         self.bulletin_word = self.turn.watch(private.block("bulletin"), 0)
-        self.dirty_word = self.turn.watch(private.block("dirty"), 8 * self.number)
+        self.dirty_words = [
+            self.turn.watch(private.block("dirty"), worker * DIRTY_BYTES + 8 * self.number)
+            for worker in self.log_workers
+        ]
         self.request_log_word = self.turn.watch(private.block("request_log"), 0)
         self.order_words = [
             self.turn.watch(private.block(name), 8 * index) for name in ("fence_orders", "orders")
@@ -151,15 +165,6 @@ class Handler:
             context.counters,
         )
         coordinator.peer_is_up = context.is_alive(COORDINATOR)
-        log_calls = Caller(
-            context.index,
-            LOG,
-            self.arena,
-            memory.arena(LOG),
-            LogOutbox(self.turn.push_job),
-            None,
-        )
-        failed_dirs = memory.words("failed_dirs")
         table, marks = memory.table(), memory.marks()
         # What a predecessor marked is nobody's wait any more.
         marks.clear_waiter(self.number)
@@ -171,9 +176,9 @@ class Handler:
             table=table,
             answers=Answers(context.index, self.arena, lambda p: self.outboxes[p], waiting),
             coordinator=coordinator,
-            log=Jobs(context.index, self.arena, self.turn.push_job, waiting),
-            log_calls=log_calls,
-            failed_dirs=lambda: failed_dirs.load(0),
+            log=Jobs(context.index, self.arena, self.turn.push_job, waiting, len(self.log_workers)),
+            log_calls=[self._log_caller(worker) for worker in self.log_workers],
+            failed_dirs=memory.failed_dirs,
             waiting=waiting,
             apis=all_apis(),
             fetches=Fetches(
@@ -186,6 +191,8 @@ class Handler:
             fetch_sessions=self._make_fetch_sessions(),
             groups=Groups(coordinator),
             readers=Readers(context.config.log_dirs),
+            # A ring may be missed by who is about to sleep; this is read by the sleep itself.
+            cold_reads=ColdReads(lambda: os.eventfd_write(context.bell.fd, 1)),
             damaged=memory.words("damaged"),
             places=self.turn.places,
             producer_ids=ProducerIds(coordinator),
@@ -203,15 +210,23 @@ class Handler:
                 context.session,
             ),
         )
-        self.set_log_up(context.is_alive(LOG))
+        for worker in self.log_workers:
+            self.set_log_up(worker, context.is_alive(log_worker(worker)))
+
+    def _log_caller(self, worker: int) -> Caller:
+        index = log_worker(worker)
+        outbox = LogOutbox(lambda slot: self.turn.push_job(slot, worker))
+        return Caller(self.context.index, index, self.arena, self.context.memory.arena(index), outbox, None)
 
     def _make_waiting(self) -> Waiting:
         word = self.context.memory.words("replies_out")
         word.store(self.number, 0)
         return Waiting(lambda waits: word.store(self.number, waits), monotonic_ms)
 
-    def set_log_up(self, up: bool) -> None:
-        self.turn.log_is_up = self.broker.log.log_is_up = self.broker.log_calls.peer_is_up = up
+    def set_log_up(self, worker: int, up: bool) -> None:
+        self.turn.set_log_up(worker, up)
+        self.broker.log.set_up(worker, up)
+        self.broker.log_calls[worker].peer_is_up = up
 
     # ---- the loop ----
 
@@ -244,8 +259,10 @@ class Handler:
             self.read_news()
         if slots:
             self.serve(slots)
-        if self.turn.changed(self.dirty_word) or not slots:
+        if self._have_marks_moved() or not slots:
             self.broker.fetches.look()
+        if self.broker.cold_reads:
+            self.broker.cold_reads.take_in()
         now_ms = monotonic_ms()
         if self.broker.waiting:
             self.broker.waiting.retry(now_ms)
@@ -254,6 +271,13 @@ class Handler:
         if now_ms >= self.next_files_look_ms:
             self.forget_deleted_files(now_ms)
         self.flush()
+
+    def _have_marks_moved(self) -> bool:
+        """All words are looked at: what was seen once must not end the next sleep."""
+        moved = False
+        for word in self.dirty_words:
+            moved |= self.turn.changed(word)
+        return moved
 
     def forget_deleted_files(self, now_ms: int) -> None:
         self.next_files_look_ms = now_ms + FILES_LOOK_MS
@@ -309,8 +333,9 @@ class Handler:
 
     def notice_peers(self) -> None:
         """At the first start a peer may be younger than this process; after a fence only a welcome counts."""
-        if not self.log_was_fenced and not self.turn.log_is_up:
-            self.set_log_up(self.context.is_alive(LOG))
+        for worker in self.log_workers:
+            if worker not in self.fenced_logs and self.context.is_alive(log_worker(worker)):
+                self.set_log_up(worker, True)
         if not self.coordinator_was_fenced and not self.broker.coordinator.peer_is_up:
             self.broker.coordinator.peer_is_up = self.context.is_alive(COORDINATOR)
 
@@ -338,8 +363,13 @@ class Handler:
                 # What the coordinator did is published before it answers.
                 self.read_news()
                 answer = unpack_call(slot)
-                caller = self.broker.log_calls if answer.owner == LOG else self.broker.coordinator
+                caller = self.broker.coordinator
+                if is_log_worker(answer.owner):
+                    caller = self.broker.log_calls[log_worker_number(answer.owner)]
                 caller.answered(answer)
+            elif kind in (SlotKind.SEND, SlotKind.NOOP, SlotKind.CLOSE):
+                # The turn's own answer, for which there was no room in the ring.
+                self.outboxes[unpack_reply(slot).owner].push(slot)
             else:
                 log.error("slot of kind %d is not for a handler; it is dropped", kind)
                 self.context.counters.add(Counter.COUNT_ERRORS)
@@ -431,7 +461,7 @@ class Handler:
             self.broker.fetch_sessions.resize(self._session_slots())
         elif is_processor(fence.role):
             self.fence_processor(fence)
-        elif fence.role == LOG:
+        elif is_log_worker(fence.role):
             self.fence_log(fence)
         elif fence.role == COORDINATOR:
             self.fence_coordinator(fence)
@@ -456,10 +486,10 @@ class Handler:
         self.outboxes[fence.role].clear()
         self.broker.answers.reclaim(fence.role)
         self.broker.waiting.forget_processor(fence.role)
-        for job in self.turn.drop_jobs():
-            # Those of the dead processor lie in its arena, which is about to be emptied.
-            if kind_of(job) != SlotKind.PRODUCE or unpack_produce(job).owner != fence.role:
-                self.turn.push_job(job)
+        self.turn.forget_shared(fence.role)
+        for worker in self.log_workers:
+            # They lie in its arena, which is about to be emptied.
+            self.turn.drop_jobs(worker, fence.role)
 
     def forget_ended_work(self) -> None:
         """Not a piece more: the request may lie in an arena that is about to be emptied."""
@@ -469,33 +499,49 @@ class Handler:
         self.turn.works(self.has_heavy())
 
     def fence_log(self, fence: Fence) -> None:
+        worker = log_worker_number(fence.role)
         if fence.alive:
-            self.turn.rebind_log()
+            self.turn.rebind_log(worker)
             # Its successor may have cut files, or recovered them into others.
             self.broker.readers.forget_all()
             self.turn.places.forget_all()
             self.broker.fetches.look_at_all()
-            self.log_was_fenced = self.turn.paused = False
-            self.set_log_up(True)
+            self.fenced_logs.discard(worker)
+            self.turn.paused = False
+            self.set_log_up(worker, True)
             return
-        self.log_was_fenced = True
+        self.fenced_logs.add(worker)
+        self.set_log_up(worker, False)
         if fence.stage == LOG_FENCE_CLOSE:
             self.turn.paused = True
-            self.close_produces()
+            self.close_produces(worker)
+        elif fence.stage == LOG_FENCE_ANSWER:
+            self.answer_finished()
         elif fence.stage == LOG_FENCE_RESUME:
             self.turn.paused = False
-        self.set_log_up(False)
 
-    def close_produces(self) -> None:
-        """The log process is dead: nobody knows what became of the appends that it was asked for."""
-        self.turn.drop_inbox(LOG)
-        for job in self.turn.drop_jobs():
+    def answer_finished(self) -> None:
+        """What the other workers have returned must not look like what the dead one had. What no worker has
+        taken, or could not return for want of room, does: nothing more is done to requests that processors
+        take for lost.
+        """
+        self.take_and_serve(0)
+        self.turn.forget_shared(ANY_PROCESSOR)
+        for worker in self.log_workers:
+            for job in self.turn.drop_jobs(worker, ANY_PROCESSOR):
+                self.broker.answers.close_produce(unpack_produce(job))
+
+    def close_produces(self, worker: int) -> None:
+        """The log worker is dead: nobody knows what became of the appends that it was asked for."""
+        self.turn.drop_inbox(log_worker(worker))
+        self.turn.lose_shared(worker)
+        for job in self.turn.drop_jobs(worker):
             if kind_of(job) == SlotKind.PRODUCE:
                 self.broker.answers.close_produce(unpack_produce(job))
-        self.broker.log.fenced()
-        self.broker.log_calls.fenced()
-        # The processors take every produce that was taken and is not answered for lost, also those that the
-        # log process has not been asked for yet.
+        self.broker.log.fenced(worker)
+        self.broker.log_calls[worker].fenced()
+        # The processors take every produce that was taken and is not answered for lost, also those that no
+        # log worker has been asked for yet.
         for slot in [slot for slot in self.heavy if slot.api_key == ApiKey.PRODUCE]:
             self.heavy.remove(slot)
             self.broker.answers.close(slot)
@@ -530,7 +576,8 @@ class Handler:
         self.flush()
 
     def has_unfinished(self) -> bool:
-        return bool(self.open or self.heavy or self.turn.waiting_jobs or self.unsent or self.broker.waiting)
+        jobs = self.turn.waiting_jobs or self.turn.shared_jobs
+        return bool(self.open or self.heavy or jobs or self.unsent or self.broker.waiting)
 
     def await_returns(self) -> None:
         """The answers that processors still send lie in this handler's arena, which goes with it.

@@ -29,6 +29,7 @@ cdef struct Shape:
     uint32_t partitions
     uint32_t topics_at          # first byte behind the count of topics, from the body's beginning
     uint64_t reply_bytes        # of the whole response frame
+    uint32_t workers            # whose partitions there are: a bit for each log worker
 
 cdef bint measure(const uint8_t *body, uint64_t length, int version, Shape *shape) noexcept nogil
 cdef void set_throttle(ProduceSlot *job, uint8_t *arena, int version, uint32_t throttle_ms, int by) noexcept nogil

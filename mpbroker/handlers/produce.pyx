@@ -146,7 +146,7 @@ cdef bint accept(
 ) noexcept nogil:
     """Looks up, validates, and writes jobs and answer; `measure` has said that the body is whole."""
     cdef bint flexible = version >= FIRST_FLEXIBLE_VERSION
-    cdef uint32_t t, i, partitions
+    cdef uint32_t t, i, partitions, worker
     cdef int64_t count
     cdef int32_t partition
     cdef const uint8_t *key
@@ -154,6 +154,7 @@ cdef bint accept(
     cdef Cursor c
     cdef uint8_t *p = reply + 8
     c.at, c.end = body + shape.topics_at, body + length
+    shape.workers = 0
     store_u32(reply, <uint32_t>(shape.reply_bytes - 4))
     store_u32(reply + 4, correlation)
     if flexible:
@@ -178,6 +179,10 @@ cdef bint accept(
             count = take_length(&c, flexible, True)
             if not accept_batch(topic, partition, c.at, count, now_ms, jobs):
                 return False
+            worker = topic.places[partition].worker
+            if topics.down >> worker & 1:
+                return False        # for the slow path to say
+            shape.workers |= <uint32_t>1 << worker
             jobs.data = take(&c, count) - arena
             jobs.hole = <uint32_t>(p + 4 - arena - block)
             jobs.has_log_start = version >= FIRST_LOG_START_VERSION
@@ -218,7 +223,7 @@ cdef bint try_produce(
         request.block, jobs, base + reply, <uint32_t>request.correlation,
     ):
         return False
-    header.batches, header.reserved = shape.partitions, 0
+    header.batches, header.workers = shape.partitions, shape.workers
     header.reply, header.reply_length = <uint32_t>reply, <uint32_t>shape.reply_bytes
     for i in range(shape.partitions):
         jobs[i].data_owner = request.processor

@@ -21,7 +21,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.quotas.clients import Clients
 from mpbroker.quotas.entities import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from mpbroker.quotas.meters import key_of
-from shm.rates import monotonic_ms
+from shm.clock import monotonic_ms
 
 if TYPE_CHECKING:
     from mpbroker.handlers.exchange import Exchange

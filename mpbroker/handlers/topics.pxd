@@ -11,6 +11,7 @@ from libc.string cimport memcmp, memcpy
 cdef struct Place:
     uint32_t slot               # in the partition table
     uint32_t generation         # 0: no such partition
+    uint32_t worker             # number of the log worker that has it
 
 cdef struct Topic:
     uint8_t *name
@@ -33,6 +34,7 @@ cdef struct Index:
 cdef struct TopicsRef:
     Index names
     Index ids
+    uint32_t down               # log workers that are not there, a bit each
 
 cdef inline uint64_t hash_name(const uint8_t *name, uint64_t length) noexcept nogil:
     cdef uint64_t h = 0xcbf29ce484222325ULL, i
@@ -71,6 +73,7 @@ cdef class TopicTable:
     cdef Topic **all
     cdef uint64_t count
     cdef uint64_t room
+    cdef readonly int log_workers
     cdef _free(self)
     cdef _grow(self, uint64_t room)
     cdef _drop(self, bytes topic_id)

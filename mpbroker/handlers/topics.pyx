@@ -5,6 +5,8 @@ from libc.string cimport memcmp, memcpy
 
 from mpbroker.handlers.topics cimport Index, Place, Topic, hash_id, hash_name, topic_by_id, topic_by_name
 
+from mpbroker.ipc.topology import log_worker_of_slot
+
 
 cdef void insert(Index *index, uint64_t hashed, Topic *topic) noexcept nogil:
     cdef uint64_t at = hashed & index.mask
@@ -30,7 +32,7 @@ cdef int new_index(Index *index, uint64_t size) except -1:
     return 0
 
 
-cdef Topic *new_topic(policy, places) except NULL:
+cdef Topic *new_topic(policy, places, int log_workers) except NULL:
     cdef bytes name = policy.name.encode(), topic_id = policy.topic_id
     if len(topic_id) != 16:
         raise ValueError(f"a topic id has 16 bytes, not {len(topic_id)}")
@@ -48,6 +50,7 @@ cdef Topic *new_topic(policy, places) except NULL:
     topic.name_length, topic.partitions = len(name), partitions
     for number, (slot, generation) in places.items():
         topic.places[<int32_t>number].slot, topic.places[<int32_t>number].generation = slot, generation
+        topic.places[<int32_t>number].worker = log_worker_of_slot(slot, log_workers)
     topic.config_version, topic.max_message_bytes = policy.config_version, policy.max_message_bytes
     topic.fast, topic.append_time, topic.keyed = policy.fast, policy.append_time, policy.keyed
     topic.before_max_ms, topic.after_max_ms = policy.before_max_ms, policy.after_max_ms
@@ -57,7 +60,8 @@ cdef Topic *new_topic(policy, places) except NULL:
 cdef class TopicTable:
     """What Python tells the turn about topics."""
 
-    def __cinit__(self):
+    def __cinit__(self, int log_workers=1):
+        self.log_workers = log_workers
         new_index(&self.ref.names, 64)
         new_index(&self.ref.ids, 64)
 
@@ -90,7 +94,7 @@ cdef class TopicTable:
             for topic_id in removed:
                 self._drop(topic_id)
             for policy, places in changed:
-                topic = new_topic(policy, places)
+                topic = new_topic(policy, places, self.log_workers)
                 self._drop(policy.topic_id)
                 self.all[self.count] = topic
                 self.count += 1

@@ -6,32 +6,38 @@
                   all else is kept for Python
     4. publish    each ring once, its bell once
 
-The ring to the log process has one producer, this object: Python's own jobs go through `push_job`. The rings to
+The rings to the log workers have one producer, this object: Python's own jobs go through `push_job`. A job for several
+workers goes to each of them and is answered here when all have returned it (shared.pxd). The rings to
 the processors are shared with Python's outboxes, in this one process: what is staged here is published here.
 This handler's word of `heavy` is set before a ring's head moves behind a heavy request, so who sees that it was
 taken sees what it does to the handler, and is cleared when no such request is left.
 (Kafka: KafkaRequestHandler.run and the quick half of KafkaApis.handleProduceRequest.)
 """
 from libc.stdint cimport int16_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy, memmove
+from libc.stdlib cimport free
+from libc.string cimport memcpy
 
 from mpbroker.handlers.fetch cimport FETCH_KEY, FetchCounts, try_fetch
 from mpbroker.log.places cimport SegmentPlaces
+from mpbroker.handlers.log_peers cimport LogPeer, SlotList, append, drain_to_log, publish_log, to_log
 from mpbroker.handlers.metering cimport count_fetch, count_produce
 from mpbroker.handlers.produce cimport PRODUCE_KEY, set_throttle, try_produce
 from mpbroker.handlers.sessions cimport SessionPlaces
+from mpbroker.handlers.shared cimport (
+    SharedJob, SharedJobs, shared_answer, shared_begin, shared_end, shared_free, shared_number, shared_returned,
+)
 from mpbroker.handlers.topics cimport TopicTable
 from mpbroker.ipc.counters cimport (
     COUNT_FETCHES, COUNT_FETCHES_FAST, COUNT_FETCHES_INCREMENTAL, COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS,
-    COUNT_RING_FULL, COUNT_WAKEUPS, REQUESTS_PER_TURN,
+    COUNT_WAKEUPS, REQUESTS_PER_TURN,
 )
 from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
 from mpbroker.ipc.meters cimport Meters, QuotaKind, QuotaWord, add_quota, note_pause, quota_of_all
 from mpbroker.ipc.session cimport SessionEntry, Sessions
+from mpbroker.ipc.jobs cimport is_shared
 from mpbroker.ipc.slots cimport (
-    AGAIN, HEAVY, NETWORK_UNIT_NS, REQUEST, THROTTLED_BY_PRODUCE, THROTTLED_BY_REQUEST, ProduceSlot, ReplySlot,
-    RequestSlot,
+    AGAIN, HEAVY, NETWORK_UNIT_NS, PRODUCE, PRODUCE_BACK, PRODUCED, REQUEST, THROTTLED_BY_PRODUCE, THROTTLED_BY_REQUEST,
+    JobHeader, ProduceSlot, ReplySlot, RequestSlot,
 )
 from mpbroker.quotas.clients cimport Client, Clients, charge, client_of
 from shm.arena cimport Arena
@@ -46,7 +52,7 @@ from shm.ring cimport (
     ring_want_space,
 )
 
-from mpbroker.ipc.topology import COORDINATOR, FIRST_HANDLER, LOG, processors_of
+from mpbroker.ipc.topology import COORDINATOR, FIRST_HANDLER, is_log_worker, is_processor, log_worker, log_worker_number, processors_of
 
 cdef extern from *:
     """
@@ -58,13 +64,18 @@ cdef extern from *:
     int64_t wall_clock_ms() nogil
 
 cdef enum:
-    MOST_PEERS = 18             # processors, log, coordinator
-    MOST_WATCHED = 8
+    NO_WORKER = -1
+    MOST_LOGS = 7               # mpbroker.config.workers.MAX_LOG_WORKERS
+    MOST_PEERS = 24             # processors, log workers, coordinator
+    MOST_WATCHED = 16
     TAKEN_AT_ONCE = 1024
     # The clock is read again after so many bytes of batches: a few microseconds of work.
     CLOCK_EVERY_BYTES = 16384
     SIZE_FIELD_BYTES = 4        # of a frame; a request's size is counted without it
     CLIENT_ID_AT = 12           # in a frame: length i16 and text
+
+# Whose jobs are dropped or forgotten, beside the index of a processor.
+EVERYTHING, ANY_PROCESSOR = -1, -2
 
 cdef struct Peer:
     RingRef *inbox              # NULL: not there
@@ -74,29 +85,12 @@ cdef struct Peer:
     uint8_t *arena
     SessionEntry *sessions
     uint16_t index
+    int worker                  # number of a log worker; NO_WORKER: it is none
     bint requests               # a processor
-
-cdef struct SlotList:
-    Slot *slots
-    uint64_t count
-    uint64_t room
 
 cdef struct Watched:
     uint64_t *word
     uint64_t seen
-
-
-cdef int append(SlotList *list, const Slot *slot) noexcept nogil:
-    cdef Slot *grown
-    if list.count == list.room:
-        grown = <Slot *>realloc(list.slots, (list.room * 2 + 256) * sizeof(Slot))
-        if grown == NULL:
-            return -1
-        list.slots = grown
-        list.room = list.room * 2 + 256
-    list.slots[list.count] = slot[0]
-    list.count += 1
-    return 0
 
 
 cdef inline bint has_room(RingRef *ring) noexcept nogil:
@@ -112,22 +106,20 @@ cdef class Turn:
     cdef int peer_count
     cdef Watched watched[MOST_WATCHED]
     cdef int watched_count
-    cdef RingRef *log
-    cdef BellRef *log_bell
+    cdef LogPeer logs[MOST_LOGS]
+    cdef int log_count
+    cdef SharedJobs shared
     cdef BellRef *bell
     cdef CountersRef *counters
     cdef uint64_t *heavy        # since when, in ns, a heavy request is here; 0: none
     cdef bint heavy_for_python  # some of what this turn hands back is heavy
     cdef bint python_works      # Python has a heavy request from an earlier turn
-    cdef SlotList to_log        # what found the log ring full, oldest first
     cdef SlotList slow          # for Python
+    cdef SlotList unsent        # answers that found a processor's ring full, for Python to send
     cdef uint64_t found         # requests of the last turn
-    cdef bint asked_for_space
-    cdef bint staged
     cdef uint16_t index
     cdef public bint paused     # requests stay in their rings
     cdef public bint tells_all  # True: every request goes to Python, for the request log
-    cdef public bint log_is_up  # False: every Produce goes to Python
     cdef public bint fetch_is_fast  # False: every Fetch goes to Python
     cdef public int fetch_bytes_max
     cdef readonly TopicTable topics
@@ -139,29 +131,44 @@ cdef class Turn:
     cdef SlotTable table
     cdef list keep
     cdef list sessions
+    cdef list log_rings
+    cdef list inboxes
 
     def __init__(self, int index, memory, CounterPage counters, TopicTable topics, dict answers):
-        cdef Ring to_log = memory.ring(index, LOG)
-        cdef Doorbell bell = memory.doorbell(index), log_bell = memory.doorbell(LOG)
+        cdef Doorbell bell = memory.doorbell(index)
+        cdef int number
         self.index, self.topics, self.meters = index, topics, memory.meters(index)
         self.clients, self.window_ms = Clients(memory.rates(index), self.meters), memory.sizes.quota_window_ms
-        self.keep = [to_log, bell, log_bell, counters]
-        self.sessions = []
-        self.log, self.log_bell = &to_log.ref, &log_bell.ref
+        self.keep = [bell, counters]
+        self.sessions, self.log_rings, self.inboxes = [], [], []
         self.bell, self.counters = &bell.ref, &counters.ref
         cdef unsigned char[::1] heavy = memory.private.block("heavy")
         self.heavy = <uint64_t *>&heavy[8 * (index - FIRST_HANDLER)]
         store_relaxed(self.heavy, 0)
-        self.paused, self.log_is_up, self.fetch_is_fast = False, True, True
+        self.paused, self.fetch_is_fast = False, True
         self.fetch_bytes_max = 0x7fffffff
         self.places, self.fetch_sessions = SegmentPlaces(memory.private.block("damaged")), SessionPlaces()
         self.table = memory.table()
-        for peer in (*processors_of(index), LOG, COORDINATOR):
+        for number in range(memory.sizes.log_workers):
+            self._add_log(memory, number)
+        for peer in (*processors_of(index), *(log_worker(n) for n in range(self.log_count)), COORDINATOR):
             self._add_peer(memory, peer, answers.get(peer))
 
     def __dealloc__(self):
-        free(self.to_log.slots)
+        cdef int number
+        for number in range(self.log_count):
+            free(self.logs[number].waiting.slots)
         free(self.slow.slots)
+        free(self.unsent.slots)
+        shared_free(&self.shared)
+
+    cdef _add_log(self, memory, int number):
+        cdef Ring ring = memory.ring(self.index, log_worker(number))
+        cdef Doorbell bell = memory.doorbell(log_worker(number))
+        self.keep.append(bell)
+        self.log_rings.append(ring)
+        self.logs[number].ring, self.logs[number].bell = &ring.ref, &bell.ref
+        self.log_count = number + 1
 
     cdef _add_peer(self, memory, int index, Ring answers):
         if self.peer_count == MOST_PEERS:
@@ -171,9 +178,11 @@ cdef class Turn:
         cdef Arena arena = memory.arena(index)
         cdef Sessions sessions
         cdef Peer *peer = &self.peers[self.peer_count]
-        self.keep += [inbox, bell, arena, answers]
+        self.keep += [bell, arena, answers]
+        self.inboxes.append(inbox)
         peer.inbox, peer.bell, peer.arena, peer.index = &inbox.ref, &bell.ref, arena.ref.base, index
-        peer.requests = index != LOG and index != COORDINATOR
+        peer.requests = is_processor(index)
+        peer.worker = log_worker_number(index) if is_log_worker(index) else NO_WORKER
         if peer.requests:
             sessions = memory.sessions(index)
             self.sessions.append(sessions)
@@ -205,35 +214,89 @@ cdef class Turn:
         if works != (load_relaxed(self.heavy) != 0):
             store_relaxed(self.heavy, monotonic_ns() if works else 0)
 
-    def push_job(self, const unsigned char[::1] slot) -> None:
-        """Sends a PRODUCE or PRODUCE_BACK to the log process, behind all that were sent before."""
+    @property
+    def log_is_up(self):
+        """Of all workers; if one is not there, what is for it goes to Python."""
+        return self.topics.ref.down == 0
+
+    @log_is_up.setter
+    def log_is_up(self, bint up):
+        self.topics.ref.down = 0 if up else <uint32_t>0xFFFFFFFF
+
+    def set_log_up(self, int worker, bint up) -> None:
+        cdef uint32_t bit = <uint32_t>1 << worker
+        self.topics.ref.down = self.topics.ref.down & ~bit if up else self.topics.ref.down | bit
+
+    def push_job(self, const unsigned char[::1] slot, int worker=0) -> None:
+        """Sends a descriptor to a log worker, behind all that were sent before."""
         if slot.shape[0] != sizeof(Slot):
             raise ValueError(f"a slot has {sizeof(Slot)} bytes, not {slot.shape[0]}")
-        if self._to_log(<const Slot *>&slot[0]):
+        if not 0 <= worker < self.log_count:
+            raise IndexError(f"log worker {worker} of {self.log_count}")
+        if to_log(&self.logs[worker], <const Slot *>&slot[0], self.counters):
             raise MemoryError("no memory for a job that waits for room in the log ring")
 
     @property
     def waiting_jobs(self):
-        """Jobs that found the log ring full."""
-        return self.to_log.count
+        """Jobs that found a log ring full."""
+        return self._waiting_jobs()
+
+    @property
+    def shared_jobs(self):
+        """Jobs that several log workers have, or had before one of them returns its part."""
+        return self.shared.count
 
     def flush(self) -> None:
-        """Publishes what was pushed and rings the log process."""
+        """Publishes what was pushed and rings the log workers."""
         self._publish()
 
-    def drop_jobs(self) -> list[bytes]:
-        """Behind the log process's fence: forgets and returns the jobs that it never saw."""
-        jobs = [(<char *>&self.to_log.slots[i])[:sizeof(Slot)] for i in range(self.to_log.count)]
-        self.to_log.count = 0
-        if self.asked_for_space:
-            ring_want_space(self.log, False)
-        self.asked_for_space = self.staged = False
-        return jobs
+    def drop_jobs(self, int worker=0, int owner=EVERYTHING) -> list[bytes]:
+        """Forgets the jobs that a log worker never saw; returns those that nobody else has. `owner`: only those in the arena of this
+        processor, or of any of them (ANY_PROCESSOR)."""
+        cdef LogPeer *log = &self.logs[worker]
+        cdef ProduceSlot job
+        cdef uint64_t i, kept = 0
+        dropped = []
+        for i in range(log.waiting.count):
+            memcpy(&job, &log.waiting.slots[i], sizeof(Slot))
+            of_processor = job.kind == PRODUCE or is_shared(&job)
+            if owner != EVERYTHING and not (of_processor and owner in (ANY_PROCESSOR, job.owner)):
+                log.waiting.slots[kept] = log.waiting.slots[i]
+                kept += 1
+            elif is_shared(&job):
+                self._returned(&job, worker)
+            else:
+                dropped.append((<char *>&log.waiting.slots[i])[:sizeof(Slot)])
+        log.waiting.count = kept
+        if owner == EVERYTHING:
+            if log.asked_for_space:
+                ring_want_space(log.ring, False)
+            log.asked_for_space = log.staged = False
+        return dropped
 
-    def rebind_log(self) -> None:
-        """The log process has a successor and its rings are new."""
-        for ring in (self.keep[0], *self._inboxes(LOG)):
-            ring.rebind()
+    def lose_shared(self, int worker) -> None:
+        """Behind the fence of a log worker: of what it had nobody knows whether it was done. Answers when the others have returned it."""
+        cdef uint32_t i
+        cdef SharedJob *entry
+        for i in range(self.shared.room):
+            entry = &self.shared.entries[i]
+            if entry.used and entry.owing >> worker & 1:
+                entry.lost = True
+                entry.owing &= ~(<uint32_t>1 << worker)
+                if entry.owing == 0:
+                    self._complete(entry)
+
+    def forget_shared(self, int processor) -> None:
+        """There is nobody to answer for the jobs of this processor, or of any of them (ANY_PROCESSOR)."""
+        cdef uint32_t i
+        for i in range(self.shared.room):
+            if self.shared.entries[i].used and processor in (ANY_PROCESSOR, self.shared.entries[i].job.processor):
+                self.shared.entries[i].dropped = True
+
+    def rebind_log(self, int worker=0) -> None:
+        """A log worker has a successor and its rings are new."""
+        self.log_rings[worker].rebind()
+        self.rebind(log_worker(worker))
 
     def rebind(self, int index) -> None:
         for ring in self._inboxes(index):
@@ -243,8 +306,7 @@ cdef class Turn:
         cdef int i
         for i in range(self.peer_count):
             if self.peers[i].index == index:
-                # Behind the four of __init__ each peer keeps its ring, bell, arena and answers.
-                yield self.keep[4 + 4 * i]
+                yield self.inboxes[i]
 
     def drop_inbox(self, int index) -> list[bytes]:
         """Behind a fence: takes and returns all that is left in the ring of a dead peer."""
@@ -255,7 +317,7 @@ cdef class Turn:
         return left
 
     def run(self, int timeout_ms) -> list[bytes]:
-        """One turn; returns the slots that are for Python, in the order of each ring."""
+        """One turn; returns the slots that are for Python, in the order of each ring, and answers that it shall send."""
         return self._turns(timeout_ms, 0)
 
     def serve(self, int timeout_ms) -> list[bytes]:
@@ -276,16 +338,19 @@ cdef class Turn:
                     break
         if failed:
             raise MemoryError("no memory for the slots of a turn")
-        return [(<char *>&self.slow.slots[i])[:sizeof(Slot)] for i in range(self.slow.count)]
+        unsent = [(<char *>&self.unsent.slots[i])[:sizeof(Slot)] for i in range(self.unsent.count)]
+        self.unsent.count = 0
+        return unsent + [(<char *>&self.slow.slots[i])[:sizeof(Slot)] for i in range(self.slow.count)]
 
     cdef bint _is_for_python(self) noexcept nogil:
         """Slots, news, or a turn that was woken for nothing that this code knows of."""
-        return self.slow.count != 0 or self.to_log.count != 0 or not 0 < self.found <= NATIVE_WHILE_FEW or self._has_news()
+        return self.slow.count + self.unsent.count != 0 or self._waiting_jobs() != 0 or not 0 < self.found <= NATIVE_WHILE_FEW or self._has_news()
 
     cdef int _run(self, int timeout_ms) noexcept nogil:
         cdef int i, failed = 0
         cdef uint64_t requests = 0
-        self._drain_to_log()
+        for i in range(self.log_count):
+            drain_to_log(&self.logs[i])
         self._publish()
         if timeout_ms > 0:
             self._sleep(timeout_ms)
@@ -309,7 +374,17 @@ cdef class Turn:
         for i in range(self.peer_count):
             if not (self.paused and self.peers[i].requests) and ring_waiting(self.peers[i].inbox):
                 return True
-        return self._has_news() or self.to_log.count != 0 and ring_room(self.log) != 0
+        for i in range(self.log_count):
+            if self.logs[i].waiting.count != 0 and ring_room(self.logs[i].ring) != 0:
+                return True
+        return self._has_news()
+
+    cdef uint64_t _waiting_jobs(self) noexcept nogil:
+        cdef uint64_t count = 0
+        cdef int i
+        for i in range(self.log_count):
+            count += self.logs[i].waiting.count
+        return count
 
     cdef bint _has_news(self) noexcept nogil:
         cdef int i
@@ -353,18 +428,21 @@ cdef class Turn:
             request = &taken[i]
             memcpy(&slot, request, sizeof(Slot))
             if not peer.requests or request.kind != REQUEST:
-                failed |= append(&self.slow, &slot)
+                if request.kind != PRODUCED or not self._is_shared(&slot):
+                    failed |= append(&self.slow, &slot)
+                else:
+                    memcpy(&job, &slot, sizeof(Slot))
+                    failed |= self._returned(&job, peer.worker)
                 continue
             own += 1
             if request.api_key == PRODUCE_KEY:
-                if self.log_is_up and not self.tells_all and self._produce(peer, request, now_ms, &job):
+                if not self.tells_all and self._produce(peer, request, now_ms, &job):
                     job.queue_us = stamp_us(request.received_ns, now_ns)
                     since_clock += request.length + 256
                     if since_clock >= CLOCK_EVERY_BYTES:
                         since_clock, before_ns, now_ns = 0, now_ns, monotonic_ns()
                         job.local_us = stamp_us(before_ns, now_ns)
-                    memcpy(&slot, &job, sizeof(Slot))
-                    failed |= self._to_log(&slot)
+                    failed |= self._send(peer, &job)
                     count_produce(&self.meters.ref, peer.arena, &job)
                     fast += 1
                     continue
@@ -458,35 +536,54 @@ cdef class Turn:
             counter_add(self.counters, COUNT_FETCHES_INCREMENTAL, 1)
         return True
 
-    cdef int _to_log(self, const Slot *job) noexcept nogil:
-        if self.to_log.count == 0 and ring_stage(self.log, job):
-            self.staged = True
-            return 0
-        if self.to_log.count == 0:
-            counter_add(self.counters, COUNT_RING_FULL, 1)
-        return append(&self.to_log, job)
+    cdef int _send(self, Peer *peer, ProduceSlot *job) noexcept nogil:
+        """To the one worker that has all its partitions, which answers; or to each that has some of them."""
+        cdef uint32_t workers = (<JobHeader *>(peer.arena + job.block + job.job)).workers
+        cdef Slot slot
+        cdef SharedJob *entry
+        cdef int number, failed = 0
+        if workers & (workers - 1):
+            entry = shared_begin(&self.shared, job, peer.arena)
+            if entry == NULL:
+                return -1
+            job.kind, job.request = PRODUCE_BACK, shared_number(&self.shared, entry)
+        memcpy(&slot, job, sizeof(Slot))
+        for number in range(self.log_count):
+            if workers >> number & 1:
+                failed |= to_log(&self.logs[number], &slot, self.counters)
+        return failed
 
-    cdef void _drain_to_log(self) noexcept nogil:
-        """Stages what had to wait, as far as there is room now; asks to be rung for the rest."""
-        cdef uint64_t i = 0
-        if self.to_log.count == 0:
-            return
-        while i < self.to_log.count and ring_stage(self.log, &self.to_log.slots[i]):
-            i += 1
-        if i:
-            self.staged = True
-            self.to_log.count -= i
-            memmove(self.to_log.slots, self.to_log.slots + i, self.to_log.count * sizeof(Slot))
-        if (self.to_log.count != 0) != self.asked_for_space:
-            self.asked_for_space = self.to_log.count != 0
-            ring_want_space(self.log, self.asked_for_space)
+    cdef inline bint _is_shared(self, const Slot *produced) noexcept nogil:
+        """Python's own jobs lie in this handler's arena."""
+        cdef ProduceSlot job
+        memcpy(&job, produced, sizeof(Slot))
+        return job.owner != self.index
+
+    cdef int _returned(self, const ProduceSlot *back, int worker) noexcept nogil:
+        cdef SharedJob *entry = shared_returned(&self.shared, back, <uint32_t>worker)
+        return self._complete(entry) if entry != NULL else 0
+
+    cdef int _complete(self, SharedJob *entry) noexcept nogil:
+        """No worker owes it any more. The ring may be full: then Python sends the answer."""
+        cdef ReplySlot reply
+        cdef Slot slot
+        cdef int i, failed = 0
+        for i in range(self.peer_count if not entry.dropped else 0):
+            if self.peers[i].index != entry.job.processor:
+                continue
+            shared_answer(entry, self.peers[i].arena, &self.meters.ref, &reply)
+            memcpy(&slot, &reply, sizeof(Slot))
+            if ring_stage(self.peers[i].answers, &slot):
+                self.peers[i].answered = True
+            else:
+                failed = append(&self.unsent, &slot)
+        shared_end(&self.shared, entry)
+        return failed
 
     cdef void _publish(self) noexcept nogil:
         cdef int i
-        if self.staged:
-            self.staged = False
-            ring_publish(self.log)
-            bell_ring(self.log_bell)
+        for i in range(self.log_count):
+            publish_log(&self.logs[i])
         for i in range(self.peer_count):
             if self.peers[i].answered:
                 self.peers[i].answered = False

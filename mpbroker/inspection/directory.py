@@ -62,6 +62,7 @@ def open_directory(path: Path) -> LogDirectory:
             continue
         key = (name.topic, name.partition)
         directory.partitions.append(Partition(entry, *key, durable.get(key)))
+    directory.partitions.sort(key=lambda partition: (partition.topic, partition.partition))
     return directory
 
 

@@ -11,8 +11,7 @@ from mpbroker.inspection.segment import batches, mapped
 from mpbroker.log.aborted import TransactionIndexCorrupt, read_aborted
 from mpbroker.log.checkpoints import CheckpointCorrupt, read_epochs, read_offsets, read_topic_id
 from mpbroker.log.index import read_offset_entries, read_time_entries
-from mpbroker.log.journal import NAME as JOURNAL
-from mpbroker.log.journal import JournalDamaged, JournalFile
+from mpbroker.log.journal import JournalDamaged, JournalFile, worker_of
 from mpbroker.log.names import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
@@ -76,10 +75,12 @@ def entries(path: Path, *, with_records: bool) -> Iterator[Entry]:
     base = parse_segment(path.name, path.suffix)
     if path.name in _BY_NAME:
         read = _BY_NAME[path.name](path)
+    elif worker_of(path.name) is not None:
+        read = _journal(path)
     elif base is None or path.suffix not in _BY_SUFFIX:
         raise NotAFile(
             f"{path} is none of the files that this command knows: <offset>.log, .index, .timeindex, "
-            ".txnindex and .snapshot, checkpoints, and the commit journal"
+            ".txnindex and .snapshot, checkpoints, and commit journals"
         )
     elif path.suffix == LOG_SUFFIX:
         read = _log(path, base, with_records)
@@ -242,7 +243,6 @@ _BY_NAME: dict[str, Callable[[Path], Iterator[Entry]]] = {
     **dict.fromkeys((RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANER_OFFSETS), _offsets),
     LEADER_EPOCHS: _epochs,
     PARTITION_METADATA: _metadata,
-    JOURNAL: _journal,
 }
 _BY_SUFFIX: dict[str, Callable[[Path, int], Iterator[Entry]]] = {
     LOG_SUFFIX: partial(_log, with_records=False),

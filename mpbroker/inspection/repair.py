@@ -21,8 +21,7 @@ from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import Partition, check
 from mpbroker.inspection.segment import Segment, batches, mapped
 from mpbroker.log.checkpoints import fsync_directory, read_offsets, write_offsets
-from mpbroker.log.journal import NAME as JOURNAL
-from mpbroker.log.journal import JournalDamaged, JournalFile
+from mpbroker.log.journal import JournalDamaged, JournalFile, worker_of
 from mpbroker.log.log_dir import lock_log_dirs
 from mpbroker.log.names import (
     HIGH_WATERMARKS,
@@ -39,6 +38,13 @@ from mpbroker.records.errors import CorruptBatch
 DAMAGED_SUFFIX = ".damaged"
 REPAIRED_SUFFIX = ".repaired"
 PIECE_BYTES = 1 << 20
+
+
+def helps(partition: Partition) -> bool:
+    """Whether what `check` has found is something that a repair takes out."""
+    found = {one.severity for segment in partition.segments for one in segment.findings}
+    is_short = partition.durable is not None and partition.end_offset < partition.durable
+    return Severity.DAMAGE in found or is_short
 
 
 class CannotRepair(Exception):
@@ -104,11 +110,14 @@ def plan(path: Path) -> Plan:
 
 def _refuse_journaled(partition: Partition) -> None:
     """Bytes that the next start would write to places in the file which a repair moves."""
-    path = partition.path.parent / JOURNAL
+    for path in sorted(partition.path.parent.iterdir()):
+        if worker_of(path.name) is not None:
+            _refuse_if_in(path, partition)
+
+
+def _refuse_if_in(path: Path, partition: Partition) -> None:
     try:
         journal = JournalFile(path)
-    except FileNotFoundError:
-        return
     except JournalDamaged as problem:
         raise CannotRepair(f"{problem}: the last records may be nowhere else. Restore it first") from problem
     try:

@@ -276,6 +276,41 @@ class DeletedRecords(Struct, tag="deleted_records"):
     partitions: list[DeletedBefore]
 
 
+class PartitionProducers(Struct, array_like=True):
+    """The producers of the partition in this slot."""
+
+    slot: int
+    slot_generation: int
+
+
+class TellProducers(Struct, tag="tell_producers"):
+    """handler -> log."""
+
+    partitions: list[PartitionProducers]
+
+
+class ActiveProducer(Struct, array_like=True):
+    """`open_from`: where its open transaction begins, -1 without one."""
+
+    id: int
+    epoch: int
+    last_sequence: int
+    last_ms: int
+    coordinator_epoch: int
+    open_from: int
+
+
+class ProducersOfPartition(Struct, array_like=True):
+    error: int
+    producers: list[ActiveProducer] = []
+
+
+class Producers(Struct, tag="producers"):
+    """In the order asked."""
+
+    partitions: list[ProducersOfPartition]
+
+
 class FindToClean(Struct, tag="find_to_clean"):
     """cleaner -> log: which partition is to be compacted next? Ends whatever was granted before."""
 
@@ -366,6 +401,8 @@ Message = (
     | RemovedTopic
     | DeleteRecords
     | DeletedRecords
+    | TellProducers
+    | Producers
     | FindToClean
     | ToClean
     | NothingToClean

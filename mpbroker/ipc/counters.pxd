@@ -77,6 +77,7 @@ cpdef enum Counter:
     COUNT_SCRUB_FINDINGS = 84   # damaged ranges there are now
     COUNT_SCRUB_PASS_BYTES = 85   # of the pass that goes on: read
     COUNT_SCRUB_PASS_TOTAL = 86   # and all it has to read; 0: none goes on
+    COUNT_FETCHES_COLD = 87          # parts of files that fetches had brought from the disk (handler)
     COUNTERS = 96
 
 cpdef enum Histogram:

@@ -34,9 +34,10 @@ from shm.doorbell import Doorbell
 PR_SET_PDEATHSIG = 1
 # The longest that a process sleeps: a producer may be killed between publishing and ringing.
 MAX_SLEEP_MS = 300
-# The stages of the log process's death that handlers take part in: they close what was under way with it and
-# pause, and go on when the processors have done their part.
-LOG_FENCE_CLOSE, LOG_FENCE_RESUME = 1, 3
+# The stages of a log worker's death that handlers take part in: they close what was under way with it and
+# pause, answer what the other workers have finished meanwhile, and go on when the processors have done their
+# part. In the stage between the first two the other workers finish all they have.
+LOG_FENCE_CLOSE, LOG_FENCE_FINISH, LOG_FENCE_ANSWER, LOG_FENCE_RESUME = 1, 2, 3, 5
 # The stage of an order that is no death: the role will leave, and gets nothing new from now on.
 LEAVING = 255
 # The same, about a listener with the number that stands for the role: it is removed, close its connections.

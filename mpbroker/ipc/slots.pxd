@@ -36,7 +36,7 @@ cpdef enum SlotKind:
     CLOSE = 7           # close the connection
     PARKED = 8          # the request waits in my purgatory: it no longer counts as my load, and its block is not read any more
     PRODUCE = 9         # append the job's batches; the answer goes straight to the processor
-    PRODUCE_BACK = 10   # append the job's batches; the filled job comes back to the sender
+    PRODUCE_BACK = 10   # append the job's batches; the filled job comes back to the sender. In a processor's block: only those that are yours
     PRODUCED = 11       # a PRODUCE_BACK job is filled
     CALL = 12           # a message (msgpack) in the block; answered by ANSWER with the same `request`
     ANSWER = 13         # the answer to a CALL; also ends the lease of the CALL's block
@@ -112,7 +112,7 @@ cdef struct ProduceSlot:
     uint64_t generation
     uint32_t job                # where the job begins, from `block`; 8-byte aligned
     uint16_t owner              # process index of the arena that holds the block
-    uint16_t sender             # process index of the handler or coordinator
+    uint16_t sender             # process index of the handler or coordinator; PRODUCED: of the log worker
     uint32_t timeout_ms
     uint32_t request
     uint32_t queue_us           # these three go into the reply
@@ -137,7 +137,7 @@ cdef struct JobHeader:
     uint32_t batches
     uint32_t reply              # first byte of the whole response frame, from `block`
     uint32_t reply_length
-    uint32_t reserved
+    uint32_t workers            # whose partitions the batches are for: a bit for each log worker's number
 
 cdef struct JobBatch:
     uint32_t slot               # in the partition table

@@ -8,7 +8,9 @@ over the index behind a fence.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from mpbroker.config import workers
@@ -57,9 +59,13 @@ CONTROL_PROCESSOR = FIRST_PROCESSOR + MAX_PROCESSORS
 FIRST_HANDLER = CONTROL_PROCESSOR + 1
 MAX_HANDLERS = workers.MAX_HANDLERS
 CONTROL_HANDLER = FIRST_HANDLER + MAX_HANDLERS
-PROCESSES = CONTROL_HANDLER + 1
+# Log worker 0 is LOG; the others have the last indices.
+MAX_LOG_WORKERS = workers.MAX_LOG_WORKERS
+SECOND_LOG_WORKER = CONTROL_HANDLER + 1
+PROCESSES = SECOND_LOG_WORKER + MAX_LOG_WORKERS - 1
 PROCESSORS = tuple(range(FIRST_PROCESSOR, FIRST_HANDLER))
-HANDLERS = tuple(range(FIRST_HANDLER, PROCESSES))
+HANDLERS = tuple(range(FIRST_HANDLER, SECOND_LOG_WORKER))
+LOG_WORKERS = (LOG, *range(SECOND_LOG_WORKER, PROCESSES))
 
 # A ring holds what a pair can have under way at once; who finds it full keeps the rest and asks for room.
 REQUEST_RING_SLOTS = 1024
@@ -77,6 +83,12 @@ LEDGER_BYTES = ledger_bytes(CHANNELS_PER_PROCESSOR)
 QUOTA_ROWS = 8192
 QUOTA_SECRET_BYTES = 16
 
+# Of the words of `dirty` that one log worker writes.
+DIRTY_BYTES = 8 * len(HANDLERS) + (-8 * len(HANDLERS)) % 64
+# So many slots for each partition there can be, when several log workers give them out.
+SPARE_SLOTS = 2
+# The two words of `taken_over`.
+IS_TAKEN_OVER, CLEAN_DIRS = 0, 1
 COUNTER_PAGE_BYTES = page_bytes(Counter.COUNTERS, Histogram.HISTOGRAMS)
 assert PROCESSES <= marks.MAX_WAITERS
 
@@ -91,6 +103,28 @@ def handler(number: int) -> int:
     """The process index of handler `number`."""
     assert 0 <= number < MAX_HANDLERS
     return FIRST_HANDLER + number
+
+
+def log_worker(number: int) -> int:
+    """The process index of log worker `number`."""
+    worker: int = LOG_WORKERS[number]
+    return worker
+
+
+def log_worker_number(index: int) -> int:
+    return 0 if index == LOG else index - SECOND_LOG_WORKER + 1
+
+
+def log_worker_of_slot(slot: int, log_workers: int) -> int:
+    """The number of the worker whose partition is in the slot: each gives out its own."""
+    return slot % log_workers
+
+
+def slots_given(partitions: SlotTable, log_workers: int) -> Iterator[int]:
+    """Those that ever were a partition's, but for the metadata's: each worker gives out its own in order."""
+    for worker in range(log_workers):
+        own = range(worker or log_workers, partitions.slots, log_workers)
+        yield from takewhile(partitions.version, own)
 
 
 def handlers_of(processor: int) -> tuple[int, ...]:
@@ -117,7 +151,11 @@ def is_processor(index: int) -> bool:
 
 
 def is_handler(index: int) -> bool:
-    return FIRST_HANDLER <= index < PROCESSES
+    return FIRST_HANDLER <= index < SECOND_LOG_WORKER
+
+
+def is_log_worker(index: int) -> bool:
+    return index == LOG or index >= SECOND_LOG_WORKER
 
 
 def name_of(index: int) -> str:
@@ -126,7 +164,6 @@ def name_of(index: int) -> str:
         SUPERVISOR: "supervisor",
         ACCEPTOR: "acceptor",
         COORDINATOR: "coordinator",
-        LOG: "log",
         CONTROL_ACCEPTOR: "control-plane acceptor",
         CLEANER: "cleaner",
         SCRUBBER: "scrubber",
@@ -137,34 +174,47 @@ def name_of(index: int) -> str:
         return names[index]
     if is_processor(index):
         return f"processor {index - FIRST_PROCESSOR}"
+    if is_log_worker(index):
+        return f"log {log_worker_number(index)}"
     return f"handler {index - FIRST_HANDLER}"
 
 
-def ring_pairs() -> list[tuple[int, int, int]]:
+def ring_pairs(log_workers: int = 1) -> list[tuple[int, int, int]]:
     """(producer, consumer, slots) of every ring."""
+    logs = LOG_WORKERS[:log_workers]
     pairs = []
     for h in HANDLERS:
         slots = CONTROL_RING_SLOTS if is_control_plane(h) else REQUEST_RING_SLOTS
         for p in processors_of(h):
             pairs += [(p, h, slots), (h, p, slots)]
-        pairs += [(h, LOG, REQUEST_RING_SLOTS), (LOG, h, REQUEST_RING_SLOTS)]
+        for log in logs:
+            pairs += [(h, log, REQUEST_RING_SLOTS), (log, h, REQUEST_RING_SLOTS)]
         pairs += [(h, COORDINATOR, CALL_RING_SLOTS), (COORDINATOR, h, CALL_RING_SLOTS)]
-    pairs += [(LOG, p, ANSWER_RING_SLOTS) for p in PROCESSORS]
-    pairs += [(COORDINATOR, LOG, CALL_RING_SLOTS), (LOG, COORDINATOR, CALL_RING_SLOTS)]
-    pairs += [(CLEANER, LOG, CONTROL_RING_SLOTS), (LOG, CLEANER, CONTROL_RING_SLOTS)]
+    for log in logs:
+        pairs += [(log, p, ANSWER_RING_SLOTS) for p in PROCESSORS]
+        pairs += [(COORDINATOR, log, CALL_RING_SLOTS), (log, COORDINATOR, CALL_RING_SLOTS)]
+        pairs += [(CLEANER, log, CONTROL_RING_SLOTS), (log, CLEANER, CONTROL_RING_SLOTS)]
     return pairs
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the operator decides about memory."""
+    """What the operator decides about memory. Of `partition_slots` each log worker has its part."""
 
     partition_slots: int = 16384
     request_limit_bytes: int = 1 << 30  # per processor, until the supervisor says something else
     reply_limit_bytes: int = 1 << 30  # per handler, and of the coordinator and the log process
     arena_extent_bytes: int = 16 << 30  # virtual
+    log_workers: int = 1
     quota_samples: int = 11
     quota_window_ms: int = 1000
+
+    @property
+    def most_partitions(self) -> int:
+        """With several log workers there are slots to spare: parts of the partitions are never quite equal.
+        One is the metadata's.
+        """
+        return self.partition_slots // (SPARE_SLOTS if self.log_workers > 1 else 1) - 1
 
 
 class SharedMemory:
@@ -183,7 +233,7 @@ class SharedMemory:
         self.public_path = public_path
         self._ring_at: dict[tuple[int, int], tuple[int, int]] = {}
         at = 0
-        for producer, consumer, slots in ring_pairs():
+        for producer, consumer, slots in ring_pairs(sizes.log_workers):
             self._ring_at[producer, consumer] = (at, slots)
             at += ring.ring_bytes(slots)
         self.public = Region.create_public(
@@ -198,7 +248,7 @@ class SharedMemory:
         self.bell_fds = [Doorbell.new_fd() for _ in range(PROCESSES)]
         self._arenas = {
             index: region.sparse(sizes.arena_extent_bytes)
-            for index in (COORDINATOR, LOG, CLEANER, *PROCESSORS, *HANDLERS)
+            for index in (COORDINATOR, CLEANER, *PROCESSORS, *HANDLERS, *LOG_WORKERS[: sizes.log_workers])
         }
 
     def _private_blocks(self, rings_bytes: int) -> list[Block]:
@@ -210,11 +260,16 @@ class SharedMemory:
             Block("doorbells", PROCESSES * doorbell.BYTES),
             # Handlers: who waits for which partition slot. A row per slot, a place in it per handler.
             Block("marks", sizes.partition_slots * marks.ROW_BYTES),
-            # The log process, per handler: something that it has marked has moved.
-            Block("dirty", words),
-            # The log process: the log directories that have failed since the broker's start, a bit each by
-            # their place in log.dirs. It outlives its writer.
+            # Each log worker, per handler: something that the handler has marked has moved.
+            Block("dirty", MAX_LOG_WORKERS * DIRTY_BYTES),
+            # Each log worker: the log directories that have failed since the broker's start, a bit each by
+            # their place in log.dirs. It outlives its writer, and what any of them says holds.
             Block("failed_dirs", 64),
+            # Log worker 0: whether it has emptied the journals that the last run left (written last); a bit
+            # for each log directory that the last run closed cleanly.
+            Block("taken_over", 64),
+            # Each log worker: a bit for each log directory in which it has closed all that it owns.
+            Block("closed_dirs", 64),
             # The scrubber, per partition slot: the word of damage (table.pxd).
             Block("damaged", 8 * sizes.partition_slots),
             # How often a scrub was asked for (the supervisor), and which of these has begun (the scrubber).
@@ -322,6 +377,13 @@ class SharedMemory:
 
     def marks(self) -> WaitingMarks:
         return WaitingMarks(self.private.block("marks"), self.sizes.partition_slots)
+
+    def failed_dirs(self) -> int:
+        """A bit for each log directory that some log worker has found broken."""
+        words, failed = self.words("failed_dirs"), 0
+        for worker in range(self.sizes.log_workers):
+            failed |= words.load(worker)
+        return failed
 
     def words(self, name: str) -> Words:
         return Words(self.private.block(name))

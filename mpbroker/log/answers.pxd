@@ -6,9 +6,10 @@ a process that is dead are not sent; what it lent is its successor's to forget.
 A produce waits for as long as its request says: then each of its partitions that is not durable yet is answered with REQUEST_TIMED_OUT. Its
 data stays appended and becomes visible with its commit round, however late that is (Kafka: DelayedProduce).
 """
-from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from mpbroker.ipc.meters cimport MetersRef
+from mpbroker.ipc.jobs cimport is_shared
 from mpbroker.ipc.slots cimport JobBatch, JobHeader, ProduceSlot, ReplySlot
 from mpbroker.log.state cimport PartitionCore
 from shm.counters cimport CountersRef
@@ -18,15 +19,6 @@ from shm.ring cimport RingRef, Slot
 cdef enum:
     PROCESS_COUNT = 64
     NEVER_NS = -1
-
-cdef enum KafkaError:
-    NO_ERROR = 0
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    NOT_LEADER_OR_FOLLOWER = 6
-    REQUEST_TIMED_OUT = 7
-    RECORD_LIST_TOO_LARGE = 18
-    INVALID_TXN_STATE = 48
-    KAFKA_STORAGE_ERROR = 56
 
 cdef struct Kept:
     Slot *slots                 # a list of what did not fit, oldest first
@@ -41,6 +33,9 @@ cdef struct Waiting:
     int answered                # it has timed out
 
 cdef struct AnswersRef:
+    uint16_t process                    # this one's index
+    uint32_t worker                     # its number among the log workers, and how many there are
+    uint32_t workers
     RingRef *rings[PROCESS_COUNT]       # NULL: nobody there to answer
     BellRef *bells[PROCESS_COUNT]
     uint64_t staged                     # processes with slots staged and not published, as a bit set
@@ -72,8 +67,12 @@ cdef void publish_answers(AnswersRef *answers) noexcept nogil
 cdef void forget_process(AnswersRef *answers, int process) noexcept nogil
 cdef bint owes(AnswersRef *answers, int process) noexcept nogil
 
-cdef inline JobBatch *batches_of(JobHeader *job) noexcept nogil:
-    return <JobBatch *>(<uint8_t *>job + sizeof(JobHeader))
+cdef inline bint is_ours(const AnswersRef *answers, const ProduceSlot *slot, const JobBatch *batch) noexcept nogil:
+    """Of a job that several workers have, each does its own batches, and does not even look at the others: they are written to meanwhile.
+    All else is refused if it is not here."""
+    if answers.workers == 1 or not is_shared(slot):
+        return True
+    return batch.slot % answers.workers == answers.worker
 
 cdef inline void fill(JobBatch *batch, int error, int64_t base_offset, int64_t append_time_ms, int64_t log_start) noexcept nogil:
     batch.error, batch.base_offset, batch.append_time_ms, batch.log_start_offset = error, base_offset, append_time_ms, log_start

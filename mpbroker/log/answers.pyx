@@ -6,23 +6,20 @@ from libc.string cimport memcpy, memmove, memset
 from mpbroker.ipc.counters cimport (
     COUNT_ERRORS, COUNT_PRODUCES_DELAYED, COUNT_PRODUCES_EXPIRED, COUNT_RESPONSES, COUNT_RING_FULL,
 )
+from mpbroker.ipc.jobs cimport (
+    KAFKA_STORAGE_ERROR, NO_ERROR, REQUEST_TIMED_OUT, batches_of, fill_holes, is_failure, is_shared,
+)
 from mpbroker.ipc.meters cimport TopicMeter, count_error, count_topic, topic_cell
 from mpbroker.ipc.slots cimport CLOSE, NOOP, PRODUCE, PRODUCED, SEND, THROTTLED_BY_SHIFT, JobBatch, JobHeader, ProduceSlot, ReplySlot
 from mpbroker.ipc.table cimport PARTITION_OFFLINE
 from mpbroker.log.state cimport PartitionCore
-from mpbroker.records.wire cimport store_u16, store_u64
 from shm.arena cimport BLOCK_HEADER_BYTES, block_capacity, block_generation
 from shm.counters cimport counter_add, counter_set
 from shm.doorbell cimport bell_ring
 from shm.ring cimport Slot, ring_publish, ring_stage, ring_want_space
 
 cdef enum:
-    HOLE_BYTES = 18             # error, base offset, append time
-    LOG_START_BYTES = 8
     PRODUCE_KEY = 0
-    # What Kafka does not call a failed produce request (ReplicaManager.appendRecordsToLeader), beside what answers.pxd names.
-    CORRUPT_MESSAGE = 2
-    MESSAGE_TOO_LARGE = 10
 
 
 cdef JobHeader *job_of(AnswersRef *answers, const ProduceSlot *slot) noexcept nogil:
@@ -48,29 +45,13 @@ cdef JobHeader *job_of(AnswersRef *answers, const ProduceSlot *slot) noexcept no
     return job
 
 
-cdef void fill_holes(uint8_t *block, uint64_t capacity, JobHeader *job) noexcept nogil:
-    cdef JobBatch *batch
-    cdef uint8_t *at
-    cdef uint32_t i
-    for i in range(job.batches):
-        batch = &batches_of(job)[i]
-        if batch.hole == 0 or <uint64_t>batch.hole + HOLE_BYTES + (LOG_START_BYTES if batch.has_log_start else 0) > capacity:
-            continue
-        at = block + batch.hole
-        store_u16(at, batch.error)
-        store_u64(at + 2, <uint64_t>batch.base_offset)
-        store_u64(at + 10, <uint64_t>batch.append_time_ms)
-        if batch.has_log_start:
-            store_u64(at + HOLE_BYTES, <uint64_t>batch.log_start_offset)
-
-
 cdef bint is_durable(PartitionCore *core, JobBatch *batch) noexcept nogil:
     if core == NULL or core.slot.generation != batch.slot_generation:
         return False
     return batch.base_offset + batch.count <= core.slot.high_watermark.offset
 
 
-cdef int worst_of(AnswersRef *answers, JobHeader *job, int timed_out) noexcept nogil:
+cdef int worst_of(AnswersRef *answers, const ProduceSlot *slot, JobHeader *job, int timed_out) noexcept nogil:
     """Brings the results up to date with what happened since the append; returns an error if there is any."""
     cdef int worst = NO_ERROR
     cdef JobBatch *batch
@@ -78,6 +59,8 @@ cdef int worst_of(AnswersRef *answers, JobHeader *job, int timed_out) noexcept n
     cdef uint32_t i
     for i in range(job.batches):
         batch = &batches_of(job)[i]
+        if not is_ours(answers, slot, batch):
+            continue
         core = answers.cores[batch.slot] if batch.slot < answers.core_count else NULL
         if batch.error == NO_ERROR:
             if core != NULL and core.slot.generation == batch.slot_generation and core.slot.flags & PARTITION_OFFLINE:
@@ -88,12 +71,6 @@ cdef int worst_of(AnswersRef *answers, JobHeader *job, int timed_out) noexcept n
         if batch.error != NO_ERROR:
             worst = batch.error
     return worst
-
-
-cdef bint is_failure(int error) noexcept nogil:
-    if error == REQUEST_TIMED_OUT or error == UNKNOWN_TOPIC_OR_PARTITION or error == NOT_LEADER_OR_FOLLOWER:
-        return False
-    return error != KAFKA_STORAGE_ERROR and error != RECORD_LIST_TOO_LARGE and error != CORRUPT_MESSAGE and error != MESSAGE_TOO_LARGE
 
 
 cdef void count_answer(AnswersRef *answers, JobHeader *job) noexcept nogil:
@@ -116,11 +93,11 @@ cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) no
     if job == NULL:
         counter_add(answers.counters, COUNT_ERRORS, 1)
         return
-    worst = worst_of(answers, job, timed_out)
+    worst = worst_of(answers, slot, job, timed_out)
     counter_add(answers.counters, COUNT_RESPONSES, 1)
     if slot.kind != PRODUCE:
         back = slot[0]
-        back.kind = PRODUCED
+        back.kind, back.sender = PRODUCED, answers.process
         push_bytes(answers, slot.sender, &back)
         return
     memset(&reply, 0, sizeof(reply))
@@ -169,7 +146,7 @@ cdef void answer_later(AnswersRef *answers, const ProduceSlot *slot, uint64_t ti
 
 cdef void count_waiting(AnswersRef *answers, const ProduceSlot *slot, int change) noexcept nogil:
     answers.waiting_of[slot.sender] += change
-    if slot.kind == PRODUCE:
+    if slot.kind == PRODUCE or is_shared(slot):
         answers.waiting_of[slot.processor] += change
 
 

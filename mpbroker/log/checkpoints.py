@@ -11,8 +11,10 @@ writes; what has none is believed.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from mpbroker.log.names import LEADER_EPOCHS, PARTITION_METADATA
@@ -97,6 +99,17 @@ def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
 
 def _checksum_of(lines: Iterable[str]) -> int:
     return checksum("\n".join(lines).encode())
+
+
+@contextlib.contextmanager
+def alone_with(directory: Path) -> Iterator[None]:
+    """While no other log worker replaces a checkpoint there. The kernel ends it for whoever dies."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, int]:

@@ -1,8 +1,9 @@
 """The cleaner: compacts what the log process says, and writes `.cleaned` files only (Kafka: CleanerThread).
 
-It asks the log process for a task, cleans, hands over each new segment, and asks again; with nothing to do it
-waits for `log.cleaner.backoff.ms`. There is one question at a time. Whatever happens to either of the two, a
-task is then void: what it left is removed when the partition is cleaned or opened the next time.
+It asks the log workers in turn for a task, cleans, hands over each new segment, and asks again; when none has
+anything to do it waits for `log.cleaner.backoff.ms`. There is one question at a time. Whatever happens to
+either of the two, a task is then void: what it left is removed when the partition is cleaned or opened the
+next time.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import MAX_SLEEP_MS, ProcessContext
 from mpbroker.ipc.slots import Call, SlotKind, pack_call, pack_return, unpack_call
-from mpbroker.ipc.topology import CLEANER, LOG
+from mpbroker.ipc.topology import CLEANER, is_log_worker, log_worker, log_worker_number
 from mpbroker.log.cleaner import Buffers, Cleaner, CleaningFailed, Task, remove_cleaned
 from mpbroker.log.pace import Pace
 from mpbroker.records.errors import RecordsError
+from shm.arena import Arena
 
 # Behind all that somebody waits for.
 NICENESS = 10
@@ -35,23 +37,22 @@ def run(context: ProcessContext) -> int:
 
 
 class Abandoned(Exception):
-    """What was under way is void: the log process died, or we are to stop."""
+    """What was under way is void: a log worker died, or we are to stop."""
 
 
 class LogCalls:
-    """Questions to the log process, one at a time."""
+    """Questions to a log worker, one at a time. `arena`: ours, for all of them."""
 
-    def __init__(self, context: ProcessContext) -> None:
+    def __init__(self, context: ProcessContext, worker: int, arena: Arena) -> None:
         self._context = context
-        memory = context.memory
-        self._inbox, self._outbox = memory.ring(LOG, CLEANER), memory.ring(CLEANER, LOG)
-        self._arena, self._theirs = memory.arena(CLEANER), memory.arena(LOG)
-        self._arena.reset()
+        memory, self._role = context.memory, log_worker(worker)
+        self._inbox, self._outbox = memory.ring(self._role, CLEANER), memory.ring(CLEANER, self._role)
+        self._arena, self._theirs = arena, memory.arena(self._role)
         # None of a predecessor's numbers.
         self._request = context.incarnation << INCARNATION_SHIFT & REQUEST_MAX
         # The block of each question, and its bytes.
         self._lent: dict[int, tuple[int, int]] = {}
-        self.is_up = context.is_alive(LOG)
+        self.is_up = context.is_alive(self._role)
 
     def has_answer(self) -> bool:
         return bool(self._inbox.waiting())
@@ -61,19 +62,19 @@ class LogCalls:
         data = calls.encode(message)
         block = self._arena.allocate(len(data))
         self._arena.view(block, len(data))[:] = data
-        generation = self._arena.lend(block, LOG)
+        generation = self._arena.lend(block, self._role)
         self._request = self._request + 1 & REQUEST_MAX
         self._lent[self._request] = block, len(data)
         call = pack_call(SlotKind.CALL, CLEANER, self._request, block, generation, len(data))
         self._outbox.push_batch(call)
-        self._context.ring(LOG)
+        self._context.ring(self._role)
         return self._request
 
     def take(self, request: int) -> calls.Message | None:
         """The answer to that question, if it is there; what we did not ask is dropped."""
         slots, producer_waits = self._inbox.take(1)
         if producer_waits:
-            self._context.ring(LOG)
+            self._context.ring(self._role)
         if not slots:
             return None
         answer = unpack_call(slots)
@@ -83,20 +84,20 @@ class LogCalls:
 
     def _message(self, answer: Call) -> calls.Message:
         if not answer.length:
-            return calls.Failed(-1, "the log process has no memory for an answer")
+            return calls.Failed(-1, "the log worker has no memory for an answer")
         message = calls.decode(bytes(self._theirs.view(answer.block, answer.length)))
         self._outbox.push_batch(pack_return(answer.owner, answer.block, answer.generation))
-        self._context.ring(LOG)
+        self._context.ring(self._role)
         return message
 
     def _end(self, request: int) -> None:
-        """The log process is done with the question."""
+        """The log worker is done with the question."""
         block, length = self._lent.pop(request)
         if self._arena.take_back(block, self._arena.generation(block)):
             self._arena.free(block, length)
 
     def drop(self) -> None:
-        """Behind the fence of the log process."""
+        """Behind the fence of the log worker."""
         self.is_up = False
         self._inbox.take(self._inbox.size)
         for request in list(self._lent):
@@ -111,7 +112,11 @@ class LogCalls:
 class CleanerProcess:
     def __init__(self, context: ProcessContext) -> None:
         self.context = context
-        self.log = LogCalls(context)
+        arena = context.memory.arena(CLEANER)
+        arena.reset()
+        self.logs = [LogCalls(context, worker, arena) for worker in range(context.memory.sizes.log_workers)]
+        # Who has given the task of now; the others are asked behind it.
+        self.giver = 0
 
     @property
     def config(self) -> BrokerConfig:
@@ -122,8 +127,9 @@ class CleanerProcess:
         while not self.context.must_stop():
             self.obey()
             try:
-                if not self.log.is_up or not self.clean_one():
-                    self._sleep(self.config.log_cleaner_backoff_ms if self.log.is_up else MAX_SLEEP_MS)
+                if not self.clean_one():
+                    is_up = all(log.is_up for log in self.logs)
+                    self._sleep(self.config.log_cleaner_backoff_ms if is_up else MAX_SLEEP_MS)
             except Abandoned:
                 continue
         self.context.stopped()
@@ -138,11 +144,12 @@ class CleanerProcess:
             return
         if fence.settings_changed:
             self.context.follow_settings()
-        elif fence.role == LOG and not fence.leaving:
+        elif is_log_worker(fence.role) and not fence.leaving:
+            log = self.logs[log_worker_number(fence.role)]
             if fence.alive:
-                self.log.rebind()
+                log.rebind()
             else:
-                self.log.drop()
+                log.drop()
         self.context.acknowledge_fence()
 
     def _give_way(self) -> None:
@@ -154,26 +161,42 @@ class CleanerProcess:
         until = time.monotonic() + for_ms / 1000
         while (left := until - time.monotonic()) > 0:
             self._give_way()
-            self.context.wait(self.log.has_answer, max(1, min(round(left * 1000), MAX_SLEEP_MS)))
-            if self.log.has_answer():
-                self.log.take(-1)
+            self.context.wait(self._has_answer, max(1, min(round(left * 1000), MAX_SLEEP_MS)))
+            for log in self.logs:
+                if log.has_answer():
+                    log.take(-1)
+
+    def _has_answer(self) -> bool:
+        return any(log.has_answer() for log in self.logs)
 
     def _asked(self, message: calls.Message) -> calls.Message:
-        request = self.log.ask(message)
+        """The worker that has given the task."""
+        log = self.logs[self.giver]
+        request = log.ask(message)
         while True:
-            answer = self.log.take(request)
+            answer = log.take(request)
             if answer is not None:
                 return answer
             self._give_way()
-            self.context.wait(self.log.has_answer)
+            self.context.wait(log.has_answer)
+
+    def _task(self) -> calls.ToClean | None:
+        """That of the first worker that has one, behind the last that was asked."""
+        for _ in self.logs:
+            self.giver = (self.giver + 1) % len(self.logs)
+            if self.logs[self.giver].is_up:
+                task = self._asked(calls.FindToClean())
+                if isinstance(task, calls.ToClean):
+                    return task
+        return None
 
     # ---- a task ----
 
     def clean_one(self) -> bool:
         """Whether there was something to do. What goes wrong concerns that partition. Raises Abandoned."""
         self.context.counters.set(Counter.COUNT_CLEANER_LAST_RUN_NS, time.monotonic_ns())
-        task = self._asked(calls.FindToClean())
-        if not isinstance(task, calls.ToClean):
+        task = self._task()
+        if task is None:
             return False
         self.context.counters.set_status(f"cleaning {task.directory}")
         try:
@@ -196,7 +219,7 @@ class CleanerProcess:
             ended = calls.CleaningEnded(task.ticket, problem=repr(error))
         finally:
             self.context.counters.set_status("waiting")
-        # Not if it was abandoned: the log process may be about to put these files in place.
+        # Not if it was abandoned: the log worker may be about to put these files in place.
         self._tidy(Path(task.directory))
         if ended is not None:
             self._asked(ended)

@@ -5,6 +5,11 @@ named: what is not open, not yet or because it is damaged, stands in it with wha
 `forget` takes one out, when the partition's files go: without its offsets a damaged partition would be cut at
 the next start as if nothing of it had been durable, and with those of a deleted one a new topic of its name
 would miss what it never had.
+
+With several log workers each has a journal of its own in the directory, and the lines of the checkpoints
+that name its partitions: whoever writes such a file takes what the others have written from it, alone with it
+for that time. What the last run left, whoever wrote it, the first worker puts in order before the others
+begin.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from mpbroker.log.append import NO_ROOM
 from mpbroker.log.checkpoints import (
     CheckpointCorrupt,
     TopicPartition,
+    alone_with,
     fsync_directory,
     read_offsets,
     write_offsets,
@@ -29,9 +35,9 @@ from mpbroker.log.checkpoints import (
 )
 from mpbroker.log.helper import Helper
 from mpbroker.log.journal import JournalDamaged, JournalFile
-from mpbroker.log.journal_making import MAKING_NAME, JournalMaking, ring_bytes_of
+from mpbroker.log.journal_making import MAKING_SUFFIX, JournalMaking, ring_bytes_of
 from mpbroker.log.log_dir import take_clean_shutdown
-from mpbroker.log.names import NotAPartition, PartitionName, parse_partition
+from mpbroker.log.names import ALONE, LogWorker, NotAPartition, PartitionName, parse_partition
 from mpbroker.log.replay import replay, sync_named
 
 CHECKPOINTS = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS, names.CLEANER_OFFSETS)
@@ -53,15 +59,21 @@ class LogDir:
     A directory that `failed` before this process began is not touched at all.
     """
 
-    def __init__(self, number: int, path: Path, *, group: bool, failed: bool) -> None:
+    def __init__(
+        self, number: int, path: Path, *, group: bool, failed: bool, worker: LogWorker = ALONE
+    ) -> None:
         self.number = number
         self.path = path
         self.failed = failed
+        self.worker = worker
         self.clean = False
+        self._journal_path = path / journal.name_of(worker.number)
         read = {name: {} if failed else _read_checkpoint(path / name) for name in CHECKPOINTS}
         self._lacks_points = read[names.RECOVERY_POINTS] is None
+        # Of all partitions, as the last run left them.
+        self._points = dict(read[names.RECOVERY_POINTS] or {})
         self.known: dict[str, dict[TopicPartition, int]] = {
-            name: offsets or {} for name, offsets in read.items()
+            name: self._own(offsets or {}) for name, offsets in read.items()
         }
         self.on_disk: dict[str, Mapping[TopicPartition, int]] = {
             name: dict(offsets) for name, offsets in self.known.items()
@@ -82,21 +94,37 @@ class LogDir:
         if not failed:
             self._heed_policy()
 
-    def take_over(self, say: Callable[[str], None], *, is_successor: bool = False) -> None:
-        """What the last run left: its journal goes into the segments, its mark of a clean stop is taken.
+    def _own(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {key: offset for key, offset in offsets.items() if self.worker.owns(*key)}
 
-        Where the stop was clean, ours or Kafka's, the journal has nothing that counts. Where only the process
-        died (`is_successor`) the segments are complete, and the journal goes on. Raises OSError, FatalError.
+    def take_over(self, say: Callable[[str], None], *, is_successor: bool = False) -> None:
+        """What the last run left: its journals go into the segments, its mark of a clean stop is taken.
+
+        All journals that are found, however many workers there were: when one of them takes appends, none
+        has a record of before. Where the stop was clean, ours or Kafka's, they have nothing that counts.
+        Where only a process died (`is_successor`) the segments are complete, and its journal goes on. Raises
+        OSError, FatalError.
         """
-        (self.path / MAKING_NAME).unlink(missing_ok=True)
-        path = self.path / journal.NAME
-        if path.exists():
-            is_clean = (self.path / names.CLEAN_SHUTDOWN).exists()
-            found = self._read_journal(path, is_clean=is_clean)
-            if found is not None and is_successor and self._group:
+        if is_successor:
+            making = self._journal_path.with_name(self._journal_path.name + MAKING_SUFFIX)
+            making.unlink(missing_ok=True)
+            if self._group and self._journal_path.exists():
+                found = self._read_journal(self._journal_path, is_clean=False)
+                assert found is not None
                 self._inherit(found)
-            elif found is not None:
+            if self.worker.is_first:
+                # If it is there it must not stay: from now on a crash is to be seen.
+                self.clean = take_clean_shutdown(self.path)
+            return
+        is_clean = (self.path / names.CLEAN_SHUTDOWN).exists()
+        for path in sorted(self.path.iterdir()):
+            if journal.worker_of(path.name.removesuffix(MAKING_SUFFIX)) is None:
+                continue
+            if path.name.endswith(MAKING_SUFFIX):
+                path.unlink()
+            elif (found := self._read_journal(path, is_clean=is_clean)) is not None:
                 self._empty(found, is_clean=is_clean, say=say)
+        self._settle_policy()
         self.clean = take_clean_shutdown(self.path)
 
     def _read_journal(self, path: Path, *, is_clean: bool) -> JournalFile | None:
@@ -145,18 +173,20 @@ class LogDir:
                     "is compacted, delete it; or delete the journal: then partitions that lack records of it "
                     "stay offline"
                 )
-            restored = replay(found, self.partitions(), self.known[names.RECOVERY_POINTS], say)
+            restored = replay(found, self.partitions(), self._points, say)
             if restored:
                 _log.warning(
                     "%s: %d bytes were written back into segments that lacked them", found.path, restored
                 )
         found.reset()
-        if self._group:
+        number = journal.worker_of(found.path.name)
+        if self._group and number == self.worker.number:
             self.journal = found
             return
         found.close()
-        found.path.unlink()
-        fsync_directory(self.path)
+        if not self._group or number is None or number >= self.worker.count:
+            found.path.unlink()
+            fsync_directory(self.path)
 
     def prepare_journal(self, journal_bytes: int, helper: Helper) -> None:
         """Keeps the one that is there, or begins to make one of that size: `journal` when it is done."""
@@ -175,7 +205,7 @@ class LogDir:
             self.journal.path.unlink()
             self.journal, self.journal_end = None, 0
         try:
-            self._making = JournalMaking(self.path, journal_bytes)
+            self._making = JournalMaking(self._journal_path, journal_bytes)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
@@ -231,6 +261,13 @@ class LogDir:
             mark.unlink()
             fsync_directory(self.path)
 
+    def _settle_policy(self) -> None:
+        """Before another worker writes lines beside ours: the mark speaks of all of them."""
+        if self._group and not self._is_marked and not self.worker.is_alone:
+            write_offsets(self.path / names.HIGH_WATERMARKS, self._points)
+            write_whole(self.path / names.DURABLE_MARK, b"")
+            self._is_marked = True
+
     def durable(self, key: TopicPartition) -> int:
         """Everything of the partition below this offset is on disk, whatever happened to the machine."""
         recovery_point = self.known[names.RECOVERY_POINTS].get(key, 0)
@@ -275,7 +312,13 @@ class LogDir:
                 return
             was = self.on_disk[name]
             offsets = {key: min(offset, was.get(key, 0)) for key, offset in offsets.items()}
-        write_offsets(self.path / name, offsets)
+        if self.worker.is_alone:
+            write_offsets(self.path / name, offsets)
+        else:
+            with alone_with(self.path):
+                there = _read_checkpoint(self.path / name) or {}
+                others = {key: offset for key, offset in there.items() if not self.worker.owns(*key)}
+                write_offsets(self.path / name, others | dict(offsets))
         self.on_disk[name] = offsets
         if name == names.HIGH_WATERMARKS and self._group and not self._is_marked:
             write_whole(self.path / names.DURABLE_MARK, b"")
@@ -295,7 +338,7 @@ class LogDir:
             try:
                 parsed = parse_partition(entry.name)
             except NotAPartition:
-                if entry.name not in self._strangers:
+                if self.worker.is_first and entry.name not in self._strangers:
                     self._strangers.add(entry.name)
                     _log.warning(
                         "%s is not the directory of a partition (<topic>-<number>). Move it out of %s: "
@@ -305,3 +348,9 @@ class LogDir:
                     )
                 continue
             yield entry, parsed
+
+    def own_partitions(self) -> Iterator[tuple[Path, PartitionName]]:
+        """Those of this log worker."""
+        for directory, parsed in self.partitions():
+            if self.worker.owns(parsed.topic, parsed.partition):
+                yield directory, parsed

@@ -1,5 +1,6 @@
 """The commit journal: its ring as the commit rounds use it, its file as the next start reads it. `journal.pxd`, `journal.h`."""
 import os
+import re
 from collections import namedtuple
 from cpython.bytearray cimport PyByteArray_Resize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -9,6 +10,7 @@ from posix.unistd cimport close
 from mpbroker.log.state cimport PartitionCore
 
 NAME = JOURNAL_NAME.decode()
+_OF_A_WORKER = re.compile(re.escape(NAME) + r"(?:\.([1-9]\d*))?")
 SMALLEST_BYTES = 65536
 RING_AT = JOURNAL_RING_AT
 BLOCK_BYTES = JOURNAL_BLOCK_BYTES
@@ -19,6 +21,17 @@ Extent = namedtuple("Extent", "topic_id partition segment_base position end_offs
 
 class JournalDamaged(Exception):
     """The file is not a journal, or neither of its heads is whole."""
+
+
+def name_of(int worker) -> str:
+    """The file of a log worker: the first one's is the name itself."""
+    return f"{NAME}.{worker}" if worker else NAME
+
+
+def worker_of(str name) -> int | None:
+    """Whose journal a file of that name is; None: it is none."""
+    found = _OF_A_WORKER.fullmatch(name)
+    return int(found[1] or 0) if found else None
 
 
 # ---- in use ----

@@ -10,9 +10,9 @@ import os
 from pathlib import Path
 
 from mpbroker.log.checkpoints import fsync_directory
-from mpbroker.log.journal import NAME, RING_AT, JournalFile, make
+from mpbroker.log.journal import RING_AT, JournalFile, make
 
-MAKING_NAME = NAME + ".tmp"
+MAKING_SUFFIX = ".tmp"
 PIECE_BYTES = 4 << 20
 PAGE_BYTES = 4096
 _ZEROS = memoryview(bytes(PIECE_BYTES))
@@ -23,11 +23,13 @@ def ring_bytes_of(journal_bytes: int) -> int:
 
 
 class JournalMaking:
-    """Owns the unfinished file, which has its room on the disk from the beginning. Raises OSError."""
+    """`path`: of the journal. Owns the unfinished file beside it, which has its room on the disk from the
+    beginning. Raises OSError.
+    """
 
-    def __init__(self, directory: Path, journal_bytes: int) -> None:
-        self._directory = directory
-        self._path = directory / MAKING_NAME
+    def __init__(self, path: Path, journal_bytes: int) -> None:
+        self._made = path
+        self._path = path.with_name(path.name + MAKING_SUFFIX)
         self._end = RING_AT + ring_bytes_of(journal_bytes)
         self._at = 0
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -46,8 +48,8 @@ class JournalMaking:
                 return None
             make(self._fd, self._end - RING_AT)
             os.fsync(self._fd)
-            whole = self._path.rename(self._directory / NAME)
-            fsync_directory(self._directory)
+            whole = self._path.rename(self._made)
+            fsync_directory(whole.parent)
             made = JournalFile(whole)
             os.close(self._fd)
             return made

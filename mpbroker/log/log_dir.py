@@ -50,7 +50,6 @@ _OUR_FILES = frozenset(
         CLEANER_OFFSETS,
         DURABLE_MARK,
         SCRUB,
-        journal.NAME,
     }
 )
 
@@ -156,7 +155,11 @@ def _refuse_foreign(directory: Path) -> None:
     """A directory without identity must be empty: it may belong to somebody else."""
     # A start that was killed may have left the lock and a half-written file.
     ours = _OUR_FILES | NOT_PARTITIONS | {META_PROPERTIES + ".tmp"}
-    others = sorted(entry.name for entry in directory.iterdir() if entry.name not in ours)
+    others = sorted(
+        entry.name
+        for entry in directory.iterdir()
+        if entry.name not in ours and journal.worker_of(entry.name) is None
+    )
     if others:
         raise FatalError(
             f"log.dirs: {directory} has no {META_PROPERTIES} but is not empty (it contains {others[0]}). "

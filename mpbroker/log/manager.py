@@ -28,8 +28,10 @@ from mpbroker.log.home import LogDir
 from mpbroker.log.journaling import release_journals
 from mpbroker.log.journals import Journals
 from mpbroker.log.log_dir import write_clean_shutdown
+from mpbroker.log.names import ALONE, LogWorker
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.recovery import Known, PartitionDamaged, load
+from mpbroker.log.takeover import TakeOver
 from mpbroker.log.turn import Turn
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from shm.table import SlotTable
@@ -54,25 +56,35 @@ class Unusable(Exception):
 
 
 class LogManager:
+    """The partitions of one log worker. `is_first_life`: it has no predecessor in this broker's life."""
+
     def __init__(
-        self, config: BrokerConfig, table: SlotTable, turn: Turn, helper: Helper, say: Callable[[str], None]
+        self,
+        config: BrokerConfig,
+        table: SlotTable,
+        turn: Turn,
+        helper: Helper,
+        say: Callable[[str], None],
+        take_over: TakeOver,
+        worker: LogWorker = ALONE,
+        *,
+        is_first_life: bool = True,
     ) -> None:
         self.config = config
         self.table = table
         self.turn = turn
         self.helper = helper
         self.say = say
+        self.worker = worker
         self.group = config.log_flush_policy == "group"
         # A predecessor's: the bytes of a file whose fsync failed may be there or not, whoever asks again.
         failed = turn.failed_dirs
         self.dirs = [
-            LogDir(number, Path(name), group=self.group, failed=bool(failed >> number & 1))
+            LogDir(number, Path(name), group=self.group, failed=bool(failed >> number & 1), worker=worker)
             for number, name in enumerate(config.log_dirs)
         ]
         self.journals = Journals(config, self.dirs, turn, helper)
-        # The table outlives the process, but not the machine.
-        is_successor = read_partition(table, METADATA_SLOT).generation != 0
-        self.journals.take_over(say, is_successor=is_successor)
+        self._take_over(take_over, is_first_life=is_first_life)
         self.awake = Awake(partial(release_journals, turn))
         self.logs: dict[int, PartitionLog] = {}
         self.slot_of: dict[tuple[bytes, int], int] = {}
@@ -84,13 +96,25 @@ class LogManager:
         self._free: list[tuple[int, int]] = []
         # Partitions that cannot be opened at the moment, and whose reason was logged.
         self._said: set[tuple[bytes, int]] = set()
-        self._unused = METADATA_SLOT + 1
+        # The slot of this worker that was never used and comes next; the metadata have one of their own.
+        self._unused = worker.number if worker.number > METADATA_SLOT else METADATA_SLOT + worker.count
         self._read_table()
         self._queue_old_deletions()
 
+    def _take_over(self, take_over: TakeOver, *, is_first_life: bool) -> None:
+        if not take_over.is_done:
+            self.journals.take_over(self.say, is_successor=False)
+            take_over.done(self.dirs)
+            return
+        self.journals.take_over(self.say, is_successor=True)
+        for home in self.dirs:
+            # Of another one's predecessor nothing has been opened since.
+            if is_first_life and not self.worker.is_first:
+                home.clean = take_over.was_clean(home)
+
     def _read_table(self) -> None:
         """After a crash of this process alone the table still says which slot was whose and what was seen."""
-        for slot in range(self.table.slots):
+        for slot in range(self.worker.number, self.table.slots, self.worker.count):
             found = read_partition(self.table, slot)
             if found.generation == 0:
                 if slot != METADATA_SLOT:
@@ -125,7 +149,7 @@ class LogManager:
         """`ensure` in steps, one per partition to be opened: in between the log goes on appending."""
         config, problem = self._resolved(topic.configs)
         done = []
-        for number in topic.partitions:
+        for number in (one for one in topic.partitions if self.worker.owns(topic.name, one)):
             is_open = (topic.topic_id, number) in self.slot_of
             done.append((yield from self._ensured(topic, number, config, problem)))
             if not is_open:
@@ -317,12 +341,14 @@ class LogManager:
         for log in self.logs.values():
             if log.state.log_dir in counts:
                 counts[log.state.log_dir] += 1
-        return self.dirs[min(counts, key=lambda number: (counts[number], number))]
+        # Of those with equally few each worker begins with another one.
+        first, count = self.worker.number, len(self.dirs)
+        return self.dirs[min(counts, key=lambda number: (counts[number], (number - first) % count))]
 
     def _check_for_slot(self, key: tuple[bytes, int]) -> None:
         """Before anything is opened. Raises OSError."""
         is_known = key in self.slot_of or key in self._earlier or key == (METADATA_TOPIC_ID, 0)
-        if not is_known and self._unused == self.table.slots and not self._free:
+        if not is_known and self._unused >= self.table.slots and not self._free:
             raise OSError(errno.ENOSPC, f"the partition table is full: {self.table.slots} partitions")
 
     def _place(self, log: PartitionLog, home: LogDir, topic: EnsureTopic, epoch: int) -> None:
@@ -334,7 +360,7 @@ class LogManager:
             slot, generation = self._earlier[key][0], self._earlier[key][1].generation
         elif self._unused < self.table.slots:
             slot, generation = self._unused, 1
-            self._unused += 1
+            self._unused += self.worker.count
         else:
             slot, generation = self._free.pop(0)
             generation += 1
@@ -397,7 +423,7 @@ class LogManager:
             self._free.append((slot, found.generation))
             numbers.add(found.partition)
         for home in self.dirs:
-            for directory, parsed in home.partitions():
+            for directory, parsed in home.own_partitions():
                 if parsed.topic != name or parsed.suffix:
                     continue
                 holder = topic_id_if_any(directory)
@@ -414,7 +440,7 @@ class LogManager:
         """Every topic that exists has been ensured: what else looks like a partition is not one of ours."""
         known = {(log.topic, log.partition) for log in self.logs.values()}
         for home in self.dirs:
-            for directory, parsed in home.partitions():
+            for directory, parsed in home.own_partitions():
                 key = (parsed.topic, parsed.partition)
                 if parsed.suffix or key in known:
                     continue
@@ -438,7 +464,7 @@ class LogManager:
 
     def _queue_old_deletions(self) -> None:
         for home in self.dirs:
-            for directory, parsed in home.partitions():
+            for directory, parsed in home.own_partitions():
                 if parsed.suffix != names.DELETE_SUFFIX:
                     continue
                 self._deletions.append((0.0, home.number, partial(_remove_tree, directory)))
@@ -547,15 +573,20 @@ class LogManager:
         if all(d.failed for d in self.dirs) or (metadata is not None and metadata.state.log_dir == number):
             raise FatalError(text + "; it held the metadata, so the broker stops. Repair or replace the disk")
 
-    def close_cleanly(self) -> None:
-        """All flushed, closed and marked; the turn must be settled. A directory that fails gets no mark."""
-        closed = set()
+    def close_cleanly(self) -> int:
+        """All flushed and closed; the turn must be settled. Returns the directories, a bit each, in which
+        nothing of this worker is left to be checked: not those that failed.
+        """
+        closed, clean = set(), 0
         for _, log in self._online():
             try:
                 log.close_cleanly()
                 closed.add(log.directory)
             except OSError as error:
-                _log.error("%s cannot be closed cleanly: %s", log.directory, error)
+                problem = os.strerror(error.errno) if error.errno else error
+                _log.error(
+                    "%s cannot be closed cleanly: %s; the next start recovers it", log.directory, problem
+                )
                 self.dirs[log.state.log_dir].failed = True
         for name in (names.HIGH_WATERMARKS, names.RECOVERY_POINTS):
             self._checkpoint(name, lambda log: log.state.log_end)
@@ -566,7 +597,14 @@ class LogManager:
             self.dirs[number].failed = True
         for home in self.dirs:
             self.journals.empty(home)
-            # The mark is for all of them: what was never opened, or is damaged, is to be checked next time.
-            live = {directory for directory, parsed in home.partitions() if not parsed.suffix}
+            # What was never opened, or is damaged, is to be checked next time.
+            live = {directory for directory, parsed in home.own_partitions() if not parsed.suffix}
             if not home.failed and live <= closed:
+                clean |= 1 << home.number
+        return clean
+
+    def mark_clean(self, closed: int) -> None:
+        """The last thing that is written: what all workers have closed needs no recovery."""
+        for home in self.dirs:
+            if closed >> home.number & 1:
                 write_clean_shutdown(home.path)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
+
+from mpbroker.protocol.topic_names import METADATA_TOPIC
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -84,3 +87,34 @@ def renamed(topic: str, partition: int, unique: str, suffix: str) -> str:
     """The name of a directory to be deleted or found stray; the topic is cut to what a file system takes."""
     tail = f"-{partition}.{unique}{suffix}"
     return topic[: LONGEST_NAME - len(tail)] + tail
+
+
+@dataclass(frozen=True)
+class LogWorker:
+    """Which of how many."""
+
+    number: int = 0
+    count: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        return self.number == 0
+
+    @property
+    def is_alone(self) -> bool:
+        return self.count == 1
+
+    def owns(self, topic: str, partition: int) -> bool:
+        return self.is_alone or log_worker_of(topic, partition, self.count) == self.number
+
+
+ALONE = LogWorker()
+
+
+def log_worker_of(topic: str, partition: int, log_workers: int) -> int:
+    """The number of the log worker that has the partition, of so many.
+
+    It goes by the name: a directory, and a line of a checkpoint, have the same owner when their topic is
+    deleted and made anew.
+    """
+    return 0 if topic == METADATA_TOPIC else (zlib.crc32(topic.encode()) + partition) % log_workers

@@ -154,7 +154,7 @@ class PartitionLog:
         to_sync = [snapshot_fd]
         try:
             to_sync.append(os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            to_sync += self._open_aborted()
+            to_sync += self.open_aborted()
             fresh = open_files(self.directory, base, fresh=True)
         except OSError:
             for fd in to_sync:
@@ -217,7 +217,7 @@ class PartitionLog:
         """The active segment's. Raises OSError."""
         for fd in (self.state.fd, *self.state.index_fds):
             os.fsync(fd)
-        for fd in self._open_aborted():
+        for fd in self.open_aborted():
             try:
                 os.fsync(fd)
             finally:
@@ -289,7 +289,7 @@ class PartitionLog:
     def _aborted_path(self, base: int) -> Path:
         return self.directory / segment_name(base, TXN_INDEX_SUFFIX)
 
-    def _open_aborted(self) -> list[int]:
+    def open_aborted(self) -> list[int]:
         """The active segment's, if it has one. Raises OSError."""
         try:
             return [os.open(self._aborted_path(self.state.segment_base), os.O_RDWR | os.O_CLOEXEC)]

@@ -9,11 +9,14 @@ from posix.unistd cimport close
 from mpbroker.log.places cimport FOUND, READERS, SEGMENTS, Found, PlacesRef, Reader, Segment, Spot
 from mpbroker.ipc.table cimport Bound
 from mpbroker.log.index cimport OFFSET_ENTRY_BYTES, floor_entry
+from mpbroker.log.residency cimport is_resident
 from mpbroker.log.scan cimport CHUNK_BYTES, Chunk, ChunkBuffer, batch_length, have
 from mpbroker.records.wire cimport load_u32, load_u64
 from mpbroker.records.batch cimport BASE_OFFSET_AT, BATCH_HEADER_BYTES, LAST_OFFSET_DELTA_AT
 
 LOG_SUFFIX, INDEX_SUFFIX = b".log", b".index"
+
+cdef int64_t NO_END = <int64_t>1 << 62
 
 
 cdef Reader *reader_of(PlacesRef *places, uint32_t slot, uint32_t generation) noexcept nogil:
@@ -60,6 +63,33 @@ cdef bint remembered(Reader *reader, int64_t offset, const Bound *bound, Spot *s
     return False
 
 
+cdef bint is_warm(Reader *reader, const Spot *spot, int64_t length, const Bound *bound, int64_t now_ms) noexcept nogil:
+    """Whether `length` bytes from the spot on, or as many as may be seen, can be read without waiting for the disk."""
+    cdef int64_t base = spot.segment.base, position = spot.position, end = min(position + length, spot.limit)
+    cdef bint known = base == reader.warm_base and reader.warm_from <= position <= reader.warm_to
+    if now_ms - reader.warm_ms > WARM_MS:
+        known = False
+    if known and end <= reader.warm_to:
+        return True
+    if not is_resident(spot.segment.fd, position, end - position):
+        return False
+    if not known:
+        reader.warm_base, reader.warm_from, reader.warm_ms = base, position, now_ms
+    reader.warm_to = end
+    if base == bound.segment_base and end == bound.position:
+        reader.warm_to = NO_END
+    return True
+
+
+cdef bint index_is_warm(Segment *segment, int64_t now_ms) noexcept nogil:
+    if segment.index_fd < 0 or now_ms - segment.index_warm_ms <= WARM_MS:
+        return True
+    if not is_resident(segment.index_fd, 0, file_bytes(segment.index_fd)):
+        return False
+    segment.index_warm_ms = now_ms
+    return True
+
+
 cdef int64_t indexed(const Segment *segment, int64_t offset, int64_t *named) noexcept nogil:
     """The position of a batch at or before the offset; -1 if the index cannot be read. `named`: an offset of that batch, as the index
     says; -1 if it says nothing."""
@@ -80,8 +110,9 @@ cdef int64_t indexed(const Segment *segment, int64_t offset, int64_t *named) noe
     return <int32_t>load_u32(entry + 4)
 
 
-cdef bint locate(Reader *reader, int64_t offset, const Bound *bound, Chunk *chunk, Spot *spot) noexcept nogil:
-    """Finds the batch that holds the offset; False if it is not in the segments that are known."""
+cdef bint locate(PlacesRef *places, Reader *reader, int64_t offset, const Bound *bound, Spot *spot) noexcept nogil:
+    """Finds the batch that holds the offset; False if it is not in the segments that are known, or would have to be waited for."""
+    cdef Chunk *chunk = places.chunk
     cdef const uint8_t *header
     cdef int64_t length, named
     cdef int i
@@ -92,11 +123,13 @@ cdef bint locate(Reader *reader, int64_t offset, const Bound *bound, Chunk *chun
         if 0 <= reader.segments[i].base <= offset:
             if spot.segment == NULL or reader.segments[i].base > spot.segment.base:
                 spot.segment = &reader.segments[i]
-    if spot.segment == NULL:
+    if spot.segment == NULL or not index_is_warm(spot.segment, places.now_ms):
         return False
     spot.limit, spot.position = limit_of(spot.segment, bound), indexed(spot.segment, offset, &named)
     chunk.count = 0             # it may hold another file
     while 0 <= spot.position < spot.limit:
+        if not is_warm(reader, spot, CHUNK_BYTES, bound, places.now_ms):
+            return False
         header = have(chunk, spot.segment.fd, spot.position, BATCH_HEADER_BYTES, spot.limit)
         length = batch_length(header) if header != NULL else 0
         if length == 0 or (named >= 0 and <int64_t>load_u64(header + BASE_OFFSET_AT) > named):
@@ -145,6 +178,7 @@ cdef void forget_reader(Reader *reader) noexcept:
     for i in range(FOUND):
         reader.found[i].offset = -1
     reader.generation = 0
+    reader.warm_base = -1
 
 
 cdef class SegmentPlaces:
@@ -188,9 +222,11 @@ cdef class SegmentPlaces:
             if reader.segments[i].base == base:
                 return
         for i in range(FOUND):
-            # Positions in a file that had the name before it was cleaned.
+            # What is known of a file that had the name before it was cleaned.
             if reader.found[i].base == base:
                 reader.found[i].offset = -1
+        if reader.warm_base == base:
+            reader.warm_base = -1
         i = reader.next_segment % SEGMENTS
         reader.next_segment += 1
         forget_segment(&reader.segments[i])
@@ -209,6 +245,7 @@ cdef class SegmentPlaces:
             return
         memcpy(segment.path, <const char *>path, len(path))
         segment.path_length, segment.inode, segment.fd = len(path), status.st_ino, fd
+        segment.index_warm_ms = -WARM_MS - 1
         segment.index_fd = open_file(<const char *>index, O_RDONLY | O_CLOEXEC)
         segment.base = base
         if stat(<const char *>path, &status) or <uint64_t>status.st_ino != segment.inode:

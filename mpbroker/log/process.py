@@ -1,4 +1,4 @@
-"""The log process: the only one that writes below log.dirs. A Python program around its native turn.
+"""A log worker: alone it writes its partitions below log.dirs. A Python program around its native turn.
 
 It appends jobs of handlers and of the coordinator, serves the coordinator's calls, obeys the supervisor's
 orders, and keeps house. The locks on the log directories are the supervisor's and inherited.
@@ -6,6 +6,7 @@ orders, and keeps house. The locks on the log directories are the supervisor's a
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -16,14 +17,26 @@ from typing import TypeAlias
 from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import METADATA_SLOT
-from mpbroker.ipc.process import MAX_SLEEP_MS, Fence, ProcessContext
+from mpbroker.ipc.process import LOG_FENCE_FINISH, MAX_SLEEP_MS, Fence, ProcessContext
 from mpbroker.ipc.slots import Call, SlotKind, kind_of, pack_call, unpack_call, unpack_return
-from mpbroker.ipc.topology import CLEANER, COORDINATOR, LOG, PROCESSES, is_handler, is_processor
+from mpbroker.ipc.topology import (
+    CLEANER,
+    COORDINATOR,
+    DIRTY_BYTES,
+    PROCESSES,
+    is_handler,
+    is_log_worker,
+    is_processor,
+    log_worker_number,
+)
+from mpbroker.log.active_producers import producers_of
 from mpbroker.log.append import PASSING, append_batch
 from mpbroker.log.compaction import Compaction
 from mpbroker.log.deletion import Deletion
 from mpbroker.log.helper import Helper
 from mpbroker.log.manager import LogManager
+from mpbroker.log.names import LogWorker
+from mpbroker.log.takeover import TakeOver
 from mpbroker.log.turn import Pause, Turn
 from shm.arena import ArenaFull
 from shm.ring import Ring
@@ -38,36 +51,49 @@ _Steps: TypeAlias = Generator[None, None, calls.Message | None]
 
 def run(context: ProcessContext) -> int:
     """Serves until ordered to stop. Raises FatalError."""
+    if not await_first(context):
+        context.stopped()
+        return 0
     process = LogProcess(context)
     process.start()
     return process.serve()
+
+
+def await_first(context: ProcessContext) -> bool:
+    """Until what the last run left is in order, by the first worker; False if this one is to stop before."""
+    take_over = TakeOver(context.memory.words("taken_over"))
+    is_first = log_worker_number(context.index) == 0
+    context.counters.set_status("waiting for the first log worker to put in order what the last run left")
+    while not is_first and not take_over.is_done:
+        if context.must_stop():
+            return False
+        context.wait(lambda: take_over.is_done)
+    return True
 
 
 class LogProcess:
     def __init__(self, context: ProcessContext) -> None:
         self.context = context
         memory = context.memory
-        self.arena = memory.arena(LOG)
+        self.arena = memory.arena(context.index)
         self.arena.reset()
-        # A handler's word of `dirty`, by its number.
-        dirty = memory.private.block("dirty")
-        failed_dirs = memory.private.block("failed_dirs")
-        group = context.config.log_flush_policy == "group"
-        self.meters = memory.meters(LOG)
-        self.turn = Turn(
-            memory.sizes.partition_slots,
-            memory.table(),
-            memory.marks(),
-            dirty,
-            failed_dirs,
-            context.counters,
-            self.meters,
-            context.bell,
-            group,
-        )
+        self.worker = LogWorker(log_worker_number(context.index), memory.sizes.log_workers)
+        self._closed_dirs = memory.words("closed_dirs")
+        self._closed_dirs.store(self.worker.number, 0)
+        self.meters = memory.meters(context.index)
+        self.turn = self._make_turn()
         # A ring of the bell may be missed by who is about to sleep; this is read by the sleep itself.
         self.helper = Helper(lambda: os.eventfd_write(context.bell.fd, 1))
-        self.manager = LogManager(context.config, memory.table(), self.turn, self.helper, self.say)
+        self.manager = LogManager(
+            context.config,
+            memory.table(),
+            self.turn,
+            self.helper,
+            self.say,
+            TakeOver(memory.words("taken_over")),
+            self.worker,
+            is_first_life=context.incarnation == 1,
+        )
         self.deletion = Deletion(self.manager)
         self.compaction = Compaction(self.manager, self.deletion, context.counters)
         self.rings: dict[int, list[Ring]] = {}
@@ -84,6 +110,25 @@ class LogProcess:
         self._next_points = now + context.config.log_flush_offset_checkpoint_interval_ms / 1000
         self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
 
+    def _make_turn(self) -> Turn:
+        memory, number = self.context.memory, self.worker.number
+        own = slice(number * DIRTY_BYTES, (number + 1) * DIRTY_BYTES)
+        return Turn(
+            memory.sizes.partition_slots,
+            memory.table(),
+            memory.marks(),
+            memory.private.block("dirty")[own],
+            memory.private.block("failed_dirs")[8 * number :],
+            self.context.counters,
+            self.meters,
+            self.context.bell,
+            self.context.config.log_flush_policy == "group",
+            self.context.index,
+            number,
+            self.worker.count,
+            memory.failed_dirs(),
+        )
+
     def say(self, text: str) -> None:
         """What a look at the process shows while it is at something long."""
         self.context.counters.set_status(text)
@@ -92,7 +137,8 @@ class LogProcess:
     def start(self) -> None:
         for role in self._parties():
             self._bind(role)
-        self.manager.open_metadata()
+        if self.worker.is_first:
+            self.manager.open_metadata()
         self._count_partitions()
         self.say("running")
         self.context.ready()
@@ -102,8 +148,8 @@ class LogProcess:
 
     def _bind(self, role: int) -> None:
         memory = self.context.memory
-        outbox = memory.ring(LOG, role)
-        inbox = None if is_processor(role) else memory.ring(role, LOG)
+        outbox = memory.ring(self.context.index, role)
+        inbox = None if is_processor(role) else memory.ring(role, self.context.index)
         self.turn.bind(role, inbox, outbox, memory.doorbell(role), memory.arena(role))
 
     # ---- the loop ----
@@ -114,6 +160,7 @@ class LogProcess:
             if self.context.must_stop() and (self._fence_tails is None or self.context.orphaned):
                 return self._stop()
             self.work(0 if self._ensuring else MAX_SLEEP_MS)
+            self._heed_others()
             self.ensure_on()
             self.do_chores()
             self._keep_house()
@@ -130,6 +177,15 @@ class LogProcess:
                 turn.skip_slot()
             pause = turn.run(0)
         self._take_failures()
+
+    def _heed_others(self) -> None:
+        """A log directory that another worker found broken is so for all of them."""
+        if self.worker.is_alone:
+            return
+        found = self.context.memory.failed_dirs() & ~self.turn.failed_dirs
+        for number in range(len(self.manager.dirs)):
+            if found >> number & 1:
+                self.turn.storage_failed(number, errno.EIO)
 
     def _append(self) -> None:
         batch, data = self.turn.current_batch()
@@ -153,8 +209,9 @@ class LogProcess:
     def _take_failures(self) -> None:
         for number, problem in self.helper.failures():
             if problem.errno in PASSING:
-                self.context.log.error("%s: %s; trying again", self.manager.dirs[number].path, problem)
-                self.manager.dirs[number].write_again()
+                home, why = self.manager.dirs[number], os.strerror(problem.errno or 0)
+                self.context.log.error("checkpoints in %s are not written: %s; trying again", home.path, why)
+                home.write_again()
             else:
                 self.turn.storage_failed(number, problem.errno or 0)
         failed, error = self.turn.failures()
@@ -280,6 +337,9 @@ class LogProcess:
         if isinstance(message, calls.CleaningEnded):
             self.compaction.ended(message)
             return calls.Acknowledged()
+        if isinstance(message, calls.TellProducers):
+            logs = self.manager.logs
+            return calls.Producers([producers_of(logs.get(one.slot), one) for one in message.partitions])
         if isinstance(message, calls.Recovered):
             self.manager.set_strays_aside(message.topics)
             return calls.Acknowledged()
@@ -296,13 +356,23 @@ class LogProcess:
             block = self.arena.allocate(len(data))
         except ArenaFull as error:
             self.context.log.error("no memory for an answer: %s", error)
-            self.turn.send(call.owner, pack_call(SlotKind.ANSWER, LOG, call.request))
+            self.turn.send(call.owner, pack_call(SlotKind.ANSWER, self.context.index, call.request))
             return
         self.arena.view(block, len(data))[:] = data
         self._answer_bytes[block] = len(data)
         generation = self.arena.lend(block, call.owner)
-        slot = pack_call(SlotKind.ANSWER, LOG, call.request, block, generation, len(data), call.connection)
-        self.turn.send(call.owner, slot)
+        self.turn.send(
+            call.owner,
+            pack_call(
+                SlotKind.ANSWER,
+                self.context.index,
+                call.request,
+                block,
+                generation,
+                len(data),
+                call.connection,
+            ),
+        )
 
     def _free_answer(self, block: int, generation: int) -> None:
         if block in self._answer_bytes and self.arena.take_back(block, generation):
@@ -320,13 +390,19 @@ class LogProcess:
             self.manager.follow_settings()
             self.context.acknowledge_fence()
             return
-        if fence.alive:
+        if fence.alive or (is_log_worker(fence.role) and fence.stage != LOG_FENCE_FINISH):
             self._bind(fence.role) if self._takes_part(fence.role) else None
             self.context.acknowledge_fence()
             return
         if self._fence_tails is None:
             self._fence_tails = self.turn.tails()
             self.turn.forget(fence.role)
+        if is_log_worker(fence.role):
+            # Whoever waits for both of us must be told our part: then all that is left is its.
+            if self.turn.has_answered(self._fence_tails):
+                self._fence_tails = None
+                self.context.acknowledge_fence()
+            return
         if self.turn.consumed(self._fence_tails) and not self.turn.owes(fence.role):
             self._finish_fence(fence)
 
@@ -363,7 +439,13 @@ class LogProcess:
                 self.turn.forget(role)
         while not self.turn.is_settled:
             self.work(10)
-        self.manager.close_cleanly()
+        closed = self.manager.close_cleanly()
+        self._closed_dirs.store(self.worker.number, closed)
+        if self.worker.is_first:
+            # The supervisor stops it last. Without one the others may still be at it: then there is no mark.
+            for other in range(1, self.worker.count):
+                closed &= self._closed_dirs.load(other)
+            self.manager.mark_clean(closed)
         self.turn.close()
         self.say("stopped")
         self.context.stopped()

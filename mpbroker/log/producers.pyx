@@ -229,7 +229,7 @@ cdef class Producers:
         return first_open(&self.ref, but)
 
     def entries(self) -> list:
-        """(id, epoch, coordinator epoch, open transaction, [(last sequence, last offset, offset delta, timestamp)])."""
+        """(id, epoch, coordinator epoch, open transaction, [(last sequence, last offset, offset delta, timestamp)]), by id."""
         cdef uint64_t i
         cdef Producer *p
         out = []
@@ -243,13 +243,16 @@ cdef class Producers:
                 out.append((p.id, p.epoch, p.coordinator_epoch, p.txn_first_offset, batches))
         return sorted(out)
 
+    def last_ms(self, int64_t producer_id) -> int:
+        """Of its last batch or marker; -1 if it is not known."""
+        cdef const Producer *producer = producer_find(&self.ref, producer_id)
+        return producer.last_timestamp if producer != NULL else -1
+
     def snapshot(self) -> bytes:
-        cdef const Producer *producer
         body = bytearray()
         entries = self.entries()
         for producer_id, epoch, coordinator_epoch, transaction, batches in entries:
-            producer = producer_find(&self.ref, producer_id)
-            timestamp = producer.last_timestamp
+            timestamp = self.last_ms(producer_id)
             sequence, offset, delta, _ = batches[len(batches) - 1] if batches else (-1, -1, 0, -1)
             body += _ENTRY.pack(producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction)
         counted = len(entries).to_bytes(4, "big") + bytes(body)

@@ -29,7 +29,10 @@ from mpbroker.log.names import (
     parse_segment,
     segment_name,
 )
+from mpbroker.log.residency import resident
 
+# What a search for an offset reads of a segment at first.
+LOOKED_AT_BYTES = 16384
 NO_OFFSET = -1
 REMEMBERED_POSITIONS = 64
 OPEN_SEGMENTS = 4
@@ -41,6 +44,16 @@ class OffsetOutOfRange(Exception):
 
 class SegmentGone(Exception):
     """The segment was deleted between listing and opening: look again at the partition table."""
+
+
+class NotResident(Exception):
+    """Reading would wait for the disk, for this part of the file."""
+
+    def __init__(self, fd: int, position: int, length: int) -> None:
+        super().__init__(f"{length} bytes at {position}")
+        self.fd = fd
+        self.position = position
+        self.length = length
 
 
 class RangeDamaged(Exception):
@@ -187,15 +200,16 @@ class PartitionReader:
         return found[1] if found else None
 
     def fetch_slice(
-        self, offset: int, max_bytes: int, bound: Bound, min_one_batch: bool = True
+        self, offset: int, max_bytes: int, bound: Bound, min_one_batch: bool = True, *, wait: bool = True
     ) -> Slice | None:
         """At most `max_bytes` from the batch with the offset on; all of that batch if `min_one_batch`, and
         nothing from where damage begins on.
 
-        None when there is nothing to see: at the bound, or when not even the first batch fits. Raises
+        None when there is nothing to see: at the bound, or when not even the first batch fits. Without `wait`
+        the slice is resident, and nothing is read that is not: NotResident then says what that was. Raises
         OffsetOutOfRange, RangeDamaged, CorruptBatch, SegmentGone, OSError.
         """
-        found = self._locate(offset, bound)
+        found = self._locate(offset, bound, None if wait else max_bytes)
         if found is None:
             return None
         segment, batch = found
@@ -205,6 +219,8 @@ class PartitionReader:
             if not min_one_batch:
                 return None
             length = batch.length
+        if not wait:
+            _check_resident(segment.fd, batch.position, length)
         if batch.position + length == limit and segment.base == bound.segment_base:
             self._remember(bound.offset, bound.segment_base, bound.position)
         return Slice(segment.base, batch.position, length, segment.inode, segment.path)
@@ -289,17 +305,23 @@ class PartitionReader:
 
     # ---- positions ----
 
-    def _locate(self, offset: int, bound: Bound) -> tuple[_OpenSegment, scan.BatchAt] | None:
+    def _locate(
+        self, offset: int, bound: Bound, unread: int | None = None
+    ) -> tuple[_OpenSegment, scan.BatchAt] | None:
+        """`unread`: raises NotResident rather than wait for the disk; so many bytes are going to be read."""
         if offset == bound.offset:
             return None
         if offset > bound.offset:
             raise OffsetOutOfRange(f"offset {offset} is beyond {bound.offset}")
         self._refuse_damaged(offset)
-        base, position = self._start_for(offset, bound)
+        base, position = self._start_for(offset, bound, unread)
         while True:
             segment = self._segment(base)
             position = self._behind_damage(base, position, offset)
-            batch = scan.find_offset(segment.fd, position, self._limit(segment, bound), offset, strict=True)
+            limit = self._limit(segment, bound)
+            if unread is not None:
+                _check_beginning(segment.fd, position, limit, unread)
+            batch = scan.find_offset(segment.fd, position, limit, offset, strict=True)
             if batch is not None:
                 self._remember(batch.last_offset + 1, base, batch.position + batch.length)
                 return segment, batch
@@ -313,7 +335,7 @@ class PartitionReader:
                 return None
             base, position = later[0], 0
 
-    def _start_for(self, offset: int, bound: Bound) -> tuple[int, int]:
+    def _start_for(self, offset: int, bound: Bound, unread: int | None) -> tuple[int, int]:
         """Segment and position of a batch at or before the offset."""
         remembered = self._positions.get(offset)
         if remembered is not None and remembered[1] < self._limit(self._segment(remembered[0]), bound):
@@ -328,9 +350,13 @@ class PartitionReader:
             raise OffsetOutOfRange(f"offset {offset} is below the first segment of {self.directory}")
         base = bases[place - 1]
         segment = self._segment(base)
-        return base, self._indexed(segment, offset)
+        return base, self._indexed(segment, offset, unread)
 
-    def _indexed(self, segment: _OpenSegment, offset: int) -> int:
+    def _indexed(self, segment: _OpenSegment, offset: int, unread: int | None = None) -> int:
+        if unread is not None and segment.index_fd >= 0:
+            _check_resident(segment.index_fd, 0, os.fstat(segment.index_fd).st_size)
+            position = index.offset_floor(segment.index_fd, segment.base, offset)[1]
+            _check_beginning(segment.fd, position, os.fstat(segment.fd).st_size, unread)
         return position_before(segment.fd, segment.index_fd, segment.base, offset)
 
     # ---- damage ----
@@ -447,6 +473,19 @@ class PartitionReader:
             if best is None or batch.max_timestamp > best.max_timestamp:
                 best = batch
         return best
+
+
+def _check_resident(fd: int, position: int, length: int) -> None:
+    """Raises NotResident."""
+    if not resident(fd, position, length):
+        raise NotResident(fd, position, length)
+
+
+def _check_beginning(fd: int, position: int, end: int, unread: int) -> None:
+    """That of what a search reads first; NotResident asks for all that is going to be read."""
+    left = max(end - position, 0)
+    if not resident(fd, position, min(LOOKED_AT_BYTES, left)):
+        raise NotResident(fd, position, min(max(unread, LOOKED_AT_BYTES), left))
 
 
 def segment_bytes(directory: Path) -> int:

@@ -18,7 +18,12 @@ from typing import NamedTuple
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log import check, scan
-from mpbroker.log.aborted import AbortedTransaction, replace_aborted
+from mpbroker.log.aborted import (
+    AbortedTransaction,
+    TransactionIndexCorrupt,
+    read_aborted,
+    replace_aborted,
+)
 from mpbroker.log.append import NO_ROOM
 from mpbroker.log.checkpoints import CheckpointCorrupt, fsync_directory, read_epochs, write_epochs
 from mpbroker.log.epochs import trimmed
@@ -278,12 +283,20 @@ class _Loader:
         """
         for fd in (self.log.state.fd, *self.log.state.index_fds):
             _sync(fd)
+        self._sync_aborted()
         try:
             self.log.settle()
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
             _log.warning("%s: no snapshot of its producers is written: %s", self.directory, error.strerror)
+
+    def _sync_aborted(self) -> None:
+        for fd in self.log.open_aborted():
+            try:
+                _sync(fd)
+            finally:
+                os.close(fd)
 
     # ---- producers ----
 
@@ -293,7 +306,9 @@ class _Loader:
         After an unclean stop it is one of what is known to be there. A snapshot knows the last batch of each
         producer: those before it are looked for.
         """
-        limit = 1 << 62 if self.known.clean else max(self.known.recovery_point, self.known.durable)
+        limit = 1 << 62
+        if not self.known.clean:
+            limit = min(max(self.known.recovery_point, self.known.durable), self._corrupt_aborted_from())
         expired_before_ms = wall_ms() - self.known.producer_expiration_ms
         for offset in reversed(self.snapshots.copy()):
             path = self.directory / segment_name(offset, SNAPSHOT_SUFFIX)
@@ -311,6 +326,18 @@ class _Loader:
             return offset
         blank_producers(self.log)
         return self.bases[0]
+
+    def _corrupt_aborted_from(self) -> int:
+        """The first segment to be checked whose aborted transactions have to be found again, all of them."""
+        for base in self.bases[self.suspect :]:
+            path = self.directory / segment_name(base, TXN_INDEX_SUFFIX)
+            try:
+                if path.exists():
+                    read_aborted(path)
+            except TransactionIndexCorrupt as error:
+                _log.warning("%s: it is made anew", error)
+                return base
+        return 1 << 62
 
     def _replay(self, base: int, offset: int) -> None:
         """Producer state from a trusted segment."""
@@ -410,8 +437,7 @@ class _Loader:
             self._cut(fds[0], base, size, checked)
         if not trusted:
             # Of a segment that lacks an index the producers may not have been replayed.
-            entries = (AbortedTransaction(*entry) for entry in checked.aborted)
-            replace_aborted(self.directory / segment_name(base, TXN_INDEX_SUFFIX), entries)
+            self._rebuild_aborted(base, checked)
         state.finish_rebuilt(checked.next_offset)
         if checked.next_offset > self.known.durable:
             _sync(fds[0])
@@ -422,8 +448,17 @@ class _Loader:
             state.finish_segment()
             for fd in fds[1:]:
                 _sync(fd)
+            self._sync_aborted()
             self.log.close_files()
         return checked.next_offset, ends_here
+
+    def _rebuild_aborted(self, base: int, checked: check.Checked) -> None:
+        """Markers are replayed from the snapshot on; what ended before it is on disk with the snapshot."""
+        path = self.directory / segment_name(base, TXN_INDEX_SUFFIX)
+        kept: list[AbortedTransaction] = []
+        if base < self.replay_from and path.exists():
+            kept = [one for one in read_aborted(path) if one.last_offset < self.replay_from]
+        replace_aborted(path, [*kept, *(AbortedTransaction(*entry) for entry in checked.aborted)])
 
     def _believe_indexes(
         self, fds: tuple[int, int, int], base: int, size: int, next_offset: int

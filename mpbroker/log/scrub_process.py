@@ -20,8 +20,10 @@ from pathlib import Path
 import psutil
 
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import MAX_SLEEP_MS, ProcessContext
 from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, damage_word, read_partition
+from mpbroker.ipc.topology import slots_given
 from mpbroker.log.checkpoints import CheckpointCorrupt, read_topic_id
 from mpbroker.log.damage import (
     Damage,
@@ -244,7 +246,8 @@ class ScrubProcess:
         return self._places.get(_key_of(directory))
 
     def _read_places(self) -> Iterator[tuple[tuple[bytes, int], tuple[int, Partition]]]:
-        for slot in range(self.table.slots):
+        given = slots_given(self.table, self.context.memory.sizes.log_workers)
+        for slot in (METADATA_SLOT, *given):
             now = read_partition(self.table, slot)
             if now.generation and now.flags & PartitionFlag.PARTITION_LIVE:
                 yield (now.topic_id, now.partition), (slot, now)

@@ -110,6 +110,7 @@ cdef class PartitionState:
             c.segment_base, c.size, c.log_end, c.max_timestamp, c.max_timestamp_offset, c.first_timestamp, c.created_ms,
             c.bytes_since_index, c.index.room, c.index.entries, c.index.last_key, c.index.last_offset,
             c.time_index.room, c.time_index.entries, c.time_index.last_key, c.time_index.last_offset,
+            c.held_back.offset, c.held_back.segment_base, c.held_back.position, c.slot.aborted_end,
         )
 
     def carry(self, tuple what) -> None:
@@ -119,6 +120,7 @@ cdef class PartitionState:
             c.segment_base, c.size, c.log_end, c.max_timestamp, c.max_timestamp_offset, c.first_timestamp, c.created_ms,
             c.bytes_since_index, c.index.room, c.index.entries, c.index.last_key, c.index.last_offset,
             c.time_index.room, c.time_index.entries, c.time_index.last_key, c.time_index.last_offset,
+            c.held_back.offset, c.held_back.segment_base, c.held_back.position, c.slot.aborted_end,
         ) = what
         c.index.base = c.time_index.base = c.segment_base
 

@@ -13,7 +13,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from mpbroker.ipc.slots cimport JobBatch, JobHeader, ProduceSlot
 from mpbroker.log.answers cimport PROCESS_COUNT, AnswersRef
 from mpbroker.log.commit cimport CommitRef
-from mpbroker.log.producers cimport Producer
+from mpbroker.log.planned cimport Planned
 from mpbroker.log.state cimport PartitionCore
 from shm.doorbell cimport BellRef
 from shm.ring cimport RingRef, Slot
@@ -21,24 +21,11 @@ from shm.ring cimport RingRef, Slot
 cdef enum:
     JOBS_PER_ROUND = 4096
     BATCHES_PER_WRITE = 8192
-    IOV_MOST = 1024
 
 cpdef enum Pause:
     ROUND_DONE = 0
     BATCH_FOR_PYTHON = 1
     SLOT_FOR_PYTHON = 2
-
-cdef struct Planned:
-    PartitionCore *core
-    JobBatch *batch
-    uint8_t *data
-    int64_t base_offset
-    int64_t max_timestamp
-    int64_t append_time_ms
-    int32_t next                # of the same partition
-    int duplicate
-    int has_producer
-    Producer before             # to be restored if the write fails
 
 
 cdef class Turn:
@@ -73,10 +60,9 @@ cdef class Turn:
     cdef bint remember(self, Planned *planned, int32_t count) noexcept nogil
     cdef void enlist(self, PartitionCore *core, int32_t index) noexcept nogil
     cdef void write_all(self) noexcept nogil
-    cdef int write_partition(self, PartitionCore *core) noexcept nogil
     cdef void note_written(self, PartitionCore *core) noexcept nogil
     cdef void count_appended(self, PartitionCore *core, uint64_t records, uint64_t size) noexcept nogil
     cdef void undo(self, PartitionCore *core, int error) noexcept nogil
     cdef void finish(self) noexcept nogil
-    cdef uint64_t ticket_of(self, JobHeader *job) noexcept nogil
+    cdef uint64_t ticket_of(self, const ProduceSlot *slot, JobHeader *job) noexcept nogil
     cdef void settle(self) noexcept nogil

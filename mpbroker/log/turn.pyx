@@ -3,30 +3,31 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
-from posix.uio cimport iovec
 from posix.unistd cimport ftruncate
 
 from mpbroker.ipc.counters cimport (
     BATCHES_PER_ROUND, COUNT_BATCHES_APPENDED, COUNT_BYTES_APPENDED, COUNT_DUPLICATES, COUNT_ERRORS, COUNT_IDLE_NS, COUNT_PRODUCE_FAST,
     COUNT_PRODUCE_SLOW, COUNT_RECORDS_APPENDED, COUNT_REQUESTS, COUNT_WAKEUPS, REQUESTS_PER_TURN, TIME_APPEND_NS,
 )
+from mpbroker.ipc.jobs cimport KAFKA_STORAGE_ERROR, NO_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, batches_of
 from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
 from mpbroker.ipc.meters cimport Meters, TopicMeter, count_topic, topic_cell
 from mpbroker.ipc.slots cimport CLOSE, PRODUCE, PRODUCE_BACK, JobBatch, JobHeader, ProduceSlot, ReplySlot
 from mpbroker.ipc.table cimport PARTITION_DELETED, PARTITION_LIVE, PARTITION_OFFLINE
 from mpbroker.log.answers cimport (
-    KAFKA_STORAGE_ERROR, NEVER_NS, NO_ERROR, NOT_LEADER_OR_FOLLOWER, PROCESS_COUNT, UNKNOWN_TOPIC_OR_PARTITION, answer, answer_durable,
-    answer_later, answer_overdue, batches_of, count_delayed, fill, forget_process, job_of, owes, publish_answers, push, send_kept,
+    NEVER_NS, PROCESS_COUNT, answer, answer_durable, answer_later, answer_overdue, count_delayed, fill, forget_process, is_ours, job_of, owes,
+    publish_answers, push, send_kept,
 )
 from mpbroker.log.commit cimport (
     appended, ask_next, commit_close, commit_is_busy, commit_open, commit_start, drop_core, fail_dir, publish_moved, retire_file,
     something_is_done, take_in,
 )
+from mpbroker.log.planned cimport write_planned
 from mpbroker.log.producers cimport (
     NO_EPOCH, PRODUCER_DUPLICATE, PRODUCER_OK, Producer, ProducerBatch, producer_check, producer_find, producer_put, producer_update,
 )
 from mpbroker.log.state cimport NOTHING_PLANNED, PartitionCore, PartitionState, note_batch, roll_due
-from mpbroker.log.write cimport is_full_disk, write_pieces
+from mpbroker.log.write cimport is_full_disk
 from mpbroker.records.batch cimport (
     BATCH_HEADER_BYTES, CONTROL_BIT, NO_TIMESTAMP, TRANSACTIONAL_BIT, set_offset_and_epoch, stamp_log_append_time,
 )
@@ -64,15 +65,18 @@ cdef class Turn:
 
     def __init__(
         self, int64_t slots, SlotTable table, WaitingMarks marks, unsigned char[::1] dirty, unsigned char[::1] failed_dirs,
-        CounterPage counters, Meters meters, Doorbell bell, bint group,
+        CounterPage counters, Meters meters, Doorbell bell, bint group, int process=3, uint32_t worker=0, uint32_t workers=1,
+        uint64_t others_failed=0,
     ):
+        """`dirty`, `failed_dirs`: this worker's own words. `others_failed`: what the other workers' say."""
+        self.answers.process, self.answers.worker, self.answers.workers = process, worker, workers
         self.states = [None] * slots
         self.keep = [table, marks, dirty, counters, meters, bell, failed_dirs]
         self.answers.meters = &meters.ref
         self.commit.table, self.commit.marks = &table.ref, &marks.ref
         self.commit.dirty = <uint64_t *>&dirty[0]
         self.commit.shared_failed_dirs = <uint64_t *>&failed_dirs[0]
-        self.commit.failed_dirs = load_acquire(self.commit.shared_failed_dirs)
+        self.commit.failed_dirs = load_acquire(self.commit.shared_failed_dirs) | others_failed
         self.commit.counters = self.answers.counters = &counters.ref
         self.commit.group = group
         self.bell = &bell.ref
@@ -159,6 +163,9 @@ cdef class Turn:
             while job != NULL and self.batch < job.batches:
                 if self.planned_count == BATCHES_PER_WRITE:
                     self.write_all()
+                if not is_ours(&self.answers, slot, &batches_of(job)[self.batch]):
+                    self.batch += 1
+                    continue
                 if self.by_reference or self.plan(&batches_of(job)[self.batch], now_ms) == SLOW:
                     pause = BATCH_FOR_PYTHON
                     break
@@ -269,7 +276,7 @@ cdef class Turn:
         cdef PartitionCore *core
         for i in range(self.touched_count):
             core = self.touched[i]
-            error = self.write_partition(core)
+            error = write_planned(self.planned, core)
             if error == 0:
                 self.note_written(core)
             else:
@@ -277,25 +284,6 @@ cdef class Turn:
             core.first_planned = core.last_planned = NOTHING_PLANNED
         self.batches_done += self.planned_count
         self.planned_count = self.touched_count = 0
-
-    cdef int write_partition(self, PartitionCore *core) noexcept nogil:
-        """Everything planned for it, behind what is in its segment; an errno, or 0."""
-        cdef iovec pieces[IOV_MOST]
-        cdef int32_t at = core.first_planned
-        cdef int64_t position = core.size
-        cdef int count, error
-        while at != NOTHING_PLANNED:
-            count = 0
-            while at != NOTHING_PLANNED and count < IOV_MOST:
-                if not self.planned[at].duplicate:
-                    pieces[count].iov_base = self.planned[at].data
-                    pieces[count].iov_len = self.planned[at].batch.length
-                    count += 1
-                at = self.planned[at].next
-            error = write_pieces(core.fd, pieces, count, &position)
-            if error:
-                return error
-        return 0
 
     cdef void note_written(self, PartitionCore *core) noexcept nogil:
         cdef int32_t at = core.first_planned
@@ -346,7 +334,7 @@ cdef class Turn:
                 if producer != NULL:
                     producer[0] = planned.before
 
-    cdef uint64_t ticket_of(self, JobHeader *job) noexcept nogil:
+    cdef uint64_t ticket_of(self, const ProduceSlot *slot, JobHeader *job) noexcept nogil:
         """The commit round after which all of the job is durable; 0 if it is already, or nothing of it was appended."""
         cdef uint64_t ticket = 0
         cdef uint32_t i
@@ -354,7 +342,7 @@ cdef class Turn:
         cdef PartitionCore *core
         for i in range(job.batches):
             batch = &batches_of(job)[i]
-            if batch.error != NO_ERROR or batch.slot >= self.answers.core_count:
+            if not is_ours(&self.answers, slot, batch) or batch.error != NO_ERROR or batch.slot >= self.answers.core_count:
                 continue
             core = self.answers.cores[batch.slot]
             if core == NULL or core.slot.generation != batch.slot_generation:
@@ -375,7 +363,7 @@ cdef class Turn:
             if slot.kind != PRODUCE and slot.kind != PRODUCE_BACK:
                 continue
             job = job_of(&self.answers, slot)
-            ticket = self.ticket_of(job) if job != NULL and slot.acks == -1 and self.commit.group else 0
+            ticket = self.ticket_of(slot, job) if job != NULL and slot.acks == -1 and self.commit.group else 0
             if ticket <= self.commit.finished:
                 answer(&self.answers, slot, False)
             else:
@@ -508,6 +496,10 @@ cdef class Turn:
             if self.inbox[i] != NULL and self.inbox[i].head[0] < tail:
                 return False
         return True
+
+    def has_answered(self, list tails) -> bool:
+        """Whether all that was published then is answered, or has timed out; the answers may still be on their way."""
+        return self.consumed(tails) and self.answers.count == self.answers.overdue
 
     def owes(self, int process) -> bool:
         """Whether something is still to be appended for the process, or answered to it or on its behalf."""

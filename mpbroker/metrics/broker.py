@@ -13,7 +13,7 @@ from mpbroker.ipc.topology import (
     CONTROL_HANDLER,
     COORDINATOR,
     HANDLERS,
-    LOG,
+    LOG_WORKERS,
     PROCESSES,
     SUPERVISOR,
     name_of,
@@ -99,7 +99,7 @@ def replication(view: View) -> Iterator[Bean]:
 
 # What is watched, what waits, and who has it.
 PURGATORIES: dict[str, tuple[Counter, Counter, tuple[int, ...]]] = {
-    "Produce": (Counter.COUNT_PRODUCES_DELAYED, Counter.COUNT_PRODUCES_DELAYED, (LOG,)),
+    "Produce": (Counter.COUNT_PRODUCES_DELAYED, Counter.COUNT_PRODUCES_DELAYED, LOG_WORKERS),
     "Fetch": (Counter.COUNT_FETCHES_WATCHED, Counter.COUNT_FETCHES_DELAYED, HANDLERS),
     "Rebalance": (Counter.COUNT_REBALANCES_DELAYED, Counter.COUNT_REBALANCES_DELAYED, (COORDINATOR,)),
     "Heartbeat": (Counter.COUNT_HEARTBEATS_DELAYED, Counter.COUNT_HEARTBEATS_DELAYED, (COORDINATOR,)),
@@ -134,7 +134,7 @@ def expirations(view: View) -> Iterator[Bean]:
     fetch = "kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec,fetcherType=consumer"
     yield view.meter(fetch, Counter.COUNT_FETCHES_EXPIRED, HANDLERS)
     produce = "kafka.server:type=DelayedProduceMetrics,name=ExpiresPerSec"
-    yield view.meter(produce, Counter.COUNT_PRODUCES_EXPIRED, (LOG,))
+    yield view.meter(produce, Counter.COUNT_PRODUCES_EXPIRED, LOG_WORKERS)
 
 
 FETCH_SESSIONS = {
@@ -170,7 +170,7 @@ def fetch_session_evictions(view: View) -> Iterator[Bean]:
     "Commit rounds: what waits is synced to disk together.",
 )
 def flushes(view: View) -> Iterator[Bean]:
-    shown = view.now.distributions[LOG][Histogram.TIME_COMMIT_NS]
+    shown = view.now.distribution(Histogram.TIME_COMMIT_NS, LOG_WORKERS)
     yield Bean("kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs", shown.attributes(1e6))
 
 
@@ -181,7 +181,7 @@ def flushes(view: View) -> Iterator[Bean]:
 )
 def partitions(view: View) -> Iterator[Bean]:
     for name in ("PartitionCount", "LeaderCount"):
-        count = view.now.get(LOG, Counter.COUNT_PARTITIONS)
+        count = view.total(Counter.COUNT_PARTITIONS, LOG_WORKERS)
         yield value(f"kafka.server:type=ReplicaManager,name={name}", count)
 
 
@@ -230,10 +230,10 @@ def processes(view: View) -> Iterator[Bean]:
 @family(
     OURS + "RequestsPerTurn,name=<role>",
     "histogram (requests)",
-    "How many a handler took in one turn, and jobs that the log process did in one round.",
+    "How many a handler took in one turn, and jobs that a log worker did in one round.",
 )
 def turns(view: View) -> Iterator[Bean]:
-    for process in view.now.serving((LOG, *HANDLERS)):
+    for process in view.now.serving((*LOG_WORKERS, *HANDLERS)):
         taken = view.now.distributions[process][Histogram.REQUESTS_PER_TURN]
         yield Bean(f"{OURS}RequestsPerTurn,name={name_of(process)}", taken.attributes(1))
 
@@ -245,6 +245,7 @@ SERVED = {
     "fetch-native-total": Counter.COUNT_FETCHES_FAST,
     "fetch-parked-total": Counter.COUNT_FETCHES_PARKED,
     "fetch-incremental-total": Counter.COUNT_FETCHES_INCREMENTAL,
+    "cold-reads-total": Counter.COUNT_FETCHES_COLD,
 }
 
 
@@ -252,7 +253,7 @@ SERVED = {
     OURS + "Handlers",
     "total",
     "How handlers served produce and fetch requests: in native code, in Python; fetches that "
-    "waited, and those that went on with a session.",
+    "waited, and those that went on with a session; what fetches had read from the disk.",
     SERVED,
 )
 def served(view: View) -> Iterator[Bean]:
@@ -269,20 +270,21 @@ LOG_TOTALS = {
 }
 
 
-@family(OURS + "Log", "total", "What the log process has done.", LOG_TOTALS)
+@family(OURS + "Log", "total", "What the log workers have done, all together.", LOG_TOTALS)
 def log_process(view: View) -> Iterator[Bean]:
-    yield Bean(f"{OURS}Log", {name: view.now.get(LOG, counter) for name, counter in LOG_TOTALS.items()})
+    totals = {name: float(view.total(counter, LOG_WORKERS)) for name, counter in LOG_TOTALS.items()}
+    yield Bean(f"{OURS}Log", totals)
 
 
 @family(
     OURS + "Log,name=<BatchesPerRound|AppendTimeMs>",
     "histogram (batches, ms)",
-    "Of the log process's rounds: batches that were written together, and the time that it took.",
+    "Of the log workers' rounds: batches that were written together, and the time that it took.",
 )
 def rounds(view: View) -> Iterator[Bean]:
-    batches = view.now.distributions[LOG][Histogram.BATCHES_PER_ROUND]
+    batches = view.now.distribution(Histogram.BATCHES_PER_ROUND, LOG_WORKERS)
     yield Bean(f"{OURS}Log,name=BatchesPerRound", batches.attributes(1))
-    appends = view.now.distributions[LOG][Histogram.TIME_APPEND_NS]
+    appends = view.now.distribution(Histogram.TIME_APPEND_NS, LOG_WORKERS)
     yield Bean(f"{OURS}Log,name=AppendTimeMs", appends.attributes(1e6))
 
 

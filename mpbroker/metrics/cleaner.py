@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.topology import CLEANER, LOG
+from mpbroker.ipc.topology import CLEANER, LOG_WORKERS
 from mpbroker.metrics.families import Bean, View, family, value
 
 CLEANER_GAUGES = "kafka.log:type=LogCleaner,name="
@@ -30,7 +30,7 @@ def last_cleaning(view: View) -> Iterator[Bean]:
     yield value(
         CLEANER_GAUGES + "max-clean-time-secs", now.get(CLEANER, Counter.COUNT_CLEANER_TIME_MS) // 1000
     )
-    delay_ms = now.get(LOG, Counter.COUNT_CLEANER_DELAY_MS)
+    delay_ms = max(now.get(worker, Counter.COUNT_CLEANER_DELAY_MS) for worker in LOG_WORKERS)
     yield value(CLEANER_GAUGES + "max-compaction-delay-secs", delay_ms // 1000)
 
 
@@ -50,10 +50,11 @@ def dead_cleaners(view: View) -> Iterator[Bean]:
 )
 def waiting(view: View) -> Iterator[Bean]:
     now = view.now
-    yield value(
-        MANAGER_GAUGES + "uncleanable-partitions-count", now.get(LOG, Counter.COUNT_UNCLEANABLE_PARTITIONS)
-    )
-    yield value(MANAGER_GAUGES + "uncleanable-bytes", now.get(LOG, Counter.COUNT_UNCLEANABLE_BYTES))
-    yield value(MANAGER_GAUGES + "max-dirty-percent", now.get(LOG, Counter.COUNT_CLEANER_DIRTY_PERCENT))
+    uncleanable = view.total(Counter.COUNT_UNCLEANABLE_PARTITIONS, LOG_WORKERS)
+    yield value(MANAGER_GAUGES + "uncleanable-partitions-count", uncleanable)
+    uncleanable_bytes = view.total(Counter.COUNT_UNCLEANABLE_BYTES, LOG_WORKERS)
+    yield value(MANAGER_GAUGES + "uncleanable-bytes", uncleanable_bytes)
+    dirtiest = max(now.get(worker, Counter.COUNT_CLEANER_DIRTY_PERCENT) for worker in LOG_WORKERS)
+    yield value(MANAGER_GAUGES + "max-dirty-percent", dirtiest)
     if looked := now.get(CLEANER, Counter.COUNT_CLEANER_LAST_RUN_NS):
         yield value(MANAGER_GAUGES + "time-since-last-run-ms", (now.now_ns - looked) // NS_PER_MS)

@@ -16,10 +16,12 @@ from pathlib import Path
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.listeners import MAX_LISTENERS, ListenerCount, ListenerState
-from mpbroker.ipc.meters import ClientKind, QuotaKind, QuotaWord, TopicMeter
+from mpbroker.ipc.meters import ClientKind, QuotaKind, QuotaWord, Reader, TopicMeter
+from mpbroker.ipc.table import PartitionFlag, read_partition
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from shm.counters import BUCKETS, bucket_bounds
 from shm.region import Region
+from shm.table import SlotBusy, SlotTable
 
 NS = 1_000_000_000
 # Kafka's percentiles of a histogram.
@@ -139,6 +141,10 @@ class Snapshot:
     def get(self, process: int, counter: int) -> int:
         return self.counters[process][counter]
 
+    def distribution(self, histogram: int, processes: tuple[int, ...]) -> Distribution:
+        """Of all of them together."""
+        return added([self.distributions[process][histogram] for process in processes])
+
     def serving(self, processes: tuple[int, ...] | range) -> list[int]:
         """Those that are at work now, or were when the broker died."""
         return [p for p in processes if self.get(p, Counter.COUNT_STARTED_NS)]
@@ -197,7 +203,7 @@ def _take_listeners(public: Region) -> dict[int, ListenerSeen]:
 
 def _take_meters(public: Region, into: Snapshot) -> None:
     reader = topology.meter_reader(public)
-    names = reader.names(topology.LOG)
+    names = _names(public, reader)
     for process in range(topology.PROCESSES):
         for api, (versions, histograms) in reader.apis(process).items():
             found = [Distribution(*histogram) for histogram in histograms]
@@ -221,6 +227,27 @@ def _take_meters(public: Region, into: Snapshot) -> None:
             into.ciphers[process] = ciphers
         _add_quotas(*reader.quotas(process), into)
         into.lost += reader.lost(process)
+
+
+def _names(public: Region, reader: Reader) -> dict[tuple[int, int], str]:
+    """(slot, generation) -> topic. What a deleted partition has counted is in the sum of all topics alone: a
+    topic that is made anew under its name begins anew.
+    """
+    table = topology.attach_table(public)
+    return {
+        place: name
+        for worker in topology.LOG_WORKERS  # each has named its own
+        for place, name in reader.names(worker).items()
+        if _is_there(table, *place)
+    }
+
+
+def _is_there(table: SlotTable, slot: int, generation: int) -> bool:
+    try:
+        now = read_partition(table, slot)
+    except SlotBusy:
+        return True  # it is being written, or its writer died over it: nothing that is deleted changes
+    return now.generation == generation and not now.flags & PartitionFlag.PARTITION_DELETED
 
 
 def _add_quotas(alls: list[list[int]], clients: list[tuple[str, str, list[int]]], into: Snapshot) -> None:

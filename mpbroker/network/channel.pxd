@@ -33,6 +33,7 @@ cpdef enum CloseReason:
     CLOSED_AUTHENTICATION = 18  # SASL failed, and its answer was given
     CLOSED_SESSION_EXPIRED = 19 # a request came after the end of the authentication
     CLOSED_NO_MEMORY = 20       # a parked request has to be asked anew, and its frame was not kept
+    CLOSED_MANY_FILES = 21      # its answer needs more segment files than can be open
 
 cdef struct Channel:
     int fd

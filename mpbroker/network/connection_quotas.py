@@ -11,7 +11,7 @@ mind what all listeners together have or how fast they get it. What is too many 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -19,9 +19,8 @@ from typing import TypeVar
 
 from mpbroker.network.connection_rate import UNLIMITED, WindowedRate
 
-# A rate of an address that was idle for so long is forgotten (Kafka: the sensors' expiry).
-IP_RATE_IDLE_MS = 3_600_000
-IP_RATES_SWEPT_AT = 4096
+# How many rates that count for nothing any more are looked at with each connection: more than can be new.
+FORGOTTEN_AT_ONCE = 2
 # A client by a Unix-domain socket has no address; it is limited by its listener.
 NO_ADDRESS = b""
 
@@ -68,7 +67,7 @@ class ConnectionQuotas:
         self._inter_broker: int | None = None
         self._ip_rate_default: float = UNLIMITED
         self._ip_rate_of: dict[bytes, float] = {}
-        self._ip_rates: dict[bytes, WindowedRate] = {}
+        self._ip_rates: OrderedDict[bytes, WindowedRate] = OrderedDict()  # the last that came stands last
         self.total = 0
         self.by_listener: Counter[int] = Counter()
         self.by_ip: Counter[bytes] = Counter()
@@ -164,10 +163,11 @@ class ConnectionQuotas:
             return 0
         rate = self._ip_rates.get(address)
         if rate is None:
-            if len(self._ip_rates) >= IP_RATES_SWEPT_AT:
-                self._forget_idle_rates(now_ms)
             rate = self._ip_rates[address] = self._new_rate(bound)
+        else:
+            self._ip_rates.move_to_end(address)
         rate.record(1.0, now_ms)
+        self._forget_old_rates(now_ms)
         throttle_ms = rate.throttle_ms(now_ms)
         if throttle_ms:
             rate.record(-1.0, now_ms)
@@ -177,10 +177,13 @@ class ConnectionQuotas:
                 self._broker_rate.record(-1.0, now_ms)
         return throttle_ms
 
-    def _forget_idle_rates(self, now_ms: float) -> None:
-        idle = [a for a, rate in self._ip_rates.items() if now_ms - rate.last_ms >= IP_RATE_IDLE_MS]
-        for address in idle:
-            del self._ip_rates[address]
+    def _forget_old_rates(self, now_ms: float) -> None:
+        """Those whose windows are all over: a new one would say the same. (Kafka's sensors last an hour.)"""
+        for _ in range(FORGOTTEN_AT_ONCE):
+            oldest = next(iter(self._ip_rates))
+            if not self._ip_rates[oldest].is_over(now_ms):
+                break
+            del self._ip_rates[oldest]
 
     # ---- counts
 

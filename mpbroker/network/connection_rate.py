@@ -37,6 +37,10 @@ class WindowedRate:
         sample.value += value
         sample.last_ms = now_ms
 
+    def is_over(self, now_ms: float) -> bool:
+        """Whether nothing that was recorded counts any more."""
+        return now_ms - self.last_ms >= self.windows * self.window_ms
+
     def per_second(self, now_ms: float) -> float:
         return self._measure(now_ms)[0]
 

@@ -73,8 +73,9 @@ cdef bint take_answers(Turn *t, RingRef *ring) noexcept nogil:
 cdef void take_all_answers(Turn *t) noexcept nogil:
     cdef uint32_t h
     cdef Peer *peer
-    if take_answers(t, &t.log_answers):
-        bell_ring(&t.log_bell)
+    for h in range(t.log_count):
+        if take_answers(t, &t.log_answers[h]):
+            bell_ring(&t.log_bells[h])
     for h in range(t.handler_count):
         peer = &t.handlers[h]
         if peer.known and take_answers(t, &peer.answers):

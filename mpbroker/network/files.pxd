@@ -2,8 +2,8 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cdef enum:
-    FILE_PLACES = 2048          # a power of two; at most half are used
-    FILE_LIMIT = 1024
+    FILE_PLACES = 4096          # a power of two; at most half are used
+    FILES_MOST = 2048
 
 cdef struct OpenFile:
     int fd                      # -1: the place is empty
@@ -15,9 +15,12 @@ cdef struct OpenFile:
     uint64_t used               # running number of the last use
 
 cdef struct FileTable:
-    OpenFile places[2048]
+    OpenFile places[FILE_PLACES]
     uint32_t count
+    uint32_t most               # may be open; beyond half of it, those that nobody is sending from are closed
+    bint released               # one has lost its last user since Python looked at the answers that wait
     uint64_t clock
+    uint64_t wanted_from        # what was used from then on, the answer needs for which files are being opened
 
 cdef inline uint32_t file_hash(uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode) noexcept nogil:
     cdef uint64_t h = (<uint64_t>slot << 32 | slot_generation) * <uint64_t>0x9E3779B97F4A7C15

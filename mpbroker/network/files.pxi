@@ -1,5 +1,5 @@
-# Open segment files: what goes in, and what is closed when there are too many or when nobody can ask for it any more: a
-# deleted file costs its space on the disk for as long as it is open. Part of turn.pyx; files.pxd has the table.
+# Open segment files: what goes in, what is closed, and the answers that wait for them. A deleted file costs its space on the
+# disk for as long as it is open, any file a descriptor. Part of turn.pyx; files.pxd has the table.
 
 cdef void place_file(FileTable *files, const OpenFile *file) noexcept nogil:
     cdef uint32_t place = file_hash(file.slot, file.slot_generation, file.segment_base, file.inode)
@@ -8,16 +8,31 @@ cdef void place_file(FileTable *files, const OpenFile *file) noexcept nogil:
     files.places[place] = file[0]
     files.count += 1
 
-cdef forget_files(FileTable *files):
-    """Closes the older half of the files that nobody is sending from."""
+cdef int forget_files(FileTable *files) except -1:
+    """Closes the older half of the files that nobody is sending from, nor about to; how many."""
     cdef uint32_t i
-    idle = sorted(
-        (files.places[i].used, i) for i in range(FILE_PLACES) if files.places[i].fd >= 0 and not files.places[i].users
-    )
-    for _, i in idle[: len(idle) // 2]:
+    cdef OpenFile *file
+    idle = []
+    for i in range(FILE_PLACES):
+        file = &files.places[i]
+        if file.fd >= 0 and not file.users and file.used < files.wanted_from:
+            idle.append((file.used, i))
+    idle.sort()
+    del idle[(len(idle) + 1) // 2 :]
+    for _, i in idle:
         close(files.places[i].fd)
         files.places[i].fd = -1
-    place_anew(files)
+    if idle:
+        place_anew(files)
+    return len(idle)
+
+cdef bint has_room(FileTable *files, uint32_t more) except -1:
+    """Whether so many more files may be open; idle ones make room."""
+    if files.count + more > files.most // 2:
+        forget_files(files)
+    while files.count + more > files.most and forget_files(files):
+        pass
+    return files.count + more <= files.most
 
 cdef void place_anew(FileTable *files) noexcept nogil:
     """Behind closings: an empty place ends a search."""
@@ -46,18 +61,132 @@ cdef void close_deleted_files(FileTable *files) noexcept nogil:
     if closed:
         place_anew(files)
 
-cdef take_file(
-    FileTable *files, uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode, int fd
-):
-    cdef OpenFile file
-    if file_find(files, slot, slot_generation, segment_base, inode) != NULL:
-        close(fd)
+cdef void look_at_files(Turn *t) noexcept nogil:
+    """Once a second. Descriptors may have come free elsewhere: who waits for files tries again."""
+    if t.next_files_look_ns >= t.now_ns:
         return
-    if files.count >= FILE_LIMIT:
-        forget_files(files)
-    if files.count >= FILE_PLACES - 1:
-        close(fd)               # all are being sent from; the answer that waits for it is given up
-        return
-    file.slot, file.slot_generation, file.segment_base, file.inode = slot, slot_generation, segment_base, inode
-    file.fd, file.users, file.used = fd, 0, files.clock
-    place_file(files, &file)
+    t.next_files_look_ns = t.now_ns + FILES_LOOK_NS
+    t.files.released = True
+    close_deleted_files(&t.files)
+
+cdef inline bint may_open(Turn *t) noexcept nogil:
+    """Whether an answer waits for files that was not looked at, or for room that there may be now."""
+    return t.opening_count > t.unopened_count or (t.unopened_count and t.files.released)
+
+cdef inline void await_files(Turn *t, Channel *c) noexcept nogil:
+    t.opening[t.opening_count] = c.index
+    t.opening_count += 1
+
+
+cdef class TurnFiles:
+    """The turn's table of segment files, and the answers that wait for some that are not open. One channel at a time:
+    `missing`, then `resume`, `ask_again` or `wait`."""
+    cdef ProcessorTurn turn
+    cdef Turn *t
+
+    def __init__(self, ProcessorTurn turn):
+        self.turn = turn
+        self.t = turn.t
+
+    def limit(self, uint32_t most) -> None:
+        """So many files may be open, half of them without anybody who is sent something from them."""
+        self.t.files.most = min(most, <uint32_t>FILES_MOST)
+
+    def opening(self) -> list[int]:
+        """Channels whose answers wait for files, those that wait longest first."""
+        cdef Turn *t = self.t
+        cdef uint32_t i
+        out = dict.fromkeys(
+            t.opening[i] for i in range(t.opening_count) if t.channels[t.opening[i]].state == ChannelState.CHANNEL_OPENING
+        )
+        t.opening_count = t.unopened_count = 0
+        t.files.released = False
+        return list(out)
+
+    def missing(self, uint32_t channel):
+        """[(slot, slot_generation, segment_base, inode, path)] of the files that are to be opened for the channel's answer;
+        there is room for them, and what it needs of those that are open stays so. None: it has to wait, or is closed."""
+        cdef Turn *t = self.t
+        cdef Channel *c = &t.channels[channel]
+        cdef uint8_t *base
+        cdef Part *part
+        cdef uint32_t i
+        if c.state != ChannelState.CHANNEL_OPENING:
+            return None
+        t.files.wanted_from = t.files.clock + 1
+        needed = set()
+        missing = {}
+        base = answer_base(t, &c.answer)
+        for i in range(c.answer.length):
+            part = parts_of(t, &c.answer) + i
+            if part.kind != PartKind.PART_FILE:
+                continue
+            name = (part.slot, part.slot_generation, part.segment_base, part.file_generation)
+            needed.add(name)
+            if file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation) == NULL:
+                missing[name] = (<char *>base)[c.answer.block + part.path : c.answer.block + part.path + part.path_length]
+        if len(needed) > t.files.most:
+            close_channel(t, c, CloseReason.CLOSED_MANY_FILES, len(needed))
+            publish(t)
+            return None
+        if not has_room(&t.files, len(missing)):
+            self.wait(channel)
+            return None
+        return [(*name, path) for name, path in missing.items()]
+
+    def opened(self, uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode, int fd) -> None:
+        """Hands an open segment file to the table, which closes it when it was not used for long."""
+        cdef FileTable *files = &self.t.files
+        cdef OpenFile file
+        if file_find(files, slot, slot_generation, segment_base, inode) != NULL or files.count >= FILES_MOST:
+            close(fd)
+            return
+        files.clock += 1
+        file.slot, file.slot_generation, file.segment_base, file.inode = slot, slot_generation, segment_base, inode
+        file.fd, file.users, file.used = fd, 0, files.clock
+        place_file(files, &file)
+
+    def forget(self) -> int:
+        """Closes files that nobody needs; how many. For a process that is out of descriptors."""
+        return forget_files(&self.t.files)
+
+    def wait(self, uint32_t channel) -> None:
+        """There is no room for the channel's files, or no descriptor: it is looked at again when others end, or after a second."""
+        cdef Channel *c = &self.t.channels[channel]
+        if c.state != ChannelState.CHANNEL_OPENING:
+            return
+        if c.ended:
+            close_channel(self.t, c, CloseReason.CLOSED_BY_PEER, 0)
+            publish(self.t)
+            return
+        await_files(self.t, c)
+        self.t.unopened_count = self.t.opening_count
+
+    def resume(self, uint32_t channel) -> None:
+        """The files that a channel waited for are open."""
+        cdef Channel *c = &self.t.channels[channel]
+        if c.state != ChannelState.CHANNEL_OPENING:
+            return
+        start_sending(self.t, c)
+        publish(self.t)
+
+    def ask_again(self, uint32_t channel) -> None:
+        """A slice was no longer there (the file was replaced): the request goes to a handler once more, three times at most."""
+        cdef Channel *c = &self.t.channels[channel]
+        if c.state != ChannelState.CHANNEL_OPENING:
+            return
+        c.open_tries += 1
+        if c.open_tries >= OPEN_TRIES_MAX:
+            close_channel(self.t, c, CloseReason.CLOSED_NO_FILE, 0)
+            return
+        if not enter_arena(self.t, c):
+            close_channel(self.t, c, CloseReason.CLOSED_NO_MEMORY, 0)
+            return
+        give_back(self.t, &c.answer)
+        if c.timer:                 # the next answer brings its own throttle
+            end_throttle(self.t, c)
+        c.state = ChannelState.CHANNEL_WAITING
+        self.t.next_request += 1
+        c.request = self.t.next_request
+        enqueue(self.t, c)
+        self.t.soon = True

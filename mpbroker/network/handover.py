@@ -13,6 +13,7 @@ from typing import Any
 
 HANDOVER = struct.Struct("<QHB16s")
 MARK = 0xFFFF
+FDS_PER_MESSAGE = 1
 _V4_MAPPED = bytes(10) + b"\xff\xff"
 
 
@@ -24,6 +25,17 @@ def unpack(message: bytes) -> tuple[int, int, bytes]:
     """-> ticket, listener, address."""
     ticket, listener, length, address = HANDOVER.unpack(message)
     return ticket, listener, address[:length]
+
+
+def receive(inbox: socket.socket) -> tuple[bytes, list[int]] | None:
+    """A message and its descriptors; none came along if this process may not have another. None: there is no
+    message now, or nobody is at the other end any more.
+    """
+    try:
+        message, fds, _, _ = socket.recv_fds(inbox, HANDOVER.size, FDS_PER_MESSAGE)
+    except BlockingIOError:
+        return None
+    return (message, fds) if message else None
 
 
 def packed_address(family: int, peer: Any) -> bytes:

@@ -91,9 +91,22 @@ cdef void end_jam(Turn *t) noexcept nogil:
         t.beyond = False
         forget_starved(t, first, 1)
 
-cdef inline uint64_t progress_asked(Channel *c) noexcept nogil:
+cdef uint64_t answer_bytes(Turn *t, Channel *c) noexcept nogil:
+    """Of an answer that is made of parts."""
+    cdef uint64_t total = 0
+    cdef uint32_t i
+    for i in range(c.answer.length):
+        total += (parts_of(t, &c.answer) + i).length
+    return total
+
+cdef inline bint holds_files(Channel *c) noexcept nogil:
+    return c.state == ChannelState.CHANNEL_SENDING and c.answer.kind == SlotKind.SEND_PARTS
+
+cdef uint64_t progress_asked(Turn *t, Channel *c) noexcept nogil:
     """The bytes that a channel has to move while others starve, in `stall_ns`."""
     cdef uint64_t holds = c.asked_bytes if c.block else 0
+    if t.unopened_count and holds_files(c):
+        holds = answer_bytes(t, c)
     if c.state == ChannelState.CHANNEL_SENDING and c.answer.kind == SlotKind.SEND and c.answer.length > holds:
         holds = c.answer.length
     holds //= PROGRESS_SHARE
@@ -111,7 +124,7 @@ cdef bint is_stalled(Turn *t, Channel *c) noexcept nogil:
         return True
     if c.marked_ns and t.now_ns - c.marked_ns < t.stall_ns:
         return False
-    if c.marked_ns and c.moved_bytes - c.marked_bytes < progress_asked(c):
+    if c.marked_ns and c.moved_bytes - c.marked_bytes < progress_asked(t, c):
         return True
     c.marked_ns, c.marked_bytes = t.now_ns, c.moved_bytes
     return False
@@ -132,8 +145,10 @@ cdef bint replies_are_out(Turn *t) noexcept nogil:
     return False
 
 cdef void close_stalled(Turn *t) noexcept nogil:
-    """While others starve, whoever holds memory and makes no progress loses it. Looked at ten times a second."""
+    """While others starve, whoever holds memory, or the files that they wait for, and makes no progress loses it. Looked
+    at ten times a second."""
     cdef uint32_t place = t.links[t.channel_places].after
+    cdef bint memory = t.dry_since_ns or t.starved_count or replies_are_out(t)
     cdef Channel *c
     if t.now_ns < t.next_stall_check_ns:
         return
@@ -141,6 +156,8 @@ cdef void close_stalled(Turn *t) noexcept nogil:
     while place != t.channel_places:
         c = &t.channels[place]
         place = t.links[place].after
+        if not memory and not holds_files(c):
+            continue
         if is_stalled(t, c) or (t.starved_count and not may_have_room(t) and only_keeps(t, c)):
             close_channel(t, c, CloseReason.CLOSED_STALLED, c.received)
     end_jam(t)

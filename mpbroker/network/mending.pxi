@@ -52,7 +52,8 @@ cdef void mend_handler(Turn *t, uint32_t number) noexcept nogil:
     forget_untaken(t, peer)
 
 cdef void mend_log(Turn *t) noexcept nogil:
-    """The handlers have acknowledged and pause: whatever produce they had taken and not answered died with the log process."""
+    """The handlers pause, and the other log workers have answered all they had: whatever produce was taken and is not answered died with
+    the log worker."""
     cdef uint32_t i
     cdef Channel *c
     take_all_answers(t)

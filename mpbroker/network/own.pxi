@@ -12,6 +12,7 @@ cdef Turn *empty_turn() except NULL:
     cdef Turn *t = <Turn *>allocated(1, sizeof(Turn))
     cdef uint32_t i
     t.epoll_fd = -1
+    t.files.most = FILES_MOST
     for i in range(<uint32_t>FILE_PLACES):
         t.files.places[i].fd = -1
     return t

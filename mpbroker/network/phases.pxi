@@ -8,8 +8,11 @@ cdef bint is_ordered(Turn *t) noexcept nogil:
 
 cdef bint must_stay_awake(Turn *t) noexcept nogil:
     cdef uint32_t h
-    if t.soon or t.marked_count or ring_waiting(&t.log_answers):
+    if t.soon or t.marked_count or may_open(t):
         return True
+    for h in range(t.log_count):
+        if ring_waiting(&t.log_answers[h]):
+            return True
     if is_ordered(t):
         return True
     for h in range(t.handler_count):
@@ -65,7 +68,7 @@ cdef void go_on(Turn *t) noexcept nogil:
     if t.dry_since_ns or t.starved_count:
         feed_starved(t)
         close_stalled(t)
-    elif replies_are_out(t):
+    elif t.unopened_count or replies_are_out(t):
         close_stalled(t)
     if t.idle_ns and t.idle_ns < t.now_ns:
         close_idle_channels(t, t.now_ns - t.idle_ns)
@@ -78,9 +81,8 @@ cdef void before_sleep(Turn *t) noexcept nogil:
         store_relaxed(&t.queued[t.process], queued_here(t))
     if t.starved_count and may_have_room(t):
         t.soon = True
-    if t.files.count and t.next_files_look_ns < t.now_ns:
-        t.next_files_look_ns = t.now_ns + FILES_LOOK_NS
-        close_deleted_files(&t.files)
+    if t.files.count or t.unopened_count:
+        look_at_files(t)
     count_dry(t)
     counter_set(t.counters, Counter.COUNT_ARENA_BYTES, t.arena.in_use_bytes)
     counter_set(t.counters, Counter.COUNT_QUEUED_REQUESTS, queued_here(t))

@@ -15,7 +15,6 @@ import time
 
 from mpbroker.config.listeners import MAX_LISTENERS, Listener
 from mpbroker.ipc import topology
-from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.ipc.session import SecurityProtocol
@@ -23,12 +22,12 @@ from mpbroker.network import handover, request_log, turn
 from mpbroker.network.channel import CloseReason
 from mpbroker.network.credentials import Credentials
 from mpbroker.network.secure import SecureChannels
+from mpbroker.network.segment_files import SegmentFiles, own_shares
 from mpbroker.network.turn import ProcessorTurn
 from mpbroker.protocol.api_keys import ApiKey, is_flexible, valid_versions
 from mpbroker.protocol.api_versions import Served
 from mpbroker.security.listener import ListenerSecurity, SecurityError, security_of_added, settings_of
 
-FDS_PER_MESSAGE = 1
 # As Kafka's Processor: at most this many new sockets per wake-up, so that the others are not kept waiting.
 NEW_CONNECTIONS_MAX = 20
 NO_FLEXIBLE_VERSION = 32767
@@ -105,6 +104,9 @@ class Processor:
             connection_prefix(context.index, context.incarnation),
             self._idle_ns,
         )
+        descriptors = own_shares()
+        self.connections_max = descriptors.connections
+        self.files = SegmentFiles(self.turn, descriptors.files, self.log, context.counters)
         self.credentials = Credentials(context)
         self.served = served
         self.secure: SecureChannels | None = None
@@ -169,7 +171,7 @@ class Processor:
             self.secure.work()
             flags |= turn.CLOSED
         if flags & turn.OPENING:
-            self._open_files()
+            self.files.open()
         if flags & (turn.CLOSED | turn.OPENING):
             self._report_closed()
         if flags & turn.CONNECTIONS:
@@ -197,9 +199,9 @@ class Processor:
                 self.turn.welcome_handler(number)
             else:
                 self.turn.fence_handler(number)
-        elif fence.role == topology.LOG:
+        elif topology.is_log_worker(fence.role):
             if fence.alive:
-                self.turn.welcome_log()
+                self.turn.welcome_log(topology.log_worker_number(fence.role))
             else:
                 self.turn.fence_log()
         self._report_closed()
@@ -241,14 +243,11 @@ class Processor:
         """Whether there may be more of them."""
         more = True
         for _ in range(NEW_CONNECTIONS_MAX):
-            try:
-                message, fds, _, _ = socket.recv_fds(self.inbox, handover.HANDOVER.size, FDS_PER_MESSAGE)
-            except BlockingIOError:
+            received = handover.receive(self.inbox)
+            if received is None:
                 more = False
                 break
-            if not message:
-                more = False  # nobody is at the other end: the broker ends
-                break
+            message, fds = received
             ticket, listener, address = handover.unpack(message)
             channel = self._add_connection(fds[0], listener) if fds else None
             if channel is not None:
@@ -270,6 +269,15 @@ class Processor:
             os.close(fd)
             return None
         listener = self.context.listener(number).listener
+        if len(self.channels) >= self.connections_max:
+            os.close(fd)
+            self.log.error(
+                "a connection on %s was refused: this processor has descriptors for %d, and all are taken. "
+                "Raise the limit of open files (LimitNOFILE), or start more processors (--processors)",
+                listener.name,
+                self.connections_max,
+            )
+            return None
         protocol = SecurityProtocol[listener.protocol]
         secure = self.secure if protocol is SecurityProtocol.PLAINTEXT else self._secure(number, listener)
         if secure is None and protocol is not SecurityProtocol.PLAINTEXT:
@@ -344,36 +352,6 @@ class Processor:
             if self.ledger.waits(number):
                 self.context.ring(acceptor)
 
-    def _open_files(self) -> None:
-        """Opens the segments that answers wait for; what is not there any more goes back to a handler."""
-        for channel, missing in self.turn.opening():
-            try:
-                if all(self._open(*wanted) for wanted in missing):
-                    self.turn.resume(channel)
-                else:
-                    self.turn.ask_again(channel)
-            except Exception:
-                self.log.exception(
-                    "the answer of channel %d cannot be sent: its connection is closed", channel
-                )
-                self.context.counters.add(Counter.COUNT_ERRORS)
-                self.turn.close_connection(channel, CloseReason.CLOSED_FAILED)
-
-    def _open(self, slot: int, slot_generation: int, segment_base: int, inode: int, path: bytes) -> bool:
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            self.log.info(
-                "segment %s is gone (%s): the fetch is answered anew", os.fsdecode(path), error.strerror
-            )
-            return False
-        if os.fstat(fd).st_ino != inode:
-            os.close(fd)
-            self.log.info("segment %s was replaced: the fetch is answered anew", os.fsdecode(path))
-            return False
-        self.turn.file_opened(slot, slot_generation, segment_base, inode, fd)
-        return True
-
     def _report_closed(self) -> None:
         closed = self.turn.closed()
         for session, reason, detail in closed:
@@ -390,9 +368,10 @@ class Processor:
             self._ring_who_waits()
         for session, api_key in self.turn.late_answers():
             listener = self.context.listener(session.listener).listener.name
-            self.log.warning(
-                "the answer to API key %d is dropped: its connection %s on %s was closed before it came",
-                api_key,
+            # Kafka warns of it; but clients come and go, and none of them misses the answer.
+            self.log.info(
+                "the answer to %s is dropped: its connection %s on %s was closed before it came",
+                ApiKey(api_key).name,
                 session.connection_id,
                 listener,
             )
@@ -437,8 +416,10 @@ def describe_close(reason: int, detail: int) -> str:
         CloseReason.CLOSED_TLS: "TLS failed",
         CloseReason.CLOSED_AUTHENTICATION: "its authentication failed",
         CloseReason.CLOSED_SESSION_EXPIRED: "a request came after its authentication had expired",
-        CloseReason.CLOSED_STALLED: "what it began made no progress while memory for requests was short "
-        "(queued.max.request.bytes)",
+        CloseReason.CLOSED_STALLED: "what it began made no progress while others waited for the memory "
+        "(queued.max.request.bytes) or the open files that it held",
+        CloseReason.CLOSED_MANY_FILES: f"its answer needs {detail} segment files, more than can be open "
+        "(LimitNOFILE)",
         CloseReason.CLOSED_FAILED: "an error of the processor, told above",
         CloseReason.CLOSED_LISTENER: "its listener was removed",
         CloseReason.CLOSED_EXCESS: "the least recently active, to make room for another (max.connections)",

@@ -26,6 +26,7 @@ from mpbroker.protocol.api_versions import Served
 from mpbroker.security.listener import ListenerSecurity, LookUp
 from mpbroker.security.sasl import Failure, Offer, SaslServer, Session, State
 from mpbroker.security.tls import IANA_NAMES, TlsError
+from shm.clock import wall_ms
 from shm.counters import CounterPage
 
 SIZE_BYTES = 4
@@ -113,7 +114,7 @@ class SecureChannels:
         counters: CounterPage,
         log: logging.Logger,
         *,
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        wall_ms: Callable[[], int] = wall_ms,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.turn = turn

@@ -20,6 +20,7 @@ cdef void release_answer(Turn *t, Channel *c) noexcept nogil:
                 entry = file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation)
                 if entry != NULL and entry.users:
                     entry.users -= 1
+                    t.files.released |= entry.users == 0
     give_back(t, a)
 
 cdef int send_bytes(Turn *t, Channel *c, const uint8_t *bytes, uint64_t length, int flags, uint64_t *budget) noexcept nogil:
@@ -122,8 +123,7 @@ cdef void start_sending(Turn *t, Channel *c) noexcept nogil:
     if c.answer.kind == SlotKind.SEND_PARTS:
         if not files_are_open(t, c):
             c.state = ChannelState.CHANNEL_OPENING
-            t.opening[t.opening_count] = c.index
-            t.opening_count += 1
+            await_files(t, c)
             return
         use_files(t, c)
     c.state = ChannelState.CHANNEL_SENDING

@@ -12,6 +12,7 @@ from shm.ring cimport RingRef, Slot
 
 cdef enum:
     MOST_HANDLERS = 33          # with the control plane's
+    MOST_LOGS = 7
     REQUEST_RING_PLACES = 1024  # mpbroker.ipc.topology.REQUEST_RING_SLOTS, checked at import
     MOST_EVENTS = 512
     MUTE_TABLE_BYTES = 30       # states times events of mute.py
@@ -98,8 +99,9 @@ cdef struct Turn:
     uint32_t handler_count      # places in use in `handlers`
     uint32_t last_handler       # number of the handler that had the last batch: where a tie begins
     uint32_t last_session_keeper    # number of the handler that was last given a fetch that makes a session
-    RingRef log_answers
-    BellRef log_bell
+    RingRef log_answers[MOST_LOGS]
+    BellRef log_bells[MOST_LOGS]
+    uint32_t log_count
     Channel *channels
     SessionEntry *sessions      # by channel
     uint32_t channel_places
@@ -166,6 +168,7 @@ cdef struct Turn:
     uint32_t closed_count
     uint32_t *opening           # channels in CHANNEL_OPENING since Python looked; twice, if a place was taken anew meanwhile
     uint32_t opening_count
+    uint32_t unopened_count     # of these, the first: there was no room for their files when Python looked
 
 
 cdef class ProcessorTurn:
@@ -175,6 +178,7 @@ cdef class ProcessorTurn:
     cdef readonly Meters meters
     cdef list keep
     cdef dict rings
+    cdef dict logs
     cdef uint64_t order_now
     cdef uint64_t fence_order_now
     cdef int _turns(self, int timeout_ms, uint64_t longest_ns) except -1

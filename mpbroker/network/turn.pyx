@@ -33,7 +33,7 @@ from mpbroker.ipc.slots cimport (
     NETWORK_UNIT_NS, THROTTLED_BY_SHIFT, Part, PartKind, ReplyFlag, ReplySlot, RequestSlot, ReturnSlot, SlotFlag, SlotKind,
 )
 from mpbroker.network.channel cimport Channel, ChannelState, CloseReason
-from mpbroker.network.files cimport FILE_LIMIT, FILE_PLACES, OpenFile, file_find, file_hash
+from mpbroker.network.files cimport FILE_PLACES, FILES_MOST, FileTable, OpenFile, file_find, file_hash
 from shm.arena cimport (
     Arena, arena_allocate, arena_allocate_beyond, arena_free, block_capacity, block_generation, block_lend,
 )
@@ -120,12 +120,13 @@ assert FIRST_PROCESSOR == topology.FIRST_PROCESSOR and CONTROL_PROCESSOR == topo
 assert REQUEST_RING_PLACES == topology.REQUEST_RING_SLOTS
 assert NOT_MUTED == MuteState.NOT_MUTED and MUTE_IMPOSSIBLE == mute.IMPOSSIBLE
 assert (MUTE, UNMUTE, REQUEST_RECEIVED, RESPONSE_SENT, THROTTLE_STARTED, THROTTLE_ENDED) == tuple(mute.MuteEvent)
-assert FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG and MOST_HANDLERS == len(topology.HANDLERS)
+assert FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG and MOST_LOGS == topology.MAX_LOG_WORKERS and MOST_HANDLERS == len(topology.HANDLERS)
 assert {one.name: one.value for one in Api}.items() <= {f"API_{key.name}": key.value for key in ApiKey}.items()
 cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
 # What epoll says of the two descriptors that are no channels.
 cdef uint32_t BELL_TAG = <uint32_t>0xFFFFFFFFu
 cdef uint32_t HANDOVER_TAG = <uint32_t>0xFFFFFFFEu
+MOST_FILES = FILES_MOST
 CONNECTIONS, CLOSED, OPENING, TOLD, SECURE = TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD, TURN_SECURE
 
 
@@ -140,7 +141,6 @@ include "muting.pxi"
 include "sending.pxi"
 include "receiving.pxi"
 include "dispatch.pxi"
-include "files.pxi"
 include "phases.pxi"
 # ---- the turn
 
@@ -192,7 +192,7 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
     before_sleep(t)
     if t.closed_count or t.late_count:
         flags |= TURN_CLOSED
-    if t.opening_count:
+    if may_open(t):
         flags |= TURN_OPENING
     if t.told_count:
         flags |= TURN_TOLD
@@ -227,8 +227,6 @@ cdef class ProcessorTurn:
         cdef Arena arena = memory.arena(process)
         cdef CounterPage counters = memory.counters(process)
         cdef Doorbell bell = memory.doorbell(process)
-        cdef Ring log_answers = memory.ring(LOG_PROCESS, process)
-        cdef Doorbell log_bell = memory.doorbell(LOG_PROCESS)
         cdef unsigned char[::1] orders = memory.private.block("orders")
         cdef unsigned char[::1] fence_orders = memory.private.block("fence_orders")
         cdef uint32_t i
@@ -238,7 +236,7 @@ cdef class ProcessorTurn:
         self.rings = {}
         self.sessions = memory.sessions(process)
         self.meters = memory.meters(process)
-        self.keep = [arena, counters, bell, log_answers, log_bell, orders, fence_orders]
+        self.keep = [arena, counters, bell, orders, fence_orders]
         t.process = process
         self._bind_ledger(memory.connections(process))
         self._bind_replies_out(memory.private.block("replies_out"))
@@ -246,8 +244,9 @@ cdef class ProcessorTurn:
         t.counters = &counters.ref
         t.meters = &self.meters.ref
         begin_counting(t)
-        t.bell, t.log_bell = bell.ref, log_bell.ref
-        t.log_answers = log_answers.ref
+        t.bell, t.log_count, self.logs = bell.ref, memory.sizes.log_workers, {}
+        for i in range(t.log_count):
+            self.welcome_log(i)
         t.handover_fd = handover_fd
         t.order = <uint64_t *>(<size_t>&orders[process * 8])
         t.fence_order = <uint64_t *>(<size_t>&fence_orders[process * 8])
@@ -420,70 +419,6 @@ cdef class ProcessorTurn:
         """What the request log is to say of requests that have ended since the last call: the fields of request_log.Ended."""
         return take_told(self.t)
 
-    # ---- segment files
-
-    def opening(self) -> list[tuple[int, list[tuple[int, int, int, int, bytes]]]]:
-        """(channel, [(slot, slot_generation, segment_base, inode, path)]) of answers that wait for files to be opened."""
-        cdef Turn *t = self.t
-        cdef Channel *c
-        cdef Part *part
-        cdef uint8_t *base
-        cdef uint32_t i, k
-        out = []
-        for i in range(t.opening_count):
-            c = &t.channels[t.opening[i]]
-            if c.state != ChannelState.CHANNEL_OPENING:
-                continue
-            base = answer_base(t, &c.answer)
-            missing = []
-            for k in range(c.answer.length):
-                part = parts_of(t, &c.answer) + k
-                if part.kind == PartKind.PART_FILE and (
-                    file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation) == NULL
-                ):
-                    path = (<char *>base)[c.answer.block + part.path : c.answer.block + part.path + part.path_length]
-                    missing.append((part.slot, part.slot_generation, part.segment_base, part.file_generation, path))
-            out.append((c.index, missing))
-        t.opening_count = 0
-        return out
-
-    def file_opened(self, uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode, int fd) -> None:
-        """Hands an open segment file to the table, which closes it when it was not used for long."""
-        take_file(&self.t.files, slot, slot_generation, segment_base, inode, fd)
-
-    def resume(self, uint32_t channel) -> None:
-        """The files that a channel waited for are open."""
-        cdef Channel *c = &self.t.channels[channel]
-        if c.state != ChannelState.CHANNEL_OPENING:
-            return
-        c.open_tries += 1           # an answer that needs more files than can be open would never be sent
-        if c.open_tries > OPEN_TRIES_MAX:
-            close_channel(self.t, c, CloseReason.CLOSED_NO_FILE, 0)
-        else:
-            start_sending(self.t, c)
-        publish(self.t)
-
-    def ask_again(self, uint32_t channel) -> None:
-        """A slice was no longer there (the file was replaced): the request goes to a handler once more, three times at most."""
-        cdef Channel *c = &self.t.channels[channel]
-        if c.state != ChannelState.CHANNEL_OPENING:
-            return
-        c.open_tries += 1
-        if c.open_tries >= OPEN_TRIES_MAX:
-            close_channel(self.t, c, CloseReason.CLOSED_NO_FILE, 0)
-            return
-        if not enter_arena(self.t, c):
-            close_channel(self.t, c, CloseReason.CLOSED_NO_MEMORY, 0)
-            return
-        give_back(self.t, &c.answer)
-        if c.timer:                 # the next answer brings its own throttle
-            end_throttle(self.t, c)
-        c.state = ChannelState.CHANNEL_WAITING
-        self.t.next_request += 1
-        c.request = self.t.next_request
-        enqueue(self.t, c)
-        self.t.soon = True
-
     # ---- orders
 
     def welcome_handler(self, uint32_t number) -> None:
@@ -531,10 +466,12 @@ cdef class ProcessorTurn:
         mend_log(self.t)
         publish(self.t)
 
-    def welcome_log(self) -> None:
-        cdef Ring log_answers = self.memory.ring(LOG_PROCESS, self.t.process)
-        self.keep[3] = log_answers
-        self.t.log_answers = log_answers.ref
+    def welcome_log(self, uint32_t number=0) -> None:
+        """A log worker (or a dead one's successor) is there: bind its ring anew."""
+        cdef Ring answers = self.memory.ring(topology.log_worker(number), self.t.process)
+        cdef Doorbell bell = self.memory.doorbell(topology.log_worker(number))
+        self.logs[number] = (answers, bell)
+        self.t.log_answers[number], self.t.log_bells[number] = answers.ref, bell.ref
 
     def limit(self, uint32_t frame_bytes_max, uint32_t queued_requests_max, uint64_t idle_ns) -> None:
         """Other limits from now on; a frame whose size is read already stays allowed."""
@@ -590,4 +527,5 @@ cdef class ProcessorTurn:
         return n
 
 
+include "files.pxi"
 include "moving.pxi"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mpbroker.ipc.meters import QuotaKind
 from mpbroker.quotas.entities import CONTROLLER_MUTATION_RATE, Limit
-from shm.rates import monotonic_ms
+from shm.clock import monotonic_ms
 
 if TYPE_CHECKING:
     from mpbroker.ipc.meters import Meters

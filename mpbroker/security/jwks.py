@@ -110,9 +110,7 @@ def signed_validator(keys: KeySet, rules: ClaimRules) -> Validator:
     try:
         import cryptography.exceptions  # noqa: F401
     except ImportError as error:
-        raise KeySetError(
-            "signed tokens need the cryptography package: install mpbroker[security]"
-        ) from error
+        raise KeySetError("signed tokens need a package: pip install cryptography") from error
 
     def validate(token: str, now_ms: int) -> Token:
         header, claims, signature = split_token(token)

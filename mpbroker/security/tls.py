@@ -225,7 +225,7 @@ def _from_pkcs12(data: bytes, location: str, password: Secret | None) -> bytes:
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError as error:
         raise TlsError(
-            f"{location} is PKCS12, which needs the cryptography package: install mpbroker[security], or "
+            f"{location} is PKCS12, which needs a package: pip install cryptography, or "
             f"convert it with openssl pkcs12 -in {location} -out store.pem -nodes"
         ) from error
     try:

@@ -43,10 +43,13 @@ def sizes(config: BrokerConfig) -> Sizes:
     total = request_bytes(config)
     reply_limit = max(total, REPLY_BYTES_MIN)
     extent = (reply_limit + LARGEST_REQUEST_BYTES) * EXTENT_PER_LIMIT
+    spare = topology.SPARE_SLOTS if config.log_workers > 1 else 1
     return Sizes(
+        partition_slots=Sizes.partition_slots * spare,
         request_limit_bytes=1,
         reply_limit_bytes=reply_limit,
         arena_extent_bytes=min(max(extent, EXTENT_BYTES_MIN), EXTENT_BYTES_MAX) // 4096 * 4096,
+        log_workers=config.log_workers,
         quota_samples=config.quota_window_num,
         quota_window_ms=config.quota_window_size_seconds * 1000,
     )

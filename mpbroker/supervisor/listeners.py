@@ -124,14 +124,8 @@ class Listeners:
         """A processor has left for good: closes what was on its way to it and was not taken."""
         inbox = self.handovers[role][1]
         inbox.setblocking(False)
-        while True:
-            try:
-                message, fds, _, _ = socket.recv_fds(inbox, handover.HANDOVER.size, 1)
-            except BlockingIOError:
-                break
-            if not message:
-                break
-            for fd in fds:
+        while received := handover.receive(inbox):
+            for fd in received[1]:
                 os.close(fd)
         self.memory.connections(role).abandon()
 

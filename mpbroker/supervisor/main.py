@@ -187,7 +187,16 @@ class Broker:
         """
         tree = self.tree
         tree.on_wait = self._while_starting
-        tree.start(Child(topology.LOG, log_process.run, tuple(self.locks)))
+        first, *others = [
+            Child(topology.log_worker(number), log_process.run, tuple(self.locks))
+            for number in range(self.config.log_workers)
+        ]
+        # It puts in order what the last run left; the others wait for that by themselves, too.
+        tree.start(first)
+        for child in others:
+            tree.launch(child)
+        for child in others:
+            tree.await_serving(child)
         self.notifier.status("Log recovered; starting")
         coordinator = partial(coordinator_process.run, cluster_id=self.identity.cluster_id)
         tree.start(Child(topology.COORDINATOR, coordinator))
@@ -239,12 +248,14 @@ class Broker:
                 "machine: they are in the page cache only"
             )
         log.info(
-            "serving on %s (cluster %s, node %d, processors %d, handlers %d, log.dirs %s) after %.0f ms",
+            "serving on %s (cluster %s, node %d, processors %d, handlers %d, log workers %d, log.dirs %s) "
+            "after %.0f ms",
             listeners,
             self.identity.cluster_id,
             self.config.node_id,
             self.config.num_network_threads,
             self.config.num_io_threads,
+            self.config.log_workers,
             ",".join(self.config.log_dirs),
             took_s * 1000,
         )

@@ -22,9 +22,9 @@ from mpbroker.supervisor.tree import Tree
 
 log = logging.getLogger("mpbroker")
 
-# The log process first: what handlers accept by new defaults of topics, it has to know.
+# The log workers first: what handlers accept by new defaults of topics, they have to know.
 _FOLLOWERS = (
-    (topology.LOG,),
+    topology.LOG_WORKERS,
     (
         *(topology.COORDINATOR, topology.CLEANER, topology.SCRUBBER),
         *(*topology.ACCEPTORS, *topology.PROCESSORS, *topology.HANDLERS),
@@ -40,14 +40,17 @@ def publish(config: bytes, tree: Tree) -> None:
 
 
 def tell(changes: Changes) -> None:
-    for warning in changes.warnings:
+    for warning in _warnings(changes):
         log.warning("reload: %s", warning)
-    for key, what in changes.later.items():
-        log.warning("reload: %s cannot change while the broker runs: %s", key, what)
     if changes.names:
         log.info("reload: changed %s", ", ".join(changes.names))
     elif not changes.later:
         log.info("reload: the configuration is as it was")
+
+
+def _warnings(changes: Changes) -> list[str]:
+    later = [f"{key} cannot change while the broker runs: {what}" for key, what in changes.later.items()]
+    return [*changes.warnings, *later]
 
 
 @dataclass
@@ -82,7 +85,7 @@ class Reloading:
             "changed": self.changes.names,
             "at_next_start": list(self.changes.later),
             "replaced": self._roll.replaced if self._roll is not None else [],
-            "warnings": self.changes.warnings,
+            "warnings": _warnings(self.changes),
         }
 
 

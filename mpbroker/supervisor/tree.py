@@ -177,8 +177,8 @@ class Tree:
         child.restart_at = child.leaves_by = None
         child.ready_by = Patience(READY_TIMEOUT_S)
         child.pulse = Pulse()
-        # The log process looks at orders only when it has recovered, which may take long.
-        child.hears = child.role != topology.LOG
+        # A log worker looks at orders only when it has recovered, which may take long.
+        child.hears = not topology.is_log_worker(child.role)
         child.missed.clear()
         self._states.store(child.role, State.STARTING)
         self._orders.store(child.role, Order.RUN)
@@ -235,7 +235,7 @@ class Tree:
         and who starts meanwhile waits for it: also the coordinator, which has all partitions opened, and who
         needs what it announces then.
         """
-        waited_for = [self.children.get(role) for role in (topology.LOG, topology.COORDINATOR)]
+        waited_for = [self.children.get(role) for role in (*topology.LOG_WORKERS, topology.COORDINATOR)]
         if any(c is not None and c.pid and not c.serves and self._moves(c) for c in waited_for):
             child.ready_by.renew()
         elif child.ready_by.is_over():
@@ -249,8 +249,8 @@ class Tree:
         if turns != child.last_turns:
             child.last_turns = turns
             child.moves = Patience(READY_TIMEOUT_S)
-        # A log process that recovers is judged by its heartbeat.
-        return child.role == topology.LOG or not child.moves.is_over()
+        # A log worker that recovers is judged by its heartbeat.
+        return topology.is_log_worker(child.role) or not child.moves.is_over()
 
     # ---- orders and fences
 
@@ -287,14 +287,15 @@ class Tree:
             return [c for c in ordered if c.pid and self._fence_acks.load(c.role) != given[c.role]]
 
         patience = Patience(STOP_TIMEOUT_S if self._stopping else ACKNOWLEDGE_TIMEOUT_S)
-        turns = -1
+        turns: dict[int, int] = {}
         while late := owing():
             if patience.is_over():
-                before, turns = turns, self.memory.counters(topology.LOG).turns
-                # The log process may be at something long, such as opening all partitions, and a handler at a
+                # A log worker may be at something long, such as opening all partitions, and a handler at a
                 # heavy request; if they hang, their heartbeat tells.
                 for child in late:
-                    if child.role == topology.LOG and turns != before:
+                    before = turns.get(child.role, -1)
+                    turns[child.role] = self.memory.counters(child.role).turns
+                    if topology.is_log_worker(child.role) and turns[child.role] != before:
                         continue
                     if self._has_heavy_work(child) and not self._stopping:
                         continue
@@ -353,10 +354,10 @@ class Tree:
         for.
         """
         if self._stopping:
-            return  # that has its own limits, and the log process takes what it needs to flush
+            return  # that has its own limits, and log workers take what they need to flush
         limit = max(1, self.config.handler_hang_timeout_ms // TICK_MS)
         for child in self.children.values():
-            recovers = child.role == topology.LOG and not child.serves
+            recovers = topology.is_log_worker(child.role) and not child.serves
             if not child.pid or not (child.serves or recovers):
                 continue
             working_limit = float("inf") if recovers else HEAVY_TIMEOUTS * limit
@@ -458,10 +459,13 @@ class Tree:
             [r for r in present if r in (topology.COORDINATOR, topology.CLEANER, topology.SCRUBBER)],
         ):
             self._stop_now(group)
-        if topology.LOG in self.children:
-            self._orders.store(topology.LOG, Order.STOP)
-            self._wake(topology.LOG)
-            while self.children[topology.LOG].pid:
+        # The first one last: it says what all of them have closed. They have no limit of time.
+        for logs in ([r for r in present if topology.is_log_worker(r) and r != topology.LOG], [topology.LOG]):
+            there = [self.children[role] for role in logs if role in self.children]
+            for child in there:
+                self._orders.store(child.role, Order.STOP)
+                self._wake(child.role)
+            while any(child.pid for child in there):
                 self._wait(STOPPING_TICK_MS, lambda: False)
 
     def kill_all(self) -> None:

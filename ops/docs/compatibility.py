@@ -31,8 +31,8 @@ that the broker cannot store compressed batches; versions 0-2 are refused.
 
 Every change is tested against librdkafka (confluent-kafka and kcat), kafka-python, aiokafka, franz-go, and
 Kafka's own Java tools (TopicCommand, ProducerPerformance, the console producer and consumer,
-ConsumerGroupCommand, GetOffsetShell, ConfigCommand, DeleteRecordsCommand, LogDirsCommand, DumpLogSegments
-on the written files).
+ConsumerGroupCommand, GetOffsetShell, ConfigCommand, DeleteRecordsCommand, LogDirsCommand,
+TransactionsCommand, DumpLogSegments on the written files).
 
 SCRAM needs librdkafka 2.6.1 or newer; older ones send their nonce doubled, which Kafka 4 refuses too.
 """
@@ -44,7 +44,8 @@ NOT_BUILT = (
         "there is no coordinator: InitProducerId refuses a transactional id, and what clients write in a "
         "transaction is refused. Those that Kafka has written are read as Kafka has them read: consumers of "
         "what is committed hear which were aborted, and get nothing behind the beginning of one that was "
-        "left open",
+        "left open. `kafka-transactions.sh` describes the producers of a partition and aborts such a "
+        "transaction by its start offset",
     ),
     (
         "ACLs, delegation tokens, SASL GSSAPI",
@@ -57,7 +58,8 @@ NOT_BUILT = (
     ("replication, tiered storage", "one replica; see below for what asks for more"),
     (
         "groups of the consumer protocol (KIP-848)",
-        "clients use the classic one; with `group.protocol=consumer` they stop and say why",
+        "ConsumerGroupHeartbeat answers UNSUPPORTED_VERSION, as Kafka's does where `group.version` is 0: "
+        "set `group.protocol=classic`, most clients' default; others stop with that error",
     ),
     ("share groups, streams groups", "not advertised"),
     ("metrics over HTTP or JMX", "`mpbroker ctl metrics --json`"),

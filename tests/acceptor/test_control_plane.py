@@ -156,7 +156,7 @@ def test_without_a_control_plane_the_control_socket_answers(
 ) -> None:
     broker = start(*ALONE)
     clients = [stack.enter_context(connect(broker)) for _ in range(600)]
-    with stopped(broker, "handler 0"), stopped(broker, "log"), stopped(broker, "coordinator"):
+    with stopped(broker, "handler 0"), stopped(broker, "log 0"), stopped(broker, "coordinator"):
         for client in clients:
             client.sendall(METADATA.frame)
         assert not hears(clients[0], within_s=0.2)

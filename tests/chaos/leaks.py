@@ -14,7 +14,7 @@ from mpbroker.ipc.topology import (
     COORDINATOR,
     HANDLERS,
     LAYOUT_VERSION,
-    LOG,
+    LOG_WORKERS,
     PROCESSORS,
     PUBLIC_MAGIC,
     counter_page,
@@ -24,7 +24,7 @@ from mpbroker.ipc.topology import (
 from ops.bench.brokers import Broker, Mpbroker
 from shm.region import Region
 
-NAMED = (ACCEPTOR, COORDINATOR, LOG, *PROCESSORS, *HANDLERS)
+NAMED = (ACCEPTOR, COORDINATOR, *LOG_WORKERS, *PROCESSORS, *HANDLERS)
 QUIET_WITHIN_S = 10.0
 POLL_S = 0.1
 

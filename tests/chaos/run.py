@@ -4,6 +4,7 @@
     python -m tests.chaos.run --full                  # twenty
     python -m tests.chaos.run --roles log,handler --kills 5 --seed 7
     python -m tests.chaos.run --kills 0 --pairs 3     # the second in the fence of the first
+    python -m tests.chaos.run --log-workers 3         # one of several dies
     python -m tests.chaos.run --broker kafka          # the same against Apache Kafka, to prove the test
 
 On a violation the broker's directory and the history are kept.
@@ -112,6 +113,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--seed", type=int, default=random.randrange(1 << 32), help="of the order and the moments"
     )
+    parser.add_argument("--log-workers", default="1", help="log processes (1)")
     parser.add_argument("--broker", choices=("mpbroker", "kafka"), default="mpbroker")
     return parser.parse_args()
 
@@ -119,7 +121,8 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     chosen = arguments()
     directory = Path(tempfile.mkdtemp(prefix="mpbroker-chaos-"))
-    broker = Kafka(directory) if chosen.broker == "kafka" else Mpbroker(directory)
+    flags = ("--log-workers", chosen.log_workers)
+    broker = Kafka(directory) if chosen.broker == "kafka" else Mpbroker(directory, flags=flags)
     roles = chosen.roles.split(",") if chosen.roles else roles_of(broker)
     kills = chosen.kills if chosen.kills is not None else FULL_KILLS if chosen.full else QUICK_KILLS
     print(

@@ -15,13 +15,16 @@ SEED = 1
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    made = Kafka(tmp_path) if os.environ.get("MPBROKER_TEST_BROKER") == "kafka" else Mpbroker(tmp_path)
+def broker(tmp_path: Path, log_workers: int) -> Iterator[Broker]:
+    made: Broker = Mpbroker(tmp_path, flags=("--log-workers", str(log_workers)))
+    if os.environ.get("MPBROKER_TEST_BROKER") == "kafka":
+        made = Kafka(tmp_path)
     yield made
     made.kill()
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("log_workers", [1, 3])
 def test_nothing_acknowledged_is_lost_doubled_or_reordered(broker: Broker) -> None:
     history = torment(broker, roles_of(broker), QUICK_KILLS, SEED)
     assert len(history.acked) > 1000

@@ -19,13 +19,15 @@ DEATHS = ("coordinator", "log", "handler", "coordinator", "supervisor", "process
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    made = Mpbroker(tmp_path, flags=("-o", "group.initial.rebalance.delay.ms=0"))
+def broker(tmp_path: Path, log_workers: int) -> Iterator[Broker]:
+    flags = ("-o", "group.initial.rebalance.delay.ms=0", "--log-workers", str(log_workers))
+    made = Mpbroker(tmp_path, flags=flags)
     yield made
     made.kill()
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("log_workers", [1, 2])
 def test_a_group_survives_the_death_of_every_process(broker: Broker) -> None:
     chance = random.Random(SEED)
     broker.start()

@@ -83,6 +83,27 @@ def test_a_topic_that_the_broker_makes_is_named(broker: "FakeBroker") -> None:
     assert run(broker, "produce", "new", lines=b"b\n").stderr == b""
 
 
+def test_without_a_line_no_topic_is_made(broker: "FakeBroker") -> None:
+    done = run(broker, "produce", "new", lines=b"")
+    assert (done.stdout, done.stderr, list(broker.topics)) == (b"", b"", [])
+
+
+def test_an_offset_that_is_not_there(broker: "FakeBroker") -> None:
+    run(broker, "produce", "t", lines=b"x\n")
+    broker.refuse[ApiKey.FETCH] = [ErrorCode.OFFSET_OUT_OF_RANGE]
+    refused = run(broker, "consume", "t", "-o", "7", code=1).stderr.decode()
+    assert refused.startswith("mpbroker: t-0 at offset 7: no such offset, it has 0 to 1; try -o beginning")
+
+
+def test_topics_that_are_none(broker: "FakeBroker") -> None:
+    for command in ("describe", "delete"):
+        refused = run(broker, "topic", command, "nope", code=1).stderr
+        assert refused == b"mpbroker: topic nope: does not exist (UNKNOWN_TOPIC_OR_PARTITION)\n"
+    broker.refuse[ApiKey.METADATA] = [ErrorCode.INVALID_TOPIC_EXCEPTION]
+    refused = run(broker, "topic", "describe", "k*", code=1).stderr
+    assert b"topic k*: Topic name is invalid: 'k*' contains" in refused
+
+
 def test_many_lines_keep_their_order(broker: "FakeBroker") -> None:
     lines = b"".join(b"%d\n" % number for number in range(100_000))
     run(broker, "produce", "t", "-X", "compression.type=lz4", lines=lines)

@@ -137,13 +137,22 @@ def test_resize_sends_what_was_given(supervisor: FakeSupervisor, capsys: pytest.
 
 
 def test_reload_says_what_changed(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
-    supervisor.replies = [
-        b'{"changed": ["num.partitions", "max.connections"], "at_next_start": [], "replaced": ["handler 0"], '
-        b'"warnings": []}'
-    ]
+    reply = {
+        "changed": ["max.connections", "num.partitions"],
+        "at_next_start": ["node.id"],
+        "replaced": ["handler 0", "handler 1"],
+        "warnings": ["node.id cannot change while the broker runs: restart the broker"],
+    }
+    supervisor.replies = [msgspec.json.encode(reply), msgspec.json.encode({name: [] for name in reply})]
     ctl.reload(None, as_json=False)
     assert supervisor.requests == [{"command": "reload"}]
-    assert "num.partitions, max.connections" in capsys.readouterr().out
+    assert capsys.readouterr().out.splitlines() == [
+        "warning: node.id cannot change while the broker runs: restart the broker",
+        "changed max.connections, num.partitions",
+        "replaced handler 0, handler 1",
+    ]
+    ctl.reload(None, as_json=False)
+    assert capsys.readouterr().out == "the configuration is as it was\n"
 
 
 def test_resize_to_nothing_is_a_wrong_call() -> None:

@@ -3,8 +3,11 @@
 import os
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mpbroker.cli.consume import parse_offset
+from mpbroker.cli.groups import partitions_in
 from mpbroker.cli.partitioner import murmur2, partition_for
 from mpbroker.cli.produce import read_lines
 from mpbroker.cli.template import compile_template
@@ -65,13 +68,29 @@ def test_offsets(text: str, position: int) -> None:
 
 @pytest.mark.parametrize(
     ("address", "parsed"),
-    [("h:1", ("h", 1)), ("h", ("h", 9092)), ("[::1]:5", ("::1", 5)), ("[::1]", ("::1", 9092))],
+    [
+        ("h:1", ("h", 1)),
+        ("h", ("h", 9092)),
+        ("[::1]:5", ("::1", 5)),
+        ("[::1]", ("::1", 9092)),
+        ("unix:/run/k.sock", ("unix:/run/k.sock", 0)),
+    ],
 )
 def test_addresses(address: str, parsed: tuple[str, int]) -> None:
     assert parse_servers(address) == [parsed]
 
 
-@pytest.mark.parametrize("address", ["", ":1", "h:0", "h:70000", "h:x"])
+ASSIGNMENT = b"\0\1" + b"\0\0\0\1" + b"\0\3abc" + b"\0\0\0\2" + b"\0\0\0\5\0\0\0\6" + b"\xff" * 4
+
+
+@given(st.integers(0, len(ASSIGNMENT)), st.binary(max_size=40))
+def test_assignments_of_members(at: int, other: bytes) -> None:
+    """What any client may have written."""
+    assert partitions_in(ASSIGNMENT) == [("abc", 5), ("abc", 6)]
+    assert isinstance(partitions_in(ASSIGNMENT[:at] + other), list)
+
+
+@pytest.mark.parametrize("address", ["", ":1", "h:0", "h:70000", "h:x", "unix:k.sock"])
 def test_bad_addresses(address: str) -> None:
     with pytest.raises(ConfigError, match="is not HOST:PORT"):
         parse_servers(address)

@@ -1,10 +1,15 @@
 """`mpbroker serve` up to the moment the supervisor takes over: flags, settings, refusals."""
 
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
+from typer.testing import CliRunner
 
 from mpbroker.cli import serve
 from mpbroker.cli.errors import CliError
@@ -67,7 +72,7 @@ def test_check_config(typed: Typed, tmp_path: Path) -> None:
         (["--handlers", "none"], "--handlers: Invalid value none for configuration num.io.threads"),
         (["--processors", "0"], "--processors: Invalid value 0 for configuration num.network.threads"),
         (["--listeners", "localhost"], "--listeners: 'localhost' is not a listener"),
-        (["-o", "log.workers=2"], "-o: Invalid value 2 for configuration log.workers: this version has one "),
+        (["-o", "log.workers=8"], "-o: Invalid value 8 for configuration log.workers"),
         (["-o", "num.partitons=4"], "-o: unknown setting num.partitons; did you mean num.partitions?"),
         (["--config", "/no/such/file"], "/no/such/file: cannot be read: No such file or directory"),
     ],
@@ -141,3 +146,23 @@ def test_log_dirs_may_stand_behind_ctl(
     code, _out, err = typed(*arguments)
     assert code == 1
     assert err.startswith(f"mpbroker: no broker is running on {tmp_path / asked} ")
+
+
+def commands(group: TyperGroup, *path: str) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            yield from commands(command, *path, name)
+        else:
+            yield (*path, name)
+
+
+def test_help_fits_a_terminal_and_is_not_about_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    for path in commands(group):
+        text = CliRunner().invoke(app, [*path, "--help"]).output
+        assert re.findall(r"<\w+|\[\[|…\]?\}", text) == [], path
+        assert [line for line in text.partition("Commands:")[2].splitlines() if line.endswith("...")] == []
+        assert max(map(len, text.splitlines())) <= 80, path

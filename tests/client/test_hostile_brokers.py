@@ -82,7 +82,15 @@ def test_a_broker_without_metadata_is_none() -> None:
 
 @pytest.mark.parametrize(
     ("host", "port"),
-    [("127.0.0.1", 70_000), ("127.0.0.1", -1), ("a\0b", 1), ("x" * 300, 1), ("", 0), (".", 1)],
+    [
+        ("127.0.0.1", 70_000),
+        ("127.0.0.1", -1),
+        ("a\0b", 1),
+        ("x" * 300, 1),
+        ("", 0),
+        (".", 1),
+        ("unix:/run/a.sock", 0),
+    ],
 )
 def test_places_that_are_none(host: str, port: int) -> None:
     with pytest.raises(OSError, match=r"."):

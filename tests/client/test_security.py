@@ -264,6 +264,13 @@ class Closes(Listener):
         stream.read(4)
 
 
+def test_sasl_in_the_clear_to_who_answers_nothing() -> None:
+    """A listener with TLS, most often."""
+    expected = "is SASL_PLAINTEXT: does this listener want another"
+    with Closes() as listener, pytest.raises(ConnectionLost, match=expected):
+        asked(listener, settings("SASL_PLAINTEXT", "PLAIN"))
+
+
 def test_tls_to_a_port_of_plaintext(trusted: str) -> None:
     expected = r"if this listener has no TLS, set security\.protocol to PLAINTEXT"
     with Closes() as listener, pytest.raises(ConnectionLost, match=expected) as raised:

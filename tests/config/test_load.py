@@ -15,12 +15,12 @@ from mpbroker.config.topic_config import TOPIC_KEYS
 ROOT = Path(__file__).parents[2]
 # What Kafka has no key for.
 OUR_OWN = {
+    "log.workers",
     "log.flush.policy",
     "log.journal.bytes",
     "log.journal.direct.bytes",
     "log.scrub.interval.ms",
     "log.scrub.max.bytes.per.second",
-    "log.workers",
     "handler.hang.timeout.ms",
     "mpbroker.replication.factor.clamp",
     "mpbroker.sasl.oauthbearer.required.scope",
@@ -82,6 +82,8 @@ def test_every_problem_is_named_with_file_and_line(tmp_path: Path) -> None:
         ("log.cleaner.min.cleanable.ratio=half", "Not a number of type DOUBLE"),
         ("log.cleanup.policy=delete,shred", "Values must be among: compact, delete"),
         ("log.flush.policy=never", "String must be one of: group, os"),
+        ("num.io.threads=64", "no more than 32: here it is a number of processes"),
+        ("num.network.threads=17", "no more than 16: here it is a number of processes"),
         ("log.retention.ms=0", "Value must be unlimited"),
         ("log.dirs=/a,/a", "must not be duplicated"),
         ("log.dirs=/a,,/b", "must not be empty"),
@@ -119,7 +121,6 @@ def test_the_clamp_allows_settings_of_clusters() -> None:
 
 def test_flush_interval_needs_the_group_policy() -> None:
     assert load(None, ["log.flush.interval.messages=1"]).config.log_flush_interval_messages == 1
-    assert "this version has one log process" in problems("log.workers=2")
     assert "not built for log.flush.policy=os" in problems("log.flush.interval.ms=1", "log.flush.policy=os")
 
 
@@ -213,7 +214,7 @@ def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
 
 def test_problems_come_in_the_order_of_the_lines(tmp_path: Path) -> None:
     path = tmp_path / "broker.properties"
-    path.write_text("num.partitions=none\nnum.partitons=1\nlog.workers=2\n")
+    path.write_text("num.partitions=none\nnum.partitons=1\nlog.workers=0\n")
     said = problems("nothing", path=path).splitlines()
     assert [line.split(": ")[0] for line in said] == [f"{path}:1", f"{path}:2", f"{path}:3", "-o"]
 
@@ -248,7 +249,6 @@ def test_our_own_keys_are_in_the_readme() -> None:
 CHECKED_AT_START = {
     "ssl.keystore.type": "there is one type",
     "ssl.truststore.type": "there is one type",
-    "log.workers": "there is one log process",
     "min.insync.replicas": "more than the one replica is refused",
     "log.flush.interval.messages": "met by policy group, which syncs everything; refused under policy os",
     "log.flush.interval.ms": "met by policy group, which syncs everything; refused under policy os",

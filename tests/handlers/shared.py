@@ -24,7 +24,7 @@ from mpbroker.ipc.process import SETTINGS_CHANGED, ProcessContext, pack_fence
 from mpbroker.ipc.session import SessionGone
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
-from mpbroker.ipc.topology import COORDINATOR, LOG, SharedMemory, Sizes
+from mpbroker.ipc.topology import COORDINATOR, SharedMemory, Sizes
 from mpbroker.protocol.api_keys import FIRST_FLEXIBLE
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import Message
@@ -38,12 +38,13 @@ CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 @contextmanager
-def shared_memory(reply_limit_bytes: int = 64 << 20) -> Iterator[SharedMemory]:
+def shared_memory(reply_limit_bytes: int = 64 << 20, log_workers: int = 1) -> Iterator[SharedMemory]:
     sizes = Sizes(
         partition_slots=64,
         request_limit_bytes=64 << 20,
         reply_limit_bytes=reply_limit_bytes,
         arena_extent_bytes=256 << 20,
+        log_workers=log_workers,
     )
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         memory = SharedMemory(Path(directory) / "public", sizes)
@@ -229,12 +230,14 @@ def is_flexible_header(api_key: int, version: int) -> bool:
 
 
 class LogEnd:
-    """What the log process does with jobs: gives offsets, fills holes and answers."""
+    """What a log worker does with jobs: gives offsets, fills holes and answers."""
 
-    def __init__(self, memory: SharedMemory, handler: int = HANDLER) -> None:
+    def __init__(self, memory: SharedMemory, handler: int = HANDLER, worker: int = 0) -> None:
         self.memory = memory
-        self.jobs = memory.ring(handler, LOG)
-        self.back = memory.ring(LOG, handler)
+        self.worker = worker
+        self.role = topology.log_worker(worker)
+        self.jobs = memory.ring(handler, self.role)
+        self.back = memory.ring(self.role, handler)
         self.handler_bell = memory.doorbell(handler)
         self.next_offset = 1000
 
@@ -261,7 +264,10 @@ class LogEnd:
         arena = self.memory.arena(job.owner)
         count, reply, reply_length = slots.read_job_header(piece(arena, job.block, job.job, 16))
         view = piece(arena, job.block, job.job, slots.job_bytes(count))
+        is_shared = job.kind == SlotKind.PRODUCE_BACK and job.owner != job.sender
         for i, batch in enumerate(self.batches(job)):
+            if is_shared and batch.slot % self.memory.sizes.log_workers != self.worker:
+                continue
             offset, log_start = (-1, -1) if error else (self.next_offset, 11)
             self.next_offset += 0 if error else batch.record_count
             if not error:
@@ -284,7 +290,7 @@ class LogEnd:
                 job.generation,
                 job.job,
                 job.owner,
-                LOG,
+                self.role,
                 request=job.request,
             )
         )
@@ -337,14 +343,16 @@ class Rig:
     def __init__(self, memory: SharedMemory, config: BrokerConfig | None = None) -> None:
         self.memory = memory
         roles = memory.words("roles")
-        for role in (LOG, COORDINATOR, PROCESSOR, HANDLER):
+        workers = range(memory.sizes.log_workers)
+        for role in (*map(topology.log_worker, workers), COORDINATOR, PROCESSOR, HANDLER):
             roles.store(role, 1)
         acks = memory.words("bulletin_acks")
         self.bulletin = BulletinPublisher(memory.private.block("bulletin"), acks, lambda: [HANDLER])
         self.context = ProcessContext(HANDLER, memory, config or BrokerConfig())
         self.handler = Handler(self.context)
         self.processor = ProcessorEnd(memory)
-        self.log = LogEnd(memory)
+        self.logs = [LogEnd(memory, worker=worker) for worker in workers]
+        self.log = self.logs[0]
         self.coordinator = CoordinatorEnd(memory)
         self.table = memory.table()
 
@@ -381,8 +389,10 @@ class Rig:
 
 
 @contextmanager
-def rig(config: BrokerConfig | None = None, reply_limit_bytes: int = 64 << 20) -> Iterator[Rig]:
-    with shared_memory(reply_limit_bytes) as memory:
+def rig(
+    config: BrokerConfig | None = None, reply_limit_bytes: int = 64 << 20, log_workers: int = 1
+) -> Iterator[Rig]:
+    with shared_memory(reply_limit_bytes, log_workers) as memory:
         yield Rig(memory, config)
 
 

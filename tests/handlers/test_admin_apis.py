@@ -70,6 +70,7 @@ KAFKA_RANGES = {
     21: (0, 2),
     22: (0, 5),
     23: (2, 4),
+    27: (1, 2),
     32: (1, 4),
     33: (0, 2),
     35: (1, 5),
@@ -83,6 +84,7 @@ KAFKA_RANGES = {
     50: (0, 0),
     51: (0, 0),
     60: (0, 2),
+    61: (0, 0),
 }
 ORDERS = topic_image("orders", 1, partitions=2, retention_ms="1000")
 INTERNAL = topic_image("__consumer_offsets", 2, first_slot=4, internal=True)

@@ -59,6 +59,8 @@ def filled(cls: type[Message]) -> Message:
             setattr(made, name, [filled(of)])
         elif of is str:
             setattr(made, name, ["x"])
+        elif of is int:
+            setattr(made, name, [0])
     return made
 
 
@@ -142,6 +144,9 @@ QUOTA = m.AlterClientQuotasRequest.EntryData(
 RECORDS = m.DeleteRecordsRequest.DeleteRecordsTopic(
     "plain", [m.DeleteRecordsRequest.DeleteRecordsPartition(0, 0)]
 )
+MARKER = m.WriteTxnMarkersRequest.WritableTxnMarker(
+    7, 0, False, [m.WriteTxnMarkersRequest.WritableTxnMarkerTopic("plain", [0])]
+)
 OF_TOPIC = m.IncrementalAlterConfigsRequest.AlterConfigsResource(2, "plain")
 MORE = m.CreatePartitionsRequest.CreatePartitionsTopic("plain", 2, None)
 ASK_OTHERS: dict[int, Any] = {
@@ -160,6 +165,10 @@ ASK_OTHERS: dict[int, Any] = {
     ApiKey.DELETE_TOPICS: m.DeleteTopicsRequest(topics=[m.DeleteTopicsRequest.DeleteTopicState("doomed")]),
     ApiKey.DELETE_RECORDS: m.DeleteRecordsRequest([RECORDS], 1000),
     ApiKey.INIT_PRODUCER_ID: m.InitProducerIdRequest(None, 1),
+    ApiKey.WRITE_TXN_MARKERS: m.WriteTxnMarkersRequest([MARKER]),
+    ApiKey.DESCRIBE_PRODUCERS: m.DescribeProducersRequest(
+        [m.DescribeProducersRequest.TopicRequest("plain", [0])]
+    ),
     ApiKey.ALTER_CONFIGS: m.AlterConfigsRequest([m.AlterConfigsRequest.AlterConfigsResource(2, "plain")]),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: m.IncrementalAlterConfigsRequest([OF_TOPIC]),
     ApiKey.CREATE_PARTITIONS: m.CreatePartitionsRequest([MORE], 1000),

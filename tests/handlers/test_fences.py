@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.process import LOG_FENCE_ANSWER, LOG_FENCE_RESUME
 from mpbroker.ipc.slots import SlotKind, unpack_request
 from mpbroker.ipc.topology import COORDINATOR, LOG
 from mpbroker.protocol.headers import decode_response_frame
@@ -49,9 +53,9 @@ def test_the_log_process_dies_and_comes_back(ready: Rig) -> None:
     ready.processor.send(produce(), connection=2)
     ready.turn()
     assert ready.processor.replies() == []
-    fence(ready, LOG, alive=False, stage=2)
+    fence(ready, LOG, alive=False, stage=LOG_FENCE_ANSWER)
     assert ready.processor.replies() == []
-    fence(ready, LOG, alive=False, stage=3)
+    fence(ready, LOG, alive=False, stage=LOG_FENCE_RESUME)
     assert error_of(ready) == 6
     ready.memory.reset_rings_of(LOG)
     fence(ready, LOG, alive=True)
@@ -89,9 +93,10 @@ def test_a_dead_log_rings_nobody_for_room(ready: Rig) -> None:
 
 def test_nothing_is_appended_while_there_is_no_log_process(ready: Rig) -> None:
     jobs, told = ready.handler.broker.log, []
-    jobs.log_is_up = False
+    jobs.set_up(0, False)
     request = unpack_request(ready.processor.slot(produce()))
-    jobs.append(request, -1, 1000, [], told.append)
+    some: Any = SimpleNamespace(slot=0, batch=SimpleNamespace(rebuilt=False, data=b""))
+    jobs.append(request, -1, 1000, [some], told.append)
     assert told == [None]
     ready.handler.flush()
     assert ready.log.take() == []
@@ -212,7 +217,7 @@ def test_the_handler_notices_peers_that_start_after_it(rig: Rig) -> None:
     roles = rig.memory.words("roles")
     roles.store(LOG, 0)
     roles.store(COORDINATOR, 0)
-    rig.handler.set_log_up(False)
+    rig.handler.set_log_up(0, False)
     rig.handler.broker.coordinator.peer_is_up = False
     rig.turn()
     assert not rig.handler.turn.log_is_up
@@ -224,7 +229,7 @@ def test_the_handler_notices_peers_that_start_after_it(rig: Rig) -> None:
 
 
 def test_after_a_fence_only_a_welcome_counts(ready: Rig) -> None:
-    fence(ready, LOG, alive=False, stage=3)
+    fence(ready, LOG, alive=False, stage=LOG_FENCE_RESUME)
     fence(ready, COORDINATOR, alive=False)
     roles = ready.memory.words("roles")
     roles.store(LOG, 2)

@@ -381,6 +381,25 @@ def test_the_latest_offset_by_isolation(log: Logged) -> None:
     assert offsets(log, -1, isolation=1).offset == 3
 
 
+def test_times_by_isolation(log: Logged) -> None:
+    """What is not stable yet is no answer for who wants what is committed."""
+    for _ in range(3):
+        log.append()
+    log.publish(last_stable_offset=20, last_stable_position=sum(map(len, log.batches[:2])))
+    for timestamp, isolation, expected in (
+        (T0 + 15, 0, (T0 + 15, 15)),
+        (T0 + 15, 1, (T0 + 15, 15)),
+        (T0 + 25, 0, (T0 + 25, 25)),
+        (T0 + 25, 1, (-1, -1)),
+        (-3, 0, (T0 + 29, 29)),
+        (-3, 1, (T0 + 19, 19)),
+        (-2, 1, (-1, 0)),
+        (-4, 1, (-1, 0)),
+    ):
+        found = offsets(log, timestamp, 11, isolation)
+        assert (found.error_code, found.timestamp, found.offset) == (0, *expected)
+
+
 def test_offsets_that_cannot_be_told(log: Logged) -> None:
     log.append()
     log.publish(leader_epoch=2)

@@ -17,6 +17,7 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import (
     REQUESTS,
+    ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -140,6 +141,17 @@ def test_a_request_is_handed_on_with_who_asks(ready: Rig, key: ApiKey, version: 
         assert [t.partition_indexes for t in body.groups[0].topics] == [[3]]
     if key == ApiKey.LEAVE_GROUP:
         assert [m.member_id for m in body.members] == (["m", "n"] if version >= 3 else ["m"])
+
+
+@pytest.mark.parametrize("version", range(2))
+def test_a_heartbeat_of_the_consumer_protocol_is_refused(ready: Rig, version: int) -> None:
+    response = ready.ask(
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        version,
+        ConsumerGroupHeartbeatRequest("g", subscribed_topic_names=["t"]),
+    )
+    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert "group.protocol=classic" in response.error_message
 
 
 @pytest.mark.parametrize("version", range(10))

@@ -10,7 +10,17 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import calls, slots
-from mpbroker.ipc.calls import DeleteBefore, DeletedBefore, DeletedRecords, DeleteRecords
+from mpbroker.ipc.calls import (
+    ActiveProducer,
+    DeleteBefore,
+    DeletedBefore,
+    DeletedRecords,
+    DeleteRecords,
+    PartitionProducers,
+    Producers,
+    ProducersOfPartition,
+    TellProducers,
+)
 from mpbroker.ipc.process import LOG_FENCE_CLOSE, LOG_FENCE_RESUME
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.table import PartitionFlag
@@ -19,9 +29,13 @@ from mpbroker.log.checkpoints import write_epochs
 from mpbroker.protocol.messages import (
     DeleteRecordsRequest,
     DescribeLogDirsRequest,
+    DescribeProducersRequest,
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
+    WriteTxnMarkersRequest,
 )
+from mpbroker.records.iterate import iterate_batches
+from mpbroker.records.markers import ABORT, COMMIT, marker_of
 from tests.handlers.shared import (
     HANDLER,
     PROCESSOR,
@@ -35,7 +49,7 @@ from tests.handlers.shared import (
     topic_image,
 )
 
-LIST_OFFSETS, DELETE, EPOCHS, DIRS = 2, 21, 23, 35
+LIST_OFFSETS, DELETE, EPOCHS, MARKERS, DIRS, PRODUCERS = 2, 21, 23, 27, 35, 61
 ORDERS = topic_image("orders", 1, partitions=2)
 COMPACTED = topic_image("compacted", 2, first_slot=3, cleanup_policy="compact")
 BOTH = topic_image("both", 3, first_slot=4, cleanup_policy="compact,delete")
@@ -116,6 +130,79 @@ def test_what_cannot_be_deleted_is_not_asked_for(ready: Rig) -> None:
     codes = [POLICY, INVALID_TOPIC, UNKNOWN, STORAGE, UNKNOWN]
     assert results(response) == [(code, -1) for code in codes]
     assert not calls_to_log(ready)
+
+
+def describe(*wanted: tuple[str, list[int]]) -> DescribeProducersRequest:
+    return DescribeProducersRequest([DescribeProducersRequest.TopicRequest(*one) for one in wanted])
+
+
+def test_producers_are_told_by_the_log_process(ready: Rig) -> None:
+    ready.processor.send(
+        request_frame(PRODUCERS, 0, describe(("orders", [1, 7]), ("no", [0]), ("both", [0])))
+    )
+    ready.turn()
+    ((call, asked),) = calls_to_log(ready)
+    assert asked == TellProducers([PartitionProducers(1, 5), PartitionProducers(4, 5)])
+    known = ActiveProducer(9, 2, 41, 1000, 3, 17)
+    answer_from_log(
+        ready, call, Producers([ProducersOfPartition(0, [known]), ProducersOfPartition(NOT_LEADER)])
+    )
+    response = ready.answer(PRODUCERS, 0)
+    found = [(p.partition_index, p.error_code) for t in response.topics for p in t.partitions]
+    assert found == [(1, 0), (7, UNKNOWN), (0, UNKNOWN), (0, NOT_LEADER)]
+    (told,) = response.topics[0].partitions[0].active_producers
+    assert (told.producer_id, told.producer_epoch, told.last_sequence) == (9, 2, 41)
+    assert (told.last_timestamp, told.coordinator_epoch, told.current_txn_start_offset) == (1000, 3, 17)
+
+
+def test_the_producers_of_a_log_process_that_dies(ready: Rig) -> None:
+    ready.processor.send(request_frame(PRODUCERS, 0, describe(("orders", [0]))))
+    ready.turn()
+    calls_to_log(ready)
+    fence(ready, LOG, alive=False, stage=LOG_FENCE_CLOSE)
+    ready.turn()
+    assert ready.answer(PRODUCERS, 0).topics[0].partitions[0].error_code == NOT_LEADER
+
+
+def marker(producer_id: int, *topics: tuple[str, list[int]], commit: bool = False) -> Any:
+    named = [WriteTxnMarkersRequest.WritableTxnMarkerTopic(*one) for one in topics]
+    return WriteTxnMarkersRequest.WritableTxnMarker(producer_id, 2, commit, named, 5)
+
+
+@pytest.mark.parametrize(("error", "expected"), [(0, 0), (47, 47), (None, NOT_LEADER)])
+def test_markers_are_appended(ready: Rig, error: int | None, expected: int) -> None:
+    """In the order of the request; what is wrong with one harms no other. None: the log process dies."""
+    orders, wrong = ("orders", [0]), ("orders", [0, 3])
+    markers = [
+        marker(9, orders),
+        marker(10, wrong, ("__consumer_offsets", [0]), commit=True),
+        marker(-1, orders),
+    ]
+    ready.processor.send(request_frame(MARKERS, 2, WriteTxnMarkersRequest(markers)))
+    ready.turn()
+    (job,) = ready.log.take()
+    asked = ready.log.batches(job)
+    written = [next(iterate_batches(ready.log.data_of(job, batch))) for batch in asked]
+    assert [(one.header.producer_id, one.header.producer_epoch) for one in written] == [(9, 2), (10, 2)]
+    assert [marker_of(one.bytes) for one in written] == [(ABORT, 5), (COMMIT, 5)]
+    for batch, one in zip(asked, written, strict=True):
+        assert (batch.slot, batch.slot_generation, batch.record_count) == (0, 5, 1)
+        assert (batch.attributes, batch.max_timestamp) == (one.header.attributes, one.header.max_timestamp)
+    assert job.acks == -1
+    if error is None:
+        fence(ready, LOG, alive=False, stage=LOG_FENCE_CLOSE)
+    else:
+        ready.log.append(job, error)
+    ready.turn()
+    response = ready.answer(MARKERS, 2)
+    found = [[p.error_code for t in m.topics for p in t.partitions] for m in response.markers]
+    assert found == [[expected], [expected, UNKNOWN, INVALID_TOPIC], [49]]
+
+
+def test_markers_for_nobody(ready: Rig) -> None:
+    response = ready.ask(MARKERS, 1, WriteTxnMarkersRequest([marker(9, ("no", [0]))]))
+    assert response.markers[0].topics[0].partitions[0].error_code == UNKNOWN
+    assert ready.log.take() == []
 
 
 def test_the_log_process_dies(ready: Rig) -> None:

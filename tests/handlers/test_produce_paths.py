@@ -117,7 +117,7 @@ Seen = tuple[str, bytes | None, list[tuple[object, ...]]]
 def produce(rig: Rig, case: Case, native: bool) -> Seen:
     """(how it was served, the answer's bytes, what was appended)"""
     rig.log.next_offset = 1000
-    rig.handler.turn.log_is_up, rig.handler.log_was_fenced = native, not native
+    rig.handler.turn.log_is_up, rig.handler.fenced_logs = native, set() if native else {0}
     rig.processor.send(case.frame(), room=case.room)
     rig.turn()
     jobs = rig.log.take()

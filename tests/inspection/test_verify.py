@@ -21,6 +21,8 @@ from mpbroker.log.journal_making import JournalMaking
 from mpbroker.log.log_dir import lock_log_dirs, prepare_log_dirs
 from mpbroker.log.names import HIGH_WATERMARKS
 from mpbroker.log.partition_log import PartitionLog
+from mpbroker.records.builder import build_batch
+from mpbroker.records.record import NewRecord
 from tests.inspection.conftest import BATCHES, RECORDS
 from tests.log.conftest import TOPIC_ID, Writer
 
@@ -79,6 +81,19 @@ def test_damage_says_where_and_where_it_ends(directory: Path) -> None:
         f"damage: {path} at byte {length:,} (offset {RECORDS}): the CRC does not match; whole batches go on"
     )
     assert f"{expected} at byte {2 * length:,}" in result.output
+    assert f"To keep what is whole: mpbroker log repair {directory / 't-0'}\n" in result.output
+
+
+def test_empty_partitions_are_one_line(directory: Path) -> None:
+    topic = resolve(BrokerConfig(), {})
+    for number in (10, 9, 2, 1):
+        log = PartitionLog.create(directory / f"t-{number}", "t", number, TOPIC_ID, topic)
+        if number % 2 == 0:
+            Writer(log).append(1, timestamp=0, size=1)
+        log.close_cleanly()
+    lines = run("verify", str(directory)).output.splitlines()[1:-1]
+    assert [line.split(":")[0] for line in lines] == ["  t-0", "  t-2", "  t-10", "  without records"]
+    assert lines[-1] == "  without records: 2 of t"
 
 
 def test_a_torn_end_is_no_damage_unless_it_was_durable(directory: Path) -> None:
@@ -152,8 +167,19 @@ def test_a_dump_names_everything(directory: Path) -> None:
     assert text.split("\n")[1] == "  topic: t  partition: 0  offset: 90"
 
 
+def test_what_is_dumped_does_not_drive_the_terminal(directory: Path) -> None:
+    value = "\x1b[2J\x07\n\u009bä\\".encode()
+    path = directory / "odd-0" / "00000000000000000000.log"
+    path.parent.mkdir()
+    path.write_bytes(build_batch([NewRecord(value=value, key=b"k\xff", timestamp=0)]))
+    result = run("dump", "--records", str(path))
+    assert result.exit_code == 0, result.output
+    *_, record = result.output.splitlines()
+    assert record.split("  ")[3:5] == ["key: k\\xff", "value: \\x1b[2J\\x07\\n\\x9bä\\"]
+
+
 def test_a_journal_is_dumped(directory: Path) -> None:
-    making = JournalMaking(directory, 1 << 16)
+    making = JournalMaking(directory / "mpbroker.journal", 1 << 16)
     while (journal := making.step()) is None:
         pass
     journal.close()

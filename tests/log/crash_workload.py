@@ -1,8 +1,9 @@
 """A log process that is given random work and says what it promised: run by itself, under the tracer.
 
-    TRACE_ROOT=… TRACE_FILE=… LD_PRELOAD=… python -m tests.log.crash_workload DIRECTORY SEED
+    TRACE_ROOT=… TRACE_FILE=… LD_PRELOAD=… python -m tests.log.crash_workload DIRECTORY SEED [several]
 
-DIRECTORY/data is the log directory. Between what the trace says of files stand marks, each a JSON list:
+DIRECTORY/data0 is the log directory. `several`: each start has another number of log workers. Between what
+the trace says of files stand marks, each a JSON list:
 
     ["sent", topic id, partition, CRC]               a batch is on its way
     ["acked", topic id, partition, CRC, offset]      it is answered, and was to be durable then
@@ -19,16 +20,20 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from mpbroker.ipc import calls
+from mpbroker.ipc import calls, topology
 from mpbroker.log.journaling import release_journals
+from mpbroker.log.names import log_worker_of
+from mpbroker.log.process import LogProcess
 from mpbroker.records.batch import CRC_AT
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from tests.log.rig import Rig
+from tests.log.several import Several, SeveralRig, crash
 from tests.log.test_log_dirs import Node
 from tests.log.test_turn import settle
 
@@ -52,10 +57,13 @@ class Workload:
         self.random = random.Random(seed)
         self.public = public
         self.rigs: list[Rig] = []
-        self.node = Node(self.make_rig, directory)
+        self.node = self.make_node(directory)
         self.batches = 0
         self.new_topic()
         self.boot()
+
+    def make_node(self, directory: Path):  # type: ignore[no-untyped-def]
+        return Node(self.make_rig, directory)
 
     def make_rig(self, _: str, **options: object) -> Rig:
         for rig in self.rigs:
@@ -75,9 +83,9 @@ class Workload:
         self.on_the_way: dict[int, tuple[int, list[tuple[int, int]]]] = {}
         self.targets = self.node.open(self.topic)
         assert [target.error for target in self.targets] == [0] * PARTITIONS
-        assert self.node.process is not None
+        logs = {slot: log for process in self.processes for slot, log in process.manager.logs.items()}
         for target in self.targets:
-            log = self.node.process.manager.logs[target.slot]
+            log = logs[target.slot]
             log.apply_config(msgspec.structs.replace(log.config, segment_bytes=SEGMENT_BYTES))
 
     # ---- what happens ----
@@ -86,20 +94,33 @@ class Workload:
         for step in range(STEPS):
             self.produce()
             if self.random.random() < 0.3:
-                self.process.work(1)
-                self.process.manager.journals.use()
+                for process in self.processes:
+                    process.work(1)
+                    process.manager.journals.use()
             else:
-                settle(self.process)
+                self.settle()
             self.take_replies()
             self.show()
             if step % 4 == 3:
                 self.something_else()
-        settle(self.process)
+        self.settle()
         self.take_replies()
         self.show()
         self.node.crash()
         for rig in self.rigs:
             rig.close()
+
+    @property
+    def processes(self) -> list[LogProcess]:
+        return [self.process]
+
+    def among(self, _: int) -> list[int]:
+        """The partitions that may be in one job with this one."""
+        return list(range(PARTITIONS))
+
+    def settle(self) -> None:
+        for process in self.processes:
+            settle(process)
 
     @property
     def process(self):  # type: ignore[no-untyped-def]
@@ -109,8 +130,9 @@ class Workload:
         rig = self.node.rig
         for _ in range(self.random.choice((1, 1, 2, 4))):
             batches, named = [], []
+            among = self.among(self.random.randrange(PARTITIONS))
             for _ in range(self.random.choice((1, 1, 2, 6))):
-                partition = self.random.randrange(PARTITIONS)
+                partition = self.random.choice(among)
                 self.batches += 1
                 value = self.batches.to_bytes(8, "big") + bytes(self.random.choice(SIZES))
                 count = self.random.choice((1, 1, 3))
@@ -153,26 +175,104 @@ class Workload:
         elif chosen < 0.54:
             self.boot()
         elif chosen < 0.58:
-            settle(self.process)
+            self.settle()
             self.take_replies()
             self.show()
             self.node.stop()
             self.boot()
 
     def replace_topic(self) -> None:
-        settle(self.process)
+        self.settle()
         self.take_replies()
         mark("removed", self.topic.topic_id.hex())
-        self.process.manager.remove("t", self.topic.topic_id)
-        self.process.manager.delete_due(time.monotonic() + 1e6)
+        for process in self.processes:
+            process.manager.remove("t", self.topic.topic_id)
+            process.manager.delete_due(time.monotonic() + 1e6)
         self.new_topic()
         self.open()
 
 
+class SeveralNode(Node):
+    """As many log workers as each start likes; what is done to `process` is done to one of them."""
+
+    def __init__(self, chance: random.Random, make: Callable[..., Rig], directory: Path) -> None:
+        super().__init__(make, directory)
+        self.chance = chance
+        self.several: Several | None = None
+
+    def boot(self, **options: object) -> LogProcess:
+        self.crash()
+        made = self.make(self.dirs[0].name, log_dirs=(str(self.dirs[0]),), **options)
+        assert isinstance(made, SeveralRig)
+        self.rig, self.several = made, Several(made)
+        return self.choose()
+
+    def choose(self) -> LogProcess:
+        assert self.several is not None
+        self.process = self.chance.choice(self.several.processes)
+        return self.process
+
+    def succeed(self) -> LogProcess:
+        """One of them dies."""
+        assert self.several is not None
+        assert self.process is not None
+        number = self.process.worker.number
+        crash(self.process)
+        self.rig.memory.reset_rings_of(topology.log_worker(number))
+        self.rig.bind()
+        assert isinstance(self.rig, SeveralRig)
+        self.several.processes[number] = self.rig.start_worker(number, incarnation=2)
+        return self.choose()
+
+    def crash(self) -> None:
+        if self.several is not None:
+            self.several.crash()
+        self.several = self.process = None
+
+    def stop(self) -> None:
+        assert self.several is not None
+        self.several.stop()
+        self.several = self.process = None
+
+    def open(self, topic: calls.EnsureTopic) -> list[calls.EnsuredPartition]:
+        assert self.several is not None
+        return self.several.open(topic)
+
+
+class SeveralWorkload(Workload):
+    """The same work for several log workers, whose journals and checkpoints lie in one directory."""
+
+    def make_node(self, directory: Path) -> Node:
+        return SeveralNode(self.random, self.make_rig, directory)
+
+    def make_rig(self, _: str, **options: object) -> Rig:
+        for rig in self.rigs:
+            rig.close()
+        public = self.public / f"region{self.batches}"
+        workers = self.random.choice((1, 2, 3))
+        self.rigs = [SeveralRig(self.node.dirs[0], public, {**OPTIONS, **options}, workers)]
+        return self.rigs[0]
+
+    @property
+    def processes(self) -> list[LogProcess]:
+        return self.node.several.processes
+
+    def among(self, partition: int) -> list[int]:
+        """A job is for one worker."""
+        count = self.node.rig.workers
+        owner = log_worker_of("t", partition, count)
+        return [p for p in range(PARTITIONS) if log_worker_of("t", p, count) == owner]
+
+    def something_else(self) -> None:
+        self.node.choose()
+        super().something_else()
+
+
 def main() -> None:
     directory, seed = Path(sys.argv[1]), int(sys.argv[2])
+    kind = SeveralWorkload if "several" in sys.argv else Workload
     with tempfile.TemporaryDirectory(dir="/dev/shm") as public:
-        Workload(directory, Path(public), seed).run()
+        kind(directory, Path(public), seed).run()
 
 
 if __name__ == "__main__":

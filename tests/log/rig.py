@@ -7,7 +7,7 @@ import signal
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -63,6 +63,7 @@ class Rig:
     directory: Path
     public: Path
     options: dict[str, object] = field(default_factory=dict)
+    workers: int = 1
 
     def __post_init__(self) -> None:
         self.config = msgspec.structs.replace(
@@ -70,7 +71,7 @@ class Rig:
             **{"log_dirs": (str(self.directory),), "log_journal_bytes": 1 << 20, **self.options},
         )
         prepare_log_dirs(self.config)
-        self.memory = SharedMemory(self.public, SIZES)
+        self.memory = SharedMemory(self.public, replace(SIZES, log_workers=self.workers))
         self.handler, self.processor = handler(0), processor(0)
         self.replies_arena = self.memory.arena(self.handler)
         self.requests_arena = self.memory.arena(self.processor)

@@ -10,16 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpbroker.log.aborted import AbortedTransaction, packed, read_aborted
+from mpbroker.log.cleaned_transactions import CleanedTransactions
 from mpbroker.log.cleaner import Buffers, Cleaner, CleaningFailed
 from mpbroker.log.index import read_offset_entries, read_time_entries
 from mpbroker.log.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from mpbroker.log.offset_map import SLOT_BYTES, OffsetMap, siphash
 from mpbroker.log.producers import Producers
 from mpbroker.records.batch import BATCH_HEADER_BYTES, NO_TIMESTAMP
-from mpbroker.records.builder import build_transaction_marker
+from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.compression import Codec
+from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import ABORT, COMMIT
-from mpbroker.records.record import Record
+from mpbroker.records.record import NewRecord, Record
 from tests.log.segments import DAY_MS, T0, KeyValue, Segments
 
 
@@ -249,6 +251,16 @@ def marker(log: Segments, kind: int, producer_id: int) -> None:
         ),
         1,
     )
+
+
+def test_an_empty_control_batch_marks_nothing() -> None:
+    """It was kept for the last sequence number of its producer."""
+    empty = build_batch([], producer_id=5, producer_epoch=0, transactional=True, control=True)
+    (batch,) = iterate_batches(empty)
+    assert CleanedTransactions([AbortedTransaction(5, 0, 0, 1)]).marks_nothing(batch)
+    other = build_batch([NewRecord(b"\0\0\0\2", b"", T0)], control=True)
+    (batch,) = iterate_batches(other)
+    assert not CleanedTransactions([]).marks_nothing(batch)
 
 
 def test_what_was_aborted_goes_and_its_marker_later(log: Segments) -> None:

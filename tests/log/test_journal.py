@@ -16,7 +16,7 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.log import home, journal, replay
 from mpbroker.log.checkpoints import write_epochs
 from mpbroker.log.journal import JournalDamaged, JournalFile
-from mpbroker.log.journal_making import MAKING_NAME
+from mpbroker.log.journal_making import MAKING_SUFFIX
 from mpbroker.log.journaling import journal_ends, release_journals
 from mpbroker.log.names import CLEAN_SHUTDOWN, segment_name
 from tests.log.rig import TOPIC_ID, Rig, ensure
@@ -488,7 +488,7 @@ def test_no_room_for_a_journal_is_said_and_serves(
     reserve = os.posix_fallocate
 
     def full(fd: int, offset: int, count: int) -> None:
-        if MAKING_NAME in str(Path(f"/proc/self/fd/{fd}").readlink()):
+        if journal.NAME + MAKING_SUFFIX in str(Path(f"/proc/self/fd/{fd}").readlink()):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         reserve(fd, offset, count)
 

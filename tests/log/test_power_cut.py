@@ -80,7 +80,7 @@ def tracer() -> Iterator[Path]:
         yield library
 
 
-def traced(tracer: Path, directory: Path, seed: int) -> Run:
+def traced(tracer: Path, directory: Path, seed: int, *how: str) -> Run:
     trace = directory / "trace"
     environment = {
         **os.environ,
@@ -89,7 +89,7 @@ def traced(tracer: Path, directory: Path, seed: int) -> Run:
         "TRACE_ROOT": str(directory / "data0"),
         "TRACE_FILE": str(trace),
     }
-    command = [sys.executable, "-m", "tests.log.crash_workload", str(directory), str(seed)]
+    command = [sys.executable, "-m", "tests.log.crash_workload", str(directory), str(seed), *how]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     events = read_trace(trace)
@@ -192,10 +192,11 @@ def cut_short(directory: Path, chance: random.Random, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("how", [(), ("several",)], ids=["one worker", "several"])
 def test_nothing_acknowledged_or_shown_is_lost(
-    seed: int, tracer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, how: tuple[str, ...], tracer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = traced(tracer, tmp_path, seed)
+    run = traced(tracer, tmp_path, seed, *how)
     chance = random.Random(seed)
     cuts = sorted(chance.randrange(len(run.events) + 1) for _ in range(CUTS))
     disk, promises = Disk(run.root), Promises()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from mpbroker.ipc import calls
+from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log import partition_log
 from mpbroker.log.aborted import AbortedTransaction, packed, read_aborted
@@ -182,6 +185,26 @@ def test_deleting_records_of_an_open_transaction(rig, batch) -> None:  # type: i
     b.close()
 
 
+def test_a_start_behind_deleted_records_of_an_open_transaction(rig, batch) -> None:  # type: ignore[no-untyped-def]
+    r = rig()
+    r.fork()
+    (target,) = targets_of(r, **SMALL)
+    for one in (data(7, 0), *(batch(size=300_000) for _ in range(6)), data(8, 0)):
+        r.job([(target, bytes(one))])
+        assert r.await_replies(1)[0].results[0].error == 0
+    r.call(calls.DeleteRecords([calls.DeleteBefore(target[0], target[1], 5)]))
+    assert r.await_answer() == calls.DeletedRecords([calls.DeletedBefore(0, 5)])
+    assert told(r) == (5, 8)
+    assert r.stop() == 0
+    assert not (r.directory / "t-0" / f"{0:020d}.log").exists()
+    b = Broker(rig(), **SMALL)
+    assert told(b.rig) == (5, 8)
+    assert b.produce(marker(7, ABORT))[0].base_offset == 8
+    assert told(b.rig) == (7, 9)
+    assert committed(b.rig) == [5, 6]
+    b.close()
+
+
 def test_nothing_that_is_not_stable_is_compacted(rig) -> None:  # type: ignore[no-untyped-def]
     configs = {**SMALL, "cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"}
     b = Broker(rig(), **configs)
@@ -235,6 +258,44 @@ def test_a_marker_that_finds_no_room_changes_nothing(rig, batch, monkeypatch) ->
     b.close()
 
 
+def test_a_roll_takes_the_index_to_the_disk(rig, batch) -> None:  # type: ignore[no-untyped-def]
+    b = Broker(rig())
+    b.produce(batch())
+    b.produce(data(7, 0))
+    b.produce(marker(7, ABORT))
+    index = b.rig.directory / "t-0" / f"{0:020d}.txnindex"
+    fds = b.process.manager.logs[1].roll()
+    assert index.stat().st_ino in {os.fstat(fd).st_ino for fd in fds}
+    for fd in fds:
+        os.close(fd)
+    b.close()
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO])
+def test_a_marker_behind_which_the_next_transaction_is_not_found(
+    rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """It is in the log: what passes is mended by who sends it again, a disk that fails is given up."""
+    b = Broker(rig())
+    for producer in (7, 8):
+        b.produce(data(producer, 0))
+
+    def fails(_self: partition_log.PartitionLog, _first: int) -> None:
+        raise OSError(error, "as the test wants it")
+
+    monkeypatch.setattr(partition_log.PartitionLog, "_hold_back", fails)
+    if error == errno.EIO:
+        with pytest.raises(FatalError, match="failed: Input/output error"):
+            b.produce(marker(7, COMMIT))
+    else:
+        assert b.produce(marker(7, COMMIT))[0].error == 56
+        assert told(b.rig)[0] == 0
+        monkeypatch.undo()
+        assert b.produce(marker(7, COMMIT))[0] == Result(0, 3, -1, 0)
+        assert told(b.rig) == (1, 4)
+    b.close()
+
+
 def test_half_an_entry_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "0.txnindex"
     first, second = AbortedTransaction(1, 0, 5, 6), AbortedTransaction(2, 6, 8, 9)
@@ -265,6 +326,25 @@ def test_a_snapshot_knows_who_has_an_open_transaction() -> None:
     # Nor is one whose last batch is old, as long as its transaction is open.
     assert again.expire(T0 + 1) == 2
     assert again.first_open() == 12
+
+
+def test_who_asks_hears_of_open_transactions(rig, batch) -> None:  # type: ignore[no-untyped-def]
+    b = Broker(rig())
+    b.produce(batch())
+    b.produce(data(7, 0, 3))
+    b.produce(marker(8, COMMIT, epoch=2, coordinator=4))
+    slot, generation, _ = b.targets[0]
+    asked = [calls.PartitionProducers(slot, generation), calls.PartitionProducers(slot, generation + 1)]
+    b.rig.call(calls.TellProducers([*asked, calls.PartitionProducers(9, 1)]))
+    b.settle()
+    answer = b.rig.take_answer()
+    assert isinstance(answer, calls.Producers)
+    assert [one.error for one in answer.partitions] == [0, 6, 6]
+    assert answer.partitions[0].producers == [
+        calls.ActiveProducer(7, 0, 2, T0 + 2, -1, 1),
+        calls.ActiveProducer(8, 2, -1, T0, 4, -1),
+    ]
+    b.close()
 
 
 # ---- a model, with rolls, stops and crashes

@@ -23,6 +23,8 @@ from tests.log.rig import HOLE, TOPIC_ID, Result, Rig, ensure
 T0 = 4_000_000_000_000
 assert HOLE.size == 26
 
+NOT_COMPARED = ("meta.properties", journal.NAME, journal.NAME + journal_making.MAKING_SUFFIX)
+
 
 class Broker:
     """A rig and a process that is stepped until nothing is left to do."""
@@ -254,7 +256,7 @@ def play(rig: Rig, rounds, by_reference: bool, **configs: str):  # type: ignore[
     files = {
         str(path.relative_to(rig.directory)): path.read_bytes()
         for path in sorted(rig.directory.rglob("*"))
-        if path.is_file() and path.name not in ("meta.properties", journal.NAME, journal_making.MAKING_NAME)
+        if path.is_file() and path.name not in NOT_COMPARED
     }
     return answers, slots, producers, files
 

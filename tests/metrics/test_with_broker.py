@@ -166,6 +166,23 @@ def test_stages_without_acks(client: Client, meter: Meter, topic: str) -> None:
 # ---- counts
 
 
+def test_a_topic_counts_until_it_is_deleted(client: Client, meter: Meter) -> None:
+    name, every = f"t-{uuid.uuid4().hex[:8]}", f"{TOPICS}MessagesInPerSec"
+    of_topic = f"{every},topic={name}"
+    for _ in range(2):
+        create(client, name, partitions=2)
+        before = meter.get(every)
+        client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(name, batch(3)))
+        client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(name, batch(2), partition=1))
+        assert (meter.get(of_topic), meter.get(every)) == (5, before + 5)
+        gone = client.call(
+            ApiKey.DELETE_TOPICS, 4, m.DeleteTopicsRequest(topic_names=[name], timeout_ms=10_000)
+        )
+        assert [one.error_code for one in gone.responses] == [0]
+        assert not [bean for bean in meter.beans(TOPICS) if bean.endswith(f",topic={name}")]
+        assert meter.get(every) == before + 5
+
+
 def test_requests_bytes_and_errors(client: Client, meter: Meter, topic: str) -> None:
     def counted() -> tuple[float, ...]:
         prefix, request = f"{REQUESTS}ErrorsPerSec,request=Produce,error=", f"version={PRODUCE_VERSION}"

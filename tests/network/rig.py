@@ -13,7 +13,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import Request, Return, SlotKind, kind_of, pack_reply, unpack_request, unpack_return
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.network.processor import connection_prefix, first_flexible_versions
-from mpbroker.network.turn import ProcessorTurn
+from mpbroker.network.turn import ProcessorTurn, TurnFiles
 
 FRAME_BYTES_MAX = 4 << 20
 PROCESSOR = topology.processor(0)
@@ -82,6 +82,10 @@ class Rig:
             sock.close()
         self.memory.close()
         self.directory.cleanup()
+
+    @property
+    def files(self) -> TurnFiles:
+        return TurnFiles(self.turn)
 
     def connect(self) -> socket.socket:
         served, client = self.pair()

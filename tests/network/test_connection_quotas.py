@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mpbroker.network.connection_quotas import NO_ADDRESS, Admission, ConnectionQuotas, Limits
+from mpbroker.network.connection_quotas import (
+    FORGOTTEN_AT_ONCE,
+    NO_ADDRESS,
+    Admission,
+    ConnectionQuotas,
+    Limits,
+)
 from mpbroker.network.connection_rate import UNLIMITED, WindowedRate
 
 CLIENTS, BROKERS, OPERATORS = 0, 1, 2
@@ -204,6 +210,58 @@ def test_rates_of_addresses_change_while_running() -> None:
     quotas.change_ip_rates({None: 1, ADDRESSES[1]: 1})
     quotas.change_ip_rates({ADDRESSES[0]: 2}, replace=True)
     assert (admitted(ADDRESSES[0]), admitted(ADDRESSES[1])) == (10, 50), "who is not named has no rate"
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from([0, 0, 1, 999, 1000, 9_900, 10_000, 10_999, 11_000, 60_000]),
+            st.sampled_from(ADDRESSES[:3]),
+            st.sampled_from([None, None, None, None, 0.1, 0.3, 1.0, float(UNLIMITED)]),
+        ),
+        min_size=10,
+        max_size=120,
+    )
+)
+def test_no_rate_of_an_address_is_forgotten_while_it_counts(
+    steps: list[tuple[int, bytes, float | None]],
+) -> None:
+    """Against rates that are never forgotten."""
+    quotas, kept, now_ms, default = limited(), {}, 1e6, 0.1
+    quotas.change_ip_rates({None: default, ADDRESSES[1]: 0.2})
+    for passed_ms, address, other in steps:
+        now_ms += passed_ms
+        if other is not None:
+            default = other
+            quotas.change_ip_rates({None: default})
+        bound = 0.2 if address == ADDRESSES[1] else default
+        expected = 0
+        if bound < UNLIMITED:
+            model = kept.setdefault(address, WindowedRate(bound, 11, WINDOW_MS))
+            model.bound = bound
+            model.record(1.0, now_ms)
+            expected = model.throttle_ms(now_ms)
+            if expected:
+                model.record(-1.0, now_ms)
+        quotas.delay_ms(CLIENTS, now_ms)
+        assert quotas.admit(CLIENTS, address, now_ms)[1] == expected
+
+
+def test_addresses_that_came_once_are_forgotten_a_few_at_a_time() -> None:
+    """One IPv6 network has more addresses than can be remembered; none may cost the next one anything."""
+    quotas = limited()
+    quotas.change_ip_rates({None: 100})
+    for number in range(1, 20_001):
+        held = len(quotas._ip_rates)
+        quotas.admit(CLIENTS, b"\x20\x01" + number.to_bytes(14, "big"), number * 10.0)
+        assert len(quotas._ip_rates) > held - FORGOTTEN_AT_ONCE
+        assert len(quotas._ip_rates) <= 1_101, "those of 11 s, at 100 a second"
+    # After a storm, too.
+    for number in range(20_001, 25_000):
+        quotas.admit(CLIENTS, b"\x20\x01" + number.to_bytes(14, "big"), 200_000.0)
+    for number in range(3_200):
+        quotas.admit(CLIENTS, ADDRESSES[number % 2], 300_000.0 + number * 1000)
+    assert len(quotas._ip_rates) == 2
 
 
 def test_a_bound_of_zero_delays_and_does_not_divide_by_it() -> None:

@@ -217,9 +217,9 @@ def test_a_full_fetch_that_comes_again_goes_to_who_made_its_session(pool: Pool, 
     (request,) = pool.take(0)
     parts_answer(pool.rig, request, b"HEAD", segment, [(0, 10)], inode=1)
     pool.rig.step()
-    ((channel, _),) = pool.rig.turn.opening()
+    (channel,) = pool.rig.files.opening()
     assert who_gets(pool, fetch(0, 0)) == 1
-    pool.rig.turn.ask_again(channel)
+    pool.rig.files.ask_again(channel)
     pool.rig.step()
     assert [again.flags for again in pool.take(0)] == [SlotFlag.AGAIN]
 

@@ -150,8 +150,8 @@ def test_a_request_that_is_asked_for_again_is_not_paid_for_twice(rig: Rig, tmp_p
     assert request.network_ns > 0
     parts_answer(rig, request, b"HEAD", segment, [(0, 10)], inode=1)
     rig.step()
-    ((channel, _),) = rig.turn.opening()
-    rig.turn.ask_again(channel)
+    (channel,) = rig.files.opening()
+    rig.files.ask_again(channel)
     rig.step()
     (again,) = rig.requests_taken()
     assert (again.flags, again.network_ns) == (SlotFlag.AGAIN, 0)

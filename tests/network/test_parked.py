@@ -133,8 +133,8 @@ def test_one_whose_slices_are_gone_is_asked_again_byte_for_byte(tmp_path: Path) 
     request, _ = parked(rig, client, data)
     parts_answer(rig, request, b"HEAD", segment, [(0, 10)], inode=1)
     rig.step()
-    ((channel, _),) = rig.turn.opening()
-    rig.turn.ask_again(channel)
+    (channel,) = rig.files.opening()
+    rig.files.ask_again(channel)
     rig.step()
     (again,) = rig.requests_taken()
     assert again.flags == SlotFlag.AGAIN
@@ -186,8 +186,8 @@ def test_a_large_one_whose_slices_are_gone_cannot_be_asked_again(rig: Rig, tmp_p
     assert handler == 0
     parts_answer(rig, request, b"HEAD", segment, [(0, 10)], inode=1)
     rig.step()
-    ((channel, _),) = rig.turn.opening()
-    rig.turn.ask_again(channel)
+    (channel,) = rig.files.opening()
+    rig.files.ask_again(channel)
     rig.step()
     assert [reason for _, reason, _ in rig.turn.closed()] == [CloseReason.CLOSED_NO_MEMORY]
     assert [*rig.requests_taken(0), *rig.requests_taken(1)] == []

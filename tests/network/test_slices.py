@@ -63,10 +63,12 @@ def parts_answer(
 
 
 def open_all(rig: Rig) -> None:
-    for channel, missing in rig.turn.opening():
-        for slot, generation, base, inode, path in missing:
-            rig.turn.file_opened(slot, generation, base, inode, os.open(path, os.O_RDONLY))
-        rig.turn.resume(channel)
+    for channel in rig.files.opening():
+        missing = rig.files.missing(channel)
+        if missing is not None:
+            for slot, generation, base, inode, path in missing:
+                rig.files.opened(slot, generation, base, inode, os.open(path, os.O_RDONLY))
+            rig.files.resume(channel)
 
 
 def test_slices_of_segments_are_sent_from_the_files(rig: Rig, tmp_path: Path) -> None:
@@ -84,33 +86,7 @@ def test_slices_of_segments_are_sent_from_the_files(rig: Rig, tmp_path: Path) ->
         assert (
             receive(client, 1516) == b"HEAD" + segment.read_bytes()[10:1010] + segment.read_bytes()[256:768]
         )
-    assert rig.turn.opening() == [], "the file was opened more than once"
-    assert rig.in_use_bytes() == 0
-
-
-def test_an_answer_of_more_files_than_can_be_open_is_given_up(rig: Rig, tmp_path: Path) -> None:
-    segment = tmp_path / "s.log"
-    segment.write_bytes(b"x")
-    client = rig.connect()
-    client.sendall(frame(FETCH, 4, 1))
-    rig.step()
-    (request,) = rig.requests_taken()
-    name = os.fsencode(segment)
-    count = 1100
-    at_path = count * PART_BYTES_EACH
-    parts = b"".join(
-        pack_part(PartKind.PART_FILE, 1, 0, 3, 1, base, 1, at_path, len(name)) for base in range(count)
-    )
-    block = rig.arenas[0].allocate(at_path + len(name))
-    rig.arenas[0].view(block, at_path + len(name))[:] = parts + name
-    generation = rig.arenas[0].lend(block, PROCESSOR)
-    where = (topology.handler(0), request.channel, request.connection, block, generation, 0, count)
-    rig.push(0, pack_reply(SlotKind.SEND_PARTS, *where, request=request.request))
-    for _ in range(10):
-        rig.step()
-        open_all(rig)
-    assert is_closed(client)
-    assert rig.turn.opening() == []
+    assert rig.files.opening() == [], "the file was opened more than once"
     assert rig.in_use_bytes() == 0
 
 
@@ -167,8 +143,8 @@ def test_a_replaced_segment_sends_the_request_to_a_handler_again_and_then_closes
         assert request.flags == (SlotFlag.AGAIN if attempt else 0)
         parts_answer(rig, request, b"HEAD", segment, [(0, 10)], inode=1)
         rig.step()
-        ((channel, _),) = rig.turn.opening()
-        rig.turn.ask_again(channel)
+        (channel,) = rig.files.opening()
+        rig.files.ask_again(channel)
         assert attempt < 3
     rig.step()
     assert [r for _, r, _ in rig.turn.closed()] == [CloseReason.CLOSED_NO_FILE]
@@ -209,7 +185,7 @@ def test_a_deleted_file_is_not_kept_open(rig: Rig, tmp_path: Path) -> None:
     (request,) = rig.requests_taken()
     parts_answer(rig, request, b"HEAD", kept, [(0, 10)])
     rig.step()
-    assert rig.turn.opening() == [], "the table lost what it has open"
+    assert rig.files.opening() == [], "the table lost what it has open"
     assert receive(client, 14) == b"HEAD" + b"x" * 10
 
 

@@ -115,7 +115,7 @@ def may_be_altered(broker: Broker) -> bool:
     return True
 
 
-@pytest.mark.parametrize("role", ["handler 0", "handler 1", "coordinator", "log"])
+@pytest.mark.parametrize("role", ["handler 0", "handler 1", "coordinator", "log 0"])
 def test_budgets_outlive_every_process(broker: Broker, role: str) -> None:
     """What was used before the death is still paid for after it, and the quotas are still there."""
     topic, client = f"deaths-{role.replace(' ', '-')}", f"client-{role}"

@@ -21,7 +21,7 @@ from mpbroker.protocol.messages import FetchRequest, MetadataRequest, ProduceReq
 from mpbroker.quotas.clients import Clients
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from shm.rates import monotonic_ms
+from shm.clock import monotonic_ms
 from tests.handlers.shared import Rig, channel_of, delta, partition_payload, request_frame, rig, topic_image
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
@@ -59,7 +59,7 @@ def produce(
     network_ns: int = 0,
 ) -> int:
     """The pause that the processor is told; the client is told the same."""
-    rig.handler.turn.log_is_up, rig.handler.log_was_fenced = native, not native
+    rig.handler.turn.log_is_up, rig.handler.fenced_logs = native, set() if native else {0}
     rig.processor.send(frame, connection=connection, network_ns=network_ns)
     rig.turn()
     (job,) = rig.log.take()
@@ -98,7 +98,7 @@ def how(rig: Rig) -> tuple[int, int]:
 @pytest.mark.parametrize("native", [True, False])
 def test_the_descriptor_says_which_quota_it_was(ready: Rig, native: bool) -> None:
     def by() -> ThrottledBy:
-        ready.handler.turn.log_is_up, ready.handler.log_was_fenced = native, not native
+        ready.handler.turn.log_is_up, ready.handler.fenced_logs = native, set() if native else {0}
         ready.processor.send(produce_frame())
         ready.turn()
         (job,) = ready.log.take()

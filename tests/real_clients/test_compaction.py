@@ -149,7 +149,7 @@ def test_readers_see_the_last_value_of_every_key(cleaning: Mpbroker, compression
     assert any(line.startswith("kept 0 ") for line in offsets)
 
 
-@pytest.mark.parametrize("role", ["cleaner", "log"])
+@pytest.mark.parametrize("role", ["cleaner", "log 0"])
 def test_either_process_may_be_killed(cleaning: Mpbroker, role: str) -> None:
     create_topic(cleaning.bootstrap, "killed", 1, COMPACTED)
     chance = random.Random(11)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,9 +13,11 @@ from typing import Any
 import aiokafka
 import kafka
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
+from typer.testing import CliRunner, Result
 
+from mpbroker.cli.main import app
 from ops.bench.brokers import Broker, Mpbroker
 from tests.real_clients import adapters
 from tests.real_clients.adapters import Franz
@@ -234,9 +237,9 @@ def test_a_group_of_franz_go(broker: Broker, franz: Franz, new_topic: TopicMaker
     assert "go-members Empty" in listed
 
 
-def console(broker: Broker, topic: str, group: str, count: int) -> str:
+def console(broker: Broker, topic: str, group: str, count: int, *more: str) -> str:
     server = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", group)
-    command = java_command(CONSUMER, *server, "--from-beginning", "--max-messages", str(count))
+    command = java_command(CONSUMER, *server, "--from-beginning", "--max-messages", str(count), *more)
     done = subprocess.run(command, capture_output=True, timeout=60, check=False)
     return done.stderr.decode()
 
@@ -267,6 +270,58 @@ def test_the_console_consumer_and_the_group_command(broker: Broker, new_topic: T
     kafka_tool(GROUPS, *group, "--delete")
     names = kafka_tool(GROUPS, "--bootstrap-server", broker.bootstrap, "--list").splitlines()
     assert "java-members" not in names
+
+
+def own(broker: Broker, *words: str) -> Result:
+    return CliRunner().invoke(app, ["group", *words, "-b", broker.bootstrap])
+
+
+def test_our_own_command(broker: Broker, new_topic: TopicMaker) -> None:
+    topic = group = new_topic(2)
+    write(broker, topic, 10, partitions=2)
+    with member(broker, group, topic, client_id="reader") as first, member(broker, group, topic) as second:
+        poll_until(lambda: [len(share) for share in shares(first, second)] == [1, 1], first, second)
+        (mine,) = shares(first)[0]
+        first.commit(offsets=[TopicPartition(topic, mine, 4)], asynchronous=False)
+        (seen,) = json.loads(own(broker, "describe", group, "--json").output)
+        assert (seen["state"], seen["protocol"], len(seen["members"])) == ("Stable", "range", 2)
+        rows = {row["partition"]: row for row in seen["partitions"]}
+        assert (rows[mine]["committed"], rows[mine]["lag"], rows[mine]["client"]) == (
+            4,
+            rows[mine]["end_offset"] - 4,
+            "reader",
+        )
+        assert (rows[1 - mine]["committed"], rows[1 - mine]["lag"]) == (None, None)
+        assert rows[1 - mine]["member"] not in (None, rows[mine]["member"])
+        assert {row["host"] for row in rows.values()} == {"127.0.0.1"}
+        refused = own(broker, "delete", group)
+        assert f"group {group}: The group is not empty. (NON_EMPTY_GROUP)" in str(refused.exception)
+    listed = own(broker, "list").output
+    assert [group, "Empty", "consumer"] in [line.split() for line in listed.splitlines()]
+    table = own(broker, "describe", group).output.splitlines()
+    assert table[0].startswith(f"{group}  Empty")
+    assert [line.split()[1:3] for line in table if line.startswith(topic)][1:] == [[str(mine), "4"]]
+    assert own(broker, "delete", group).output == f"deleted group {group}\n"
+    for command in ("describe", "delete"):
+        gone = own(broker, command, group).exception
+        assert str(gone) == f"group {group}: does not exist (GROUP_ID_NOT_FOUND)"
+
+
+def test_who_wants_the_consumer_protocol_is_told(broker: Broker, new_topic: TopicMaker) -> None:
+    """Of KIP-848, which Apache Kafka has: nobody waits for what will not come."""
+    if not isinstance(broker, Mpbroker):
+        pytest.skip("this broker has the protocol")
+    topic, wanted = new_topic(1), {"group.protocol": "consumer"}
+    with closing(Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic, **wanted})) as consumer:
+        consumer.subscribe([topic])
+        message = consumer.poll(WITHIN_S)
+    assert message is not None
+    error = message.error()
+    assert error is not None
+    assert error.code() == KafkaError._FATAL
+    assert "API version not supported" in error.str()
+    said = console(broker, topic, topic, 1, "--consumer-property", "group.protocol=consumer")
+    assert "Set group.protocol=classic" in said
 
 
 def test_the_written_records_are_kafkas_own(

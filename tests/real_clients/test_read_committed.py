@@ -164,6 +164,18 @@ def test_nothing_behind_an_open_transaction(written: tuple[Mpbroker, list[str]])
         consumer.close()
         # And the markers of what was committed.
         assert end == records + (1 if isolation == "read_committed" else 2)
+    transactions(broker, "abort", "--start-offset", str(EACH + 1))
+    later = [VALUE.format("later", 2 * EACH + i) for i in range(EACH)]
+    assert consume(broker, "read_committed", OPEN)[EACH:] == later
+    (left,) = {line.split()[-1] for line in transactions(broker, "describe-producers").splitlines()[1:]}
+    assert left == "None"
+
+
+def transactions(broker: Broker, *command: str) -> str:
+    return kafka_tool(
+        "org.apache.kafka.tools.TransactionsCommand",
+        *("--bootstrap-server", broker.bootstrap, *command, "--topic", OPEN, "--partition", "0"),
+    )
 
 
 def test_java(written: tuple[Mpbroker, list[str]]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shm import region
-from shm.rates import SharedRates, block_bytes, monotonic_ms
+from shm.rates import SharedRates, block_bytes
 
 WINDOW_MS, SAMPLES, WRITERS, ROWS = 1000, 11, 5, 64
 KEY = 0x1234_5678_9ABC_DEF1
@@ -201,7 +200,3 @@ def test_what_cannot_be(wrong: dict[str, int]) -> None:
         SharedRates(make_block(), **sizes)
     with pytest.raises(ValueError, match="key 0"):
         writers(make_block())[0].record(0, 1, 1000)
-
-
-def test_the_clock_is_the_monotonic_one() -> None:
-    assert abs(monotonic_ms() - time.monotonic_ns() // 1_000_000) < 1000

@@ -13,7 +13,7 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.markers import COMMIT
 from spark_integration import read_remote
 from spark_integration.errors import CorruptLog, DataLoss, OptionError, SourceUnavailable
-from spark_integration.remote import parse_servers
+from spark_integration.remote import servers_of
 from spark_integration.source import MpbrokerDataSource
 from tests.spark.kafka_server import HangUp, KafkaServer
 from tests.spark.logs import numbered
@@ -136,11 +136,11 @@ def test_auto_fetches_when_the_directory_is_elsewhere(tmp_path: Path) -> None:
             rows(server, **{"log.dir": tmp_path / "elsewhere", "readMode": "local"})
 
 
-@pytest.mark.parametrize("text", ["host", "host:", ":1", "host:0", "host:99999", ","])
+@pytest.mark.parametrize("text", ["host:", ":1", "host:0", "host:99999", ","])
 def test_servers_that_are_none(text: str) -> None:
     with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers"):
-        parse_servers(text)
+        servers_of(text)
 
 
 def test_servers() -> None:
-    assert parse_servers("a:1, [::1]:2") == [("a", 1), ("::1", 2)]
+    assert servers_of("a:1, [::1]:2, b") == [("a", 1), ("::1", 2), ("b", 9092)]

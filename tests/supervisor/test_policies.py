@@ -10,7 +10,13 @@ from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import topology
-from mpbroker.ipc.process import LOG_FENCE_CLOSE, LOG_FENCE_RESUME, FatalError
+from mpbroker.ipc.process import (
+    LOG_FENCE_ANSWER,
+    LOG_FENCE_CLOSE,
+    LOG_FENCE_FINISH,
+    LOG_FENCE_RESUME,
+    FatalError,
+)
 from mpbroker.supervisor import runtime_dir
 from mpbroker.supervisor.main import raise_file_limit
 from mpbroker.supervisor.plans import needed_to_start, peers_of, stages_of
@@ -24,6 +30,7 @@ from mpbroker.supervisor.restarts import (
 
 ROLES = [
     topology.LOG,
+    topology.log_worker(2),
     topology.COORDINATOR,
     topology.processor(0),
     topology.handler(3),
@@ -35,29 +42,36 @@ ROLES = [
 @pytest.mark.parametrize("role", ROLES)
 def test_everybody_with_a_ring_to_the_dead_acknowledges_its_death(role: int) -> None:
     asked = {member for stage in stages_of(role) for member in stage}
-    talks_to = {a if b == role else b for a, b, _ in topology.ring_pairs() if role in (a, b)}
+    talks_to = {
+        a if b == role else b for a, b, _ in topology.ring_pairs(topology.MAX_LOG_WORKERS) if role in (a, b)
+    }
     assert talks_to <= asked
     assert talks_to <= {*needed_to_start(role), *peers_of(role)}
 
 
 def test_processors_mend_a_handlers_death_only_after_the_log_process_has_answered_for_it() -> None:
     stages = stages_of(topology.handler(0))
-    assert topology.LOG in stages[0]
+    assert set(topology.LOG_WORKERS) <= set(stages[0])
     assert all(topology.is_processor(member) for member in stages[-1])
 
 
 def test_the_log_process_lets_go_of_an_arena_after_no_handler_can_name_it() -> None:
     first, second = stages_of(topology.processor(0))
     assert all(topology.is_handler(member) for member in first)
-    assert second == (topology.LOG,)
+    assert second == topology.LOG_WORKERS
 
 
-def test_handlers_pause_while_processors_mend_the_log_processs_death() -> None:
-    stages = stages_of(topology.LOG)
+@pytest.mark.parametrize("number", range(topology.MAX_LOG_WORKERS))
+def test_handlers_pause_while_a_log_workers_death_is_mended(number: int) -> None:
+    """Processors take every produce that is not answered for the dead one's: so the others answer first."""
+    dead = topology.log_worker(number)
+    stages = stages_of(dead)
     assert {m for m in stages[LOG_FENCE_CLOSE - 1] if topology.is_handler(m)} == set(topology.HANDLERS)
-    assert stages[LOG_FENCE_RESUME - 1] == topology.HANDLERS
-    (second,) = stages[LOG_FENCE_CLOSE : LOG_FENCE_RESUME - 1]
-    assert all(topology.is_processor(member) for member in second)
+    assert {*stages[LOG_FENCE_FINISH - 1], dead} == set(topology.LOG_WORKERS)
+    assert dead not in stages[LOG_FENCE_FINISH - 1]
+    assert stages[LOG_FENCE_ANSWER - 1] == stages[LOG_FENCE_RESUME - 1] == topology.HANDLERS
+    (between,) = stages[LOG_FENCE_ANSWER : LOG_FENCE_RESUME - 1]
+    assert between == topology.PROCESSORS
 
 
 def test_a_child_that_was_healthy_is_replaced_at_once_however_often() -> None:

@@ -237,7 +237,7 @@ def test_a_signal_that_comes_twice_is_one(broker: Mpbroker) -> None:
 
 def test_a_second_signal_ends_it_at_once(broker: Mpbroker) -> None:
     members = processes(broker)
-    titled(broker, "log").suspend()  # so that the first signal is not enough
+    titled(broker, "log 0").suspend()  # so that the first signal is not enough
     members[0].terminate()
     eventually(lambda: "stopping: SIGTERM" in broker.output(), "the first signal is heard")
     heard = time.monotonic()
@@ -346,7 +346,7 @@ def test_titles_say_plane_listeners_and_number(tmp_path: Path) -> None:
             "control-plane processor CONTROL",
             "handler 0",
             "control-plane handler",
-            "log",
+            "log 0",
             "coordinator",
             "cleaner",
             "scrubber",

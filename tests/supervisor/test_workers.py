@@ -143,7 +143,7 @@ def load(broker: Mpbroker) -> Iterator[Load]:
 
 
 @pytest.mark.parametrize(
-    "name", ["handler 0", "processor 0", "acceptor", "coordinator", "log", "cleaner", "scrubber"]
+    "name", ["handler 0", "processor 0", "acceptor", "coordinator", "log 0", "cleaner", "scrubber"]
 )
 def test_a_hung_process_is_replaced(watched: Mpbroker, name: str) -> None:
     broker = watched

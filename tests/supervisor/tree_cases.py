@@ -153,7 +153,7 @@ def test_every_role_is_replaced_many_times(tree: Tree, role: int) -> None:
         os.kill(tree.children[role].pid, signal.SIGKILL)
         step_until_mended(tree, role, incarnation)
     assert {c.name for c in tree.children.values() if c.pid} == {
-        "log",
+        "log 0",
         "coordinator",
         "handler 0",
         "processor 0",
@@ -252,12 +252,12 @@ def test_a_role_that_always_dies_stops_the_broker_with_a_reason(tree: Tree) -> N
                     child.restart_at = 0.0  # the back-off itself is tested without waiting
             tree.step(10)
 
-    with pytest.raises(BrokerStops, match="log process died 10 times in a row"):
+    with pytest.raises(BrokerStops, match="log 0 process died 10 times in a row"):
         wear_out()
 
 
 def test_a_fatal_error_stops_the_broker_at_once(tree: Tree) -> None:
-    with pytest.raises(BrokerStops, match="log process cannot go on") as stops:
+    with pytest.raises(BrokerStops, match="log 0 process cannot go on") as stops:
         tree.start(Child(topology.LOG, gives_up))
     assert stops.value.code == 4
     assert tree.memory.counters(topology.LOG).last_error == "log.dirs: /nowhere is gone. Mount it"
@@ -270,7 +270,6 @@ def test_a_child_that_does_not_move_is_killed_and_replaced(tree: Tree) -> None:
     for _ in range(4):
         tree.judge_heartbeats()
     step_until_mended(tree, HANDLER, 2)
-    assert tree.children[topology.LOG].incarnation == 1 or tree.children[topology.LOG].pid
 
 
 def announces_and(work: Callable[[], None]) -> Callable[[ProcessContext], int]:

@@ -35,6 +35,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import REQUESTS, Message
 from mpbroker.protocol.topic_names import GROUP_TOPIC
+from shm import clock
 from shm.table import SlotTable
 
 # How long reading the log may keep everything else waiting, and how soon a partition is looked at again.
@@ -83,14 +84,6 @@ class Surroundings(Protocol):
     ) -> None: ...
 
 
-class SystemClock:
-    def monotonic_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000
-
-    def wall_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-
 class GroupService:
     """Also the coordinator's view of the topics there are, and its way to answer."""
 
@@ -98,15 +91,14 @@ class GroupService:
         self._config = config
         self._table = table
         self._surroundings = surroundings
-        self._clock = SystemClock()
         self._journal = Journal(
             lambda group_id: self.coordinator.partition_for(group_id),
-            self._clock.wall_ms,
+            clock.wall_ms,
             lambda: config.message_max_bytes,
             lambda group_id, waiter: self.coordinator.went_wrong(group_id, waiter),
         )
         self.coordinator = GroupCoordinator(
-            config, self._clock, self._journal, self, self, lambda: str(uuid.uuid4())
+            config, clock, self._journal, self, self, lambda: str(uuid.uuid4())
         )
         self._topic_id: bytes | None = None
         self._images: list[PartitionImage] = []
@@ -244,7 +236,7 @@ class GroupService:
         deadline_ms = self.coordinator.timers.next_deadline_ms()
         if deadline_ms is None:
             return most_ms
-        return max(0, min(most_ms, deadline_ms - self._clock.monotonic_ms()))
+        return max(0, min(most_ms, deadline_ms - clock.monotonic_ms()))
 
     @property
     def is_idle(self) -> bool:

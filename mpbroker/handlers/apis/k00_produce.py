@@ -99,10 +99,10 @@ def find_topic(exchange: Exchange, data: ProduceRequest.TopicProduceData) -> Top
 def find_partition(exchange: Exchange, topic: Topic, index: int) -> PartitionImage | ErrorCode:
     if topic.internal:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
-    if not exchange.broker.log.log_is_up:
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER
     image = topic.partitions.get(index)
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if image is None else image
+    if image is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return image if exchange.broker.log.is_up(image.slot) else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def check(

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from mpbroker.handlers.answers import FileSlice
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import check_leader_epoch
+from mpbroker.handlers.calls import NEVER_MS
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.fetch_sessions import (
     Answer,
@@ -35,7 +36,7 @@ from mpbroker.ipc.slots import Request, SlotFlag
 from mpbroker.ipc.table import Partition, read_partition
 from mpbroker.log.aborted import AbortedTransaction
 from mpbroker.log.epochs import NO_EPOCH, NO_OFFSET, EpochEnd, end_of
-from mpbroker.log.reader import Bound, OffsetOutOfRange, RangeDamaged, SegmentGone, Slice
+from mpbroker.log.reader import Bound, NotResident, OffsetOutOfRange, RangeDamaged, SegmentGone, Slice
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import encode_response_frame
@@ -57,6 +58,8 @@ TRIES = 3
 # Segments in one answer, which its processor has all open while it sends. Clients ask first for what was left
 # out.
 MOST_FILES = 256
+# After so long the handler waits for the disk itself: what is brought is gone again before it is sent.
+COLD_PATIENCE_MS = 15_000
 
 
 class Read(NamedTuple):
@@ -111,16 +114,24 @@ class Fetch:
             self.limit = self.limit if quota is None else min(self.limit, quota)
         self.min_bytes = min(self.request.min_bytes, self.limit)
         self.deadline_ms = exchange.broker.monotonic_ms() + max(0, self.request.max_wait_ms)
+        self.slots: list[int] = []
+        self.overdue = self.request.max_wait_ms <= 0
+        # Of what it could send, something is not in the page cache; since when it has waited for that.
+        self.is_cold = False
+        self.cold_since_ms: int | None = None
 
     # ---- what the purgatory calls ----
 
     def try_complete(self) -> bool:
         if not self.exchange.done:
-            self.exchange.guard(lambda: self._answer(at_once=self.request.max_wait_ms <= 0))
+            self.exchange.guard(self._answer)
         return self.exchange.done
 
     def expire(self) -> None:
-        self.exchange.guard(lambda: self._answer(at_once=True))
+        self.overdue = True
+        if not self.try_complete():
+            # All that it waits for is the disk.
+            self.exchange.broker.fetches.park(self, self.slots, NEVER_MS, lambda: None)
 
     def cancel(self) -> None:
         self.exchange.cancel()
@@ -133,7 +144,7 @@ class Fetch:
     def start(self) -> None:
         broker = self.exchange.broker
         broker.counters.add(Counter.COUNT_FETCHES)
-        slots = self._slots()
+        self.slots = slots = self._slots()
         if self.slot.flags & SlotFlag.AGAIN:
             # Its processor found other files than we have open.
             for slot in slots:
@@ -169,10 +180,13 @@ class Fetch:
             return ErrorCode.INCONSISTENT_TOPIC_ID
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    def _answer(self, at_once: bool) -> None:
-        """Reads what there is; answers if that is enough, or an error, or if there is no time left."""
-        total, files, settled, answers = 0, 0, at_once, []
+    def _answer(self) -> None:
+        """Reads what there is; answers if that is enough, or an error, or if there is no time left. Without
+        what has to be brought from the disk first, unless there is nothing else.
+        """
+        total, files, settled, answers = 0, 0, self.overdue, []
         unknown = self._unknown()
+        self.is_cold = False
         for i, interest in enumerate(self.context.interests):
             budget = self.limit - total if files < MOST_FILES else 0
             read = self._read(self._topic(interest), interest.wanted, budget, total == 0)
@@ -180,8 +194,22 @@ class Fetch:
             files += read.length > 0
             settled = settled or read.more or (read.answer.error_code != 0 and i not in unknown)
             answers.append(read.answer)
+        if self.is_cold and total == 0:
+            return
         if settled or len(unknown) == len(answers) or total >= self.min_bytes:
             self._reply(answers)
+
+    def _has_lost_patience(self) -> bool:
+        since_ms = self.cold_since_ms
+        return since_ms is not None and self.exchange.broker.monotonic_ms() - since_ms > COLD_PATIENCE_MS
+
+    def _bring(self, cold: NotResident) -> None:
+        broker = self.exchange.broker
+        self.is_cold = True
+        if self.cold_since_ms is None:
+            self.cold_since_ms = broker.monotonic_ms()
+        broker.counters.add(Counter.COUNT_FETCHES_COLD)
+        broker.cold_reads.bring(cold.fd, cold.position, cold.length, lambda: broker.fetches.check(self.slots))
 
     def _unknown(self) -> frozenset[int]:
         """The interests that cannot bring anything, as they were at the first look."""
@@ -269,7 +297,16 @@ class Fetch:
         if wanted.fetch_offset < bound.offset and (budget > 0 or first):
             most = min(wanted.partition_max_bytes, budget)
             reader = broker.reader(topic, now)
-            piece = reader.fetch_slice(wanted.fetch_offset, max(most, 0), bound, min_one_batch=first)
+            try:
+                piece = reader.fetch_slice(
+                    wanted.fetch_offset,
+                    max(most, 0),
+                    bound,
+                    min_one_batch=first,
+                    wait=self._has_lost_patience(),
+                )
+            except NotResident as cold:
+                self._bring(cold)
             if piece is not None:
                 if self.request.isolation_level == READ_COMMITTED:
                     aborted = reader.aborted(wanted.fetch_offset, piece, bound, now.aborted_end)

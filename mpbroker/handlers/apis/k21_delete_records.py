@@ -1,6 +1,6 @@
 """DeleteRecords (key 21), versions 0-2: deletes the records below an offset, -1 for all that can be read.
 
-The log process moves the log start offset and answers when that is on disk; segments below it go at once, the
+The log worker moves the log start offset and answers when that is on disk; segments below it go at once, the
 rest of a segment stays in its file and cannot be read any more. There are no followers that the request's
 timeout could be for. (Kafka: KafkaApis.handleDeleteRecordsRequest, Partition.deleteRecordsOnLeader; KIP-107.)
 """
@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.log_questions import ask_owners
 from mpbroker.handlers.metadata import Topic
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import DeleteBefore, DeletedRecords, DeleteRecords
@@ -57,8 +58,8 @@ def checked(exchange: Exchange, topic: Topic | None, wanted: Wanted) -> DeleteBe
     return DeleteBefore(found[0].slot, found[0].slot_generation, wanted.offset)
 
 
-def deleted(exchange: Exchange, results: list[Result], asked: list[Result], answer: calls.Message) -> None:
-    """`asked`: those of the results that the log process has an answer for."""
+def deleted(asked: list[Result], answer: calls.Message) -> None:
+    """`asked`: those of the results that a log worker has an answer for."""
     if isinstance(answer, DeletedRecords):
         for result, one in zip(asked, answer.partitions, strict=True):
             result.error_code, result.low_watermark = one.error, one.log_start
@@ -66,15 +67,13 @@ def deleted(exchange: Exchange, results: list[Result], asked: list[Result], answ
         for result in asked:
             # It died; every client asks again.
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    exchange.reply(response_of(exchange, results))
 
 
 @api(ApiKey.DELETE_RECORDS, 0, 2, name="DeleteRecords", failed=failed)
 def handle(exchange: Exchange) -> DeleteRecordsResponse | None:
     """Deletes the records of partitions below an offset."""
     results: list[Result] = []
-    asked: list[Result] = []
-    wanted: list[DeleteBefore] = []
+    wanted: list[tuple[DeleteBefore, Result]] = []
     for named in exchange.body.topics:
         topic = exchange.broker.metadata.by_name.get(named.name)
         for one in named.partitions:
@@ -82,14 +81,11 @@ def handle(exchange: Exchange) -> DeleteRecordsResponse | None:
             if isinstance(found, ErrorCode):
                 results.append(refused(one, found))
                 continue
-            wanted.append(found)
-            asked.append(Result(one.partition_index, NOTHING, ErrorCode.NONE))
-            results.append(asked[-1])
+            results.append(Result(one.partition_index, NOTHING, ErrorCode.NONE))
+            wanted.append((found, results[-1]))
     if not wanted:
         return response_of(exchange, results)
-    exchange.broker.log_calls.call(
-        DeleteRecords(wanted),
-        exchange.later(lambda answer: deleted(exchange, results, asked, answer)),
-        exchange.slot.connection,
+    ask_owners(
+        exchange, wanted, DeleteRecords, deleted, lambda: exchange.reply(response_of(exchange, results))
     )
     return None

@@ -6,38 +6,22 @@ not name goes back to the default. (Kafka: KafkaApis.handleAlterConfigsRequest, 
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.config_changes import Outcome, alter
+from mpbroker.handlers.config_changes import alter, failing
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc.calls import ConfigChange
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import AlterConfigsResponse, Message
 from mpbroker.protocol.numbers import ConfigOperation
-
-Result: TypeAlias = AlterConfigsResponse.AlterConfigsResourceResponse
-
-
-def response_of(exchange: Exchange, outcomes: list[Outcome]) -> AlterConfigsResponse:
-    return AlterConfigsResponse(
-        responses=[
-            Result(outcome.error, outcome.message, resource.resource_type, resource.resource_name)
-            for resource, outcome in zip(exchange.body.resources, outcomes, strict=True)
-        ]
-    )
-
-
-def failed(exchange: Exchange, code: ErrorCode) -> AlterConfigsResponse:
-    return response_of(exchange, [Outcome(code, code.message)] * len(exchange.body.resources))
 
 
 def changes_of(resource: Any) -> list[ConfigChange]:
     return [ConfigChange(c.name, ConfigOperation.SET, c.value) for c in resource.configs]
 
 
-@api(ApiKey.ALTER_CONFIGS, 0, 2, name="AlterConfigs", failed=failed)
+@api(ApiKey.ALTER_CONFIGS, 0, 2, name="AlterConfigs", failed=failing(AlterConfigsResponse))
 def handle(exchange: Exchange) -> Message | None:
     """Replaces the settings of topics; the broker's own cannot be altered."""
-    return alter(exchange, changes_of, True, lambda outcomes: response_of(exchange, outcomes))
+    return alter(exchange, changes_of, AlterConfigsResponse, replaces=True)

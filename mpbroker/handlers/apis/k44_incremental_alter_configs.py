@@ -6,37 +6,27 @@ KafkaApis.handleIncrementalAlterConfigsRequest, ConfigAdminManager, Configuratio
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.config_changes import Outcome, alter
+from mpbroker.handlers.config_changes import alter, failing
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc.calls import ConfigChange
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import IncrementalAlterConfigsResponse, Message
-
-Result: TypeAlias = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
-
-
-def response_of(exchange: Exchange, outcomes: list[Outcome]) -> IncrementalAlterConfigsResponse:
-    return IncrementalAlterConfigsResponse(
-        responses=[
-            Result(outcome.error, outcome.message, resource.resource_type, resource.resource_name)
-            for resource, outcome in zip(exchange.body.resources, outcomes, strict=True)
-        ]
-    )
-
-
-def failed(exchange: Exchange, code: ErrorCode) -> IncrementalAlterConfigsResponse:
-    return response_of(exchange, [Outcome(code, code.message)] * len(exchange.body.resources))
 
 
 def changes_of(resource: Any) -> list[ConfigChange]:
     return [ConfigChange(c.name, c.config_operation, c.value) for c in resource.configs]
 
 
-@api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, name="IncrementalAlterConfigs", failed=failed)
+@api(
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    0,
+    1,
+    name="IncrementalAlterConfigs",
+    failed=failing(IncrementalAlterConfigsResponse),
+)
 def handle(exchange: Exchange) -> Message | None:
     """Sets and removes settings of topics; the broker's own cannot be altered."""
-    return alter(exchange, changes_of, False, lambda outcomes: response_of(exchange, outcomes))
+    return alter(exchange, changes_of, IncrementalAlterConfigsResponse, replaces=False)

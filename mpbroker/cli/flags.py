@@ -1,0 +1,59 @@
+"""Arguments and flags that several commands have."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+# Hidden are arguments that the line of usage says enough of: a list of them would say Python's types, too.
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)]
+GroupNames = Annotated[list[str], typer.Argument(metavar="GROUP", hidden=True)]
+ListenerName = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]
+UserName = Annotated[str, typer.Argument(metavar="USER", hidden=True)]
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-server",
+        "-b",
+        metavar="HOST:PORT",
+        envvar="MPBROKER_BOOTSTRAP_SERVER",
+        help="Where the broker is; or unix:/path.",
+    ),
+]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        help="Properties of Kafka's clients: security.protocol, sasl.*, ssl.*, timeouts.",
+    ),
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long to wait for the broker.")
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+LogDirs = Annotated[
+    str | None,
+    typer.Option("--log-dirs", metavar="DIR,…", help="Data directories of the broker (default: ./data)."),
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("-o", metavar="KEY=VALUE", help="Set any key of the file; repeatable.")
+]
+
+# Whose quota it is.
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose: a user's.")]
+ClientId = Annotated[
+    str | None,
+    typer.Option("--client-id", metavar="NAME", help="A client's; with --user of that user alone."),
+]
+Address = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="An address's.")]
+Defaults = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--default",
+        metavar="user|client-id|ip",
+        help="Everybody's who has none of their own; repeatable, and beside --user.",
+    ),
+]

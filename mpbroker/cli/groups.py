@@ -1,0 +1,201 @@
+"""`mpbroker group`: list, describe and delete consumer groups (Kafka: ConsumerGroupCommand)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+from mpbroker.cli.client import Client, only
+from mpbroker.cli.errors import CliError
+from mpbroker.cli.output import print_json, print_table
+from mpbroker.cli.retry import Retry
+from mpbroker.cli.where import Where
+from mpbroker.client.errors import ApiFailed, ConnectionLost
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.numbers import LATEST
+
+# Kafka's protocol of consumers; what other members (Connect's workers) are assigned is their own affair.
+CONSUMER = "consumer"
+DEAD = "Dead"
+COLUMNS = ("topic", "partition", "committed", "end_offset", "lag", "client", "host")
+
+_Value = TypeVar("_Value")
+Place = tuple[str, int]
+
+
+def show_list(where: Where, *, as_json: bool) -> None:
+    """The groups of all brokers."""
+    with Client(where) as client:
+        brokers = client.cluster.refresh(m.MetadataRequest(topics=[])).brokers
+        listed = [one for broker in brokers for one in _patiently(partial(_list, client, broker.node_id))]
+    listed.sort(key=lambda group: group.group_id)
+    rows = [{"group": g.group_id, "state": g.group_state, "protocol_type": g.protocol_type} for g in listed]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
+    else:
+        print("no groups")
+
+
+def describe(where: Where, names: list[str], *, as_json: bool) -> None:
+    """State and members of groups, and how far they are behind in each partition."""
+    with Client(where) as client:
+        documents = [_patiently(partial(_describe, client, name)) for name in names]
+    if as_json:
+        print_json(documents)
+        return
+    for document in documents:
+        about = [document["state"], document["protocol"], f"{len(document['members'])} member(s)"]
+        rows = [[row[column] for column in COLUMNS] for row in document["partitions"]]
+        print_table(COLUMNS, rows, title=f"{document['group']}  {', '.join(filter(None, about))}")
+        if idle := [one["member"] for one in document["members"] if not one["partitions"]]:
+            print(f"without a partition: {', '.join(idle)}")
+
+
+def delete(where: Where, names: list[str]) -> None:
+    """Groups without members, with their offsets; one that cannot be deleted does not save the others."""
+    failed = []
+    with Client(where) as client:
+        for name in names:
+            try:
+                _patiently(partial(_delete, client, name))
+            except ApiFailed as error:
+                failed.append(str(error))
+            else:
+                print(f"deleted group {name}")
+    if failed:
+        raise CliError("\n".join(failed))
+
+
+def _patiently(ask: Callable[[], _Value]) -> _Value:
+    """Coordinators move, and load their groups before they answer."""
+    retry = Retry()
+    while True:
+        try:
+            return ask()
+        except (ApiFailed, ConnectionLost) as error:
+            retry.pause_or_raise(error)
+
+
+def _check(name: str, code: int, message: str | None = None) -> None:
+    if code == ErrorCode.GROUP_ID_NOT_FOUND:
+        message = "does not exist"
+    if code:
+        raise ApiFailed(f"group {name}", code, message)
+
+
+def _list(client: Client, node: int) -> list[m.ListGroupsResponse.ListedGroup]:
+    response: m.ListGroupsResponse = client.cluster.ask(node, m.ListGroupsRequest())
+    if response.error_code:
+        raise ApiFailed(f"groups of broker {node}", response.error_code)
+    return response.groups
+
+
+def _ask(client: Client, name: str, request: m.Message) -> Any:
+    """Of the broker that coordinates the group."""
+    cluster = client.cluster
+    cluster.refresh(m.MetadataRequest(topics=[]))
+    found: m.FindCoordinatorResponse = cluster.ask_any(m.FindCoordinatorRequest(name, 0, [name]))
+    # One answer for each key since version 4.
+    place = found.coordinators[0] if found.coordinators else found
+    _check(name, place.error_code, place.error_message)
+    return cluster.ask(place.node_id, request)
+
+
+def _delete(client: Client, name: str) -> None:
+    response: m.DeleteGroupsResponse = _ask(client, name, m.DeleteGroupsRequest([name]))
+    for result in response.results:
+        _check(name, result.error_code)
+
+
+def _describe(client: Client, name: str) -> dict[str, Any]:
+    response: m.DescribeGroupsResponse = _ask(client, name, m.DescribeGroupsRequest([name]))
+    group = only(response.groups, f"group {name}")
+    _check(name, ErrorCode.GROUP_ID_NOT_FOUND if group.group_state == DEAD else group.error_code)
+    members = [_member(one, group.protocol_type) for one in group.members]
+    owners = {place: member for member in members for place in member["partitions"]}
+    committed = _committed(client, name)
+    return {
+        "group": name,
+        "state": group.group_state,
+        "protocol_type": group.protocol_type,
+        "protocol": group.protocol_data,
+        "members": members,
+        "partitions": list(_partitions(client, committed, owners)),
+    }
+
+
+def _member(member: m.DescribeGroupsResponse.DescribedGroupMember, protocol_type: str) -> dict[str, Any]:
+    readable = protocol_type == CONSUMER and member.member_assignment
+    return {
+        "member": member.member_id,
+        "instance": member.group_instance_id,
+        "client": member.client_id,
+        "host": member.client_host.removeprefix("/"),
+        "partitions": sorted(partitions_in(member.member_assignment)) if readable else [],
+    }
+
+
+def partitions_in(assignment: bytes) -> list[Place]:
+    """Of a ConsumerProtocolAssignment; what a member has written that is none assigns nothing.
+
+    version i16 | topics: count i32, each: name (i16, bytes), partitions: count i32, i32 … | …
+    """
+    found: list[Place] = []
+    try:
+        (topics,) = struct.unpack_from(">i", assignment, 2)
+        at = 6
+        for _ in range(topics):
+            (length,) = struct.unpack_from(">h", assignment, at)
+            (name,) = struct.unpack_from(f">{length}s", assignment, at + 2)
+            (count,) = struct.unpack_from(">i", assignment, at + 2 + length)
+            at += 6 + length
+            found += [(name.decode(), number) for number in struct.unpack_from(f">{count}i", assignment, at)]
+            at += 4 * count
+    except (struct.error, UnicodeDecodeError):
+        return []
+    return found
+
+
+def _committed(client: Client, name: str) -> dict[Place, int]:
+    every = m.OffsetFetchRequest.OffsetFetchRequestGroup(name, topics=None)
+    response: m.OffsetFetchResponse = _ask(client, name, m.OffsetFetchRequest(name, None, [every]))
+    # One answer for each group since version 8.
+    group = response.groups[0] if response.groups else response
+    _check(name, group.error_code)
+    return {
+        (topic.name, one.partition_index): one.committed_offset
+        for topic in group.topics
+        for one in topic.partitions
+        if one.committed_offset >= 0
+    }
+
+
+def _partitions(
+    client: Client, committed: dict[Place, int], owners: dict[Place, dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """What somebody has committed or was assigned, in order; -1 and None: there is no such offset."""
+    places = sorted({*committed, *owners})
+    ends: dict[Place, int] = {}
+    names = sorted({topic for topic, _ in places})
+    for topic in client.topics(names) if names else []:
+        there = {partition.index for partition in topic.partitions if partition.leader >= 0}
+        asked = [number for name, number in places if name == topic.name and number in there]
+        found = client.offsets(topic, LATEST, asked) if asked else {}
+        ends |= {(topic.name, number): offset for number, offset in found.items()}
+    for place in places:
+        offset, end, owner = committed.get(place), ends.get(place), owners.get(place, {})
+        yield {
+            "topic": place[0],
+            "partition": place[1],
+            "committed": offset,
+            "end_offset": end,
+            "lag": None if offset is None or end is None else max(end - offset, 0),
+            "client": owner.get("client"),
+            "host": owner.get("host"),
+            "member": owner.get("member"),
+        }

@@ -1,0 +1,123 @@
+"""WriteTxnMarkers (key 27), versions 1-2: ends transactions in partitions, by markers in the log.
+
+There is no transaction coordinator here that asks for it; `kafka-transactions.sh abort` does, for a
+transaction that a cluster left open: nothing behind its beginning is read as committed until it has ended.
+Markers are durable before they are answered. Internal topics have a writer of their own and get none. (Kafka:
+KafkaApis.handleWriteTxnMarkersRequest; KIP-98, KIP-664.)
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.jobs import Append
+from mpbroker.ipc.slots import Batch
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from mpbroker.records.batch import NO_SEQUENCE, scan_batch
+from mpbroker.records.builder import build_transaction_marker
+from mpbroker.records.markers import ABORT, COMMIT
+from mpbroker.records.validation import ValidatedBatch
+
+ALL_IN_SYNC = -1
+# The request has none of its own. (Kafka: request.timeout.ms)
+TIMEOUT_MS = 30_000
+
+Marker: TypeAlias = WriteTxnMarkersRequest.WritableTxnMarker
+OfMarker: TypeAlias = WriteTxnMarkersResponse.WritableTxnMarkerResult
+OfTopic: TypeAlias = WriteTxnMarkersResponse.WritableTxnMarkerTopicResult
+OfPartition: TypeAlias = WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
+
+
+def response_of(exchange: Exchange, code: ErrorCode) -> WriteTxnMarkersResponse:
+    """The same answer for each partition."""
+    return WriteTxnMarkersResponse(
+        [
+            OfMarker(
+                marker.producer_id,
+                [OfTopic(t.name, [OfPartition(p, code) for p in t.partition_indexes]) for t in marker.topics],
+            )
+            for marker in exchange.body.markers
+        ]
+    )
+
+
+def failed(exchange: Exchange, code: ErrorCode) -> WriteTxnMarkersResponse:
+    return response_of(exchange, code)
+
+
+def batch_of(marker: Marker, now_ms: int) -> ValidatedBatch:
+    data = build_transaction_marker(
+        COMMIT if marker.transaction_result else ABORT,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        coordinator_epoch=marker.coordinator_epoch,
+        timestamp=now_ms,
+    )
+    return ValidatedBatch(
+        data=memoryview(data),
+        record_count=1,
+        max_timestamp=now_ms,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        base_sequence=NO_SEQUENCE,
+        attributes=scan_batch(data).attributes,
+        rebuilt=True,
+    )
+
+
+def append_of(exchange: Exchange, marker: Marker, name: str, partition: int) -> Append | ErrorCode:
+    topic = exchange.broker.metadata.by_name.get(name)
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if topic.internal:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    found = exchange.broker.partition(topic, partition)
+    if isinstance(found, ErrorCode):
+        return found
+    if marker.producer_id < 0:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    batch = batch_of(marker, exchange.broker.wall_clock_ms())
+    return Append(found[0].slot, found[0].slot_generation, topic.config_version, batch)
+
+
+def appended(
+    exchange: Exchange,
+    response: WriteTxnMarkersResponse,
+    waiting: list[OfPartition],
+    batches: list[Batch] | None,
+) -> None:
+    for number, result in enumerate(waiting):
+        # Without an answer nobody knows: who asks again does no harm.
+        result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER if batches is None else batches[number].error
+    exchange.reply(response)
+
+
+@api(ApiKey.WRITE_TXN_MARKERS, 1, 2, name="WriteTxnMarkers", failed=failed)
+def handle(exchange: Exchange) -> WriteTxnMarkersResponse | None:
+    """Ends transactions that a Kafka broker has left open; none is begun here."""
+    response = response_of(exchange, ErrorCode.NONE)
+    appends: list[Append] = []
+    waiting: list[OfPartition] = []
+    for marker, of_marker in zip(exchange.body.markers, response.markers, strict=True):
+        for of_topic in of_marker.topics:
+            for result in of_topic.partitions:
+                found = append_of(exchange, marker, of_topic.name, result.partition_index)
+                if isinstance(found, Append):
+                    appends.append(found)
+                    waiting.append(result)
+                else:
+                    result.error_code = found
+    if not appends:
+        return response
+    exchange.broker.log.append(
+        exchange.slot,
+        ALL_IN_SYNC,
+        TIMEOUT_MS,
+        appends,
+        exchange.later(lambda batches: appended(exchange, response, waiting, batches)),
+    )
+    return None

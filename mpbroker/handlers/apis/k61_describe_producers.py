@@ -1,0 +1,81 @@
+"""DescribeProducers (key 61), version 0: who has written to a partition, and whose transactions are open.
+
+The log worker knows. (Kafka: KafkaApis.handleDescribeProducersRequest, ReplicaManager.activeProducerState;
+KIP-664.)
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.log_questions import ask_owners
+from mpbroker.ipc import calls
+from mpbroker.ipc.calls import PartitionProducers, Producers, TellProducers
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import DescribeProducersResponse
+
+Result: TypeAlias = DescribeProducersResponse.PartitionResponse
+State: TypeAlias = DescribeProducersResponse.ProducerState
+
+
+def response_of(exchange: Exchange, code: ErrorCode) -> DescribeProducersResponse:
+    return DescribeProducersResponse(
+        topics=[
+            DescribeProducersResponse.TopicResponse(
+                t.name, [Result(number, code) for number in t.partition_indexes]
+            )
+            for t in exchange.body.topics
+        ]
+    )
+
+
+def failed(exchange: Exchange, code: ErrorCode) -> DescribeProducersResponse:
+    return response_of(exchange, code)
+
+
+def told(asked: list[Result], answer: calls.Message) -> None:
+    """`asked`: those of the results that a log worker has an answer for."""
+    if isinstance(answer, Producers):
+        for result, one in zip(asked, answer.partitions, strict=True):
+            result.error_code = one.error
+            result.active_producers = [
+                State(
+                    each.id,
+                    each.epoch,
+                    each.last_sequence,
+                    each.last_ms,
+                    each.coordinator_epoch,
+                    each.open_from,
+                )
+                for each in one.producers
+            ]
+    else:
+        for result in asked:
+            # It died; every client asks again.
+            result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, name="DescribeProducers", failed=failed)
+def handle(exchange: Exchange) -> DescribeProducersResponse | None:
+    """The producers that a partition remembers, with their open transactions."""
+    response = response_of(exchange, ErrorCode.NONE)
+    wanted: list[tuple[PartitionProducers, Result]] = []
+    for of_topic in response.topics:
+        topic = exchange.broker.metadata.by_name.get(of_topic.name)
+        for result in of_topic.partitions:
+            found = (
+                exchange.broker.partition(topic, result.partition_index)
+                if topic is not None
+                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+            if isinstance(found, ErrorCode):
+                result.error_code = found
+                continue
+            wanted.append((PartitionProducers(found[0].slot, found[0].slot_generation), result))
+    if not wanted:
+        return response
+    ask_owners(exchange, wanted, TellProducers, told, lambda: exchange.reply(response))
+    return None

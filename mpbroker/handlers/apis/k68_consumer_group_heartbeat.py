@@ -1,0 +1,28 @@
+"""ConsumerGroupHeartbeat (key 68), versions 0-1: refused, as Kafka does where groups are classic (KIP-848).
+
+It is advertised nevertheless: librdkafka with group.protocol=consumer waits for ever, without a word, for a
+broker that has this API, and stops with an error where the API is answered UNSUPPORTED_VERSION. (Kafka:
+KafkaApis.handleConsumerGroupHeartbeat.)
+"""
+
+from __future__ import annotations
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import ConsumerGroupHeartbeatResponse
+
+REFUSED = (
+    "Groups of the consumer protocol are not built in this version of the broker: set group.protocol=classic."
+)
+
+
+def failed(_exchange: Exchange, code: ErrorCode) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(error_code=code)
+
+
+@api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, name="ConsumerGroupHeartbeat", failed=failed)
+def handle(_exchange: Exchange) -> ConsumerGroupHeartbeatResponse:
+    """Refused with UNSUPPORTED_VERSION; advertised because librdkafka hangs where it is not."""
+    return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=REFUSED)

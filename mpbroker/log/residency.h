@@ -1,0 +1,67 @@
+/* Whether a part of a file can be read without waiting for the disk.
+ *
+ * cachestat(2) (Linux 6.5) counts the pages that are in the page cache; where the kernel, or a filter of system calls,
+ * does not have it, one page in PROBE_EVERY_BYTES is asked for. Pages that are only just being read are in the cache as
+ * well: the last one tells, by a read that does not wait. What cannot be told (a file system that knows no such reads)
+ * counts as resident, for nothing could be done about it. */
+#ifndef MPBROKER_LOG_RESIDENCY_H
+#define MPBROKER_LOG_RESIDENCY_H
+
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#ifndef RWF_NOWAIT
+#define RWF_NOWAIT 0x00000008
+#endif
+
+enum { CACHESTAT_CALL = 451, PROBE_EVERY_BYTES = 1 << 16 };
+
+/* As <linux/mman.h> has them, which older headers do not. */
+struct cachestat_of {
+    uint64_t offset, length;
+};
+struct cachestat_is {
+    uint64_t cached, dirty, writeback, evicted, recently_evicted;
+};
+
+/* One byte, if that takes no wait. */
+static inline int page_is_there(int fd, int64_t position) {
+    char byte;
+    struct iovec into = {&byte, 1};
+    ssize_t got;
+    do {
+        got = preadv2(fd, &into, 1, position, RWF_NOWAIT);
+    } while (got < 0 && errno == EINTR);
+    return got >= 0 || errno != EAGAIN;
+}
+
+static inline int pages_by_probes(int fd, int64_t position, int64_t length) {
+    for (int64_t at = position; at < position + length; at += PROBE_EVERY_BYTES)
+        if (!page_is_there(fd, at)) return 0;
+    return page_is_there(fd, position + length - 1);
+}
+
+/* `length` bytes of the file, which it has. */
+static inline int is_resident(int fd, int64_t position, int64_t length) {
+    static int has_cachestat = 1;
+    static int64_t page_bytes = 0;
+    struct cachestat_of part = {(uint64_t)position, (uint64_t)length};
+    struct cachestat_is found;
+    if (length <= 0) return 1;
+    if (page_bytes == 0) page_bytes = sysconf(_SC_PAGESIZE);
+    if (has_cachestat) {
+        memset(&found, 0, sizeof(found));
+        if (syscall(CACHESTAT_CALL, fd, &part, &found, 0) == 0) {
+            int64_t pages = (position + length - 1) / page_bytes - position / page_bytes + 1;
+            return (int64_t)found.cached >= pages && page_is_there(fd, position + length - 1);
+        }
+        if (errno == ENOSYS || errno == EPERM) has_cachestat = 0;
+    }
+    return pages_by_probes(fd, position, length);
+}
+
+#endif

@@ -1,0 +1,357 @@
+"""Several log workers: clients over all of them, deaths and stops of one, and other numbers of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from mpbroker.log.names import log_worker_of
+from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
+from mpbroker.protocol.messages import ProduceRequest, ProduceResponse
+from mpbroker.records.builder import build_batch
+from mpbroker.records.record import NewRecord
+from ops.bench.brokers import Mpbroker
+from tests.real_clients.conftest import create_topic, stop_cleanly
+from tests.real_clients.tools import eventually
+
+PARTITIONS = 24
+TIMEOUT_S = 20.0
+JOURNAL = ("-o", f"log.journal.bytes={1 << 20}")
+CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint")
+PRODUCE_VERSION = 7
+
+Start = Callable[..., Mpbroker]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Brokers on one directory, one after the other, with so many log workers."""
+    made: list[Mpbroker] = []
+
+    def begin(log_workers: int, *flags: str) -> Mpbroker:
+        broker = Mpbroker(tmp_path, flags=("--log-workers", str(log_workers), *JOURNAL, *flags))
+        made.append(broker)
+        broker.start()
+        return broker
+
+    yield begin
+    for broker in made:
+        broker.kill()
+
+
+def pid_of(broker: Mpbroker, worker: int) -> int:
+    """0 while there is none."""
+    for one in broker.tree().members():
+        try:
+            if " ".join(one.cmdline()).strip() == f"mpbroker: log {worker}":
+                return one.pid
+        except psutil.Error:
+            continue
+    return 0
+
+
+def kill_worker(broker: Mpbroker, worker: int) -> None:
+    was = pid_of(broker, worker)
+    os.kill(was, signal.SIGKILL)
+    eventually(lambda: pid_of(broker, worker) not in (0, was), f"log {worker} is replaced")
+
+
+def owned_by(worker: int, log_workers: int, topic: str = "t") -> list[int]:
+    return [p for p in range(PARTITIONS) if log_worker_of(topic, p, log_workers) == worker]
+
+
+class Load:
+    """An idempotent producer that writes numbers to each partition in turn, until it is told to stop. It has
+    one connection, on which answers come in the order of requests.
+    """
+
+    def __init__(
+        self, broker: Mpbroker, partitions: Sequence[int] = range(PARTITIONS), topic: str = "t"
+    ) -> None:
+        self.partitions = partitions
+        self.acked: defaultdict[int, list[int]] = defaultdict(list)
+        self.errors: list[str] = []
+        self._topic = topic
+        self._ends = threading.Event()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        eventually(lambda: len(self.acked) == len(self.partitions), "all partitions take records")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.acked.values()))
+
+    def _run(self) -> None:
+        number = 0
+        while not self._ends.is_set():
+            for partition in self.partitions:
+                self._send(partition, number)
+            number += 1
+            self._producer.poll(0.002)
+        left = self._producer.flush(TIMEOUT_S)
+        if left:
+            self.errors.append(f"{left} were never answered")
+
+    def _send(self, partition: int, number: int) -> None:
+        def told(error: object, _: object) -> None:
+            if error is None:
+                self.acked[partition].append(number)
+            else:
+                self.errors.append(str(error))
+
+        self._producer.produce(self._topic, str(number).encode(), partition=partition, on_delivery=told)
+
+
+def read_all(broker: Mpbroker, topic: str = "t", partitions: int = PARTITIONS) -> dict[int, list[int]]:
+    """What each partition has, in order."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "all", "log_level": 0})
+    found: dict[int, list[int]] = {p: [] for p in range(partitions)}
+    try:
+        marks = [consumer.get_watermark_offsets(TopicPartition(topic, p), TIMEOUT_S) for p in found]
+        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in found])
+        left = sum(high - low for low, high in marks)
+        while left:
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None, f"{left} records are missing"
+            assert message.error() is None, message.error()
+            value, partition = message.value(), message.partition()
+            assert isinstance(value, bytes)
+            assert partition is not None
+            found[partition].append(int(value))
+            left -= 1
+    finally:
+        consumer.close()
+    return found
+
+
+def check(broker: Mpbroker, *loads: Load) -> None:
+    """Each acknowledged record is there, once and in order; others may be there, too."""
+    found = read_all(broker)
+    for partition, there in found.items():
+        acked = [number for load in loads for number in load.acked[partition]]
+        if len(loads) == 1:
+            assert there == sorted(set(there)), f"partition {partition}"
+        assert sorted(set(acked)) == sorted(set(acked) & set(there)), f"partition {partition}"
+        assert len(there) <= len(acked) + 1000
+
+
+def write_some(broker: Mpbroker, first: int, count: int = 3) -> None:
+    """To every partition; raises if any is refused."""
+    errors: list[object] = []
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 2, "log_level": 0})
+    for number in range(first, first + count):
+        for partition in range(PARTITIONS):
+            producer.produce(
+                "t",
+                str(number).encode(),
+                partition=partition,
+                on_delivery=lambda error, _: errors.append(error) if error else None,
+            )
+    assert producer.flush(TIMEOUT_S) == 0
+    assert errors == []
+
+
+def produce_frame(partitions: list[int], *, acks: int, number: int = 0) -> bytes:
+    batch = bytes(build_batch([NewRecord(value=str(number).encode(), key=None, timestamp=1)]))
+    data = [ProduceRequest.PartitionProduceData(p, batch) for p in partitions]
+    request = ProduceRequest(None, acks, 10_000, [ProduceRequest.TopicProduceData("t", bytes(16), data)])
+    return b"".join(encode_request_frame(RequestHeader(0, PRODUCE_VERSION, 9, "raw"), request))
+
+
+def answer_from(connection: socket.socket) -> ProduceResponse:
+    def exactly(count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            piece = connection.recv(count - len(data))
+            assert piece, "the connection was closed"
+            data += piece
+        return data
+
+    (length,) = struct.unpack(">i", exactly(4))
+    _, response = decode_response_frame(0, PRODUCE_VERSION, memoryview(exactly(length)))
+    assert isinstance(response, ProduceResponse)
+    return response
+
+
+@pytest.mark.parametrize("log_workers", [2, 3])
+def test_clients_of_all_kinds_over_all_workers(start: Start, log_workers: int) -> None:
+    broker = start(log_workers)
+    create_topic(broker.bootstrap, "t", PARTITIONS)
+    owned = [owned_by(worker, log_workers) for worker in range(log_workers)]
+    assert max(map(len, owned)) - min(map(len, owned)) <= 1, "they are spread evenly"
+    with Load(broker) as load:
+        eventually(lambda: load.count > 2000, "records are acknowledged")
+    assert load.errors == []
+    check(broker, load)
+    assert all(len(there) == len(load.acked[p]) for p, there in read_all(broker).items())
+    stop_cleanly(broker)
+
+
+@pytest.mark.parametrize("acks", [-1, 1, 0])
+def test_one_request_over_all_workers(start: Start, acks: int) -> None:
+    broker = start(3)
+    create_topic(broker.bootstrap, "t", PARTITIONS)
+    everywhere = list(range(PARTITIONS))
+    with socket.create_connection(broker.address, timeout=TIMEOUT_S) as connection:
+        for number in range(3):
+            connection.sendall(produce_frame(everywhere, acks=acks, number=number))
+            if acks:
+                (topic,) = answer_from(connection).responses
+                told = [(p.index, p.error_code, p.base_offset) for p in topic.partition_responses]
+                assert told == [(p, 0, number) for p in everywhere]
+        # Also of what is wrong with one of them the others know nothing.
+        connection.sendall(produce_frame([*everywhere, PARTITIONS], acks=-1, number=3))
+        (topic,) = answer_from(connection).responses
+        assert [p.error_code for p in topic.partition_responses] == [0] * PARTITIONS + [3]
+    assert read_all(broker) == {p: [0, 1, 2, 3] for p in everywhere}
+    stop_cleanly(broker)
+
+
+def test_every_worker_is_killed_under_load(start: Start) -> None:
+    broker = start(3)
+    create_topic(broker.bootstrap, "t", PARTITIONS)
+    stop = threading.Event()
+    refused: list[object] = []
+
+    def raw() -> None:
+        """Requests over all workers, whose connections may be closed, and must not hang."""
+        while not stop.is_set():
+            try:
+                with socket.create_connection(broker.address, timeout=TIMEOUT_S) as connection:
+                    for _ in range(50):
+                        connection.sendall(produce_frame([0, 1, 2, 3, 4, 5], acks=-1, number=1 << 30))
+                        answer_from(connection)
+            except (AssertionError, ConnectionError):
+                continue
+            except OSError as error:
+                refused.append(error)
+                return
+
+    create_topic(broker.bootstrap, "raw", PARTITIONS)
+    thread = threading.Thread(target=raw)
+    with Load(broker) as load:
+        thread.start()
+        for worker in (0, 1, 2, 1, 0):
+            kill_worker(broker, worker)
+            before = {p: len(acked) for p, acked in load.acked.items()}
+            eventually(
+                lambda before=before: all(len(load.acked[p]) > before[p] for p in before),  # type: ignore[misc]
+                "every partition takes records again",
+            )
+        stop.set()
+        thread.join(TIMEOUT_S)
+        assert not thread.is_alive(), "a request hangs"
+    assert refused == []
+    assert load.errors == []
+    for partition, there in read_all(broker).items():
+        ours = [number for number in there if number < 1 << 30]
+        assert ours == load.acked[partition], f"partition {partition}"
+    stop_cleanly(broker)
+
+
+def test_the_others_go_on_while_one_is_stopped(start: Start) -> None:
+    broker = start(3, "-o", "handler.hang.timeout.ms=60000")
+    create_topic(broker.bootstrap, "t", PARTITIONS)
+    stopped = pid_of(broker, 1)
+    others = [*owned_by(0, 3), *owned_by(2, 3)]
+    with Load(broker, owned_by(1, 3)) as waiting, Load(broker, others) as load:
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            before = {p: len(load.acked[p]) for p in others}
+            eventually(lambda: all(len(load.acked[p]) > before[p] + 20 for p in others), "the others go on")
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+    assert load.errors == waiting.errors == []
+    assert read_all(broker) == load.acked | waiting.acked
+    stop_cleanly(broker)
+
+
+def test_one_that_hangs_is_replaced(start: Start) -> None:
+    broker = start(2, "-o", "handler.hang.timeout.ms=2000")
+    create_topic(broker.bootstrap, "t", PARTITIONS)
+    with Load(broker) as load:
+        hung = pid_of(broker, 1)
+        os.kill(hung, signal.SIGSTOP)
+        eventually(lambda: pid_of(broker, 1) not in (0, hung), "it is replaced")
+        before = {p: len(acked) for p, acked in load.acked.items()}
+        eventually(lambda: all(len(load.acked[p]) > before[p] for p in before), "records are taken again")
+    assert load.errors == []
+    assert read_all(broker) == load.acked
+    stop_cleanly(broker)
+
+
+def checkpointed(broker: Mpbroker, name: str) -> dict[int, int]:
+    lines = (broker.log_dir / name).read_text().splitlines()[2:]
+    entries = [line.split() for line in lines]
+    return {int(partition): int(offset) for topic, partition, offset in entries if topic == "t"}
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_another_number_of_workers_at_each_start(start: Start, is_clean: bool) -> None:
+    """Every journal is replayed by whoever comes next, and what there are no workers for is gone then."""
+    first = True
+    for done, log_workers in enumerate((3, 1, 5, 2)):
+        broker = start(log_workers)
+        journals = {path.name for path in broker.log_dir.glob("mpbroker.journal*")}
+        assert all(int(name.rpartition(".")[2]) < log_workers for name in journals if name[-1].isdigit())
+        if first:
+            create_topic(broker.bootstrap, "t", PARTITIONS)
+            first = False
+        assert read_all(broker) == {p: list(range(3 * done)) for p in range(PARTITIONS)}
+        write_some(broker, 3 * done)
+        if is_clean:
+            stop_cleanly(broker)
+            assert (broker.log_dir / ".kafka_cleanshutdown").exists()
+            for name in CHECKPOINTS:
+                assert checkpointed(broker, name) == dict.fromkeys(range(PARTITIONS), 3 * done + 3)
+        else:
+            broker.kill()
+            assert not (broker.log_dir / ".kafka_cleanshutdown").exists()
+
+
+def test_topics_come_change_and_go_on_all_workers(start: Start) -> None:
+    broker = start(3)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    for _ in range(3):
+        create_topic(broker.bootstrap, "t", PARTITIONS)
+        write_some(broker, 0)
+        wanted = [TopicPartition("t", p, 2) for p in range(PARTITIONS)]
+        marks = [future.result(TIMEOUT_S).low_watermark for future in admin.delete_records(wanted).values()]
+        assert marks == [2] * PARTITIONS
+        assert read_all(broker) == {p: [2] for p in range(PARTITIONS)}
+        admin.delete_topics(["t"])["t"].result(TIMEOUT_S)
+    create_topic(broker.bootstrap, "t", PARTITIONS)
+    assert read_all(broker) == {p: [] for p in range(PARTITIONS)}
+    with pytest.raises(KafkaException):
+        create_topic(broker.bootstrap, "t", PARTITIONS)
+    stop_cleanly(broker)
+    assert {path.name for path in broker.log_dir.glob("t-*") if path.suffix == ""} == {
+        f"t-{p}" for p in range(PARTITIONS)
+    }
