@@ -69,8 +69,8 @@ def offset_floor(int fd, int64_t base, int64_t target):
     cdef int64_t count = os.fstat(fd).st_size // OFFSET_ENTRY_BYTES
     with nogil:
         place = floor_entry(fd, count, OFFSET_ENTRY_BYTES, target - base, found)
-    if place < 0:
-        return base, 0
+    if place < 0 or <int32_t>load_u32(found + 4) < 0:
+        return base, 0          # no position at all is one of a flipped bit
     return base + <int32_t>load_u32(found), <int32_t>load_u32(found + 4)
 
 
