@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import Phase, settings
 
+from mpbroker.ipc.topology import SharedMemory, Sizes
 from ops.bench.brokers import Mpbroker
 
 # A loaded machine is slow, not wrong. To explain a failure, hypothesis would trace every line once more.
@@ -18,6 +21,14 @@ settings.load_profile("repeatable")
 
 # Hundreds of brokers are started, and what they leave is kept for a while.
 Mpbroker.always = ("-o", "log.journal.bytes=1048576")
+
+
+@pytest.fixture
+def memory() -> Iterator[SharedMemory]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        made = SharedMemory(Path(directory) / "public", Sizes(partition_slots=16))
+        yield made
+        made.close()
 
 
 @pytest.fixture(scope="module", autouse=True)

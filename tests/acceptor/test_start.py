@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from mpbroker.config.listeners import Listener
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import ProcessContext
-from mpbroker.ipc.topology import SharedMemory, Sizes
+from mpbroker.ipc.topology import SharedMemory
 from mpbroker.log.names import RECOVERY_POINTS
 from mpbroker.network import handover
 from mpbroker.network.processor import Processor
@@ -140,14 +139,6 @@ def test_status_names_what_each_listener_advertises(start: Start) -> None:
     printed = CliRunner().invoke(app, ["ctl", "status", "--log-dirs", str(broker.log_dir)])
     assert printed.exit_code == 0, printed.output
     assert all(one in printed.output.replace("\n", "") for one in (shown[0], shown[2]))
-
-
-@pytest.fixture
-def memory() -> Iterator[SharedMemory]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        made = SharedMemory(Path(directory) / "public", Sizes(partition_slots=16))
-        yield made
-        made.close()
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from mpbroker.ipc.calls import (
@@ -24,8 +22,8 @@ from mpbroker.protocol.numbers import ConfigOperation
 from mpbroker.quotas.entities import USER, QuotaTable
 from mpbroker.quotas.mutations import Mutations
 from tests.coordinator.test_decide import Room
+from tests.coordinator.tree import Tree
 
-Tree = Any  # the class lies in conftest.py
 SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
 APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
 INVALID_CONFIG, UNKNOWN_TOPIC, INVALID_PARTITIONS, INVALID_ASSIGNMENT = 40, 3, 37, 39

@@ -19,8 +19,8 @@ from mpbroker.ipc.calls import (
     Message,
     ProducerIds,
 )
+from tests.coordinator.tree import Tree
 
-Tree = Any  # the class lies in conftest.py
 NAMES = ["a", "b", "c", "d.e", "f"]
 ROUNDS = 25
 

@@ -37,8 +37,8 @@ from mpbroker.protocol.messages import (
 )
 from tests.coordinator.group_world import subscription
 from tests.coordinator.test_with_log import RealLog
+from tests.coordinator.tree import Tree
 
-Tree = Any  # the class lies in conftest.py
 KEYS = {
     OffsetCommitRequest: 8,
     OffsetFetchRequest: 9,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import pytest
@@ -27,8 +26,8 @@ from mpbroker.ipc.calls import (
 )
 from mpbroker.ipc.metadata import PartitionImage, QuotaImage, TopicImage
 from mpbroker.ipc.topology import SharedMemory
+from tests.coordinator.tree import Tree
 
-Tree = Any  # the class lies in conftest.py
 POLICY_VIOLATION = 44
 texts = st.text(max_size=300)
 encode = msgspec.msgpack.encode

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -22,8 +21,7 @@ from mpbroker.ipc.calls import (
 )
 from mpbroker.ipc.slots import SlotKind, pack_produce, unpack_call
 from mpbroker.ipc.topology import CALL_RING_SLOTS, COORDINATOR, SharedMemory
-
-Tree = Any  # the class lies in conftest.py
+from tests.coordinator.tree import Tree
 
 
 def create(*names: str, partitions: int = 1) -> CreateTopics:

@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from mpbroker.ipc.calls import (
     AllocateProducerIds,
@@ -20,8 +19,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import Order, ProcessContext, State, pack_fence
 from mpbroker.ipc.topology import COORDINATOR, LOG
 from mpbroker.log import process as log_process
-
-Tree = Any  # the class lies in conftest.py
+from tests.coordinator.tree import Tree
 
 
 class RealLog:

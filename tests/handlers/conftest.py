@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from ops.bench.brokers import Mpbroker
 from tests.handlers.shared import Rig
 from tests.handlers.shared import rig as make_rig
 
@@ -12,3 +14,13 @@ from tests.handlers.shared import rig as make_rig
 def rig() -> Iterator[Rig]:
     with make_rig() as made:
         yield made
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Mpbroker]:
+    made = Mpbroker(tmp_path)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill()

@@ -5,10 +5,7 @@ An operator whose disk is full deletes a topic and looks at `df`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from mpbroker.handlers.readers import LOOKED_AT_ONCE, Readers
 from mpbroker.ipc.table import Partition
@@ -104,16 +101,6 @@ def test_places_close_what_was_deleted_and_nothing_else(tmp_path: Path) -> None:
     assert deleted_files("self", tmp_path) == []
     assert len(places) == 2
     places.forget_all()
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Mpbroker]:
-    made = Mpbroker(tmp_path)
-    try:
-        made.start()
-        yield made
-    finally:
-        made.kill()
 
 
 def test_a_deleted_topic_frees_its_space(broker: Mpbroker) -> None:

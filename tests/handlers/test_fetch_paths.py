@@ -10,29 +10,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import SlotFlag, SlotKind
 from mpbroker.protocol.messages import FetchRequest
-from tests.handlers.shared import PROCESSOR, Rig, partition_payload, request_frame, rig, topic_id
-from tests.handlers.test_fetch import TOPIC, VERSIONS, Logged, fetch, whole
+from tests.handlers.logged import TOPIC, VERSIONS, Logged, fetch, two_segments, whole
+from tests.handlers.shared import PROCESSOR, Rig, partition_payload, request_frame, topic_id
 
 FETCH = 1
 
 
 @pytest.fixture(name="log")
 def _log(tmp_path: Path) -> Iterator[Logged]:
-    """Two segments of five batches of ten records; what is to know of them, the turn knows."""
-    with rig(BrokerConfig(log_dirs=(str(tmp_path),))) as made:
-        made.publish(TOPIC)
-        log = Logged(tmp_path, made)
-        for _ in range(5):
-            log.append()
-        log.roll(50)
-        for _ in range(5):
-            log.append()
+    """What is to know of its segments, the turn knows."""
+    with two_segments(tmp_path) as log:
         for base in (0, 50):
-            made.handler.turn.places.learn(0, 5, base, bytes(log.directory / f"{base:020d}.log"))
+            log.rig.handler.turn.places.learn(0, 5, base, bytes(log.directory / f"{base:020d}.log"))
         yield log
 
 

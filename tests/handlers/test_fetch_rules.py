@@ -11,11 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mpbroker.config.broker import BrokerConfig
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import FetchRequest, ListOffsetsRequest, MetadataRequest
-from tests.handlers.shared import rig
-from tests.handlers.test_fetch import (
+from tests.handlers.logged import (
     LIST_OFFSETS,
     TOPIC,
     Logged,
@@ -24,6 +22,7 @@ from tests.handlers.test_fetch import (
     park,
     partition_of,
     replies,
+    two_segments,
 )
 from tests.handlers.test_fetch_paths import agree
 
@@ -33,15 +32,7 @@ READ_COMMITTED = 1
 
 @pytest.fixture(name="log")
 def _log(tmp_path: Path) -> Iterator[Logged]:
-    """Segments at 0 and 50 with five batches of ten records each."""
-    with rig(BrokerConfig(log_dirs=(str(tmp_path),))) as made:
-        made.publish(TOPIC)
-        log = Logged(tmp_path, made)
-        for _ in range(5):
-            log.append()
-        log.roll(50)
-        for _ in range(5):
-            log.append()
+    with two_segments(tmp_path) as log:
         yield log
 
 

@@ -11,8 +11,6 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -31,16 +29,6 @@ FETCHES = 20
 RACES = 100
 CORRELATION_AT = struct.calcsize(">i hh")
 PARKED = "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations,delayedOperation=Fetch"
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Mpbroker]:
-    made = Mpbroker(tmp_path)
-    try:
-        made.start()
-        yield made
-    finally:
-        made.kill()
 
 
 def handlers(broker: Mpbroker) -> list[int]:

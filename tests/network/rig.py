@@ -10,7 +10,18 @@ from pathlib import Path
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.slots import Request, Return, SlotKind, kind_of, pack_reply, unpack_request, unpack_return
+from mpbroker.ipc.slots import (
+    PART_BYTES_EACH,
+    PartKind,
+    Request,
+    Return,
+    SlotKind,
+    kind_of,
+    pack_part,
+    pack_reply,
+    unpack_request,
+    unpack_return,
+)
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.network.processor import connection_prefix, first_flexible_versions
 from mpbroker.network.turn import ProcessorTurn, TurnFiles
@@ -199,6 +210,52 @@ class Rig:
         return self.counter(Counter.COUNT_ARENA_BYTES)
 
 
+def parts_answer(
+    rig: Rig,
+    request: object,
+    header: bytes,
+    path: Path,
+    slices: list[tuple[int, int]],
+    inode: int | None = None,
+    handler: int = 0,
+) -> None:
+    arena = rig.arenas[handler]
+    name = os.fsencode(path)
+    count = 1 + len(slices)
+    at_header = count * PART_BYTES_EACH
+    at_path = at_header + len(header)
+    block = arena.allocate(at_path + len(name))
+    found = path.stat().st_ino if inode is None else inode
+    parts = pack_part(PartKind.PART_BYTES, len(header), at_header)
+    for position, length in slices:
+        parts += pack_part(PartKind.PART_FILE, length, position, 3, 1, 0, found, at_path, len(name))
+    arena.view(block, at_path + len(name))[:] = parts + header + name
+    generation = arena.lend(block, PROCESSOR)
+    rig.push(
+        handler,
+        pack_reply(
+            SlotKind.SEND_PARTS,
+            topology.handler(handler),
+            request.channel,
+            request.connection,
+            block,
+            generation,
+            0,
+            count,  # type: ignore[attr-defined]
+            request=request.request,  # type: ignore[attr-defined]
+        ),
+    )
+
+
+def open_all(rig: Rig) -> None:
+    for channel in rig.files.opening():
+        missing = rig.files.missing(channel)
+        if missing is not None:
+            for slot, generation, base, inode, path in missing:
+                rig.files.opened(slot, generation, base, inode, os.open(path, os.O_RDONLY))
+            rig.files.resume(channel)
+
+
 def receive(client: socket.socket, count: int) -> bytes:
     out = b""
     while len(out) < count:
@@ -230,6 +287,8 @@ __all__ = [
     "frame",
     "is_closed",
     "kind_of",
+    "open_all",
     "os",
+    "parts_answer",
     "receive",
 ]

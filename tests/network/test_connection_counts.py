@@ -7,16 +7,13 @@ import os
 import random
 import signal
 import socket
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.connections import OUTSTANDING_MAX, Ledger
-from mpbroker.ipc.topology import SharedMemory, Sizes
+from mpbroker.ipc.topology import SharedMemory
 from mpbroker.network import handover
 from mpbroker.network.connection_counts import ConnectionCounts
 from mpbroker.network.connection_quotas import ConnectionQuotas, Limits
@@ -24,14 +21,6 @@ from mpbroker.network.connection_quotas import ConnectionQuotas, Limits
 PROCESSOR = topology.processor(0)
 OTHER = topology.CONTROL_PROCESSOR
 HERE, THERE = b"\x7f\0\0\1", b"\x0a\0\0\2"
-
-
-@pytest.fixture
-def memory() -> Iterator[SharedMemory]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        made = SharedMemory(Path(directory) / "public", Sizes(partition_slots=16))
-        yield made
-        made.close()
 
 
 def counts_of(memory: SharedMemory) -> ConnectionCounts:

@@ -13,8 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from mpbroker.handlers.sessions import first_id
 from mpbroker.ipc.slots import Request, SlotFlag, SlotKind, kind_of, unpack_request
-from tests.network.rig import Rig, frame
-from tests.network.test_slices import parts_answer
+from tests.network.rig import Rig, frame, parts_answer
 
 METADATA, CREATE_TOPICS, INIT_PRODUCER_ID, HEARTBEAT, PRODUCE = 3, 19, 22, 12, 0
 FETCH, FETCH_VERSION = 1, 11

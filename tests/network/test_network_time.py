@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from mpbroker.ipc.slots import Request, SlotFlag
-from tests.network.rig import Rig, answer_frame, frame, receive
+from tests.network.rig import Rig, answer_frame, frame, parts_answer, receive
 from tests.network.test_secure import METADATA, SASL, SecureRig, log_in
-from tests.network.test_slices import parts_answer
 
 BIG_BYTES = 3 << 20
 UNIT_NS = 1 << 14

@@ -15,8 +15,7 @@ from mpbroker.ipc.slots import Request, SlotFlag, SlotKind
 from mpbroker.network.channel import CloseReason
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.schema import StructType, message_for
-from tests.network.rig import PROCESSOR, Rig, answer_frame, frame, is_closed, receive
-from tests.network.test_slices import open_all, parts_answer
+from tests.network.rig import PROCESSOR, Rig, answer_frame, frame, is_closed, open_all, parts_answer, receive
 
 FETCH, METADATA, JOIN_GROUP = 1, 3, 11
 PARKED_HERE = 1000

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.ipc import topology
-from mpbroker.ipc.slots import PART_BYTES_EACH, PartKind, SlotFlag, SlotKind, pack_part, pack_reply
+from mpbroker.ipc.slots import SlotFlag
 from mpbroker.network.channel import CloseReason
-from tests.network.rig import PROCESSOR, Rig, frame, is_closed, receive
+from tests.network.rig import Rig, frame, is_closed, open_all, parts_answer, receive
 
 FETCH = 1
 
@@ -23,52 +22,6 @@ def rig() -> Iterator[Rig]:
     rig = Rig()
     yield rig
     rig.close()
-
-
-def parts_answer(
-    rig: Rig,
-    request: object,
-    header: bytes,
-    path: Path,
-    slices: list[tuple[int, int]],
-    inode: int | None = None,
-    handler: int = 0,
-) -> None:
-    arena = rig.arenas[handler]
-    name = os.fsencode(path)
-    count = 1 + len(slices)
-    at_header = count * PART_BYTES_EACH
-    at_path = at_header + len(header)
-    block = arena.allocate(at_path + len(name))
-    found = path.stat().st_ino if inode is None else inode
-    parts = pack_part(PartKind.PART_BYTES, len(header), at_header)
-    for position, length in slices:
-        parts += pack_part(PartKind.PART_FILE, length, position, 3, 1, 0, found, at_path, len(name))
-    arena.view(block, at_path + len(name))[:] = parts + header + name
-    generation = arena.lend(block, PROCESSOR)
-    rig.push(
-        handler,
-        pack_reply(
-            SlotKind.SEND_PARTS,
-            topology.handler(handler),
-            request.channel,
-            request.connection,
-            block,
-            generation,
-            0,
-            count,  # type: ignore[attr-defined]
-            request=request.request,  # type: ignore[attr-defined]
-        ),
-    )
-
-
-def open_all(rig: Rig) -> None:
-    for channel in rig.files.opening():
-        missing = rig.files.missing(channel)
-        if missing is not None:
-            for slot, generation, base, inode, path in missing:
-                rig.files.opened(slot, generation, base, inode, os.open(path, os.O_RDONLY))
-            rig.files.resume(channel)
 
 
 def test_slices_of_segments_are_sent_from_the_files(rig: Rig, tmp_path: Path) -> None:

@@ -11,15 +11,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.supervisor import reload
@@ -27,17 +23,12 @@ from ops.bench import frames
 from ops.bench.brokers import ROOT, Mpbroker
 from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.real_clients.tools import eventually
+from tests.supervisor.configured import FIRST, PATIENCE_S, Configured, control, described, pids
 from tests.supervisor.test_workers import Load
 
-PATIENCE_S = 60
 CLIENTS = 6
 MESSAGE_TOO_LARGE = 10
 LOOKS = 12  # so many answers come from every handler
-FIRST = """\
-num.io.threads=2
-num.network.threads=2
-message.max.bytes=100000
-"""
 SECOND = """\
 num.io.threads=2
 num.network.threads=2
@@ -69,33 +60,6 @@ CHANGED = {
 }
 
 
-@dataclass
-class Configured(Mpbroker):
-    """A broker and its configuration file; what the file does not say are defaults."""
-
-    text: str = FIRST
-    extra: tuple[str, ...] = field(default=())
-
-    def __post_init__(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self.file.write_text(self.text.format(port=self.port))
-
-    @property
-    def file(self) -> Path:
-        return self.directory / "server.properties"
-
-    def command(self) -> list[str]:
-        words = list(super().command())
-        for flag in ("--processors", "--handlers"):
-            at = words.index(flag)
-            del words[at : at + 2]
-        return [*words, "--config", str(self.file), *self.extra]
-
-    def reload(self, text: str) -> dict[str, Any]:
-        self.file.write_text(text.format(port=self.port))
-        return control(self).call("reload")
-
-
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Configured]:
     made = Configured(tmp_path / "broker")
@@ -104,22 +68,6 @@ def broker(tmp_path: Path) -> Iterator[Configured]:
         yield made
     finally:
         made.kill()
-
-
-def control(broker: Mpbroker) -> ControlClient:
-    return ControlClient(broker.runtime_dir, timeout_seconds=PATIENCE_S)
-
-
-def pids(broker: Mpbroker) -> dict[str, int]:
-    return {each["name"]: each["pid"] for each in control(broker).call("status")["processes"]}
-
-
-def described(broker: Mpbroker) -> dict[str, str]:
-    """The broker's settings, as one of its handlers says them."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-    resource = ConfigResource(ResourceType.BROKER, "1")
-    (told,) = admin.describe_configs([resource], request_timeout=PATIENCE_S).values()
-    return {name: entry.value for name, entry in told.result(PATIENCE_S).items()}
 
 
 class PlainClients:
