@@ -6,7 +6,8 @@ and the end of its connection is noticed. A JoinGroup may be away for minutes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, Final
 
@@ -20,9 +21,14 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.messages import RESPONSES, Message
 
+# So many groups are asked for at once, so that one request about many does not hold up the heartbeats of all.
+GROUPS_AT_ONCE = 500
+# No broker has as many; an administrator's client asks for all groups of a broker in one request.
+GROUPS_MAX = 100_000
 # These wait for other members.
 WAITING: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 
+log = logging.getLogger("mpbroker")
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -41,8 +47,42 @@ class Groups:
     def __len__(self) -> int:
         return len(self._away)
 
-    def forward(self, exchange: Exchange, request: Message, then: Callable[[Any], Message]) -> None:
-        """`then` makes the answer of this API's version from the coordinator's response."""
+    def forward_in_parts(
+        self,
+        exchange: Exchange,
+        names: Iterable[str],
+        request: Callable[[list[str]], Message],
+        then: Callable[[list[Any]], Message],
+    ) -> None:
+        """A request about many groups: some at a time, each of them once. `request` is that about some,
+        `then` makes the answer from all responses.
+        """
+        left = list(dict.fromkeys(names))
+        if len(left) > GROUPS_MAX:
+            log.warning(
+                "%s names %d groups, more than %d: its connection is closed. Ask for fewer at once",
+                exchange,
+                len(left),
+                GROUPS_MAX,
+            )
+            exchange.close()
+            return
+        responses: list[Any] = []
+
+        def go_on(response: Any) -> Message | None:
+            responses.append(response)
+            at = len(responses) * GROUPS_AT_ONCE
+            if at >= len(left):
+                return then(responses)
+            self.forward(exchange, request(left[at : at + GROUPS_AT_ONCE]), go_on)
+            return None
+
+        self.forward(exchange, request(left[:GROUPS_AT_ONCE]), go_on)
+
+    def forward(self, exchange: Exchange, request: Message, then: Callable[[Any], Message | None]) -> None:
+        """`then` makes the answer of this API's version from the coordinator's response, or has forwarded
+        something else.
+        """
         slot = exchange.slot
         call = GroupRequest(
             slot.api_key,
@@ -58,7 +98,9 @@ class Groups:
             if exchange.done:
                 return
             if isinstance(message, GroupResponse):
-                exchange.reply(then(_decoder(slot.api_key).decode(message.body)))
+                response = then(_decoder(slot.api_key).decode(message.body))
+                if response is not None:
+                    exchange.reply(response)
             else:
                 code = message.error if isinstance(message, Failed) else ErrorCode.UNKNOWN_SERVER_ERROR
                 exchange.fail(error_code(code))

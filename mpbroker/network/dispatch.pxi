@@ -3,7 +3,7 @@
 cdef enum:
     BATCH_REQUESTS_MAX = 256        # about a millisecond of a handler's work
     FIRST_ADMINISTRATIVE_API = Api.API_CREATE_TOPICS    # those before it are asked for all the time
-    HEAVY_BYTES = 1 << 18           # a produce of this size is alone with its handler
+    HEAVY_BYTES = 1 << 18           # a request of this size is alone with its handler
     HEAVY_COST = 1 << 20            # more than any number of requests that can wait
 
 cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
@@ -139,9 +139,11 @@ cdef Peer *session_keeper(Turn *t, Channel *c) noexcept nogil:
     return NULL
 
 cdef bint is_heavy(Channel *c) noexcept nogil:
-    """Of unknown cost: a large produce, which may be compressed, and what administrators ask for."""
+    """Of unknown cost: a large one, whatever it is, and what administrators ask for."""
+    if c.needed >= HEAVY_BYTES:
+        return True
     if c.api_key == Api.API_PRODUCE:
-        return c.needed >= HEAVY_BYTES
+        return False
     if c.api_key < FIRST_ADMINISTRATIVE_API or c.api_key == Api.API_INIT_PRODUCER_ID:
         return False
     if Api.API_ADD_PARTITIONS_TO_TXN <= c.api_key <= Api.API_TXN_OFFSET_COMMIT:

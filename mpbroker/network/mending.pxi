@@ -9,9 +9,10 @@ cdef bint is_repeatable(int16_t api_key) noexcept nogil:
     )
 
 cdef bint may_try_again(Channel *c) noexcept nogil:
-    """One that kills whoever takes it must not go through all handlers."""
+    """One that kills whoever takes it must not go through all handlers, and a large one may be what its handler was at work
+    on when it was killed as hanging."""
     c.deaths += 1
-    return is_repeatable(c.api_key) and c.deaths < DEATHS_MAX
+    return is_repeatable(c.api_key) and c.needed < HEAVY_BYTES and c.deaths < DEATHS_MAX
 
 cdef void lose_answer_of(Turn *t, Channel *c, uint32_t owner) noexcept nogil:
     """What is being sent out of a dead handler's arena cannot be finished: the arena is about to be reset."""

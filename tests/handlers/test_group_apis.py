@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from mpbroker.handlers import groups as groups_of_handler
 from mpbroker.handlers.apis import all_apis
+from mpbroker.handlers.groups import GROUPS_AT_ONCE
 from mpbroker.ipc.calls import Abandon, Acknowledged, Failed, GroupRequest, GroupResponse
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import COORDINATOR, processor
@@ -19,6 +21,7 @@ from mpbroker.protocol.messages import (
     REQUESTS,
     ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
+    DeleteGroupsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     HeartbeatRequest,
@@ -217,6 +220,62 @@ def test_what_a_client_may_do_with_a_group(ready: Rig) -> None:
     answered(ready, call, DescribeGroupsResponse(groups=[described]))
     (group,) = ready.answer(ApiKey.DESCRIBE_GROUPS, 6).groups
     assert group.authorized_operations == sum(1 << code for code in (3, 6, 8, 10, 11))
+
+
+@pytest.mark.parametrize("key", [ApiKey.DESCRIBE_GROUPS, ApiKey.DELETE_GROUPS])
+def test_many_groups_are_asked_for_a_part_at_a_time_and_each_once(ready: Rig, key: ApiKey) -> None:
+    """One request must not keep the coordinator from everybody's heartbeats."""
+    names = [f"g{number}" for number in range(2 * GROUPS_AT_ONCE + 3)]
+    twice = [*names, *names[::-1]]
+    is_delete = key == ApiKey.DELETE_GROUPS
+    body = DeleteGroupsRequest(twice) if is_delete else DescribeGroupsRequest(twice)
+    ready.processor.send(request_frame(key, 2, body))
+    ready.turn()
+    asked = []
+    for _ in range(3):
+        ready.processor.replies()
+        ((call, message),) = ready.coordinator.take()
+        part = msgspec.msgpack.decode(message.body, type=REQUESTS[key])
+        some = part.groups_names if is_delete else part.groups
+        assert len(some) <= GROUPS_AT_ONCE
+        asked += some
+        if is_delete:
+            result = DeleteGroupsResponse.DeletableGroupResult
+            answered(ready, call, DeleteGroupsResponse(results=[result(name, 69) for name in some]))
+        else:
+            group = DescribeGroupsResponse.DescribedGroup
+            answered(ready, call, DescribeGroupsResponse(groups=[group(group_id=name) for name in some]))
+    assert asked == names
+    response = ready.answer(key, 2)
+    assert [group.group_id for group in (response.results if is_delete else response.groups)] == names
+    assert len(ready.handler.broker.groups) == 0
+
+
+def test_the_coordinator_dies_between_two_parts(ready: Rig) -> None:
+    names = [f"g{number}" for number in range(GROUPS_AT_ONCE + 1)]
+    ready.processor.send(request_frame(ApiKey.DESCRIBE_GROUPS, 2, DescribeGroupsRequest([*names, *names])))
+    ready.turn()
+    ((call, _),) = ready.coordinator.take()
+    group = DescribeGroupsResponse.DescribedGroup
+    answered(ready, call, DescribeGroupsResponse(groups=[group(group_id=name) for name in names[:-1]]))
+    ready.processor.replies()
+    fence(ready, COORDINATOR, alive=False)
+    groups = ready.answer(ApiKey.DESCRIBE_GROUPS, 2).groups
+    assert [group.group_id for group in groups] == names
+    assert {group.error_code for group in groups} == {ErrorCode.NOT_COORDINATOR}
+
+
+def test_more_groups_than_any_broker_has_close_the_connection(
+    ready: Rig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups_of_handler, "GROUPS_MAX", 10)
+    names = [str(number) for number in range(11)]
+    ready.processor.send(request_frame(ApiKey.DESCRIBE_GROUPS, 2, DescribeGroupsRequest(names)))
+    ready.turn()
+    (reply,) = ready.processor.replies()
+    assert reply.kind == SlotKind.CLOSE
+    assert "names 11 groups, more than 10" in caplog.text
+    assert ready.coordinator.take() == []
 
 
 def test_a_sync_without_a_protocol_is_refused(ready: Rig) -> None:

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from mpbroker.handlers.sessions import first_id
 from mpbroker.ipc.slots import Request, SlotFlag, SlotKind, kind_of, unpack_request
-from tests.network.rig import Rig, frame, parts_answer
+from tests.network.rig import Rig, frame, is_closed, parts_answer
 
 METADATA, CREATE_TOPICS, INIT_PRODUCER_ID, HEARTBEAT, PRODUCE = 3, 19, 22, 12, 0
 FETCH, FETCH_VERSION = 1, 11
@@ -76,6 +76,8 @@ def _pool() -> Iterator[Pool]:
         (PRODUCE, b"", False),
         (PRODUCE, bytes(1 << 18), True),
         (METADATA, b"", False),
+        (METADATA, bytes(1 << 18), True),
+        (HEARTBEAT, bytes(1 << 18), True),
         (HEARTBEAT, b"", False),
         (INIT_PRODUCER_ID, b"", False),
         (CREATE_TOPICS, b"", True),
@@ -240,3 +242,27 @@ def test_a_fetch_that_is_cut_short(pool: Pool) -> None:
     whole = fetch(first_id(2) + 5, 3)
     cut = whole[4:-1]
     who_gets(pool, struct.pack(">i", len(cut)) + cut)
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_large_request_that_its_handler_had_begun_is_not_given_to_another(taken: bool) -> None:
+    """It may be why that handler was killed as hanging; one that nobody has looked at goes to another."""
+    rig = Rig(handlers=2)
+    client, bystander = rig.connect(), rig.connect()
+    rig.memory.words("heavy").store(1, 1)
+    bystander.sendall(frame(METADATA, 1, 2))
+    rig.step()
+    if taken:
+        assert len(rig.requests_taken(0)) == 1
+    client.sendall(frame(METADATA, 1, 1, bytes(300_000)))
+    while rig.requests[0].waiting() < (1 if taken else 2):
+        rig.step(1)
+    if taken:
+        assert len(rig.requests_taken(0)) == 1
+    rig.turn.fence_handler(0)
+    rig.memory.words("heavy").store(1, 0)
+    rig.step()
+    found = sorted(request.correlation for request in rig.requests_taken(1))
+    assert found == ([2] if taken else [1, 2])
+    assert is_closed(client) == taken
+    rig.close()

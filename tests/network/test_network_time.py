@@ -153,7 +153,7 @@ def test_a_request_that_is_asked_for_again_is_not_paid_for_twice(rig: Rig, tmp_p
     rig.files.ask_again(channel)
     rig.step()
     (again,) = rig.requests_taken()
-    assert (again.flags, again.network_ns) == (SlotFlag.AGAIN, 0)
+    assert (again.flags, again.network_ns) == (SlotFlag.AGAIN | SlotFlag.HEAVY, 0)
     rig.answer(again, answer_frame(0, bytes(100_000)))
     rig.step()
     receive(client, 8 + 100_000)

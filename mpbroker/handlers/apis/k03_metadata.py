@@ -7,6 +7,7 @@ v12 and later ask by either. (Kafka: KafkaApis.handleTopicMetadataRequest, Defau
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from mpbroker.handlers.acl_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
@@ -30,13 +31,17 @@ TopicAnswer: TypeAlias = MetadataResponse.MetadataResponseTopic
 PartitionAnswer: TypeAlias = MetadataResponse.MetadataResponsePartition
 
 
+def asked_for(request: MetadataRequest) -> Iterable[MetadataRequest.MetadataRequestTopic]:
+    """Each once. (Kafka: a set.)"""
+    return {(topic.topic_id, topic.name): topic for topic in request.topics or ()}.values()
+
+
 def failed(exchange: Exchange, code: ErrorCode) -> MetadataResponse:
-    asked = exchange.body.topics or []
     nullable = exchange.version >= FIRST_VERSION_WITH_IDS
     return MetadataResponse(
         topics=[
             TopicAnswer(error_code=code, name=t.name if nullable else t.name or "", topic_id=t.topic_id)
-            for t in asked
+            for t in asked_for(exchange.body)
         ],
         error_code=code,
     )
@@ -117,7 +122,7 @@ def answer(exchange: Exchange, errors: dict[str, int] | None = None) -> Metadata
             describe(exchange, broker.metadata.by_name[name]) for name in sorted(broker.metadata.by_name)
         ]
     else:
-        topics = [find(exchange, asked) for asked in request.topics]
+        topics = [find(exchange, asked) for asked in asked_for(request)]
     for topic in topics:
         if topic.error_code and errors and topic.name in errors:
             topic.error_code = errors[topic.name]

@@ -1,7 +1,7 @@
 """DescribeGroups (key 15), versions 0-6: state, members and assignment of groups.
 
-A group that does not exist is Dead; from v6 on that is an error as well (KIP-1043). (Kafka:
-GroupMetadataManager.describeGroups.)
+A group that does not exist is Dead; from v6 on that is an error as well (KIP-1043). Each is described once.
+(Kafka: GroupMetadataManager.describeGroups.)
 """
 
 from __future__ import annotations
@@ -11,26 +11,32 @@ from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import DescribeGroupsResponse
+from mpbroker.protocol.messages import DescribeGroupsRequest, DescribeGroupsResponse
 
 
 def failed(exchange: Exchange, code: ErrorCode) -> DescribeGroupsResponse:
     return DescribeGroupsResponse(
         groups=[
             DescribeGroupsResponse.DescribedGroup(error_code=code, group_id=name)
-            for name in exchange.body.groups
+            for name in dict.fromkeys(exchange.body.groups)
         ]
     )
 
 
-def shaped(exchange: Exchange, response: DescribeGroupsResponse) -> DescribeGroupsResponse:
+def shaped(exchange: Exchange, responses: list[DescribeGroupsResponse]) -> DescribeGroupsResponse:
     operations = GROUP_OPERATIONS if exchange.body.include_authorized_operations else NOT_ASKED
-    for group in response.groups:
+    groups = [group for response in responses for group in response.groups]
+    for group in groups:
         group.authorized_operations = NOT_ASKED if group.error_code else operations
-    return response
+    return DescribeGroupsResponse(groups=groups)
 
 
 @api(ApiKey.DESCRIBE_GROUPS, 0, 6, name="DescribeGroups", failed=failed)
 def handle(exchange: Exchange) -> None:
     """State, members and assignment of classic groups."""
-    exchange.broker.groups.forward(exchange, exchange.body, lambda response: shaped(exchange, response))
+    exchange.broker.groups.forward_in_parts(
+        exchange,
+        exchange.body.groups,
+        lambda names: DescribeGroupsRequest(groups=names),
+        lambda responses: shaped(exchange, responses),
+    )

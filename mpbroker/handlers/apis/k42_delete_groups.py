@@ -9,7 +9,7 @@ from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import DeleteGroupsResponse
+from mpbroker.protocol.messages import DeleteGroupsRequest, DeleteGroupsResponse
 
 
 def failed(exchange: Exchange, code: ErrorCode) -> DeleteGroupsResponse:
@@ -22,4 +22,11 @@ def failed(exchange: Exchange, code: ErrorCode) -> DeleteGroupsResponse:
 @api(ApiKey.DELETE_GROUPS, 0, 2, name="DeleteGroups", failed=failed)
 def handle(exchange: Exchange) -> None:
     """Deletes groups without members, and their offsets."""
-    exchange.broker.groups.forward(exchange, exchange.body, lambda response: response)
+    exchange.broker.groups.forward_in_parts(
+        exchange,
+        exchange.body.groups_names,
+        lambda names: DeleteGroupsRequest(groups_names=names),
+        lambda responses: DeleteGroupsResponse(
+            results=[result for response in responses for result in response.results]
+        ),
+    )
