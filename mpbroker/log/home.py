@@ -69,7 +69,8 @@ class LogDir:
         self.clean = False
         self._journal_path = path / journal.name_of(worker.number)
         read = {name: {} if failed else _read_checkpoint(path / name) for name in CHECKPOINTS}
-        self._lacks_points = read[names.RECOVERY_POINTS] is None
+        self._unreadable = [name for name, offsets in read.items() if offsets is None]
+        self._lacks_points = names.RECOVERY_POINTS in self._unreadable
         # Of all partitions, as the last run left them.
         self._points = dict(read[names.RECOVERY_POINTS] or {})
         self.known: dict[str, dict[TopicPartition, int]] = {
@@ -124,7 +125,8 @@ class LogDir:
                 path.unlink()
             elif (found := self._read_journal(path, is_clean=is_clean)) is not None:
                 self._empty(found, is_clean=is_clean, say=say)
-        self._settle_policy()
+        if not self.worker.is_alone:
+            self._settle_checkpoints()
         self.clean = take_clean_shutdown(self.path)
 
     def _read_journal(self, path: Path, *, is_clean: bool) -> JournalFile | None:
@@ -261,9 +263,13 @@ class LogDir:
             mark.unlink()
             fsync_directory(self.path)
 
-    def _settle_policy(self) -> None:
-        """Before another worker writes lines beside ours: the mark speaks of all of them."""
-        if self._group and not self._is_marked and not self.worker.is_alone:
+    def _settle_checkpoints(self) -> None:
+        """Before other workers write lines beside ours: they must be able to read what is there, and the mark
+        speaks of all lines.
+        """
+        for name in self._unreadable:
+            write_offsets(self.path / name, {})
+        if self._group and not self._is_marked:
             write_offsets(self.path / names.HIGH_WATERMARKS, self._points)
             write_whole(self.path / names.DURABLE_MARK, b"")
             self._is_marked = True
@@ -316,13 +322,19 @@ class LogDir:
             write_offsets(self.path / name, offsets)
         else:
             with alone_with(self.path):
-                there = _read_checkpoint(self.path / name) or {}
-                others = {key: offset for key, offset in there.items() if not self.worker.owns(*key)}
-                write_offsets(self.path / name, others | dict(offsets))
+                write_offsets(self.path / name, self._of_others(name) | dict(offsets))
         self.on_disk[name] = offsets
         if name == names.HIGH_WATERMARKS and self._group and not self._is_marked:
             write_whole(self.path / names.DURABLE_MARK, b"")
             self._is_marked = True
+
+    def _of_others(self, name: str) -> dict[TopicPartition, int]:
+        """What the other workers have written. Whoever cannot read it must not write over it."""
+        try:
+            there = read_offsets(self.path / name)
+        except CheckpointCorrupt as problem:
+            raise OSError(errno.EIO, f"damaged while the broker runs: {problem}") from problem
+        return {key: offset for key, offset in there.items() if not self.worker.owns(*key)}
 
     def write_again(self) -> None:
         """A checkpoint may not be on disk, although the directory works: the next one is written anyway."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.ipc import calls, topology
-from mpbroker.ipc.process import Order, ProcessContext, State
+from mpbroker.ipc.process import FatalError, Order, ProcessContext, State
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import CLEAN_DIRS, IS_TAKEN_OVER, LOG, SUPERVISOR, slots_given
 from mpbroker.log import journal
@@ -355,6 +355,31 @@ def test_checkpoints_have_the_lines_of_all(make: Make, batch) -> None:  # type: 
         process.manager.write_stale_checkpoints()
         wait_for_helper(process)
     assert {topic for topic, _ in read_offsets(several.rig.directory / HIGH_WATERMARKS)} == {METADATA_TOPIC}
+    several.crash()
+
+
+def test_a_checkpoint_that_cannot_be_read_is_none_for_anybody(make: Make, batch) -> None:  # type: ignore[no-untyped-def]
+    """At a start it is as if it were not there. Later that would forget what the others have written."""
+    several = Several(make(2))
+    targets = several.open(ensure(PARTITIONS))
+    produce(several, targets, batch())
+    several.stop()
+    path = several.rig.directory / HIGH_WATERMARKS
+    path.write_text("0\n99\n")
+    several = Several(make(2))
+    targets = several.open(ensure(PARTITIONS))
+    assert [one.error for one in targets] == [0] * PARTITIONS
+    for process in several.processes:
+        process.manager.checkpoint_high_watermarks()
+        wait_for_helper(process)
+    assert {key[1] for key in read_offsets(path) if key[0] == "t"} == set(range(PARTITIONS))
+    path.write_text("0\n99\n")
+    produce(several, targets, batch())
+    several.processes[1].manager.checkpoint_high_watermarks()
+    wait_for_helper(several.processes[1])
+    assert path.read_text() == "0\n99\n"
+    with pytest.raises(FatalError, match="failed"):
+        several.processes[1]._take_failures()
     several.crash()
 
 
