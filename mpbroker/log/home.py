@@ -60,6 +60,7 @@ class LogDir:
         self.clean = False
         read = {name: {} if failed else _read_checkpoint(path / name) for name in CHECKPOINTS}
         self._lacks_points = read[names.RECOVERY_POINTS] is None
+        self._lacks_cleaned = read[names.CLEANER_OFFSETS] is None
         self.known: dict[str, dict[TopicPartition, int]] = {
             name: offsets or {} for name, offsets in read.items()
         }
@@ -137,15 +138,7 @@ class LogDir:
 
     def _empty(self, found: JournalFile, *, is_clean: bool, say: Callable[[str], None]) -> None:
         if not is_clean:
-            if self._lacks_points and next(found.records(), None) is not None:
-                # What was compacted since must not be overwritten with what it was made of.
-                raise FatalError(
-                    f"{self.path / names.RECOVERY_POINTS} cannot be read, and without it {found.path} may be "
-                    "written over segments that were compacted since. Restore the file; or, if no topic here "
-                    "is compacted, delete it; or delete the journal: then partitions that lack records of it "
-                    "stay offline"
-                )
-            restored = replay(found, self.partitions(), self.known[names.RECOVERY_POINTS], say)
+            restored = replay(found, self.partitions(), self._points_for(found), say)
             if restored:
                 _log.warning(
                     "%s: %d bytes were written back into segments that lacked them", found.path, restored
@@ -157,6 +150,25 @@ class LogDir:
         found.close()
         found.path.unlink()
         fsync_directory(self.path)
+
+    def _points_for(self, found: JournalFile) -> Mapping[TopicPartition, int]:
+        """Below which offsets nothing is to be written back. Raises FatalError.
+
+        Without recovery points everything in the journal is, but for what was compacted since: it must not be
+        overwritten with what it was made of, and lies below the offset up to which the partition is clean.
+        """
+        points = self.known[names.RECOVERY_POINTS]
+        is_known = not self._lacks_points and (points or (self.path / names.RECOVERY_POINTS).exists())
+        if is_known or next(found.records(), None) is None:
+            return points
+        if self._lacks_cleaned:
+            raise FatalError(
+                f"{self.path / names.RECOVERY_POINTS} and {names.CLEANER_OFFSETS} there cannot be read, "
+                f"and without one of them {found.path} may be written over segments that were compacted "
+                "since. Restore a file; or, if no topic here is compacted, delete both; or delete the "
+                "journal: then partitions that lack records of it stay offline"
+            )
+        return self.known[names.CLEANER_OFFSETS]
 
     def prepare_journal(self, journal_bytes: int, helper: Helper) -> None:
         """Keeps the one that is there, or begins to make one of that size: `journal` when it is done."""

@@ -25,11 +25,12 @@ import msgspec
 
 from mpbroker.ipc import calls
 from mpbroker.log.journaling import release_journals
+from mpbroker.log.snapshots import submit_snapshot
 from mpbroker.records.batch import CRC_AT
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from tests.log.rig import Rig
-from tests.log.test_log_dirs import Node
+from tests.log.test_log_dirs import Node, wait_for_helper
 from tests.log.test_turn import settle
 
 PARTITIONS = 4
@@ -143,6 +144,8 @@ class Workload:
         chosen = self.random.random()
         if chosen < 0.25:
             self.node.checkpoint()
+        elif chosen < 0.3:
+            self.snapshot()
         elif chosen < 0.35:
             release_journals(self.process.turn)
         elif chosen < 0.42:
@@ -158,6 +161,15 @@ class Workload:
             self.show()
             self.node.stop()
             self.boot()
+
+    def snapshot(self) -> None:
+        """As it is done between rolls; also of what is not on disk yet."""
+        manager = self.process.manager
+        for target in self.targets:
+            log = manager.logs[target.slot]
+            if log.state.fd >= 0:
+                submit_snapshot(log, manager.helper)
+        wait_for_helper(self.process)
 
     def replace_topic(self) -> None:
         settle(self.process)
