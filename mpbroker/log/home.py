@@ -73,6 +73,7 @@ class LogDir:
         self._lacks_points = names.RECOVERY_POINTS in self._unreadable
         # Of all partitions, as the last run left them.
         self._points = dict(read[names.RECOVERY_POINTS] or {})
+        self._cleaned = dict(read[names.CLEANER_OFFSETS] or {})
         self.known: dict[str, dict[TopicPartition, int]] = {
             name: self._own(offsets or {}) for name, offsets in read.items()
         }
@@ -167,15 +168,7 @@ class LogDir:
 
     def _empty(self, found: JournalFile, *, is_clean: bool, say: Callable[[str], None]) -> None:
         if not is_clean:
-            if self._lacks_points and next(found.records(), None) is not None:
-                # What was compacted since must not be overwritten with what it was made of.
-                raise FatalError(
-                    f"{self.path / names.RECOVERY_POINTS} cannot be read, and without it {found.path} may be "
-                    "written over segments that were compacted since. Restore the file; or, if no topic here "
-                    "is compacted, delete it; or delete the journal: then partitions that lack records of it "
-                    "stay offline"
-                )
-            restored = replay(found, self.partitions(), self._points, say)
+            restored = replay(found, self.partitions(), self._points_for(found), say)
             if restored:
                 _log.warning(
                     "%s: %d bytes were written back into segments that lacked them", found.path, restored
@@ -189,6 +182,24 @@ class LogDir:
         if not self._group or number is None or number >= self.worker.count:
             found.path.unlink()
             fsync_directory(self.path)
+
+    def _points_for(self, found: JournalFile) -> Mapping[TopicPartition, int]:
+        """Below which offsets nothing is to be written back. Raises FatalError.
+
+        Without recovery points everything in the journal is, but for what was compacted since: it must not be
+        overwritten with what it was made of, and lies below the offset up to which the partition is clean.
+        """
+        is_known = not self._lacks_points and (self._points or (self.path / names.RECOVERY_POINTS).exists())
+        if is_known or next(found.records(), None) is None:
+            return self._points
+        if names.CLEANER_OFFSETS in self._unreadable:
+            raise FatalError(
+                f"{self.path / names.RECOVERY_POINTS} and {names.CLEANER_OFFSETS} there cannot be read, "
+                f"and without one of them {found.path} may be written over segments that were compacted "
+                "since. Restore a file; or, if no topic here is compacted, delete both; or delete the "
+                "journal: then partitions that lack records of it stay offline"
+            )
+        return self._cleaned
 
     def prepare_journal(self, journal_bytes: int, helper: Helper) -> None:
         """Keeps the one that is there, or begins to make one of that size: `journal` when it is done."""

@@ -29,12 +29,13 @@ from mpbroker.ipc import calls, topology
 from mpbroker.log.journaling import release_journals
 from mpbroker.log.names import log_worker_of
 from mpbroker.log.process import LogProcess
+from mpbroker.log.snapshots import submit_snapshot
 from mpbroker.records.batch import CRC_AT
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from tests.log.rig import Rig
 from tests.log.several import Several, SeveralRig, crash
-from tests.log.test_log_dirs import Node
+from tests.log.test_log_dirs import Node, wait_for_helper
 from tests.log.test_turn import settle
 
 PARTITIONS = 4
@@ -165,6 +166,8 @@ class Workload:
         chosen = self.random.random()
         if chosen < 0.25:
             self.node.checkpoint()
+        elif chosen < 0.3:
+            self.snapshot()
         elif chosen < 0.35:
             release_journals(self.process.turn)
         elif chosen < 0.42:
@@ -180,6 +183,15 @@ class Workload:
             self.show()
             self.node.stop()
             self.boot()
+
+    def snapshot(self) -> None:
+        """As it is done between rolls; also of what is not on disk yet."""
+        for process in self.processes:
+            for target in self.targets:
+                log = process.manager.logs.get(target.slot)
+                if log is not None and log.state.fd >= 0:
+                    submit_snapshot(log, process.manager.helper)
+            wait_for_helper(process)
 
     def replace_topic(self) -> None:
         self.settle()

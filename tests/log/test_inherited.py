@@ -12,6 +12,7 @@ import pytest
 
 from mpbroker.ipc.process import FatalError
 from mpbroker.log import names, replay
+from mpbroker.log.home import LogDir
 from tests.log.rig import Rig, ensure
 from tests.log.test_journal import Journaled, fill
 from tests.log.test_log_dirs import wait_for_helper
@@ -68,18 +69,42 @@ def test_a_sync_that_failed_is_not_tried_again(filled: Journaled, monkeypatch: p
     assert process.manager.dirs[0].failed
 
 
-@pytest.mark.parametrize("content", [b"0\n2\nt 0 1\n", b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"0\n2\nt 0 1\n", b"\xff\xfe", None])
+def test_without_recovery_points_all_is_written_back_but_what_was_compacted(
+    filled: Journaled, content: bytes | None
+) -> None:
+    """Whether they cannot be read or are gone."""
+    filled.checkpoint()
+    had = filled.power_cut(3)
+    replace(filled.dirs[0] / names.RECOVERY_POINTS, content)
+    (filled.dirs[0] / names.CLEANER_OFFSETS).write_text("0\n1\nt 1 10\n")
+    home = LogDir(0, filled.dirs[0], group=True, failed=False)
+    home.take_over(str)
+    assert [filled.segment(number).read_bytes() for number in range(3)] == [had[0], b"", had[2]]
+    assert home.journal is not None
+    home.journal.close()
+
+
+@pytest.mark.parametrize("content", [b"0\n2\nt 0 1\n", b"\xff\xfe", None])
 def test_nothing_is_written_back_without_knowing_what_was_compacted(
-    filled: Journaled, content: bytes
+    filled: Journaled, content: bytes | None
 ) -> None:
     filled.checkpoint()
     had = filled.power_cut(3)
-    path = filled.dirs[0] / names.RECOVERY_POINTS
-    before = path.read_bytes()
-    path.write_bytes(content)
-    with pytest.raises(FatalError, match=r"cannot be read.*Restore the file"):
+    cleaned = filled.dirs[0] / names.CLEANER_OFFSETS
+    cleaned.write_bytes(b"\xff")
+    replace(filled.dirs[0] / names.RECOVERY_POINTS, content)
+    with pytest.raises(FatalError, match=r"cannot be read.*Restore a file"):
         filled.boot()
     assert filled.segment().read_bytes() == b""
-    path.write_bytes(before)
+    cleaned.unlink()
     filled.boot()
     assert [filled.segment(number).read_bytes() for number in range(3)] == had
+
+
+def replace(path: Path, content: bytes | None) -> None:
+    """None: it is gone."""
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)

@@ -7,7 +7,6 @@ names lost, and recovered by the code that recovers. `CRASH_SEEDS=100-200` tries
 from __future__ import annotations
 
 import bisect
-import contextlib
 import json
 import os
 import random
@@ -168,33 +167,34 @@ def check(run: Run, promises: Promises, directory: Path) -> None:
 METADATA_ID = "00000000000000000000000000000001"
 
 
-def cut_short(directory: Path, chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start that is killed at one of its writes or syncs."""
-    left = [chance.randint(0, 12)]
-
-    class Killed(BaseException):
-        pass
+def cut_short(directory: Path, chance: random.Random) -> None:
+    """A start that is killed at one of its writes, syncs or changes of names."""
+    left = [chance.randint(0, chance.choice((12, 60)))]
 
     def counted(real):  # type: ignore[no-untyped-def]
-        def call(*arguments: object) -> object:
+        def call(*arguments: object, **more: object) -> object:
             left[0] -= 1
             if left[0] < 0:
-                raise Killed
-            return real(*arguments)
+                os._exit(0)
+            return real(*arguments, **more)
 
         return call
 
-    with monkeypatch.context() as patch:
-        for name in ("pwrite", "fsync", "fdatasync", "ftruncate"):
-            patch.setattr(os, name, counted(getattr(os, name)))
-        with contextlib.suppress(Killed):
-            LogDir(0, directory, group=True, failed=False).take_over(str)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for name in ("pwrite", "write", "fsync", "fdatasync", "ftruncate", "unlink", "rename"):
+                setattr(os, name, counted(getattr(os, name)))
+            recovered(directory)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("how", [(), ("several",)], ids=["one worker", "several"])
 def test_nothing_acknowledged_or_shown_is_lost(
-    seed: int, how: tuple[str, ...], tracer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, how: tuple[str, ...], tracer: Path, tmp_path: Path
 ) -> None:
     run = traced(tracer, tmp_path, seed, *how)
     chance = random.Random(seed)
@@ -208,7 +208,7 @@ def test_nothing_acknowledged_or_shown_is_lost(
                     picture = chance.randrange(1 << 32)
                     write_image(disk.image(random.Random(picture)), directory)
                     if picture % 4 == 0:
-                        cut_short(directory, random.Random(picture), monkeypatch)
+                        cut_short(directory, random.Random(picture))
                     try:
                         check(run, promises, directory)
                     except Exception as problem:

@@ -1,0 +1,208 @@
+"""A log process on two directories, of which one fails: run by itself, with `native/fault.c` loaded.
+
+    LD_PRELOAD=… python -m tests.log.fault_workload DIRECTORY PHASE KIND ERRNO
+
+Each call of the kind (write, sync, read) that the phase makes below the second directory, or each
+FAULT_STRIDEth, fails, it and all after it, in a process of its own; then the machine is without faults again,
+and everything starts anew.
+Prints how many calls there were. Exits with 1, and says which call, where a promise is broken:
+
+* what was acknowledged is there once, and nothing that was never sent;
+* the other directory goes on as if nothing had happened;
+* what fails is refused, and the directory or the file is named, in the log or in the message of the end.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import io
+import logging
+import os
+import random
+import shutil
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import msgspec
+
+from mpbroker.ipc import calls
+from mpbroker.ipc.process import FatalError
+from mpbroker.log.names import segment_name
+from mpbroker.log.partition_log import segments_of
+from mpbroker.records.batch import CRC_AT
+from mpbroker.records.builder import build_batch
+from mpbroker.records.iterate import iterate_batches
+from mpbroker.records.record import NewRecord
+from tests.log.rig import Rig
+from tests.log.test_log_dirs import Node
+from tests.log.test_turn import settle
+
+PARTITIONS = 4
+BATCHES = 5
+SEGMENT_BYTES = 9_000
+VALUE_BYTES = 2_000
+KINDS = {"write": 1, "sync": 2, "read": 3}
+TIMESTAMP_MS = 4_000_000_000_000
+TOPIC = calls.EnsureTopic("t", bytes(range(1, 17)), list(range(PARTITIONS)), {}, 5)
+MOST_CALLS = 400
+
+_native = ctypes.CDLL(None)
+
+
+class Broken(Exception):
+    """A promise."""
+
+
+class Scenario:
+    def __init__(self, directory: Path, public: Path) -> None:
+        self.public = public
+        self.rigs: list[Rig] = []
+        self.node = Node(self.make_rig, directory, 2)
+        self.said = io.StringIO()
+        self.acked: dict[int, set[int]] = {number: set() for number in range(PARTITIONS)}
+        self.sent: dict[int, set[int]] = {number: set() for number in range(PARTITIONS)}
+        self.sequence = self.boots = 0
+        logging.basicConfig(stream=self.said, level=logging.INFO, force=True)
+
+    def make_rig(self, _: str, **options: object) -> Rig:
+        while self.rigs:
+            self.rigs.pop().close()
+        self.boots += 1
+        more = {"log_journal_bytes": 96 << 10, "log_journal_direct_bytes": 50_000, **options}
+        self.rigs = [Rig(self.node.dirs[0], self.public / f"region{self.sequence}-{self.boots}", more)]
+        return self.rigs[0]
+
+    def start(self) -> None:
+        self.node.boot()
+        self.targets = self.node.open(TOPIC)
+        process = self.node.process
+        assert process is not None
+        for target in self.targets:
+            log = process.manager.logs.get(target.slot)
+            if log is not None:
+                log.apply_config(msgspec.structs.replace(log.config, segment_bytes=SEGMENT_BYTES))
+
+    def in_second(self, partition: int) -> bool:
+        return (self.node.dirs[1] / f"t-{partition}").is_dir()
+
+    def produce(self) -> None:
+        process = self.node.process
+        assert process is not None
+        for _ in range(BATCHES):
+            named = {}
+            for partition, target in enumerate(self.targets):
+                self.sequence += 1
+                value = self.sequence.to_bytes(8, "big") + bytes(VALUE_BYTES)
+                data = bytes(build_batch([NewRecord(value, timestamp=TIMESTAMP_MS)], leader_epoch=0))
+                crc = int.from_bytes(data[CRC_AT : CRC_AT + 4], "big")
+                self.sent[partition].add(crc)
+                named[self.node.rig.job([((target.slot, target.slot_generation, 5), data)])] = partition, crc
+            settle(process)
+            for reply in self.node.rig.replies():
+                partition, crc = named.pop(reply.request)
+                if reply.results[0].error == 0:
+                    self.acked[partition].add(crc)
+                elif not self.in_second(partition):
+                    raise Broken(f"t-{partition} in the other directory refuses: {reply.results[0].error}")
+            if named:
+                raise Broken(f"{len(named)} produces were never answered")
+        self.node.checkpoint()
+
+    def check(self) -> None:
+        """After a start without faults."""
+        for partition, target in enumerate(self.targets):
+            if target.error:
+                raise Broken(f"t-{partition} is not opened again: {target.message}")
+            path = next(d / f"t-{partition}" for d in self.node.dirs if (d / f"t-{partition}").is_dir())
+            found = [
+                int.from_bytes(batch.bytes[CRC_AT : CRC_AT + 4], "big")
+                for base in segments_of(path)
+                for batch in iterate_batches((path / segment_name(base)).read_bytes())
+            ]
+            if len(found) != len(set(found)) or not set(found) <= self.sent[partition]:
+                raise Broken(f"t-{partition} has a batch twice, or one that was never sent")
+            if lost := self.acked[partition] - set(found):
+                raise Broken(f"t-{partition} has lost {len(lost)} acknowledged batches")
+
+
+def fill(directory: Path, public: Path) -> Scenario:
+    scenario = Scenario(directory, public)
+    scenario.start()
+    if not any(map(scenario.in_second, range(PARTITIONS))) or all(map(scenario.in_second, range(PARTITIONS))):
+        raise Broken("both directories are to have partitions")
+    scenario.produce()
+    return scenario
+
+
+def arm(directory: Path, kind: str, number: int, error: int) -> None:
+    _native.fault_arm(os.fsencode(directory), KINDS[kind], number, error)
+
+
+def run(directory: Path, phase: str, kind: str, number: int, error: int) -> bool:
+    """Whether there was such a call."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as public:
+        scenario = fill(directory, Path(public))
+        second = scenario.node.dirs[1]
+        end = ""
+        if phase == "produce":
+            arm(second, kind, number, error)
+            scenario.produce()
+        else:
+            scenario.node.crash()
+            arm(second, kind, number, error)
+            try:
+                scenario.start()
+                for partition, target in enumerate(scenario.targets):
+                    if target.error and not scenario.in_second(partition):
+                        raise Broken(f"t-{partition} in the other directory is not opened: {target.message}")
+            except FatalError as failure:
+                end = str(failure)
+        reached = _native.fault_count() >= number
+        arm(second, kind, 1 << 30, 0)
+        text = scenario.said.getvalue() + end
+        is_told = os.strerror(error) in text or os.strerror(errno.EIO) in text
+        if reached and end and not is_told:
+            raise Broken(f"the end does not say why: {end}")
+        scenario.node.crash()
+        scenario.start()
+        scenario.check()
+        scenario.produce()
+        scenario.node.crash()
+        for rig in scenario.rigs:
+            rig.close()
+    return reached
+
+
+def main() -> int:
+    directory, phase, kind, error = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+    stride = int(os.environ.get("FAULT_STRIDE", "1"))
+    for number in range(1, MOST_CALLS, stride):
+        here = directory / str(number)
+        here.mkdir()
+        pid = os.fork()
+        if pid == 0:
+            code = 2
+            try:
+                random.seed(number)
+                code = 0 if run(here, phase, kind, number, error) else 3
+            except BaseException:
+                traceback.print_exc()
+                sys.stderr.write(f"with {kind} {number} failing\n")
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        shutil.rmtree(here)
+        if code == 3:
+            print(number - 1)
+            return 0
+        if code != 0:
+            return 1
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

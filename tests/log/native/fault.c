@@ -1,0 +1,85 @@
+/* For LD_PRELOAD: one call of a kind fails, of those that a process makes below a directory.
+ *
+ * fault_arm(root, kind, number, error) arms it: the call with that number, counted from 1, fails with the errno, and so do all after it
+ * until it is armed anew. fault_count() says how many there were. Kinds: 1 what writes or makes a file longer, 2 syncs, 3 reads. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum { WRITE = 1, SYNC, READ };
+
+static char root[PATH_MAX];
+static volatile int kind, number, error, count;
+
+void fault_arm(const char *where, int what, int which, int fails_with) {
+    kind = 0;
+    snprintf(root, sizeof root, "%s", where);
+    number = which, error = fails_with, count = 0;
+    __sync_synchronize();
+    kind = what;
+}
+
+int fault_count(void) { return count; }
+
+static int below(const char *path) {
+    size_t length = strlen(root);
+    return !strncmp(path, root, length) && (path[length] == '/' || path[length] == 0);
+}
+
+static int fails(int what, int fd) {
+    char link[64], path[PATH_MAX];
+    if (kind != what) return 0;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    if (n <= 0) return 0;
+    path[n] = 0;
+    if (!below(path) || __sync_add_and_fetch(&count, 1) < number) return 0;
+    errno = error;
+    return 1;
+}
+
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+#define GUARDED(type, name, what, parameters, arguments) \
+    type name parameters { return fails(what, fd) ? (type)-1 : REAL(name) arguments; }
+
+GUARDED(ssize_t, write, WRITE, (int fd, const void *data, size_t bytes), (fd, data, bytes))
+GUARDED(ssize_t, pwrite, WRITE, (int fd, const void *data, size_t bytes, off_t at), (fd, data, bytes, at))
+GUARDED(ssize_t, pwrite64, WRITE, (int fd, const void *data, size_t bytes, off64_t at), (fd, data, bytes, at))
+GUARDED(ssize_t, pwritev, WRITE, (int fd, const struct iovec *parts, int n, off_t at), (fd, parts, n, at))
+GUARDED(ssize_t, pwritev64, WRITE, (int fd, const struct iovec *parts, int n, off64_t at), (fd, parts, n, at))
+GUARDED(int, fsync, SYNC, (int fd), (fd))
+GUARDED(int, fdatasync, SYNC, (int fd), (fd))
+GUARDED(ssize_t, read, READ, (int fd, void *data, size_t bytes), (fd, data, bytes))
+GUARDED(ssize_t, pread, READ, (int fd, void *data, size_t bytes, off_t at), (fd, data, bytes, at))
+GUARDED(ssize_t, pread64, READ, (int fd, void *data, size_t bytes, off64_t at), (fd, data, bytes, at))
+
+int posix_fallocate(int fd, off_t at, off_t bytes) { return fails(WRITE, fd) ? error : REAL(posix_fallocate)(fd, at, bytes); }
+int posix_fallocate64(int fd, off64_t at, off64_t bytes) { return fails(WRITE, fd) ? error : REAL(posix_fallocate64)(fd, at, bytes); }
+
+/* Making a file needs room as well. */
+static int refused(const char *path, int flags) {
+    if (kind != WRITE || !(flags & O_CREAT) || path[0] != '/' || !below(path) || access(path, F_OK) == 0) return 0;
+    if (__sync_add_and_fetch(&count, 1) < number) return 0;
+    errno = error;
+    return 1;
+}
+
+#define OPENING(name) \
+    int name(const char *path, int flags, ...) { \
+        va_list more; \
+        va_start(more, flags); \
+        int mode = flags & O_CREAT ? va_arg(more, int) : 0; \
+        va_end(more); \
+        return refused(path, flags) ? -1 : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode); \
+    }
+
+OPENING(open)
+OPENING(open64)

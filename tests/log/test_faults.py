@@ -1,0 +1,55 @@
+"""Each write without room, each sync and each read that fails, while it appends, rolls and recovers.
+
+`fault_workload` says what must hold then. `FAULT_STRIDE=1` tries every single call.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = Path(__file__).with_name("native") / "fault.c"
+STRIDE = os.environ.get("FAULT_STRIDE", "5")
+CASES = [
+    ("produce", "write", errno.ENOSPC),
+    ("produce", "write", errno.EIO),
+    ("produce", "sync", errno.EIO),
+    ("recover", "write", errno.ENOSPC),
+    ("recover", "write", errno.EIO),
+    ("recover", "sync", errno.EIO),
+    ("recover", "sync", errno.ENOSPC),
+    ("recover", "read", errno.EIO),
+]
+
+
+@pytest.fixture(scope="module")
+def faults() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as directory:
+        library = Path(directory) / "fault.so"
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"], check=True)
+        yield library
+
+
+@pytest.mark.parametrize(("phase", "kind", "error"), CASES)
+def test_a_directory_that_fails_takes_nothing_along(
+    faults: Path, tmp_path: Path, phase: str, kind: str, error: int
+) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(faults), "FAULT_STRIDE": STRIDE}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.log.fault_workload", str(tmp_path), phase, kind, str(error)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 3

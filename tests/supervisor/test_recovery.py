@@ -1,0 +1,92 @@
+"""A broker that recovers can be asked how far it is; many partitions need few descriptors."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mpbroker.cli.control import ControlClient
+from mpbroker.cli.errors import CliError
+from mpbroker.ipc.topology import LOG
+from mpbroker.log.names import LOCK
+from ops.bench import frames
+from ops.bench.brokers import Mpbroker
+from tests.real_clients.conftest import stop_cleanly
+from tests.real_clients.tools import eventually
+
+TOPIC = "many"
+PARTITIONS = 250
+# Of the broker: fewer than its partitions have files.
+DESCRIPTORS = 600
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Mpbroker]:
+    limited = f"prlimit --nofile={DESCRIPTORS}:{DESCRIPTORS} "
+    made = Mpbroker(tmp_path, template=limited + Mpbroker.template)
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
+def produce_to_all(broker: Mpbroker) -> list[int]:
+    with frames.connected(broker.address, timeout_s=60) as connection:
+        request = frames.produce(TOPIC, records=1, value_bytes=100)
+        return [frames.exchange(connection, request.for_partition(n))[0] for n in range(PARTITIONS)]
+
+
+def create(broker: Mpbroker) -> None:
+    with frames.connected(broker.address, timeout_s=60) as connection:
+        assert frames.exchange(connection, frames.create_topic(TOPIC, PARTITIONS))[0] == 0
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_more_partitions_than_descriptors(broker: Mpbroker, is_clean: bool) -> None:
+    broker.start()
+    create(broker)
+    eventually(lambda: set(produce_to_all(broker)) == {0}, "every partition takes a batch")
+    if is_clean:
+        stop_cleanly(broker)
+    else:
+        broker.kill()
+    broker.start()
+    # By name they are gone when all is open, and they leave nothing behind.
+    assert not [p for p in broker.tree().members() if "recovery" in " ".join(p.cmdline())]
+    assert set(produce_to_all(broker)) == {0}
+    assert ControlClient(broker.runtime_dir).call("status")["recovery"] == []
+
+
+def test_a_status_is_given_while_it_recovers(broker: Mpbroker) -> None:
+    """What the log process waits for here are the workers of one before it."""
+    broker.start()
+    create(broker)
+    broker.kill()
+    lock = os.open(broker.log_dir / LOCK, os.O_RDWR)
+    fcntl.lockf(lock, fcntl.LOCK_EX, 1, LOG)
+    starting = threading.Thread(target=broker.start)
+    starting.start()
+    try:
+        eventually(lambda: found(broker) is not None, "the supervisor can be asked")
+        client = found(broker)
+        assert client is not None
+        assert [process["name"] for process in client.call("status")["processes"]] == ["log"]
+    finally:
+        os.close(lock)
+        starting.join()
+    assert set(produce_to_all(broker)) == {0}
+
+
+def found(broker: Mpbroker) -> ControlClient | None:
+    """As `mpbroker ctl --log-dirs` finds it, without its environment."""
+    try:
+        client = ControlClient.find(str(broker.log_dir))
+        client.call("status")
+    except CliError:
+        return None
+    return client
