@@ -7,19 +7,15 @@ handlers can see a change is queued with `then` and runs after the message is ou
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
-import msgspec
-
+from mpbroker.coordinator.bulletin_writer import BulletinWriter, Written
 from mpbroker.coordinator.state import MetadataState, Topic
-from mpbroker.ipc.bulletin import BaseTooLarge, BulletinFull, BulletinPublisher
+from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, QuotaImage, TopicImage
 from mpbroker.protocol.topic_names import INTERNAL_TOPICS
 from mpbroker.quotas.entities import REQUEST_PERCENTAGE, Entity
 from shm.word import Words
-
-_log = logging.getLogger("mpbroker")
 
 
 class Announcer:
@@ -33,24 +29,17 @@ class Announcer:
         self.slots: dict[bytes, list[PartitionImage]] = {}
         self.topics: dict[bytes, Topic] = {}
         self.announced: dict[bytes, Topic] = {}
-        self._publisher = publisher
+        self._writer = BulletinWriter(publisher, "topics and quotas")
         self._request_quotas = request_quotas
         self._cluster_id = cluster_id
         self._node_id = node_id
         self._changed: set[bytes] = set()
         self._removed: list[bytes] = []
         self._quotas: dict[Entity, None] = {}
-        self._then: list[Callable[[], None]] = []
-        self._needs_base = True
-        # All topics do not fit into a base: only a change can help.
-        self._is_too_large = False
-        self._encoder = msgspec.msgpack.Encoder()
 
     @property
     def has_news(self) -> bool:
-        if self._is_too_large:
-            return False
-        return bool(self._needs_base or self._changed or self._removed or self._quotas)
+        return self._writer.has_news(bool(self._changed or self._removed or self._quotas))
 
     def opened(self, topic: Topic, partitions: list[PartitionImage]) -> bool:
         """Notes where the log process has a topic; whether that is news."""
@@ -60,7 +49,7 @@ class Announcer:
         self.slots[topic_id] = partitions
         self.topics[topic_id] = topic
         self._changed.add(topic_id)
-        self._is_too_large = False
+        self._writer.changed()
         return True
 
     def gone(self, topic_id: bytes, then: Callable[[], None]) -> None:
@@ -69,27 +58,29 @@ class Announcer:
         self._changed.discard(topic_id)
         self.announced.pop(topic_id, None)
         self._removed.append(topic_id)
-        self._is_too_large = False
+        self._writer.changed()
         self.then(then)
 
     def quotas_changed(self, entities: list[Entity]) -> None:
         self._quotas.update(dict.fromkeys(entities))
-        self._is_too_large = False
+        self._writer.changed()
 
     def then(self, action: Callable[[], None]) -> None:
         """Runs the action when everything noted so far is announced."""
-        self._then.append(action)
+        self._writer.then(action)
 
     def publish(self, state: MetadataState) -> bool:
         """Announces what is new. False: nothing, or a base waits until all follow the last one."""
         if not self.has_news:
             return False
-        quotas_moved = self._needs_base or bool(self._quotas)
-        if not self._needs_base and not self._publish_delta(state):
-            self._needs_base = True
-        if self._needs_base and not self._publish_base(state):
+        written = self._writer.write(lambda: self._delta(state), lambda: self._base(state))
+        if written is Written.DELTA:
+            self.announced |= {topic_id: self.topics[topic_id] for topic_id in self._changed}
+        elif written is Written.BASE:
+            self.announced = self.topics.copy()
+        else:
             return False
-        if quotas_moved:
+        if written is Written.BASE or self._quotas:
             self._request_quotas.store(0, state.quotas.has(REQUEST_PERCENTAGE))
         self._changed.clear()
         self._removed.clear()
@@ -98,38 +89,17 @@ class Announcer:
 
     def run_actions(self) -> None:
         """What waited for the announcement; call after the handlers were rung."""
-        actions, self._then = self._then, []
-        for action in actions:
-            action()
+        self._writer.run_actions()
 
-    def _publish_delta(self, state: MetadataState) -> bool:
-        topics = {topic_id: self.topics[topic_id] for topic_id in sorted(self._changed)}
-        changed = [self._image(topic) for topic in topics.values()]
+    def _delta(self, state: MetadataState) -> MetadataDelta:
+        changed = [self._image(self.topics[topic_id]) for topic_id in sorted(self._changed)]
         quotas = [QuotaImage(list(entity), state.quotas.of(entity)) for entity in self._quotas]
-        try:
-            self._publisher.publish_delta(
-                self._encoder.encode(MetadataDelta(state.next_offset, changed, self._removed, quotas))
-            )
-        except BulletinFull:
-            return False
-        self.announced |= topics
-        return True
+        return MetadataDelta(state.next_offset, changed, self._removed, quotas)
 
-    def _publish_base(self, state: MetadataState) -> bool:
-        if not self._publisher.can_publish_base():
-            return False
+    def _base(self, state: MetadataState) -> MetadataBase:
         topics = [self._image(topic) for topic in self.topics.values()]
         quotas = [QuotaImage(list(entity), values) for entity, values in state.quotas]
-        base = MetadataBase(state.next_offset, self._cluster_id, self._node_id, topics, quotas)
-        try:
-            self._publisher.publish_base(self._encoder.encode(base))
-        except BaseTooLarge as error:
-            self._is_too_large = True
-            _log.error("topics and quotas are not announced: %s. Delete some of them", error)
-            return False
-        self.announced = self.topics.copy()
-        self._needs_base = False
-        return True
+        return MetadataBase(state.next_offset, self._cluster_id, self._node_id, topics, quotas)
 
     def _image(self, topic: Topic) -> TopicImage:
         return TopicImage(

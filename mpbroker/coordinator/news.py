@@ -8,21 +8,20 @@ acceptor does not read the metadata of all topics for a few rates.
 from __future__ import annotations
 
 import ipaddress
-import logging
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from mpbroker.coordinator.bulletin_writer import BulletinWriter, Written
 from mpbroker.coordinator.scram_rules import Credentials
 from mpbroker.coordinator.state import MetadataState
-from mpbroker.ipc.bulletin import BaseTooLarge, BulletinFull, BulletinPublisher
+from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.credentials import CredentialBase, CredentialDelta, ScramImage
 from mpbroker.ipc.limits import LimitImage, LimitNews
 from mpbroker.quotas.entities import CONNECTION_CREATION_RATE, IP, Entity, QuotaTable
 
 K = TypeVar("K")
-_log = logging.getLogger("mpbroker")
 ScramKey: TypeAlias = tuple[str, int]
 
 
@@ -35,59 +34,39 @@ class NewsAnnouncer(Generic[K]):
     def __init__(
         self,
         publisher: BulletinPublisher,
+        what: str,
         everything: Callable[[MetadataState], msgspec.Struct],
         some: Callable[[MetadataState, Iterable[K]], msgspec.Struct],
     ) -> None:
-        self._publisher = publisher
+        self._writer = BulletinWriter(publisher, what)
         self._everything = everything
         self._some = some
         self._changed: dict[K, None] = {}
-        self._then: list[Callable[[], None]] = []
-        self._needs_base = True
-        # What there is does not fit: only a change can help.
-        self._is_too_large = False
-        self._encoder = msgspec.msgpack.Encoder()
 
     @property
     def has_news(self) -> bool:
-        return not self._is_too_large and (self._needs_base or bool(self._changed))
+        return self._writer.has_news(bool(self._changed))
 
     def changed(self, keys: Iterable[K], then: Callable[[], None]) -> None:
-        self._is_too_large = False
+        self._writer.changed()
         self._changed.update(dict.fromkeys(keys))
-        self._then.append(then)
+        self._writer.then(then)
 
     def replaced(self) -> None:
         """The state was read from the log anew: what was said before may not be true any more."""
-        self._needs_base = True
-        self._is_too_large = False
+        self._writer.replaced()
 
     def publish(self, state: MetadataState) -> bool:
         """Announces what is new. False: nothing, or a base waits until all readers follow the last one."""
         if not self.has_news:
             return False
-        if not self._needs_base and not self._publish_delta(state):
-            self._needs_base = True
-        if self._needs_base:
-            if not self._publisher.can_publish_base():
-                return False
-            try:
-                self._publisher.publish_base(self._encoder.encode(self._everything(state)))
-                self._needs_base = False
-            except BaseTooLarge as error:
-                self._is_too_large = True
-                _log.error("credentials or limits are not announced: %s. Remove some of them", error)
-        self._changed.clear()
-        actions, self._then = self._then, []
-        for action in actions:
-            action()
-        return True
-
-    def _publish_delta(self, state: MetadataState) -> bool:
-        try:
-            self._publisher.publish_delta(self._encoder.encode(self._some(state, self._changed)))
-        except BulletinFull:
+        written = self._writer.write(
+            lambda: self._some(state, self._changed), lambda: self._everything(state)
+        )
+        if written is Written.NOTHING:
             return False
+        self._changed.clear()
+        self._writer.run_actions()
         return True
 
 
@@ -95,7 +74,7 @@ class NewsAnnouncer(Generic[K]):
 
 
 def credential_news(publisher: BulletinPublisher) -> NewsAnnouncer[ScramKey]:
-    return NewsAnnouncer(publisher, _all_credentials, _some_credentials)
+    return NewsAnnouncer(publisher, "credentials", _all_credentials, _some_credentials)
 
 
 def _all_credentials(state: MetadataState) -> CredentialBase:
@@ -117,7 +96,7 @@ def _credential(key: ScramKey, credentials: Credentials) -> ScramImage:
 
 
 def limit_news(publisher: BulletinPublisher) -> NewsAnnouncer[Entity]:
-    return NewsAnnouncer(publisher, _all_limits, _some_limits)
+    return NewsAnnouncer(publisher, "rates of addresses", _all_limits, _some_limits)
 
 
 def limited(entities: Iterable[Entity]) -> list[Entity]:

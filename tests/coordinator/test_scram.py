@@ -163,6 +163,7 @@ def test_a_base_that_is_too_large_waits_for_a_change(caplog: pytest.LogCaptureFi
         news.publish(state)
         assert (answered, news.has_news) == ([1], False)
         assert "does not fit" in caplog.text
+        assert "credentials are not announced" in caplog.text
         del state.credentials["u", 1]
         news.changed([("u", 1)], lambda: answered.append(2))
         assert news.publish(state)

@@ -1,0 +1,73 @@
+"""One bulletin of the coordinator: a delta where that will do, else a base once all follow the last one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import Enum
+
+import msgspec
+
+from mpbroker.ipc.bulletin import BaseTooLarge, BulletinFull, BulletinPublisher
+
+_log = logging.getLogger("mpbroker")
+
+
+class Written(Enum):
+    NOTHING = 0
+    """A base waits until all readers follow the last one."""
+    DELTA = 1
+    BASE = 2
+    TOO_LARGE = 3
+    """Even for a base: only a change can help."""
+
+
+class BulletinWriter:
+    """`what` is announced, as an operator calls it. What waits for an announcement runs when it is out."""
+
+    def __init__(self, publisher: BulletinPublisher, what: str) -> None:
+        self._publisher = publisher
+        self._what = what
+        self._needs_base = True
+        self._is_too_large = False
+        self._then: list[Callable[[], None]] = []
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def has_news(self, has_changes: bool) -> bool:
+        return not self._is_too_large and (self._needs_base or has_changes)
+
+    def changed(self) -> None:
+        """There may be less than before."""
+        self._is_too_large = False
+
+    def replaced(self) -> None:
+        """What was said before may not be true any more."""
+        self._needs_base = True
+        self._is_too_large = False
+
+    def then(self, action: Callable[[], None]) -> None:
+        self._then.append(action)
+
+    def run_actions(self) -> None:
+        actions, self._then = self._then, []
+        for action in actions:
+            action()
+
+    def write(self, delta: Callable[[], msgspec.Struct], base: Callable[[], msgspec.Struct]) -> Written:
+        if not self._needs_base:
+            try:
+                self._publisher.publish_delta(self._encoder.encode(delta()))
+            except BulletinFull:
+                self._needs_base = True
+            else:
+                return Written.DELTA
+        if not self._publisher.can_publish_base():
+            return Written.NOTHING
+        try:
+            self._publisher.publish_base(self._encoder.encode(base()))
+        except BaseTooLarge as error:
+            self._is_too_large = True
+            _log.error("%s are not announced: %s. Remove some of them", self._what, error)
+            return Written.TOO_LARGE
+        self._needs_base = False
+        return Written.BASE
