@@ -17,6 +17,10 @@ def status(log_dirs: str | None, *, as_json: bool) -> None:
     reply = ControlClient.find(log_dirs).call("status")
     if not as_json:
         reply["processes"] = short(reply.get("processes", []))
+        if not reply.get("recovery"):
+            reply.pop("recovery", None)
+        if "scrub" in reply:
+            reply["scrub"] = scrub_text(reply["scrub"])
     _show(reply, as_json=as_json)
 
 
@@ -76,6 +80,17 @@ def list_listeners(log_dirs: str | None, *, as_json: bool) -> None:
         return
     rows = [dict(row) for row in reply["listeners"]]
     print_groups((row.pop("listener"), row) for row in rows)
+
+
+def scrub_text(scrub: dict[str, Any]) -> str:
+    """In one line; `mpbroker log scrub --status` has the findings."""
+    damaged = scrub["damaged_ranges"]
+    known = (
+        f"{damaged} damaged range(s), see mpbroker log scrub --status" if damaged else "no damage is known"
+    )
+    if not scrub["running"]:
+        return known
+    return f"{scrub['pass_bytes']:,} of {scrub['pass_total_bytes']:,} bytes, {known}"
 
 
 def short(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:

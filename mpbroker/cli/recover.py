@@ -54,6 +54,8 @@ def _print(report: recovering.Report, is_dry: bool) -> None:
 def _print_changes(changes: list[recovering.Change], indent: str) -> None:
     for change in changes:
         sizes = f"{change.bytes_before:,} to {change.bytes_after:,} bytes"
+        if change.bytes_before == change.bytes_after:
+            sizes = f"{change.bytes_after:,} bytes as before"
         if change.what == "made":
             sizes = f"{change.bytes_after:,} bytes"
         elif change.what == "removed":

@@ -75,6 +75,14 @@ def test_status_as_tables_and_as_json(supervisor: FakeSupervisor, capsys: pytest
     assert supervisor.requests == [{"command": "status"}] * 2
 
 
+def test_what_is_going_on_with_the_log_in_a_line() -> None:
+    scrub = {"running": False, "pass_bytes": 0, "pass_total_bytes": 0, "damaged_ranges": 0}
+    assert ctl.scrub_text(scrub) == "no damage is known"
+    scrub |= {"running": True, "pass_bytes": 1000, "pass_total_bytes": 20_000, "damaged_ranges": 2}
+    said = "1,000 of 20,000 bytes, 2 damaged range(s), see mpbroker log scrub --status"
+    assert ctl.scrub_text(scrub) == said
+
+
 def test_a_process_is_shown_in_short() -> None:
     process = {
         "name": "log",
