@@ -437,11 +437,14 @@ def log_repair(
 
 @log_app.command("recover")
 def log_recover(
-    paths: Annotated[list[Path], typer.Argument(metavar="DIR…", help="All of the broker's log.dirs.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="DIR", hidden=True)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     json: Json = False,
 ) -> None:
-    """Do to a stopped broker's directories what its next start would. Exit code 1: not to all of them."""
+    """Do to a stopped broker's directories what its next start would. DIR: all of its log.dirs.
+
+    Exit code 1: not to all of them.
+    """
     from mpbroker.cli import recover
 
     recover.recover(paths, is_dry=dry_run, as_json=json)

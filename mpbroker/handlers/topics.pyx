@@ -60,10 +60,12 @@ cdef Topic *new_topic(policy, places, int log_workers) except NULL:
 cdef class TopicTable:
     """What Python tells the turn about topics."""
 
-    def __cinit__(self, int log_workers=1):
-        self.log_workers = log_workers
+    def __cinit__(self, *_):
         new_index(&self.ref.names, 64)
         new_index(&self.ref.ids, 64)
+
+    def __init__(self, int log_workers=1):
+        self.log_workers = log_workers
 
     def __dealloc__(self):
         self._free()

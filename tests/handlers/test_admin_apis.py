@@ -85,6 +85,7 @@ KAFKA_RANGES = {
     51: (0, 0),
     60: (0, 2),
     61: (0, 0),
+    68: (0, 1),
 }
 ORDERS = topic_image("orders", 1, partitions=2, retention_ms="1000")
 INTERNAL = topic_image("__consumer_offsets", 2, first_slot=4, internal=True)

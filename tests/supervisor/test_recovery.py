@@ -75,7 +75,7 @@ def test_a_status_is_given_while_it_recovers(broker: Mpbroker) -> None:
         eventually(lambda: found(broker) is not None, "the supervisor can be asked")
         client = found(broker)
         assert client is not None
-        assert [process["name"] for process in client.call("status")["processes"]] == ["log"]
+        assert [process["name"] for process in client.call("status")["processes"]] == ["log 0"]
     finally:
         os.close(lock)
         starting.join()
