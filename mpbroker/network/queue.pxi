@@ -1,10 +1,26 @@
 # The request queue: queued.max.requests over the FIFOs of all processors and what handlers have not taken. Part of
 # turn.pyx. (Kafka: RequestChannel.requestQueue. There a full queue stops the network thread; here it stops reading.)
 
+cdef void count_taken_by(Turn *t, Peer *peer) noexcept nogil:
+    """What the handler has taken since it was last looked at. Without requests in the ring the places say nothing: they may
+    have been used again and again since."""
+    cdef uint64_t head = load_acquire(peer.requests.head)
+    cdef uint32_t taken = 0
+    if peer.untaken == 0:
+        peer.counted = head
+        return
+    while peer.counted != head:
+        taken += peer.is_request[peer.counted & (REQUEST_RING_PLACES - 1)]
+        peer.counted += 1
+    peer.untaken -= taken
+    t.untaken -= taken
+
 cdef inline bint stage(Turn *t, Peer *peer, const Slot *slot) noexcept nogil:
     """Into the handler's ring; counts requests until the handler has taken them."""
     cdef uint8_t is_request = (<const RequestSlot *>slot).kind == SlotKind.REQUEST
     cdef uint64_t place = peer.requests.staged & (REQUEST_RING_PLACES - 1)
+    if peer.requests.staged - peer.counted >= REQUEST_RING_PLACES:
+        count_taken_by(t, peer)         # before what the place says of an earlier slot is overwritten
     if not ring_stage(&peer.requests, slot):
         return False
     peer.is_request[place] = is_request
@@ -13,21 +29,10 @@ cdef inline bint stage(Turn *t, Peer *peer, const Slot *slot) noexcept nogil:
     return True
 
 cdef void count_taken(Turn *t) noexcept nogil:
-    """Looks at what handlers have taken since it was last looked at."""
-    cdef uint32_t h, taken
-    cdef uint64_t head
-    cdef Peer *peer
+    cdef uint32_t h
     for h in range(t.handler_count):
-        peer = &t.handlers[h]
-        if not peer.known or peer.untaken == 0:
-            continue
-        head = load_acquire(peer.requests.head)
-        taken = 0
-        while peer.counted != head:
-            taken += peer.is_request[peer.counted & (REQUEST_RING_PLACES - 1)]
-            peer.counted += 1
-        peer.untaken -= taken
-        t.untaken -= taken
+        if t.handlers[h].known and t.handlers[h].untaken:
+            count_taken_by(t, &t.handlers[h])
 
 cdef void forget_untaken(Turn *t, Peer *peer) noexcept nogil:
     """Its ring is bound anew, or gone."""

@@ -136,3 +136,30 @@ def test_returned_blocks_do_not_count_as_requests() -> None:
     rig.step()
     assert len(rig.requests_taken()) == 2
     rig.close()
+
+
+def test_slots_that_are_no_requests_do_not_fill_the_queue() -> None:
+    """More of them than the ring has places, one after the other, without a request in between."""
+    rig = Rig()
+    gone = rig.connect()
+    gone.sendall(frame(METADATA, 1, 1))
+    rig.step()
+    (request,) = rig.requests_taken()
+    gone.close()
+    rig.step()
+    returned = 0
+    while returned <= topology.REQUEST_RING_SLOTS:
+        for _ in range(100):
+            rig.answer(request, answer_frame(1))
+        rig.step()
+        rig.turn.late_answers()
+        returned += len(rig.taken())
+    for i in range(3):
+        client = rig.connect()
+        client.sendall(frame(METADATA, 1, i))
+        rig.step()
+        assert rig.counter(Counter.COUNT_QUEUED_REQUESTS) == 1
+        assert len(rig.requests_taken()) == 1
+        rig.step()
+        assert rig.counter(Counter.COUNT_QUEUED_REQUESTS) == 0
+    rig.close()
