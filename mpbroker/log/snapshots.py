@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable
 from functools import partial
 
 from mpbroker.ipc.table import PartitionFlag
+from mpbroker.log.checkpoints import write_whole_at
 from mpbroker.log.helper import Helper
 from mpbroker.log.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, parse_segment, segment_name
 from mpbroker.log.partition_log import PartitionLog
@@ -80,18 +81,7 @@ def _write(directory: int, indexes: list[int], base: int, end: int, data: bytes)
         for fd in indexes:
             os.fsync(fd)
         _sync_if_there(directory, segment_name(base, TXN_INDEX_SUFFIX))
-        name = segment_name(end, SNAPSHOT_SUFFIX)
-        making = name + ".tmp"
-        fd = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644, dir_fd=directory)
-        try:
-            at = 0
-            while at < len(data):
-                at += os.write(fd, data[at:])
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.rename(making, name, src_dir_fd=directory, dst_dir_fd=directory)
-        os.fsync(directory)
+        write_whole_at(directory, segment_name(end, SNAPSHOT_SUFFIX), data)
         _drop_older(directory)
     finally:
         _close([directory, *indexes])
