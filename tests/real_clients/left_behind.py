@@ -24,11 +24,13 @@ from tempfile import TemporaryDirectory
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import resolve
 from mpbroker.inspection import repair
+from mpbroker.inspection.findings import Severity
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.checkpoints import read_topic_id, write_topic_id
-from mpbroker.log.names import METADATA_TOPIC, PARTITION_METADATA
+from mpbroker.log.names import INDEX_SUFFIX, METADATA_TOPIC, PARTITION_METADATA, TIME_INDEX_SUFFIX
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.recovery import Known, load
+from mpbroker.records.compression import Codec
 from ops.bench.brokers import Mpbroker
 from tests.log import flips
 from tests.log.crash_images import Disk, write_image
@@ -89,24 +91,28 @@ def after_a_flip(kafka: Adopting, images: list[flips.Image], scratch: Path, seed
     try:
         flip(work / one.file, one.at, one.mask)
         outcome = flips.run(work, scratch, stops=True)
-        repaired = not outcome.fatal and [path.name for path in partitions_of(work) if is_repaired(path)]
+        repaired = [path.name for path in partitions_of(work) if not outcome.fatal and is_repaired(path)]
         if repaired:
             outcome = flips.run(work, scratch, stops=True)
         if not outcome.fatal:
             for number, read in enumerate(outcome.partitions):
                 if not read.offline:
-                    has_gaps = bool(repaired) and f"t-{number}" in repaired
+                    has_gaps = f"t-{number}" in repaired
                     kafka.take(f"flip-{seed}", work / f"t-{number}", stopped=True, has_gaps=has_gaps)
     finally:
         shutil.rmtree(work)
 
 
 def is_repaired(partition: Path) -> bool:
+    """As an operator does it: what can be made anew is deleted, what cannot is cut out."""
     with suppress(repair.CannotRepair, FatalError), repair.locked(partition):
         plan = repair.plan(partition)
         if plan.cuts or plan.lowered is not None:
             repair.carry_out(plan)
-            return True
+        for one in plan.partition.all_findings:
+            if one.severity is Severity.DERIVED and one.path.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX)):
+                Path(one.path).unlink(missing_ok=True)
+        return bool(plan.partition.all_findings)
     return False
 
 
@@ -141,7 +147,7 @@ def after_compaction(kafka: Adopting, scratch: Path, seed: int) -> None:
     for _ in range(chance.randint(1, 3)):
         for _ in range(chance.randint(1, 30)):
             pairs = [(b"%d" % chance.randrange(KEYS), chance.choice((None, chance.randbytes(50))))]
-            log.append(pairs * chance.randint(1, 3), codec=chance.choice(list(flips.Codec)))
+            log.append(pairs * chance.randint(1, 3), codec=chance.choice(list(Codec)))
             if chance.random() < 0.3:
                 log.roll()
         log.roll()
@@ -213,7 +219,7 @@ class Place:
 
     tracer: Path
     faults: Path
-    flips: Path
+    shared: Path
     images: list[flips.Image]
 
     def fill(self, kafka: Adopting, seed: int, *, cuts: int = 6, flips: int = 4) -> None:
@@ -222,7 +228,7 @@ class Place:
             scratch = Path(name)
             after_power_cuts(kafka, self.tracer, scratch / "cuts", seed, cuts)
             for number in range(flips):
-                after_a_flip(kafka, self.images, self.flips, flips * seed + number)
+                after_a_flip(kafka, self.images, self.shared, flips * seed + number)
             after_a_failed_call(kafka, self.faults, scratch / "faults", seed)
             after_compaction(kafka, scratch / "compacted", seed)
 
