@@ -1,4 +1,4 @@
-"""A partition moves from one log directory to another while it is appended to; killed at each step, and refused."""
+"""A partition moves from one log directory to another while it is appended to, and is killed at each step."""
 
 from __future__ import annotations
 
@@ -197,8 +197,8 @@ def test_a_deleted_topic_takes_its_future_replica_along(
 STEPS = ["begun", "copied", "placed", "placed_unsynced", "set_aside", "unmarked"]
 
 
-def kill_at(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process dies at that step."""
+def kill_at(step: str, placed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process dies at that step. `placed`: where the partition is to be."""
     place, set_aside, unmark, run = futures.place, futures.set_aside, futures.unmark, copying.Copy.run
 
     def dying_run(self: copying.Copy, wanted: copying.Wanted) -> None:
@@ -224,12 +224,11 @@ def kill_at(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def dying_unmark(directory: Path) -> None:
         unmark(directory)
-        if step == "unmarked" and directory.name == "t-0" and unmark.__name__ and done:
+        if step == "unmarked" and directory == placed:
             raise Killed
 
-    done: list[int] = []
     monkeypatch.setattr(copying.Copy, "run", dying_run)
-    monkeypatch.setattr(futures, "place", lambda *a: (done.append(1), dying_place(*a)))
+    monkeypatch.setattr(futures, "place", dying_place)
     monkeypatch.setattr(futures, "set_aside", dying_set_aside)
     monkeypatch.setattr(futures, "unmark", dying_unmark)
 
@@ -247,10 +246,8 @@ def test_killed_at_each_step(
     target = filled(made, batch)
     data, to = log_bytes(home_of(made, target) / "t-0"), other(made, target)
     with monkeypatch.context() as patched:
-        kill_at(step, patched)
-        patched.setattr(
-            type(process.moving), "_has_copied", lambda self, move, copied: copied.result() is None
-        )
+        kill_at(step, made.dirs[to] / "t-0", patched)
+        patched.setattr(process.moving, "_has_copied", lambda _, copied: copied.result() is None)
         assert order(process, to) == 0
         with pytest.raises(Killed):
             turn_until(process, lambda: False)
@@ -278,7 +275,7 @@ def test_a_full_disk_is_waited_for(
     monkeypatch.setattr("mpbroker.log.moving.TRY_AGAIN_S", 0.01)
     tries = []
 
-    def full(fd: int, data: bytes, position: int) -> None:
+    def full(_fd: int, _data: bytes, position: int) -> None:
         tries.append(position)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -303,7 +300,7 @@ def test_a_target_that_fails_ends_the_move(
         move(process, 0)
         to, here = 1, 0
 
-    def broken(fd: int, data: bytes, position: int) -> None:
+    def broken(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patched:
@@ -339,4 +336,3 @@ def test_damage_is_not_copied(
     assert "the CRC does not match" in caplog.text
     assert "mpbroker log repair" in caplog.text
     assert not list(made.dirs[to].glob("*-future"))
-

@@ -1,9 +1,10 @@
-"""kafka-reassign-partitions with log_dirs, and kafka-log-dirs: a partition moves while it is written and read."""
+"""kafka-reassign-partitions with log_dirs, kafka-log-dirs: partitions move while they are written to."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
 from tests.real_clients.conftest import create_topic, stop_cleanly
-from tests.real_clients.tools import ToolError, eventually, kafka_tool
+from tests.real_clients.test_log_workers import kill_worker
+from tests.real_clients.tools import eventually, java_command, kafka_tool
 
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
@@ -139,15 +141,16 @@ def test_a_partition_moves_while_it_is_written_and_read(two: Broker, tmp_path: P
             eventually(
                 lambda to=to: described(two) == [(to, 0, 0, False)], "the partition is in the other directory"
             )
-            printed = reassign(two, plan, "--verify")
-            assert "is complete" in printed
+            assert "Reassignment of replica t-0-1 completed successfully" in reassign(two, plan, "--verify")
             before = len(load.read)
             eventually(lambda before=before: len(load.read) > before + 200, "it goes on")
     assert not load.errors, load.errors[:3]
     assert load.read == list(range(load.sent))
     eventually(
-        lambda: [len(list(each.glob(f"{TOPIC}-0*"))) for each in two_dirs(tmp_path)].count(1) == 1
-        and sum(len(list(each.glob(f"{TOPIC}-0*"))) for each in two_dirs(tmp_path)) == 1,
+        lambda: (
+            [len(list(each.glob(f"{TOPIC}-0*"))) for each in two_dirs(tmp_path)].count(1) == 1
+            and sum(len(list(each.glob(f"{TOPIC}-0*"))) for each in two_dirs(tmp_path)) == 1
+        ),
         "what was left of it elsewhere goes",
     )
     stop_cleanly(two)
@@ -155,7 +158,49 @@ def test_a_partition_moves_while_it_is_written_and_read(two: Broker, tmp_path: P
 
 def test_a_directory_that_is_none_is_refused(two: Broker, tmp_path: Path) -> None:
     create_topic(two.bootstrap, TOPIC, 1, CONFIGS)
+    before = described(two)
     plan = plan_to(two, tmp_path, str(tmp_path / "nowhere"))
-    with pytest.raises(ToolError, match="LogDirNotFoundException"):
-        reassign(two, plan, "--execute")
+    server = ("--bootstrap-server", two.bootstrap, "--reassignment-json-file", str(plan), "--execute")
+    done = subprocess.run(java_command(REASSIGN, *server), capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "LogDirNotFoundException: The user-specified log directory is not found" in done.stdout
+    assert described(two) == before
+    stop_cleanly(two)
+
+
+def test_killed_on_the_way_it_goes_on(two: Broker, tmp_path: Path) -> None:
+    """First the log worker, then the whole broker. A slow copy is seen on its way, and how far it is."""
+    if not isinstance(two, Mpbroker):
+        pytest.skip("it is about processes of ours")
+    two.kill()
+    two.flags = (*two.flags, "-o", f"replica.alter.log.dirs.io.max.bytes.per.second={1 << 20}")
+    two.start()
+    create_topic(two.bootstrap, TOPIC, 1, CONFIGS)
+    with Load(two) as load:
+        eventually(lambda: load.sent > 6000, "there is something to copy")
+    ((here, _, _, _),) = described(two)
+    to = other_of(tmp_path, here)
+    reassign(two, plan_to(two, tmp_path, to), "--execute")
+    current, future = sorted(described(two), key=lambda each: each[3])
+    assert (current[0], current[3]) == (here, False)
+    assert (future[0], future[3]) == (to, True)
+    assert 0 < future[2] <= load.sent
+    kill_worker(two, 0)
+    eventually(lambda: len(described(two)) == 2, "its successor goes on")
+    two.kill()
+    two.flags = two.flags[:-2]
+    two.start()
+    eventually(lambda: described(two) == [(to, 0, 0, False)], "it arrives after a restart")
+    consumer = Consumer({"bootstrap.servers": two.bootstrap, "group.id": "g", "log_level": 0})
+    consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
+    read: list[int] = []
+    eventually(
+        lambda: (
+            read.extend(int(one.value() or b"") for one in consumer.consume(500, 0.2))
+            or len(read) == load.sent
+        ),
+        "all records are read",
+    )
+    consumer.close()
+    assert read == list(range(load.sent))
     stop_cleanly(two)

@@ -134,5 +134,5 @@ def describe_future(by_name: dict[str, OfTopic], one: calls.MovingPartition) -> 
 
 @api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, name="DescribeLogDirs", failed=failed)
 def handle(exchange: Exchange) -> None:
-    """The log directories, what is left of their file systems, sizes of partitions, and which of them move."""
+    """The log directories, what is left of their file systems, sizes of partitions, which of them move."""
     exchange.work_off(pieces(exchange))
