@@ -309,10 +309,15 @@ class _Loader:
         self.log.recovery_point = next_offset
 
     def _drop_snapshots_behind(self, end: int) -> None:
-        """Those of what is not there: a commit round that never came."""
-        for offset in [offset for offset in self.snapshots if offset > end]:
+        """Those of what is not there: a commit round that never came. They are gone before something else is
+        appended up to there, or the next recovery would take that for what they are of.
+        """
+        behind = [offset for offset in self.snapshots if offset > end]
+        for offset in behind:
             (self.directory / segment_name(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
             self.snapshots.remove(offset)
+        if behind:
+            fsync_directory(self.directory)
 
     def _settle(self) -> None:
         """What was found is durable before it is served. A full disk does not keep the partition from being
