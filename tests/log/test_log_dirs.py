@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -172,35 +171,6 @@ def test_a_topic_is_not_recreated_before_the_old_checkpoint_is_gone(
     assert not (n.dirs[0] / "t-0").exists()
     assert n.open(again())[0].error == 0
     assert "t 0 20" not in n.offsets()
-
-
-@pytest.mark.parametrize("then", ["nothing", "another checkpoint"])
-def test_a_topic_is_not_recreated_while_the_old_checkpoint_is_on_its_way(
-    node: Callable[..., Node], batch: Callable[..., bytearray], then: str
-) -> None:
-    """A slow disk: the helper has not written yet what names the topic that is deleted meanwhile."""
-    n = node()
-    process = n.boot()
-    n.produce(n.open(ensure(1))[0], batch(), 20)
-    gate = threading.Event()
-    process.helper.submit(lambda: gate.wait() and None, 0)
-    process.manager.checkpoint_high_watermarks()
-    process.manager.remove("t", TOPIC_ID)
-    if then == "another checkpoint":
-        process.manager.checkpoint_high_watermarks()
-    steps = process.manager.ensuring(again())
-    for _ in range(5):
-        next(steps, None)
-    is_made = (n.dirs[0] / "t-0").exists()
-    gate.set()
-    assert not is_made
-    for _ in steps:
-        pass
-    (target,) = n.open(again())
-    assert n.produce(target, batch(), 3) == [0, 0, 0]
-    n.boot()
-    (target,) = n.open(again(new_from=None))
-    assert (target.error, n.end_of(target)) == (0, 3)
 
 
 def test_a_deletion_whose_checkpoint_was_not_written_does_not_hold_up_a_new_topic(
