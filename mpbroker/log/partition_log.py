@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
@@ -36,6 +37,20 @@ _WRITE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _NEVER = (1 << 63) - 1
 # Of a segment, and of the state of producers before it; what makes it one comes first.
 SEGMENT_FILES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+
+
+class SyncFailed(OSError):
+    """Whatever the reason, it is final: the next sync would say that all is well, and what is found in the
+    page cache may be nowhere else.
+    """
+
+
+def sync(fd: int) -> None:
+    """Raises SyncFailed."""
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        raise SyncFailed(errno.EIO, f"a sync failed: {error.strerror}") from error
 
 
 def wall_ms() -> int:
