@@ -36,6 +36,7 @@ from mpbroker.log.names import (
     segment_name,
 )
 from mpbroker.log.partition_log import SEGMENT_FILES, PartitionLog
+from mpbroker.log.removal import remove_file
 from mpbroker.log.retention import Doomed, Marks, Sealed, Segment, below_log_start, doomed
 
 OFFSET_OUT_OF_RANGE = 1
@@ -282,4 +283,4 @@ def unlink_deleted(directory: Path, bases: list[int]) -> None:
     """What was set aside of these segments."""
     for base in bases:
         for suffix in SEGMENT_FILES:
-            (directory / (segment_name(base, suffix) + DELETED_FILE_SUFFIX)).unlink(missing_ok=True)
+            remove_file(directory / (segment_name(base, suffix) + DELETED_FILE_SUFFIX))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
@@ -34,6 +33,7 @@ from mpbroker.log.own_slots import OwnSlots
 from mpbroker.log.partition_log import PartitionLog, SyncFailed
 from mpbroker.log.placing import Placing
 from mpbroker.log.recovery import Known, PartitionDamaged, load
+from mpbroker.log.removal import remove_tree
 from mpbroker.log.takeover import TakeOver
 from mpbroker.log.turn import Turn
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
@@ -41,12 +41,6 @@ from shm.table import SlotTable
 
 INVALID_CONFIG = 40
 _log = logging.getLogger("mpbroker")
-
-
-def _remove_tree(directory: Path) -> None:
-    """Whoever removed the deleted topic's files before us did no harm to the log directory."""
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(directory)
 
 
 def _checks(config: TopicConfig) -> tuple[str, bool]:
@@ -404,7 +398,7 @@ class LogManager:
                 holder = topic_id_if_any(directory)
                 if holder == topic_id or (holder is None and directory in unreadable):
                     gone = self._rename(directory, names.DELETE_SUFFIX)
-                    self._delete_in(delay_ms, home.number, partial(_remove_tree, gone))
+                    self._delete_in(delay_ms, home.number, partial(remove_tree, gone))
                     numbers.add(parsed.partition)
             for number in numbers:
                 # Of another topic by now?
@@ -442,7 +436,7 @@ class LogManager:
             for directory, parsed in home.own_partitions():
                 if parsed.suffix != names.DELETE_SUFFIX:
                     continue
-                self._deletions.append((0.0, home.number, partial(_remove_tree, directory)))
+                self._deletions.append((0.0, home.number, partial(remove_tree, directory)))
                 if not (home.path / names.partition_name(parsed.topic, parsed.partition)).is_dir():
                     # Its checkpoints were still to be written.
                     home.forget((parsed.topic, parsed.partition))

@@ -5,7 +5,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
@@ -90,6 +90,23 @@ def merged(rounds: Sequence[Result]) -> Result:
         broker_cpu_us=mean(r.broker_cpu_us for r in rounds),
         mb_per_s=mean(r.mb_per_s for r in rounds),
         errors=sum(r.errors for r in rounds),
+    )
+
+
+def in_turns(turns: int, *takes: Callable[[], Result]) -> list[list[Result]]:
+    """Each load so many times, one after the other: what else happens on the machine meets all of them."""
+    found: list[list[Result]] = [[] for _ in takes]
+    for _ in range(turns):
+        for results, take in zip(found, takes, strict=True):
+            results.append(take())
+    return found
+
+
+def told(name: str, rounds: Sequence[Result]) -> str:
+    result = merged(rounds)
+    return (
+        f"{name}: {result.requests_per_s:,.0f}/s, p50 {result.p50_us:,.0f} us, "
+        f"p99 {result.p99_us:,.0f} us ({', '.join(f'{one.p99_us:,.0f}' for one in rounds)})"
     )
 
 
@@ -179,6 +196,7 @@ def _generator_command(
     seconds: float,
     partitions: int,
     reconnect: bool,
+    rate: float,
 ) -> list[str]:
     host, port = broker.address
     return [
@@ -186,6 +204,7 @@ def _generator_command(
         *("--connections", str(connections), "--seconds", str(seconds), "--warmup", str(WARMUP_S)),
         *("--error-at", str(request.error_at), "--min-response", str(request.response_bytes_min)),
         *(["--reconnect"] if reconnect else []),
+        *(["--rate", str(rate)] if rate else []),
         *(["--partitions", str(partitions), "--partition-at", str(request.partition_at)] * (partitions > 1)),
     ]
 
@@ -198,14 +217,17 @@ def run_load(
     *,
     partitions: int = 1,
     reconnect: bool = False,
+    rate: float = 0,
 ) -> Result:
-    """One run of the generator, with the CPU time that the broker's tree took meanwhile."""
+    """One run of the generator, with the CPU time that the broker's tree took meanwhile. `rate`: requests
+    per second, however fast they are answered; 0: each connection sends the next one when it is answered.
+    """
     tree = broker.tree()
     with tempfile.NamedTemporaryFile() as file:
         file.write(request.frame)
         file.flush()
         command = [
-            *_generator_command(broker, request, connections, seconds, partitions, reconnect),
+            *_generator_command(broker, request, connections, seconds, partitions, reconnect, rate),
             "--request",
             file.name,
         ]
