@@ -57,10 +57,11 @@ class LocalCatalog:
     """All partitions of some log directories at one moment. Raises SourceUnavailable, OptionError."""
 
     def __init__(self, log_dirs: Sequence[str]) -> None:
+        self._log_dirs = tuple(str(Path(name).absolute()) for name in log_dirs)
         self._unreadable: dict[TopicPartition, str] = {}
         self._partitions: dict[TopicPartition, LocalPartition] = {}
-        for name in log_dirs:
-            self._add(Path(name).absolute())
+        for name in self._log_dirs:
+            self._add(Path(name))
 
     def topics(self) -> Iterable[str]:
         return sorted({topic for topic, _ in self._partitions if not topic.startswith(_INTERNAL)})
@@ -100,7 +101,7 @@ class LocalCatalog:
             found = _found(partition, wanted)
             inner = cut_offsets(partition.directory, found, parts, wanted.start, wanted.end)
         cuts = [wanted.start, *inner, wanted.end]
-        files = LocalFiles(str(partition.directory), partition.topic_id, partition.bound)
+        files = LocalFiles(str(partition.directory), partition.topic_id, partition.bound, self._log_dirs)
         topic, number = wanted.topic_partition
         return [
             TaskRange(topic, number, start, end, files)

@@ -36,11 +36,12 @@ _LOG = logging.getLogger("mpbroker.spark")
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """Where the bytes of a range were when it was planned."""
+    """Where the bytes of a range were when it was planned, and the log directories that it may move to."""
 
     directory: str
     topic_id: bytes | None
     bound: Bound
+    log_dirs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

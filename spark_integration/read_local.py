@@ -41,17 +41,14 @@ def read_local(
     task: TaskRange, files: LocalFiles, columns: Columns, *, fail_on_data_loss: bool
 ) -> Iterator[pa.RecordBatch]:
     """Raises DataLoss, CorruptLog, OSError."""
-    directory = Path(files.directory)
-    try:
-        if read_topic_id(directory) != files.topic_id:
-            raise SegmentGone(f"{directory} belongs to another topic of that name now")
-    except (SegmentGone, FileNotFoundError) as error:
-        report_loss(fail_on_data_loss, f"Cannot read {task}: {error}.")
-        return
     start, tries = task.start, 0
     while True:
         try:
-            first, found = pieces(directory, files.bound, start, task.end)
+            directory = _directory_of(files)
+            first, found = _pieces_of(directory, files, start, task.end)
+        except _HasMoved:
+            tries += 1
+            continue
         except (SegmentGone, FileNotFoundError) as error:
             report_loss(fail_on_data_loss, f"Cannot read {task}: {error}.")
             return
@@ -75,6 +72,31 @@ def read_local(
                 break
         else:
             return
+
+
+class _HasMoved(Exception):
+    """Between two looks at it."""
+
+
+def _directory_of(files: LocalFiles) -> Path:
+    """Where the partition is now: it may be in another log directory since. Raises SegmentGone."""
+    planned = Path(files.directory)
+    for directory in (planned, *(Path(log_dir) / planned.name for log_dir in files.log_dirs)):
+        if directory.is_dir() and read_topic_id(directory) == files.topic_id:
+            return directory
+    if planned.is_dir():
+        raise SegmentGone(f"{planned} belongs to another topic of that name now")
+    raise SegmentGone(f"{planned} is gone")
+
+
+def _pieces_of(directory: Path, files: LocalFiles, start: int, end: int) -> tuple[int, list[Piece]]:
+    """Raises SegmentGone, FileNotFoundError, _HasMoved."""
+    try:
+        return pieces(directory, files.bound, start, end)
+    except (SegmentGone, FileNotFoundError) as error:
+        if not directory.is_dir() and _directory_of(files) != directory:
+            raise _HasMoved from error
+        raise
 
 
 def _read_piece(

@@ -230,7 +230,9 @@ class Copy:
                     os.ftruncate(target, size)
                 if segment.position > begun_at or size == 0:
                     _sync(target)
-                os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
+                if not self._is_hurried:
+                    # What is about to be read by those at the end of the log stays.
+                    os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(target)
 

@@ -70,10 +70,12 @@ class Deletion:
         return [log for log in logs if log is not None and log.state.flags == PartitionFlag.PARTITION_LIVE]
 
     def measuring(self, logs: Iterable[PartitionLog]) -> Generator[None, None, None]:
-        """Until segments that were there before the start have been looked at."""
+        """Until segments that were there before the start have been looked at. Not while their directory may
+        get another name: what is not found passes for empty.
+        """
         for log in logs:
             unknown = [segment for segment in log.sealed if segment.size < 0]
-            if unknown:
+            if unknown and not log.is_swapping:
                 self._manager.helper.submit(partial(_measure, log.directory, unknown), log.state.log_dir)
         yield from self._manager.helper.catching_up()
 

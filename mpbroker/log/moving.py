@@ -15,11 +15,13 @@ full disk and a source that cannot be read are waited for and reported; a start 
 from __future__ import annotations
 
 import concurrent.futures
+import errno
 import logging
 import os
 import shutil
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -45,7 +47,7 @@ from mpbroker.log.copying import (
 )
 from mpbroker.log.home import LogDir
 from mpbroker.log.manager import LogManager
-from mpbroker.log.moving_turn import held_jobs, retry_held
+from mpbroker.log.moving_turn import retry_held
 from mpbroker.log.partition_log import PartitionLog
 
 REPLICA_NOT_AVAILABLE = 9
@@ -53,6 +55,8 @@ REPLICA_NOT_AVAILABLE = 9
 LITTLE_BYTES = 1 << 20
 # So long they wait for it; then there is another try.
 HELD_MOST_S = 1.0
+# Each is looked after in every round of the loop.
+MOVES_AT_ONCE = 64
 # A full disk, or a checkpoint that could not be written.
 TRY_AGAIN_S = 5.0
 _log = logging.getLogger("mpbroker")
@@ -83,6 +87,8 @@ class Moving:
         self._manager = manager
         self._wake = wake
         self._moves: dict[PartitionLog, Move] = {}
+        # Those that are not looked after yet, and those that are.
+        self._queue: deque[Move] = deque()
         self._running: list[_Steps] = []
         # Where partitions are to go when they have arrived where they are going now.
         self._next: dict[PartitionLog, LogDir] = {}
@@ -99,8 +105,13 @@ class Moving:
 
     # ---- orders ----
 
-    def order(self, message: calls.MovePartitions) -> calls.MovesBegun:
-        return calls.MovesBegun([self._ordered(one) for one in message.partitions])
+    def ordering(self, message: calls.MovePartitions) -> Generator[None, None, calls.MovesBegun]:
+        """A partition at a time: each takes some syncs."""
+        errors = []
+        for one in message.partitions:
+            errors.append(self._ordered(one))
+            yield
+        return calls.MovesBegun(errors)
 
     def _ordered(self, one: calls.MovePartition) -> int:
         target = self._manager.dirs[one.log_dir]
@@ -132,6 +143,9 @@ class Moving:
 
     def _begun(self, log: PartitionLog, target: LogDir) -> int:
         future = target.path / futures.new_name(log.topic, log.partition)
+        if (target.path / log.name).exists():
+            _log.error("%s cannot move to %s: there is one already", log.directory, target.path / log.name)
+            return KAFKA_STORAGE_ERROR
         try:
             futures.unmark(log.directory)
             futures.make(future, log.topic_id)
@@ -149,7 +163,7 @@ class Moving:
         move = Move(log, source, target, Copy(log.directory, future, self._rate))
         self._moves[log] = move
         log.is_moving = True
-        self._running.append(self._moving(move))
+        self._queue.append(move)
 
     def _cancel(self, move: Move) -> None:
         """Another order has come: its future replica goes."""
@@ -204,6 +218,8 @@ class Moving:
 
     def step(self) -> None:
         """One of each move."""
+        while self._queue and len(self._running) < MOVES_AT_ONCE:
+            self._running.append(self._moving(self._queue.popleft()))
         for steps in list(self._running):
             try:
                 next(steps)
@@ -217,11 +233,12 @@ class Moving:
 
     @property
     def is_at_rest(self) -> bool:
-        return not self._running
+        return not self._running and not self._queue
 
     def stop(self) -> None:
         """What is decided is finished; everything else the next start goes on with."""
         self._is_stopping = True
+        self._queue.clear()
         for move in self._moves.values():
             move.copy.cancel()
 
@@ -248,7 +265,8 @@ class Moving:
         finally:
             self._end(move)
         target = self._next.pop(move.log, None) if move.is_decided else None
-        if target is not None and self._is_served(move.log) and target.number != move.log.state.log_dir:
+        is_wanted = target is not None and not self._is_stopping and self._is_served(move.log)
+        if target is not None and is_wanted and target.number != move.log.state.log_dir:
             self._begun(move.log, target)
 
     def _end(self, move: Move) -> None:
@@ -293,6 +311,7 @@ class Moving:
         return state.size - wanted.size
 
     def _passed(self, move: Move) -> Generator[None, None, bool]:
+        self._check(move)
         move.wanted = self._wanted(move.log)
         copied = self._copiers.submit(move.copy.run, move.wanted)
         copied.add_done_callback(lambda _: self._wake())
@@ -332,6 +351,9 @@ class Moving:
 
     def _waits_for(self, move: Move, error: OSError) -> bool:
         """A full disk passes; any other failure takes the target along. Raises _Over."""
+        if error.errno == errno.ENOENT and not move.copy.future.exists():
+            _log.error("%s stays where it is: %s was removed", move.log.directory, move.copy.future)
+            raise _Over from error
         if error.errno not in PASSING:
             _log.error("%s stays where it is: %s: %s", move.log.directory, move.target.path, error)
             self._manager.turn.storage_failed(move.target.number, error.errno or 0)
@@ -411,7 +433,8 @@ class Moving:
         log, future = move.log, move.copy.future
         move.is_decided = True
         error = yield from self._done(partial(futures.place, future, move.target.path / log.name))
-        if error is not None and error.errno in PASSING and future.is_dir():
+        if error is not None and future.is_dir():
+            # It still has its name.
             move.is_decided = False
             return self._waits_for(move, error)
         log.close_files()
@@ -440,9 +463,13 @@ class Moving:
     def _left(self, move: Move) -> _Steps:
         """It is served where it should be; what is left of it elsewhere goes."""
         target = move.log.directory
-        while not move.source.failed and move.copy.source.is_dir():
-            if (yield from self._leaves(move)):
-                break
+        while not move.source.failed and move.copy.source.is_dir() and not (yield from self._leaves(move)):
+            again = time.monotonic() + TRY_AGAIN_S
+            while time.monotonic() < again and not self._is_stopping:
+                yield
+            if self._is_stopping:
+                # The mark tells the next start.
+                return
         if not move.source.failed and not move.target.failed:
             yield from self._done(partial(futures.unmark, target))
         _log.info("%s has moved to %s", move.copy.source, move.target.path)
@@ -460,11 +487,6 @@ class Moving:
         except OSError as error:
             return error
         return None
-
-    @property
-    def held(self) -> int:
-        """Produces that wait."""
-        return held_jobs(self._manager.turn)
 
 
 def _run(job: Callable[[], object]) -> None:

@@ -341,6 +341,9 @@ class LogProcess:
         if isinstance(message, calls.DeleteRecords):
             self._chores.append((call, self.deletion.deleting(message)))
             return
+        if isinstance(message, calls.MovePartitions):
+            self._chores.append((call, self.moving.ordering(message)))
+            return
         if isinstance(message, calls.FindToClean):
             self._chores.append((call, self.compaction.choosing()))
             return
@@ -374,8 +377,6 @@ class LogProcess:
         return True
 
     def _answer_to(self, message: calls.Message) -> calls.Message:
-        if isinstance(message, calls.MovePartitions):
-            return self.moving.order(message)
         if isinstance(message, calls.TellMoves):
             return self.moving.tell()
         if isinstance(message, calls.RemoveTopic):

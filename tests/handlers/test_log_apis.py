@@ -1,4 +1,4 @@
-"""DeleteRecords, OffsetForLeaderEpoch, DescribeLogDirs: through a handler whose peers are the test."""
+"""DeleteRecords, OffsetForLeaderEpoch, log directories and moves: a handler whose peers are the test."""
 
 from __future__ import annotations
 
@@ -16,9 +16,15 @@ from mpbroker.ipc.calls import (
     DeletedBefore,
     DeletedRecords,
     DeleteRecords,
+    MovePartition,
+    MovePartitions,
+    Moves,
+    MovesBegun,
+    MovingPartition,
     PartitionProducers,
     Producers,
     ProducersOfPartition,
+    TellMoves,
     TellProducers,
 )
 from mpbroker.ipc.process import LOG_FENCE_CLOSE, LOG_FENCE_RESUME
@@ -27,10 +33,13 @@ from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import LOG
 from mpbroker.log.checkpoints import write_epochs
 from mpbroker.protocol.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest,
     DeleteRecordsRequest,
     DescribeLogDirsRequest,
     DescribeProducersRequest,
     ListOffsetsRequest,
+    ListPartitionReassignmentsRequest,
     OffsetForLeaderEpochRequest,
     WriteTxnMarkersRequest,
 )
@@ -49,7 +58,18 @@ from tests.handlers.shared import (
     topic_image,
 )
 
-LIST_OFFSETS, DELETE, EPOCHS, MARKERS, DIRS, PRODUCERS = 2, 21, 23, 27, 35, 61
+LIST_OFFSETS, DELETE, EPOCHS, MARKERS, MOVE, DIRS, REASSIGN, REASSIGNING, PRODUCERS = (
+    2,
+    21,
+    23,
+    27,
+    34,
+    35,
+    45,
+    46,
+    61,
+)
+INVALID_ASSIGNMENT, LOG_DIR_NOT_FOUND, NO_REASSIGNMENT = 39, 57, 85
 ORDERS = topic_image("orders", 1, partitions=2)
 COMPACTED = topic_image("compacted", 2, first_slot=3, cleanup_policy="compact")
 BOTH = topic_image("both", 3, first_slot=4, cleanup_policy="compact,delete")
@@ -319,3 +339,82 @@ def test_many_partitions_are_described_piece_by_piece(ready: Rig, tmp_path: Path
     ready.turn()
     one, _ = ready.answer(DIRS, 5).results
     assert len(one.topics[0].partitions) == 50
+
+
+# ---- AlterReplicaLogDirs, and what kafka-reassign-partitions asks before it ----
+
+
+def move_to(*wanted: tuple[str, str, int]) -> AlterReplicaLogDirsRequest:
+    """(directory, topic, partition)"""
+    request = AlterReplicaLogDirsRequest
+    return request(
+        [
+            request.AlterReplicaLogDir(path, [request.AlterReplicaLogDirTopic(topic, [partition])])
+            for path, topic, partition in wanted
+        ]
+    )
+
+
+def errors_of(response: Any) -> dict[tuple[str, int], int]:
+    return {(t.topic_name, p.partition_index): p.error_code for t in response.results for p in t.partitions}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_moves_are_begun_by_the_log_process(ready: Rig, tmp_path: Path, version: int) -> None:
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    long = "t" * 220
+    wanted = move_to((two, "orders", 1), (one, "none", 3), ("/nowhere", "orders", 0), (two, long, 0))
+    ready.processor.send(request_frame(MOVE, version, wanted))
+    ready.turn()
+    ((call, asked),) = calls_to_log(ready)
+    assert asked == MovePartitions(
+        [MovePartition("orders", 1, topic_id(1), 1), MovePartition("none", 3, bytes(16), 0)]
+    )
+    assert not ready.processor.replies()
+    answer_from_log(ready, call, MovesBegun([0, UNKNOWN]))
+    assert errors_of(ready.answer(MOVE, version)) == {
+        ("orders", 1): 0,
+        ("none", 3): UNKNOWN,
+        ("orders", 0): LOG_DIR_NOT_FOUND,
+        (long, 0): INVALID_TOPIC,
+    }
+
+
+def test_nothing_moves_to_a_directory_that_failed(ready: Rig, tmp_path: Path) -> None:
+    ready.memory.words("failed_dirs").store(0, 0b10)
+    response = ready.ask(MOVE, 2, move_to((str(tmp_path / "two"), "orders", 0)))
+    assert errors_of(response) == {("orders", 0): STORAGE}
+    assert not calls_to_log(ready)
+
+
+def test_a_future_replica_is_described(ready: Rig, tmp_path: Path) -> None:
+    current, future = tmp_path / "one" / "orders-0", tmp_path / "two" / "orders-0.abc-future"
+    for directory, size in ((current, 700), (future, 300)):
+        directory.mkdir()
+        (directory / f"{0:020d}.log").write_bytes(bytes(size))
+    ready.memory.table().write(0, partition_payload(ORDERS))
+    ready.processor.send(request_frame(DIRS, 5, DescribeLogDirsRequest(None)))
+    ready.turn()
+    ((call, asked),) = calls_to_log(ready)
+    assert asked == TellMoves()
+    moves = [MovingPartition("orders", 0, 1, str(future), 42), MovingPartition("gone", 0, 1, "/gone", 1)]
+    answer_from_log(ready, call, Moves(moves))
+    one, two = ready.answer(DIRS, 5).results
+    for result, expected in ((one, (700, 0, False)), (two, (300, 42, True))):
+        ((topic,),) = [result.topics]
+        ((partition,),) = [topic.partitions]
+        assert (topic.name, partition.partition_index) == ("orders", 0)
+        assert (partition.partition_size, partition.offset_lag, partition.is_future_key) == expected
+
+
+def test_partitions_are_where_they_can_be(ready: Rig) -> None:
+    node = ready.handler.broker.metadata.node_id
+    request = AlterPartitionReassignmentsRequest
+    wanted: list[list[int] | None] = [[node], None, [], [node, node], [node, node + 1]]
+    partitions = [request.ReassignablePartition(0, replicas) for replicas in wanted]
+    topics = [request.ReassignableTopic("orders", partitions)]
+    topics.append(request.ReassignableTopic("none", [request.ReassignablePartition(0, [node])]))
+    response = ready.ask(REASSIGN, 1, request(topics=topics))
+    found = [p.error_code for t in response.responses for p in t.partitions]
+    assert found == [0, NO_REASSIGNMENT, *[INVALID_ASSIGNMENT] * 3, UNKNOWN]
+    assert ready.ask(REASSIGNING, 0, ListPartitionReassignmentsRequest()).topics == []

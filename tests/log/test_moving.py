@@ -45,7 +45,13 @@ def filled(
 
 def order(process: LogProcess, number: int, partition: int = 0, topic_id: bytes = TOPIC_ID) -> int:
     wanted = calls.MovePartition("t", partition, topic_id, number)
-    return process.moving.order(calls.MovePartitions([wanted])).errors[0]
+    steps = process.moving.ordering(calls.MovePartitions([wanted]))
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            (error,) = end.value.errors
+            return int(error)
 
 
 def turn_until(process: LogProcess, condition: Callable[[], bool]) -> None:

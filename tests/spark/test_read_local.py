@@ -431,3 +431,26 @@ def test_files_on_another_host(log_dir: Path, fake_broker: FakeBroker) -> None:
     shutil.move(log_dir, log_dir.with_name("elsewhere"))
     with pytest.raises(SourceUnavailable, match=r"is not on this host\. Give kafka\.bootstrap\.servers"):
         list(reader.read(task))
+
+
+def test_a_partition_that_has_moved_to_another_log_directory_is_read_there(
+    log_dir: Path, tmp_path: Path, fake_broker: FakeBroker
+) -> None:
+    """Planned in one, and before its tasks run, or between two pieces of one, it is in the other."""
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(log_dir / "meta.properties", other)
+    writer = PartitionWriter(log_dir, "t", 0)
+    fill(writer, 60, 20, roll_every=25)
+    fake_broker.publish(writer)
+    both = source(Path(f"{log_dir},{other}"))
+    reader = both.reader(both.schema())
+    (partition,) = reader.partitions()
+    shutil.move(log_dir / "t-0", other)
+    rows = [row for batch in reader.read(partition) for row in batch.to_pylist()]
+    assert offsets(rows) == list(range(1200))
+    found = reader.read(partition)
+    rows = next(found).to_pylist()
+    shutil.move(other / "t-0", log_dir)
+    rows += [row for batch in found for row in batch.to_pylist()]
+    assert offsets(rows) == list(range(1200))
