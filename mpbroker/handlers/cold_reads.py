@@ -17,6 +17,8 @@ from pathlib import Path
 
 # A disk does some reads at a time.
 THREADS = 4
+# So many have a descriptor; the others wait for their turn, and then say anew what they want.
+MOST_AT_ONCE = 64
 PIECE_BYTES = 256 << 10
 # Who reads a log from the disk goes on with what follows; so much of it is asked for as well.
 AHEAD_BYTES_MAX = 4 << 20
@@ -30,8 +32,10 @@ class ColdReads:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        # By inode, position and length: who waits for it.
-        self._waiting: dict[Key, list[Callable[[], None]]] = {}
+        # By inode, position and length: who waits for it, each once.
+        self._waiting: dict[Key, dict[Callable[[], None], None]] = {}
+        # Who came when there were too many, longest waiting first.
+        self._later: dict[Callable[[], None], None] = {}
         self._jobs: queue.SimpleQueue[tuple[Key, int] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Key] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -41,22 +45,45 @@ class ColdReads:
         return len(self._waiting)
 
     def bring(self, fd: int, position: int, length: int, then: Callable[[], None]) -> None:
-        """Calls `then` from `take_in` when it has been read, or could not be. Raises OSError."""
+        """Calls `then` from `take_in` when it has been read, or could not be, or when it may be asked for
+        again. Raises OSError.
+        """
         key = os.fstat(fd).st_ino, position, length
         if key in self._waiting:
-            self._waiting[key].append(then)
+            self._waiting[key][then] = None
+            return
+        if len(self._waiting) >= MOST_AT_ONCE:
+            self._later[then] = None
             return
         self._jobs.put((key, os.dup(fd)))
-        self._waiting[key] = [then]
+        self._waiting[key] = {then: None}
         if len(self._threads) < min(THREADS, len(self._waiting)):
-            thread = threading.Thread(target=self._run, name="cold reads", daemon=True)
-            self._threads.append(thread)
+            self._start_thread()
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._run, name="cold reads", daemon=True)
+        try:
             thread.start()
+        except RuntimeError as error:
+            log.error("no thread to read from the disk: %s. Raise the limit of tasks (TasksMax)", error)
+            if not self._threads:
+                # Everybody waits here for the disk, rather than somebody for ever.
+                self._jobs.put(None)
+                self._run()
+            return
+        self._threads.append(thread)
 
     def take_in(self) -> None:
+        ended: dict[Callable[[], None], None] = {}
         while not self._done.empty():
-            for then in self._waiting.pop(self._done.get()):
-                then()
+            ended |= self._waiting.pop(self._done.get())
+        for then in ended:
+            then()
+        # Some of them may want nothing any more.
+        while self._later and len(self._waiting) < MOST_AT_ONCE:
+            then = next(iter(self._later))
+            del self._later[then]
+            then()
 
     def close(self) -> None:
         for _ in self._threads:

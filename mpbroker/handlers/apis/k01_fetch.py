@@ -116,8 +116,8 @@ class Fetch:
         self.deadline_ms = exchange.broker.monotonic_ms() + max(0, self.request.max_wait_ms)
         self.slots: list[int] = []
         self.overdue = self.request.max_wait_ms <= 0
-        # Of what it could send, something is not in the page cache; since when it has waited for that.
-        self.is_cold = False
+        # What it has brought of what is not in the page cache, of how many files; since when it has waited.
+        self.cold_bytes = self.cold_files = 0
         self.cold_since_ms: int | None = None
 
     # ---- what the purgatory calls ----
@@ -186,7 +186,7 @@ class Fetch:
         """
         total, files, settled, answers = 0, 0, self.overdue, []
         unknown = self._unknown()
-        self.is_cold = False
+        self.cold_bytes = self.cold_files = 0
         for i, interest in enumerate(self.context.interests):
             budget = self.limit - total if files < MOST_FILES else 0
             read = self._read(self._topic(interest), interest.wanted, budget, total == 0)
@@ -194,7 +194,7 @@ class Fetch:
             files += read.length > 0
             settled = settled or read.more or (read.answer.error_code != 0 and i not in unknown)
             answers.append(read.answer)
-        if self.is_cold and total == 0:
+        if self.cold_files and total == 0:
             return
         if settled or len(unknown) == len(answers) or total >= self.min_bytes:
             self._reply(answers)
@@ -204,12 +204,19 @@ class Fetch:
         return since_ms is not None and self.exchange.broker.monotonic_ms() - since_ms > COLD_PATIENCE_MS
 
     def _bring(self, cold: NotResident) -> None:
+        """Unless as much as can be sent is on its way: the next one asks for the rest."""
         broker = self.exchange.broker
-        self.is_cold = True
+        if self.cold_files and (self.cold_bytes >= self.limit or self.cold_files >= MOST_FILES):
+            return
+        self.cold_bytes += cold.length
+        self.cold_files += 1
         if self.cold_since_ms is None:
             self.cold_since_ms = broker.monotonic_ms()
         broker.counters.add(Counter.COUNT_FETCHES_COLD)
-        broker.cold_reads.bring(cold.fd, cold.position, cold.length, lambda: broker.fetches.check(self.slots))
+        broker.cold_reads.bring(cold.fd, cold.position, cold.length, self._look_again)
+
+    def _look_again(self) -> None:
+        self.exchange.broker.fetches.check(self.slots)
 
     def _unknown(self) -> frozenset[int]:
         """The interests that cannot bring anything, as they were at the first look."""
