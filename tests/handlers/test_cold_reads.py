@@ -404,6 +404,10 @@ def test_who_wants_the_same_waits_together(tmp_path: Path) -> None:
     os.close(woken)
 
 
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
 def test_reads_that_are_too_many_wait_without_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,14 +425,14 @@ def test_reads_that_are_too_many_wait_without_descriptors(
             reads.bring(fd, number * 4096, 10, partial(ended.append, number))
 
     ended: list[int] = []
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     for i in range(100):
         reads.bring(fd, i * 4096, 10, partial(ask, i))
-    assert len(os.listdir("/proc/self/fd")) <= before + 8
+    assert descriptors() <= before + 8
     while reads:
         os.eventfd_read(woken)
         reads.take_in()
-        assert len(os.listdir("/proc/self/fd")) <= before + 8
+        assert descriptors() <= before + 8
     assert sorted(told) == sorted(ended) == list(range(100))
     os.close(fd)
     reads.close()
@@ -451,7 +455,7 @@ def test_a_system_without_threads_to_spare(
         reads.bring(fd, 0, 10, partial(told.append, 0))
         reads.take_in()
         assert told == [0]
-    assert "LimitNPROC" in caplog.text or "TasksMax" in caplog.text
+    assert "TasksMax" in caplog.text
     reads.bring(fd, 4096, 10, partial(told.append, 1))
     while reads:
         os.eventfd_read(woken)

@@ -140,9 +140,7 @@ def test_an_append_that_waits_for_room_is_lost_with_any_worker(codec: Codec) -> 
         fence(made, log_worker(1), alive=False, stage=LOG_FENCE_RESUME)
         made.processor.give_back(answer)
         assert jobs(made) == {}
-        assert [(reply.connection, reply.kind) for reply in made.processor.replies()] == [
-            (2, SlotKind.CLOSE)
-        ]
+        assert [(reply.connection, reply.kind) for reply in made.processor.replies()] == [(2, SlotKind.CLOSE)]
         assert made.handler.open == {}
         assert made.handler.arena.in_use_bytes == 0
 
