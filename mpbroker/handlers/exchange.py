@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mpbroker")
 
+# What one request may name where all of it keeps a process that is one for all: no broker has as many groups
+# or partitions, and no group as many members. An administrator's client asks for all groups in one request.
+NAMED_MAX = 100_000
+
 T = TypeVar("T")
 
 
@@ -111,6 +115,21 @@ class Exchange:
         response = self.api.handle(self)
         if response is not None:
             self.reply(response)
+
+    def names_too_many(self, named: int, most: int = NAMED_MAX) -> bool:
+        """Whether the request names so many things that others would have to wait for it; then its connection
+        is closed.
+        """
+        if named <= most:
+            return False
+        log.warning(
+            "%s names %d of what it is about, more than %d: its connection is closed. Ask for fewer at once",
+            self,
+            named,
+            most,
+        )
+        self.close()
+        return True
 
     def work_off(self, pieces: Iterator[None]) -> None:
         """Does work that may be long: at once for as long as the request is light, and from when it

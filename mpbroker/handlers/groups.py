@@ -6,7 +6,6 @@ and the end of its connection is noticed. A JoinGroup may be away for minutes.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, Final
@@ -23,13 +22,8 @@ from mpbroker.protocol.messages import RESPONSES, Message
 
 # So many groups are asked for at once, so that one request about many does not hold up the heartbeats of all.
 GROUPS_AT_ONCE = 500
-# What one request may name: no broker has as many groups, and no group as many members or offsets. An
-# administrator's client asks for all groups of a broker in one request.
-NAMED_MAX = 100_000
 # These wait for other members.
 WAITING: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
-
-log = logging.getLogger("mpbroker")
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -48,21 +42,6 @@ class Groups:
     def __len__(self) -> int:
         return len(self._away)
 
-    def refuses(self, exchange: Exchange, named: int, most: int = NAMED_MAX) -> bool:
-        """Whether a request names so many that everybody's heartbeats would wait for it; then its connection
-        is closed.
-        """
-        if named <= most:
-            return False
-        log.warning(
-            "%s names %d of what it is about, more than %d: its connection is closed. Ask for fewer at once",
-            exchange,
-            named,
-            most,
-        )
-        exchange.close()
-        return True
-
     def forward_for_each(
         self,
         exchange: Exchange,
@@ -75,7 +54,7 @@ class Groups:
         is answered for the first of them, at least one; `then` makes the answer from all results.
         """
         left = list(dict.fromkeys(names))
-        if self.refuses(exchange, len(left)):
+        if exchange.names_too_many(len(left)):
             return
         results: list[Any] = []
 

@@ -90,7 +90,8 @@ class Deletion:
         """Until what could be deleted is so for good."""
         manager = self._manager
         results = [self._delete_before(wanted) for wanted in call.partitions]
-        logs = [log for _, log, _ in results if log is not None]
+        # A partition that is named twice has its segments deleted once.
+        logs = list(dict.fromkeys(log for _, log, _ in results if log is not None))
         manager.checkpoint_log_starts(logs)
         self._delete([(log, self._below_start(log)) for log in logs])
         yield from manager.helper.catching_up()

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from mpbroker.handlers.apis import all_apis, k09_offset_fetch
-from mpbroker.handlers.groups import GROUPS_AT_ONCE, NAMED_MAX
+from mpbroker.handlers.exchange import NAMED_MAX
+from mpbroker.handlers.groups import GROUPS_AT_ONCE
 from mpbroker.ipc.calls import Abandon, Acknowledged, Failed, GroupRequest, GroupResponse
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import COORDINATOR, processor

@@ -37,7 +37,7 @@ def failed(exchange: Exchange, code: ErrorCode) -> OffsetCommitResponse:
 def handle(exchange: Exchange) -> None:
     """Stores offsets of a group, durably before it answers."""
     topics, groups = exchange.body.topics, exchange.broker.groups
-    if groups.refuses(exchange, len(topics)):
+    if exchange.names_too_many(len(topics)):
         return
     named = sum(len(topic.partitions) for topic in topics)
     if named * SMALLEST_RECORD_BYTES > exchange.broker.config.message_max_bytes:

@@ -20,6 +20,6 @@ def failed(_exchange: Exchange, code: ErrorCode) -> OffsetDeleteResponse:
 def handle(exchange: Exchange) -> None:
     """Deletes committed offsets of topics that the group is not subscribed to."""
     topics = exchange.body.topics
-    if exchange.broker.groups.refuses(exchange, len(topics) + sum(len(t.partitions) for t in topics)):
+    if exchange.names_too_many(len(topics) + sum(len(t.partitions) for t in topics)):
         return
     exchange.broker.groups.forward(exchange, exchange.body, lambda response: response)
