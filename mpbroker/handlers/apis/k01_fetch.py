@@ -58,6 +58,9 @@ TRIES = 3
 # Segments in one answer, which its processor has all open while it sends. Clients ask first for what was left
 # out.
 MOST_FILES = 256
+# A partition that is named again and again is looked at each time, and again whenever something comes, as
+# long as that costs little.
+MOST_AS_NAMED = 256
 # After so long the handler waits for the disk itself: what is brought is gone again before it is sent.
 COLD_PATIENCE_MS = 15_000
 
@@ -382,10 +385,24 @@ class Fetch:
         return Read(answer, piece.length, piece.segment_base < bound.segment_base)
 
 
+def each_once(topics: list[FetchRequest.FetchTopic]) -> list[FetchRequest.FetchTopic]:
+    """What is said last of a partition counts, as in Kafka, which keeps them in a map."""
+    found: dict[tuple[str, bytes], dict[int, Wanted]] = {}
+    for topic in topics:
+        partitions = found.setdefault((topic.topic, topic.topic_id), {})
+        partitions.update((wanted.partition, wanted) for wanted in topic.partitions)
+    return [FetchRequest.FetchTopic(*key, list(each.values())) for key, each in found.items()]
+
+
 @api(ApiKey.FETCH, 4, 18, name="Fetch", failed=failed)
 def handle(exchange: Exchange) -> FetchResponse | None:
     """Reads records from partitions, waiting for a minimum of bytes."""
     broker = exchange.broker
+    named = sum(len(topic.partitions) for topic in exchange.body.topics)
+    if exchange.names_too_many(named):
+        return None
+    if named > MOST_AS_NAMED:
+        exchange.body.topics = each_once(exchange.body.topics)
     context = new_context(
         broker.fetch_sessions,
         exchange.version,
