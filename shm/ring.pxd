@@ -5,7 +5,7 @@
     128   want_space  1 while the producer waits for room; written by the producer only
     192   slots       `size` (a power of two) of 64 bytes
 
-Positions are 64-bit and only grow; a slot's place is its position modulo `size`. Publishing is one release
+Positions are 64-bit and only grow, also from a process to its successor; a slot's place is its position modulo `size`. Publishing is one release
 store, observing one acquire load. A producer killed between writing a slot and publishing it has published
 nothing.
 """

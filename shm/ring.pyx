@@ -44,10 +44,14 @@ cdef class Ring:
     def tail(self):
         return load_acquire(self.ref.tail)
 
-    def reset(self, uint64_t position=0):
-        """Empties the ring. Only while neither side is using it: before the first fork, or behind a fence."""
-        store_release(self.ref.head, position)
-        store_release(self.ref.tail, position)
+    def reset(self):
+        """Empties the ring, behind a fence: nobody produces, and who consumes, if it lives, has taken all there was.
+
+        It may look at any moment, so there is none at which something seems to wait: positions stay where they are.
+        """
+        cdef uint64_t tail = load_acquire(self.ref.tail)
+        if load_acquire(self.ref.head) != tail:
+            store_release(self.ref.head, tail)
         store_release(self.ref.want_space, 0)
         self.rebind()
 

@@ -23,6 +23,8 @@ from pathlib import Path
 
 # A disk does some reads at a time.
 THREADS = 4
+# So many have a descriptor; the others wait for their turn, and then say anew what they want.
+MOST_AT_ONCE = 64
 # What the kernel is asked for at once, as far as the pipe has room: all that an unprivileged one may have.
 PIECE_BYTES = 1 << 20
 # Who reads a log from the disk goes on with what follows; so much of it is brought as well, behind its back.
@@ -37,8 +39,10 @@ class ColdReads:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        # By inode, position and length: who waits for it.
-        self._waiting: dict[Key, list[Callable[[], None]]] = {}
+        # By inode, position and length: who waits for it, each once.
+        self._waiting: dict[Key, dict[Callable[[], None], None]] = {}
+        # Who came when there were too many, longest waiting first.
+        self._later: dict[Callable[[], None], None] = {}
         self._jobs: queue.SimpleQueue[tuple[Key, int] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Key] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -48,22 +52,59 @@ class ColdReads:
         return len(self._waiting)
 
     def bring(self, fd: int, position: int, length: int, then: Callable[[], None]) -> None:
-        """Calls `then` from `take_in` when it has been read, or could not be. Raises OSError."""
+        """Calls `then` from `take_in` when it has been read, or could not be, or when it may be asked for
+        again. Raises OSError.
+        """
         key = os.fstat(fd).st_ino, position, length
         if key in self._waiting:
-            self._waiting[key].append(then)
+            self._waiting[key][then] = None
             return
-        self._jobs.put((key, os.dup(fd)))
-        self._waiting[key] = [then]
-        if len(self._threads) < min(THREADS, len(self._waiting)):
-            thread = threading.Thread(target=self._run, name="cold reads", daemon=True)
-            self._threads.append(thread)
+        if len(self._waiting) >= MOST_AT_ONCE:
+            self._later[then] = None
+            return
+        if len(self._threads) < min(THREADS, len(self._waiting) + 1):
+            self._start_thread()
+        if self._threads:
+            self._jobs.put((key, os.dup(fd)))
+        else:
+            # Everybody waits here for the disk, rather than somebody for ever.
+            self._read_here(key, fd)
+        self._waiting[key] = {then: None}
+
+    def _start_thread(self) -> None:
+        try:
+            drain = Drain()
+        except OSError as error:
+            log.error("no pipe to read from the disk: %s. Raise the limit of open files (LimitNOFILE)", error)
+            return
+        thread = threading.Thread(target=self._run, args=(drain,), name="cold reads", daemon=True)
+        try:
             thread.start()
+        except RuntimeError as error:
+            log.error("no thread to read from the disk: %s. Raise the limit of tasks (TasksMax)", error)
+            drain.close()
+            return
+        self._threads.append(thread)
+
+    def _read_here(self, key: Key, fd: int) -> None:
+        _, position, length = key
+        for at in range(position, position + length, PIECE_BYTES):
+            if not os.pread(fd, min(PIECE_BYTES, position + length - at), at):
+                break
+        self._done.put(key)
+        self._wake()
 
     def take_in(self) -> None:
+        ended: dict[Callable[[], None], None] = {}
         while not self._done.empty():
-            for then in self._waiting.pop(self._done.get()):
-                then()
+            ended |= self._waiting.pop(self._done.get())
+        for then in ended:
+            then()
+        # Some of them may want nothing any more.
+        while self._later and len(self._waiting) < MOST_AT_ONCE:
+            then = next(iter(self._later))
+            del self._later[then]
+            then()
 
     def close(self) -> None:
         for _ in self._threads:
@@ -73,10 +114,10 @@ class ColdReads:
 
     # ---- in a thread
 
-    def _run(self) -> None:
-        with Drain() as drain:
-            while (job := self._jobs.get()) is not None:
-                self._do(drain, *job)
+    def _run(self, drain: Drain) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._do(drain, *job)
+        drain.close()
 
     def _do(self, drain: Drain, key: Key, fd: int) -> None:
         _, position, length = key
@@ -103,17 +144,20 @@ class ColdReads:
 
 
 class Drain:
-    """Where pages go that are only to be in the page cache. For one thread."""
+    """Where pages go that are only to be in the page cache. For one thread. Raises OSError."""
 
-    def __enter__(self) -> Drain:
+    def __init__(self) -> None:
         self._null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        self._out, self._in = os.pipe2(os.O_CLOEXEC)
+        try:
+            self._out, self._in = os.pipe2(os.O_CLOEXEC)
+        except OSError:
+            os.close(self._null)
+            raise
         with contextlib.suppress(PermissionError):
             # All pipes of this user together are limited: then it keeps its 64 KiB.
             fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, PIECE_BYTES)
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         for fd in (self._null, self._out, self._in):
             os.close(fd)
 

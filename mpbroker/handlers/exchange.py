@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mpbroker")
 
+# What one request may name where all of it keeps a process that is one for all: no broker has as many groups
+# or partitions, and no group as many members. An administrator's client asks for all groups in one request.
+NAMED_MAX = 100_000
+
+# What a light request may work while others wait behind it.
+AT_ONCE_NS = 5_000_000
+
 T = TypeVar("T")
 
 
@@ -112,12 +119,28 @@ class Exchange:
         if response is not None:
             self.reply(response)
 
+    def names_too_many(self, named: int, most: int = NAMED_MAX) -> bool:
+        """Whether the request names so many things that others would have to wait for it; then its connection
+        is closed.
+        """
+        if named <= most:
+            return False
+        log.warning(
+            "%s names %d of what it is about, more than %d: its connection is closed. Ask for fewer at once",
+            self,
+            named,
+            most,
+        )
+        self.close()
+        return True
+
     def work_off(self, pieces: Iterator[None]) -> None:
         """Does work that may be long: at once for as long as the request is light, and from when it
-        `takes_long`, which the pieces themselves may find out, one piece between two looks at everything
-        else that the handler has to do.
+        `takes_long`, which the pieces themselves or the clock may find out, one piece between two looks at
+        everything else that the handler has to do.
         """
         while not self.takes_long:
+            self.takes_long = self.worked_ns > AT_ONCE_NS
             if next(pieces, self) is self or self.done:
                 return
         self.pieces = pieces

@@ -76,23 +76,21 @@ class Fetches:
 
     def look(self) -> None:
         """The dirty word moved: tries the fetches of slots that changed since they were last looked at."""
+        moved = []
         for slot in self._purgatory.watched():
             version = self._table.version(slot)
             if version != self._seen.get(slot):
                 self._seen[slot] = version
-                self._purgatory.check(slot)
-        self._sweep()
+                moved.append(slot)
+        self.check(moved)
 
     def look_at_all(self) -> None:
         """The metadata changed: a fetch may have become an error."""
-        for slot in self._purgatory.watched():
-            self._purgatory.check(slot)
-        self._sweep()
+        self.check(self._purgatory.watched())
 
     def check(self, slots: Iterable[int]) -> None:
-        """Something that fetches of these slots waited for was read from the disk."""
-        for slot in slots:
-            self._purgatory.check(slot)
+        """Something that fetches of these slots wait for is there, or was read from the disk."""
+        self._purgatory.check(*slots)
         self._sweep()
 
     def expire(self, now_ms: int) -> None:

@@ -6,7 +6,6 @@ and the end of its connection is noticed. A JoinGroup may be away for minutes.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, Final
@@ -23,12 +22,8 @@ from mpbroker.protocol.messages import RESPONSES, Message
 
 # So many groups are asked for at once, so that one request about many does not hold up the heartbeats of all.
 GROUPS_AT_ONCE = 500
-# No broker has as many; an administrator's client asks for all groups of a broker in one request.
-GROUPS_MAX = 100_000
 # These wait for other members.
 WAITING: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
-
-log = logging.getLogger("mpbroker")
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -47,37 +42,47 @@ class Groups:
     def __len__(self) -> int:
         return len(self._away)
 
-    def forward_in_parts(
+    def forward_for_each(
         self,
         exchange: Exchange,
         names: Iterable[str],
         request: Callable[[list[str]], Message],
+        results_of: Callable[[Any], list[Any]],
         then: Callable[[list[Any]], Message],
     ) -> None:
-        """A request about many groups: some at a time, each of them once. `request` is that about some,
-        `then` makes the answer from all responses.
+        """A request about many groups: some at a time, each of them once. `request` is that about some, and
+        is answered for the first of them, at least one; `then` makes the answer from all results.
         """
         left = list(dict.fromkeys(names))
-        if len(left) > GROUPS_MAX:
-            log.warning(
-                "%s names %d groups, more than %d: its connection is closed. Ask for fewer at once",
-                exchange,
-                len(left),
-                GROUPS_MAX,
-            )
-            exchange.close()
+        if exchange.names_too_many(len(left)):
             return
-        responses: list[Any] = []
+        results: list[Any] = []
+
+        def following(response: Any) -> Message | None:
+            found = results_of(response)
+            results.extend(found)
+            del left[: len(found)]
+            return request(left[:GROUPS_AT_ONCE]) if left else None
+
+        self.forward_in_parts(exchange, request(left[:GROUPS_AT_ONCE]), following, lambda: then(results))
+
+    def forward_in_parts(
+        self,
+        exchange: Exchange,
+        first: Message,
+        following: Callable[[Any], Message | None],
+        then: Callable[[], Message],
+    ) -> None:
+        """`following` gets each response and has the next request, until there is none."""
 
         def go_on(response: Any) -> Message | None:
-            responses.append(response)
-            at = len(responses) * GROUPS_AT_ONCE
-            if at >= len(left):
-                return then(responses)
-            self.forward(exchange, request(left[at : at + GROUPS_AT_ONCE]), go_on)
+            request = following(response)
+            if request is None:
+                return then()
+            self.forward(exchange, request, go_on)
             return None
 
-        self.forward(exchange, request(left[:GROUPS_AT_ONCE]), go_on)
+        self.forward(exchange, first, go_on)
 
     def forward(self, exchange: Exchange, request: Message, then: Callable[[Any], Message | None]) -> None:
         """`then` makes the answer of this API's version from the coordinator's response, or has forwarded

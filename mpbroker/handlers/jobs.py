@@ -92,8 +92,7 @@ class Jobs:
         self._arena = arena
         self._push = push
         self._waiting = waiting
-        # Grow with each death: whoever waits is for those that live.
-        self._deaths = [0] * log_workers
+        self._deaths = 0
         self._up = [True] * log_workers
         self._numbers = itertools.count(1)
         self._pending: dict[int, _Part] = {}
@@ -116,12 +115,14 @@ class Jobs:
     ) -> None:
         """Raises shm.arena.ArenaFull, having sent nothing, if there is no room and too much waits for some.
         There is nobody to send to while a log worker is dead: its ring is reset before there is a successor.
+        Who waits is lost with any of them: processors take every produce for lost then, and have the memory
+        of its batches for others.
         """
         held = sum(len(a.batch.data) for a in appends if a.batch.rebuilt)
-        lives = [(worker, self._deaths[worker]) for worker in {self._worker_of(a.slot) for a in appends}]
+        deaths = self._deaths
 
         def attempt() -> None:
-            if all(self._up[worker] and self._deaths[worker] == deaths for worker, deaths in lives):
+            if self._deaths == deaths and all(self.is_up(a.slot) for a in appends):
                 self._append(request, acks, timeout_ms, appends, then)
             else:
                 then(None)
@@ -205,7 +206,7 @@ class Jobs:
     def fenced(self, worker: int = 0) -> None:
         """A log worker is dead: what it had may be appended or not."""
         self._up[worker] = False
-        self._deaths[worker] += 1
+        self._deaths += 1
         lost = {number: part for number, part in self._pending.items() if part.worker == worker}
         for number, part in lost.items():
             del self._pending[number]

@@ -1,4 +1,6 @@
-"""Asking the log workers about partitions: each about its own, with one answer when all have answered."""
+"""Asking the log workers about partitions: each about its own, some at a time, with one answer when all have
+answered.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,13 @@ from typing import TypeVar
 
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc import calls
+from mpbroker.ipc.calls import Failed
 from mpbroker.ipc.topology import log_worker_of_slot
 
 Owned = TypeVar("Owned", calls.DeleteBefore, calls.PartitionProducers)
 Wanted = TypeVar("Wanted", calls.DeleteBefore, calls.PartitionProducers, calls.MovePartition)
+# Producers wait for the answer: some ms of a log worker's work.
+AT_ONCE = 100
 Result = TypeVar("Result")
 
 
@@ -50,19 +55,27 @@ def ask_workers(
         by_worker.setdefault(worker_of(one), []).append((one, result))
     missing = len(by_worker)
 
-    def answered(results: list[Result], answer: calls.Message) -> None:
+    def ask(worker: int, left: list[tuple[Wanted, Result]]) -> None:
+        question = question_of([one for one, _ in left[:AT_ONCE]])
+        then = exchange.later(partial(answered, worker, left))
+        callers[worker].call(question, then, exchange.slot.connection)
+
+    def answered(worker: int, pairs: list[tuple[Wanted, Result]], answer: calls.Message) -> None:
         nonlocal missing
-        take(results, answer)
+        if exchange.done:
+            return
+        # Without an answer there is none for the others either.
+        now = pairs if isinstance(answer, Failed) else pairs[:AT_ONCE]
+        take([result for _, result in now], answer)
+        if len(now) < len(pairs):
+            ask(worker, pairs[AT_ONCE:])
+            return
         missing -= 1
         if not missing:
             done()
 
     for worker, pairs in by_worker.items():
-        callers[worker].call(
-            question_of([one for one, _ in pairs]),
-            exchange.later(partial(answered, [result for _, result in pairs])),
-            exchange.slot.connection,
-        )
+        ask(worker, pairs)
 
 
 def ask_all(

@@ -94,10 +94,12 @@ class Purgatory(Generic[K]):
         heapq.heappush(self._timers, (deadline_ms, next(self._order), watch))
         return watch
 
-    def check(self, key: K) -> int:
-        """Something happened to the key: tries all that wait for it; returns how many were completed."""
+    def check(self, *keys: K) -> int:
+        """Something happened to the keys: tries all that wait for any of them, each once; returns how many
+        were completed.
+        """
         completed = 0
-        for watch in list(self._by_key.get(key, ())):
+        for watch in dict.fromkeys(watch for key in keys for watch in self._by_key.get(key, ())):
             if not watch.ended and watch.operation.try_complete():
                 self._end(watch)
                 completed += 1

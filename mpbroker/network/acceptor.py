@@ -188,8 +188,7 @@ class Acceptor:
         for there in self.open.values():
             if there.held is not None:
                 there.held.connection.close()
-        for _, _, sock in self.parked:
-            sock.close()
+        self._close_parked()
         for ledger in self.ledgers.values():
             ledger.wait(self.me, False)
 
@@ -271,6 +270,8 @@ class Acceptor:
             except BlockingIOError:
                 return
             except OSError as error:
+                if error.errno in OUT_OF_RESOURCES and self._close_parked():
+                    continue
                 there.counts.add(ListenerCount.ACCEPT_ERRORS)
                 if error.errno in OUT_OF_RESOURCES:
                     self._rest(there, error)
@@ -282,6 +283,13 @@ class Acceptor:
                 )
                 continue
             self._admit(there, connection, peer)
+
+    def _close_parked(self) -> bool:
+        """Whether there were any: an address that comes too fast must not take what others need."""
+        parked, self.parked = self.parked, []
+        for _, _, sock in parked:
+            sock.close()
+        return bool(parked)
 
     def _rest(self, there: _Open, error: OSError) -> None:
         self.log.error(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,6 +112,23 @@ def test_a_stop_closes_what_waits_to_be_closed(start: Start, stack: contextlib.E
     eventually(lambda: listener(broker)["throttled_per_ip"] == 20, "they are parked")
     assert broker.stop() == 0
     assert all(is_closed(client) for client in clients)
+
+
+def test_those_that_wait_to_be_closed_keep_nobody_out(start: Start, stack: contextlib.ExitStack) -> None:
+    """An address with a rate could hold all descriptors of the acceptor by coming much too fast."""
+    broker = start()
+    quota(broker, "set", "connection_creation_rate=1", "--ip", LIMITED)
+    assert served(broker, LIMITED, stack) == SERVED
+    acceptor = processes(broker, "acceptor")[0]
+    soft, hard = acceptor.rlimit(resource.RLIMIT_NOFILE)
+    room = max(int(Path(one.name).name) for one in Path(f"/proc/{acceptor.pid}/fd").iterdir()) + 10
+    acceptor.rlimit(resource.RLIMIT_NOFILE, (room, hard))
+    for _ in range(10):
+        for _ in range(20):
+            stack.enter_context(come(broker, LIMITED))
+        assert is_answered(stack.enter_context(come(broker, OTHER)))
+    acceptor.rlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "cannot accept" not in broker.output()
 
 
 def test_many_rates_and_acceptors_that_die_between_them(start: Start, stack: contextlib.ExitStack) -> None:

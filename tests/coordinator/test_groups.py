@@ -321,3 +321,13 @@ def test_describe_and_list(world: World) -> None:
     assert listed == [("g", "Stable", "classic"), ("h", "Empty", "classic")]
     assert [g.group_id for g in world.now(ListGroupsRequest(["stable"], ["CLASSIC"])).groups] == ["g"]
     assert world.now(ListGroupsRequest([], ["consumer"])).groups == []
+
+
+def test_no_more_is_described_than_can_be_answered_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.stable(2)
+    request = DescribeGroupsRequest(["nowhere", "g", "elsewhere"])
+    assert len(world.now(request, version=6).groups) == 3
+    monkeypatch.setattr("mpbroker.coordinator.groups.coordinator.DESCRIBED_BYTES", 1)
+    assert [group.group_id for group in world.now(request, version=6).groups] == ["nowhere", "g"]

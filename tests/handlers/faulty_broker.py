@@ -7,6 +7,8 @@ answered, before the supervisor forks, so the product has no seam for them and n
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +29,8 @@ RAISES_AT_A_LOOK = "raises when it looks whether a fetch is complete"
 RAISES_AT_THE_END = "raises when the time of a fetch is over"
 RAISES_IN_DECODING = "raises before there is a request"
 RAISES_IN_A_PIECE = "raises in a piece of a heavy request"
+HANGS = "never comes back"
+DIES = "takes its process along"
 IS_FATAL = "cannot go on"
 FATAL_STATUS = 5
 
@@ -41,6 +45,10 @@ def faulty(api: Api) -> Api:
             raise RuntimeError(f"{api.name} is broken")
         if exchange.client_id == ANSWERS_NONSENSE:
             return Nonsense()
+        if exchange.client_id == HANGS:
+            signal.pause()
+        if exchange.client_id == DIES:
+            os.kill(os.getpid(), signal.SIGKILL)
         if exchange.client_id == IS_FATAL:
             raise FatalError(f"{api.name}: the planet is gone. Find another", status=FATAL_STATUS)
         return api.handle(exchange)
@@ -75,9 +83,7 @@ def put_faults() -> None:
     put_around(
         Fetch,
         "_answer",
-        lambda fetch, at_once: (
-            fetch.exchange.client_id == (RAISES_AT_THE_END if at_once else RAISES_AT_A_LOOK)
-        ),
+        lambda fetch: fetch.exchange.client_id == (RAISES_AT_THE_END if fetch.overdue else RAISES_AT_A_LOOK),
     )
     put_around(
         process,

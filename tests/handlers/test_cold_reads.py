@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,12 @@ from mpbroker.log.residency import resident
 from mpbroker.protocol.messages import FetchRequest
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from tests.handlers.shared import request_frame, rig
+from tests.handlers.shared import Rig, partition_payload, request_frame, rig, topic_image
 from tests.handlers.test_fetch import FETCH, TOPIC, Logged, answer, fetch, partition_of
 
 MIB = 1 << 20
+# Each has a pipe and /dev/null.
+OF_THREADS = 3 * cold_reads.THREADS
 DEADLINE_S = 20
 
 
@@ -249,6 +253,69 @@ def test_patience_has_an_end(log: Logged, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(bytes(await_answer(log).records)) > 0
 
 
+PARTITIONS = 12
+
+
+@pytest.fixture(name="many")
+def _many(tmp_path: Path) -> Iterator[tuple[Rig, SlowDisk]]:
+    """Partitions of one topic, none of them in memory."""
+    topic = topic_image("cold", 2, partitions=PARTITIONS)
+    with rig(BrokerConfig(log_dirs=(str(tmp_path),))) as made:
+        made.publish(topic)
+        batch = build_batch([NewRecord(b"k", bytes(1000), 0)])
+        for number in range(PARTITIONS):
+            path = tmp_path / f"cold-{number}" / f"{0:020d}.log"
+            path.parent.mkdir()
+            path.write_bytes(batch)
+            evict(path)
+            seen = {"high_watermark": 1, "high_watermark_position": len(batch), "log_end_offset": 1}
+            made.table.write(number, partition_payload(topic, number, **seen))
+        bell = made.context.bell.fd
+        slow = made.handler.broker.cold_reads = SlowDisk(lambda: os.eventfd_write(bell, 1))
+        yield made, slow
+        slow.go()
+        slow.close()
+
+
+def ask_for_many(made: Rig, **limits: int) -> None:
+    request = FetchRequest(max_wait_ms=60_000, **limits)
+    wanted = [
+        FetchRequest.FetchPartition(number, fetch_offset=0, partition_max_bytes=MIB)
+        for number in range(PARTITIONS)
+    ]
+    request.topics = [FetchRequest.FetchTopic("cold", bytes(16), wanted)]
+    made.processor.send(request_frame(FETCH, 12, request))
+    made.turn()
+
+
+def test_no_more_is_brought_than_is_sent(many: tuple[Rig, SlowDisk]) -> None:
+    made, slow = many
+    ask_for_many(made, min_bytes=1, max_bytes=3000)
+    brought = {os.fstat(fd).st_ino for fd, *_ in slow.asked}
+    assert len(brought) == 3
+
+
+def test_who_waits_for_many_looks_once_at_what_has_come(
+    many: tuple[Rig, SlowDisk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, slow = many
+    looks: list[None] = []
+    look = k01_fetch.Fetch.try_complete
+    monkeypatch.setattr(k01_fetch.Fetch, "try_complete", lambda own: looks.append(None) or look(own))
+    ask_for_many(made, min_bytes=PARTITIONS * 1000, max_bytes=MIB)
+    assert len(looks) == 2
+    for done in range(1, PARTITIONS + 1):
+        (fd, position, length, then), *others = slow.asked
+        slow.asked = []
+        os.pread(fd, length, position)
+        for each, *_ in ((fd,), *others):
+            os.close(each)
+        then()
+        assert len(looks) == 2 + done
+    made.handler.flush()
+    assert made.processor.replies()[-1].kind == SlotKind.SEND_PARTS
+
+
 # ---- the reader, and what is resident
 
 
@@ -371,6 +438,73 @@ def test_what_follows_is_brought_as_well(
     assert resident(fd, 3 * MIB, MIB)
     reads.close()
     os.close(fd)
+    os.close(woken)
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_reads_that_are_too_many_wait_without_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_reads, "MOST_AT_ONCE", 8)
+    path = tmp_path / "file"
+    path.write_bytes(bytes(MIB))
+    woken, told = os.eventfd(0), []
+    reads = ColdReads(lambda: os.eventfd_write(woken, 1))
+    fd = os.open(path, os.O_RDONLY)
+
+    def ask(number: int) -> None:
+        """As a fetch does: when it is called it looks, and asks again if what it wants is not there."""
+        if number not in told:
+            told.append(number)
+            reads.bring(fd, number * 4096, 10, partial(ended.append, number))
+
+    ended: list[int] = []
+    before = descriptors()
+    for i in range(100):
+        reads.bring(fd, i * 4096, 10, partial(ask, i))
+    assert descriptors() <= before + 8 + OF_THREADS
+    while reads:
+        os.eventfd_read(woken)
+        reads.take_in()
+        assert descriptors() <= before + 8 + OF_THREADS
+    assert sorted(told) == sorted(ended) == list(range(100))
+    os.close(fd)
+    reads.close()
+    os.close(woken)
+
+
+@pytest.mark.parametrize(("what", "advice"), [("threads", "TasksMax"), ("pipes", "LimitNOFILE")])
+def test_a_system_without_threads_to_spare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str, advice: str
+) -> None:
+    def refused(_: object) -> None:
+        raise RuntimeError("can't start new thread") if what == "threads" else OSError(24, "too many")
+
+    path = tmp_path / "file"
+    path.write_bytes(bytes(MIB))
+    woken, told = os.eventfd(0), []
+    reads = ColdReads(lambda: os.eventfd_write(woken, 1))
+    fd = os.open(path, os.O_RDONLY)
+    with monkeypatch.context() as without:
+        if what == "threads":
+            without.setattr(threading.Thread, "start", refused)
+        else:
+            without.setattr(os, "pipe2", refused)
+        reads.bring(fd, 0, 10, partial(told.append, 0))
+        reads.take_in()
+        assert told == [0]
+    assert advice in caplog.text
+    reads.bring(fd, 4096, 10, partial(told.append, 1))
+    while reads:
+        os.eventfd_read(woken)
+        reads.take_in()
+    assert told == [0, 1]
+    assert len(reads._threads) == 1
+    os.close(fd)
+    reads.close()
     os.close(woken)
 
 

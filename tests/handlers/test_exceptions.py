@@ -34,6 +34,8 @@ from tests.handlers import faulty_broker as faults
 from tests.real_clients.conftest import served
 
 WITHIN_S = 1.0
+HANG_TIMEOUT_MS = 2000
+GIVEN_UP_WITHIN_S = 60
 APIS = all_apis()
 COMMAND = (
     f"{shlex.quote(sys.executable)} -m tests.handlers.faulty_broker serve --listeners PLAINTEXT://{HOST}:{{port}}"
@@ -273,6 +275,28 @@ def test_a_pipelined_request_behind_one_that_fails_is_served(broker: Mpbroker) -
         for _ in range(2):
             (size,) = struct.unpack(">i", frames.receive(connection, 4))
             frames.receive(connection, size)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"), [(faults.HANGS, "has not moved for"), (faults.DIES, "was killed by SIGKILL")]
+)
+def test_whoever_takes_a_handler_along_is_given_up_after_the_second(
+    tmp_path: Path, fault: str, said: str
+) -> None:
+    """Hung or crashed: a request that may be repeated goes to one more handler, and not to all of them."""
+    with served(
+        Mpbroker(tmp_path, template=f"{COMMAND} -o handler.hang.timeout.ms={HANG_TIMEOUT_MS}")
+    ) as broker:
+        with frames.connected(broker.address) as connection:
+            connection.settimeout(GIVEN_UP_WITHIN_S)
+            connection.sendall(request_of(ApiKey.METADATA, fault))
+            with pytest.raises(ConnectionError):
+                frames.receive(connection, 4)
+        assert broker.output().count(said) == 2
+        deadline = time.monotonic() + GIVEN_UP_WITHIN_S
+        while broker.output().count("was replaced") < 2:
+            assert time.monotonic() < deadline
+        assert others_are_served(broker)
 
 
 def test_a_fatal_error_stops_the_broker_with_its_status(tmp_path: Path) -> None:

@@ -11,10 +11,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mpbroker.handlers import exchange
+from mpbroker.ipc.slots import SlotKind
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.messages import FetchRequest, ListOffsetsRequest, MetadataRequest
+from mpbroker.protocol.messages import (
+    FetchRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    OffsetForLeaderEpochRequest,
+)
 from tests.handlers.logged import (
+    FETCH,
     LIST_OFFSETS,
+    T0,
     TOPIC,
     Logged,
     ask,
@@ -24,6 +33,7 @@ from tests.handlers.logged import (
     replies,
     two_segments,
 )
+from tests.handlers.shared import request_frame
 from tests.handlers.test_fetch_paths import agree
 
 TXN_ENTRY = struct.Struct(">hqqqq")
@@ -282,3 +292,61 @@ def test_the_limits_hold(log: Logged, first: int, second: int, max_bytes: int, e
             batch = log.batches[offset // 10]
             assert bytes(answer.records)[: len(batch)] == batch
     assert any(sizes) == (first < 100 or second < 100)
+
+
+def named_often(times: int) -> FetchRequest:
+    request = fetch(0)
+    partitions = request.topics[0].partitions
+    partitions += [FetchRequest.FetchPartition(i % 3, fetch_offset=i % 50) for i in range(times)]
+    return request
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_a_partition_that_is_named_again_and_again_is_answered_once(log: Logged, version: int) -> None:
+    """The last word counts; a short request must not cost the handler seconds, whenever something comes."""
+    answers = ask(log, named_often(1000), version).responses[0].partitions
+    assert [one.partition_index for one in answers] == [0, 1, 2]
+    assert [one.error_code for one in answers] == [0, 1, 3]
+    offset = 999 % 50
+    assert bytes(answers[0].records) == b"".join(log.batches[offset // 10 :])[: len(answers[0].records)]
+
+
+def test_more_partitions_than_any_broker_has_close_the_connection(log: Logged) -> None:
+    log.rig.processor.send(request_frame(FETCH, 12, named_often(100_000)))
+    log.rig.turn()
+    assert [reply.kind for reply in log.rig.processor.replies()] == [SlotKind.CLOSE]
+
+
+@pytest.mark.parametrize("key", [LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH])
+def test_others_are_served_while_many_partitions_are_searched(
+    log: Logged, monkeypatch: pytest.MonkeyPatch, key: int
+) -> None:
+    """What has to be read of each may lie on a disk."""
+    if key == LIST_OFFSETS:
+        topic = ListOffsetsRequest.ListOffsetsTopic(
+            "logged", [ListOffsetsRequest.ListOffsetsPartition(i, -1, T0 + 12) for i in (0, 1, 7)]
+        )
+        request: Any = ListOffsetsRequest(topics=[topic])
+    else:
+        partition = OffsetForLeaderEpochRequest.OffsetForLeaderPartition
+        epochs = OffsetForLeaderEpochRequest.OffsetForLeaderTopic(
+            "logged", [partition(i, -1, 0) for i in (0, 1, 7)]
+        )
+        request = OffsetForLeaderEpochRequest(topics=[epochs])
+    frame = request_frame(key, 4, request)
+    log.rig.processor.send(frame)
+    log.rig.turn()
+    expected = log.rig.answer(key, 4)
+    monkeypatch.setattr(exchange, "AT_ONCE_NS", 0)
+    log.rig.processor.send(frame, connection=1)
+    log.rig.turn()
+    served = 0
+    while log.rig.handler.has_heavy():
+        assert log.rig.processor.replies() == []
+        log.rig.processor.send(request_frame(ApiKey.METADATA, 5, MetadataRequest([])), connection=2)
+        log.rig.handler.take_and_serve(0)
+        assert [reply.connection for reply in log.rig.processor.replies()] == [2]
+        log.rig.handler.work()
+        served += 1
+    assert served >= 2
+    assert log.rig.answer(key, 4) == expected

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from mpbroker.handlers import groups as groups_of_handler
-from mpbroker.handlers.apis import all_apis
+from mpbroker.handlers.apis import all_apis, k09_offset_fetch
+from mpbroker.handlers.exchange import NAMED_MAX
 from mpbroker.handlers.groups import GROUPS_AT_ONCE
 from mpbroker.ipc.calls import Abandon, Acknowledged, Failed, GroupRequest, GroupResponse
 from mpbroker.ipc.slots import SlotKind
@@ -265,17 +265,171 @@ def test_the_coordinator_dies_between_two_parts(ready: Rig) -> None:
     assert {group.error_code for group in groups} == {ErrorCode.NOT_COORDINATOR}
 
 
-def test_more_groups_than_any_broker_has_close_the_connection(
-    ready: Rig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(groups_of_handler, "GROUPS_MAX", 10)
-    names = [str(number) for number in range(11)]
+def test_groups_that_did_not_fit_into_an_answer_are_asked_for_again(ready: Rig) -> None:
+    names = ["a", "b", "c"]
     ready.processor.send(request_frame(ApiKey.DESCRIBE_GROUPS, 2, DescribeGroupsRequest(names)))
+    ready.turn()
+    for left in (names, names[1:], names[2:]):
+        ready.processor.replies()
+        ((call, message),) = ready.coordinator.take()
+        assert msgspec.msgpack.decode(message.body, type=DescribeGroupsRequest).groups == left
+        described = DescribeGroupsResponse.DescribedGroup(group_id=left[0])
+        answered(ready, call, DescribeGroupsResponse(groups=[described]))
+    assert [group.group_id for group in ready.answer(ApiKey.DESCRIBE_GROUPS, 2).groups] == names
+
+
+TOO_MANY = NAMED_MAX + 1
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "request_of"),
+    [
+        (ApiKey.DESCRIBE_GROUPS, 2, lambda: DescribeGroupsRequest([str(i) for i in range(TOO_MANY)])),
+        (ApiKey.DELETE_GROUPS, 2, lambda: DeleteGroupsRequest([str(i) for i in range(TOO_MANY)])),
+        (
+            ApiKey.LEAVE_GROUP,
+            5,
+            lambda: LeaveGroupRequest("g", "", [LeaveGroupRequest.MemberIdentity("m")] * TOO_MANY),
+        ),
+        (
+            ApiKey.JOIN_GROUP,
+            9,
+            lambda: JoinGroupRequest("g", protocols=[JoinGroupRequest.JoinGroupRequestProtocol()] * TOO_MANY),
+        ),
+        (
+            ApiKey.SYNC_GROUP,
+            4,
+            lambda: SyncGroupRequest(
+                "g", assignments=[SyncGroupRequest.SyncGroupRequestAssignment()] * TOO_MANY
+            ),
+        ),
+        (
+            ApiKey.OFFSET_DELETE,
+            0,
+            lambda: OffsetDeleteRequest(
+                "g",
+                [
+                    OffsetDeleteRequest.OffsetDeleteRequestTopic(
+                        "t", [OffsetDeleteRequest.OffsetDeleteRequestPartition(0)] * NAMED_MAX
+                    )
+                ],
+            ),
+        ),
+        (
+            ApiKey.OFFSET_COMMIT,
+            9,
+            lambda: OffsetCommitRequest(
+                "g", topics=[OffsetCommitRequest.OffsetCommitRequestTopic("t")] * TOO_MANY
+            ),
+        ),
+    ],
+)
+def test_more_than_any_broker_has_closes_the_connection(
+    ready: Rig, caplog: pytest.LogCaptureFixture, key: ApiKey, version: int, request_of: Callable[[], Message]
+) -> None:
+    ready.processor.send(request_frame(key, version, request_of()))
     ready.turn()
     (reply,) = ready.processor.replies()
     assert reply.kind == SlotKind.CLOSE
-    assert "names 11 groups, more than 10" in caplog.text
+    assert f"names {TOO_MANY} of what it is about, more than {NAMED_MAX}" in caplog.text
     assert ready.coordinator.take() == []
+
+
+def test_a_commit_that_cannot_be_one_batch_is_refused_at_once(ready: Rig) -> None:
+    partition = OffsetCommitRequest.OffsetCommitRequestPartition
+    partitions = [partition(number, 5) for number in range(30_000)]
+    topic = OffsetCommitRequest.OffsetCommitRequestTopic("t", partitions=partitions)
+    (answer,) = ready.ask(ApiKey.OFFSET_COMMIT, 9, OffsetCommitRequest("g", topics=[topic])).topics
+    assert {one.error_code for one in answer.partitions} == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+    assert ready.coordinator.take() == []
+
+
+AskedGroup = OffsetFetchRequest.OffsetFetchRequestGroup
+AskedTopic = OffsetFetchRequest.OffsetFetchRequestTopics
+FetchedGroup = OffsetFetchResponse.OffsetFetchResponseGroup
+
+
+def fetched(request: OffsetFetchRequest) -> OffsetFetchResponse:
+    """What a coordinator would say to all of it; `all` has one offset."""
+    of_topic, of_partition = (
+        OffsetFetchResponse.OffsetFetchResponseTopics,
+        OffsetFetchResponse.OffsetFetchResponsePartitions,
+    )
+    groups = []
+    for group in request.groups:
+        topics = group.topics if group.topics is not None else [AskedTopic("every", partition_indexes=[9])]
+        found = [
+            of_topic(t.name, t.topic_id, [of_partition(i, i * 10) for i in t.partition_indexes])
+            for t in topics
+        ]
+        groups.append(FetchedGroup(group.group_id, found))
+    return OffsetFetchResponse(groups=groups)
+
+
+def serve_in_parts(
+    made: Rig, request: OffsetFetchRequest, answer: Callable[[OffsetFetchRequest], OffsetFetchResponse]
+) -> tuple[OffsetFetchResponse, list[OffsetFetchRequest]]:
+    made.processor.send(request_frame(ApiKey.OFFSET_FETCH, 9, request))
+    made.turn()
+    parts = []
+    while made.handler.open:
+        made.processor.replies()
+        ((call, message),) = made.coordinator.take()
+        parts.append(msgspec.msgpack.decode(message.body, type=OffsetFetchRequest))
+        answered(made, call, answer(parts[-1]))
+    return made.answer(ApiKey.OFFSET_FETCH, 9), parts
+
+
+@pytest.mark.parametrize("at_once", [2, 3, 7, 20, 1000])
+def test_long_lists_of_offsets_are_asked_for_in_parts(
+    ready: Rig, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(k09_offset_fetch, "PARTITIONS_AT_ONCE", at_once)
+    monkeypatch.setattr(k09_offset_fetch, "ALL_COUNT_AS", 5)
+    lists = [[*range(12)], [], [3], [*range(5)]]
+    topics = [AskedTopic(f"t{number}", partition_indexes=one) for number, one in enumerate(lists)]
+    groups = [
+        AskedGroup("a", topics=topics),
+        AskedGroup("b", topics=None),
+        AskedGroup("c", topics=[]),
+        AskedGroup("d", topics=topics[::-1]),
+        AskedGroup("b", topics=None),
+    ]
+    request = OffsetFetchRequest(groups=groups, require_stable=True)
+    response, parts = serve_in_parts(ready, request, fetched)
+    assert response == fetched(request)
+    assert (len(parts) == 1) == (at_once == 1000)
+    for part in parts:
+        named = [len(t.partition_indexes) + 1 for g in part.groups for t in g.topics or ()]
+        assert sum(named) <= at_once
+        assert part.require_stable
+
+
+def test_a_group_that_fails_in_one_part_fails(ready: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(k09_offset_fetch, "PARTITIONS_AT_ONCE", 4)
+
+    def some_fail(request: OffsetFetchRequest) -> OffsetFetchResponse:
+        (group,) = request.groups
+        numbers = [number for topic in group.topics or () for number in topic.partition_indexes]
+        failed = OffsetFetchResponse(groups=[FetchedGroup("g", [], 14)])
+        return failed if 5 in numbers else fetched(request)
+
+    topic = AskedTopic("t", partition_indexes=[*range(9)])
+    request = OffsetFetchRequest(groups=[AskedGroup("g", topics=[topic])])
+    response, parts = serve_in_parts(ready, request, some_fail)
+    assert len(parts) > 2
+    assert response == OffsetFetchResponse(groups=[FetchedGroup("g", [], 14)])
+
+
+def test_more_offsets_than_anybody_has_close_the_connection(
+    ready: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(k09_offset_fetch, "PARTITIONS_MAX", 10)
+    topic = AskedTopic("t", partition_indexes=[*range(9)])
+    request = OffsetFetchRequest(groups=[AskedGroup("g", topics=[topic])])
+    ready.processor.send(request_frame(ApiKey.OFFSET_FETCH, 9, request))
+    ready.turn()
+    assert [reply.kind for reply in ready.processor.replies()] == [SlotKind.CLOSE]
 
 
 def test_a_sync_without_a_protocol_is_refused(ready: Rig) -> None:

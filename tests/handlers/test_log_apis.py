@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.handlers import log_questions
 from mpbroker.ipc import calls, slots
 from mpbroker.ipc.calls import (
     ActiveProducer,
@@ -175,6 +176,47 @@ def test_producers_are_told_by_the_log_process(ready: Rig) -> None:
     assert (told.last_timestamp, told.coordinator_epoch, told.current_txn_start_offset) == (1000, 3, 17)
 
 
+def test_a_partition_is_told_of_once_and_deleted_from_once(ready: Rig) -> None:
+    """A short request must not have a long answer; what two entries of the same partition want is no more."""
+    ready.processor.send(request_frame(PRODUCERS, 0, describe(("orders", [1, 1, 0]), ("orders", [1]))))
+    ready.processor.send(
+        request_frame(DELETE, 2, delete(("orders", 1, 7), ("orders", 0, 3), ("orders", 1, 5)))
+    )
+    ready.turn()
+    asked = [message for _, message in calls_to_log(ready)]
+    assert TellProducers([PartitionProducers(1, 5), PartitionProducers(0, 5)]) in asked
+    ready.turn()
+    asked += [message for _, message in calls_to_log(ready)]
+    assert DeleteRecords([DeleteBefore(1, 5, 5), DeleteBefore(0, 5, 3)]) in asked
+
+
+def test_log_workers_are_asked_about_some_partitions_at_a_time(
+    ready: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_questions, "AT_ONCE", 2)
+    ready.processor.send(request_frame(PRODUCERS, 0, describe(("orders", [1, 0]), ("both", [0]))))
+    ready.turn()
+    for wanted in ([1, 0], [4]):
+        ((call, asked),) = calls_to_log(ready)
+        assert [one.slot for one in asked.partitions] == wanted
+        told = [ProducersOfPartition(0, [ActiveProducer(slot, 0, 0, 0, 0, 0)]) for slot in wanted]
+        answer_from_log(ready, call, Producers(told))
+    response = ready.answer(PRODUCERS, 0)
+    assert [p.active_producers[0].producer_id for t in response.topics for p in t.partitions] == [1, 0, 4]
+
+
+def test_the_log_process_dies_between_two_questions(ready: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_questions, "AT_ONCE", 1)
+    ready.processor.send(request_frame(PRODUCERS, 0, describe(("orders", [1, 0]), ("both", [0]))))
+    ready.turn()
+    ((call, _),) = calls_to_log(ready)
+    answer_from_log(ready, call, Producers([ProducersOfPartition(0, [])]))
+    fence(ready, LOG, alive=False, stage=LOG_FENCE_CLOSE)
+    ready.turn()
+    response = ready.answer(PRODUCERS, 0)
+    assert [p.error_code for t in response.topics for p in t.partitions] == [0, NOT_LEADER, NOT_LEADER]
+
+
 def test_the_producers_of_a_log_process_that_dies(ready: Rig) -> None:
     ready.processor.send(request_frame(PRODUCERS, 0, describe(("orders", [0]))))
     ready.turn()
@@ -217,6 +259,29 @@ def test_markers_are_appended(ready: Rig, error: int | None, expected: int) -> N
     response = ready.answer(MARKERS, 2)
     found = [[p.error_code for t in m.topics for p in t.partitions] for m in response.markers]
     assert found == [[expected], [expected, UNKNOWN, INVALID_TOPIC], [49]]
+
+
+def test_others_are_served_while_many_markers_are_made(ready: Rig) -> None:
+    request = WriteTxnMarkersRequest([marker(number, ("orders", [0, 1, 0])) for number in range(200)])
+    ready.processor.send(request_frame(MARKERS, 2, request), connection=1)
+    ready.turn()
+    pieces = 0
+    while ready.handler.has_heavy():
+        ready.processor.send(request_frame(MARKERS, 2, WriteTxnMarkersRequest([])), connection=2)
+        ready.turn()
+        assert [reply.connection for reply in ready.processor.replies()] == [2]
+        pieces += 1
+    assert pieces >= 2
+    (job,) = ready.log.take()
+    written = [(batch.slot, batch.producer_id) for batch in ready.log.batches(job)]
+    assert written == [(slot, number) for number in range(200) for slot in (0, 1)]
+
+
+def test_markers_beyond_all_measure_close_the_connection(ready: Rig) -> None:
+    request = WriteTxnMarkersRequest([marker(1, ("orders", [0] * 100_000))])
+    ready.processor.send(request_frame(MARKERS, 2, request))
+    ready.turn()
+    assert [reply.kind for reply in ready.processor.replies()] == [slots.SlotKind.CLOSE]
 
 
 def test_markers_for_nobody(ready: Rig) -> None:

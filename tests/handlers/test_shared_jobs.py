@@ -18,6 +18,7 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from tests.handlers.shared import HANDLER, PROCESSOR, Rig, fence, request_frame, topic_image
 from tests.handlers.shared import rig as make_rig
+from tests.handlers.test_heavy import LIGHT
 
 WORKERS = 3
 TOPIC = topic_image("t", 1, partitions=6, first_slot=3)
@@ -120,6 +121,28 @@ def test_one_of_the_workers_dies(ready: Rig, codec: Codec) -> None:
     assert ready.handler.turn.shared_jobs == 0
     assert ready.handler.arena.in_use_bytes == 0
     assert (in_use == 0) == (codec is Codec.NONE)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.NONE])
+def test_an_append_that_waits_for_room_is_lost_with_any_worker(codec: Codec) -> None:
+    """The processors take every produce that was taken for lost, and have its memory for others: whichever
+    worker died, what comes next out of that memory is another client's.
+    """
+    with make_rig(log_workers=WORKERS, reply_limit_bytes=1) as made:
+        made.publish(TOPIC)
+        made.processor.send(LIGHT, connection=1)
+        made.turn()
+        (answer,) = made.processor.replies()
+        made.handler.turn.tells_all = True
+        made.processor.send(produce(0, codec=codec), connection=2)
+        made.turn()
+        fence(made, log_worker(1), alive=False, stage=LOG_FENCE_CLOSE)
+        fence(made, log_worker(1), alive=False, stage=LOG_FENCE_RESUME)
+        made.processor.give_back(answer)
+        assert jobs(made) == {}
+        assert [(reply.connection, reply.kind) for reply in made.processor.replies()] == [(2, SlotKind.CLOSE)]
+        assert made.handler.open == {}
+        assert made.handler.arena.in_use_bytes == 0
 
 
 def test_the_others_go_on_while_one_is_away(ready: Rig) -> None:

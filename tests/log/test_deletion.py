@@ -256,6 +256,16 @@ def test_records_are_deleted_within_a_segment(rig, batch) -> None:  # type: igno
     b.close()
 
 
+def test_a_partition_that_is_named_twice_keeps_what_is_not_deleted(rig, batch) -> None:  # type: ignore[no-untyped-def]
+    b = Broker(rig(), file_delete_delay_ms="0", **SMALL)
+    fill(b, batch, 4 * PER_SEGMENT)
+    assert delete_before(b, PER_SEGMENT, PER_SEGMENT + 1) == [(0, PER_SEGMENT), (0, PER_SEGMENT + 1)]
+    drain(b.process)
+    (log,) = [one for one in b.process.manager.logs.values() if one.name == "t-0"]
+    assert [segment.base for segment in log.sealed] == [3, 6]
+    assert bases(b) == [3, 6, 9]
+
+
 def test_the_log_start_outlives_a_restart(rig, batch) -> None:  # type: ignore[no-untyped-def]
     b = Broker(rig(), **SMALL)
     fill(b, batch, 2 * PER_SEGMENT)

@@ -15,9 +15,10 @@ from typing import Any
 from shm._bench import ring_stream, table_storm, table_verify
 from shm.arena import Arena
 from shm.region import sparse
-from shm.ring import Ring, ring_bytes
+from shm.ring import Ring
 from shm.table import SlotTable, slot_bytes
 from shm.word import Words
+from tests.shm.test_ring import begun_at
 
 Fork = Callable[[Callable[[], None]], Any]
 ROUNDS = 800
@@ -34,8 +35,7 @@ def check_word(number: int, place: int) -> int:
 
 def test_a_killed_producer_leaves_whole_slots(fork: Fork, dice: random.Random, effort: int) -> None:
     """Each producer numbers from 0: what can be taken is 0..n, each slot whole; its successor follows."""
-    memory = sparse(ring_bytes(64))
-    Ring(memory, 64).reset(2**64 - 5000)
+    memory = begun_at(2**64 - 5000, 64)
     consumer, in_the_middle = Ring(memory, 64), 0
     for attempt in range(ROUNDS * effort):
         batch, enough = dice.choice((1, 3, 16)), dice.randrange(400)
@@ -61,9 +61,8 @@ def test_a_killed_consumer_leaves_taken_and_untaken_apart(
     fork: Fork, dice: random.Random, effort: int
 ) -> None:
     """A slot's number is its position: the successor begins with the first that was not taken."""
-    memory, word = sparse(ring_bytes(32)), sparse(4096)
     start = 2**32 - 10_000
-    Ring(memory, 32).reset(start)
+    memory, word = begun_at(start, 32), sparse(4096)
     producer, wrong, number = Ring(memory, 32), Words(word), start
 
     def consume(most: int) -> None:

@@ -25,6 +25,14 @@ def slot(number: int) -> bytes:
     return struct.pack("<8Q", *[(number + i) & (2**64 - 1) for i in range(8)])
 
 
+def begun_at(position: int, size: int) -> memoryview:
+    """The memory of a ring that has been in use for long."""
+    memory = sparse(ring_bytes(size))
+    for at in (0, 64):
+        struct.pack_into("<Q", memory, at, position)
+    return memory
+
+
 def slots(taken: bytes) -> list[bytes]:
     return [taken[at : at + BYTES_PER_SLOT] for at in range(0, len(taken), BYTES_PER_SLOT)]
 
@@ -39,8 +47,7 @@ def slots(taken: bytes) -> list[bytes]:
 def test_behaves_like_a_bounded_queue_at_every_position(
     size: int, start: int, steps: list[tuple[str, int]]
 ) -> None:
-    memory = sparse(ring_bytes(size))
-    Ring(memory, size).reset(start)
+    memory = begun_at(start, size)
     producer, consumer = Ring(memory, size), Ring(memory, size)
     model: deque[bytes] = deque()
     number = 0
@@ -69,8 +76,7 @@ def test_behaves_like_a_bounded_queue_at_every_position(
 @pytest.mark.parametrize("start", POSITIONS)
 @pytest.mark.parametrize("batch", [1, 7])
 def test_two_processes_wrap_without_loss_or_tear(fork: Fork, start: int, batch: int) -> None:
-    memory = sparse(ring_bytes(64))
-    Ring(memory, 64).reset(start)
+    memory = begun_at(start, 64)
     child = fork(lambda: ring_stream(Ring(memory, 64), 20_000, batch))
     ring = Ring(memory, 64)
     assert ring_drain(ring, 20_000) == 0
@@ -134,6 +140,19 @@ def test_successor_goes_on_where_the_shared_words_stand() -> None:
     consumer.take(2)
     assert Ring(memory, 4).push_batch(slot(3) * 9) == 3
     assert slots(consumer.take()[0]) == [slot(2), slot(3), slot(3), slot(3)]
+
+
+def test_a_reset_empties_at_once() -> None:
+    """Who takes from it may look between any two stores: one word moves, and that to where nothing waits."""
+    memory = sparse(ring_bytes(4))
+    producer, consumer = Ring(memory, 4), Ring(memory, 4)
+    producer.push_batch(slot(0) + slot(1) + slot(2))
+    consumer.take(2)
+    before = bytes(memory)
+    producer.reset()
+    assert struct.unpack_from("<Q", memory, 64) == (3,)
+    assert [at for at in range(0, len(memory), 8) if memory[at : at + 8] != before[at : at + 8]] == [64]
+    assert (consumer.waiting(), producer.room(), consumer.tail) == (0, 4, 3)
 
 
 def test_after_a_reset_the_other_side_rebinds() -> None:

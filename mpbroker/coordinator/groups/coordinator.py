@@ -43,6 +43,8 @@ from mpbroker.protocol.messages import (
 
 CLASSIC: Final = "classic"
 FIRST_DESCRIBE_VERSION_WITH_ERRORS: Final = 6
+# What members have said of themselves can be large.
+DESCRIBED_BYTES: Final = 1 << 20
 
 log = logging.getLogger("mpbroker")
 
@@ -137,8 +139,7 @@ class GroupCoordinator:
                     waiter, self._existing(request.group_id), request, self._answers.answer
                 )
             case DescribeGroupsRequest():
-                described = [self._describe(name, version) for name in request.groups]
-                return DescribeGroupsResponse(groups=described)
+                return DescribeGroupsResponse(groups=self._describe_some(request.groups, version))
             case ListGroupsRequest():
                 return self._list(request)
             case DeleteGroupsRequest():
@@ -294,6 +295,18 @@ class GroupCoordinator:
         self.rebalances.remove(group, member)
 
     # --- looking and deleting
+
+    def _describe_some(self, names: list[str], version: int) -> list[DescribeGroupsResponse.DescribedGroup]:
+        """Of the first, at least one: as many as can be answered at once. The handler asks for the rest."""
+        described: list[DescribeGroupsResponse.DescribedGroup] = []
+        size = 0
+        for name in names:
+            if size >= DESCRIBED_BYTES:
+                break
+            group = self._describe(name, version)
+            size += sum(len(m.member_metadata) + len(m.member_assignment) for m in group.members)
+            described.append(group)
+        return described
 
     def _describe(self, group_id: str, version: int) -> DescribeGroupsResponse.DescribedGroup:
         described = DescribeGroupsResponse.DescribedGroup(group_id=group_id)

@@ -58,6 +58,9 @@ TRIES = 3
 # Segments in one answer, which its processor has all open while it sends. Clients ask first for what was left
 # out.
 MOST_FILES = 256
+# A partition that is named again and again is looked at each time, and again whenever something comes, as
+# long as that costs little.
+MOST_AS_NAMED = 256
 # After so long the handler waits for the disk itself: what is brought is gone again before it is sent.
 COLD_PATIENCE_MS = 15_000
 
@@ -116,8 +119,8 @@ class Fetch:
         self.deadline_ms = exchange.broker.monotonic_ms() + max(0, self.request.max_wait_ms)
         self.slots: list[int] = []
         self.overdue = self.request.max_wait_ms <= 0
-        # Of what it could send, something is not in the page cache; since when it has waited for that.
-        self.is_cold = False
+        # What it has brought of what is not in the page cache, of how many files; since when it has waited.
+        self.cold_bytes = self.cold_files = 0
         self.cold_since_ms: int | None = None
 
     # ---- what the purgatory calls ----
@@ -186,7 +189,7 @@ class Fetch:
         """
         total, files, settled, answers = 0, 0, self.overdue, []
         unknown = self._unknown()
-        self.is_cold = False
+        self.cold_bytes = self.cold_files = 0
         for i, interest in enumerate(self.context.interests):
             budget = self.limit - total if files < MOST_FILES else 0
             read = self._read(self._topic(interest), interest.wanted, budget, total == 0)
@@ -194,7 +197,7 @@ class Fetch:
             files += read.length > 0
             settled = settled or read.more or (read.answer.error_code != 0 and i not in unknown)
             answers.append(read.answer)
-        if self.is_cold and total == 0:
+        if self.cold_files and total == 0:
             return
         if settled or len(unknown) == len(answers) or total >= self.min_bytes:
             self._reply(answers)
@@ -204,12 +207,19 @@ class Fetch:
         return since_ms is not None and self.exchange.broker.monotonic_ms() - since_ms > COLD_PATIENCE_MS
 
     def _bring(self, cold: NotResident) -> None:
+        """Unless as much as can be sent is on its way: the next one asks for the rest."""
         broker = self.exchange.broker
-        self.is_cold = True
+        if self.cold_files and (self.cold_bytes >= self.limit or self.cold_files >= MOST_FILES):
+            return
+        self.cold_bytes += cold.length
+        self.cold_files += 1
         if self.cold_since_ms is None:
             self.cold_since_ms = broker.monotonic_ms()
         broker.counters.add(Counter.COUNT_FETCHES_COLD)
-        broker.cold_reads.bring(cold.fd, cold.position, cold.length, lambda: broker.fetches.check(self.slots))
+        broker.cold_reads.bring(cold.fd, cold.position, cold.length, self._look_again)
+
+    def _look_again(self) -> None:
+        self.exchange.broker.fetches.check(self.slots)
 
     def _unknown(self) -> frozenset[int]:
         """The interests that cannot bring anything, as they were at the first look."""
@@ -377,10 +387,24 @@ class Fetch:
         return Read(answer, piece.length, piece.segment_base < bound.segment_base)
 
 
+def each_once(topics: list[FetchRequest.FetchTopic]) -> list[FetchRequest.FetchTopic]:
+    """What is said last of a partition counts, as in Kafka, which keeps them in a map."""
+    found: dict[tuple[str, bytes], dict[int, Wanted]] = {}
+    for topic in topics:
+        partitions = found.setdefault((topic.topic, topic.topic_id), {})
+        partitions.update((wanted.partition, wanted) for wanted in topic.partitions)
+    return [FetchRequest.FetchTopic(*key, list(each.values())) for key, each in found.items()]
+
+
 @api(ApiKey.FETCH, 4, 18, name="Fetch", failed=failed)
 def handle(exchange: Exchange) -> FetchResponse | None:
     """Reads records from partitions, waiting for a minimum of bytes."""
     broker = exchange.broker
+    named = sum(len(topic.partitions) for topic in exchange.body.topics)
+    if exchange.names_too_many(named):
+        return None
+    if named > MOST_AS_NAMED:
+        exchange.body.topics = each_once(exchange.body.topics)
     context = new_context(
         broker.fetch_sessions,
         exchange.version,

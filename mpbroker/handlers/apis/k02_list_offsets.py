@@ -9,6 +9,7 @@ UnifiedLog.fetchOffsetByTimestamp; KIP-79, KIP-405, KIP-734, KIP-1005.)
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
@@ -134,9 +135,8 @@ def answer(exchange: Exchange, topic: Topic | None, wanted: Wanted, twice: bool)
         return Answer(partition_index=wanted.partition_index, error_code=error.code)
 
 
-@api(ApiKey.LIST_OFFSETS, 1, 11, name="ListOffsets", failed=failed)
-def handle(exchange: Exchange) -> ListOffsetsResponse:
-    """The offset of a time, or of the beginning or end of a partition."""
+def pieces(exchange: Exchange) -> Iterator[None]:
+    """One partition after the other: to search one may take a disk."""
     seen: dict[tuple[str, int], int] = {}
     for asked in exchange.body.topics:
         for wanted in asked.partitions:
@@ -145,9 +145,15 @@ def handle(exchange: Exchange) -> ListOffsetsResponse:
     response = ListOffsetsResponse()
     for asked in exchange.body.topics:
         topic = exchange.broker.metadata.by_name.get(asked.name)
-        answers = [
-            answer(exchange, topic, wanted, seen[asked.name, wanted.partition_index] > 1)
-            for wanted in asked.partitions
-        ]
+        answers: list[Answer] = []
+        for wanted in asked.partitions:
+            answers.append(answer(exchange, topic, wanted, seen[asked.name, wanted.partition_index] > 1))
+            yield
         response.topics.append(ListOffsetsResponse.ListOffsetsTopicResponse(asked.name, answers))
-    return response
+    exchange.reply(response)
+
+
+@api(ApiKey.LIST_OFFSETS, 1, 11, name="ListOffsets", failed=failed)
+def handle(exchange: Exchange) -> None:
+    """The offset of a time, or of the beginning or end of a partition."""
+    exchange.work_off(pieces(exchange))

@@ -1,11 +1,14 @@
 """OffsetFetch (key 9), versions 1-10: a group's offsets, from v8 on those of several; topics by id from v10.
 
 Without topics all offsets are meant (v2). `require_stable` (v7, KIP-447) waits for commits under way. Topics
-that are gone have no id: v10 leaves them out where all are asked for. (Kafka:
+that are gone have no id: v10 leaves them out where all are asked for. Long lists go to the coordinator a part
+at a time, so that nobody's heartbeats wait for all of them. (Kafka:
 KafkaApis.handleOffsetFetchRequest, OffsetMetadataManager.fetchOffsets; KIP-709 for v8.)
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
@@ -17,6 +20,14 @@ FIRST_VERSION_WITH_GROUP_ERROR = 2
 FIRST_VERSION_WITH_GROUPS = 8
 FIRST_VERSION_WITH_TOPIC_IDS = 10
 NO_OFFSET = NO_EPOCH = -1
+# What one request may ask for; and what is asked for at once: some ms of the coordinator's work.
+PARTITIONS_MAX = 1_000_000
+PARTITIONS_AT_ONCE = 20_000
+# Nobody knows how many they are.
+ALL_COUNT_AS = 1_000
+
+AskedGroup = OffsetFetchRequest.OffsetFetchRequestGroup
+AskedTopic = OffsetFetchRequest.OffsetFetchRequestTopics
 
 Group = OffsetFetchResponse.OffsetFetchResponseGroup
 Topic = OffsetFetchResponse.OffsetFetchResponseTopic
@@ -68,6 +79,82 @@ def shaped(exchange: Exchange, response: OffsetFetchResponse) -> OffsetFetchResp
     return response
 
 
+def slices(group: AskedGroup) -> Iterator[tuple[AskedGroup, int]]:
+    """The group again and again, each time with some more of what is asked about it, and how much that is."""
+    if group.topics is None:
+        yield group, ALL_COUNT_AS
+        return
+    topics: list[AskedTopic] = []
+    size = 1
+    for topic in group.topics:
+        at = 0
+        while True:
+            room = PARTITIONS_AT_ONCE - size
+            some = topic.partition_indexes[at : at + room]
+            topics.append(AskedTopic(topic.name, topic.topic_id, some))
+            at += len(some)
+            size += 1 + len(some)
+            if size >= PARTITIONS_AT_ONCE:
+                yield copy_of(group, topics), size
+                topics, size = [], 1
+            if at >= len(topic.partition_indexes):
+                break
+    if topics or not group.topics:
+        yield copy_of(group, topics), size
+
+
+def copy_of(group: AskedGroup, topics: list[AskedTopic]) -> AskedGroup:
+    return AskedGroup(group.group_id, group.member_id, group.member_epoch, topics)
+
+
+class Parts:
+    """A request in parts: what is asked next, and what has been answered."""
+
+    def __init__(self, request: OffsetFetchRequest) -> None:
+        self.response = OffsetFetchResponse()
+        self._require_stable = request.require_stable
+        self._left = [(n, *one) for n, group in enumerate(request.groups) for one in slices(group)]
+        self._left.reverse()
+        self._asked: list[int] = []
+
+    def next(self) -> OffsetFetchRequest:
+        groups: list[AskedGroup] = []
+        self._asked = []
+        size = 0
+        while self._left and (not groups or size + self._left[-1][2] <= PARTITIONS_AT_ONCE):
+            number, group, cost = self._left.pop()
+            size += cost
+            self._asked.append(number)
+            groups.append(group)
+        return OffsetFetchRequest(groups=groups, require_stable=self._require_stable)
+
+    def following(self, response: OffsetFetchResponse) -> OffsetFetchRequest | None:
+        """What comes after this response; it is part of the whole one then."""
+        for number, group in zip(self._asked, response.groups, strict=True):
+            if number == len(self.response.groups):
+                self.response.groups.append(group)
+            else:
+                add(self.response.groups[number], group)
+        return self.next() if self._left else None
+
+
+def add(whole: Group, more: Group) -> None:
+    """What can be said of a part only can be said of none."""
+    if whole.error_code or more.error_code:
+        whole.error_code = whole.error_code or more.error_code
+        whole.topics = []
+        return
+    last, first = whole.topics[-1], more.topics[0]
+    if (last.name, last.topic_id) == (first.name, first.topic_id):
+        last.partitions += first.partitions
+        del more.topics[0]
+    whole.topics += more.topics
+
+
+def named_in(groups: list[AskedGroup]) -> int:
+    return len(groups) + sum(1 + len(topic.partition_indexes) for g in groups for topic in g.topics or ())
+
+
 @api(ApiKey.OFFSET_FETCH, 1, 10, name="OffsetFetch", failed=failed)
 def handle(exchange: Exchange) -> None:
     """The committed offsets of groups."""
@@ -87,4 +174,8 @@ def handle(exchange: Exchange) -> None:
                 ],
             )
         ]
-    exchange.broker.groups.forward(exchange, request, lambda response: shaped(exchange, response))
+    groups = exchange.broker.groups
+    if exchange.names_too_many(named_in(request.groups), PARTITIONS_MAX):
+        return
+    parts = Parts(request)
+    groups.forward_in_parts(exchange, parts.next(), parts.following, lambda: shaped(exchange, parts.response))

@@ -32,4 +32,6 @@ def failed(exchange: Exchange, code: ErrorCode) -> JoinGroupResponse:
 @api(ApiKey.JOIN_GROUP, 0, 9, name="JoinGroup", failed=failed)
 def handle(exchange: Exchange) -> None:
     """Makes the client a member of a group, and waits for the group's next generation."""
+    if exchange.names_too_many(len(exchange.body.protocols)):
+        return
     exchange.broker.groups.forward(exchange, exchange.body, lambda response: shaped(exchange, response))

@@ -31,4 +31,6 @@ def handle(exchange: Exchange) -> None:
     request = exchange.body
     if exchange.version < FIRST_VERSION_WITH_MEMBERS:
         request.members = [LeaveGroupRequest.MemberIdentity(request.member_id)]
+    if exchange.names_too_many(len(request.members)):
+        return
     exchange.broker.groups.forward(exchange, request, lambda response: shaped(exchange, response))

@@ -26,5 +26,6 @@ def handle(exchange: Exchange) -> SyncGroupResponse | None:
     names_protocol = request.protocol_type is not None and request.protocol_name is not None
     if exchange.version >= FIRST_VERSION_WITH_PROTOCOL and not names_protocol:
         return failed(exchange, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    exchange.broker.groups.forward(exchange, request, lambda response: response)
+    if not exchange.names_too_many(len(request.assignments)):
+        exchange.broker.groups.forward(exchange, request, lambda response: response)
     return None

@@ -23,9 +23,8 @@ def failed(exchange: Exchange, code: ErrorCode) -> DescribeGroupsResponse:
     )
 
 
-def shaped(exchange: Exchange, responses: list[DescribeGroupsResponse]) -> DescribeGroupsResponse:
+def shaped(exchange: Exchange, groups: list[DescribeGroupsResponse.DescribedGroup]) -> DescribeGroupsResponse:
     operations = GROUP_OPERATIONS if exchange.body.include_authorized_operations else NOT_ASKED
-    groups = [group for response in responses for group in response.groups]
     for group in groups:
         group.authorized_operations = NOT_ASKED if group.error_code else operations
     return DescribeGroupsResponse(groups=groups)
@@ -34,9 +33,10 @@ def shaped(exchange: Exchange, responses: list[DescribeGroupsResponse]) -> Descr
 @api(ApiKey.DESCRIBE_GROUPS, 0, 6, name="DescribeGroups", failed=failed)
 def handle(exchange: Exchange) -> None:
     """State, members and assignment of classic groups."""
-    exchange.broker.groups.forward_in_parts(
+    exchange.broker.groups.forward_for_each(
         exchange,
         exchange.body.groups,
         lambda names: DescribeGroupsRequest(groups=names),
-        lambda responses: shaped(exchange, responses),
+        lambda response: response.groups,
+        lambda groups: shaped(exchange, groups),
     )

@@ -1,7 +1,8 @@
 """DeleteRecords (key 21), versions 0-2: deletes the records below an offset, -1 for all that can be read.
 
 The log worker moves the log start offset and answers when that is on disk; segments below it go at once, the
-rest of a segment stays in its file and cannot be read any more. There are no followers that the request's
+rest of a segment stays in its file and cannot be read any more. Of a partition that is named twice the last
+offset counts. There are no followers that the request's
 timeout could be for. (Kafka: KafkaApis.handleDeleteRecordsRequest, Partition.deleteRecordsOnLeader; KIP-107.)
 """
 
@@ -69,9 +70,20 @@ def deleted(asked: list[Result], answer: calls.Message) -> None:
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def each_once(named: list[DeleteRecordsRequest.DeleteRecordsTopic]) -> None:
+    topics: dict[str, dict[int, Wanted]] = {}
+    for topic in named:
+        topics.setdefault(topic.name, {}).update((one.partition_index, one) for one in topic.partitions)
+    named[:] = (
+        DeleteRecordsRequest.DeleteRecordsTopic(name, list(partitions.values()))
+        for name, partitions in topics.items()
+    )
+
+
 @api(ApiKey.DELETE_RECORDS, 0, 2, name="DeleteRecords", failed=failed)
 def handle(exchange: Exchange) -> DeleteRecordsResponse | None:
     """Deletes the records of partitions below an offset."""
+    each_once(exchange.body.topics)
     results: list[Result] = []
     wanted: list[tuple[DeleteBefore, Result]] = []
     for named in exchange.body.topics:

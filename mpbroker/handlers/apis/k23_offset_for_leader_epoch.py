@@ -8,6 +8,7 @@ KafkaApis.handleOffsetForLeaderEpochRequest, LeaderEpochFileCache.endOffsetFor; 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
@@ -63,12 +64,19 @@ def answer(exchange: Exchange, topic: Topic | None, wanted: Wanted) -> Answer:
     return Answer(ErrorCode.NONE, wanted.partition, found.epoch, found.offset)
 
 
-@api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, name="OffsetForLeaderEpoch", failed=failed)
-def handle(exchange: Exchange) -> OffsetForLeaderEpochResponse:
-    """Where the records of a leader epoch end."""
+def pieces(exchange: Exchange) -> Iterator[None]:
     response = OffsetForLeaderEpochResponse()
     for asked in exchange.body.topics:
         topic = exchange.broker.metadata.by_name.get(asked.topic)
-        answers = [answer(exchange, topic, wanted) for wanted in asked.partitions]
+        answers: list[Answer] = []
+        for wanted in asked.partitions:
+            answers.append(answer(exchange, topic, wanted))
+            yield
         response.topics.append(OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(asked.topic, answers))
-    return response
+    exchange.reply(response)
+
+
+@api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, name="OffsetForLeaderEpoch", failed=failed)
+def handle(exchange: Exchange) -> None:
+    """Where the records of a leader epoch end."""
+    exchange.work_off(pieces(exchange))

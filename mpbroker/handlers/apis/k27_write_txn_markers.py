@@ -3,11 +3,13 @@
 There is no transaction coordinator here that asks for it; `kafka-transactions.sh abort` does, for a
 transaction that a cluster left open: nothing behind its beginning is read as committed until it has ended.
 Markers are durable before they are answered. Internal topics have a writer of their own and get none. (Kafka:
-KafkaApis.handleWriteTxnMarkersRequest; KIP-98, KIP-664.)
+KafkaApis.handleWriteTxnMarkersRequest; KIP-98, KIP-664.) A marker is written once to a partition, however
+often that is named; many are made some at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
@@ -25,11 +27,20 @@ from mpbroker.records.validation import ValidatedBatch
 ALL_IN_SYNC = -1
 # The request has none of its own. (Kafka: request.timeout.ms)
 TIMEOUT_MS = 30_000
+# Batches that are made before others have a look: about a millisecond.
+MADE_AT_ONCE = 100
 
 Marker: TypeAlias = WriteTxnMarkersRequest.WritableTxnMarker
 OfMarker: TypeAlias = WriteTxnMarkersResponse.WritableTxnMarkerResult
 OfTopic: TypeAlias = WriteTxnMarkersResponse.WritableTxnMarkerTopicResult
 OfPartition: TypeAlias = WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
+
+
+def partitions_of(marker: Marker) -> dict[str, dict[int, None]]:
+    named: dict[str, dict[int, None]] = {}
+    for topic in marker.topics:
+        named.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return named
 
 
 def response_of(exchange: Exchange, code: ErrorCode) -> WriteTxnMarkersResponse:
@@ -38,7 +49,10 @@ def response_of(exchange: Exchange, code: ErrorCode) -> WriteTxnMarkersResponse:
         [
             OfMarker(
                 marker.producer_id,
-                [OfTopic(t.name, [OfPartition(p, code) for p in t.partition_indexes]) for t in marker.topics],
+                [
+                    OfTopic(name, [OfPartition(number, code) for number in numbers])
+                    for name, numbers in partitions_of(marker).items()
+                ],
             )
             for marker in exchange.body.markers
         ]
@@ -96,23 +110,24 @@ def appended(
     exchange.reply(response)
 
 
-@api(ApiKey.WRITE_TXN_MARKERS, 1, 2, name="WriteTxnMarkers", failed=failed)
-def handle(exchange: Exchange) -> WriteTxnMarkersResponse | None:
-    """Ends transactions that a Kafka broker has left open; none is begun here."""
-    response = response_of(exchange, ErrorCode.NONE)
+def pieces(exchange: Exchange, response: WriteTxnMarkersResponse) -> Iterator[None]:
     appends: list[Append] = []
     waiting: list[OfPartition] = []
     for marker, of_marker in zip(exchange.body.markers, response.markers, strict=True):
         for of_topic in of_marker.topics:
             for result in of_topic.partitions:
                 found = append_of(exchange, marker, of_topic.name, result.partition_index)
-                if isinstance(found, Append):
-                    appends.append(found)
-                    waiting.append(result)
-                else:
+                if isinstance(found, ErrorCode):
                     result.error_code = found
+                    continue
+                appends.append(found)
+                waiting.append(result)
+                if len(appends) % MADE_AT_ONCE == 0:
+                    exchange.takes_long = True
+                    yield
     if not appends:
-        return response
+        exchange.reply(response)
+        return
     exchange.broker.log.append(
         exchange.slot,
         ALL_IN_SYNC,
@@ -120,4 +135,12 @@ def handle(exchange: Exchange) -> WriteTxnMarkersResponse | None:
         appends,
         exchange.later(lambda batches: appended(exchange, response, waiting, batches)),
     )
-    return None
+
+
+@api(ApiKey.WRITE_TXN_MARKERS, 1, 2, name="WriteTxnMarkers", failed=failed)
+def handle(exchange: Exchange) -> None:
+    """Ends transactions that a Kafka broker has left open; none is begun here."""
+    topics = [topic for marker in exchange.body.markers for topic in marker.topics]
+    named = len(exchange.body.markers) + len(topics) + sum(len(t.partition_indexes) for t in topics)
+    if not exchange.names_too_many(named):
+        exchange.work_off(pieces(exchange, response_of(exchange, ErrorCode.NONE)))

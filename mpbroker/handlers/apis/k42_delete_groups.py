@@ -22,11 +22,10 @@ def failed(exchange: Exchange, code: ErrorCode) -> DeleteGroupsResponse:
 @api(ApiKey.DELETE_GROUPS, 0, 2, name="DeleteGroups", failed=failed)
 def handle(exchange: Exchange) -> None:
     """Deletes groups without members, and their offsets."""
-    exchange.broker.groups.forward_in_parts(
+    exchange.broker.groups.forward_for_each(
         exchange,
         exchange.body.groups_names,
         lambda names: DeleteGroupsRequest(groups_names=names),
-        lambda responses: DeleteGroupsResponse(
-            results=[result for response in responses for result in response.results]
-        ),
+        lambda response: response.results,
+        lambda results: DeleteGroupsResponse(results=results),
     )

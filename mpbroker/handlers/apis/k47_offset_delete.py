@@ -19,4 +19,7 @@ def failed(_exchange: Exchange, code: ErrorCode) -> OffsetDeleteResponse:
 @api(ApiKey.OFFSET_DELETE, 0, 0, name="OffsetDelete", failed=failed)
 def handle(exchange: Exchange) -> None:
     """Deletes committed offsets of topics that the group is not subscribed to."""
+    topics = exchange.body.topics
+    if exchange.names_too_many(len(topics) + sum(len(t.partitions) for t in topics)):
+        return
     exchange.broker.groups.forward(exchange, exchange.body, lambda response: response)

@@ -1,6 +1,7 @@
 """DescribeProducers (key 61), version 0: who has written to a partition, and whose transactions are open.
 
-The log worker knows. (Kafka: KafkaApis.handleDescribeProducersRequest, ReplicaManager.activeProducerState;
+The log worker knows. Each partition is told of once, however often it is named: the answer can be much longer
+than the question. (Kafka: KafkaApis.handleDescribeProducersRequest, ReplicaManager.activeProducerState;
 KIP-664.)
 """
 
@@ -22,12 +23,13 @@ State: TypeAlias = DescribeProducersResponse.ProducerState
 
 
 def response_of(exchange: Exchange, code: ErrorCode) -> DescribeProducersResponse:
+    named: dict[str, dict[int, None]] = {}
+    for topic in exchange.body.topics:
+        named.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     return DescribeProducersResponse(
         topics=[
-            DescribeProducersResponse.TopicResponse(
-                t.name, [Result(number, code) for number in t.partition_indexes]
-            )
-            for t in exchange.body.topics
+            DescribeProducersResponse.TopicResponse(name, [Result(number, code) for number in numbers])
+            for name, numbers in named.items()
         ]
     )
 
