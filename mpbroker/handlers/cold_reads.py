@@ -20,6 +20,7 @@ import queue
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 # A disk does some reads at a time.
 THREADS = 4
@@ -31,6 +32,8 @@ PIECE_BYTES = 1 << 20
 AHEAD_BYTES_MAX = 4 << 20
 
 Key = tuple[int, int, int]
+# Bytes of a file, from a position on, at most so many, that are in the page cache then.
+Pull: TypeAlias = Callable[[int, int, int], int]
 log = logging.getLogger("mpbroker")
 
 
@@ -62,37 +65,32 @@ class ColdReads:
         if len(self._waiting) >= MOST_AT_ONCE:
             self._later[then] = None
             return
-        if len(self._threads) < min(THREADS, len(self._waiting) + 1):
-            self._start_thread()
-        if self._threads:
-            self._jobs.put((key, os.dup(fd)))
-        else:
-            # Everybody waits here for the disk, rather than somebody for ever.
-            self._read_here(key, fd)
+        self._jobs.put((key, os.dup(fd)))
         self._waiting[key] = {then: None}
+        if len(self._threads) < min(THREADS, len(self._waiting)):
+            self._start_thread()
 
     def _start_thread(self) -> None:
         try:
             drain = Drain()
         except OSError as error:
-            log.error("no pipe to read from the disk: %s. Raise the limit of open files (LimitNOFILE)", error)
+            self._do_without_thread(error)
             return
         thread = threading.Thread(target=self._run, args=(drain,), name="cold reads", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
-            log.error("no thread to read from the disk: %s. Raise the limit of tasks (TasksMax)", error)
             drain.close()
+            self._do_without_thread(error)
             return
         self._threads.append(thread)
 
-    def _read_here(self, key: Key, fd: int) -> None:
-        _, position, length = key
-        for at in range(position, position + length, PIECE_BYTES):
-            if not os.pread(fd, min(PIECE_BYTES, position + length - at), at):
-                break
-        self._done.put(key)
-        self._wake()
+    def _do_without_thread(self, why: Exception) -> None:
+        """If there is none, everybody waits here for the disk, rather than somebody for ever."""
+        log.error("no thread to read from the disk: %s. Raise the limits (TasksMax, LimitNOFILE)", why)
+        if not self._threads:
+            self._jobs.put(None)
+            self._serve(_read)
 
     def take_in(self) -> None:
         ended: dict[Callable[[], None], None] = {}
@@ -115,25 +113,28 @@ class ColdReads:
     # ---- in a thread
 
     def _run(self, drain: Drain) -> None:
-        while (job := self._jobs.get()) is not None:
-            self._do(drain, *job)
-        drain.close()
+        with contextlib.closing(drain):
+            self._serve(drain.pull)
 
-    def _do(self, drain: Drain, key: Key, fd: int) -> None:
+    def _serve(self, pull: Pull) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._do(pull, *job)
+
+    def _do(self, pull: Pull, key: Key, fd: int) -> None:
         _, position, length = key
         end = position + length
-        is_there = self._pull(drain, fd, position, end, lambda: True)
+        is_there = self._pull(pull, fd, position, end, lambda: True)
         self._done.put(key)
         self._wake()
         if is_there:
             # Whatever somebody waits for comes first.
-            self._pull(drain, fd, end, end + min(length, AHEAD_BYTES_MAX), self._jobs.empty)
+            self._pull(pull, fd, end, end + min(length, AHEAD_BYTES_MAX), self._jobs.empty)
         os.close(fd)
 
-    def _pull(self, drain: Drain, fd: int, position: int, end: int, goes_on: Callable[[], bool]) -> bool:
+    def _pull(self, pull: Pull, fd: int, position: int, end: int, goes_on: Callable[[], bool]) -> bool:
         """Whether it could be read."""
         try:
-            while position < end and goes_on() and (got := drain.pull(fd, position, end - position)):
+            while position < end and goes_on() and (got := pull(fd, position, end - position)):
                 position += got
         except OSError as error:
             # Whoever reads it next gets the error, too, and has an answer for it.
@@ -153,7 +154,7 @@ class Drain:
         except OSError:
             os.close(self._null)
             raise
-        with contextlib.suppress(PermissionError):
+        with contextlib.suppress(OSError):
             # All pipes of this user together are limited: then it keeps its 64 KiB.
             fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, PIECE_BYTES)
 
@@ -168,3 +169,8 @@ class Drain:
         while left:
             left -= os.splice(self._out, self._null, left)
         return got
+
+
+def _read(fd: int, position: int, count: int) -> int:
+    """As `Drain.pull`, without a pipe."""
+    return len(os.pread(fd, min(count, PIECE_BYTES), position))

@@ -13,10 +13,11 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.calls import Failed
 from mpbroker.ipc.topology import log_worker_of_slot
 
-Owned = TypeVar("Owned", calls.DeleteBefore, calls.PartitionProducers)
-Wanted = TypeVar("Wanted", calls.DeleteBefore, calls.PartitionProducers, calls.MovePartition)
 # Producers wait for the answer: some ms of a log worker's work.
 AT_ONCE = 100
+
+Owned = TypeVar("Owned", calls.DeleteBefore, calls.PartitionProducers)
+Wanted = TypeVar("Wanted", calls.DeleteBefore, calls.PartitionProducers, calls.MovePartition)
 Result = TypeVar("Result")
 
 

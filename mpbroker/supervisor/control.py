@@ -8,6 +8,7 @@ or {"command": "listener-add", "listener": "NAME://host:port"}; the answer is th
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -23,6 +24,11 @@ from mpbroker.ipc.process import FatalError
 MESSAGE_BYTES_MAX = 1 << 20
 # Who asks nothing for longest is forgotten when more come.
 CLIENTS_MAX = 64
+# Of an answer: what the kernel passes on as one message, with its usual limits (net.core.wmem_default).
+ANSWER_BYTES_MAX = 192 << 10
+
+
+log = logging.getLogger("mpbroker")
 
 
 class Command(msgspec.Struct):
@@ -81,6 +87,8 @@ class ControlSocket:
             os.umask(mask)
         self.sock.listen(16)
         self.sock.setblocking(False)
+        # Given up for a moment when there is no other, so that who asks then is told.
+        self._spare_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -91,11 +99,26 @@ class ControlSocket:
             connection, _ = self.sock.accept()
         except BlockingIOError:
             return
+        except OSError as error:
+            # Who stays in the backlog would be ready for ever.
+            self._turn_away(error)
+            return
         connection.setblocking(False)
         self.asking[connection.fileno()] = connection
         if len(self.asking) > CLIENTS_MAX:
             self._forget(next(iter(self.asking)))
         self.watch(connection.fileno(), partial(self._read, connection))
+
+    def _turn_away(self, why: OSError) -> None:
+        log.error("a command is not answered: %s. Raise the limit of open files (LimitNOFILE)", why.strerror)
+        if self._spare_fd >= 0:
+            os.close(self._spare_fd)
+        with contextlib.suppress(OSError):
+            self._send(self.sock.accept()[0], {"error": f"the supervisor can serve nobody: {why.strerror}"})
+        try:
+            self._spare_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._spare_fd = -1
 
     def _read(self, connection: socket.socket) -> None:
         self._forget(connection.fileno(), keep=True)
@@ -114,8 +137,13 @@ class ControlSocket:
             connection.close()
 
     def _send(self, connection: socket.socket, answer: Answer) -> None:
+        data = msgspec.json.encode(answer)
+        if len(data) > ANSWER_BYTES_MAX:
+            log.error("an answer of %d bytes is more than can be sent", len(data))
+            text = f"the answer has {len(data)} bytes, more than {ANSWER_BYTES_MAX}"
+            data = msgspec.json.encode({"error": text})
         with connection, contextlib.suppress(OSError):
-            connection.sendall(msgspec.json.encode(answer))
+            connection.sendall(data)
 
     def _answer(self, message: bytes) -> Answer | Later:
         try:
@@ -127,4 +155,6 @@ class ControlSocket:
         for connection in self.asking.values():
             connection.close()
         self.sock.close()
+        if self._spare_fd >= 0:
+            os.close(self._spare_fd)
         self.path.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from mpbroker.log.checkpoints import CheckpointCorrupt
 from mpbroker.log.damage import read_scrubbed
 from mpbroker.log.scrub_process import ASKED, BEGUN
 
-# An answer is one message; whoever has more than that has lost a disk.
-FINDINGS_SHOWN = 1000
+# An answer is one message (control.ANSWER_BYTES_MAX); whoever has more than that has lost a disk.
+FINDINGS_BYTES = 128 << 10
 
 
 def begin(memory: SharedMemory, config: BrokerConfig) -> None:
@@ -63,4 +64,14 @@ def report(memory: SharedMemory, config: BrokerConfig) -> dict[str, Any]:
             for one in known.all_damages()
             if one.is_there(Path(name))
         ]
-    return {**progress(memory), "directories": directories, "findings": findings[:FINDINGS_SHOWN]}
+    return {**progress(memory), "directories": directories, "findings": list(_first(findings))}
+
+
+def _first(findings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """As many as there is room for."""
+    size = 0
+    for one in findings:
+        size += len(msgspec.json.encode(one)) + 1
+        if size > FINDINGS_BYTES:
+            return
+        yield one

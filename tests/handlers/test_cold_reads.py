@@ -29,8 +29,6 @@ from tests.handlers.shared import Rig, partition_payload, request_frame, rig, to
 from tests.handlers.test_fetch import FETCH, TOPIC, Logged, answer, fetch, partition_of
 
 MIB = 1 << 20
-# Each has a pipe and /dev/null.
-OF_THREADS = 3 * cold_reads.THREADS
 DEADLINE_S = 20
 
 
@@ -406,6 +404,83 @@ def test_who_wants_the_same_waits_together(tmp_path: Path) -> None:
     os.close(woken)
 
 
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_reads_that_are_too_many_wait_without_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_reads, "MOST_AT_ONCE", 8)
+    path = tmp_path / "file"
+    path.write_bytes(bytes(MIB))
+    woken, told = os.eventfd(0), []
+    reads = ColdReads(lambda: os.eventfd_write(woken, 1))
+    fd = os.open(path, os.O_RDONLY)
+
+    def ask(number: int) -> None:
+        """As a fetch does: when it is called it looks, and asks again if what it wants is not there."""
+        if number not in told:
+            told.append(number)
+            reads.bring(fd, number * 4096, 10, partial(ended.append, number))
+
+    ended: list[int] = []
+    before = descriptors()
+    for i in range(100):
+        reads.bring(fd, i * 4096, 10, partial(ask, i))
+    # What is read behind somebody's back, and the pipes of the threads.
+    most = before + 8 + cold_reads.THREADS * 4
+    assert descriptors() <= most
+    while reads:
+        os.eventfd_read(woken)
+        reads.take_in()
+        assert descriptors() <= most
+    assert sorted(told) == sorted(ended) == list(range(100))
+    os.close(fd)
+    reads.close()
+    os.close(woken)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "error"),
+    [
+        (threading.Thread, "start", RuntimeError("can't start new thread")),
+        (os, "pipe2", OSError(24, "Too many open files")),
+    ],
+)
+def test_a_system_without_threads_or_descriptors_to_spare(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    owner: object,
+    name: str,
+    error: Exception,
+) -> None:
+    def refused(*_: object) -> None:
+        raise error
+
+    path = tmp_path / "file"
+    path.write_bytes(bytes(MIB))
+    woken, told = os.eventfd(0), []
+    reads = ColdReads(lambda: os.eventfd_write(woken, 1))
+    fd = os.open(path, os.O_RDONLY)
+    with monkeypatch.context() as without:
+        without.setattr(owner, name, refused)
+        reads.bring(fd, 0, 10, partial(told.append, 0))
+        reads.take_in()
+        assert told == [0]
+    assert "TasksMax" in caplog.text
+    reads.bring(fd, 4096, 10, partial(told.append, 1))
+    while reads:
+        os.eventfd_read(woken)
+        reads.take_in()
+    assert told == [0, 1]
+    assert len(reads._threads) == 1
+    os.close(fd)
+    reads.close()
+    os.close(woken)
+
+
 @pytest.mark.parametrize("has_room", [False, True])
 def test_what_follows_is_brought_as_well(
     tmp_path: Path, has_room: bool, monkeypatch: pytest.MonkeyPatch
@@ -438,73 +513,6 @@ def test_what_follows_is_brought_as_well(
     assert resident(fd, 3 * MIB, MIB)
     reads.close()
     os.close(fd)
-    os.close(woken)
-
-
-def descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-def test_reads_that_are_too_many_wait_without_descriptors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cold_reads, "MOST_AT_ONCE", 8)
-    path = tmp_path / "file"
-    path.write_bytes(bytes(MIB))
-    woken, told = os.eventfd(0), []
-    reads = ColdReads(lambda: os.eventfd_write(woken, 1))
-    fd = os.open(path, os.O_RDONLY)
-
-    def ask(number: int) -> None:
-        """As a fetch does: when it is called it looks, and asks again if what it wants is not there."""
-        if number not in told:
-            told.append(number)
-            reads.bring(fd, number * 4096, 10, partial(ended.append, number))
-
-    ended: list[int] = []
-    before = descriptors()
-    for i in range(100):
-        reads.bring(fd, i * 4096, 10, partial(ask, i))
-    assert descriptors() <= before + 8 + OF_THREADS
-    while reads:
-        os.eventfd_read(woken)
-        reads.take_in()
-        assert descriptors() <= before + 8 + OF_THREADS
-    assert sorted(told) == sorted(ended) == list(range(100))
-    os.close(fd)
-    reads.close()
-    os.close(woken)
-
-
-@pytest.mark.parametrize(("what", "advice"), [("threads", "TasksMax"), ("pipes", "LimitNOFILE")])
-def test_a_system_without_threads_to_spare(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str, advice: str
-) -> None:
-    def refused(_: object) -> None:
-        raise RuntimeError("can't start new thread") if what == "threads" else OSError(24, "too many")
-
-    path = tmp_path / "file"
-    path.write_bytes(bytes(MIB))
-    woken, told = os.eventfd(0), []
-    reads = ColdReads(lambda: os.eventfd_write(woken, 1))
-    fd = os.open(path, os.O_RDONLY)
-    with monkeypatch.context() as without:
-        if what == "threads":
-            without.setattr(threading.Thread, "start", refused)
-        else:
-            without.setattr(os, "pipe2", refused)
-        reads.bring(fd, 0, 10, partial(told.append, 0))
-        reads.take_in()
-        assert told == [0]
-    assert advice in caplog.text
-    reads.bring(fd, 4096, 10, partial(told.append, 1))
-    while reads:
-        os.eventfd_read(woken)
-        reads.take_in()
-    assert told == [0, 1]
-    assert len(reads._threads) == 1
-    os.close(fd)
-    reads.close()
     os.close(woken)
 
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import errno
+import os
+import resource
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
+from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.process import FatalError
-from mpbroker.supervisor.control import Command, ControlSocket
+from mpbroker.log.damage import Damage, FileIdentity
+from mpbroker.supervisor import scrubbing
+from mpbroker.supervisor.control import ANSWER_BYTES_MAX, Command, ControlSocket
 
 
 @pytest.mark.parametrize(
@@ -24,13 +34,18 @@ def test_what_a_command_raises_is_its_answer(tmp_path: Path, error: Exception) -
     def serve(_: Command) -> dict[str, str]:
         raise error
 
-    control = ControlSocket(tmp_path, serve, watched.__setitem__, lambda _: None)
+    with closing(ControlSocket(tmp_path, serve, watched.__setitem__, lambda _: None)) as control:
+        assert asked(control, tmp_path, watched) == str(error)
+
+
+def asked(control: ControlSocket, directory: Path, watched: dict[int, Callable[[], None]]) -> str:
+    """What a client is told."""
     control.sock.setblocking(True)
     told: list[str] = []
 
     def ask() -> None:
         try:
-            ControlClient(tmp_path, timeout_seconds=10).call("status")
+            told.append(str(ControlClient(directory, timeout_seconds=10).call("status")))
         except CliError as refused:
             told.append(str(refused))
 
@@ -41,5 +56,50 @@ def test_what_a_command_raises_is_its_answer(tmp_path: Path, error: Exception) -
     connection.setblocking(True)
     watched[connection.fileno()]()
     asking.join(10)
-    control.close()
-    assert told == [str(error)]
+    return told[0]
+
+
+def test_an_answer_that_is_too_large_is_an_error(tmp_path: Path) -> None:
+    watched: dict[int, Callable[[], None]] = {}
+    answer = {"much": "x" * ANSWER_BYTES_MAX}
+    with closing(ControlSocket(tmp_path, lambda _: answer, watched.__setitem__, lambda _: None)) as control:
+        assert "more than" in asked(control, tmp_path, watched)
+        answer["much"] = "x" * (ANSWER_BYTES_MAX - 100)
+        assert answer["much"] in asked(control, tmp_path, watched)
+
+
+def test_a_supervisor_without_descriptors_says_so_and_lives(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched: dict[int, Callable[[], None]] = {}
+    with closing(ControlSocket(tmp_path, lambda _: {}, watched.__setitem__, lambda _: None)) as control:
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        client.connect(str(control.path))
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.open(os.devnull, os.O_RDONLY)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+        try:
+            for _ in range(2):
+                control.accept()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert control.asking == {}
+        client.settimeout(10)
+        assert b"Too many open files" in client.recv(1000)
+        client.close()
+        assert "LimitNOFILE" in caplog.text
+        assert asked(control, tmp_path, watched) == "{}"
+
+
+def test_no_more_damage_is_told_than_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "p" * 240
+    monkeypatch.setattr(scrubbing, "progress", lambda _: {})
+    file = FileIdentity(1, 2, 3)
+    many = [Damage(name, n, n, n, n, n, "a reason", file, n) for n in range(1000)]
+    known = SimpleNamespace(current=None, last=None, all_damages=lambda: many)
+    monkeypatch.setattr(scrubbing, "read_scrubbed", lambda _: known)
+    monkeypatch.setattr(Damage, "is_there", lambda *_: True)
+    answer = scrubbing.report(cast(Any, None), BrokerConfig(log_dirs=(str(tmp_path),)))
+    assert 100 < len(answer["findings"]) < 1000
+    assert len(msgspec.json.encode(answer)) < ANSWER_BYTES_MAX
