@@ -11,7 +11,7 @@ from mpbroker.inspection.segment import batches, mapped
 from mpbroker.log.aborted import TransactionIndexCorrupt, read_aborted
 from mpbroker.log.checkpoints import CheckpointCorrupt, read_epochs, read_offsets, read_topic_id
 from mpbroker.log.index import read_offset_entries, read_time_entries
-from mpbroker.log.journal import JournalDamaged, JournalFile, worker_of
+from mpbroker.log.journal import Extent, JournalDamaged, JournalFile, worker_of
 from mpbroker.log.names import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
@@ -119,22 +119,26 @@ def _metadata(path: Path) -> Iterator[Entry]:
 def _journal(path: Path) -> Iterator[Entry]:
     try:
         journal = JournalFile(path)
+        try:
+            for number, extents in enumerate(journal.records()):
+                for extent in extents:
+                    yield _extent(number, extent)
+        finally:
+            journal.close()
     except JournalDamaged as error:
         raise Unreadable(str(error)) from error
-    try:
-        for number, extents in enumerate(journal.records()):
-            for extent in extents:
-                yield {
-                    "record": number,
-                    "topic_id": uuid_text(extent.topic_id),
-                    "partition": extent.partition,
-                    "segment": segment_name(extent.segment_base),
-                    "position": extent.position,
-                    "bytes": len(extent.data),
-                    "end_offset": extent.end_offset,
-                }
-    finally:
-        journal.close()
+
+
+def _extent(number: int, extent: Extent) -> Entry:
+    return {
+        "record": number,
+        "topic_id": uuid_text(extent.topic_id),
+        "partition": extent.partition,
+        "segment": segment_name(extent.segment_base),
+        "position": extent.position,
+        "bytes": len(extent.data),
+        "end_offset": extent.end_offset,
+    }
 
 
 # ---- segments

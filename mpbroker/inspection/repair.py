@@ -118,18 +118,21 @@ def _refuse_journaled(partition: Partition) -> None:
 def _refuse_if_in(path: Path, partition: Partition) -> None:
     try:
         journal = JournalFile(path)
+        try:
+            is_named = any(
+                (one.topic_id, one.partition) == (partition.topic_id, partition.partition)
+                for extents in journal.records()
+                for one in extents
+            )
+        finally:
+            journal.close()
     except JournalDamaged as problem:
         raise CannotRepair(f"{problem}: the last records may be nowhere else. Restore it first") from problem
-    try:
-        for extents in journal.records():
-            for extent in extents:
-                if (extent.topic_id, extent.partition) == (partition.topic_id, partition.partition):
-                    raise CannotRepair(
-                        f"{path} has records of {partition.path.name} that may not be in its segments yet. "
-                        "Start the broker once, it writes them there, and stop it"
-                    )
-    finally:
-        journal.close()
+    if is_named:
+        raise CannotRepair(
+            f"{path} has records of {partition.path.name} that may not be in its segments yet. "
+            "Start the broker once, it writes them there, and stop it"
+        )
 
 
 def _cut(segment: Segment) -> Cut:

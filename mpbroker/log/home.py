@@ -53,6 +53,13 @@ def _read_checkpoint(path: Path) -> dict[TopicPartition, int] | None:
         return None
 
 
+def _damaged(problem: JournalDamaged) -> FatalError:
+    return FatalError(
+        f"{problem}. Records that were acknowledged last may be nowhere else. Restore the file, or delete "
+        "it: then partitions that lack such records stay offline"
+    )
+
+
 class LogDir:
     """`known` is what the next checkpoints say, `on_disk` what the files say as far as it is certain.
 
@@ -137,16 +144,16 @@ class LogDir:
             return JournalFile(path)
         except JournalDamaged as problem:
             if not is_clean:
-                raise FatalError(
-                    f"{problem}. Records that were acknowledged last may be nowhere else. Restore the "
-                    "file, or delete it: then partitions that lack such records stay offline"
-                ) from problem
+                raise _damaged(problem) from problem
             path.unlink()
             return None
 
     def _inherit(self, found: JournalFile) -> None:
-        """A head that was written and not synced must not be built upon."""
-        self.journal_end, self._inherited = found.survey()
+        """A head that was written and not synced must not be built upon. Raises OSError, FatalError."""
+        try:
+            self.journal_end, self._inherited = found.survey()
+        except JournalDamaged as problem:
+            raise _damaged(problem) from problem
         os.fdatasync(found.fd)
         self.journal = found
 
@@ -170,7 +177,10 @@ class LogDir:
 
     def _empty(self, found: JournalFile, *, is_clean: bool, say: Callable[[str], None]) -> None:
         if not is_clean:
-            restored = replay(found, self.partitions(), self._points_for(found), say)
+            try:
+                restored = replay(found, self.partitions(), self._points_for(found), say)
+            except JournalDamaged as problem:
+                raise _damaged(problem) from problem
             if restored:
                 _log.warning(
                     "%s: %d bytes were written back into segments that lacked them", found.path, restored

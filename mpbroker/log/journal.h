@@ -13,7 +13,8 @@
  *
  * All numbers are little endian. A record's sequence is the place at which it begins in an endless stream, of which the ring holds the last
  * bytes: it lies at `sequence % ring bytes`, and the next one has the sequence `sequence + bytes`. Reading begins at the head's `start`
- * and ends with the first record that is not the expected one; only the last one can be torn, since a round is synced before the next begins.
+ * and ends with the first record that is not the expected one; only the last one can be torn, since a round is synced before the next begins:
+ * with a whole one behind it, the journal is damaged.
  * What lies before `start` is in segments that were synced; it is written over only when that head is on disk. The nonce is new with
  * each start of the broker: nothing that a producer sent earlier, and nothing of an earlier lap, is taken for a record. */
 #ifndef MPBROKER_LOG_JOURNAL_H

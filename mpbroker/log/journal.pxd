@@ -20,6 +20,8 @@ cdef extern from "mpbroker/log/journal.h" nogil:
         uint64_t ring_bytes
         uint64_t start
     ctypedef struct JournalRecord:
+        uint64_t nonce
+        uint64_t sequence
         uint64_t bytes
         uint32_t extents
     ctypedef struct JournalExtent:
@@ -95,4 +97,6 @@ cdef class JournalFile:
     cdef readonly object path
     cdef JournalHead head
     cdef JournalRecord *next_record(self, bytearray room, uint64_t sequence) except? NULL
+    cdef JournalRecord *record_at(self, bytearray room, uint64_t sequence) except? NULL
+    cdef int refuse_later(self, uint64_t sequence) except -1
     cdef int get(self, uint8_t *to, uint64_t count, uint64_t sequence) except -1

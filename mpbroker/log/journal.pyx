@@ -14,6 +14,8 @@ _OF_A_WORKER = re.compile(re.escape(NAME) + r"(?:\.([1-9]\d*))?")
 SMALLEST_BYTES = 65536
 RING_AT = JOURNAL_RING_AT
 BLOCK_BYTES = JOURNAL_BLOCK_BYTES
+cdef enum:
+    LOOKED_AT_BYTES = 1 << 20
 
 # Bytes of one segment that a round made durable; `end_offset` is that behind the last record in it.
 Extent = namedtuple("Extent", "topic_id partition segment_base position end_offset data")
@@ -203,19 +205,21 @@ cdef class JournalFile:
         return self.head.start
 
     def records(self):
-        """The extents of each record, oldest first, up to the first record that is not whole. Raises OSError."""
+        """The extents of each record, oldest first, up to the first record that is not whole. Raises OSError, JournalDamaged."""
         cdef JournalRecord *found
         cdef uint64_t sequence = self.head.start
         while True:
             record = bytearray()
             found = self.next_record(record, sequence)
             if found == NULL:
+                self.refuse_later(sequence)
                 return
             sequence += found.bytes
             yield extents_of(record)
 
     def survey(self) -> tuple:
-        """Where the next record goes, and (topic id, partition, base offset) of all segments that are named. Raises OSError."""
+        """Where the next record goes, and (topic id, partition, base offset) of all segments that are named. Raises OSError,
+        JournalDamaged."""
         cdef JournalRecord *found
         cdef const JournalExtent *extent
         cdef uint64_t sequence = self.head.start
@@ -225,6 +229,7 @@ cdef class JournalFile:
         while True:
             found = self.next_record(record, sequence)
             if found == NULL:
+                self.refuse_later(sequence)
                 return sequence, sorted(named)
             extent = <const JournalExtent *>(found + 1)
             for i in range(found.extents):
@@ -233,11 +238,35 @@ cdef class JournalFile:
 
     cdef JournalRecord *next_record(self, bytearray room, uint64_t sequence) except? NULL:
         """The whole record in `room`, NULL if there is none."""
-        cdef JournalRecord found
-        cdef uint8_t *p
         # Of a ring that is full to the last byte the next one would be the first again.
         if sequence - self.head.start >= self.head.ring_bytes:
             return NULL
+        return self.record_at(room, sequence)
+
+    cdef int refuse_later(self, uint64_t sequence) except -1:
+        """The last record may be torn, its round was never finished. With a whole one behind it, it was: then it is damaged."""
+        cdef uint64_t at, inner
+        cdef const JournalRecord *found
+        cdef const uint8_t *p
+        cdef bytes piece
+        room = bytearray()
+        for at in range(0, self.head.ring_bytes, LOOKED_AT_BYTES):
+            piece = os.pread(self.fd, min(<uint64_t>LOOKED_AT_BYTES, self.head.ring_bytes - at), JOURNAL_RING_AT + at)
+            p = piece
+            for inner in range(0, len(piece), JOURNAL_BLOCK_BYTES):
+                found = <const JournalRecord *>(p + inner)
+                if found.nonce != self.head.nonce or found.sequence <= sequence or found.sequence % self.head.ring_bytes != at + inner:
+                    continue
+                if self.record_at(room, found.sequence) != NULL:
+                    raise JournalDamaged(
+                        f"{self.path} is damaged at byte {JOURNAL_RING_AT + sequence % self.head.ring_bytes}: the record there is not "
+                        f"whole, and one behind it is")
+        return 0
+
+    cdef JournalRecord *record_at(self, bytearray room, uint64_t sequence) except? NULL:
+        """If it is one of this journal, and whole; else NULL."""
+        cdef JournalRecord found
+        cdef uint8_t *p
         self.get(<uint8_t *>&found, sizeof(found), sequence)
         if not journal_expected(&found, self.head.nonce, sequence, self.head.ring_bytes):
             return NULL

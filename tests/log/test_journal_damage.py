@@ -1,0 +1,52 @@
+"""A flipped bit in the commit journal: what lies behind it was acknowledged, and is not left out silently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mpbroker.ipc.process import FatalError
+from mpbroker.log import journal
+from tests.log.rig import Rig, ensure
+from tests.log.test_journal import Journaled, fill
+
+
+@pytest.mark.parametrize("how", ["payload", "head of the record"])
+def test_a_damaged_record_is_not_taken_for_a_torn_one(
+    rig: Callable[..., Rig], tmp_path: Path, batch: Callable[..., bytearray], how: str
+) -> None:
+    """Whole ones lie behind it: its round was finished, and what it has was acknowledged."""
+    n = Journaled(rig, tmp_path)
+    n.boot()
+    fill(n, batch, partitions=1)
+    had = n.power_cut()
+    kept = n.path.read_bytes()
+    damaged = bytearray(kept)
+    second = journal.RING_AT + journal.BLOCK_BYTES
+    damaged[second + (300 if how == "payload" else 2)] ^= 1
+    n.path.write_bytes(damaged)
+    named = f"{n.path} is damaged at byte {second}: .* may be nowhere else"
+    with pytest.raises(FatalError, match=named):
+        n.boot()
+    assert n.path.read_bytes() == damaged, "nothing is done before somebody has decided"
+    n.path.write_bytes(kept)
+    n.boot()
+    assert n.end_of(n.open(ensure(1))[0]) == 10
+    assert n.segment().read_bytes() == had[0]
+    n.crash()
+
+
+def test_a_successor_does_not_go_on_with_a_damaged_journal(
+    rig: Callable[..., Rig], tmp_path: Path, batch: Callable[..., bytearray]
+) -> None:
+    n = Journaled(rig, tmp_path)
+    n.boot()
+    fill(n, batch, partitions=1)
+    n.crash()
+    with n.path.open("r+b") as file:
+        file.seek(journal.RING_AT + 300)
+        file.write(b"flip")
+    with pytest.raises(FatalError, match="is damaged at byte 8192"):
+        n.succeed()
