@@ -43,7 +43,7 @@ INVALID_CONFIG = 40
 _log = logging.getLogger("mpbroker")
 
 
-def _remove_tree(directory: Path) -> None:
+def remove_tree(directory: Path) -> None:
     """Whoever removed the deleted topic's files before us did no harm to the log directory."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(directory)
@@ -402,7 +402,7 @@ class LogManager:
                 holder = topic_id_if_any(directory)
                 if holder == topic_id or (holder is None and directory in unreadable):
                     gone = self._rename(directory, names.DELETE_SUFFIX)
-                    self._delete_in(delay_ms, home.number, partial(_remove_tree, gone))
+                    self._delete_in(delay_ms, home.number, partial(remove_tree, gone))
                     numbers.add(parsed.partition)
             for number in numbers:
                 # Of another topic by now?
@@ -440,7 +440,7 @@ class LogManager:
             for directory, parsed in home.own_partitions():
                 if parsed.suffix != names.DELETE_SUFFIX:
                     continue
-                self._deletions.append((0.0, home.number, partial(_remove_tree, directory)))
+                self._deletions.append((0.0, home.number, partial(remove_tree, directory)))
                 if not (home.path / names.partition_name(parsed.topic, parsed.partition)).is_dir():
                     # Its checkpoints were still to be written.
                     home.forget((parsed.topic, parsed.partition))
@@ -451,7 +451,7 @@ class LogManager:
 
     def delete_tree_later(self, log: PartitionLog, number: int, gone: Path) -> None:
         """Where the partition was before it moved."""
-        self._delete_in(log.config.file_delete_delay_ms, number, partial(_remove_tree, gone))
+        self._delete_in(log.config.file_delete_delay_ms, number, partial(remove_tree, gone))
 
     def _delete_in(self, delay_ms: int, number: int, job: Callable[[], None]) -> None:
         due = time.monotonic() + delay_ms / 1000

@@ -18,7 +18,6 @@ import concurrent.futures
 import errno
 import logging
 import os
-import shutil
 import threading
 import time
 from collections import deque
@@ -46,7 +45,7 @@ from mpbroker.log.copying import (
     Wanted,
 )
 from mpbroker.log.home import LogDir
-from mpbroker.log.manager import LogManager
+from mpbroker.log.manager import LogManager, remove_tree
 from mpbroker.log.moving_turn import retry_held
 from mpbroker.log.partition_log import PartitionLog
 
@@ -178,7 +177,7 @@ class Moving:
         except OSError as error:
             _log.error("%s cannot be removed: %s", future, error)
             return
-        self._manager.helper.submit(partial(_remove_tree, gone), home.number)
+        self._manager.helper.submit(partial(remove_tree, gone), home.number)
 
     def resume(self, topics: Iterable[str]) -> None:
         """What an earlier life has begun, when all that can be opened is open. `topics`: all there are."""
@@ -500,7 +499,3 @@ def _places(move: Move) -> tuple[Path, Path]:
 def _give_way_to_all() -> None:
     """The thread's niceness is its own."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-
-
-def _remove_tree(directory: Path) -> None:
-    shutil.rmtree(directory, ignore_errors=False)
