@@ -31,7 +31,7 @@ from mpbroker.log.moving_turn import relocate
 from mpbroker.log.names import ALONE, LogWorker
 from mpbroker.log.opening import Opening
 from mpbroker.log.own_slots import OwnSlots
-from mpbroker.log.partition_log import PartitionLog
+from mpbroker.log.partition_log import PartitionLog, SyncFailed
 from mpbroker.log.placing import Placing
 from mpbroker.log.recovery import Known, PartitionDamaged, load
 from mpbroker.log.takeover import TakeOver
@@ -181,6 +181,8 @@ class LogManager:
                 self._said.add((topic.topic_id, number))
                 return EnsuredPartition(number, 0, 0, error, message)
             log = self._offline(topic, number, config)
+            if isinstance(failure, SyncFailed):
+                self.turn.storage_failed(log.state.log_dir, failure.errno or errno.EIO)
         return EnsuredPartition(number, log.state.table_slot, log.state.generation, error, message)
 
     def _offline_error(self, log: PartitionLog) -> tuple[int, str | None]:
