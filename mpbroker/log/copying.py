@@ -37,8 +37,9 @@ from mpbroker.log.walk import Walk
 PIECE_BYTES = 1 << 20
 # So that a large file's sync at the end of a pass has little to do.
 SYNC_EVERY_BYTES = 64 << 20
-# A segment is not begun if it would leave less than this on the disk: others append there.
-SPARE_BYTES = 64 << 20
+# A segment is not begun if it would leave less than this on the disk: others append there. Of a small disk
+# its twentieth is enough.
+SPARE_BYTES, SPARE_PART = 64 << 20, 20
 # While it waits for its rate a thread looks so often whether it is wanted any more.
 LOOK_EVERY_S = 0.1
 NICENESS = 10
@@ -198,7 +199,8 @@ class Copy:
     def _check_room(self, count: int) -> None:
         with _writing():
             system = os.statvfs(self.future)
-            if count > 0 and system.f_bavail * system.f_frsize < count + SPARE_BYTES:
+            spare = min(SPARE_BYTES, system.f_blocks * system.f_frsize // SPARE_PART)
+            if count > 0 and system.f_bavail * system.f_frsize < count + spare:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.future))
 
     def _copy_log(self, source: int, base: int, size: int, segment: _Segment) -> None:
@@ -315,22 +317,20 @@ def _read(fd: int, position: int, count: int) -> bytes:
     """Without bringing more into the page cache than was there. Raises SourceChanged, OSError."""
     data = bytearray(count)
     view, at = memoryview(data), 0
-    was_cold = False
+    cold_from = -1
     while at < count:
         try:
-            got = os.preadv(fd, [view[at:]], position + at, 0 if was_cold else os.RWF_NOWAIT)
+            got = os.preadv(fd, [view[at:]], position + at, os.RWF_NOWAIT if cold_from < 0 else 0)
         except OSError as error:
-            if was_cold or error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
+            if cold_from >= 0 or error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
                 raise
-            was_cold = True
+            cold_from = at
             continue
         if got == 0:
-            if was_cold:
-                raise SourceChanged("a file has become shorter")
-            was_cold = True
+            raise SourceChanged("a file has become shorter")
         at += got
-    if was_cold:
-        os.posix_fadvise(fd, position, count, os.POSIX_FADV_DONTNEED)
+    if cold_from >= 0:
+        os.posix_fadvise(fd, position + cold_from, count - cold_from, os.POSIX_FADV_DONTNEED)
     return bytes(data)
 
 

@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t
 from libc.stdlib cimport realloc
 from libc.string cimport memmove
 
+from mpbroker.ipc.table cimport PARTITION_OFFLINE
 from mpbroker.log.commit cimport forget_behind
 from mpbroker.log.held cimport HeldJob
 from mpbroker.log.state cimport PartitionState
@@ -43,5 +44,7 @@ def relocate(Turn turn, PartitionState state, int log_dir) -> None:
         raise ValueError("something of the partition is still under way in its old log directory")
     forget_behind(&turn.commit, &state.core)
     state.core.slot.log_dir = log_dir
+    if turn.commit.failed_dirs >> log_dir & 1:
+        state.flags = PARTITION_OFFLINE
     state.core.synced = state.core.log_end
     state.publish(turn.keep[0])

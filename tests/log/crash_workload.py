@@ -1,9 +1,10 @@
 """A log process that is given random work and says what it promised: run by itself, under the tracer.
 
-    TRACE_ROOT=… TRACE_FILE=… LD_PRELOAD=… python -m tests.log.crash_workload DIRECTORY SEED [several]
+    TRACE_ROOT=… TRACE_FILE=… LD_PRELOAD=… python -m tests.log.crash_workload DIRECTORY SEED [several|moving]
 
-DIRECTORY/data0 is the log directory. `several`: each start has another number of log workers. Between what
-the trace says of files stand marks, each a JSON list:
+DIRECTORY/data0 is the log directory. `several`: each start has another number of log workers. `moving`: it
+has two log directories, between which partitions move. Between what the trace says of files stand marks, each
+a JSON list:
 
     ["sent", topic id, partition, CRC]               a batch is on its way
     ["acked", topic id, partition, CRC, offset]      it is answered, and was to be durable then
@@ -26,6 +27,7 @@ from pathlib import Path
 import msgspec
 
 from mpbroker.ipc import calls, topology
+from mpbroker.log.checkpoints import fsync_directory
 from mpbroker.log.journaling import release_journals
 from mpbroker.log.names import log_worker_of
 from mpbroker.log.process import LogProcess
@@ -281,9 +283,54 @@ class SeveralWorkload(Workload):
         super().something_else()
 
 
+class MovingWorkload(Workload):
+    """The same work while partitions move from one log directory to the other, and back."""
+
+    def make_node(self, directory: Path) -> Node:
+        (directory / "data0").mkdir()
+        made = Node(self.make_rig, directory / "data0", 2)
+        # Mount points are there for certain.
+        fsync_directory(directory / "data0")
+        return made
+
+    def open(self) -> None:
+        super().open()
+        self.process.moving.resume(["t"])
+
+    def produce(self) -> None:
+        super().produce()
+        for _ in range(self.random.choice((0, 1, 3))):
+            self.process.work(1)
+            self.process.do_chores()
+
+    def settle(self) -> None:
+        while not self.process.turn.is_settled:
+            self.process.work(1)
+            self.process.do_chores()
+
+    def something_else(self) -> None:
+        if self.random.random() < 0.5:
+            partition = self.random.randrange(PARTITIONS)
+            one = calls.MovePartition("t", partition, self.topic.topic_id, self.random.randrange(2))
+            for _ in self.process.moving.ordering(calls.MovePartitions([one])):
+                pass
+        if self.random.random() < 0.4:
+            while not self.process.moving.is_at_rest:
+                self.process.work(1)
+                self.process.do_chores()
+        if self.random.random() < 0.3:
+            self.process.manager.delete_due(time.monotonic() + 1e6)
+            self.process.manager.write_stale_checkpoints()
+        super().something_else()
+
+    def replace_topic(self) -> None:
+        self.process.moving.topic_goes(self.topic.topic_id)
+        super().replace_topic()
+
+
 def main() -> None:
     directory, seed = Path(sys.argv[1]), int(sys.argv[2])
-    kind = SeveralWorkload if "several" in sys.argv else Workload
+    kind = {"several": SeveralWorkload, "moving": MovingWorkload}.get(sys.argv[-1], Workload)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as public:
         kind(directory, Path(public), seed).run()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from mpbroker.log import copying, futures
 from mpbroker.log.moving_turn import held_jobs
 from mpbroker.log.partition_log import segments_of
 from mpbroker.log.process import LogProcess
-from tests.log.rig import TOPIC_ID, ensure
+from tests.log.rig import TOPIC_ID, Reply, ensure
 from tests.log.test_log_dirs import Node, node, wait_for_helper
 from tests.log.test_turn import settle
 
@@ -342,3 +343,107 @@ def test_damage_is_not_copied(
     assert "the CRC does not match" in caplog.text
     assert "mpbroker log repair" in caplog.text
     assert not list(made.dirs[to].glob("*-future"))
+
+
+def test_a_target_that_fails_in_the_last_step_leaves_the_choice_to_the_next_start(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is appended to either until it is known which of them is the partition."""
+    made, process = started(node)
+    target = filled(made, batch)
+    if other(made, target) != 1:
+        move(process, 0)
+
+    def broken(future: Path, current: Path) -> None:
+        future.rename(current)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(futures, "place", broken)
+        assert order(process, 1) == 0
+        turn_until(process, lambda: process.moving.is_at_rest)
+    assert made.rig.partition(target.slot).flags & PartitionFlag.PARTITION_OFFLINE
+    assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [STORAGE_ERROR]
+    made.boot()
+    (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES))
+    assert (target.error, made.end_of(target)) == (0, 40)
+    assert made.rig.partition(target.slot).log_dir == 1
+    assert not (made.dirs[0] / "t-0").exists()
+
+
+def test_a_source_that_fails_in_the_last_step_is_not_needed(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, process = started(node)
+    target = filled(made, batch)
+    if other(made, target) != 0:
+        move(process, 1)
+
+    def broken(_: Path) -> Path:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(futures, "set_aside", broken)
+        assert order(process, 0) == 0
+        turn_until(process, lambda: process.moving.is_at_rest)
+    process._take_failures()
+    assert process.turn.failed_dirs == 0b10
+    assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
+    assert (made.dirs[1] / "t-0").exists()
+    made.boot()
+    (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES))
+    assert (made.rig.partition(target.slot).log_dir, made.end_of(target)) == (0, 41)
+    assert not (made.dirs[1] / "t-0").exists()
+
+
+def test_producers_do_not_wait_for_a_target_that_is_slow(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, process = started(node)
+    target = filled(made, batch)
+    to = other(made, target)
+    run, goes_on = copying.Copy.run, threading.Event()
+
+    def slow(self: copying.Copy, wanted: copying.Wanted) -> None:
+        if wanted.is_last:
+            assert goes_on.wait(20)
+        run(self, wanted)
+
+    monkeypatch.setattr(copying.Copy, "run", slow)
+    monkeypatch.setattr("mpbroker.log.moving.HELD_MOST_S", 0.05)
+    log = process.manager.logs[target.slot]
+    assert order(process, to) == 0
+    turn_until(process, lambda: log.is_held)
+    made.rig.job([((target.slot, target.slot_generation, 5), batch(producer=(3, 0, 40), size=500))])
+    process.work(0)
+    assert held_jobs(process.turn) == 1
+    replies: list[Reply] = []
+    turn_until(process, lambda: bool(replies.extend(made.rig.replies()) or replies))
+    assert [reply.results[0].error for reply in replies] == [0]
+    assert made.rig.partition(target.slot).log_dir != to
+    goes_on.set()
+    monkeypatch.setattr("mpbroker.log.moving.HELD_MOST_S", 20)
+    turn_until(process, lambda: process.moving.is_at_rest)
+    assert (made.rig.partition(target.slot).log_dir, made.end_of(target)) == (to, 41)
+
+
+def test_what_is_about_to_get_another_name_is_not_taken_for_empty(
+    node: Callable[..., Node], batch: Callable[..., bytearray]
+) -> None:
+    """Segments of before the start are looked at by name, and what has none is very old."""
+    made, _ = started(node)
+    filled(made, batch)
+    made.boot()
+    (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES))
+    process = made.process
+    assert process is not None
+    log = process.manager.logs[target.slot]
+    assert [segment.size for segment in log.sealed] == [-1] * len(log.sealed) != []
+    log.is_swapping = True
+    for _ in process.deletion.looking():
+        pass
+    assert [segment.size for segment in log.sealed] == [-1] * len(log.sealed)
+    log.is_swapping = False
+    for _ in process.deletion.looking():
+        pass
+    assert all(segment.size > 0 for segment in log.sealed)

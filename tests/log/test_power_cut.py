@@ -24,7 +24,7 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import resolve
-from mpbroker.log import names
+from mpbroker.log import futures, names
 from mpbroker.log.checkpoints import read_topic_id
 from mpbroker.log.home import LogDir
 from mpbroker.log.partition_log import PartitionLog, segments_of
@@ -149,8 +149,32 @@ def recovered(
     return found, damaged
 
 
-def check(run: Run, promises: Promises, directory: Path) -> None:
-    found, damaged = recovered(directory)
+def recovered_both(
+    directory: Path,
+) -> tuple[dict[Partition, dict[int, tuple[int, int]]], list[str]]:
+    """Of two log directories, between which partitions were moving: each is in one of them."""
+    there = [path for path in (directory / "data0", directory / "data1") if path.is_dir()]
+    homes = [LogDir(number, path, group=True, failed=False) for number, path in enumerate(there)]
+    for home in homes:
+        home.take_over(str)
+        if home.journal is not None:
+            home.journal.close()
+    futures.settle(homes)
+    found: dict[Partition, dict[int, tuple[int, int]]] = {}
+    damaged: list[str] = []
+    for path in there:
+        more, problems = recovered(path)
+        assert not found.keys() & more.keys(), "a partition is in both"
+        found |= more
+        damaged += problems
+    return found, damaged
+
+
+Recover = Callable[[Path], tuple[dict[Partition, dict[int, tuple[int, int]]], list[str]]]
+
+
+def check(run: Run, promises: Promises, directory: Path, recover: Recover = recovered) -> None:
+    found, damaged = recover(directory)
     for problem in damaged:
         assert problem.split()[0] in promises.removed, problem
     for key, acked in promises.acked.items():
@@ -176,7 +200,7 @@ def check(run: Run, promises: Promises, directory: Path) -> None:
 METADATA_ID = "00000000000000000000000000000001"
 
 
-def cut_short(directory: Path, chance: random.Random) -> None:
+def cut_short(directory: Path, chance: random.Random, recover: Recover = recovered) -> None:
     """A start that is killed at one of its writes, syncs or changes of names."""
     left = [chance.randint(0, chance.choice((12, 60)))]
 
@@ -194,18 +218,19 @@ def cut_short(directory: Path, chance: random.Random) -> None:
         try:
             for name in ("pwrite", "write", "fsync", "fdatasync", "ftruncate", "unlink", "rename"):
                 setattr(os, name, counted(getattr(os, name)))
-            recovered(directory)
+            recover(directory)
         finally:
             os._exit(0)
     os.waitpid(pid, 0)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("how", [(), ("several",)], ids=["one worker", "several"])
+@pytest.mark.parametrize("how", [(), ("several",), ("moving",)], ids=["one worker", "several", "moving"])
 def test_nothing_acknowledged_or_shown_is_lost(
     seed: int, how: tuple[str, ...], tracer: Path, tmp_path: Path
 ) -> None:
     run = traced(tracer, tmp_path, seed, *how)
+    recover = recovered_both if "moving" in how else recovered
     chance = random.Random(seed)
     cuts = sorted(chance.randrange(len(run.events) + 1) for _ in range(CUTS))
     disk, promises = Disk(run.root), Promises()
@@ -217,9 +242,9 @@ def test_nothing_acknowledged_or_shown_is_lost(
                     picture = chance.randrange(1 << 32)
                     write_image(disk.image(random.Random(picture)), directory)
                     if picture % 4 == 0:
-                        cut_short(directory, random.Random(picture))
+                        cut_short(directory, random.Random(picture), recover)
                     try:
-                        check(run, promises, directory)
+                        check(run, promises, directory, recover)
                     except Exception as problem:
                         problem.add_note(f"seed {seed}, power cut before event {number}, image {picture}")
                         raise

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
+from mpbroker.log.names import log_worker_of
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
 from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.real_clients.test_log_workers import kill_worker
@@ -35,7 +36,9 @@ def _two(tmp_path: Path) -> Iterator[Broker]:
         broker = Kafka(tmp_path, properties=[f"log.dirs={dirs}"])
     else:
         template = MPBROKER_COMMAND.replace("{log_dir}", dirs)
-        broker = Mpbroker(tmp_path, template=template, flags=("-o", "log.journal.bytes=1048576"))
+        broker = Mpbroker(
+            tmp_path, template=template, flags=("--log-workers", "2", "-o", "log.journal.bytes=1048576")
+        )
     broker.start()
     yield broker
     broker.kill()
@@ -185,7 +188,7 @@ def test_killed_on_the_way_it_goes_on(two: Broker, tmp_path: Path) -> None:
     assert (current[0], current[3]) == (here, False)
     assert (future[0], future[3]) == (to, True)
     assert 0 < future[2] <= load.sent
-    kill_worker(two, 0)
+    kill_worker(two, log_worker_of(TOPIC, 0, 2))
     eventually(lambda: len(described(two)) == 2, "its successor goes on")
     two.kill()
     two.flags = two.flags[:-2]

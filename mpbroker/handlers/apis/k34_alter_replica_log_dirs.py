@@ -27,10 +27,11 @@ LONGEST_TO_MOVE = LONGEST_NAME - 33 - len(FUTURE_SUFFIX)
 
 
 def failed(exchange: Exchange, code: ErrorCode) -> AlterReplicaLogDirsResponse:
-    names = {topic.name: topic.partitions for each in exchange.body.dirs for topic in each.topics}
-    return AlterReplicaLogDirsResponse(
-        results=[OfTopic(name, [Result(p, code) for p in partitions]) for name, partitions in names.items()]
-    )
+    topics: dict[str, OfTopic] = {}
+    for topic in (topic for each in exchange.body.dirs for topic in each.topics):
+        named = topics.setdefault(topic.name, OfTopic(topic.name))
+        named.partitions += [Result(partition, code) for partition in topic.partitions]
+    return AlterReplicaLogDirsResponse(results=list(topics.values()))
 
 
 def checked(exchange: Exchange, path: str, topic: str, partition: int) -> MovePartition | ErrorCode:
