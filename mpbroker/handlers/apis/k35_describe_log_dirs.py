@@ -16,6 +16,7 @@ from typing import TypeAlias
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.metadata import Topic
+from mpbroker.handlers.readers import bound_of
 from mpbroker.log.reader import segment_bytes
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -25,6 +26,8 @@ log = logging.getLogger("mpbroker")
 
 # Directories whose files are counted at a time: about a millisecond.
 COUNTED_AT_ONCE = 32
+
+READ_UNCOMMITTED = 0
 
 Result: TypeAlias = DescribeLogDirsResponse.DescribeLogDirsResult
 OfTopic: TypeAlias = DescribeLogDirsResponse.DescribeLogDirsTopic
@@ -79,7 +82,7 @@ def pieces(exchange: Exchange) -> Iterator[None]:
             continue
         now = found[1]
         try:
-            size = segment_bytes(broker.readers.directory(topic.name, now))
+            size = segment_bytes(broker.readers.directory(topic.name, now), bound_of(now, READ_UNCOMMITTED))
         except OSError as error:
             # It went while we looked, or the disk fails: that is for the log process to find out.
             log.warning("%s-%d is not described: %s", topic.name, number, error)
