@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -150,6 +151,23 @@ def test_a_full_disk_gets_it_back_before_anything_is_refused(
     monkeypatch.setattr("mpbroker.log.append.os.ftruncate", lambda *_: None)
     n.fill(batch, 1)
     assert len(refused) == 1
+
+
+def test_what_is_refused_for_want_of_room_has_none_ahead(node: Make, batch: MakeBatch) -> None:
+    """The limit of a file's size plays the full disk."""
+    n = node()
+    n.fill(batch)
+    assert n.zeros > 0
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n.state.size + 1_000, before[1]))
+    try:
+        assert n.produce(n.target, batch(1, size=MUCH)) == [56]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert n.zeros == 0
+    assert n.rig.partition(n.target.slot).flags == PartitionFlag.PARTITION_LIVE
+    n.fill(batch, 1)
+    assert n.end_of(n.target) == 13
 
 
 def test_a_roll_gives_it_back_at_once(node: Make, batch: MakeBatch) -> None:
