@@ -497,14 +497,18 @@ def _check_beginning(fd: int, position: int, end: int, unread: int) -> None:
         raise NotResident(fd, position, min(max(unread, LOOKED_AT_BYTES), left))
 
 
-def segment_bytes(directory: Path) -> int:
-    """What all segments of a partition take, without their indexes. Raises OSError."""
+def segment_bytes(directory: Path, bound: Bound) -> int:
+    """What all segments of a partition have, without their indexes; of the one that may end in zeros, what
+    lies below the high watermark. Raises OSError.
+    """
     total = 0
     with os.scandir(directory) as entries:
         for entry in entries:
-            if parse_segment(entry.name, LOG_SUFFIX) is not None:
+            base = parse_segment(entry.name, LOG_SUFFIX)
+            if base is not None:
                 with suppress(FileNotFoundError):
-                    total += entry.stat().st_size
+                    size = entry.stat().st_size
+                    total += min(size, bound.position) if base == bound.segment_base else size
     return total
 
 

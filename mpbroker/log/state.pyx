@@ -1,4 +1,5 @@
 """A partition's state for Python: opened, rolled and configured here, appended to by the turn. `state.pxd` draws it."""
+import os
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
@@ -135,6 +136,12 @@ cdef class PartitionState:
 
     def release(self) -> None:
         self.core.appendable = self.core.slot.flags == PARTITION_LIVE and self.core.fd >= 0
+
+    def give_room_back(self) -> None:
+        """No zeros lie behind its records any more, and none come. Raises OSError."""
+        cdef int error = give_room_back(&self.core)
+        if error:
+            raise OSError(error, os.strerror(error))
 
     def finish_segment(self) -> None:
         """The final time index entry: what is last in it is the segment's largest timestamp."""
@@ -315,8 +322,15 @@ cdef class PartitionState:
 
     @property
     def can_rest(self):
-        """Whether nothing of it waits for a sync: its files may be closed until they are needed again."""
-        return not (self.core.unsynced or self.core.in_flight or self.core.is_behind or self.core.first_planned != NOTHING_PLANNED)
+        """Whether nothing of it waits for a sync, or lies behind its records: its files may be closed until they are needed again."""
+        if self.core.unsynced or self.core.in_flight or self.core.is_behind or self.core.has_room:
+            return False
+        return self.core.first_planned == NOTHING_PLANNED
+
+    @property
+    def has_room(self):
+        """Whether its file may end in zeros."""
+        return bool(self.core.has_room)
 
     @property
     def unsynced(self):
