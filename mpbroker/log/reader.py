@@ -497,9 +497,9 @@ def _check_beginning(fd: int, position: int, end: int, unread: int) -> None:
         raise NotResident(fd, position, min(max(unread, LOOKED_AT_BYTES), left))
 
 
-def segment_bytes(directory: Path, bound: Bound) -> int:
+def segment_bytes(directory: Path, bound: Bound | None) -> int:
     """What all segments of a partition have, without their indexes; of the one that may end in zeros, what
-    lies below the high watermark. Raises OSError.
+    lies below the high watermark. None: of a copy, which has none. Raises OSError.
     """
     total = 0
     with os.scandir(directory) as entries:
@@ -508,7 +508,7 @@ def segment_bytes(directory: Path, bound: Bound) -> int:
             if base is not None:
                 with suppress(FileNotFoundError):
                     size = entry.stat().st_size
-                    total += min(size, bound.position) if base == bound.segment_base else size
+                    total += min(size, bound.position) if bound and base == bound.segment_base else size
     return total
 
 

@@ -547,7 +547,7 @@ class _Loader:
         if is_zeros(fd, checked.valid_bytes, size):
             _log.info("%s: cut from %d to %d bytes: zeros lie behind", path, size, checked.valid_bytes)
             os.ftruncate(fd, checked.valid_bytes)
-            _sync(fd)
+            sync(fd)
             return
         behind = check.good_batch_behind(fd, checked.valid_bytes, size, checked.next_offset, base)
         _log.warning(

@@ -127,7 +127,7 @@ def has_futures(result: Result) -> bool:
 
 def describe_future(by_name: dict[str, OfTopic], one: calls.MovingPartition) -> None:
     try:
-        size = segment_bytes(Path(one.directory))
+        size = segment_bytes(Path(one.directory), None)
     except OSError:
         # It has arrived, or is given up, since we were told.
         return
