@@ -16,12 +16,15 @@ import fcntl
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from mpbroker.log.names import LEADER_EPOCHS, PARTITION_METADATA
+from mpbroker.log.per_partition import PerPartition
 from mpbroker.protocol.uuids import uuid_bytes, uuid_text
 from mpbroker.records.batch import checksum
 
 TopicPartition = tuple[str, int]
+Offsets: TypeAlias = PerPartition[str]
 # No topic's name has a colon.
 _CHECKSUM = "mpbroker:crc"
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
@@ -112,9 +115,9 @@ def alone_with(directory: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def read_offsets(path: Path) -> dict[TopicPartition, int]:
+def read_offsets(path: Path) -> Offsets:
     """Raises CheckpointCorrupt, OSError."""
-    offsets = {}
+    offsets: Offsets = PerPartition()
     entries = _read_lines(path)
     if entries and entries[0][0] == _CHECKSUM:
         said = entries.pop(0)[1:]

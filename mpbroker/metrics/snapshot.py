@@ -235,10 +235,7 @@ def _names(public: Region, reader: Reader) -> dict[tuple[int, int], str]:
     """
     table = topology.attach_table(public)
     return {
-        place: name
-        for worker in topology.LOG_WORKERS  # each has named its own
-        for place, name in reader.names(worker).items()
-        if _is_there(table, *place)
+        place: name for place, name in reader.names().items() if _is_there(table, *place)
     }
 
 
