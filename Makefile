@@ -12,7 +12,7 @@ NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.p
 DATA ?= data
 LISTENERS ?= PLAINTEXT://127.0.0.1:9092
 
-.PHONY: help setup run test demo bench bench-kafka bench-network bench-quotas bench-compaction bench-start bench-cold bench-spark chaos fuzz explore flips lint fmt clean
+.PHONY: help setup run test demo bench bench-kafka bench-network bench-quotas bench-compaction bench-start bench-cold bench-spark chaos fuzz explore flips adopt lint fmt clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -77,6 +77,9 @@ explore: setup ## the property tests with new examples each time
 
 flips: setup ## one flipped bit anywhere in a log directory, thousands of times (ARGS='--first 0 --seeds 5000')
 	$(BIN)/python -m tests.log.flips $(ARGS)
+
+adopt: setup ## Apache Kafka on the directories that faults have left, many times (ARGS='--first 0 --seeds 100')
+	$(BIN)/python -m tests.real_clients.left_behind $(ARGS)
 
 lint: setup ## ruff, formatting, strict mypy
 	$(BIN)/ruff check .

@@ -12,6 +12,16 @@ from mpbroker.log.state cimport PartitionCore, PartitionState, nothing_waits
 from mpbroker.log.turn cimport Turn
 
 
+cdef extern from "<malloc.h>" nogil:
+    int malloc_trim(size_t pad)
+
+
+def give_back_memory() -> None:
+    """To the system: what a start needed for a moment."""
+    with nogil:
+        malloc_trim(0)
+
+
 def attach(Turn turn, PartitionState state, str topic) -> None:
     """From now on the turn appends to it, and it is in the partition table."""
     cdef Meters meters = turn.keep[4]

@@ -1,10 +1,10 @@
 """Which partitions have their files open: those that are appended to, and of thousands not all at once.
 
-A partition is opened at rest, where little is kept of it, and wakes with its first append. When too many are awake, those that were not
-appended to since the last look rest again, if nothing of them waits for a sync: a file with unsynced bytes is
-never closed. What waits in a commit journal alone is asked to be synced then, and until there are fewer again
-commit rounds go around the journals: what they have synced can rest. (Kafka holds every segment of every
-partition open.)
+A partition is opened at rest, where little is kept of it, and wakes with its first append. When too many
+are awake, those that were not appended to since the last look rest again, if nothing of them waits for a
+sync: a file with unsynced bytes is never closed. What waits in a commit journal alone is asked to be synced
+then, and until there are fewer again commit rounds go around the journals: what they have synced can rest.
+(Kafka holds every segment of every partition open.)
 
 What indexes have is not synced when they are closed, and without group commit neither is the segment: the
 kernel keeps it, and tells whoever syncs it later if that failed.
@@ -68,15 +68,19 @@ class Awake:
         """Something was set that is kept of it also at rest."""
         rest(self._turn, log.state)
 
+    def forget(self, log: PartitionLog) -> None:
+        """Its files are going to be closed."""
+        self._logs.pop(log, None)
+
     def end(self, log: PartitionLog) -> None:
         """Its slot waits for another partition."""
-        self._logs.pop(log, None)
+        self.forget(log)
         detach(self._turn, log.state)
 
     def storage_failed(self, logs: Iterable[PartitionLog], log_dir: int) -> None:
         """The turn has said so of those that it knows; now it knows all of them."""
         for log in logs:
-            if log.state.rests and log.state.log_dir == log_dir:
+            if log.state.log_dir == log_dir:
                 wake(self._turn, log.state)
 
     def _send_to_rest(self) -> None:

@@ -2,7 +2,6 @@ from enum import IntEnum
 
 from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.slots import Batch
-from mpbroker.log.state import PartitionState
 from shm.arena import Arena
 from shm.counters import CounterPage
 from shm.doorbell import Doorbell

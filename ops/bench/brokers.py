@@ -200,6 +200,7 @@ class Kafka(Broker):
     """Apache Kafka, one node, KRaft, with the heap and collector of its own start script."""
 
     properties: Sequence[str] = ()
+    jvm: Sequence[str] = KAFKA_JVM
     controller_port: int = field(default_factory=free_port)
 
     name = "Apache Kafka"
@@ -217,7 +218,7 @@ class Kafka(Broker):
         properties.write_text(text + "\n".join(self.properties) + "\n")
         if not (self.log_dir / "meta.properties").exists():
             self._format(java, libs, properties)
-        return [java, *KAFKA_JVM, "-cp", libs, "kafka.Kafka", str(properties)]
+        return [java, *self.jvm, "-cp", libs, "kafka.Kafka", str(properties)]
 
     def _format(self, java: str, libs: str, properties: Path) -> None:
         tool = ["-cp", libs, "kafka.tools.StorageTool", "format"]

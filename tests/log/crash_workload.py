@@ -74,6 +74,8 @@ class Workload:
 
     def boot(self) -> None:
         self.node.boot()
+        # Where one of several workers dies, the others still answer what they have.
+        self.on_the_way: dict[int, tuple[int, list[tuple[int, int]]]] = {}
         self.open()
 
     def new_topic(self) -> None:
@@ -81,7 +83,6 @@ class Workload:
         self.shown = [0] * PARTITIONS
 
     def open(self) -> None:
-        self.on_the_way: dict[int, tuple[int, list[tuple[int, int]]]] = {}
         self.targets = self.node.open(self.topic)
         assert [target.error for target in self.targets] == [0] * PARTITIONS
         logs = {slot: log for process in self.processes for slot, log in process.manager.logs.items()}

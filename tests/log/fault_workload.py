@@ -4,7 +4,7 @@
 
 Each call of the kind (write, sync, read) that the phase makes below the second directory, or each
 FAULT_STRIDEth, fails, it and all after it, in a process of its own; then the machine is without faults again,
-and everything starts anew.
+and everything starts anew. FAULT_CALL=n: only that one, and what is left in DIRECTORY/n stays there.
 Prints how many calls there were. Exits with 1, and says which call, where a promise is broken:
 
 * what was acknowledged is there once, and nothing that was never sent;
@@ -179,7 +179,8 @@ def run(directory: Path, phase: str, kind: str, number: int, error: int) -> bool
 def main() -> int:
     directory, phase, kind, error = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
     stride = int(os.environ.get("FAULT_STRIDE", "1"))
-    for number in range(1, MOST_CALLS, stride):
+    only = int(os.environ.get("FAULT_CALL", "0"))
+    for number in [only] if only else range(1, MOST_CALLS, stride):
         here = directory / str(number)
         here.mkdir()
         pid = os.fork()
@@ -195,8 +196,9 @@ def main() -> int:
                 sys.stderr.flush()
                 os._exit(code)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        shutil.rmtree(here)
-        if code == 3:
+        if not only:
+            shutil.rmtree(here)
+        if code == 3 or (only and code == 0):
             print(number - 1)
             return 0
         if code != 0:

@@ -143,7 +143,8 @@ def compressed(number: int) -> bytes:
 # ---- a broker's life on a directory ----
 
 
-def run(directory: Path, scratch: Path) -> Outcome:
+def run(directory: Path, scratch: Path, *, stops: bool = False) -> Outcome:
+    """`stops`: cleanly, otherwise it is killed."""
     try:
         rig = Rig(directory, scratch / "region", {"log_scrub_max_bytes_per_second": 1 << 40})
     except FatalError as error:
@@ -166,7 +167,11 @@ def run(directory: Path, scratch: Path) -> Outcome:
         rig.take_answer()
         for _ in process.deletion.looking():
             process.work(0)
-        return Outcome([read(rig, one) for one in sorted(answer.partitions, key=lambda one: one.partition)])
+        found = [read(rig, one) for one in sorted(answer.partitions, key=lambda one: one.partition)]
+        if stops:
+            assert process._stop() == 0
+            rig.processes.clear()
+        return Outcome(found)
     except FatalError as error:
         return Outcome(fatal=str(error))
     finally:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,17 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def faults() -> Iterator[Path]:
+@contextmanager
+def built_faults() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as directory:
         library = Path(directory) / "fault.so"
         subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"], check=True)
+        yield library
+
+
+@pytest.fixture(scope="module")
+def faults() -> Iterator[Path]:
+    with built_faults() as library:
         yield library
 
 

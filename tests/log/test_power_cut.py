@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from mpbroker.config.topic_config import resolve
 from mpbroker.log import names
 from mpbroker.log.checkpoints import read_topic_id
 from mpbroker.log.home import LogDir
-from mpbroker.log.partition_log import segments_of
+from mpbroker.log.partition_log import PartitionLog, segments_of
 from mpbroker.log.recovery import Known, PartitionDamaged, load
 from mpbroker.records.batch import CRC_AT
 from mpbroker.records.iterate import iterate_batches
@@ -70,12 +71,18 @@ class Run:
     offsets: dict[Partition, dict[int, int]]  # every answered batch by its base offset, also later ones
 
 
-@pytest.fixture(scope="module")
-def tracer() -> Iterator[Path]:
+@contextmanager
+def built_tracer() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as directory:
         library = Path(directory) / "trace.so"
         command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl", "-lpthread"]
         subprocess.run(command, check=True)
+        yield library
+
+
+@pytest.fixture(scope="module")
+def tracer() -> Iterator[Path]:
+    with built_tracer() as library:
         yield library
 
 
@@ -101,7 +108,9 @@ def traced(tracer: Path, directory: Path, seed: int, *how: str) -> Run:
     return Run(events, (directory / "data0").stat().st_ino, offsets)
 
 
-def recovered(directory: Path) -> tuple[dict[Partition, dict[int, tuple[int, int]]], list[str]]:
+def recovered(
+    directory: Path, close: Callable[[PartitionLog], None] = PartitionLog.close_files
+) -> tuple[dict[Partition, dict[int, tuple[int, int]]], list[str]]:
     """Of each partition its batches by base offset, as (count, CRC); and what was found to be damaged."""
     found: dict[Partition, dict[int, tuple[int, int]]] = {}
     damaged = []
@@ -134,7 +143,7 @@ def recovered(directory: Path) -> tuple[dict[Partition, dict[int, tuple[int, int
                 crc = int.from_bytes(batch.bytes[CRC_AT : CRC_AT + 4], "big")
                 batches[batch.header.base_offset] = (batch.header.record_count, crc)
         found[topic_id.hex(), parsed.partition] = batches
-        log.close_files()
+        close(log)
     if home.journal is not None:
         home.journal.close()
     return found, damaged

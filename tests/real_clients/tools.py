@@ -58,11 +58,14 @@ def _java() -> tuple[str, str]:
         pytest.fail(str(error), pytrace=False)
 
 
+# A JVM that hardly optimises, for what lives for a second.
+SMALL_JVM = ("-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+
 def java_command(main_class: str, *arguments: str) -> list[str]:
-    """One of Kafka's command line tools, in a JVM that hardly optimises: it lives for a second."""
+    """One of Kafka's command line tools."""
     java, classpath = _java()
-    small = ("-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-    return [java, *small, "-cp", classpath, main_class, *arguments]
+    return [java, *SMALL_JVM, "-cp", classpath, main_class, *arguments]
 
 
 def kafka_tool(main_class: str, *arguments: str, stdin: bytes = b"") -> str:

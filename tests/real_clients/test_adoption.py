@@ -1,0 +1,34 @@
+"""Kafka's tool and Kafka itself on what is left after each kind of fault; `make adopt` tries many more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.log import flips
+from tests.log.test_scrub import flip
+from tests.real_clients import left_behind
+from tests.real_clients.adoption import Adopting, complaints, dump_complaints
+
+
+def test_kafka_adopts_what_is_left(tmp_path: Path) -> None:
+    kafka = Adopting(tmp_path / "kafka")
+    with left_behind.workplace() as place:
+        place.fill(kafka, 1, cuts=3)
+        stopped = next(image for image in place.images if image.directory.name == "stopped")
+        left_behind.take_all(kafka, "clean", stopped.directory, stopped=True)
+    left_behind.after_kills(kafka, tmp_path / "ours")
+    assert complaints(kafka) == []
+    served = {left.name.split(".")[1].split("-")[0] for left in kafka.lefts if left.records()}
+    assert served == {"cut", "flip", "fault", "compacted", "clean", "killed", "stopped"}
+
+
+@pytest.mark.parametrize(("suffix", "at"), [(".log", 71), (".index", 7), (".timeindex", 2)])
+def test_what_does_not_fit_is_told(tmp_path: Path, suffix: str, at: int) -> None:
+    kafka = Adopting(tmp_path / "kafka")
+    with flips.workplace() as (_, images):
+        kafka.take("bad", images[0].directory / "t-0", stopped=False)
+    (left,) = kafka.lefts
+    flip(sorted(left.path.glob(f"*{suffix}"))[1], at)
+    assert dump_complaints([left])
