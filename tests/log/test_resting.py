@@ -103,7 +103,7 @@ def test_nobody_else_gets_its_batches(rig: Callable[..., object], batch: Callabl
     b.close()
 
 
-def test_settings_reach_it(rig: Callable[..., object], batch: Callable[..., bytearray]) -> None:
+def test_settings_reach_it(rig: Callable[..., object]) -> None:
     b = Broker(rig(), 2)  # type: ignore[arg-type]
     logs = [at_rest(b, number) for number in range(2)]
     b.rig.call(calls.EnsureTopic("t", TOPIC_ID, [0, 1], {"segment.bytes": "1048576"}, 6, 2))
