@@ -40,14 +40,14 @@ class PerPartition(MutableMapping[tuple[Topic, int], int]):
 
     def __getitem__(self, key: tuple[Topic, int]) -> int:
         numbers = self._near.get(key[0])
-        if numbers is not None and key[1] < len(numbers) and (number := numbers[key[1]]) != ABSENT:
+        if numbers is not None and 0 <= key[1] < len(numbers) and (number := numbers[key[1]]) != ABSENT:
             return number
         return self._far[key]
 
     def __setitem__(self, key: tuple[Topic, int], number: int) -> None:
-        if number < 0:
-            raise ValueError(f"{key} has the number {number}")
         topic, partition = key
+        if number < 0 or partition < 0:
+            raise ValueError(f"{key} has the number {number}")
         if key not in self:
             self._count += 1
         numbers = self._near.get(topic)

@@ -14,18 +14,21 @@ from shm.table cimport SlotTable, table_write
 cdef enum:
     MASK_WORDS = 2
 
+cdef uint64_t WITHOUT_COMMON = <uint64_t>1 << 63
+
 cdef int CORE_WORDS = sizeof(PartitionCore) // 8
 # What a core that rests is looked at by.
 cdef PartitionCore _seen
-# The first one that came to rest: what others have in common with it, settings and what is not there, is not kept again.
+# The first one without records that came to rest: what others have in common with it, settings and all that is not there, is not
+# kept again. Those before it are packed as they are, which the highest bit of their mask says.
 cdef PartitionCore _common
 cdef bint _has_common = False
 
-assert sizeof(PartitionCore) % 8 == 0 and CORE_WORDS <= 64 * MASK_WORDS
+assert sizeof(PartitionCore) % 8 == 0 and CORE_WORDS < 64 * MASK_WORDS
 
 
 cdef uint64_t *pack(PartitionCore *core) noexcept nogil:
-    """Which words of the core are not as in `_common`, a bit each, and those words; NULL without memory. It can rest, so that its
+    """Which words of the core are not as in `_common`, or not 0, a bit each, and those words; NULL without memory. It can rest, so that its
     only pointer is to its producers, which the one who unpacks it knows."""
     global _common, _has_common
     cdef uint64_t *words = <uint64_t *>core
@@ -33,16 +36,18 @@ cdef uint64_t *pack(PartitionCore *core) noexcept nogil:
     cdef uint64_t *packed
     cdef int i, count = 0
     core.producers = NULL
-    if not _has_common:
-        _common, _has_common = core[0], True
+    if not _has_common and core.log_end == 0:
+        _common = core[0]
+        _has_common = True
     for i in range(CORE_WORDS):
-        count += words[i] != common[i]
+        count += words[i] != (common[i] if _has_common else 0)
     packed = <uint64_t *>calloc(MASK_WORDS + count, sizeof(uint64_t))
     if packed == NULL:
         return NULL
+    packed[MASK_WORDS - 1] = 0 if _has_common else WITHOUT_COMMON
     count = MASK_WORDS
     for i in range(CORE_WORDS):
-        if words[i] != common[i]:
+        if words[i] != (common[i] if _has_common else 0):
             packed[i // 64] |= <uint64_t>1 << (i % 64)
             packed[count] = words[i]
             count += 1
@@ -58,7 +63,7 @@ cdef void unpack(const uint64_t *packed, PartitionCore *core) noexcept nogil:
             words[i] = packed[at]
             at += 1
         else:
-            words[i] = common[i]
+            words[i] = 0 if packed[MASK_WORDS - 1] & WITHOUT_COMMON else common[i]
 
 
 cdef void open_index(IndexRef *index, int64_t base, int fd) noexcept nogil:

@@ -40,8 +40,10 @@ def test_what_is_missing_is_no_number() -> None:
         assert absent not in made
         with pytest.raises(KeyError):
             del made[absent]
-    with pytest.raises(ValueError, match="-1"):
-        made["t", 0] = -1
+    for key, number in ((("t", 0), -1), (("t", -1), 0)):
+        with pytest.raises(ValueError, match="-1"):
+            made[key] = number
+    assert ("t", -1) not in made
     assert dict(made) == {("t", 3): 0}
 
 
