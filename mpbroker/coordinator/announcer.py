@@ -12,7 +12,7 @@ from collections.abc import Callable
 from mpbroker.coordinator.bulletin_writer import BulletinWriter, Written
 from mpbroker.coordinator.state import MetadataState, Topic
 from mpbroker.ipc.bulletin import BulletinPublisher
-from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, QuotaImage, TopicImage
+from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, Places, QuotaImage, TopicImage
 from mpbroker.protocol.topic_names import INTERNAL_TOPICS
 from mpbroker.quotas.entities import REQUEST_PERCENTAGE, Entity
 from shm.word import Words
@@ -26,7 +26,7 @@ class Announcer:
     def __init__(
         self, publisher: BulletinPublisher, request_quotas: Words, cluster_id: str, node_id: int
     ) -> None:
-        self.slots: dict[bytes, list[PartitionImage]] = {}
+        self.slots: dict[bytes, Places] = {}
         self.topics: dict[bytes, Topic] = {}
         self.announced: dict[bytes, Topic] = {}
         self._writer = BulletinWriter(publisher, "topics and quotas")
@@ -41,7 +41,7 @@ class Announcer:
     def has_news(self) -> bool:
         return self._writer.has_news(bool(self._changed or self._removed or self._quotas))
 
-    def opened(self, topic: Topic, partitions: list[PartitionImage]) -> bool:
+    def opened(self, topic: Topic, partitions: Places) -> bool:
         """Notes where the log process has a topic; whether that is news."""
         topic_id = topic.topic_id
         if self.slots.get(topic_id) == partitions and self.announced.get(topic_id) == topic:
@@ -105,7 +105,7 @@ class Announcer:
         return TopicImage(
             topic.name,
             topic.topic_id,
-            self.slots[topic.topic_id],
+            self.slots[topic.topic_id].packed,
             topic.configs,
             topic.config_version,
             topic.name in INTERNAL_TOPICS,

@@ -14,7 +14,7 @@ _TOPIC_BYTES: Final = 48
 """Of a topic without partitions, settings and its name."""
 _ENTITY_BYTES: Final = 12
 _NUMBER_BYTES: Final = 9
-PARTITION_BYTES: Final = 25
+PARTITION_BYTES: Final = 8
 
 
 def topic_bytes(name: str, partitions: int, configs: Mapping[str, str]) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mpbroker.protocol.codec import decode_data, encode_bytes, encode_data
+from mpbroker.protocol.codec import decode_data, encode_bytes, encode_data, prepare_data
 from mpbroker.protocol.messages import (
     ClientQuotaRecord,
     ConfigRecord,
@@ -63,6 +63,12 @@ _KEYS: Final[dict[type[MetadataRecord], int]] = {
 
 class UnreadableMetadata(Exception):
     """A record of the metadata log is none that this version knows, or is damaged."""
+
+
+def prepare() -> None:
+    """Compiles what reads the records of topics ahead, as `codec.prepare` does."""
+    for record in (TopicRecord, PartitionRecord):
+        prepare_data(record, _VERSIONS[record])
 
 
 def encode_record(record: MetadataRecord) -> bytes:

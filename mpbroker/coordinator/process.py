@@ -40,7 +40,7 @@ from mpbroker.ipc.calls import (
     Message,
 )
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.metadata import METADATA_SLOT, PartitionImage
+from mpbroker.ipc.metadata import METADATA_SLOT, PartitionImage, Places
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, FatalError, Fence, ProcessContext
 from mpbroker.ipc.slots import Batch, SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
@@ -475,7 +475,7 @@ class Coordinator:
     def metadata(self) -> MetadataState:
         return self._state
 
-    def images_of(self, topic_id: bytes) -> list[PartitionImage] | None:
+    def images_of(self, topic_id: bytes) -> Places | None:
         return self._announcer.slots.get(topic_id)
 
     def answer_group(self, waiter: Waiter, answer: Message) -> None:
@@ -533,7 +533,7 @@ class Coordinator:
             self._retry_at = time.monotonic() + RETRY_OPEN_SECONDS
         elif topic.partitions == self._state.topics[topic_id].partitions:
             self._new.pop(topic_id, None)
-        if self._announcer.opened(topic, list(images.values())):
+        if self._announcer.opened(topic, Places.of(images.values())):
             for problem in problems:
                 self._context.log.error("%s", problem)
 

@@ -17,7 +17,7 @@ from mpbroker.ipc.metadata import (
     MetadataBase,
     MetadataDelta,
     MetadataNews,
-    PartitionImage,
+    Places,
     QuotaImage,
     TopicImage,
 )
@@ -43,7 +43,7 @@ class Topic(msgspec.Struct, frozen=True, gc=False):
     overrides: dict[str, str]
     config: TopicConfig
     policy: TopicPolicy
-    partitions: dict[int, PartitionImage]
+    partitions: Places
 
     # What the produce turn wants to know (mpbroker.handlers.topics.Policy).
     @property
@@ -155,9 +155,7 @@ class Metadata:
         for topic in topics:
             self._remove(topic.topic_id)
             self.by_name[topic.name] = self.by_id[topic.topic_id] = topic
-        self._table.update(
-            [(t, {n: (p.slot, p.slot_generation) for n, p in t.partitions.items()}) for t in topics], replaced
-        )
+        self._table.update([(topic, topic.partitions.packed) for topic in topics], replaced)
 
     def _topic(self, image: TopicImage) -> Topic:
         key = tuple(sorted(image.configs.items()))
@@ -172,5 +170,5 @@ class Metadata:
             image.config_version,
             image.configs,
             *resolved,
-            partitions={p.partition: p for p in image.partitions},
+            partitions=image.partitions,
         )

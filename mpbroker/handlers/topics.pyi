@@ -1,4 +1,4 @@
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Protocol
 
 class _Policy(Protocol):
@@ -29,7 +29,7 @@ class TopicTable:
     def clear(self) -> None: ...
     def update(
         self,
-        changed: Iterable[tuple[_Policy, Mapping[int, tuple[int, int]]]] = ...,
+        changed: Iterable[tuple[_Policy, bytes]] = ...,
         removed: Iterable[bytes] = ...,
     ) -> None: ...
     def place(self, topic_id: bytes, partition: int) -> tuple[int, int] | None: ...

@@ -32,12 +32,13 @@ cdef int new_index(Index *index, uint64_t size) except -1:
     return 0
 
 
-cdef Topic *new_topic(policy, places, int log_workers) except NULL:
+cdef Topic *new_topic(policy, bytes packed, int log_workers) except NULL:
     cdef bytes name = policy.name.encode(), topic_id = policy.topic_id
     if len(topic_id) != 16:
         raise ValueError(f"a topic id has 16 bytes, not {len(topic_id)}")
     cdef Topic *topic = <Topic *>calloc(1, sizeof(Topic))
-    cdef int32_t partitions = max(places, default=-1) + 1
+    cdef uint32_t *places = <uint32_t *><char *>packed
+    cdef int32_t number, partitions = len(packed) // 8
     if topic == NULL:
         raise MemoryError("no memory for a topic")
     topic.name = <uint8_t *>calloc(len(name) + 1, 1)
@@ -48,9 +49,9 @@ cdef Topic *new_topic(policy, places, int log_workers) except NULL:
     memcpy(topic.name, <const char *>name, len(name))
     memcpy(topic.id, <const char *>topic_id, 16)
     topic.name_length, topic.partitions = len(name), partitions
-    for number, (slot, generation) in places.items():
-        topic.places[<int32_t>number].slot, topic.places[<int32_t>number].generation = slot, generation
-        topic.places[<int32_t>number].worker = log_worker_of_slot(slot, log_workers)
+    for number in range(partitions):
+        topic.places[number].slot, topic.places[number].generation = places[2 * number], places[2 * number + 1]
+        topic.places[number].worker = log_worker_of_slot(places[2 * number], log_workers)
     topic.config_version, topic.max_message_bytes = policy.config_version, policy.max_message_bytes
     topic.fast, topic.append_time, topic.keyed = policy.fast, policy.append_time, policy.keyed
     topic.before_max_ms, topic.after_max_ms = policy.before_max_ms, policy.after_max_ms
@@ -88,7 +89,7 @@ cdef class TopicTable:
         self._reindex()
 
     def update(self, changed=(), removed=()) -> None:
-        """Puts (policy, {partition: (slot, generation)}) of each changed topic; drops the removed ids."""
+        """Puts (policy, `Places.packed`) of each changed topic; drops the removed ids."""
         cdef Topic *topic
         changed = list(changed)
         self._grow(self.count + len(changed))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,7 +78,7 @@ def _single_partition(path: Path) -> LogDirectory:
     return LogDirectory(path, is_live, is_clean=False, partitions=[partition])
 
 
-def _checkpoint(directory: LogDirectory, name: str) -> dict[tuple[str, int], int]:
+def _checkpoint(directory: LogDirectory, name: str) -> Mapping[tuple[str, int], int]:
     try:
         return read_offsets(directory.path / name)
     except CheckpointCorrupt as error:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+
 from msgspec import Struct
 
 # Where the partition table has `__cluster_metadata-0`.
 METADATA_SLOT = 0
+
+
+_PLACE = struct.Struct("<II")
 
 
 class PartitionImage(Struct, array_like=True):
@@ -14,15 +20,53 @@ class PartitionImage(Struct, array_like=True):
     slot_generation: int
 
 
+class Places(Mapping[int, PartitionImage]):
+    """A topic's partitions by number, which are those from 0 on. Kept packed: of thousands few are asked for.
+
+    `packed`: of each its slot and the slot's generation, 4 bytes each, little-endian.
+    """
+
+    __slots__ = ("packed",)
+
+    def __init__(self, packed: bytes = b"") -> None:
+        self.packed = packed
+
+    @classmethod
+    def of(cls, images: Iterable[PartitionImage]) -> Places:
+        """`images`: of the partitions 0, 1, 2 and so on."""
+        return cls(b"".join(_PLACE.pack(image.slot, image.slot_generation) for image in images))
+
+    def __len__(self) -> int:
+        return len(self.packed) // _PLACE.size
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and 0 <= number < len(self)
+
+    def __getitem__(self, number: int) -> PartitionImage:
+        if number not in self:
+            raise KeyError(number)
+        return PartitionImage(number, *_PLACE.unpack_from(self.packed, number * _PLACE.size))
+
+
 class TopicImage(Struct, array_like=True):
-    """`configs`: only what differs from the defaults, in Kafka's keys; changes raise `config_version`."""
+    """`configs`: only what differs from the defaults, in Kafka's keys; changes raise `config_version`.
+
+    `places`: what `Places` has packed.
+    """
 
     name: str
     topic_id: bytes
-    partitions: list[PartitionImage]
+    places: bytes
     configs: dict[str, str] = {}
     config_version: int = 0
     internal: bool = False
+
+    @property
+    def partitions(self) -> Places:
+        return Places(self.places)
 
 
 class QuotaImage(Struct, array_like=True):

@@ -11,7 +11,10 @@ a reader looks at nothing whose bit is not set. What cannot be reserved is count
                     handlers, CONVERSION_NS and TEMPORARY_BYTES alone
     meters_errors   per process and API: answers by error code. Whoever makes the answer
     meters_topics   per process and partition table slot: a cell of generation and TopicMeter
-    meters_names    per partition table slot: generation, length, name of the topic. The log process
+    meters_names    per partition table slot: generation, length, name of the topic; of the first slot of a topic that a log
+                    process has. Log processes
+    meters_homes    per partition table slot: generation; slot << 32 | generation of the one that has its topic's name, and lives
+                    as long. Not sparse. Log processes
     meters_clients  per process and ClientKind: CLIENTS entries of name, version, count. Processors
     meters_quotas   per process: a row for each kind of quota, all clients together; then, in groups of 8 by their key in the
                     rates (shm/rates.pxd), rows of clients. Handlers; the coordinator for controller mutations
@@ -132,6 +135,7 @@ cdef struct MetersRef:
     uint8_t *errors_base
     uint8_t *topics_base
     uint8_t *names_base
+    uint64_t *homes
     uint8_t *clients_base
     QuotaRow *quotas_base
     int64_t apis_at                 # in the file
@@ -229,4 +233,6 @@ cdef class Meters:
     cdef MetersRef ref
     cdef object keep
     cdef readonly int process
+    cdef dict home_of               # by topic id: which slot's entry has its name, as `meters_homes` says it
     cdef _take_over(self)
+    cdef bint _put_name(self, uint32_t slot, uint32_t generation, bytes text) except -1

@@ -63,6 +63,7 @@ def blocks(processes: int, slots: int) -> list:
         Block("meters_apis", processes * API_PAGES * API_PAGE_BYTES, PART_BYTES, sparse=True),
         Block("meters_errors", processes * API_PAGES * ERROR_PAGE_BYTES, PART_BYTES, sparse=True),
         Block("meters_topics", processes * cells, PART_BYTES, sparse=True),
+        Block("meters_homes", 16 * slots, PART_BYTES),
         Block("meters_names", names, PART_BYTES, sparse=True),
         Block("meters_clients", processes * ClientKind.CLIENT_KINDS * CLIENTS * CLIENT_BYTES, PART_BYTES, sparse=True),
         Block("meters_quotas", processes * QUOTA_GROUPS * PART_BYTES, PART_BYTES, sparse=True),
@@ -172,11 +173,13 @@ cdef class Meters:
         cdef unsigned char[::1] errors = public.block("meters_errors")
         cdef unsigned char[::1] topics = public.block("meters_topics")
         cdef unsigned char[::1] names = public.block("meters_names")
+        cdef unsigned char[::1] homes = public.block("meters_homes")
         cdef unsigned char[::1] clients = public.block("meters_clients")
         cdef unsigned char[::1] quotas = public.block("meters_quotas")
         cdef int64_t cells = _parts(slots, CELLS_PER_PART) * PART_BYTES
         self.process = process
-        self.keep = [used, apis, errors, topics, names, clients, quotas]
+        self.keep = [used, apis, errors, topics, names, homes, clients, quotas]
+        self.home_of = {}
         ref.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         ref.slots = slots
         ref.used = <uint64_t *>&used[process * _used_words(slots) * 8]
@@ -185,6 +188,7 @@ cdef class Meters:
         ref.errors_base = &errors[process * API_PAGES * ERROR_PAGE_BYTES]
         ref.topics_base = &topics[process * cells]
         ref.names_base = &names[0]
+        ref.homes = <uint64_t *>&homes[0]
         ref.clients_base = &clients[process * ClientKind.CLIENT_KINDS * CLIENTS * CLIENT_BYTES]
         ref.quotas_base = <QuotaRow *>&quotas[process * QUOTA_GROUPS * PART_BYTES]
         ref.apis_at = public.offset("meters_apis") + process * API_PAGES * API_PAGE_BYTES
@@ -243,22 +247,37 @@ cdef class Meters:
             raise IndexError(f"meter {meter} of {TopicMeter.TOPIC_METERS}")
         count_topic(topic_cell(&self.ref, slot, generation), meter, amount)
 
-    def name_topic(self, uint32_t slot, uint32_t generation, str name) -> None:
+    def name_topic(self, uint32_t slot, uint32_t generation, bytes topic_id, str name) -> None:
         """Log process: the slot of the partition table belongs to a partition of that topic."""
         cdef MetersRef *ref = &self.ref
-        cdef bytes text = name.encode()[:TOPIC_NAME_BYTES_MAX]
-        cdef uint32_t part = slot // NAMES_PER_PART
-        cdef uint64_t *entry = <uint64_t *>(ref.names_base + <uint64_t>slot * NAME_BYTES)
         if slot >= ref.slots:
             raise IndexError(f"slot {slot} of {ref.slots}")
+        if topic_id not in self.home_of:
+            if not self._put_name(slot, generation, name.encode()[:TOPIC_NAME_BYTES_MAX]):
+                return
+            self.home_of[topic_id] = <uint64_t>slot << 32 | generation
+        store_release(&ref.homes[2 * slot], 0)
+        store_release(&ref.homes[2 * slot + 1], self.home_of[topic_id])
+        store_release(&ref.homes[2 * slot], generation)
+
+    cdef bint _put_name(self, uint32_t slot, uint32_t generation, bytes text) except -1:
+        """False if there is no room."""
+        cdef MetersRef *ref = &self.ref
+        cdef uint32_t part = slot // NAMES_PER_PART
+        cdef uint64_t *entry = <uint64_t *>(ref.names_base + <uint64_t>slot * NAME_BYTES)
         if not ref.used[ref.used_names + part // 64] >> (part % 64) & 1:
             if not reserve(ref, ref.names_at + <int64_t>part * PART_BYTES, PART_BYTES):
-                return
+                return False
             mark(ref, ref.used_names, part)
         store_release(&entry[0], 0)
         store_release(&entry[1], len(text))
         memcpy(&entry[2], <const char *>text, len(text))
         store_release(&entry[0], generation)
+        return True
+
+    def forget_topic(self, bytes topic_id) -> None:
+        """Log process: it is gone, with all of its partitions."""
+        self.home_of.pop(topic_id, None)
 
     def client(self, int kind, bytes name, bytes version) -> int:
         """Counts a connection of that ClientKind; returns its number, for `client_gone`, or -1."""
@@ -393,19 +412,28 @@ class Reader:
         """Words of TopicMeter: what cells had counted that were given to other partitions."""
         return self._used(process)[USED_RETIRED : USED_RETIRED + TopicMeter.TOPIC_METERS]
 
-    def names(self, log_process: int) -> dict:
+    def names(self) -> dict:
         """(slot, generation) -> topic."""
-        used, found = self._used(log_process), {}
-        first = USED_TOPICS + _parts(_parts(self._slots, CELLS_PER_PART), 64)
-        block = self._blocks["meters_names"]
-        for part in _bits(used, first, _parts(self._slots, NAMES_PER_PART)):
-            for slot in range(part * NAMES_PER_PART, (part + 1) * NAMES_PER_PART):
-                at = slot * NAME_BYTES
-                generation, length = self._words("meters_names", at, 2)
-                text = bytes(block[at + 16 : at + 16 + min(length, TOPIC_NAME_BYTES_MAX)])
-                if generation and self._words("meters_names", at, 1) == [generation]:
-                    found[slot, generation] = text.decode("utf-8", "replace")
+        found, texts = {}, {}
+        words = self._words("meters_homes", 0, 2 * self._slots)
+        for slot in range(self._slots):
+            generation, home = words[2 * slot], words[2 * slot + 1]
+            if not generation or self._words("meters_homes", 16 * slot, 2) != [generation, home]:
+                continue
+            if home not in texts:
+                texts[home] = self._name_at(home >> 32, home & 0xffffffff)
+            if texts[home] is not None:
+                found[slot, generation] = texts[home]
         return found
+
+    def _name_at(self, slot: int, generation: int) -> str | None:
+        """None: another topic's is there by now."""
+        at = slot * NAME_BYTES
+        before, length = self._words("meters_names", at, 2)
+        text = bytes(self._blocks["meters_names"][at + 16 : at + 16 + min(length, TOPIC_NAME_BYTES_MAX)])
+        if before != generation or self._words("meters_names", at, 1) != [generation]:
+            return None
+        return text.decode("utf-8", "replace")
 
     def clients(self, process: int, kind: int) -> list:
         """(name, version, connections open, connections ever) of a ClientKind."""

@@ -38,7 +38,7 @@ from shm.ring import Ring
 from shm.table import SlotTable
 from shm.word import Words
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 PUBLIC_MAGIC = b"MPBKPUBL"
 PRIVATE_MAGIC = b"MPBKPRIV"
 

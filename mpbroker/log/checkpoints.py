@@ -16,12 +16,15 @@ import fcntl
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from mpbroker.log.names import LEADER_EPOCHS, PARTITION_METADATA
+from mpbroker.log.per_partition import PerPartition
 from mpbroker.protocol.uuids import uuid_bytes, uuid_text
 from mpbroker.records.batch import checksum
 
 TopicPartition = tuple[str, int]
+Offsets: TypeAlias = PerPartition[str]
 # No topic's name has a colon.
 _CHECKSUM = "mpbroker:crc"
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
@@ -76,8 +79,8 @@ def _text_of(lines: Iterable[str]) -> bytes:
     return "".join(f"{line}\n" for line in ["0", str(len(body)), *body]).encode()
 
 
-def _read_lines(path: Path) -> list[list[str]]:
-    """The entries' fields; a file that is missing or empty has none. Raises CheckpointCorrupt, OSError."""
+def _read_lines(path: Path) -> list[str]:
+    """The entries; a file that is missing or empty has none. Raises CheckpointCorrupt, OSError."""
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
@@ -89,7 +92,7 @@ def _read_lines(path: Path) -> list[list[str]]:
     lines = text.split("\n")
     if lines[0] != "0" or len(lines) < 2:
         raise CheckpointCorrupt(f"{path} begins with version {lines[0]!r}, not 0")
-    entries = [line.split() for line in lines[2:] if line]
+    entries = [line for line in lines[2:] if line]
     if lines[1] != str(len(entries)):
         raise CheckpointCorrupt(f"{path} says it has {lines[1]} entries and has {len(entries)}")
     return entries
@@ -117,20 +120,20 @@ def alone_with(directory: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def read_offsets(path: Path) -> dict[TopicPartition, int]:
+def read_offsets(path: Path) -> Offsets:
     """Raises CheckpointCorrupt, OSError."""
-    offsets = {}
+    offsets: Offsets = PerPartition()
     entries = _read_lines(path)
-    if entries and entries[0][0] == _CHECKSUM:
-        said = entries.pop(0)[1:]
-        if said != ["0", str(_checksum_of(" ".join(entry) for entry in entries))]:
+    if entries and entries[0].startswith(f"{_CHECKSUM} "):
+        said = entries.pop(0).split()[1:]
+        if said != ["0", str(_checksum_of(" ".join(entry.split()) for entry in entries))]:
             raise CheckpointCorrupt(f"{path} does not have the checksum that it says it has")
     for entry in entries:
         try:
-            topic, partition, offset = entry
+            topic, partition, offset = entry.split()
             offsets[topic, int(partition)] = int(offset)
         except ValueError as error:
-            raise CheckpointCorrupt(f"{path} has the malformed line {' '.join(entry)!r}") from error
+            raise CheckpointCorrupt(f"{path} has the malformed line {entry!r}") from error
     return offsets
 
 
@@ -154,9 +157,9 @@ def read_epochs(directory: Path) -> list[tuple[int, int]]:
     epochs = []
     for entry in _read_lines(path):
         try:
-            epoch, start = map(int, entry)
+            epoch, start = map(int, entry.split())
         except ValueError as error:
-            raise CheckpointCorrupt(f"{path} has the malformed line {' '.join(entry)!r}") from error
+            raise CheckpointCorrupt(f"{path} has the malformed line {entry!r}") from error
         epochs.append((epoch, start))
     return epochs
 

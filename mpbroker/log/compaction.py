@@ -191,7 +191,7 @@ class Compaction:
             return calls.Swapped(False)
         first = [segment.base for segment in log.sealed].index(new.bases[0])
         segment = Sealed(new.bases[0], new.size, new.largest_ms, new.first_ms)
-        log.sealed[first : first + len(new.bases)] = [segment]
+        log.sealed = [*log.sealed[:first], segment, *log.sealed[first + len(new.bases) :]]
         self._counters.add(Counter.COUNT_SEGMENTS_CLEANED, len(new.bases))
         self._manager.delete_later(log, partial(unlink_deleted, log.directory, new.bases))
         return calls.Swapped(True)

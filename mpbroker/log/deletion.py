@@ -130,6 +130,7 @@ class Deletion:
             _log.info("%s: records below offset %d are deleted, as asked for", log.name, offset)
             log.move_start(offset)
             log.state.publish(self._manager.table)
+            self._manager.awake.changed(log)
         return 0, log, log.log_start
 
     def _below_start(self, log: PartitionLog) -> list[Doomed]:
@@ -182,6 +183,7 @@ class Deletion:
         log.sealed = log.sealed[len(going) :]
         log.move_start(max(log.log_start, going[-1].segment.end))
         log.state.publish(self._manager.table)
+        self._manager.awake.changed(log)
 
     def _failed(self, log: PartitionLog, error: OSError) -> None:
         _log.error("%s: segments cannot be deleted: %s", log.directory, error)

@@ -14,6 +14,8 @@ NO_EPOCH = -1
 NO_OFFSET = -1
 
 Epochs = Sequence[tuple[int, int]]
+# Of a log in which no epoch has ever begun.
+FIRST: Epochs = ((0, 0),)
 
 
 class EpochEnd(NamedTuple):
@@ -33,6 +35,11 @@ def trimmed(epochs: Epochs, log_start: int, log_end: int) -> list[tuple[int, int
     first = max((i for i, (_, start) in enumerate(inside) if start <= log_start), default=0)
     oldest, start = inside[first]
     return [(oldest, max(start, min(log_start, log_end))), *inside[first + 1 :]]
+
+
+def shared(epochs: Epochs) -> Epochs:
+    """The same; most partitions have no others than these."""
+    return FIRST if len(epochs) == 1 and epochs[0] == FIRST[0] else epochs
 
 
 def epoch_of(epochs: Epochs, offset: int) -> int:

@@ -26,6 +26,7 @@ from mpbroker.log import journal, names
 from mpbroker.log.append import NO_ROOM
 from mpbroker.log.checkpoints import (
     CheckpointCorrupt,
+    Offsets,
     TopicPartition,
     alone_with,
     fsync_directory,
@@ -44,7 +45,7 @@ CHECKPOINTS = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS, n
 _log = logging.getLogger("mpbroker")
 
 
-def _read_checkpoint(path: Path) -> dict[TopicPartition, int] | None:
+def _read_checkpoint(path: Path) -> Offsets | None:
     """What cannot be read is as if it were not there: recovery then looks at more than it had to."""
     try:
         return read_offsets(path)
@@ -75,24 +76,20 @@ class LogDir:
         self.worker = worker
         self.clean = False
         self._journal_path = path / journal.name_of(worker.number)
-        read = {name: {} if failed else _read_checkpoint(path / name) for name in CHECKPOINTS}
+        read = {name: Offsets() if failed else _read_checkpoint(path / name) for name in CHECKPOINTS}
         self._unreadable = [name for name, offsets in read.items() if offsets is None]
         self._lacks_points = names.RECOVERY_POINTS in self._unreadable
         # Of all partitions, as the last run left them.
-        self._points = dict(read[names.RECOVERY_POINTS] or {})
-        self._cleaned = dict(read[names.CLEANER_OFFSETS] or {})
-        self.known: dict[str, dict[TopicPartition, int]] = {
-            name: self._own(offsets or {}) for name, offsets in read.items()
-        }
-        self.on_disk: dict[str, Mapping[TopicPartition, int]] = {
-            name: dict(offsets) for name, offsets in self.known.items()
-        }
+        self._points = read[names.RECOVERY_POINTS] or Offsets()
+        self._cleaned = read[names.CLEANER_OFFSETS] or Offsets()
+        self.known = {name: self._own(offsets or Offsets()) for name, offsets in read.items()}
+        self.on_disk = {name: offsets.copy() for name, offsets in self.known.items()}
         # Partitions were forgotten since the checkpoints were written.
         self.is_stale = False
         self._group = group
-        self._submitted: dict[str, dict[TopicPartition, int]] = {}
+        self._submitted: dict[str, Offsets] = {}
         # What the helper is going to write, or is at.
-        self._on_their_way: list[Mapping[TopicPartition, int]] = []
+        self._on_their_way: list[Offsets] = []
         self._strangers: set[str] = set()
         # There on disk: to be put to use.
         self.journal: JournalFile | None = None
@@ -105,8 +102,10 @@ class LogDir:
         if not failed:
             self._heed_policy()
 
-    def _own(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        return {key: offset for key, offset in offsets.items() if self.worker.owns(*key)}
+    def _own(self, offsets: Offsets) -> Offsets:
+        if self.worker.is_alone:
+            return offsets.copy()
+        return Offsets({key: offset for key, offset in offsets.items() if self.worker.owns(*key)})
 
     def take_over(self, say: Callable[[str], None], *, is_successor: bool = False) -> None:
         """What the last run left: its journals go into the segments, its mark of a clean stop is taken.
@@ -281,7 +280,7 @@ class LogDir:
         mark = self.path / names.DURABLE_MARK
         self._is_marked = mark.exists()
         if self._group and not self._is_marked:
-            self.known[names.HIGH_WATERMARKS] = dict(self.known[names.RECOVERY_POINTS])
+            self.known[names.HIGH_WATERMARKS] = self.known[names.RECOVERY_POINTS].copy()
         elif self._is_marked and not self._group:
             mark.unlink()
             fsync_directory(self.path)
@@ -318,13 +317,13 @@ class LogDir:
     def checkpoint(self, name: str, offsets: Mapping[TopicPartition, int], helper: Helper) -> None:
         """Writes the file with what is new, if anything is."""
         known = self.known[name]
-        known.update(offsets)
+        known.put_all(offsets)
         if self.failed:
             return
         if name == names.LOG_STARTS:
-            known = {key: offset for key, offset in known.items() if offset > 0}
+            known = Offsets({key: offset for key, offset in known.items() if offset > 0})
         if self._submitted.get(name) != known:
-            offsets = self._submitted[name] = dict(known)
+            offsets = self._submitted[name] = known.copy()
             self._on_their_way.append(offsets)
             helper.submit(partial(self._write_next, name, offsets), self.number)
 
@@ -334,21 +333,21 @@ class LogDir:
         for name in CHECKPOINTS:
             self.checkpoint(name, {}, helper)
 
-    def _write_next(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def _write_next(self, name: str, offsets: Offsets) -> None:
         """In the helper's thread: in the order in which they were given."""
         try:
             self._write(name, offsets)
         finally:
             self._on_their_way.pop(0)
 
-    def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def _write(self, name: str, offsets: Offsets) -> None:
         if name == names.RECOVERY_POINTS and self._inherited:
             # None moves on before that is synced, or a replay would leave it out. The next one is written.
             self._submitted.pop(name, None)
             if self._lacks_points:
                 return
             was = self.on_disk[name]
-            offsets = {key: min(offset, was.get(key, 0)) for key, offset in offsets.items()}
+            offsets = Offsets({key: min(offset, was.get(key, 0)) for key, offset in offsets.items()})
         if self.worker.is_alone:
             write_offsets(self.path / name, offsets)
         else:
@@ -375,14 +374,15 @@ class LogDir:
         """The directories of partitions, also of those to be deleted. What else is here is left alone."""
         if self.failed:
             return
-        for entry in list(self.path.iterdir()):
-            if entry.name in names.NOT_PARTITIONS or not entry.is_dir():
+        for name in os.listdir(self.path):  # noqa: PTH208 - a path of each at once would be much memory
+            entry = self.path / name
+            if name in names.NOT_PARTITIONS or not entry.is_dir():
                 continue
             try:
-                parsed = parse_partition(entry.name)
+                parsed = parse_partition(name)
             except NotAPartition:
-                if self.worker.is_first and entry.name not in self._strangers:
-                    self._strangers.add(entry.name)
+                if self.worker.is_first and name not in self._strangers:
+                    self._strangers.add(name)
                     _log.warning(
                         "%s is not the directory of a partition (<topic>-<number>). Move it out of %s: "
                         "with it the broker will not start again",

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,16 +21,17 @@ from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log import futures, names
 from mpbroker.log.append import KAFKA_STORAGE_ERROR, PASSING
 from mpbroker.log.awake import Awake
-from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_topic_id, topic_id_if_any
+from mpbroker.log.checkpoints import CheckpointCorrupt, Offsets, read_topic_id, topic_id_if_any
 from mpbroker.log.helper import Helper
 from mpbroker.log.home import LogDir
-from mpbroker.log.journals import Journals, crowd_journals
+from mpbroker.log.journals import Journals
 from mpbroker.log.log_dir import write_clean_shutdown
 from mpbroker.log.moving_turn import relocate
 from mpbroker.log.names import ALONE, LogWorker
 from mpbroker.log.opening import Opening
 from mpbroker.log.own_slots import OwnSlots
 from mpbroker.log.partition_log import PartitionLog, SyncFailed
+from mpbroker.log.per_partition import PerPartition
 from mpbroker.log.placing import Placing
 from mpbroker.log.recovery import Known, PartitionDamaged, load
 from mpbroker.log.removal import remove_tree
@@ -86,9 +87,9 @@ class LogManager:
         self._take_over(take_over, is_first_life=is_first_life)
         futures.settle(self.dirs)
         self.placing = Placing(self.dirs, worker)
-        self.awake = Awake(partial(crowd_journals, turn))
+        self.awake = Awake(turn)
         self.logs: dict[int, PartitionLog] = {}
-        self.slot_of: dict[tuple[bytes, int], int] = {}
+        self.slot_of: PerPartition[bytes] = PerPartition()
         # When, in which log directory, and what is to be done then.
         self._deletions: list[tuple[float, int, Callable[[], None]]] = []
         self._next_deletion = 0.0
@@ -140,7 +141,7 @@ class LogManager:
                 yield
         return EnsuredTopic(topic.topic_id, done)
 
-    def _resolved(self, configs: dict[str, str]) -> tuple[TopicConfig, str | None]:
+    def _resolved(self, configs: Mapping[str, str]) -> tuple[TopicConfig, str | None]:
         """-> the settings of a topic, what is wrong with its own."""
         try:
             return resolve(self.config, configs), None
@@ -149,8 +150,11 @@ class LogManager:
 
     def follow_settings(self) -> None:
         """The broker's settings have changed: so have those of topics that do not say otherwise."""
+        own = {id(log.overrides): log.overrides for log in self.logs.values()}
+        resolved = {which: self._resolved(overrides)[0] for which, overrides in own.items()}
         for log in self.logs.values():
-            log.apply_config(self._resolved(log.overrides)[0])
+            log.apply_config(resolved[id(log.overrides)])
+            self.awake.changed(log)
 
     def _ensured(
         self, topic: EnsureTopic, number: int, config: TopicConfig, problem: str | None
@@ -199,7 +203,7 @@ class LogManager:
         self._place(log, home, topic, epoch)
         log.state.all_is_durable(log.recovery_point)
         log.state.flags = PartitionFlag.PARTITION_LIVE
-        self.turn.attach(log.state, topic.name)
+        self.awake.begin(log)
         self.opening.count(home.number)
         return log
 
@@ -224,15 +228,13 @@ class LogManager:
         self._refuse_to_replace(topic, number)
         yield from self._forgotten(self.dirs, (topic.name, number))
         home = self.placing.for_new((topic.name, number), self.logs.values())
-        log = PartitionLog.create(home.path / name, topic.name, number, topic.topic_id, config)
-        self.awake.note(log)
-        return log, home
+        return PartitionLog.create(home.path / name, topic.name, number, topic.topic_id, config), home
 
     def prefetch(self, topic: EnsureTopic) -> None:
         """Workers begin with what they can open, before it is the topic's turn."""
         config, problem = self._resolved(topic.configs)
         if problem is None:
-            unopened = [n for n in topic.partitions if (topic.topic_id, n) not in self.slot_of]
+            unopened = (n for n in topic.partitions if (topic.topic_id, n) not in self.slot_of)
             self.opening.begin(topic, unopened, config, lambda home, n: self._known(home, topic, n))
 
     def _alter(self, log: PartitionLog, config: TopicConfig, version: int) -> None:
@@ -247,6 +249,7 @@ class LogManager:
         if _checks(config) != _checks(before):
             log.state.oldest_config_version = version
         log.state.publish(self.table)
+        self.awake.changed(log)
 
     def _known(self, home: LogDir, topic: EnsureTopic, number: int) -> Known:
         key = (topic.name, number)
@@ -298,7 +301,7 @@ class LogManager:
         if earlier is not None and earlier.high_watermark > 0:
             raise PartitionDamaged(f"the directory of {name} is gone. Restore it, or delete the topic")
 
-    def _forgotten(self, homes: Iterable[LogDir], key: TopicPartition) -> Generator[None, None, None]:
+    def _forgotten(self, homes: Iterable[LogDir], key: tuple[str, int]) -> Generator[None, None, None]:
         """Until no checkpoint has the offsets of an earlier partition of that name, also after a crash."""
         for home in homes:
             home.forget(key)
@@ -326,9 +329,7 @@ class LogManager:
             if holder is None and not any(directory.glob(f"*{names.LOG_SUFFIX}")):
                 # A creation that was cut short; nothing was ever appended.
                 shutil.rmtree(directory)
-            elif holder is not None and any(
-                holder == one for one, _ in [*self.slot_of, *self._slots.earlier]
-            ):
+            elif holder is not None and (self.slot_of.of(holder) or self._slots.has(holder)):
                 self.remove(topic.name, holder)
             else:
                 yield from self._forgotten([home], key)
@@ -368,7 +369,7 @@ class LogManager:
         if earlier is not None:
             log.state.keep_marks(earlier.high_watermark, earlier.log_end_offset)
         log.state.flags = PartitionFlag.PARTITION_OFFLINE
-        self.turn.attach(log.state, topic.name)
+        self.awake.begin(log)
         return log
 
     # ---- removal ----
@@ -378,16 +379,15 @@ class LogManager:
         delay_ms = self.config.log_segment_delete_delay_ms
         numbers = set()
         unreadable = set()
-        for key in [k for k in self.slot_of if k[0] == topic_id]:
-            slot = self.slot_of.pop(key)
+        for number in self.slot_of.of(topic_id):
+            slot = self.slot_of.pop((topic_id, number))
             log = self.logs.pop(slot)
-            self.awake.forget(log)
             self._rolled.pop(slot, None)
             delay_ms = log.config.file_delete_delay_ms
             log.state.flags = PartitionFlag.PARTITION_DELETED
             log.state.publish(self.table)
             self._slots.give_back(slot, log.state.generation)
-            self.turn.detach(log.state)
+            self.awake.end(log)
             numbers.add(log.partition)
             unreadable.add(log.directory)
         numbers.update(self._slots.forget(topic_id))
@@ -407,7 +407,9 @@ class LogManager:
 
     def set_strays_aside(self, topics: dict[str, bytes]) -> None:
         """Every topic that exists has been ensured: what else looks like a partition is not one of ours."""
-        known = {(log.topic, log.partition) for log in self.logs.values()}
+        known: PerPartition[str] = PerPartition()
+        for slot, log in self.logs.items():
+            known[log.topic, log.partition] = slot
         for home in self.dirs:
             for directory, parsed in home.own_partitions():
                 key = (parsed.topic, parsed.partition)
@@ -417,8 +419,8 @@ class LogManager:
                 if parsed.topic not in topics or holder not in (None, topics[parsed.topic]):
                     self._set_aside(directory)
                     home.forget(key)
-            named = {key for offsets in home.known.values() for key in offsets}
-            for key in named - known:
+            named = {key for offsets in home.known.values() for key in offsets if key not in known}
+            for key in named:
                 if key[0] not in topics and not (home.path / names.partition_name(*key)).is_dir():
                     home.forget(key)
 
@@ -498,9 +500,9 @@ class LogManager:
 
     def checkpoint_log_starts(self, logs: Iterable[PartitionLog]) -> None:
         """Once the helper has done all that it has been given now, they are on disk, unless it failed."""
-        moved: dict[int, dict[TopicPartition, int]] = {}
+        moved: dict[int, Offsets] = {}
         for log in logs:
-            moved.setdefault(log.state.log_dir, {})[log.topic, log.partition] = log.log_start
+            moved.setdefault(log.state.log_dir, Offsets())[log.topic, log.partition] = log.log_start
         for number, offsets in moved.items():
             self.dirs[number].checkpoint(names.LOG_STARTS, offsets, self.helper)
 
@@ -527,15 +529,13 @@ class LogManager:
             if home.is_stale and not home.failed:
                 home.write_stale(self.helper)
 
-    def _online(self) -> list[tuple[int, PartitionLog]]:
-        return [
-            (slot, log)
-            for slot, log in self.logs.items()
-            if not log.state.flags & PartitionFlag.PARTITION_OFFLINE
-        ]
+    def _online(self) -> Iterator[tuple[int, PartitionLog]]:
+        for slot, log in self.logs.items():
+            if not log.state.flags & PartitionFlag.PARTITION_OFFLINE:
+                yield slot, log
 
     def _checkpoint(self, name: str, offset_of: Callable[[PartitionLog], int]) -> None:
-        offsets: list[dict[TopicPartition, int]] = [{} for _ in self.dirs]
+        offsets = [Offsets() for _ in self.dirs]
         for _, log in self._online():
             offsets[log.state.log_dir][log.topic, log.partition] = offset_of(log)
         for home in self.dirs:
@@ -547,6 +547,7 @@ class LogManager:
         """Raises FatalError when the broker cannot go on without it."""
         home = self.dirs[number]
         home.failed = True
+        self.awake.storage_failed(self.logs.values(), number)
         text = (
             f"log directory {home.path} failed: {os.strerror(error)}. "
             "Its partitions are offline until the broker is restarted"

@@ -6,7 +6,7 @@ from libc.string cimport memmove
 from mpbroker.ipc.table cimport PARTITION_OFFLINE
 from mpbroker.log.commit cimport forget_behind
 from mpbroker.log.held cimport HeldJob
-from mpbroker.log.state cimport PartitionState
+from mpbroker.log.state cimport PartitionCore, PartitionState
 from mpbroker.log.turn cimport Turn
 from shm.ring cimport Slot
 
@@ -40,11 +40,12 @@ def held_jobs(Turn turn) -> int:
 
 def relocate(Turn turn, PartitionState state, int log_dir) -> None:
     """All of the partition is in synced files of that log directory. Nothing of it may be open, unsynced or in flight."""
-    if state.core.unsynced or state.core.in_flight or state.core.fd >= 0:
+    cdef PartitionCore *core = state.own()
+    if core.unsynced or core.in_flight or core.fd >= 0:
         raise ValueError("something of the partition is still under way in its old log directory")
-    forget_behind(&turn.commit, &state.core)
-    state.core.slot.log_dir = log_dir
+    forget_behind(&turn.commit, core)
+    core.slot.log_dir = log_dir
     if turn.commit.failed_dirs >> log_dir & 1:
         state.flags = PARTITION_OFFLINE
-    state.core.synced = state.core.log_end
+    core.synced = core.log_end
     state.publish(turn.keep[0])

@@ -50,7 +50,7 @@ class NotAPartition(ValueError):
     """A directory whose name is not that of a partition."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PartitionName:
     """What a directory's name says. `suffix` is empty for a live partition."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -25,6 +26,8 @@ from shm.word import Words
 REPORT_EVERY_S = 0.1
 # So long the loop may look at nothing else: there are no clients yet.
 STAY_S = 0.005
+# Partitions that workers have or wait for them: more than enough for all of them.
+GIVEN_MOST = 256
 
 
 class ByWorker(NamedTuple):
@@ -48,6 +51,8 @@ class Opening:
         self._found: list[_Found] = []
         # Partitions that workers may open: those whose name is in one log directory alone.
         self._homes: dict[str, LogDir] = {}
+        # Topics whose partitions are being given to workers, the first one first.
+        self._to_begin: deque[tuple[bytes, Generator[None, None, None]]] = deque()
         self._started = time.monotonic()
         self._report_at = 0.0
         self._goes_on = True
@@ -56,24 +61,26 @@ class Opening:
         """The log directories are in order, and their partitions may be opened."""
         twice = set()
         for home in dirs:
-            there = [
-                (path, name)
-                for path, name in home.partitions()
-                if not name.suffix and self._worker.owns(name.topic, name.partition)
-            ]
-            self._found.append(_Found(len(there)))
-            if not self._recovery.takes(home.number):
-                continue
-            for path, _ in there:
+            found = _Found()
+            self._found.append(found)
+            takes = self._recovery.takes(home.number)
+            points = home.known[names.RECOVERY_POINTS]
+            wanted = []
+            for path, name in home.own_partitions():
+                if name.suffix:
+                    continue
+                found.partitions += 1
+                if not takes:
+                    continue
                 if path.name in self._homes:
                     twice.add(path.name)
                 self._homes[path.name] = home
-            if not home.clean and not is_successor:
-                points = home.known[names.RECOVERY_POINTS]
-                wanted = [(os.fspath(path), points.get((n.topic, n.partition), 0)) for path, n in there]
+                if not home.clean and not is_successor:
+                    wanted.append((path.name, points.get((name.topic, name.partition), 0)))
+            if wanted:
                 self._recovery.survey(home.number, wanted)
-        for name in twice:
-            del self._homes[name]
+        for one in twice:
+            del self._homes[one]
         self.report()
 
     def begin(
@@ -83,7 +90,19 @@ class Opening:
         config: TopicConfig,
         known_of: Callable[[LogDir, int], Known],
     ) -> None:
-        """What workers can open is given to them."""
+        """What workers can open is given to them, a few at a time: what waits for them takes memory.
+        `partitions`: those that are not open by then.
+        """
+        self._to_begin.append((topic.topic_id, self._beginning(topic, partitions, config, known_of)))
+        self._begin_some()
+
+    def _beginning(
+        self,
+        topic: EnsureTopic,
+        partitions: Iterable[int],
+        config: TopicConfig,
+        known_of: Callable[[LogDir, int], Known],
+    ) -> Generator[None, None, None]:
         for number in partitions:
             home = self._homes.get(names.partition_name(topic.name, number))
             if home is not None and self._recovery.takes(home.number):
@@ -91,12 +110,24 @@ class Opening:
                 known = known_of(home, number)
                 job = OpenJob(directory, topic.name, number, topic.topic_id, config, known)
                 self._recovery.submit(home.number, job)
+                yield
+
+    def _begin_some(self, key: Key | None = None) -> None:
+        """Those that were named first; until that partition has been given, or enough wait."""
+        while self._to_begin:
+            topic_id, steps = self._to_begin[0]
+            is_next = key is not None and key[0] == topic_id and self._recovery.home_of(key) is None
+            if not is_next and self._recovery.given >= GIVEN_MOST:
+                return
+            if next(steps, self) is self:
+                self._to_begin.popleft()
 
     def result(self, key: Key) -> Generator[None, None, ByWorker | None]:
         """What a worker has opened; None: the log process is to do it.
 
         Raises PartitionDamaged, CheckpointCorrupt, OSError as the worker found it.
         """
+        self._begin_some(key)
         log_dir = self._recovery.home_of(key)
         if log_dir is None:
             return None
@@ -110,6 +141,7 @@ class Opening:
                 return ByWorker(log_dir, found)
             if found is not None:
                 raise found
+            self._begin_some()
             self._recovery.step()
             self.report()
             if time.monotonic() >= leave_at:
@@ -143,6 +175,7 @@ class Opening:
     def end(self) -> None:
         """Everything that has a topic is open."""
         self._recovery.close()
+        self._to_begin.clear()
         self._homes.clear()
         self._goes_on = False
         self.report(at_once=True)

@@ -50,6 +50,10 @@ class OwnSlots:
         """What the predecessor said of the partition."""
         return self.earlier[key][1] if key in self.earlier else None
 
+    def has(self, topic_id: bytes) -> bool:
+        """Whether the predecessor had a partition of the topic that nobody has opened since."""
+        return any(one == topic_id for one, _ in self.earlier)
+
     def check_for_one(self, key: Key) -> None:
         """Raises OSError if there is none for a partition that has none."""
         is_known = key in self.earlier or key == (METADATA_TOPIC_ID, 0)

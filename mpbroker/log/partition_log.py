@@ -8,14 +8,15 @@ import os
 import random
 import shutil
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log import scan
 from mpbroker.log.aborted import AbortedTransaction, TransactionIndexCorrupt, add_aborted, read_aborted
 from mpbroker.log.checkpoints import fsync_directory, write_all, write_epochs, write_topic_id
-from mpbroker.log.epochs import trimmed
+from mpbroker.log.epochs import FIRST, Epochs, trimmed
 from mpbroker.log.index import offset_floor
 from mpbroker.log.names import (
     CLEANED_FILE_SUFFIX,
@@ -26,6 +27,7 @@ from mpbroker.log.names import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     parse_segment,
+    partition_name,
     segment_name,
 )
 from mpbroker.log.producers import Producers
@@ -93,36 +95,76 @@ def open_files(directory: Path, base: int, *, fresh: bool) -> tuple[int, int, in
     return fds[0], fds[1], fds[2]
 
 
-@dataclass(slots=True, eq=False)
-class PartitionLog:
-    """The directory and what is open in it. `state` is what the turn appends to."""
+_NO_SNAPSHOT = (-1, 0)
+_NOTHING: Mapping[str, str] = {}
 
-    directory: Path
-    topic: str
-    partition: int
-    topic_id: bytes
-    config: TopicConfig
-    # What the topic says itself; for all else the broker's settings hold.
-    overrides: dict[str, str] = field(default_factory=dict)
-    state: PartitionState = field(default_factory=PartitionState)
-    log_start: int = 0
-    recovery_point: int = 0
-    # All segments before the active one, ascending; (epoch, start offset) pairs.
-    sealed: list[Sealed] = field(default_factory=list)
-    # Some of them are being replaced by what the cleaner made of them: none may be deleted meanwhile.
-    is_swapping: bool = False
-    # It is on its way to another log directory; in its last moment there nothing is appended.
-    is_moving: bool = False
-    is_held: bool = False
-    epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
-    # The log end at which a clean stop would leave the files just as they are; -1: at none so far.
-    settled_end: int = -1
-    # Which segment and how much of it the last snapshot between two rolls was of.
-    snapshot_at: tuple[int, int] = (-1, 0)
+
+@cache
+def _shared_home(path: Path) -> Path:
+    """The same one for all partitions of a log directory."""
+    return path
+
+
+class PartitionLog:
+    """The directory and what is open in it. `state` is what the turn appends to.
+
+    There are thousands of them, of which most rest: what they say alike they have in common.
+    """
+
+    __slots__ = (
+        "_home",
+        "_renamed",
+        "config",
+        "epochs",
+        "is_held",
+        "is_moving",
+        "is_swapping",
+        "log_start",
+        "overrides",
+        "partition",
+        "recovery_point",
+        "sealed",
+        "settled_end",
+        "snapshot_at",
+        "state",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self, directory: Path, topic: str, partition: int, topic_id: bytes, config: TopicConfig
+    ) -> None:
+        self.topic, self.partition, self.topic_id = topic, partition, topic_id
+        self.directory = directory
+        self.config = config
+        # What the topic says itself; for all else the broker's settings hold.
+        self.overrides: Mapping[str, str] = _NOTHING
+        self.state = PartitionState()
+        self.log_start = self.recovery_point = 0
+        # All segments before the active one, ascending; (epoch, start offset) pairs.
+        self.sealed: Sequence[Sealed] = ()
+        self.epochs: Epochs = FIRST
+        # Some of them are being replaced by what the cleaner made of them: none may be deleted meanwhile.
+        self.is_swapping = False
+        # It is on its way to another log directory; in its last moment there nothing is appended.
+        self.is_moving = self.is_held = False
+        # The log end at which a clean stop would leave the files just as they are; -1: at none so far.
+        self.settled_end = -1
+        # Which segment and how much of it the last snapshot between two rolls was of.
+        self.snapshot_at = _NO_SNAPSHOT
+
+    @property
+    def directory(self) -> Path:
+        return self._home / (self._renamed or self.name)
+
+    @directory.setter
+    def directory(self, directory: Path) -> None:
+        self._home = _shared_home(directory.parent)
+        self._renamed = directory.name if directory.name != self.name else None
 
     @property
     def name(self) -> str:
-        return f"{self.topic}-{self.partition}"
+        return partition_name(self.topic, self.partition)
 
     @classmethod
     def create(
@@ -184,7 +226,8 @@ class PartitionLog:
                 os.close(fd)
             raise
         state.finish_segment()
-        self.sealed.append(Sealed(state.segment_base, state.size, self.largest_ms(), state.first_timestamp))
+        ended = Sealed(state.segment_base, state.size, self.largest_ms(), state.first_timestamp)
+        self.sealed = [*self.sealed, ended]
         old = [state.fd, *state.index_fds]
         state.open_segment(base, *fresh, wall_ms())
         self.apply_config(self.config)

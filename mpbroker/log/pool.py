@@ -91,7 +91,8 @@ class Survey:
     """How many bytes are going to be checked, for who wants to know how long it takes."""
 
     number: int
-    directories: list[tuple[str, int]]  # with its recovery point
+    path: str
+    directories: list[tuple[str, int]]  # of partitions there, each with its recovery point
 
     @property
     def key(self) -> Key:
@@ -103,7 +104,7 @@ class Survey:
 
     def run(self, count: Callable[[int], None]) -> int:
         del count
-        return sum(bytes_behind(Path(directory), point) for directory, point in self.directories)
+        return sum(bytes_behind(Path(self.path, name), point) for name, point in self.directories)
 
 
 def _unsaid(text: str) -> None:
@@ -312,7 +313,7 @@ class Recovery:
         pool = self.pools[number]
         for at in range(0, len(directories), SURVEYED_AT_ONCE):
             pool.surveys += 1
-            pool.submit(Survey(at, list(directories[at : at + SURVEYED_AT_ONCE])))
+            pool.submit(Survey(at, os.fspath(pool.path), list(directories[at : at + SURVEYED_AT_ONCE])))
         pool.hand_out()
 
     def submit(self, number: int, job: OpenJob) -> None:
@@ -325,6 +326,11 @@ class Recovery:
     def home_of(self, key: Key) -> int | None:
         """In which log directory workers were to open it; None: it was not given to them."""
         return self._given.get(key)
+
+    @property
+    def given(self) -> int:
+        """How many were given and nobody has asked for yet."""
+        return len(self._given)
 
     def step(self) -> None:
         """Takes what is done and gives what waits; sleeps a little if nothing is done."""

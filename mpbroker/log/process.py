@@ -32,6 +32,7 @@ from mpbroker.ipc.topology import (
 )
 from mpbroker.log.active_producers import producers_of
 from mpbroker.log.append import NO_ROOM, PASSING, append_batch
+from mpbroker.log.attaching import give_back_memory
 from mpbroker.log.compaction import Compaction
 from mpbroker.log.deletion import Deletion
 from mpbroker.log.helper import Helper
@@ -396,6 +397,7 @@ class LogProcess:
         if isinstance(message, calls.Recovered):
             self.opening.end()
             self.manager.set_strays_aside(message.topics)
+            give_back_memory()
             self.moving.resume(message.topics)
             return calls.Acknowledged()
         return calls.Failed(UNKNOWN_SERVER_ERROR, f"the log process does not serve {type(message).__name__}")

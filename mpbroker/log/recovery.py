@@ -25,7 +25,7 @@ from mpbroker.log.aborted import (
 )
 from mpbroker.log.append import NO_ROOM
 from mpbroker.log.checkpoints import CheckpointCorrupt, fsync_directory, read_epochs, write_epochs
-from mpbroker.log.epochs import trimmed
+from mpbroker.log.epochs import shared, trimmed
 from mpbroker.log.index import (
     OFFSET_ENTRY,
     TIME_ENTRY,
@@ -119,7 +119,7 @@ def load(
         loader.run()
         if log.state.log_end < log.log_start:
             _start_anew(log, known)
-        log.sealed = [Sealed(base) for base in bases if base < log.state.segment_base]
+        log.sealed = [Sealed(base) for base in bases if base < log.state.segment_base] or ()
         log.load_transactions()
         _trim_epochs(log)
         if any(offset not in bases for offset in loader.snapshots[:-1]):
@@ -133,9 +133,10 @@ def load(
 def _trim_epochs(log: PartitionLog) -> None:
     """None that begins outside of the log."""
     epochs = read_epochs(log.directory)
-    log.epochs = trimmed(epochs, log.log_start, log.state.log_end)
-    if log.epochs != epochs:
-        write_epochs(log.directory, log.epochs)
+    inside = trimmed(epochs, log.log_start, log.state.log_end)
+    if inside != epochs:
+        write_epochs(log.directory, inside)
+    log.epochs = shared(inside)
 
 
 def _start_anew(log: PartitionLog, known: Known) -> None:
@@ -186,7 +187,7 @@ class Opened(NamedTuple):
             log.recovery_point,
             log.settled_end,
             [segment.base for segment in log.sealed],
-            log.epochs,
+            list(log.epochs),
         )
 
     def adopt(self, log: PartitionLog) -> None:
@@ -196,8 +197,8 @@ class Opened(NamedTuple):
         log.state.producers.carry(self.producers)
         log.log_start = self.log_start
         log.recovery_point, log.settled_end = self.recovery_point, self.settled_end
-        log.sealed = [Sealed(base) for base in self.sealed]
-        log.epochs = self.epochs
+        log.sealed = [Sealed(base) for base in self.sealed] or ()
+        log.epochs = shared(self.epochs)
 
 
 @dataclass(frozen=True)
@@ -515,13 +516,13 @@ class _Loader:
         entries, offset, position = sound_entries(fds[1], base, below, size)
         at = scan.find_offset(fds[0], position, size, offset) if entries else None
         if at is None or (at.position, at.last_offset) != (position, offset):
-            os.ftruncate(fds[1], 0)
-            os.ftruncate(fds[2], 0)
+            _shorten(fds[1], 0)
+            _shorten(fds[2], 0)
             return 0, next_offset
         times, timestamp, latest = sound_times(fds[2], base, offset)
         first = scan.find_offset(fds[0], 0, size, base)
-        os.ftruncate(fds[1], entries * OFFSET_ENTRY)
-        os.ftruncate(fds[2], times * TIME_ENTRY)
+        _shorten(fds[1], entries * OFFSET_ENTRY)
+        _shorten(fds[2], times * TIME_ENTRY)
         self.log.state.resume_at(
             position,
             at.base_offset,
@@ -589,6 +590,10 @@ def _last_batches(fd: int, index_fd: int, base: int, size: int) -> list[scan.Bat
 
 def _trim(fd: int, entry_bytes: int) -> None:
     """An index that another broker left preallocated ends in zeros."""
-    used = entry_count(fd, entry_bytes) * entry_bytes
-    if os.fstat(fd).st_size != used:
-        os.ftruncate(fd, used)
+    _shorten(fd, entry_count(fd, entry_bytes) * entry_bytes)
+
+
+def _shorten(fd: int, size: int) -> None:
+    """A file that is no longer already is left alone: that it was touched would have to go to the disk."""
+    if os.fstat(fd).st_size != size:
+        os.ftruncate(fd, size)

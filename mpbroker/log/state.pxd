@@ -115,8 +115,18 @@ cdef inline Bound stable_bound(const PartitionCore *core) noexcept nogil:
     return core.held_back if core.held_back.offset >= 0 else end_bound(core)
 
 
+cdef inline bint nothing_waits(const PartitionCore *core) noexcept nogil:
+    return not (
+        core.unsynced or core.in_flight or core.is_behind or core.has_room or core.first_planned != NOTHING_PLANNED
+    )
+
+
 cdef class PartitionState:
-    cdef PartitionCore core
+    cdef PartitionCore *core        # NULL: it rests, and is
+    cdef uint64_t *packed           # ... here
     cdef readonly Producers producers
     cdef int64_t index_bytes        # of the next segment
+    cdef PartitionCore *look(self) noexcept
+    cdef PartitionCore *own(self) except NULL
+    cdef bint rest(self) noexcept
     cdef bint apply(self, int64_t last_offset, int64_t position, int64_t length, int64_t max_timestamp) noexcept nogil

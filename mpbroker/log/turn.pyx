@@ -19,8 +19,7 @@ from mpbroker.log.answers cimport (
     publish_answers, push, send_kept,
 )
 from mpbroker.log.commit cimport (
-    appended, ask_next, commit_close, commit_is_busy, commit_open, commit_start, drop_core, fail_dir, give_back_all_room,
-    publish_moved, retire_file,
+    appended, ask_next, commit_close, commit_is_busy, commit_open, commit_start, fail_dir, give_back_all_room, publish_moved, retire_file,
     something_is_done, take_in,
 )
 from mpbroker.log.held cimport take_held
@@ -28,7 +27,7 @@ from mpbroker.log.planned cimport write_planned
 from mpbroker.log.producers cimport (
     NO_EPOCH, PRODUCER_DUPLICATE, PRODUCER_OK, Producer, ProducerBatch, producer_check, producer_find, producer_put, producer_update,
 )
-from mpbroker.log.state cimport NOTHING_PLANNED, PartitionCore, PartitionState, note_batch, roll_due
+from mpbroker.log.state cimport NOTHING_PLANNED, PartitionCore, note_batch, roll_due
 from mpbroker.log.write cimport is_full_disk
 from mpbroker.records.batch cimport (
     BATCH_HEADER_BYTES, CONTROL_BIT, NO_TIMESTAMP, TRANSACTIONAL_BIT, set_offset_and_epoch, stamp_log_append_time,
@@ -57,12 +56,13 @@ cdef class Turn:
         self.planned = <Planned *>malloc(BATCHES_PER_WRITE * sizeof(Planned))
         self.touched = <PartitionCore **>malloc(BATCHES_PER_WRITE * sizeof(PartitionCore *))
         self.answers.cores = <PartitionCore **>calloc(slots, sizeof(PartitionCore *))
+        self.answers.resting = <uint32_t *>calloc(slots, sizeof(uint32_t))
         self.answers.core_count = slots
         self.answers.next_deadline_ns = <uint64_t>NEVER_NS
         self.fixed_now_ms = NEVER_MS
         if not commit_open(&self.commit, slots) or self.jobs == NULL or self.planned == NULL or self.touched == NULL:
             raise MemoryError("no memory for the log process's round")
-        if self.answers.cores == NULL:
+        if self.answers.cores == NULL or self.answers.resting == NULL:
             raise MemoryError("no memory for the log process's partitions")
 
     def __init__(
@@ -93,6 +93,7 @@ cdef class Turn:
         free(self.planned)
         free(self.touched)
         free(self.answers.cores)
+        free(self.answers.resting)
         free(self.answers.waiting)
         for process in range(PROCESS_COUNT):
             free(self.answers.kept[process].slots)
@@ -185,11 +186,13 @@ cdef class Turn:
         return pause
 
     cdef int refusal(self, JobBatch *batch) noexcept nogil:
-        """Why the batch cannot be appended to the partition it names; it never goes to another one."""
+        """Why the batch cannot be appended to the partition it names; it never goes to another one. SLOW: Python is to wake it."""
         cdef PartitionCore *core
         if batch.slot >= self.answers.core_count or batch.data_owner >= PROCESS_COUNT:
             return NOT_LEADER_OR_FOLLOWER
         core = self.answers.cores[batch.slot]
+        if core == NULL and self.answers.resting[batch.slot] == batch.slot_generation != 0:
+            return SLOW
         if core == NULL or core.slot.generation != batch.slot_generation:
             return NOT_LEADER_OR_FOLLOWER
         if core.slot.flags & PARTITION_OFFLINE:
@@ -210,6 +213,8 @@ cdef class Turn:
         cdef const ProducerBatch *original = NULL
         cdef int verdict = self.refusal(batch)
         cdef int64_t last_offset
+        if verdict == SLOW:
+            return SLOW
         if verdict != NO_ERROR:
             fill(batch, verdict, -1, -1, -1)
             return NO_ERROR
@@ -525,27 +530,7 @@ cdef class Turn:
             send_kept(&self.answers)
             publish_answers(&self.answers)
 
-    # ---- partitions ----
-
-    def attach(self, PartitionState state, str topic) -> None:
-        """From now on the turn appends to it, and it is in the partition table."""
-        cdef Meters meters = self.keep[4]
-        meters.name_topic(state.core.table_slot, state.core.slot.generation, topic)
-        self.states[state.core.table_slot] = state
-        self.answers.cores[state.core.table_slot] = &state.core
-        if self.commit.failed_dirs >> state.core.slot.log_dir & 1:
-            state.flags = PARTITION_OFFLINE
-        state.publish(self.keep[0])
-
-    def detach(self, PartitionState state) -> None:
-        """It is appended to no more; what it had open is synced with the next commit round and closed."""
-        drop_core(&self.commit, &state.core)
-        self.answers.cores[state.core.table_slot] = NULL
-        self.states[state.core.table_slot] = None
-        for fd in (state.core.fd, state.core.index.fd, state.core.time_index.fd):
-            if fd >= 0:
-                self.retire(fd, state.core.slot.log_dir)
-        state.forget_files()
+    # ---- files and log directories ----
 
     def retire(self, int fd, int log_dir) -> int:
         """Syncs the file with the next commit round and closes it then; returns the number of that round."""

@@ -234,12 +234,7 @@ def _names(public: Region, reader: Reader) -> dict[tuple[int, int], str]:
     topic that is made anew under its name begins anew.
     """
     table = topology.attach_table(public)
-    return {
-        place: name
-        for worker in topology.LOG_WORKERS  # each has named its own
-        for place, name in reader.names(worker).items()
-        if _is_there(table, *place)
-    }
+    return {place: name for place, name in reader.names().items() if _is_there(table, *place)}
 
 
 def _is_there(table: SlotTable, slot: int, generation: int) -> bool:

@@ -131,3 +131,10 @@ def prepare(api_key: int) -> None:
         encoder_for(kind, api_key, latest)
         if (api_key, latest) not in _decoders[kind]:
             _new_decoder(kind, api_key, latest)
+
+
+def prepare_data(cls: type[Message], version: int) -> None:
+    """The same for reading metadata records of a kind."""
+    key = data_key(cls)
+    if (key, version) not in _decoders["data"]:
+        _new_decoder("data", key, version)

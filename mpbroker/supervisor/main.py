@@ -17,6 +17,7 @@ from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.limits import resolved_overrides
+from mpbroker.coordinator import metadata_records
 from mpbroker.coordinator import process as coordinator_process
 from mpbroker.handlers import process as handler_process
 from mpbroker.handlers.apis import served
@@ -145,6 +146,7 @@ class Broker:
         control = ControlSocket(self.directory, self._serve, self.tree.watch, self.tree.unwatch)
         for key in HOT_APIS:
             codec.prepare(key)
+        metadata_records.prepare()
         gc.collect()
         gc.freeze()
         code = EXIT_OK

@@ -26,7 +26,7 @@ from mpbroker.coordinator.state import MetadataState
 from mpbroker.inspection.directory import is_locked
 from mpbroker.ipc.process import FatalError
 from mpbroker.log import names
-from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_offsets, read_topic_id
+from mpbroker.log.checkpoints import CheckpointCorrupt, Offsets, TopicPartition, read_offsets, read_topic_id
 from mpbroker.log.helper import Helper
 from mpbroker.log.home import LogDir
 from mpbroker.log.log_dir import lock_log_dirs, write_clean_shutdown
@@ -325,7 +325,7 @@ def _copy(path: Path, copy: Path) -> None:
     try:
         points = read_offsets(path / names.RECOVERY_POINTS)
     except CheckpointCorrupt:
-        points = {}
+        points = Offsets()
     is_clean = (path / names.CLEAN_SHUTDOWN).exists()
     for entry in path.iterdir():
         if entry.is_file():

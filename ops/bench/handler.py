@@ -20,7 +20,7 @@ from mpbroker.handlers.metadata import Metadata
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.handlers.turn import Turn
 from mpbroker.ipc import slots, topology
-from mpbroker.ipc.metadata import MetadataBase, PartitionImage, TopicImage
+from mpbroker.ipc.metadata import MetadataBase, PartitionImage, Places, TopicImage
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import LOG, SharedMemory, Sizes
 from mpbroker.protocol.headers import RequestHeader, encode_request_frame
@@ -71,7 +71,7 @@ def requests(memory: SharedMemory, version: int) -> list[bytes]:
 def measure(memory: SharedMemory, version: int, batch: int, seconds: float) -> float:
     """Nanoseconds per request."""
     topics = TopicTable()
-    images = [TopicImage("bench", TOPIC_ID, [PartitionImage(0, 0, 1)])]
+    images = [TopicImage("bench", TOPIC_ID, Places.of([PartitionImage(0, 0, 1)]).packed)]
     news = MetadataBase(1, "bench", 1, images)
     Metadata(BrokerConfig(), topics).apply([msgspec.msgpack.encode(news)])
     turn = Turn(HANDLER, memory, memory.counters(HANDLER), topics, {})

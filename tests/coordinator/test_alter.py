@@ -190,7 +190,7 @@ def test_more_partitions_are_seen_by_all_before_it_is_answered(tree: Tree) -> No
     assert tree.ask(CreatePartitions([MorePartitions("a", 3)])) == AlteredTopics([(0, None)])
     tree.pump()
     for fake in tree.handlers:
-        found = [(p.partition, p.slot, p.slot_generation) for p in fake.topics["a"].partitions]
+        found = [(p.partition, p.slot, p.slot_generation) for p in fake.topics["a"].partitions.values()]
         assert found == [(0, 1, 1), (1, 2, 1), (2, 3, 1)]
 
 

@@ -102,7 +102,7 @@ def slots_are_current(tree: Tree, fake: Any) -> bool:
         partition.slot_generation == tree.log.incarnation
         and tree.log.slots.get((topic.topic_id, partition.partition)) == partition.slot
         for topic in fake.topics.values()
-        for partition in topic.partitions
+        for partition in topic.partitions.values()
     )
 
 

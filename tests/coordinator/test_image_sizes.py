@@ -24,7 +24,7 @@ from mpbroker.ipc.calls import (
     Message,
     QuotaAlteration,
 )
-from mpbroker.ipc.metadata import PartitionImage, QuotaImage, TopicImage
+from mpbroker.ipc.metadata import PartitionImage, Places, QuotaImage, TopicImage
 from mpbroker.ipc.topology import SharedMemory
 from tests.coordinator.tree import Tree
 
@@ -35,8 +35,8 @@ encode = msgspec.msgpack.encode
 
 @given(texts, st.integers(0, 40), st.dictionaries(texts, texts, max_size=20))
 def test_a_topic_takes_no_more_than_that(name: str, partitions: int, configs: dict[str, str]) -> None:
-    images = [PartitionImage(65_536 + n, 70_000, 1 << 62) for n in range(partitions)]
-    image = TopicImage(name, bytes(16), images, configs, 1 << 62, True)
+    places = Places.of(PartitionImage(n, 65_536 + n, (1 << 32) - 1) for n in range(partitions))
+    image = TopicImage(name, bytes(16), places.packed, configs, 1 << 62, True)
     assert len(encode(image)) <= topic_bytes(name, partitions, configs)
 
 

@@ -47,7 +47,10 @@ def test_create_is_seen_by_all_before_it_is_answered(tree: Tree) -> None:
     tree.pump()
     for fake in tree.handlers:
         image = fake.topics["a"]
-        assert [(p.partition, p.slot, p.slot_generation) for p in image.partitions] == [(0, 1, 1), (1, 2, 1)]
+        assert [(p.partition, p.slot, p.slot_generation) for p in image.partitions.values()] == [
+            (0, 1, 1),
+            (1, 2, 1),
+        ]
         assert (image.configs, image.config_version, image.internal) == ({"retention.ms": "7"}, 1, False)
 
 

@@ -19,7 +19,7 @@ from mpbroker.handlers.metadata import Metadata
 from mpbroker.handlers.process import Handler
 from mpbroker.ipc import calls, slots, topology
 from mpbroker.ipc.bulletin import BulletinPublisher
-from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, QuotaImage, TopicImage
+from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, Places, QuotaImage, TopicImage
 from mpbroker.ipc.process import SETTINGS_CHANGED, ProcessContext, pack_fence
 from mpbroker.ipc.session import SessionGone
 from mpbroker.ipc.slots import SlotKind
@@ -70,7 +70,7 @@ def topic_image(
     return TopicImage(
         name,
         topic_id(number),
-        [PartitionImage(i, first_slot + i, 5) for i in range(partitions)],
+        Places.of(PartitionImage(i, first_slot + i, 5) for i in range(partitions)).packed,
         {key.replace("_", "."): value for key, value in configs.items()},
         version,
         internal,
@@ -363,7 +363,7 @@ class Rig:
     def publish(self, *topics: TopicImage) -> None:
         """A first base; each partition is live and empty."""
         for topic in topics:
-            for partition in topic.partitions:
+            for partition in topic.partitions.values():
                 self.table.write(partition.slot, partition_payload(topic, partition.partition))
         self.bulletin.publish_base(base(*topics))
         self.turn()

@@ -394,7 +394,7 @@ def test_many_partitions_are_described_piece_by_piece(ready: Rig, tmp_path: Path
     for number in range(50):
         (tmp_path / "one" / f"many-{number}").mkdir()
     ready.bulletin.publish_delta(delta(many))
-    for partition in many.partitions:
+    for partition in many.partitions.values():
         ready.table.write(partition.slot, partition_payload(many, partition.partition))
     ready.turn()
     wanted = [DescribeLogDirsRequest.DescribableLogDirTopic("many", list(range(50)))]

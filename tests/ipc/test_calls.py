@@ -25,7 +25,14 @@ from mpbroker.ipc.calls import (
     decode,
     encode,
 )
-from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, MetadataNews, PartitionImage, TopicImage
+from mpbroker.ipc.metadata import (
+    MetadataBase,
+    MetadataDelta,
+    MetadataNews,
+    PartitionImage,
+    Places,
+    TopicImage,
+)
 
 ID = bytes(range(16))
 MESSAGES: list[Message] = [
@@ -67,6 +74,14 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
 
 def test_news_come_back() -> None:
     decoder = msgspec.msgpack.Decoder(MetadataNews)
-    topic = TopicImage("a", ID, [PartitionImage(0, 3, 4)], {"k": "v"}, 6, True)
+    topic = TopicImage("a", ID, Places.of([PartitionImage(0, 3, 4)]).packed, {"k": "v"}, 6, True)
     for news in (MetadataBase(9, "cluster", 1, [topic]), MetadataDelta(10, [topic], [ID])):
         assert decoder.decode(msgspec.msgpack.encode(news)) == news
+
+
+def test_places_by_number() -> None:
+    images = [PartitionImage(number, 7 * number, (1 << 32) - 1 - number) for number in range(3)]
+    places = Places.of(images)
+    assert (list(places), list(places.values()), len(places)) == ([0, 1, 2], images, 3)
+    assert Places(places.packed) == places != Places.of(images[:2])
+    assert all(absent not in places and places.get(absent) is None for absent in (-1, 3, 1 << 31))

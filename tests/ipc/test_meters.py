@@ -95,10 +95,28 @@ def test_a_cell_given_to_another_partition_starts_at_zero_and_nothing_is_forgott
 
 def test_names_of_topics(memory: SharedMemory, reader: Reader) -> None:
     meters = memory.meters(LOG)
-    meters.name_topic(3, 1, "orders")
-    meters.name_topic(SLOTS - 1, 4, "x" * 249)
-    meters.name_topic(3, 2, "o")
-    assert reader.names(LOG) == {(3, 2): "o", (SLOTS - 1, 4): "x" * 249}
+    orders, long, short = (bytes([number]) * 16 for number in range(3))
+    meters.name_topic(3, 1, orders, "orders")
+    meters.name_topic(SLOTS - 1, 4, long, "x" * 249)
+    meters.name_topic(4, 1, orders, "orders")
+    meters.name_topic(0, 9, long, "x" * 249)
+    there = {(SLOTS - 1, 4): "x" * 249, (0, 9): "x" * 249}
+    assert reader.names() == there | {(3, 1): "orders", (4, 1): "orders"}
+    meters.forget_topic(orders)
+    meters.name_topic(3, 2, short, "o")
+    assert reader.names() == there | {(3, 2): "o"}, "what had its name there is gone as well"
+    meters.forget_topic(short)
+    meters.name_topic(4, 2, short, "o")
+    assert reader.names() == there | {(3, 2): "o", (4, 2): "o"}
+
+
+def test_a_successor_names_topics_anew(memory: SharedMemory, reader: Reader) -> None:
+    for _ in range(2):
+        meters = memory.meters(LOG)
+        for slot in (5, 3, 4):
+            meters.name_topic(slot, 1, bytes(16), "t")
+            assert reader.names()[slot, 1] == "t"
+    assert reader.names() == {(slot, 1): "t" for slot in (3, 4, 5)}
 
 
 @pytest.mark.parametrize("kind", [ClientKind.CLIENT_SOFTWARE, ClientKind.CLIENT_CIPHER])

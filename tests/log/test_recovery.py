@@ -70,6 +70,20 @@ def test_a_segment_that_just_began_gets_its_name_on_disk(writer, reopen, monkeyp
     assert synced == [w.log.directory]
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_what_is_whole_is_not_touched(writer, reopen, is_clean: bool) -> None:  # type: ignore[no-untyped-def]
+    """Of thousands of files a change of each, if only of its time, would have to go to the disk."""
+    w = writer(index_interval_bytes="200")
+    for i in range(20):
+        w.append(producer=(7, 0, i))
+    w.log.close_cleanly()
+    before = {path.name: path.stat().st_ctime_ns for path in w.log.directory.iterdir()}
+    again = reopen(w.log.directory, Known(clean=is_clean, recovery_point=20, durable=20))
+    assert again.state.log_end == 20
+    assert {path.name: path.stat().st_ctime_ns for path in w.log.directory.iterdir()} == before
+    again.close_files()
+
+
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
 @pytest.mark.parametrize("known", [CLEAN, UNCLEAN])
 # type: ignore[no-untyped-def]

@@ -160,7 +160,7 @@ def test_smaller_indexes_begin_with_the_next_segment(rig: Callable[..., Rig]) ->
     alter(b, 6, index_interval_bytes="0", segment_index_bytes="36", segment_ms="7")
     b.produce(bytes(make_batch(timestamp=T0 + 7)))
     log = b.process.manager.logs[b.targets[0][0]]
-    assert log.sealed == []
+    assert not log.sealed
     b.produce(bytes(make_batch(timestamp=T0 + 8)))
     assert [segment.largest_ms for segment in log.sealed] == [T0 + 7]
     times = read_time_entries(log.directory / segment_name(0, TIME_INDEX_SUFFIX), 0)

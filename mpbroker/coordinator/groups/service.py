@@ -30,7 +30,7 @@ from mpbroker.ipc.calls import (
     GroupRequest,
     GroupResponse,
 )
-from mpbroker.ipc.metadata import PartitionImage
+from mpbroker.ipc.metadata import Places
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import REQUESTS, Message
@@ -71,7 +71,7 @@ class Surroundings(Protocol):
     @property
     def metadata(self) -> MetadataState: ...
 
-    def images_of(self, topic_id: bytes) -> list[PartitionImage] | None:
+    def images_of(self, topic_id: bytes) -> Places | None:
         """Where the log process has the topic's partitions; None: it has not opened them yet."""
 
     def answer_group(self, waiter: Waiter, answer: calls.Message) -> None: ...
@@ -101,7 +101,7 @@ class GroupService:
             config, clock, self._journal, self, self, lambda: str(uuid.uuid4())
         )
         self._topic_id: bytes | None = None
-        self._images: list[PartitionImage] = []
+        self._images = Places()
         self._loader: Loader | None = None
         self._is_stuck = False
         self._held: list[tuple[Waiter, GroupRequest]] = []
@@ -204,14 +204,14 @@ class GroupService:
             log.error("%s is gone, and with it all groups and committed offsets", GROUP_TOPIC)
             self._forget()
         self._topic_id = topic_id
-        self._images = images or []
+        self._images = images if images is not None else Places()
         self.coordinator.opened(len(self._images))
         if images is not None:
-            self._loader = Loader(self.coordinator, self._table, self._config.log_dirs, images)
+            self._loader = Loader(self.coordinator, self._table, self._config.log_dirs, list(images.values()))
 
-    def _load_changed(self, images: list[PartitionImage]) -> None:
+    def _load_changed(self, images: Places) -> None:
         """The log process could open, at last, what it could not."""
-        changed = [image for image, before in zip(images, self._images, strict=False) if image != before]
+        changed = [image for number, image in images.items() if self._images.get(number, image) != image]
         self._images = images
         offline = [image for image in changed if self.coordinator.reopened(image.partition)]
         if offline:
