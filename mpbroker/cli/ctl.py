@@ -105,6 +105,8 @@ def short(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:
         row = dict(process)
         row.pop("turns", None)
         row.pop("incarnation", None)
+        if "restarts" in row:  # behind what the process is and does
+            row["restarts"] = row.pop("restarts")
         # What a process says of itself is more than that it runs.
         if status := row.pop("status", ""):
             row["state"] = status
