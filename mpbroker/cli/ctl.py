@@ -29,7 +29,11 @@ def request_log(log_dirs: str | None, switch: str | None, *, as_json: bool) -> N
     if switch not in (None, "on", "off"):
         raise CliError(f"the request log is on or off, not {switch!r}", USAGE_ERROR)
     wanted = {} if switch is None else {"on": switch == "on"}
-    _show(ControlClient.find(log_dirs).call("request-log", **wanted), as_json=as_json)
+    reply = ControlClient.find(log_dirs).call("request-log", **wanted)
+    if as_json:
+        print_json(reply)
+    else:
+        print(f"the request log is {'on' if reply['request_log'] else 'off'}")
 
 
 def resize(log_dirs: str | None, handlers: int | None, processors: int | None, *, as_json: bool) -> None:
@@ -64,12 +68,13 @@ def add_listener(
     """Begins to serve one more listener; answers when it does."""
     wanted = {"listener": listener, "protocol": protocol, "advertised": advertised}
     given = {name: text for name, text in wanted.items() if text is not None}
-    _show(ControlClient.find(log_dirs).call("listener-add", **given), as_json=as_json)
+    _show_listener("added", ControlClient.find(log_dirs).call("listener-add", **given), as_json=as_json)
 
 
 def remove_listener(log_dirs: str | None, name: str, *, as_json: bool) -> None:
     """Takes a listener away, and closes its connections."""
-    _show(ControlClient.find(log_dirs).call("listener-remove", listener=name), as_json=as_json)
+    reply = ControlClient.find(log_dirs).call("listener-remove", listener=name)
+    _show_listener("removed", reply, as_json=as_json)
 
 
 def list_listeners(log_dirs: str | None, *, as_json: bool) -> None:
@@ -99,11 +104,12 @@ def short(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for process in processes:
         row = dict(process)
         row.pop("turns", None)
+        row.pop("incarnation", None)
+        if "restarts" in row:  # behind what the process is and does
+            row["restarts"] = row.pop("restarts")
         # What a process says of itself is more than that it runs.
         if status := row.pop("status", ""):
             row["state"] = status
-        if "incarnation" in row:
-            row["restarts"] = row.pop("incarnation") - 1
         if "heartbeat_age_ms" in row:
             row["heartbeat_ms"] = row.pop("heartbeat_age_ms")
         if "rss_bytes" in row:
@@ -112,6 +118,13 @@ def short(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:
             row["last_error"] = error.splitlines()[-1]
         rows.append(row)
     return rows
+
+
+def _show_listener(what: str, reply: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(reply)
+    else:
+        print(f"{what} listener {reply['listener']}")
 
 
 def _show(reply: dict[str, Any], *, as_json: bool) -> None:

@@ -398,7 +398,7 @@ def log_dump(
     records: Annotated[bool, typer.Option("--records", help="The records of each batch, too.")] = False,
     json: Annotated[bool, typer.Option("--json", help="A JSON document per line.")] = False,
 ) -> None:
-    """Batches, index entries, producers and checkpoints, entry by entry.
+    """Batches, index entries, producers and checkpoints, one by one.
 
     PATH is the directory of a partition, or a file in it.
     """
@@ -441,9 +441,9 @@ def log_recover(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     json: Json = False,
 ) -> None:
-    """Do to a stopped broker's directories what its next start would. DIR: all of its log.dirs.
+    """Do to a stopped broker's directories what its next start would.
 
-    Exit code 1: not to all of them.
+    DIR: all of its log.dirs. The exit code is 1 if a partition is damaged and stays as it is.
     """
     from mpbroker.cli import recover
 

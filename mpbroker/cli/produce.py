@@ -70,9 +70,9 @@ def produce(where: Where, settings: Settings, properties: Sequence[str] = ()) ->
         try:
             _send_all(lines, reader, interrupt)
         except ClientError as error:
-            raise CliError(f"{error}; {lines.producer.acknowledged} records are written") from error
+            raise CliError(f"{error}; {_written(lines)}") from error
         if interrupt.came:
-            raise CliError(f"interrupted; {lines.producer.acknowledged} records are written", INTERRUPTED)
+            raise CliError(f"interrupted; {_written(lines)}", INTERRUPTED)
 
 
 class Interrupt:
@@ -280,3 +280,8 @@ def _find_topic(client: Client, name: str) -> Topic:
 
 def _say(text: str) -> None:
     print(f"mpbroker: {text}", file=sys.stderr)
+
+
+def _written(lines: "Lines") -> str:
+    count = lines.producer.acknowledged
+    return "1 record is written" if count == 1 else f"{count:,} records are written"

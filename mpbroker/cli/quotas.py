@@ -112,7 +112,17 @@ def _alter(where: Where, whom: Whom, changes: dict[str, float] | dict[str, None]
     (result,) = response.entries
     if result.error_code:
         failed = ApiFailed(_text(whom.entity()), result.error_code, result.error_message)
-        raise CliError(f"{failed}{known.hint(changes, (*OF_CLIENTS, *OF_ADDRESSES))}")
+        raise CliError(f"{failed}{_advice(whom, list(changes))}")
+
+
+def _advice(whom: Whom, keys: list[str]) -> str:
+    """The end of a sentence if one of the keys is no quota of theirs."""
+    is_address = any(kind == "ip" for kind, _name in whom.entity())
+    theirs = OF_ADDRESSES if is_address else OF_CLIENTS
+    if all(key in theirs for key in keys):
+        return ""
+    owner = "an address" if is_address else "a client"
+    return known.hint(keys, theirs) or f"; {owner} has {', '.join(theirs)}"
 
 
 def _text(entity: list[tuple[str, str | None]]) -> str:

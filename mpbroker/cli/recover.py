@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,12 +41,20 @@ def _print(report: recovering.Report, is_dry: bool) -> None:
     write(f"{report.path}: {len(report.partitions)} partitions, stopped {how}\n")
     for note in report.notes:
         write(f"  {note}\n")
+    # Those of which there is nothing to say are one line: `__consumer_offsets` alone has dozens.
+    empty: Counter[str] = Counter()
     for one in report.partitions:
+        if not (one.problem or one.changes or one.log_end):
+            empty[one.topic] += 1
+            continue
         if one.problem:
             write(f"  {one.topic}-{one.partition} stays as it is: {one.problem}\n")
         else:
             write(f"  {one.topic}-{one.partition}: offsets {one.log_start:,} to {one.log_end:,}\n")
         _print_changes(one.changes, "    ")
+    if empty:
+        counts = ", ".join(f"{count:,} of {topic}" for topic, count in empty.items())
+        write(f"  without records: {counts}\n")
     _print_changes(report.changes, "  ")
     if is_dry:
         write("Nothing was changed: this is what a recovery would do.\n")

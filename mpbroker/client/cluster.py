@@ -23,7 +23,7 @@ from mpbroker.client.errors import (
     UnsupportedByBroker,
 )
 from mpbroker.client.metadata import Metadata, Node
-from mpbroker.client.network_client import ClientRequest, ClientResponse, NetworkClient
+from mpbroker.client.network_client import NO_ANSWER, ClientRequest, ClientResponse, NetworkClient
 from mpbroker.client.selector import ChannelState, Disconnect
 from mpbroker.protocol.messages import Message, MetadataRequest, MetadataResponse
 
@@ -116,6 +116,8 @@ class Cluster:
             case ChannelState.NOT_CONNECTED:
                 return ConnectionLost(f"cannot connect to {node.address}: {failure.reason}; {self._advice}")
         text = f"the connection to {node.address} was lost: {failure.reason}"
+        if failure.reason == NO_ANSWER:
+            return ConnectionLost(f"{text}; is the broker jammed, or at its max.connections?")
         is_early = failure.frames <= 1 and failure.state is not ChannelState.EXPIRED
         has_advice = "security.protocol" in failure.reason
         if is_early and not has_advice and (failure.frames == 0 or not self.config.uses_sasl):

@@ -29,6 +29,7 @@ from mpbroker.protocol.wire import Buffer, MalformedMessage, UnsupportedVersion
 MAX_CORRELATION_ID = MIN_RESERVED_CORRELATION_ID - 1
 # A poll returns after this at the latest, whatever it was told: nothing here is known further ahead.
 POLL_MS_MAX = 300_000.0
+NO_ANSWER = "no answer within the time given"
 
 
 class Selectable(Protocol):
@@ -355,7 +356,7 @@ class NetworkClient:
             reason = "the connection was not set up in time (socket.connection.setup.timeout.ms)"
             self._close(node_id, Disconnect(ChannelState.NOT_CONNECTED, reason, 0), responses, now_ms)
         for node_id in self._in_flight.expired(now_ms):
-            failure = Disconnect(ChannelState.READY, "no answer within the time given", 1)
+            failure = Disconnect(ChannelState.READY, NO_ANSWER, 1)
             for entry in self._in_flight.clear(node_id):
                 timed_out = now_ms >= entry.expires_ms()
                 self._lost(entry, failure, responses, now_ms, timed_out=timed_out)

@@ -6,11 +6,11 @@ closed, and does what the supervisor orders. The rest happens in `turn.pyx` with
 
 from __future__ import annotations
 
-import array
 import errno
 import logging
 import os
 import socket
+import struct
 import time
 
 from mpbroker.config.listeners import MAX_LISTENERS, Listener
@@ -35,6 +35,7 @@ UNKNOWN_KEY = -1
 DRAIN_TIMEOUT_MS = 5000
 NEWS_NS = 1_000_000_000
 TLS_HANDSHAKE_RECORD = 0x16
+HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"CONN", b"PATC", b"PRI ")
 
 # How loud an end is told, as Kafka does. A handler that lets a connection be closed has said why.
 _LEVELS = {
@@ -395,12 +396,18 @@ class Processor:
         self._report_closed()
 
 
+def _guess(size: int) -> str:
+    """What a client may be whose first four bytes are no size."""
+    first = struct.pack(">i", size)
+    if first[0] == TLS_HANDSHAKE_RECORD:
+        return ": a TLS client on a plaintext listener?"
+    return ": an HTTP client?" if first in HTTP_METHODS else ""
+
+
 def describe_close(reason: int, detail: int) -> str:
     """What an operator reads."""
     if reason == CloseReason.CLOSED_FRAME_SIZE:
-        first = array.array("i", [detail]).tobytes()[::-1][0]
-        hint = ": a TLS client on a plaintext listener?" if first == TLS_HANDSHAKE_RECORD else ""
-        return f"its frame claims {detail} bytes, outside 0..socket.request.max.bytes{hint}"
+        return f"its frame claims {detail} bytes, outside 0..socket.request.max.bytes{_guess(detail)}"
     texts = {
         CloseReason.CLOSED_BY_PEER: "by the client",
         CloseReason.CLOSED_HEADER: f"a frame of {detail} bytes has no valid request header",
@@ -424,9 +431,8 @@ def describe_close(reason: int, detail: int) -> str:
         CloseReason.CLOSED_EXCESS: "the least recently active, to make room for another (max.connections)",
     }
     if reason == CloseReason.CLOSED_SASL_FRAME_SIZE:
-        return (
-            f"its frame claims {detail} bytes before authentication, outside 0..sasl.server.max.receive.size"
-        )
+        limits = "outside 0..sasl.server.max.receive.size"
+        return f"its frame claims {detail} bytes before authentication, {limits}{_guess(detail)}"
     if reason == CloseReason.CLOSED_RESET:
         return f"{os.strerror(detail)}"
     if reason == CloseReason.CLOSED_ROLE_DIED:

@@ -310,7 +310,9 @@ class SecureChannels:
     def _failed_handshake(self, peer: Peer, why: str) -> None:
         """OpenSSL has sent its alert already; nothing is held back."""
         self.counters.add(Counter.COUNT_AUTHENTICATIONS_FAILED)
-        self.log.info("connection %s: failed TLS handshake: %s", self._name(peer), why)
+        # OpenSSL's words for a first byte that begins no TLS record.
+        hint = " (a client without TLS?)" if "wrong version number" in why else ""
+        self.log.info("connection %s: failed TLS handshake: %s%s", self._name(peer), why, hint)
         self.native.close(peer.channel, CloseReason.CLOSED_TLS, 0)
 
     def _receive(self, peer: Peer) -> None:

@@ -183,6 +183,11 @@ class Listeners:
             if protocols.get(name, protocol.upper()) != protocol.upper():
                 raise FatalError(f"listener.security.protocol.map says {name}:{protocols[name]}")
             protocols |= listeners.parse_protocol_map(f"{name}:{protocol}")
+        elif "://" in text and name not in protocols:
+            raise FatalError(
+                f"listener {name} has no security protocol: say --protocol PROTOCOL, or name it in "
+                "listener.security.protocol.map"
+            )
         (added,) = listeners.parse_listeners(text, protocols)
         listeners.check_all((*self._now, added))
         told = None

@@ -165,7 +165,7 @@ class Broker:
         except BrokerStops as stop:
             code = stop.code
             if str(stop):
-                log.error("%s", stop)
+                log.log(logging.INFO if code == EXIT_OK else logging.ERROR, "%s", stop)
             self.tree.kill_all()
         except FatalError:
             self.tree.kill_all()

@@ -161,7 +161,7 @@ class Reload:
 
     def _load(self) -> Loaded:
         if self._read_again is None:
-            raise NoFile("the broker was started without a configuration file: nothing is read again")
+            raise NoFile("the broker was started without a configuration file; restart it with --config FILE")
         try:
             loaded = self._read_again()
         except ConfigError as error:

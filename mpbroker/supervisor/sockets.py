@@ -91,7 +91,8 @@ def _places(listener: Listener) -> list[tuple[socket.AddressFamily, Any]]:
         )
     except socket.gaierror as error:
         raise FatalError(
-            f"cannot listen on {listener}: host {listener.host!r} cannot be resolved ({error.strerror})"
+            f"cannot listen on {listener}: host {listener.host!r} cannot be resolved ({error.strerror}). "
+            "Name an address of this machine; what clients are told goes into advertised.listeners"
         ) from error
     return sorted(
         ((family, address) for family, _, _, _, address in found),

@@ -54,6 +54,7 @@ def _process(child: Child, memory: SharedMemory) -> dict[str, Any]:
         "name": child.name,
         "pid": child.pid,
         "incarnation": child.incarnation,
+        "restarts": child.restarts.deaths,
         "up_s": round(time.monotonic() - child.started, 1) if child.pid else 0,
         "state": "running" if child.pid else "down",
         "status": page.status,

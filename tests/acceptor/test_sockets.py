@@ -46,6 +46,12 @@ def test_a_machine_without_ipv6(monkeypatch: pytest.MonkeyPatch, code: int) -> N
         pass
 
 
+def test_a_name_that_nobody_knows() -> None:
+    expected = r"cannot be resolved \(.*\)\. Name an address of this machine; .* advertised\.listeners"
+    with pytest.raises(FatalError, match=expected), bound("no.such.host.invalid"):
+        pass
+
+
 def test_of_a_name_the_ipv4_address_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     def resolve(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
         assert host == "both.example"

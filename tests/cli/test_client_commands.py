@@ -252,7 +252,7 @@ def test_ctrl_c_writes_what_was_read(broker: "FakeBroker") -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
     assert process.stderr is not None
-    assert process.stderr.read() == b"mpbroker: interrupted; 1 records are written\n"
+    assert process.stderr.read() == b"mpbroker: interrupted; 1 record is written\n"
     process.stdin.close()
     process.stderr.close()
     assert broker.end_offset("t", 0) == 1

@@ -86,7 +86,8 @@ def test_what_is_going_on_with_the_log_in_a_line() -> None:
 def test_a_process_is_shown_in_short() -> None:
     process = {
         "name": "log",
-        "incarnation": 2,
+        "incarnation": 4,
+        "restarts": 1,
         "state": "running",
         "status": "recovering",
         "last_error": "Traceback\nValueError: x\n",
@@ -94,7 +95,9 @@ def test_a_process_is_shown_in_short() -> None:
         "heartbeat_age_ms": 5,
         "rss_bytes": 37_486_592,
     }
-    assert ctl.short([process]) == [
+    (row,) = ctl.short([process])
+    assert list(row)[:3] == ["name", "state", "restarts"]
+    assert [row] == [
         {
             "name": "log",
             "state": "recovering",
@@ -161,6 +164,21 @@ def test_reload_says_what_changed(supervisor: FakeSupervisor, capsys: pytest.Cap
     ]
     ctl.reload(None, as_json=False)
     assert capsys.readouterr().out == "the configuration is as it was\n"
+
+
+def test_what_was_done_is_said(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
+    guests = b'{"listener": "GUESTS://127.0.0.1:9192"}'
+    supervisor.replies = [guests, guests, b'{"request_log": true}', b'{"request_log": false}']
+    ctl.add_listener(None, "GUESTS://127.0.0.1:9192", "PLAINTEXT", None, as_json=False)
+    ctl.remove_listener(None, "GUESTS", as_json=False)
+    ctl.request_log(None, "on", as_json=False)
+    ctl.request_log(None, None, as_json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "added listener GUESTS://127.0.0.1:9192",
+        "removed listener GUESTS://127.0.0.1:9192",
+        "the request log is on",
+        "the request log is off",
+    ]
 
 
 def test_resize_to_nothing_is_a_wrong_call() -> None:

@@ -60,14 +60,14 @@ def offered(lifetime_ms: int = 0) -> Offer:
     )
 
 
-def settings(protocol: str, name: str = "", password: str = PASSWORD, **more: str) -> ClientConfig:
+def settings(protocol: str, name: str = "", password: str = PASSWORD, **more: Any) -> ClientConfig:
     return ClientConfig(
         security_protocol=protocol,
         sasl_mechanism=name,
         sasl_username=USER,
         sasl_password=password,
         socket_connection_setup_timeout_ms=5_000,
-        **more,  # type: ignore[arg-type]
+        **more,
     )
 
 
@@ -269,6 +269,18 @@ def test_sasl_in_the_clear_to_who_answers_nothing() -> None:
     expected = "is SASL_PLAINTEXT: does this listener want another"
     with Closes() as listener, pytest.raises(ConnectionLost, match=expected):
         asked(listener, settings("SASL_PLAINTEXT", "PLAIN"))
+
+
+class Silent(Listener):
+    """A connection that waits for max.connections."""
+
+    def answer_all(self, _connection: object, stream: Any) -> None:
+        stream.read()
+
+
+def test_who_answers_nothing_in_time_is_not_told_of_another_protocol() -> None:
+    with Silent() as listener, pytest.raises(ConnectionLost, match=r"at its max\.connections\?$"):
+        asked(listener, settings("PLAINTEXT", request_timeout_ms=200))
 
 
 def test_tls_to_a_port_of_plaintext(trusted: str) -> None:

@@ -101,6 +101,15 @@ def test_a_torn_tail_is_cut_and_the_next_start_is_a_quick_one(directory: Path) -
     assert [change for change in again["partitions"][0]["changes"] if change["file"].endswith(".log")] == []
 
 
+def test_partitions_without_records_are_one_line(directory: Path) -> None:
+    for number in (1, 2):
+        (directory / f"empty-{number}").mkdir()
+    assert run(str(directory)).exit_code == 0  # makes their files
+    result = run(str(directory))
+    assert "  without records: 2 of empty\n" in result.output
+    assert "empty-1" not in result.output
+
+
 def test_a_dry_run_says_the_same_and_does_nothing(directory: Path) -> None:
     tear(directory)
     before = contents(directory)

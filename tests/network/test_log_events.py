@@ -237,6 +237,21 @@ def test_every_reason_has_words() -> None:
         assert describe_close(reason, detail)
 
 
+@pytest.mark.parametrize("reason", [CloseReason.CLOSED_FRAME_SIZE, CloseReason.CLOSED_SASL_FRAME_SIZE])
+@pytest.mark.parametrize(
+    ("sent", "guess"),
+    [
+        (b"\x16\x03\x01\x02", ": a TLS client on a plaintext listener?"),
+        (b"GET ", ": an HTTP client?"),
+        (b"abcd", ""),
+    ],
+)
+def test_who_sends_no_frame_is_guessed(reason: CloseReason, sent: bytes, guess: str) -> None:
+    (size,) = struct.unpack(">i", sent)
+    _limit, _bytes, said = describe_close(reason, size).rpartition(".max.")
+    assert said.partition(":")[1:] == guess.partition(":")[1:]
+
+
 def test_a_poll_that_fails_is_told_and_ends_the_processor(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:

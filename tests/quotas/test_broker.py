@@ -79,7 +79,17 @@ def test_the_command(broker: Broker) -> None:
         (("set", "producer_byte_rate=1", "--default", "group"), 2, "one of user, client-id, ip"),
         (("set", "producer_byte_rate=1", "--user", "a", "--default", "user"), 2, "named already"),
         (("set", "producer_byte_rate=0", "--user", "a"), 1, "must be greater than 0"),
-        (("set", "speed=1", "--user", "a"), 1, "Invalid configuration key speed (INVALID_REQUEST)\n"),
+        (
+            ("set", "speed=1", "--user", "a"),
+            1,
+            "key speed (INVALID_REQUEST); a client has producer_byte_rate, ",
+        ),
+        (("set", "connection_creation_rate=1", "--user", "a"), 1, "; a client has producer_byte_rate, "),
+        (
+            ("set", "request_percentage=1", "--ip", "10.0.0.1"),
+            1,
+            "; an address has connection_creation_rate\n",
+        ),
         (("set", "producer_byte_rte=1", "--user", "a"), 1, "did you mean producer_byte_rate?"),
         (("delete", "producer_byte_rate", "--user", "a"), 1, "user 'a' has no producer_byte_rate\n"),
         (("delete", "producer_byte_rte", "--user", "a"), 1, "did you mean producer_byte_rate?"),

@@ -86,6 +86,12 @@ def test_who_must_show_a_certificate_and_does_not(broker: SecureBroker) -> None:
     eventually(lambda: "failed TLS handshake" in broker.output(), "the log says why")
 
 
+def test_who_speaks_no_tls_is_guessed(broker: SecureBroker) -> None:
+    with socket.create_connection((HOST, broker.ports["TLS"])) as plain:
+        plain.sendall(b"\0\0\0\x10 not a TLS hello")
+        eventually(lambda: "(a client without TLS?)" in broker.output(), "the log guesses")
+
+
 def test_two_requests_in_one_record(broker: SecureBroker) -> None:
     """Both are decrypted at once; the second must not wait for another byte from the socket."""
     with broker.connect("TLS") as client:

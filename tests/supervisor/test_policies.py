@@ -94,6 +94,7 @@ def test_one_healthy_life_forgives_the_young_deaths() -> None:
     policy.died(10)
     policy.died(HEALTHY_AFTER_MS + 1)
     assert policy.died(10) == first
+    assert policy.deaths == 4
 
 
 @pytest.mark.parametrize(("old", "new"), [(4, 1), (4, 9), (2, 0), (1, 3), (32, 33)])
