@@ -24,7 +24,7 @@ from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import MAX_SLEEP_MS, ProcessContext
 from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, damage_word, read_partition
 from mpbroker.ipc.topology import slots_given
-from mpbroker.log.checkpoints import CheckpointCorrupt, read_topic_id
+from mpbroker.log.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
 from mpbroker.log.damage import (
     Damage,
     FileIdentity,
@@ -34,6 +34,7 @@ from mpbroker.log.damage import (
     read_scrubbed,
     write_scrubbed,
 )
+from mpbroker.log.epochs import Epochs
 from mpbroker.log.names import NOT_PARTITIONS, NotAPartition, PartitionName, parse_partition, segment_name
 from mpbroker.log.pace import Pace
 from mpbroker.log.partition_log import segments_of
@@ -336,7 +337,7 @@ class ScrubProcess:
             if at is None or (at.partition, at.base, at.file) != (name, base, file.identity):
                 known.damages, at = known.all_damages(), Place(name, base, file.identity)
                 known.at = at
-            work = SegmentScrub(file, at, next_base, _now_ms)
+            work = SegmentScrub(file, at, next_base, _now_ms, _epochs_of(home.path / name))
             found, batches = len(at.found), 0
             for count in work.run():
                 self._count(home, count, work.batches - batches)
@@ -409,6 +410,14 @@ def _key_of(directory: Path) -> tuple[bytes, int]:
     except (CheckpointCorrupt, OSError):
         topic_id = None
     return topic_id or b"", parse_partition(directory.name).partition
+
+
+def _epochs_of(directory: Path) -> Epochs:
+    """None, if the file does not say it: whoever opens the partition next says so."""
+    try:
+        return read_epochs(directory)
+    except CheckpointCorrupt:
+        return ()
 
 
 def _sealed_bytes(directory: Path) -> int:
