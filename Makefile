@@ -81,9 +81,6 @@ flips: setup ## one flipped bit anywhere in a log directory, thousands of times 
 adopt: setup ## Apache Kafka on the directories that faults have left, many times (ARGS='--first 0 --seeds 100')
 	$(BIN)/python -m tests.real_clients.left_behind $(ARGS)
 
-adopt: setup ## Apache Kafka on the directories that faults have left, many times (ARGS='--first 0 --seeds 100')
-	$(BIN)/python -m tests.real_clients.left_behind $(ARGS)
-
 lint: setup ## ruff, formatting, strict mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -319,10 +319,12 @@ class ToClean(Struct, tag="to_clean"):
     """A partition, its segments from the first to the last below `end`, and the settings that count.
 
     `producers`: a snapshot of those that are active. `ticket`: what the messages that follow are about.
+    `must`: it is older than max.compaction.lag.ms.
     """
 
     ticket: int
     directory: str
+    must: bool
     bases: list[int]
     first_dirty: int
     end: int

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from mpbroker.log.aborted import AbortedTransaction, TransactionIndexCorrupt, packed, read_aborted
 from mpbroker.log.cleanable import Source, groups
@@ -38,6 +38,7 @@ _FILES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 PIECE_BYTES_LEAST = 4096
 # Commits wait for the disk while it takes what was left to the end: so it gets it bit by bit.
 SYNC_EVERY_BYTES = 8 << 20
+Result = TypeVar("Result")
 
 
 class CleaningFailed(Exception):
@@ -90,13 +91,27 @@ class Statistics:
     buffer_utilization: float = 0.0
 
 
+class Disk(Protocol):
+    """Does what changes files, and says what came of it."""
+
+    def __call__(self, do: Callable[[], Result], /) -> Result: ...
+
+
+def _at_once(do: Callable[[], Result], /) -> Result:
+    return do()
+
+
 @dataclass
 class Cleaner:
-    """`pace` is told of the bytes that were read or written; it may wait, and raise to end it all."""
+    """`pace` is told of the bytes that were read or written, with 0 from time to time in between; it may
+    wait, and raise to end it all. `disk`: for whoever runs this with so low a priority that it may stand
+    still at any point: what it does to files others wait for, within the kernel.
+    """
 
     task: Task
     buffers: Buffers
     pace: Callable[[int], None] = lambda _count: None
+    disk: Disk = _at_once
     statistics: Statistics = field(default_factory=Statistics)
     end: int = -1  # what lies below is clean when all is done
     _unsynced: int = 0
@@ -104,7 +119,7 @@ class Cleaner:
     def run(self) -> Iterator[Cleaned]:
         """One new segment after the other, on disk. Raises CleaningFailed, CorruptBatch, OSError."""
         task = self.task
-        remove_cleaned(task.directory)
+        self.disk(partial(remove_cleaned, task.directory))
         ends = [*task.bases[1:], task.end]
         sources = [self._source(base, end) for base, end in zip(task.bases, ends, strict=True)]
         offsets = self._map(sources)
@@ -175,6 +190,7 @@ class Cleaner:
             stop = map_one(walk, offsets, start, batch.stream() if counts else b"")
             if stop == Stop.FULL:
                 return stop
+            self.pace(0)
         return stop
 
     # ---- the new segments ----
@@ -182,7 +198,7 @@ class Cleaner:
     def _clean(self, group: list[Source], keep: Filter, transactions: CleanedTransactions) -> Cleaned:
         task = self.task
         base = group[0].base
-        fds = [os.open(self._cleaned(base, suffix), _WRITE, 0o644) for suffix in _FILES[:3]]
+        fds = self.disk(partial(self._create, base))
         try:
             segment = PartitionState()
             index_interval, index_bytes = task.index_interval_bytes, task.index_bytes
@@ -191,12 +207,8 @@ class Cleaner:
             keep.into(segment)
             for one in group:
                 self._each_piece(one.base, partial(self._filter_piece, fds[0], keep, transactions))
-            segment.finish_segment()
-            self._write_aborted(base, transactions)
             last = self._path(group[-1].base).stat()
-            for fd in fds:
-                os.utime(fd, ns=(last.st_atime_ns, last.st_mtime_ns))
-                os.fsync(fd)
+            self.disk(partial(self._finish, segment, fds, transactions, last))
         finally:
             for fd in fds:
                 os.close(fd)
@@ -216,16 +228,37 @@ class Cleaner:
             if keep.judge_one(walk, stream, discards, ends_nothing) == Verdict.REBUILT and batch.codec:
                 records = keep.rebuilt(walk, stream, ends_nothing)
                 keep.put(walk, compress(batch.codec, records), ends_nothing)
-        data = memoryview(keep.take())
+            self.pace(0)
+        data = keep.take()
         self.statistics.bytes_written += len(data)
         self.pace(len(data))
+        if data:
+            self.disk(partial(self._write, fd, data))
+        return Stop.END
+
+    # ---- what changes files ----
+
+    def _create(self, base: int) -> list[int]:
+        return [os.open(self._cleaned(base, suffix), _WRITE, 0o644) for suffix in _FILES[:3]]
+
+    def _write(self, fd: int, data: bytes) -> None:
         self._unsynced += len(data)
-        while data:
-            data = data[os.write(fd, data) :]
+        left = memoryview(data)
+        while left:
+            left = left[os.write(fd, left) :]
         if self._unsynced >= SYNC_EVERY_BYTES:
             self._unsynced = 0
             os.fdatasync(fd)
-        return Stop.END
+
+    def _finish(
+        self, segment: PartitionState, fds: list[int], transactions: CleanedTransactions, last: os.stat_result
+    ) -> None:
+        """`last`: of the last segment that it is made of."""
+        segment.finish_segment()
+        self._write_aborted(segment.segment_base, transactions)
+        for fd in fds:
+            os.utime(fd, ns=(last.st_atime_ns, last.st_mtime_ns))
+            os.fsync(fd)
 
     def _write_aborted(self, base: int, transactions: CleanedTransactions) -> None:
         if not transactions.kept:

@@ -4,6 +4,11 @@ It asks the log workers in turn for a task, cleans, hands over each new segment,
 anything to do it waits for `log.cleaner.backoff.ms`. There is one question at a time. Whatever happens to
 either of the two, a task is then void: what it left is removed when the partition is cleaned or opened the
 next time.
+
+Three threads share that work, one of which runs at a time. The main one talks to the log workers. One cleans,
+and gets a CPU only when nobody else wants it; what is older than max.compaction.lag.ms is cleaned by the main
+one, which has a low priority, but gets its share of a machine that is never idle. One changes files: who
+stands still in the middle of that holds up everybody's commits.
 """
 
 from __future__ import annotations
@@ -11,6 +16,8 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
@@ -19,8 +26,8 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import MAX_SLEEP_MS, ProcessContext
 from mpbroker.ipc.slots import Call, SlotKind, pack_call, pack_return, unpack_call
 from mpbroker.ipc.topology import CLEANER, is_log_worker, log_worker, log_worker_number
-from mpbroker.log.cleaner import Buffers, Cleaner, CleaningFailed, Task, remove_cleaned
-from mpbroker.log.pace import Pace
+from mpbroker.log.cleaner import Buffers, Cleaner, CleaningFailed, Result, Task, remove_cleaned
+from mpbroker.log.pace import Pace, Stints, only_when_idle
 from mpbroker.records.errors import RecordsError
 from shm.arena import Arena
 
@@ -28,6 +35,8 @@ from shm.arena import Arena
 NICENESS = 10
 REQUEST_MAX = 0xFFFFFFFF
 INCARNATION_SHIFT = 20
+# How often who waits for another thread looks whether it waits for the disk.
+LOOK_S = 1.0
 
 
 def run(context: ProcessContext) -> int:
@@ -117,6 +126,10 @@ class CleanerProcess:
         self.logs = [LogCalls(context, worker, arena) for worker in range(context.memory.sizes.log_workers)]
         # Who has given the task of now; the others are asked behind it.
         self.giver = 0
+        self._idle = ThreadPoolExecutor(1, "cleaning", self._step_back)
+        self._disk = ThreadPoolExecutor(1, "cleaned")
+        # A thread begins with the priority of who has it made: of ours.
+        self._disk.submit(lambda: None).result()
 
     @property
     def config(self) -> BrokerConfig:
@@ -134,6 +147,26 @@ class CleanerProcess:
                 continue
         self.context.stopped()
         return 0
+
+    def _step_back(self) -> None:
+        try:
+            only_when_idle()
+        except OSError as error:
+            self.context.log.warning(
+                "the cleaner cannot leave the CPUs to others (%s): sched_setscheduler and ioprio_set are "
+                "forbidden to this process; compactions will be felt more",
+                error,
+            )
+
+    def _on_disk(self, do: Callable[[], Result], /) -> Result:
+        return self._result_of(self._disk.submit(do))
+
+    def _result_of(self, future: Future[Result]) -> Result:
+        """The supervisor sees that the main thread waits, not that another one cannot go on for its disk."""
+        while not wait([future], LOOK_S).done:
+            if waits_for_disk():
+                self.context.counters.beat()
+        return future.result()
 
     # ---- orders ----
 
@@ -200,7 +233,7 @@ class CleanerProcess:
             return False
         self.context.counters.set_status(f"cleaning {task.directory}")
         try:
-            end = self._clean(task)
+            end = self._clean(task) if task.must else self._result_of(self._idle.submit(self._clean, task))
             ended = calls.CleaningEnded(task.ticket, end) if end >= 0 else None
         except Abandoned:
             raise
@@ -228,15 +261,16 @@ class CleanerProcess:
     def _clean(self, task: calls.ToClean) -> int:
         """-> up to where it is clean; -1: the task is void."""
         started = time.monotonic()
-        pace = Pace(self.config.log_cleaner_io_max_bytes_per_second, started)
+        pace, stints = Pace(self.config.log_cleaner_io_max_bytes_per_second, started), Stints()
 
         def paced(count: int) -> None:
             self.context.counters.beat()
             self._give_way()
+            stints.rest_if_due()
             if (wait_s := pace.due(count) - time.monotonic()) > 0:
                 self._sleep(wait_s * 1000)
 
-        cleaner = Cleaner(_task(task), self._buffers(), paced)
+        cleaner = Cleaner(_task(task), self._buffers(), paced, self._on_disk)
         for new in cleaner.run():
             answer = self._asked(
                 calls.SwapSegments(task.ticket, new.bases, new.size, new.largest_ms, new.first_ms)
@@ -278,6 +312,19 @@ class CleanerProcess:
         except OSError as error:
             # The topic is gone, or the disk: either way they mean nothing.
             self.context.log.debug("%s: %s", directory, error)
+
+
+def waits_for_disk(threads: Path = Path("/proc/self/task")) -> bool:
+    """Whether one of them is in an uninterruptible sleep of the kernel."""
+    for thread in threads.iterdir():
+        try:
+            text = (thread / "stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        # The name before the last parenthesis may contain anything.
+        if text[text.rindex(")") + 2] == "D":
+            return True
+    return False
 
 
 def _task(task: calls.ToClean) -> Task:

@@ -154,6 +154,7 @@ class Compaction:
         return calls.ToClean(
             ticket=self._tickets,
             directory=str(log.directory),
+            must=dirty.must,
             bases=[segment.base for segment in log.sealed if segment.base < dirty.end],
             first_dirty=dirty.first_dirty,
             end=dirty.end,

@@ -65,6 +65,11 @@ cdef bint advance_answer(Turn *t, Channel *c, uint64_t n) noexcept nogil:
     return True
 
 
+cdef enum:
+    # So much is encrypted at a time and written at once: enough for a wake-up of the client, and little enough that it
+    # decrypts while the next is encrypted.
+    CHUNK_BYTES = 64 << 10
+
 cdef class SecureTurn:
     """The channels whose bytes Python moves. Whoever holds a channel's number may use it until the turn reports it closed."""
     cdef ProcessorTurn turn
@@ -160,19 +165,36 @@ cdef class SecureTurn:
         if c.state == ChannelState.CHANNEL_READING and c.received == 0:
             free_request(self.t, c)
 
-    def answer(self, uint32_t channel, unsigned char[::1] into) -> int:
-        """Fills `into` with what is to be written next; how much there is. -1: a segment cannot be read."""
-        cdef Channel *c = self._channel(channel)
-        cdef int64_t n
-        if c.state != ChannelState.CHANNEL_SENDING:
-            return 0
-        with nogil:
-            n = copy_answer(self.t, c, &into[0], into.shape[0])
-        return n
+    def send(self, uint32_t channel, TlsPipe pipe, uint64_t most) -> None:
+        """Encrypts and writes the answer, chunk by chunk, until it is sent, the socket is full, or so many bytes have moved.
 
-    def sent(self, uint32_t channel, uint64_t n) -> bool:
-        """So many bytes of the answer are written; whether that was all of it."""
+        A chunk counts as sent when all of it is written. Raises what the pipe raises.
+        """
+        cdef Turn *t = self.t
         cdef Channel *c = self._channel(channel)
+        cdef uint64_t moved = 0, written
+        cdef int64_t n
+        cdef uint8_t[CHUNK_BYTES] chunk
+        while pipe.write_left():
+            written, pipe.moving = pipe.moving, 0
+            if written and self._sent(c, written):
+                return
+            moved += written
+            if moved >= most:
+                defer(t, c, True)
+                return
+            if c.state != ChannelState.CHANNEL_SENDING:
+                return
+            n = copy_answer(t, c, chunk, CHUNK_BYTES)
+            if n < 0:
+                close_channel(t, c, CloseReason.CLOSED_NO_FILE, 0)
+            if n <= 0:
+                return
+            pipe.moving = n
+            pipe.write_encrypted(chunk, n)
+
+    cdef bint _sent(self, Channel *c, uint64_t n):
+        """So many bytes of the answer are written; whether that was all of it."""
         counter_add(self.t.counters, Counter.COUNT_WRITES, 1)
         active(self.t, c)
         if not advance_answer(self.t, c, n):

@@ -2,9 +2,9 @@
 SaslServerAuthenticator, the authentication half of KafkaChannel and Selector).
 
 The native turn names the channels that need us. Until a client is authenticated we read its few bytes into a
-small buffer of its own; then a plain connection becomes an ordinary one, and of a TLS connection we move the
-bytes between OpenSSL and the blocks of the turn (`tls_pipe`). Nothing here blocks, and one channel gets a
-bounded share.
+small buffer of its own; then a plain connection becomes an ordinary one, and of a TLS connection the bytes go
+through OpenSSL into the blocks of the turn and out of its answers (`tls_pipe`). Nothing here blocks, and one
+channel gets a bounded share.
 """
 
 from __future__ import annotations
@@ -32,9 +32,6 @@ from shm.counters import CounterPage
 SIZE_BYTES = 4
 # Bytes that one channel may move in a turn, so that none starves another.
 MOVED_PER_TURN_MAX = 1 << 20
-# So much is encrypted at a time, and waits to be written. A write may wake the client, which costs as much
-# CPU as the encryption of some records; much more than this leaves the caches before it is read.
-SCRATCH_BYTES = 128 << 10
 # A handshake costs about a millisecond of signing: more of them wait a turn, so that who is in goes on.
 HANDSHAKES_PER_TURN_MAX = 8
 # Of SASL too: so many channels a turn, and so many frames of each. A client may pipeline what leads nowhere.
@@ -63,7 +60,6 @@ class Peer:
         "due_ns",
         "frame",
         "listener",
-        "moving",
         "out",
         "pipe",
         "renewed_ns",
@@ -82,7 +78,6 @@ class Peer:
         self.security = security
         self.sock: socket.socket | None = None
         self.pipe: TlsPipe | None = None
-        self.moving = 0  # bytes of the answer that are encrypted and not yet written
         self.stage = Stage.TALKING
         self.sasl: SaslServer | None = None
         self.session: Session | None = None
@@ -135,8 +130,6 @@ class SecureChannels:
         self._failed: dict[int, Peer] = {}
         # Channels that had their share in this turn.
         self._had_enough: list[int] = []
-        self._scratch = bytearray(SCRATCH_BYTES)
-        self._scratch_view = memoryview(self._scratch)
         self._next_refresh_ns = 0
 
     # ---- what the processor calls
@@ -163,7 +156,7 @@ class SecureChannels:
         if security.keystore is None:
             return
         peer.stage = Stage.SHAKING
-        peer.pipe = TlsPipe(peer.sock, security.keystore.context)
+        peer.pipe = TlsPipe(peer.sock.fileno(), security.keystore.context)
 
     def serve(self) -> None:
         """Moves what can be moved, for every channel that the turn has named."""
@@ -254,7 +247,8 @@ class SecureChannels:
             return
         match peer.stage:
             case Stage.OPEN if sending:
-                self._send(peer)
+                assert peer.pipe is not None
+                self.native.send(channel, peer.pipe, MOVED_PER_TURN_MAX)
             case Stage.OPEN:
                 self._receive(peer)
             case Stage.SHAKING:
@@ -293,9 +287,7 @@ class SecureChannels:
         except ssl.SSLError as error:
             self._failed_handshake(peer, reason_of(error))
             return
-        tls = peer.pipe.tls
-        chosen, version = tls.cipher(), tls.version() or ""
-        cipher = chosen[0] if chosen else ""
+        cipher, version = peer.pipe.cipher, peer.pipe.version
         self.turn.set_session(peer.channel, peer.connection, cipher=cipher, tls_version=version)
         peer.cipher = self.turn.meters.client(
             ClientKind.CLIENT_CIPHER, IANA_NAMES.get(cipher, cipher).encode(), version.encode()
@@ -305,7 +297,7 @@ class SecureChannels:
             self._talk(peer)
             return
         try:
-            principal = peer.security.principal(tls.getpeercert(binary_form=True))
+            principal = peer.security.principal(peer.pipe.peer_certificate)
             self.turn.set_session(peer.channel, peer.connection, principal=str(principal))
         except ValueError as error:
             # No rule, no certificate, or no text that a session can keep.
@@ -331,7 +323,7 @@ class SecureChannels:
                 native.later(channel)
                 break
             try:
-                n = pipe.recv_into(room)
+                n = pipe.recv_into(room[: MOVED_PER_TURN_MAX - moved])
             except BlockingIOError:
                 native.nothing(channel)
                 break
@@ -343,27 +335,6 @@ class SecureChannels:
                 break
         # What TLS itself had to say, to a change of keys for example; what does not fit goes with the answer.
         pipe.flush()
-
-    def _send(self, peer: Peer) -> None:
-        """Encrypts the answer chunk by chunk; one counts as sent when all of it is written."""
-        pipe, native, channel = peer.pipe, self.native, peer.channel
-        assert pipe is not None
-        moved = 0
-        while pipe.flush():
-            written, peer.moving = peer.moving, 0
-            if written and native.sent(channel, written):
-                return
-            moved += written
-            if moved >= MOVED_PER_TURN_MAX:
-                native.later(channel)
-                return
-            peer.moving = native.answer(channel, self._scratch)
-            if peer.moving < 0:
-                native.close(channel, CloseReason.CLOSED_NO_FILE, 0)
-                return
-            if peer.moving == 0:
-                return
-            pipe.encrypt(self._scratch_view[: peer.moving])
 
     # ---- SASL
 

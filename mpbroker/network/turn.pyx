@@ -34,6 +34,7 @@ from mpbroker.ipc.slots cimport (
 )
 from mpbroker.network.channel cimport Channel, ChannelState, CloseReason
 from mpbroker.network.files cimport FILE_PLACES, FILES_MOST, FileTable, OpenFile, file_find, file_hash
+from mpbroker.network.tls_pipe cimport TlsPipe
 from shm.arena cimport (
     Arena, arena_allocate, arena_allocate_beyond, arena_free, block_capacity, block_generation, block_lend,
 )

@@ -1,4 +1,4 @@
-"""TLS contexts from Kafka's `ssl.` settings, on Python's ssl module (OpenSSL).
+"""TLS contexts from Kafka's `ssl.` settings: of our own for servers (`openssl`), of Python's ssl for clients.
 
 Keys and certificates are PEM, in files or inline; PKCS12 is converted in memory if the `cryptography` package
 is there; JKS is refused with the commands that convert it. `Keystore` notices changed files: new connections
@@ -18,9 +18,10 @@ from typing import TypeAlias
 
 from mpbroker.config.keys import Secret
 from mpbroker.config.security import SecuritySettings
+from mpbroker.security.openssl import VERIFY_NONE, VERIFY_REQUESTED, VERIFY_REQUIRED, ServerContext
 
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+CLIENT_AUTH = {"none": VERIFY_NONE, "requested": VERIFY_REQUESTED, "required": VERIFY_REQUIRED}
 # TLS 1.3's suites, which Python's ssl module cannot choose among.
 TLS13_SUITES = ("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256")
 _EXCHANGES = ("ECDHE_ECDSA", "ECDHE_RSA", "DHE_RSA")
@@ -43,6 +44,7 @@ TLS12_SUITES = {
 IANA_NAMES = {name: suite for suite, name in TLS12_SUITES.items()}
 PEM_BEGIN = b"-----BEGIN "
 _PEM_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----([^-]*)-----END \1-----")
+Context: TypeAlias = ssl.SSLContext | ServerContext
 Stamp: TypeAlias = tuple[int, int, int, int]
 Stamps: TypeAlias = tuple[Stamp | None, ...]
 JKS_MAGIC = b"\xfe\xed\xfe\xed"
@@ -65,17 +67,14 @@ class Material:
     key_password: str | None
 
 
-def load_context(settings: SecuritySettings) -> ssl.SSLContext:
+def load_context(settings: SecuritySettings) -> ServerContext:
     """A server's context. Raises TlsError."""
     material = read_material(settings)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     versions = _versions(settings)
-    context.minimum_version = VERSIONS[versions[0]]
-    context.maximum_version = VERSIONS[versions[-1]]
-    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | getattr(ssl, "OP_ENABLE_KTLS", 0)
+    context = ServerContext(VERSIONS[versions[0]], VERSIONS[versions[-1]])
     _set_ciphers(context, settings.ssl_cipher_suites)
     _load_chain(context, settings, material)
-    context.verify_mode = CLIENT_AUTH[settings.ssl_client_auth]
+    context.verify_clients(CLIENT_AUTH[settings.ssl_client_auth])
     if material.trusted:
         _load_trusted(context, settings, material)
     return context
@@ -103,24 +102,33 @@ def load_client_context(settings: SecuritySettings, *, check_hostname: bool) -> 
     return context
 
 
-def _load_chain(context: ssl.SSLContext, settings: SecuritySettings, material: Material) -> None:
-    with _as_file(material.chain) as path:
-        try:
-            # Without a password OpenSSL would ask the terminal.
-            context.load_cert_chain(path, password=material.key_password or "")
-        except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
-                named = _named(settings.ssl_keystore_location, "ssl.keystore.key")
-                raise Unreadable(f"{named} cannot be used now: {error.strerror}") from error
-            raise TlsError(
-                f"{_named(settings.ssl_keystore_location, 'ssl.keystore.key')} has no private key with a "
-                f"certificate chain that fits and that ssl.key.password opens ({_why(error)})"
-            ) from error
-
-
-def _load_trusted(context: ssl.SSLContext, settings: SecuritySettings, material: Material) -> None:
+def _load_chain(context: Context, settings: SecuritySettings, material: Material) -> None:
+    password = material.key_password or ""
     try:
-        context.load_verify_locations(cadata=material.trusted.decode("ascii", "replace"))
+        if isinstance(context, ServerContext):
+            context.load_chain(material.chain, password)
+            return
+        with _as_file(material.chain) as path:
+            # Without a password OpenSSL would ask the terminal.
+            context.load_cert_chain(path, password=password)
+    except Unreadable:
+        raise
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+            named = _named(settings.ssl_keystore_location, "ssl.keystore.key")
+            raise Unreadable(f"{named} cannot be used now: {error.strerror}") from error
+        raise TlsError(
+            f"{_named(settings.ssl_keystore_location, 'ssl.keystore.key')} has no private key with a "
+            f"certificate chain that fits and that ssl.key.password opens ({_why(error)})"
+        ) from error
+
+
+def _load_trusted(context: Context, settings: SecuritySettings, material: Material) -> None:
+    try:
+        if isinstance(context, ServerContext):
+            context.trust(material.trusted)
+        else:
+            context.load_verify_locations(cadata=material.trusted.decode("ascii", "replace"))
     except ssl.SSLError as error:
         named = _named(settings.ssl_truststore_location, "ssl.truststore.certificates")
         raise TlsError(f"{named} has no certificates in PEM ({_why(error)})") from error
@@ -144,7 +152,7 @@ def _versions(settings: SecuritySettings) -> list[str]:
     return fitting
 
 
-def _set_ciphers(context: ssl.SSLContext, suites: tuple[str, ...]) -> None:
+def _set_ciphers(context: Context, suites: tuple[str, ...]) -> None:
     older = [suite for suite in suites if suite not in TLS13_SUITES]
     if unknown := [suite for suite in older if suite not in TLS12_SUITES]:
         raise TlsError(

@@ -32,6 +32,11 @@ find_python() {
     return 1
 }
 
+# The headers; Python's own ssl module is linked with the library itself.
+openssl_is_good() {
+    echo '#include <openssl/ssl.h>' | "${CC:-cc}" -E -xc - >/dev/null 2>&1
+}
+
 # Java 8 calls itself 1.8, later ones 17.0.2.
 java_is_good() {
     local java=java version
@@ -44,6 +49,7 @@ java_is_good() {
 look_around() {
     required=() wanted=()
     command -v "${CC:-cc}" >/dev/null || required+=(gcc libc6-dev)
+    openssl_is_good || required+=(libssl-dev)
     find_python >/dev/null || required+=(python3 python3-venv python3-dev)
     java_is_good || wanted+=("$(java_package)")
     command -v kcat >/dev/null || wanted+=(kcat)

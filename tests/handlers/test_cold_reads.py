@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.handlers import cold_reads
 from mpbroker.handlers.apis import k01_fetch
 from mpbroker.handlers.cold_reads import ColdReads
 from mpbroker.ipc.counters import Counter
@@ -335,6 +336,41 @@ def test_who_wants_the_same_waits_together(tmp_path: Path) -> None:
     assert sorted(told) == [0, 1, 2, 3]
     assert len(reads._threads) == 2
     reads.close()
+    os.close(woken)
+
+
+@pytest.mark.parametrize("has_room", [False, True])
+def test_what_follows_is_brought_as_well(
+    tmp_path: Path, has_room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the back of who waits, whatever the kernel reads ahead, up to the end of the file."""
+
+    def refuse(*_: int) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    if not has_room:
+        monkeypatch.setattr(cold_reads.fcntl, "fcntl", refuse)
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(4 * MIB))
+    evict(path)
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    woken, told = os.eventfd(0), []
+    reads = ColdReads(lambda: os.eventfd_write(woken, 1))
+    for position, length in ((0, MIB), (3 * MIB, MIB)):
+        reads.bring(fd, position, length, lambda: told.append(resident(fd, 0, MIB)))
+        while reads:
+            os.eventfd_read(woken)
+            reads.take_in()
+        deadline = time.monotonic() + DEADLINE_S
+        while not resident(fd, MIB, MIB):
+            assert time.monotonic() < deadline
+            os.sched_yield()
+    assert told == [True, True]
+    assert not resident(fd, 2 * MIB, MIB)
+    assert resident(fd, 3 * MIB, MIB)
+    reads.close()
+    os.close(fd)
     os.close(woken)
 
 

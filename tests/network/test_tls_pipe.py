@@ -11,22 +11,29 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.network.tls_pipe import UNREAD_BYTES_MAX, TlsPipe
+from mpbroker.config.security import SecuritySettings
+from mpbroker.network.tls_pipe import CIPHERTEXT_BYTES_MAX, FILLS_MAX, UNREAD_BYTES_MAX, MoreLater, TlsPipe
+from mpbroker.security.openssl import ServerContext
+from mpbroker.security.tls import load_context
+from tests.network.key_changes import KeyChanger
 from tests.security.certificates import Authority
 
 AUTHORITY = Authority()
+
+
+def context(directory: Path) -> ServerContext:
+    store = AUTHORITY.sign("broker").write(directory / "broker.pem")
+    return load_context(SecuritySettings(ssl_keystore_location=str(store)))
 
 
 class Pair:
     """The pipe under test and a client of OpenSSL's own."""
 
     def __init__(self, directory: Path) -> None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(AUTHORITY.sign("broker").write(directory / "broker.pem"))
         self.served, plain = socket.socketpair()
         self.served.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 10)
         self.served.setblocking(False)
-        self.pipe = TlsPipe(self.served, context)
+        self.pipe = TlsPipe(self.served.fileno(), context(directory))
         trusting = ssl.create_default_context(cadata=AUTHORITY.pem.decode())
         self.client = trusting.wrap_socket(plain, server_hostname="localhost", do_handshake_on_connect=False)
         self.client.setblocking(False)
@@ -37,6 +44,10 @@ class Pair:
                 shaken = True
             except ssl.SSLWantReadError:
                 pass
+
+    def close(self) -> None:
+        self.client.close()
+        self.served.close()
 
     def received(self) -> bytes:
         try:
@@ -49,8 +60,7 @@ class Pair:
 def _pair(tmp_path: Path) -> Iterator[Pair]:
     pair = Pair(tmp_path)
     yield pair
-    pair.client.close()
-    pair.served.close()
+    pair.close()
 
 
 @pytest.mark.parametrize("size", [1, 16 << 10, (16 << 10) + 1, 128 << 10, 1_000_003])
@@ -75,26 +85,81 @@ def test_nothing_more_is_sent_before_the_last_is_written(pair: Pair) -> None:
         pair.pipe.send(b"behind")
 
 
-class Chatty:
-    """OpenSSL with a client that only asks for new keys: always something to answer, and nothing to read."""
+def test_what_came_too_early_is_kept(pair: Pair) -> None:
+    """Several records in one read of the socket, and a caller with little room."""
+    data = random.Random(1).randbytes(50_000)
+    assert pair.client.send(data) == len(data)
+    got = b""
+    while len(got) < len(data):
+        got += pair.pipe.recv(7000)
+    assert got == data
+    with pytest.raises(BlockingIOError):
+        pair.pipe.recv(1)
 
-    def __init__(self, outgoing: ssl.MemoryBIO) -> None:
-        self.outgoing = outgoing
 
-    def read(self, *_: object) -> int:
-        self.outgoing.write(bytes(1000))
-        raise ssl.SSLWantReadError
-
-
-def test_who_reads_no_answers_of_tls_itself_is_cut_off(pair: Pair) -> None:
-    pair.pipe.tls = Chatty(pair.pipe._outgoing)  # type: ignore[assignment]
-
-    def read_on() -> None:
-        for _ in range(10_000):
+def test_two_pipes_share_buffers_and_no_byte(tmp_path: Path) -> None:
+    pairs = [Pair(tmp_path), Pair(tmp_path)]
+    for number, pair in enumerate(pairs):
+        pair.client.send(bytes([number]) * 40_000)
+    got = [b"", b""]
+    while min(map(len, got)) < 40_000:
+        for number, pair in enumerate(pairs):
             with contextlib.suppress(BlockingIOError):
-                pair.pipe.recv_into(memoryview(bytearray(100)))
-            pair.pipe.flush()
+                got[number] += pair.pipe.recv(9000)
+    assert got == [bytes(40_000), b"\1" * 40_000]
+    for pair in pairs:
+        pair.close()
 
-    with pytest.raises(ConnectionAbortedError, match="reads nothing"):
-        read_on()
-    assert pair.pipe._outgoing.pending <= UNREAD_BYTES_MAX + 1000
+
+def test_the_end_is_the_end(pair: Pair) -> None:
+    assert pair.received() == b"", "it has read the tickets: what stays unread would make its close a reset"
+    pair.client.send(b"last words")
+    pair.client.close()
+    assert pair.pipe.recv(100) == b"last words"
+    assert pair.pipe.recv(100) == b""
+    assert pair.pipe.recv(100) == b""
+
+
+def test_what_is_no_tls_is_refused_with_the_reason(tmp_path: Path) -> None:
+    served, plain = socket.socketpair()
+    with served, plain:
+        served.setblocking(False)
+        pipe = TlsPipe(served.fileno(), context(tmp_path))
+        plain.send(b"GET / HTTP/1.1\r\n\r\n")
+        with pytest.raises(ssl.SSLError, match="http request"):
+            pipe.handshake()
+
+
+def test_a_client_that_leaves_in_the_handshake(tmp_path: Path) -> None:
+    served, plain = socket.socketpair()
+    with served:
+        served.setblocking(False)
+        pipe = TlsPipe(served.fileno(), context(tmp_path))
+        assert not pipe.handshake()
+        plain.close()
+        with pytest.raises(ssl.SSLEOFError):
+            pipe.handshake()
+
+
+def test_who_reads_no_answers_of_tls_itself_is_cut_off(tmp_path: Path) -> None:
+    served, plain = socket.socketpair()
+    own = context(tmp_path)
+    with served, plain, contextlib.closing(KeyChanger(plain, tmp_path / "broker.pem")) as client:
+        served.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 10)
+        served.setblocking(False)
+        plain.setblocking(False)
+        pipe = TlsPipe(served.fileno(), own)
+        shaken = False
+        while not (pipe.handshake() and shaken):
+            shaken = client.shake()
+
+        def read_on() -> None:
+            for _ in range(100):
+                plain.send(client.changes(1000, asks=True))
+                with contextlib.suppress(BlockingIOError, MoreLater):
+                    pipe.recv(100)
+                pipe.flush()
+
+        with pytest.raises(ConnectionAbortedError, match="reads nothing"):
+            read_on()
+        assert pipe.unread_bytes <= UNREAD_BYTES_MAX + FILLS_MAX * CIPHERTEXT_BYTES_MAX

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import ssl
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
 from mpbroker.config.keys import Secret
 from mpbroker.config.security import SecuritySettings
-from mpbroker.security.tls import TLS12_SUITES, TLS13_SUITES, Keystore, TlsError, load_context
+from mpbroker.network.tls_pipe import TlsPipe
+from mpbroker.security.openssl import ServerContext
+from mpbroker.security.tls import (
+    TLS12_SUITES,
+    TLS13_SUITES,
+    Keystore,
+    TlsError,
+    load_client_context,
+    load_context,
+)
 from tests.security.certificates import Authority, Signed
 
 AUTHORITY = Authority()
@@ -25,27 +37,32 @@ def client_context(tmp_path: Path, own: Signed | None = None) -> ssl.SSLContext:
     return context
 
 
-def shake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
-    """Both ends after a handshake; raises what either raises."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = [
-        client.wrap_bio(to_client, to_server, server_hostname="localhost"),
-        server.wrap_bio(to_server, to_client, server_side=True),
-    ]
-    waiting = ends[:]
-    for _ in range(10):
-        for end in waiting[:]:
-            try:
-                end.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-            waiting.remove(end)
-        if not waiting:
-            # With TLS 1.3 a refused client certificate shows at the first byte.
-            ends[0].write(b"x")
-            assert ends[1].read(1) == b"x"
-            return ends[0], ends[1]
-    raise AssertionError("the handshake does not end")
+class Agreed(NamedTuple):
+    version: str | None  # the client's view
+    cipher: str  # in OpenSSL's words
+    certificate: bytes | None  # the client's, which the server sees
+    shown: bytes | None  # the server's
+
+
+def shake(server: ServerContext, client: ssl.SSLContext) -> Agreed:
+    """A handshake and a byte each way; raises what either end raises."""
+    served, plain = socket.socketpair()
+    served.setblocking(False)
+    plain.setblocking(False)
+    pipe = TlsPipe(served.fileno(), server)
+    caller = client.wrap_socket(plain, server_hostname="localhost", do_handshake_on_connect=False)
+    with served, caller:
+        shaken = False
+        while not (pipe.handshake() and shaken):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                caller.do_handshake()
+                shaken = True
+        # With TLS 1.3 a refused client certificate shows at the first byte.
+        caller.send(b"x")
+        assert pipe.recv(1) == b"x"
+        pipe.send(b"y")
+        assert caller.recv(1) == b"y"
+        return Agreed(caller.version(), pipe.cipher, pipe.peer_certificate, caller.getpeercert(True))
 
 
 @pytest.fixture
@@ -62,16 +79,14 @@ def changed(settings: SecuritySettings, **changes: object) -> SecuritySettings:
 
 
 def test_a_handshake(stored: SecuritySettings, tmp_path: Path) -> None:
-    client, server = shake(load_context(stored), client_context(tmp_path, CLIENT))
-    assert client.version() == "TLSv1.3"
-    assert server.getpeercert(binary_form=True) is None
+    agreed = shake(load_context(stored), client_context(tmp_path, CLIENT))
+    assert agreed == Agreed("TLSv1.3", "TLS_AES_256_GCM_SHA384", None, SERVER.der)
 
 
 def test_clients_show_certificates(stored: SecuritySettings, tmp_path: Path) -> None:
     for auth in ("requested", "required"):
         context = load_context(changed(stored, ssl_client_auth=auth))
-        _, server = shake(context, client_context(tmp_path, CLIENT))
-        assert server.getpeercert(binary_form=True) == CLIENT.der
+        assert shake(context, client_context(tmp_path, CLIENT)).certificate == CLIENT.der
         with pytest.raises(ssl.SSLError):
             shake(context, client_context(tmp_path, Authority("another").sign("client")))
     shake(load_context(changed(stored, ssl_client_auth="requested")), client_context(tmp_path))
@@ -113,19 +128,22 @@ def test_pkcs12(tmp_path: Path) -> None:
 
 def test_versions_and_suites(stored: SecuritySettings, tmp_path: Path) -> None:
     older = load_context(changed(stored, ssl_enabled_protocols=("TLSv1.2",)))
-    assert shake(older, client_context(tmp_path))[0].version() == "TLSv1.2"
+    assert shake(older, client_context(tmp_path)).version == "TLSv1.2"
     newer = client_context(tmp_path)
     newer.minimum_version = ssl.TLSVersion.TLSv1_3
     with pytest.raises(ssl.SSLError):
         shake(older, newer)
     one = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"
-    client, _ = shake(load_context(changed(stored, ssl_cipher_suites=(one,))), client_context(tmp_path))
-    assert client.cipher() == ("ECDHE-ECDSA-AES128-GCM-SHA256", "TLSv1.2", 128)
+    agreed = shake(load_context(changed(stored, ssl_cipher_suites=(one,))), client_context(tmp_path))
+    assert agreed == Agreed("TLSv1.2", "ECDHE-ECDSA-AES128-GCM-SHA256", None, SERVER.der)
     for suite in TLS12_SUITES:
         load_context(changed(stored, ssl_cipher_suites=(suite,)))
     context = load_context(changed(stored, ssl_cipher_suites=TLS13_SUITES))
-    assert shake(context, client_context(tmp_path))[0].version() == "TLSv1.3"
-    assert context.minimum_version is ssl.TLSVersion.TLSv1_3
+    assert shake(context, client_context(tmp_path)).version == "TLSv1.3"
+    older_client = client_context(tmp_path)
+    older_client.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError):
+        shake(context, older_client)
 
 
 @pytest.mark.parametrize(
@@ -164,8 +182,7 @@ def test_a_changed_certificate_is_for_new_connections(stored: SecuritySettings, 
     path.replace(tmp_path / "server.pem")
     assert keystore.refresh()
     assert keystore.context is not before
-    client, _ = shake(keystore.context, client_context(tmp_path))
-    assert client.getpeercert(binary_form=True) == renewed.der
+    assert shake(keystore.context, client_context(tmp_path)).shown == renewed.der
     (tmp_path / "server.pem").write_text("nothing")
     with pytest.raises(TlsError):
         keystore.refresh()
@@ -198,8 +215,7 @@ def test_what_cannot_be_read_is_tried_again(
     assert not keystore.refresh(), "one reason is told once"
     path.chmod(0o640)
     assert keystore.refresh()
-    client, _ = shake(keystore.context, client_context(tmp_path))
-    assert client.getpeercert(binary_form=True) == renewed.der
+    assert shake(keystore.context, client_context(tmp_path)).shown == renewed.der
     # And told anew when it comes again.
     path.chmod(0o600)
     with pytest.raises(TlsError, match="Permission denied"):
@@ -213,22 +229,33 @@ def test_other_rights_alone_are_a_change(stored: SecuritySettings, tmp_path: Pat
     assert keystore.refresh()
 
 
-@pytest.mark.parametrize("at", ["memfd_create", "load_cert_chain"])
 def test_without_descriptors_it_is_tried_again(
-    stored: SecuritySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+    stored: SecuritySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keystore = Keystore(stored)
     exchanged(tmp_path / "server.pem", AUTHORITY.sign("renewed"), tmp_path / "new.pem")
 
-    def fails(*_: object, **__: object) -> int:
+    def fails(*_: object, **__: object) -> bytes:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(*((os, at) if at == "memfd_create" else (ssl.SSLContext, at)), fails)
+    monkeypatch.setattr(Path, "read_bytes", fails)
     with pytest.raises(TlsError, match="Too many open files"):
         keystore.refresh()
     assert not keystore.refresh()
     monkeypatch.undo()
     assert keystore.refresh()
+
+
+@pytest.mark.parametrize("at", ["memfd_create", "load_cert_chain"])
+def test_a_client_without_descriptors_hears_it(
+    stored: SecuritySettings, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    def fails(*_: object, **__: object) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(*((os, at) if at == "memfd_create" else (ssl.SSLContext, at)), fails)
+    with pytest.raises(TlsError, match="Too many open files"):
+        load_client_context(stored, check_hostname=False)
 
 
 def test_a_broken_store_is_told_once_and_read_when_it_changes(
@@ -253,7 +280,6 @@ def test_a_trust_store_is_exchanged(stored: SecuritySettings, tmp_path: Path) ->
         shake(keystore.context, client_context(tmp_path, theirs))
     exchanged(tmp_path / "ca.pem", another, tmp_path / "new.pem")
     assert keystore.refresh()
-    _, server = shake(keystore.context, client_context(tmp_path, theirs))
-    assert server.getpeercert(binary_form=True) == theirs.der
+    assert shake(keystore.context, client_context(tmp_path, theirs)).certificate == theirs.der
     with pytest.raises(ssl.SSLError):
         shake(keystore.context, client_context(tmp_path, CLIENT))

@@ -10,6 +10,11 @@
  * With --reconnect every response is the last of its connection: it is reset, so that no port waits for its time to
  * pass, and a new one made for the next request. The rate is then that of connections.
  *
+ * With --rate so many requests a second become due, one after the other; each is sent on a connection that waits for
+ * nothing, the one that has waited longest, and its latency counts from when it was due: what cannot be sent in time has
+ * waited all the same. Below what the broker can do this is what clients feel that do not send the more the faster they
+ * are answered.
+ *
  * With --partitions each request goes to the next of so many partitions: their number stands at --partition-at in it.
  *
  * Output: "measuring" on a line of its own when the warm-up is over (who samples the broker's CPU time starts
@@ -32,6 +37,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -51,7 +57,7 @@ enum {
 struct options {
     const char *host, *request_path;
     int port, connections, error_at, partitions, partition_at;
-    double seconds, warmup;
+    double seconds, warmup, rate;
     size_t min_response;
     bool json, discard, reconnect;
 };
@@ -62,6 +68,7 @@ struct request {
 };
 
 struct connection {
+    struct connection *next_idle;
     int fd;
     bool wants_write;
     size_t sent, received;
@@ -81,6 +88,12 @@ static struct request request;
 static struct totals totals;
 static unsigned char scratch[SCRATCH_BYTES];
 static int poller;
+
+/* Those that wait for nothing, and when the next request is due; with --rate. */
+static struct {
+    struct connection *first, *last;
+    double due_ns;
+} idle;
 
 static void __attribute__((noreturn, format(printf, 1, 2))) fail(const char *format, ...)
 {
@@ -185,6 +198,27 @@ static void send_anew(struct connection *c, uint64_t now)
         fail("a request that names its own partition has to fit into the socket at once");
 }
 
+/* Whatever is due, as far as there are connections for it. */
+static void send_due(uint64_t now)
+{
+    while (idle.first && idle.due_ns <= (double)now) {
+        struct connection *c = idle.first;
+        idle.first = c->next_idle;
+        send_anew(c, (uint64_t)idle.due_ns);
+        idle.due_ns += 1e9 / options.rate;
+    }
+}
+
+static void wait_for_due(struct connection *c)
+{
+    c->next_idle = NULL;
+    if (idle.first)
+        idle.last->next_idle = c;
+    else
+        idle.first = c;
+    idle.last = c;
+}
+
 static void count_error(int code)
 {
     if (!totals.errors++)
@@ -248,7 +282,10 @@ static void finish(struct connection *c)
         reset_connection(c);
         open_connection(c);
     }
-    send_anew(c, now);
+    if (options.rate)
+        wait_for_due(c);
+    else
+        send_anew(c, now);
 }
 
 /* The first bytes of a response are kept, what follows is not. */
@@ -295,8 +332,12 @@ static uint64_t run_for(double seconds)
     struct epoll_event events[EVENTS];
     uint64_t start = now_ns(), end = start + (uint64_t)(seconds * 1e9), now = start;
     while (now < end) {
-        int timeout_ms = (int)((end - now) / 1000000u) + 1;
-        int ready = epoll_wait(poller, events, EVENTS, timeout_ms);
+        if (options.rate)
+            send_due(now);
+        uint64_t until = options.rate && idle.first && idle.due_ns < (double)end ? (uint64_t)idle.due_ns + 1 : end;
+        uint64_t wait_ns = until > now ? until - now : 0;
+        struct timespec timeout = {(time_t)(wait_ns / 1000000000u), (long)(wait_ns % 1000000000u)};
+        int ready = epoll_pwait2(poller, events, EVENTS, &timeout, NULL);
         if (ready < 0 && errno != EINTR)
             fail("epoll_wait: %s", strerror(errno));
         for (int i = 0; i < ready; i++) {
@@ -349,7 +390,7 @@ static void __attribute__((noreturn)) usage(void)
 {
     fputs("usage: load --port PORT --request FILE [--host ADDRESS] [--connections N] [--seconds S] [--warmup S]\n"
           "            [--error-at OFFSET] [--min-response BYTES] [--discard] [--reconnect] [--json]\n"
-          "            [--partitions N --partition-at OFFSET]\n", stderr);
+          "            [--rate REQUESTS_PER_S] [--partitions N --partition-at OFFSET]\n", stderr);
     exit(1);
 }
 
@@ -359,7 +400,8 @@ static void read_options(int count, char **values)
         {"host", 1, 0, 'h'},     {"port", 1, 0, 'p'},     {"connections", 1, 0, 'c'},  {"seconds", 1, 0, 's'},
         {"warmup", 1, 0, 'w'},   {"request", 1, 0, 'r'},  {"error-at", 1, 0, 'e'},     {"min-response", 1, 0, 'm'},
         {"discard", 0, 0, 'd'},  {"reconnect", 0, 0, 'n'}, {"json", 0, 0, 'j'},
-        {"partitions", 1, 0, 'P'}, {"partition-at", 1, 0, 'a'}, {0},
+        {"partitions", 1, 0, 'P'}, {"partition-at", 1, 0, 'a'},
+        {"rate", 1, 0, 'R'},       {0},
     };
     for (int option; (option = getopt_long(count, values, "", known, NULL)) != -1;)
         switch (option) {
@@ -376,10 +418,11 @@ static void read_options(int count, char **values)
         case 'j': options.json = true; break;
         case 'P': options.partitions = atoi(optarg); break;
         case 'a': options.partition_at = atoi(optarg); break;
+        case 'R': options.rate = atof(optarg); break;
         default: usage();
         }
     if (!options.request_path || options.port < 1 || options.port > 65535 || options.connections < 1 ||
-        options.seconds <= 0 || options.partitions < 0 || optind != count)
+        options.seconds <= 0 || options.partitions < 0 || options.rate < 0 || optind != count)
         usage();
     if (options.error_at > HEAD_BYTES - 2)
         fail("--error-at %d lies behind the %d bytes that are looked at", options.error_at, HEAD_BYTES);
@@ -395,8 +438,13 @@ int main(int count, char **values)
         fail("cannot set up: %s", strerror(errno));
     for (int i = 0; i < options.connections; i++)
         open_connection(&connections[i]);
+    idle.due_ns = (double)now_ns();
+    prctl(PR_SET_TIMERSLACK, 1);
     for (int i = 0; i < options.connections; i++)
-        send_anew(&connections[i], now_ns());
+        if (options.rate)
+            wait_for_due(&connections[i]);
+        else
+            send_anew(&connections[i], now_ns());
     if (options.warmup > 0) {
         run_for(options.warmup);
         if (totals.errors) {

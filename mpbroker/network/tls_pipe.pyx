@@ -1,0 +1,363 @@
+# distutils: libraries = ssl crypto
+"""TLS on a non-blocking socket, with OpenSSL between two buffers of the process (Kafka: SslTransportLayer).
+
+OpenSSL on the socket itself would take two system calls to read a record of 16 KiB and one to write it; here one
+reads up to 64 KiB, and one writes all records that the caller has encrypted. Decrypted bytes go straight into the
+caller's memory. A connection has memory of its own only for what its client has not read or has sent too early:
+one chunk at most, and nothing while it is idle.
+
+The buffers are of all pipes of the process, each empty again before the call that filled it returns: the GIL is
+held all the time, and a process has one thread that serves connections.
+"""
+
+import errno
+import os
+import ssl
+
+from libc.errno cimport EAGAIN, EINTR, ENOMEM, errno as c_errno
+from libc.stdint cimport uint8_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
+
+from mpbroker.security.openssl cimport *
+
+cdef extern from "<sys/socket.h>" nogil:
+    ssize_t c_recv "recv"(int fd, void *into, size_t n, int flags)
+    ssize_t c_send "send"(int fd, const void *data, size_t n, int flags)
+    enum:
+        MSG_NOSIGNAL
+
+cdef enum:
+    CIPHERTEXT_BYTES = 64 << 10
+    # What a chunk of the caller's becomes, and some more; what is more yet goes the way of what cannot be written.
+    STAGED_BYTES = 96 << 10
+    # So often the socket is read for nothing that the caller gets. A record has 16 KiB; what brings none at all
+    # is TLS's own, changes of keys for example, which cost the sender less than us.
+    FILLS_MOST = 4
+
+FILLS_MAX = FILLS_MOST
+CIPHERTEXT_BYTES_MAX = CIPHERTEXT_BYTES
+# TLS's own answers, to changes of keys for example, to a client that reads none of them.
+UNREAD_BYTES_MAX = 64 << 10
+
+
+class MoreLater(Exception):
+    """The socket has more, which no edge will tell: it is the others' turn first."""
+
+
+cdef uint8_t received[CIPHERTEXT_BYTES]
+cdef size_t received_at = 0, received_end = 0
+cdef uint8_t staged[STAGED_BYTES]
+cdef size_t staged_end = 0
+
+cdef inline size_t waiting(Bytes *some) noexcept nogil:
+    return some.end - some.at
+
+cdef void forget(Bytes *some) noexcept nogil:
+    free(some.base)
+    some.base = NULL
+    some.at = some.end = 0
+
+cdef bint append(Bytes *to, const uint8_t *data, size_t n) noexcept nogil:
+    """False: there is no memory."""
+    cdef uint8_t *base = <uint8_t *>realloc(to.base, to.end + n)
+    if base == NULL:
+        return False
+    memcpy(base + to.end, data, n)
+    to.base = base
+    to.end += n
+    return True
+
+# ---- OpenSSL's side
+
+cdef int take_encrypted(BIO *bio, const char *data, int n) noexcept nogil:
+    """OpenSSL writes: never more than memory can hold, so it never waits."""
+    global staged_end
+    cdef Wire *wire = <Wire *>BIO_get_data(bio)
+    BIO_clear_retry_flags(bio)
+    if waiting(&wire.left) == 0 and staged_end + n <= <size_t>STAGED_BYTES:
+        memcpy(staged + staged_end, data, n)
+        staged_end += n
+        return n
+    if not (keep_staged(wire) and append(&wire.left, <const uint8_t *>data, n)):
+        wire.error = ENOMEM
+        return -1
+    return n
+
+cdef bint keep_staged(Wire *wire) noexcept nogil:
+    """Behind what is left of earlier calls. False: there is no memory, and the connection is lost."""
+    global staged_end
+    cdef size_t n = staged_end
+    staged_end = 0
+    return n == 0 or append(&wire.left, staged, n)
+
+cdef int give_received(BIO *bio, char *into, int room) noexcept nogil:
+    """OpenSSL reads."""
+    global received_at
+    cdef Wire *wire = <Wire *>BIO_get_data(bio)
+    cdef size_t n = room
+    BIO_clear_retry_flags(bio)
+    if waiting(&wire.early):
+        if n > waiting(&wire.early):
+            n = waiting(&wire.early)
+        memcpy(into, wire.early.base + wire.early.at, n)
+        wire.early.at += n
+        if not waiting(&wire.early):
+            forget(&wire.early)
+        return <int>n
+    if received_at == received_end and not fill(wire):
+        if not (wire.ended or wire.error):
+            BIO_set_retry_read(bio)
+        return 0 if wire.ended else -1
+    if n > received_end - received_at:
+        n = received_end - received_at
+    memcpy(into, received + received_at, n)
+    received_at += n
+    return <int>n
+
+cdef bint fill(Wire *wire) noexcept nogil:
+    """Takes what the socket has; False: nothing now, or its end, or that is enough for one call."""
+    global received_at, received_end
+    cdef ssize_t n
+    if wire.ended:
+        return False
+    if wire.fills == FILLS_MOST:
+        wire.more = True
+        return False
+    wire.fills += 1
+    while True:
+        n = c_recv(wire.fd, received, CIPHERTEXT_BYTES, 0)
+        if n >= 0 or c_errno != EINTR:
+            break
+    if n > 0:
+        received_at, received_end = 0, n
+        return True
+    if n == 0:
+        wire.ended = True
+    elif c_errno != EAGAIN:
+        wire.error = c_errno
+    return False
+
+cdef long control(BIO *bio, int order, long number, void *pointer) noexcept nogil:
+    if order == BIO_CTRL_EOF:
+        return (<Wire *>BIO_get_data(bio)).ended
+    return order == BIO_CTRL_FLUSH
+
+cdef BIO_METHOD *new_method() except NULL:
+    cdef BIO_METHOD *method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, b"pipe")
+    if method == NULL:
+        raise MemoryError
+    BIO_meth_set_write(method, take_encrypted)
+    BIO_meth_set_read(method, give_received)
+    BIO_meth_set_ctrl(method, control)
+    return method
+
+cdef BIO_METHOD *METHOD = new_method()
+
+# ---- the caller's side
+
+cdef class TlsPipe:
+    """The server's side of a connection whose descriptor stays the caller's. `recv`, `recv_into` and `send` behave as a non-blocking socket's."""
+
+    def __init__(self, int fd, ServerContext context not None):
+        cdef BIO *bio
+        self.wire.fd = fd
+        self.tls = SSL_new(context.context)
+        if self.tls == NULL:
+            raise MemoryError
+        bio = BIO_new(METHOD)
+        if bio == NULL:
+            raise MemoryError
+        BIO_set_data(bio, &self.wire)
+        BIO_set_init(bio, 1)
+        SSL_set_bio(self.tls, bio, bio)
+        SSL_set_accept_state(self.tls)
+
+    def __dealloc__(self):
+        SSL_free(self.tls)
+        forget(&self.wire.left)
+        forget(&self.wire.early)
+
+    def handshake(self) -> bool:
+        """Whether it is done. Raises ssl.SSLError, after the alert if that could go; ssl.SSLEOFError; MoreLater."""
+        cdef int done
+        self._begin()
+        done = SSL_do_handshake(self.tls)
+        if done == 1:
+            self._end()
+            return self.flush()
+        error = self._error(done)
+        self._end()
+        if error is None:
+            if self.flush() and self.wire.more:
+                raise MoreLater
+            return False
+        try:
+            self.flush()
+        except OSError:
+            pass    # it does not hear why; the caller does
+        raise error
+
+    def flush(self) -> bool:
+        """Whether all that was encrypted is written."""
+        return self.write_left()
+
+    def encrypt(self, const unsigned char[::1] data) -> bool:
+        """All of it; whether it is written too, or `flush` has to go on."""
+        return self.write_encrypted(&data[0], data.shape[0]) if data.shape[0] else self.write_left()
+
+    cdef bint write_left(self) except -1:
+        cdef Bytes *left = &self.wire.left
+        while waiting(left):
+            left.at += self._written(left.base + left.at, waiting(left))
+            if waiting(left):
+                return False
+        forget(left)
+        return True
+
+    cdef bint write_encrypted(self, const uint8_t *data, size_t n) except -1:
+        global staged_end
+        cdef size_t taken = 0, at
+        self._begin()
+        done = SSL_write_ex(self.tls, data, n, &taken)
+        if done != 1:
+            error = self._error(done)
+            self._end()
+            raise error or ssl.SSLError(1, "OpenSSL would wait for a write")
+        if waiting(&self.wire.left):
+            return self.write_left()
+        at = self._written(staged, staged_end)
+        n, staged_end = staged_end, 0
+        if at < n and not append(&self.wire.left, staged + at, n - at):
+            raise MemoryError
+        return at == n
+
+    def send(self, data) -> int:
+        """All or BlockingIOError, if earlier bytes wait; `flush` tells when they are written."""
+        if not self.flush():
+            raise BlockingIOError
+        self.encrypt(data)
+        return len(data)
+
+    def recv_into(self, unsigned char[::1] room) -> int:
+        """As many bytes as there are; 0: the end. Raises BlockingIOError when nothing is left, here or in the socket; MoreLater."""
+        cdef size_t got = 0, n = 0, most = room.shape[0]
+        if waiting(&self.wire.left) > <size_t>UNREAD_BYTES_MAX:
+            raise ConnectionAbortedError(errno.ECONNABORTED, "it reads nothing of what TLS answers it")
+        self._begin()
+        error = None
+        while got < most:
+            done = SSL_read_ex(self.tls, &room[got], most - got, &n)
+            if done != 1:
+                error = None if got else self._error(done)
+                break
+            got += n
+            self.wire.fills = 0
+        self._end()
+        if got:
+            return got
+        if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+            return 0
+        if error is not None:
+            raise error
+        if self.wire.more:
+            raise MoreLater
+        raise BlockingIOError
+
+    def recv(self, size_t size) -> bytes:
+        data = bytearray(size)
+        return bytes(data[: self.recv_into(data)])
+
+    def close(self) -> None:
+        """Says goodbye if that needs no waiting."""
+        self._begin()
+        SSL_shutdown(self.tls)
+        ERR_clear_error()
+        self._end()
+        try:
+            self.flush()
+        except OSError:
+            pass    # nobody listens any more
+
+    @property
+    def unread_bytes(self) -> int:
+        """Encrypted for a client that has not read it."""
+        return waiting(&self.wire.left)
+
+    @property
+    def cipher(self) -> str:
+        """In OpenSSL's words; "" before the handshake is done."""
+        cdef const SSL_CIPHER *chosen = SSL_get_current_cipher(self.tls)
+        return SSL_CIPHER_get_name(chosen).decode() if chosen != NULL else ""
+
+    @property
+    def version(self) -> str:
+        return SSL_get_version(self.tls).decode()
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """DER."""
+        cdef X509 *found = SSL_get_peer_certificate(self.tls)
+        cdef unsigned char *at
+        cdef int size
+        if found == NULL:
+            return None
+        try:
+            size = i2d_X509(found, NULL)
+            if size < 0:
+                raise failure(ssl.SSLError, "no DER")
+            data = bytearray(size)
+            at = data
+            i2d_X509(found, &at)
+            return bytes(data)
+        finally:
+            X509_free(found)
+
+    cdef void _begin(self) noexcept:
+        ERR_clear_error()
+        self.wire.fills = 0
+        self.wire.more = False
+
+    cdef _end(self):
+        """What this call leaves becomes the connection's own: the buffers are the next one's."""
+        global received_at, received_end
+        cdef bint kept = keep_staged(&self.wire)
+        if received_at < received_end:
+            kept = append(&self.wire.early, received + received_at, received_end - received_at) and kept
+        received_at = received_end = 0
+        if not kept:
+            raise MemoryError
+
+    cdef size_t _written(self, const uint8_t *data, size_t n) except? 0:
+        """How much the socket took. Raises OSError."""
+        cdef ssize_t taken
+        if n == 0:
+            return 0
+        while True:
+            taken = c_send(self.wire.fd, data, n, MSG_NOSIGNAL)
+            if taken >= 0:
+                return taken
+            if c_errno == EAGAIN:
+                return 0
+            if c_errno != EINTR:
+                self.wire.error = c_errno
+                raise os_error(c_errno)
+
+    cdef object _error(self, int done):
+        """Why OpenSSL did not go on; None: it waits for the client."""
+        cdef int kind = SSL_get_error(self.tls, done)
+        if kind == SSL_ERROR_WANT_READ:
+            return None
+        if self.wire.error:
+            ERR_clear_error()
+            return os_error(self.wire.error)
+        if self.wire.ended:
+            ERR_clear_error()
+            return ssl.SSLEOFError(8, "the client has closed the connection")
+        if kind == SSL_ERROR_ZERO_RETURN:
+            return ssl.SSLZeroReturnError(6, "the client has ended TLS")
+        return failure(ssl.SSLError, "OpenSSL failed")
+
+
+cdef object os_error(int number):
+    return OSError(number, os.strerror(number))

@@ -1,0 +1,160 @@
+# distutils: libraries = ssl crypto
+"""A TLS server's SSL_CTX, made from PEM in memory (OpenSSL).
+
+Python's ssl module gives no way to its SSL_CTX, and its connections copy each record twice more than they
+must. So what a *server* needs is bound here, `network.tls_pipe` moves the bytes, and clients stay with Python's.
+Errors are Python's: ssl.SSLError, with OpenSSL's reason, which names no byte of a key.
+"""
+
+import ssl
+
+from libc.string cimport memcpy
+
+# Forward secrecy and authenticated encryption first; nothing with less than 112 bits (Python's choice since 3.10).
+DEFAULT_CIPHERS = "@SECLEVEL=2:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM"
+
+cdef struct Password:
+    const char *text
+    int length
+
+VERIFY_NONE = SSL_VERIFY_NONE
+VERIFY_REQUESTED = SSL_VERIFY_PEER
+VERIFY_REQUIRED = SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT
+
+cdef object failure(object kind, str what):
+    """An exception with OpenSSL's first reason, which is the one nearest to the cause."""
+    cdef unsigned long code = ERR_peek_error()
+    cdef const char *text = ERR_reason_error_string(code) if code else NULL
+    reason = text.decode("ascii", "replace") if text != NULL else what
+    ERR_clear_error()
+    error = kind(1, reason)
+    error.reason = reason
+    return error
+
+cdef int tell_password(char *into, int room, int writing, void *known) noexcept nogil:
+    """Never asks the terminal."""
+    cdef Password *password = <Password *>known
+    if password.length > room:
+        return -1
+    memcpy(into, password.text, password.length)
+    return password.length
+
+cdef bint at_end() noexcept nogil:
+    """Whether the reading of PEM ended as it does behind the last block."""
+    if ERR_GET_REASON(ERR_peek_last_error()) != PEM_R_NO_START_LINE:
+        return False
+    ERR_clear_error()
+    return True
+
+
+cdef class ServerContext:
+    """With the lowest and the highest version it speaks, as the protocol numbers them. All methods raise ssl.SSLError."""
+
+    def __init__(self, int lowest, int highest):
+        ERR_clear_error()
+        self.context = SSL_CTX_new(TLS_server_method())
+        if self.context == NULL:
+            raise failure(ssl.SSLError, "no context")
+        SSL_CTX_set_mode(self.context, SSL_MODE_AUTO_RETRY | SSL_MODE_RELEASE_BUFFERS)
+        SSL_CTX_set_options(
+            self.context,
+            SSL_OP_NO_COMPRESSION
+            | SSL_OP_NO_RENEGOTIATION
+            | SSL_OP_CIPHER_SERVER_PREFERENCE
+            # Java and Python clients often go without a word.
+            | SSL_OP_IGNORE_UNEXPECTED_EOF,
+        )
+        # Sessions are in the tickets that clients hold: a cache of ours would be no other processor's.
+        SSL_CTX_set_session_cache_mode(self.context, SSL_SESS_CACHE_OFF)
+        SSL_CTX_set_session_id_context(self.context, <const unsigned char *>b"mpbroker", 8)
+        SSL_CTX_set_dh_auto(self.context, 1)
+        if not (
+            SSL_CTX_set_min_proto_version(self.context, lowest)
+            and SSL_CTX_set_max_proto_version(self.context, highest)
+        ):
+            raise failure(ssl.SSLError, "no such version")
+        self.set_ciphers(DEFAULT_CIPHERS)
+
+    def __dealloc__(self):
+        SSL_CTX_free(self.context)
+
+    def set_ciphers(self, str names) -> None:
+        """TLS 1.2's, in OpenSSL's list format."""
+        ERR_clear_error()
+        if not SSL_CTX_set_cipher_list(self.context, names.encode("ascii")):
+            raise failure(ssl.SSLError, "no cipher")
+
+    def load_chain(self, bytes pem, str password) -> None:
+        """The private key, the server's certificate and those that lead to its authority; never asks the terminal for a password."""
+        ERR_clear_error()
+        self._use_key(pem, password.encode())
+        self._use_certificates(pem)
+        if not SSL_CTX_check_private_key(self.context):
+            raise failure(ssl.SSLError, "the key is another's")
+
+    def verify_clients(self, int mode) -> None:
+        """One of VERIFY_NONE, VERIFY_REQUESTED, VERIFY_REQUIRED."""
+        SSL_CTX_set_verify(self.context, mode, NULL)
+
+    def trust(self, bytes pem) -> None:
+        """Who signs clients' certificates."""
+        cdef X509 *one
+        cdef X509_STORE *store = SSL_CTX_get_cert_store(self.context)
+        cdef BIO *source = read_only(pem)
+        cdef int count = 0
+        cdef bint added = True
+        ERR_clear_error()
+        while added:
+            one = PEM_read_bio_X509(source, NULL, NULL, NULL)
+            if one == NULL:
+                break
+            count += 1
+            added = X509_STORE_add_cert(store, one)
+            X509_free(one)
+        BIO_free(source)
+        if not (added and at_end() and count):
+            raise failure(ssl.SSLError, "no certificate")
+
+    cdef _use_key(self, bytes pem, bytes password):
+        cdef Password known
+        cdef EVP_PKEY *key
+        cdef BIO *source
+        known.text, known.length = password, len(password)
+        source = read_only(pem)
+        key = PEM_read_bio_PrivateKey(source, NULL, tell_password, &known)
+        BIO_free(source)
+        if key == NULL:
+            raise failure(ssl.SSLError, "no private key")
+        used = SSL_CTX_use_PrivateKey(self.context, key)
+        EVP_PKEY_free(key)
+        if not used:
+            raise failure(ssl.SSLError, "the private key cannot be used")
+
+    cdef _use_certificates(self, bytes pem):
+        """The first is the server's."""
+        cdef X509 *one
+        cdef BIO *source = read_only(pem)
+        cdef int count = 0
+        cdef bint used = True
+        while used:
+            one = PEM_read_bio_X509(source, NULL, NULL, NULL)
+            if one == NULL:
+                break
+            count += 1
+            if count == 1:
+                used = SSL_CTX_use_certificate(self.context, one)
+                X509_free(one)
+            else:
+                used = SSL_CTX_add0_chain_cert(self.context, one)
+                if not used:
+                    X509_free(one)
+        BIO_free(source)
+        if not (used and at_end() and count):
+            raise failure(ssl.SSLError, "no certificate")
+
+
+cdef BIO *read_only(bytes data) except NULL:
+    cdef BIO *source = BIO_new_mem_buf(<const char *>data, <int>len(data))
+    if source == NULL:
+        raise MemoryError
+    return source

@@ -1,0 +1,194 @@
+"""The cleaner as a process: which of its threads does what, and when it leaves the CPU to others."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc import calls
+from mpbroker.ipc.process import Order, ProcessContext
+from mpbroker.ipc.topology import CLEANER
+from mpbroker.log import cleaner as cleaning
+from mpbroker.log import cleaner_process, pace
+from mpbroker.log.cleaner_process import Abandoned, CleanerProcess
+from tests.handlers.shared import shared_memory
+from tests.log.segments import Segments
+
+
+class Scripted(CleanerProcess):
+    """One task, and a log worker that agrees with all."""
+
+    def __init__(self, context: ProcessContext, task: calls.ToClean) -> None:
+        super().__init__(context)
+        self.task = task
+        self.asked: list[calls.Message] = []
+
+    def _task(self) -> calls.ToClean:
+        return self.task
+
+    def _asked(self, message: calls.Message) -> calls.Message:
+        self.asked.append(message)
+        return calls.Swapped(True)
+
+
+@pytest.fixture(name="segments")
+def _segments(tmp_path: Path) -> Segments:
+    log = Segments(tmp_path)
+    for value in (b"1", b"2", b"3"):
+        log.append([(b"a", value), (b"b", value)])
+    log.roll()
+    return log
+
+
+@pytest.fixture(name="context")
+def _context(segments: Segments) -> Iterator[ProcessContext]:
+    with shared_memory() as memory:
+        yield ProcessContext(CLEANER, memory, BrokerConfig(log_dirs=(str(segments.directory),)))
+
+
+def to_clean(log: Segments, *, must: bool = False) -> calls.ToClean:
+    task = log.task()
+    return calls.ToClean(
+        ticket=1,
+        directory=str(task.directory),
+        must=must,
+        bases=task.bases,
+        first_dirty=task.first_dirty,
+        end=task.end,
+        segment_bytes=task.segment_bytes,
+        index_bytes=task.index_bytes,
+        index_interval_bytes=task.index_interval_bytes,
+        delete_retention_ms=task.delete_retention_ms,
+        now_ms=task.now_ms,
+        producers=task.producers,
+    )
+
+
+class Watched:
+    """The scheduling classes of the threads that read and judge records, and of those that change files."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.judging: set[int] = set()
+        self.changing: set[int] = set()
+        self.io_classes: set[int] = set()
+        for owner, name, noted in (
+            (cleaning, "map_plain", self.judging),
+            (cleaning.os, "write", self.changing),
+            (cleaning.os, "fsync", self.changing),
+            (cleaning, "remove_cleaned", self.changing),
+        ):
+            monkeypatch.setattr(owner, name, self._noting(getattr(owner, name), noted))
+
+    def _noting(self, do: Any, noted: set[int]) -> Any:
+        def noting(*given: Any) -> Any:
+            noted.add(os.sched_getscheduler(0))
+            if noted is self.judging:
+                self.io_classes.add(int(psutil.Process(threading.get_native_id()).ionice().ioclass))
+            return do(*given)
+
+        return noting
+
+
+def test_what_nobody_waits_for_is_cleaned_when_a_cpu_is_idle(
+    context: ProcessContext, segments: Segments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But files are changed by a thread that does not stand still in the middle of it."""
+    process = Scripted(context, to_clean(segments))
+    watched = Watched(monkeypatch)
+    assert process.clean_one()
+    assert watched.judging == {os.SCHED_IDLE}
+    assert watched.io_classes == {psutil.IOPRIO_CLASS_BE}
+    assert watched.changing == {os.SCHED_OTHER}
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    assert process.asked[-1] == calls.CleaningEnded(1, segments.end)
+
+
+def test_what_is_older_than_it_may_be_is_cleaned_on_a_machine_that_is_never_idle(
+    context: ProcessContext, segments: Segments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = Scripted(context, to_clean(segments, must=True))
+    watched = Watched(monkeypatch)
+    assert process.clean_one()
+    assert watched.judging == watched.changing == {os.SCHED_OTHER}
+    assert process.asked[-1] == calls.CleaningEnded(1, segments.end)
+
+
+def test_who_may_not_step_back_cleans_all_the_same(
+    context: ProcessContext,
+    segments: Segments,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def forbidden() -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(cleaner_process, "only_when_idle", forbidden)
+    process = Scripted(context, to_clean(segments))
+    with caplog.at_level(logging.WARNING):
+        assert process.clean_one()
+    assert "sched_setscheduler and ioprio_set are forbidden" in caplog.text
+
+
+@pytest.mark.parametrize("must", [False, True])
+def test_an_order_to_stop_ends_it_in_either_thread(
+    context: ProcessContext, segments: Segments, must: bool
+) -> None:
+    process = Scripted(context, to_clean(segments, must=must))
+    context.memory.words("orders").store(CLEANER, Order.STOP)
+    with pytest.raises(Abandoned):
+        process.clean_one()
+    assert process.asked == []
+
+
+def test_a_disk_that_takes_long_is_no_cleaner_that_hangs(
+    context: ProcessContext, segments: Segments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts as alive while a thread waits for the disk, and only then."""
+    process = Scripted(context, to_clean(segments))
+    waits, looks, done = [True], [0], threading.Event()
+
+    def look() -> bool:
+        looks[0] += 1
+        if looks[0] == 5:
+            waits[0] = False
+        if looks[0] == 8:
+            done.set()
+        return waits[0]
+
+    monkeypatch.setattr(cleaner_process, "waits_for_disk", look)
+    monkeypatch.setattr(cleaner_process, "LOOK_S", 0.001)
+    before = context.counters.turns
+    process._on_disk(done.wait)
+    assert context.counters.turns == before + 4
+
+
+def test_who_waits_for_the_disk(tmp_path: Path) -> None:
+    for number, state in ((1, "S"), (2, "R")):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "stat").write_text(f"{number} (a) D (b) {state} 0 0")
+    (tmp_path / "3").mkdir()
+    assert not cleaner_process.waits_for_disk(tmp_path)
+    (tmp_path / "3" / "stat").write_text("3 (a) D 0 0")
+    assert cleaner_process.waits_for_disk(tmp_path)
+
+
+def test_a_stint_ends_with_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    used, rests = [0], []
+    monkeypatch.setattr(pace.time, "thread_time_ns", lambda: used[0])
+    monkeypatch.setattr(pace.time, "sleep", rests.append)
+    stints = pace.Stints()
+    for _ in range(10):
+        used[0] += pace.STINT_NS // 4
+        stints.rest_if_due()
+    assert rests == [pace.REST_S] * 2
+    used[0] += 5 * pace.STINT_NS
+    stints.rest_if_due()
+    assert len(rests) == 3
