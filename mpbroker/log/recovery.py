@@ -24,6 +24,7 @@ from mpbroker.log.aborted import (
     read_aborted,
     replace_aborted,
 )
+from mpbroker.log.aborted_anew import remake
 from mpbroker.log.append import NO_ROOM
 from mpbroker.log.checkpoints import CheckpointCorrupt, fsync_directory, read_epochs, write_epochs
 from mpbroker.log.epochs import trimmed
@@ -477,6 +478,9 @@ class _Loader:
             if damaged:
                 raise self._damaged(base, checked.valid_bytes, checked.next_offset, checked.reason)
             self._cut(fds[0], base, size, checked)
+        if self._lacks_index(base):
+            # What says which transactions were aborted may have been deleted with it.
+            remake(self.directory, base, self.count)
         if not trusted:
             # Of a segment that lacks an index the producers may not have been replayed.
             entries = [AbortedTransaction(*entry) for entry in checked.aborted]

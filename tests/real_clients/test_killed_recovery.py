@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -47,7 +46,7 @@ class Hunter:
             process = self.broker.process
             if process is not None:
                 self.hit = self._shoot(psutil.Process(process.pid))
-            time.sleep(0.001)
+            self._ends.wait(0.001)
 
     def _shoot(self, supervisor: psutil.Process) -> int:
         for one in supervisor.children(recursive=True):
