@@ -326,20 +326,13 @@ class _Loader:
         """
         for fd in (self.log.state.fd, *self.log.state.index_fds):
             sync(fd)
-        self._sync_aborted()
+        self.log.sync_aborted()
         try:
             self.log.settle()
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
             _log.warning("%s: no snapshot of its producers is written: %s", self.directory, error.strerror)
-
-    def _sync_aborted(self) -> None:
-        for fd in self.log.open_aborted():
-            try:
-                sync(fd)
-            finally:
-                os.close(fd)
 
     # ---- producers ----
 
@@ -503,7 +496,7 @@ class _Loader:
             state.finish_segment()
             for fd in fds[1:]:
                 sync(fd)
-            self._sync_aborted()
+            self.log.sync_aborted()
             self.log.close_files()
         return checked.next_offset, ends_here
 
