@@ -116,6 +116,8 @@ def _print_plan(plan: repairing.Plan) -> None:
         for first, behind in cut.lost:
             until = f"to {behind - 1:,}" if behind >= 0 else "and all behind it"
             sys.stdout.write(f"  lost: offset {first:,} {until}\n")
+        if odd := len(cut.segment.odd_epochs):
+            sys.stdout.write(f"  {odd:,} batches get the leader epoch of their offsets\n")
     if plan.lowered is not None and plan.partition.durable is not None:
         gone = f"acknowledged offsets from {plan.lowered:,} to {plan.partition.durable - 1:,}"
         sys.stdout.write(f"{plan.partition.path}: {gone} are lost and will be given to other records\n")

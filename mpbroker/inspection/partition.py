@@ -9,6 +9,7 @@ from pathlib import Path
 from mpbroker.inspection.findings import Finding, Severity, finding
 from mpbroker.inspection.segment import Seen, Segment, inspect
 from mpbroker.log.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
+from mpbroker.log.epochs import Epochs
 from mpbroker.log.names import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
@@ -54,13 +55,14 @@ def segment_paths(directory: Path) -> list[Path]:
 def check(partition: Partition, seen: Seen | None = None) -> None:
     """Reads all of it. Raises OSError."""
     paths = segment_paths(partition.path)
+    epochs = _read_epochs(partition)
     for path in paths:
-        segment = inspect(path, is_last=path == paths[-1], seen=seen)
+        segment = inspect(path, is_last=path == paths[-1], seen=seen, epochs=epochs)
         _follows(partition, segment)
         partition.segments.append(segment)
     _check_durable(partition)
     _check_snapshots(partition)
-    _check_epochs(partition)
+    _check_epochs_of_batches(partition)
     _check_topic_id(partition)
 
 
@@ -93,17 +95,33 @@ def _check_snapshots(partition: Partition) -> None:
             partition.findings.append(finding(Severity.DERIVED, path, text))
 
 
-def _check_epochs(partition: Partition) -> None:
+def _read_epochs(partition: Partition) -> Epochs:
     path = partition.path / LEADER_EPOCHS
     try:
         epochs = read_epochs(partition.path)
     except CheckpointCorrupt as error:
         partition.findings.append(finding(Severity.DERIVED, path, str(error)))
-        return
+        return ()
     for before, after in pairwise(epochs):
         if after[0] <= before[0] or after[1] < before[1]:
             text = f"epoch {after[0]} from offset {after[1]:,} is not behind epoch {before[0]}"
             partition.findings.append(finding(Severity.DERIVED, path, text))
+            return ()
+    return epochs
+
+
+def _check_epochs_of_batches(partition: Partition) -> None:
+    """No checksum covers either: where most batches are of another epoch the checkpoint is wrong."""
+    odd = sum(len(segment.odd_epochs) for segment in partition.segments)
+    if 2 * odd > sum(segment.batches for segment in partition.segments):
+        text = f"{odd:,} batches are of another leader epoch"
+        partition.findings.append(finding(Severity.DERIVED, partition.path / LEADER_EPOCHS, text))
+        for segment in partition.segments:
+            segment.odd_epochs.clear()
+    for segment in partition.segments:
+        for position, offset, epoch in segment.odd_epochs:
+            text = f"its leader epoch is not {epoch}, as {LEADER_EPOCHS} says"
+            segment.findings.append(finding(Severity.DAMAGE, segment.path, text, position, offset))
 
 
 def _check_topic_id(partition: Partition) -> None:

@@ -2,9 +2,9 @@
 
 The one module of this room that writes. It holds the lock of the log directory, so no broker runs. A segment
 with damage is replaced in one step by a copy of its whole batches, with the same offsets: there may be gaps,
-as compaction leaves them. The damaged file stays beside it under another name; indexes are made anew at the
-next start. Killed anywhere in between, the partition is as damaged as before or repaired in part, and the
-repair can be done again.
+as compaction leaves them. Batches of a wrong leader epoch get that of their offset. The damaged file stays
+beside it under another name; indexes are made anew at the next start. Killed anywhere in between, the
+partition is as damaged as before or repaired in part, and the repair can be done again.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from mpbroker.log.names import (
     parse_segment,
     segment_name,
 )
+from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.records.errors import CorruptBatch
 
 DAMAGED_SUFFIX = ".damaged"
@@ -186,6 +187,9 @@ def _replace(cut: Cut) -> Path:
                 piece = source.read(min(PIECE_BYTES, end - start))
                 target.write(piece)
                 start += len(piece)
+        for position, _, epoch in cut.segment.odd_epochs:
+            target.seek(_kept_before(cut, position) + LEADER_EPOCH_AT)
+            target.write(epoch.to_bytes(4, "big"))
         target.flush()
         os.fsync(target.fileno())
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
@@ -194,6 +198,11 @@ def _replace(cut: Cut) -> Path:
     os.link(path, damaged)
     repaired.rename(path)
     return damaged
+
+
+def _kept_before(cut: Cut, position: int) -> int:
+    """Where a whole batch comes to lie."""
+    return sum(min(end, position) - start for start, end in cut.whole if start < position)
 
 
 def _free_name(path: Path) -> Path:

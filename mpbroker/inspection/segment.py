@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpbroker.inspection.findings import Finding, Severity, finding
+from mpbroker.log.epochs import NO_EPOCH, Epochs, epoch_of
 from mpbroker.log.index import read_offset_entries, read_time_entries
 from mpbroker.log.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, parse_segment, segment_name
 from mpbroker.records.batch import BATCH_HEADER_BYTES, CURRENT_MAGIC, MAGIC_AT, BatchFrame, frame_at
@@ -36,6 +37,8 @@ class Segment:
     next_offset: int = 0
     end: int = 0
     max_timestamp: int = -1
+    # Batches of another leader epoch than their offset should have: (position, offset, that epoch).
+    odd_epochs: list[tuple[int, int, int]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -99,8 +102,10 @@ def _next_batch(view: memoryview, position: int, next_offset: int, base: int) ->
     return len(view)
 
 
-def inspect(path: Path, *, is_last: bool, seen: Seen | None = None) -> Segment:
-    """A whole segment with its indexes. `seen` hears how far the walk is, in bytes. Raises OSError."""
+def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epochs = ()) -> Segment:
+    """A whole segment with its indexes. `seen` hears how far the walk is, in bytes; `epochs`: which leader
+    epoch wrote what. Raises OSError.
+    """
     base = parse_segment(path.name)
     if base is None:
         raise ValueError(f"{path} is not named as a segment")
@@ -115,6 +120,9 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None) -> Segment:
                 continue
             last = found.base_offset + found.last_offset_delta
             segment.batches += 1
+            epoch = epoch_of(epochs, found.base_offset)
+            if NO_EPOCH not in (epoch, found.leader_epoch) and epoch != found.leader_epoch:
+                segment.odd_epochs.append((found.position, found.base_offset, epoch))
             segment.records += found.record_count
             segment.next_offset, segment.end = last + 1, found.position + found.length
             segment.max_timestamp = max(segment.max_timestamp, found.max_timestamp)

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from mpbroker.log.checkpoints import CheckpointCorrupt, write_whole
-from mpbroker.log.names import SCRUB, segment_name
+from mpbroker.log.names import LOG_SUFFIX, SCRUB, segment_name
 from mpbroker.records.batch import checksum
 
 VERSION = 0
@@ -33,7 +33,9 @@ class FileIdentity(msgspec.Struct, frozen=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """The bytes [position, end) of a segment are no batches; offsets [first, behind) cannot be read."""
+    """The bytes [position, end) of a segment are no batches; offsets [first, behind) cannot be read. Of a
+    `.txnindex`: which of them are committed cannot be told, and who wants no others is refused.
+    """
 
     partition: str  # the name of its directory
     base: int
@@ -44,20 +46,27 @@ class Damage(msgspec.Struct, frozen=True):
     reason: str
     file: FileIdentity
     found_ms: int
+    suffix: str = LOG_SUFFIX
+
+    @property
+    def is_of_records(self) -> bool:
+        return self.suffix == LOG_SUFFIX
 
     def is_there(self, log_dir: Path) -> bool:
         """Whether the file is the one that was found damaged."""
         try:
-            status = (log_dir / self.partition / segment_name(self.base)).stat()
+            status = (log_dir / self.partition / segment_name(self.base, self.suffix)).stat()
         except (FileNotFoundError, NotADirectoryError):
             return False
         return FileIdentity.of(status) == self.file
 
     def __str__(self) -> str:
-        return (
-            f"{self.partition}/{segment_name(self.base)} is damaged from byte {self.position} to {self.end}: "
-            f"{self.reason}; offsets {self.first} to {self.behind - 1} cannot be read"
-        )
+        name = f"{self.partition}/{segment_name(self.base, self.suffix)}"
+        offsets = f"offsets {self.first} to {self.behind - 1}"
+        if not self.is_of_records:
+            return f"{name} is damaged: {self.reason}; which of {offsets} are committed cannot be told"
+        place = f"from byte {self.position} to {self.end}"
+        return f"{name} is damaged {place}: {self.reason}; {offsets} cannot be read"
 
 
 class Place(msgspec.Struct):
@@ -97,7 +106,8 @@ class Scrubbed(msgspec.Struct):
             return list(self.damages)
 
         def is_found_anew(one: Damage) -> bool:
-            return (one.partition, one.base) == (at.partition, at.base) and one.position < at.position
+            is_here = (one.partition, one.base) == (at.partition, at.base)
+            return is_here and one.is_of_records and one.position < at.position
 
         return [one for one in self.damages if not is_found_anew(one)] + at.found
 

@@ -56,6 +56,18 @@ def sync(fd: int) -> None:
         raise SyncFailed(errno.EIO, f"a sync failed: {error.strerror}") from error
 
 
+def sync_if_there(path: Path | str, directory: int | None = None) -> None:
+    """What is in a segment's `.txnindex`, which few have; below a directory that is open. Raises OSError."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+    except FileNotFoundError:
+        return
+    try:
+        sync(fd)
+    finally:
+        os.close(fd)
+
+
 def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
@@ -282,11 +294,7 @@ class PartitionLog:
         """The active segment's. Raises OSError."""
         for fd in (self.state.fd, *self.state.index_fds):
             os.fsync(fd)
-        for fd in self.open_aborted():
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+        self.sync_aborted()
 
     # ---- transactions (Kafka: ProducerStateManager, UnifiedLog.maybeIncrementFirstUnstableOffset) ----
 
@@ -360,6 +368,10 @@ class PartitionLog:
             return [os.open(self._aborted_path(self.state.segment_base), os.O_RDWR | os.O_CLOEXEC)]
         except FileNotFoundError:
             return []
+
+    def sync_aborted(self) -> None:
+        """The active segment's, if it has one. Raises OSError."""
+        sync_if_there(self._aborted_path(self.state.segment_base))
 
     # ----
 

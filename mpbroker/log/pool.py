@@ -4,7 +4,7 @@
 hands back plain values (`Opened`); the log process alone owns the partition from then on, and has nothing of
 it open. Who of them takes which partition does not matter, so a worker that died costs nothing but time: what
 it was given is given to another one, and then done by the log process itself. Opening a partition twice comes
-to the same, also if the first time ended in the middle.
+to the same, also if the first time ended in the middle. One that hangs is killed (`ipc.hangs`).
 
 A directory with little in it gets no workers: a fork would take longer. They end with the log process, at
 once: each holds a lock of its own on the directory's `.lock` that a successor waits for, so that none of them
@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import math
 import mmap
 import os
 import signal
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Protocol
@@ -28,6 +30,7 @@ from typing import Protocol
 import setproctitle
 
 from mpbroker.config.topic_config import TopicConfig
+from mpbroker.ipc.hangs import HEAVY_TIMEOUTS, TICK_S, Patience, Pulse, Verdict, look_at
 from mpbroker.ipc.process import die_with_parent
 from mpbroker.log.checkpoints import CheckpointCorrupt, read_topic_id
 from mpbroker.log.names import CLEAN_SHUTDOWN, LOCK
@@ -117,6 +120,8 @@ class Worker:
     channel: Connection
     number: int
     under_way: dict[Key, Job] = field(default_factory=dict)
+    results: int = 0
+    pulse: Pulse = field(default_factory=Pulse)
 
 
 @dataclass(eq=False)
@@ -169,6 +174,7 @@ class Pool:
         except (EOFError, OSError):
             self._lost(worker)
             return
+        worker.results += 1
         job = worker.under_way.pop(key)
         if isinstance(job, Survey):
             self._surveyed(result)
@@ -206,11 +212,28 @@ class Pool:
             else:
                 self.left_over.add(job.key)
 
+    def kill_hanging(self, limit_ticks: int) -> None:
+        """One tick. What they had is taken again when the end of their channel is noticed."""
+        for worker in self.workers:
+            if not worker.under_way or self.counts is None:
+                worker.pulse = Pulse()
+                continue
+            signs = self.counts.load(worker.number) + worker.results
+            look = partial(look_at, worker.pid)
+            if worker.pulse.judge(signs, limit_ticks, math.inf, look) is Verdict.HANGS:
+                _log.error(
+                    "a recovery worker of %s (pid %d) has not moved for %d s: it is killed",
+                    self.path,
+                    worker.pid,
+                    worker.pulse.silent_ticks * TICK_S,
+                )
+                os.kill(worker.pid, signal.SIGKILL)
+
     def close(self) -> None:
-        """There is nothing left to be opened."""
+        """There is nothing left to be opened. Who hangs would not see that its channel ends."""
         for worker in self.workers:
             worker.channel.close()
-        for worker in self.workers:
+            os.kill(worker.pid, signal.SIGKILL)
             os.waitpid(worker.pid, 0)
         self.workers.clear()
 
@@ -300,8 +323,11 @@ def _run(pool: Pool, channel: Connection, number: int, parent: int, lane: int) -
 class Recovery:
     """All pools together, as the log process uses them."""
 
-    def __init__(self, pools: Sequence[Pool]) -> None:
+    def __init__(self, pools: Sequence[Pool], hang_timeout_s: float = 30.0) -> None:
+        """`hang_timeout_s`: handler.hang.timeout.ms."""
         self.pools = pools
+        self._limit_ticks = max(1, round(HEAVY_TIMEOUTS * hang_timeout_s / TICK_S))
+        self._tick = Patience(TICK_S)
         # Which log directory has what was given to its workers.
         self._given: dict[Key, int] = {}
 
@@ -343,6 +369,10 @@ class Recovery:
         for pool in self.pools:
             if pool.waiting:
                 pool.hand_out()
+        if self._tick.is_over():
+            self._tick.renew()
+            for pool in self.pools:
+                pool.kill_hanging(self._limit_ticks)
 
     def take(self, key: Key) -> Opened | Failure | None:
         """What came of it; None if it goes on. Raises LookupError if it is for the log process itself."""

@@ -157,7 +157,8 @@ class LogProcess:
             context.memory.failed_dirs(),
             context.index,
         )
-        return Opening(Recovery(pools), context.memory.words("recovery"), self.worker)
+        recovery = Recovery(pools, context.config.handler_hang_timeout_ms / 1000)
+        return Opening(recovery, context.memory.words("recovery"), self.worker)
 
     def say(self, text: str) -> None:
         """What a look at the process shows while it is at something long."""

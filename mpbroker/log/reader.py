@@ -152,6 +152,7 @@ class PartitionReader:
         self._open: OrderedDict[int, _OpenSegment] = OrderedDict()
         self._positions: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._damages: list[Damage] = []
+        self._damaged_indexes: dict[int, Damage] = {}
         self._damage_version = 0
 
     def heed(self, damage_version: int) -> None:
@@ -160,7 +161,9 @@ class PartitionReader:
         Raises CheckpointCorrupt, a ValueError, or OSError.
         """
         if damage_version != self._damage_version:
-            self._damages = damages_of(self.directory) if damage_version else []
+            found = damages_of(self.directory) if damage_version else []
+            self._damages = [one for one in found if one.is_of_records]
+            self._damaged_indexes = {one.base: one for one in found if not one.is_of_records}
             self._damage_version = damage_version
 
     def close(self) -> None:
@@ -228,9 +231,11 @@ class PartitionReader:
 
     def aborted(self, offset: int, piece: Slice, bound: Bound, aborted_end: int) -> list[AbortedTransaction]:
         """Those that may have records in a slice that was fetched from this offset on; in the order of their
-        markers, which lie below `aborted_end`. Raises SegmentGone, TransactionIndexCorrupt, OSError.
+        markers, which lie below `aborted_end`. Raises SegmentGone, RangeDamaged, TransactionIndexCorrupt,
+        OSError.
         """
-        if offset >= aborted_end:
+        # Where an index is damaged that end may be wrong as well.
+        if offset >= aborted_end and not self._damaged_indexes:
             return []
         if aborted_end != self._aborted_end:
             self.segments()
@@ -239,6 +244,9 @@ class PartitionReader:
         return list(aborted_between(indexes, offset, self._end_of(piece, bound)))
 
     def _aborted_in(self, base: int) -> list[AbortedTransaction]:
+        damage = self._damaged_indexes.get(base)
+        if damage is not None and damage.is_there(self.directory.parent):
+            raise RangeDamaged(str(damage))
         if base not in self._aborted:
             path = self.directory / segment_name(base, TXN_INDEX_SUFFIX)
             try:

@@ -23,6 +23,7 @@ from mpbroker.log.aborted import (
     read_aborted,
     replace_aborted,
 )
+from mpbroker.log.aborted_anew import remake
 from mpbroker.log.append import NO_ROOM
 from mpbroker.log.checkpoints import CheckpointCorrupt, fsync_directory, read_epochs, write_epochs
 from mpbroker.log.epochs import shared, trimmed
@@ -327,20 +328,13 @@ class _Loader:
         """
         for fd in (self.log.state.fd, *self.log.state.index_fds):
             sync(fd)
-        self._sync_aborted()
+        self.log.sync_aborted()
         try:
             self.log.settle()
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
             _log.warning("%s: no snapshot of its producers is written: %s", self.directory, error.strerror)
-
-    def _sync_aborted(self) -> None:
-        for fd in self.log.open_aborted():
-            try:
-                sync(fd)
-            finally:
-                os.close(fd)
 
     # ---- producers ----
 
@@ -484,6 +478,9 @@ class _Loader:
             if damaged:
                 raise self._damaged(base, checked.valid_bytes, checked.next_offset, checked.reason)
             self._cut(fds[0], base, size, checked)
+        if self._lacks_index(base):
+            # What says which transactions were aborted may have been deleted with it.
+            remake(self.directory, base, self.count)
         if not trusted:
             # Of a segment that lacks an index the producers may not have been replayed.
             entries = [AbortedTransaction(*entry) for entry in checked.aborted]
@@ -501,7 +498,7 @@ class _Loader:
             state.finish_segment()
             for fd in fds[1:]:
                 sync(fd)
-            self._sync_aborted()
+            self.log.sync_aborted()
             self.log.close_files()
         return checked.next_offset, ends_here
 

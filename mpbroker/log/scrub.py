@@ -6,6 +6,9 @@ counts as damage: a flipped bit in memory is none. Behind damage the walk goes o
 Offsets stand outside of what a batch's CRC covers. A batch that begins before the one in front of it has
 ended gives one of the two away: where the one in front left a gap in the offsets, and the later one begins
 just where it would without, it is the one in front; if that cannot be told, neither is served.
+
+Nor does it cover the leader epoch, for which consumers ask the broker where their log was cut off: it is as
+`leader-epoch-checkpoint` says. That file has no checksum either, so it counts only where a batch agrees.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mpbroker.log.damage import Damage, FileIdentity, Place
-from mpbroker.log.names import SWAP_FILE_SUFFIX, segment_name
-from mpbroker.log.walk import Walk, base_offset, next_whole
+from mpbroker.log.epochs import NO_EPOCH, Epochs, epoch_of
+from mpbroker.log.names import LEADER_EPOCHS, SWAP_FILE_SUFFIX, segment_name
+from mpbroker.log.walk import Walk, base_offset, header_of, next_whole
 
 # What is read at a time; whether a piece was in the page cache is known for all of it.
 PIECE_BYTES = 256 << 10
@@ -109,14 +113,22 @@ class ColdFile:
 class SegmentScrub:
     """One pass over a segment: `place` says how far, also for the next process. Raises SegmentReplaced."""
 
-    def __init__(self, file: ColdFile, place: Place, next_base: int, now_ms: Callable[[], int]) -> None:
-        """`next_base`: that of the segment behind it."""
+    def __init__(
+        self,
+        file: ColdFile,
+        place: Place,
+        next_base: int,
+        now_ms: Callable[[], int],
+        epochs: Epochs = (),
+    ) -> None:
+        """`next_base`: that of the segment behind it. `epochs`: which leader epoch wrote what."""
         self.place = place
         self._file = file
         self._size = file.identity.size
         self._next_base = next_base
         self._now_ms = now_ms
-        self._walk = Walk(place.base, place.position, max(place.next_offset, place.base))
+        self._epochs = epochs if self._fit(epochs) else ()
+        self._walk = Walk(place.base, place.position, max(place.next_offset, place.base), self._epochs)
         # What lies at the walk's position, as far as it is read.
         self._data = b""
         self._read_to = place.position
@@ -150,6 +162,32 @@ class SegmentScrub:
             )
         self._check_place()
 
+    def _fit(self, epochs: Epochs) -> bool:
+        """Whether the first batch here, or of the next segment, is of the epoch that it should be."""
+        if not epochs:
+            return False
+        seen = [header_of(self._file.read(0, HEADER_BYTES))] if self._size >= HEADER_BYTES else []
+        try:
+            with self._file.path.with_name(segment_name(self._next_base)).open("rb") as behind:
+                data = behind.read(HEADER_BYTES)
+        except FileNotFoundError:
+            data = b""
+        if len(data) == HEADER_BYTES:
+            seen.append(header_of(data))
+        said = [(offset, epoch, epoch_of(epochs, offset)) for offset, epoch in seen]
+        odd = [one for one in said if NO_EPOCH not in one[1:] and one[1] != one[2]]
+        if not odd or len(odd) < len(said):
+            return True
+        _log.warning(
+            "%s is not believed: for offset %d it says epoch %d, %s says %d",
+            self._file.path.with_name(LEADER_EPOCHS),
+            odd[0][0],
+            odd[0][2],
+            self._file.path.name,
+            odd[0][1],
+        )
+        return False
+
     def _read_on(self) -> int:
         count = min(PIECE_BYTES - self._read_to % PIECE_BYTES, self._size - self._read_to)
         self._data += self._file.read(self._read_to, count)
@@ -172,7 +210,7 @@ class SegmentScrub:
         count = min(max(walk.need, mmap.PAGESIZE), self._size - position)
         again = self._file.read_again(position, count)
         yield count
-        anew = Walk(walk.base, position, walk.next_offset)
+        anew = Walk(walk.base, position, walk.next_offset, self._epochs)
         reason = anew.feed(again, self._size)
         if anew.position > position or not reason:
             _log.warning(
@@ -199,7 +237,7 @@ class SegmentScrub:
         walk = self._walk
         if walk.before_position < 0 or walk.before_base == walk.before_expected:
             return False
-        anew = Walk(walk.base, walk.position, walk.before_expected)
+        anew = Walk(walk.base, walk.position, walk.before_expected, self._epochs)
         anew.feed(data, self._size)
         return anew.position > walk.position
 

@@ -24,7 +24,8 @@ from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import MAX_SLEEP_MS, ProcessContext
 from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, damage_word, read_partition
 from mpbroker.ipc.topology import slots_given
-from mpbroker.log.checkpoints import CheckpointCorrupt, read_topic_id
+from mpbroker.log.aborted_anew import expected, problem
+from mpbroker.log.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
 from mpbroker.log.damage import (
     Damage,
     FileIdentity,
@@ -34,7 +35,16 @@ from mpbroker.log.damage import (
     read_scrubbed,
     write_scrubbed,
 )
-from mpbroker.log.names import NOT_PARTITIONS, NotAPartition, PartitionName, parse_partition, segment_name
+from mpbroker.log.epochs import Epochs
+from mpbroker.log.names import (
+    INDEX_SUFFIX,
+    NOT_PARTITIONS,
+    TXN_INDEX_SUFFIX,
+    NotAPartition,
+    PartitionName,
+    parse_partition,
+    segment_name,
+)
 from mpbroker.log.pace import Pace
 from mpbroker.log.partition_log import segments_of
 from mpbroker.log.scrub import ColdFile, SegmentReplaced, SegmentScrub
@@ -336,7 +346,7 @@ class ScrubProcess:
             if at is None or (at.partition, at.base, at.file) != (name, base, file.identity):
                 known.damages, at = known.all_damages(), Place(name, base, file.identity)
                 known.at = at
-            work = SegmentScrub(file, at, next_base, _now_ms)
+            work = SegmentScrub(file, at, next_base, _now_ms, _epochs_of(home.path / name))
             found, batches = len(at.found), 0
             for count in work.run():
                 self._count(home, count, work.batches - batches)
@@ -348,12 +358,52 @@ class ScrubProcess:
                     self.publish()
                 self._wait(count)
             self._count(home, 0, work.batches - batches)
+            self._scrub_transactions(home, at, next_base)
             self._end_segment(home, at, is_news=len(at.found) != found)
         except SegmentReplaced:
             # Of the file that has its name now nothing is known yet.
             known.at = Place(name, base, FileIdentity(0, 0, 0))
         finally:
             file.close()
+
+    def _scrub_transactions(self, home: ScrubbedDir, at: Place, next_base: int) -> None:
+        """What says which transactions were aborted. Raises Abandoned, OSError."""
+        directory = home.path / at.partition
+        path = directory / segment_name(at.base, TXN_INDEX_SUFFIX)
+        try:
+            identity = FileIdentity.of(path.stat())
+        except FileNotFoundError:
+            return
+        reading = expected(directory, at.base)
+        while True:
+            try:
+                count = next(reading)
+            except StopIteration as end:
+                reason = problem(directory, at.base, end.value)
+                break
+            self._count(home, count, 0)
+            self._wait(count)
+        found = Damage(
+            at.partition,
+            at.base,
+            0,
+            identity.size,
+            at.base,
+            next_base,
+            reason,
+            identity,
+            _now_ms(),
+            TXN_INDEX_SUFFIX,
+        )
+        if reason and found.is_there(home.path):
+            at.found.append(found)
+            self.context.log.error(
+                "%s: %s. Fetches of committed records are answered with CORRUPT_MESSAGE there. Stop the "
+                "broker and delete it and %s beside it: both are made anew",
+                home.path,
+                found,
+                segment_name(at.base, INDEX_SUFFIX),
+            )
 
     def _end_segment(self, home: ScrubbedDir, at: Place, *, is_news: bool) -> None:
         """What was found in it the last time and not now, is good. `is_news`: something is at its end."""
@@ -363,7 +413,7 @@ class ScrubProcess:
             return
         known.damages = [one for one in known.damages if one not in before]
         for one in before:
-            if (one.position, one.end) not in {(now.position, now.end) for now in at.found}:
+            if (one.suffix, one.position, one.end) not in {(n.suffix, n.position, n.end) for n in at.found}:
                 self.context.log.info("%s: what was said is not so any more: %s", home.path, one)
         self._save(home)
         self.publish()
@@ -409,6 +459,14 @@ def _key_of(directory: Path) -> tuple[bytes, int]:
     except (CheckpointCorrupt, OSError):
         topic_id = None
     return topic_id or b"", parse_partition(directory.name).partition
+
+
+def _epochs_of(directory: Path) -> Epochs:
+    """None, if the file does not say it: whoever opens the partition next says so."""
+    try:
+        return read_epochs(directory)
+    except CheckpointCorrupt:
+        return ()
 
 
 def _sealed_bytes(directory: Path) -> int:

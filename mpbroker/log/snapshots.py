@@ -18,7 +18,7 @@ from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.checkpoints import write_whole_at
 from mpbroker.log.helper import Helper
 from mpbroker.log.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, parse_segment, segment_name
-from mpbroker.log.partition_log import PartitionLog
+from mpbroker.log.partition_log import PartitionLog, sync_if_there
 
 SNAPSHOT_EVERY_BYTES = 1 << 20
 # Each holds some files open until the helper is through with it.
@@ -81,22 +81,11 @@ def _write(directory: int, indexes: list[int], base: int, end: int, data: bytes)
     try:
         for fd in indexes:
             os.fsync(fd)
-        _sync_if_there(directory, segment_name(base, TXN_INDEX_SUFFIX))
+        sync_if_there(segment_name(base, TXN_INDEX_SUFFIX), directory)
         write_whole_at(directory, segment_name(end, SNAPSHOT_SUFFIX), data)
         _drop_older(directory)
     finally:
         _close([directory, *indexes])
-
-
-def _sync_if_there(directory: int, name: str) -> None:
-    try:
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
-    except FileNotFoundError:
-        return
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _drop_older(directory: int) -> None:

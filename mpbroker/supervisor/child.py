@@ -15,10 +15,10 @@ from pathlib import Path
 
 import setproctitle
 
+from mpbroker.ipc.hangs import Patience, Pulse
 from mpbroker.ipc.process import ExitCode, FatalError, ProcessContext, die_with_parent
 from mpbroker.ipc.topology import name_of
 from mpbroker.supervisor import logs
-from mpbroker.supervisor.hangs import Patience, Pulse
 from mpbroker.supervisor.restarts import RestartPolicy
 
 _OUR_SIGNALS = (

@@ -14,11 +14,11 @@ from functools import partial
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.hangs import HEAVY_TIMEOUTS, TICK_S, Patience, Pulse, Verdict, look_at
 from mpbroker.ipc.process import LEAVING, ExitCode, Order, ProcessContext, State, pack_fence
 from mpbroker.ipc.topology import SharedMemory, name_of
 from mpbroker.supervisor import plans
 from mpbroker.supervisor.child import Child, abandon, fork_child
-from mpbroker.supervisor.hangs import HEAVY_TIMEOUTS, TICK_S, Patience, Pulse, Verdict, look_at
 
 # A child gets this long to answer an order or to stop before it is killed; recovery of the log has no limit.
 ACKNOWLEDGE_TIMEOUT_S = 30.0

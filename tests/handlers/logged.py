@@ -81,14 +81,14 @@ class Logged:
 
 
 @contextmanager
-def two_segments(directory: Path) -> Iterator[Logged]:
-    """At 0 and 50, with five batches of ten records each."""
+def two_segments(directory: Path, sealed: int = 5) -> Iterator[Logged]:
+    """At 0 and 50, with five batches of ten records each; `sealed`: so many in the first one."""
     with rig(BrokerConfig(log_dirs=(str(directory),))) as made:
         made.publish(TOPIC)
         log = Logged(directory, made)
-        for _ in range(5):
+        for _ in range(sealed):
             log.append()
-        log.roll(50)
+        log.roll(log.end)
         for _ in range(5):
             log.append()
         yield log

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers import cold_reads
 from mpbroker.handlers.apis import k01_fetch
 from mpbroker.handlers.cold_reads import ColdReads
@@ -25,6 +24,7 @@ from mpbroker.log.residency import resident
 from mpbroker.protocol.messages import FetchRequest
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
+from tests.handlers.logged import two_segments
 from tests.handlers.shared import Rig, partition_payload, request_frame, rig, topic_image
 from tests.handlers.test_fetch import FETCH, TOPIC, Logged, answer, fetch, partition_of
 
@@ -55,16 +55,9 @@ class SlowDisk(ColdReads):
 @pytest.fixture(name="log")
 def _log(tmp_path: Path) -> Iterator[Logged]:
     """Two segments: one is evicted by the tests, the other one is not."""
-    with rig(BrokerConfig(log_dirs=(str(tmp_path),))) as made:
-        made.publish(TOPIC)
-        log = Logged(tmp_path, made)
-        for _ in range(30):
-            log.append()
-        log.roll(300)
-        for _ in range(5):
-            log.append()
-        bell = made.context.bell.fd
-        made.handler.broker.cold_reads = SlowDisk(lambda: os.eventfd_write(bell, 1))
+    with two_segments(tmp_path, sealed=30) as log:
+        bell = log.rig.context.bell.fd
+        log.rig.handler.broker.cold_reads = SlowDisk(lambda: os.eventfd_write(bell, 1))
         yield log
         disk(log).go()
         disk(log).close()

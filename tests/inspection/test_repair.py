@@ -18,6 +18,7 @@ from mpbroker.log.log_dir import lock_log_dirs
 from mpbroker.log.names import HIGH_WATERMARKS
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.recovery import Known, PartitionDamaged, load
+from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.records.iterate import iterate_batches
 from tests.inspection.conftest import BATCHES, RECORDS
 from tests.log.conftest import TOPIC_ID
@@ -127,3 +128,20 @@ def test_what_it_refuses(directory: Path, tmp_path_factory: pytest.TempPathFacto
     shutil.copytree(directory / "t-0", elsewhere / "t-0")
     assert "it is no log directory" in str(run(elsewhere, "--yes").exception)
     assert segments(directory)[0].read_bytes() == whole
+
+
+def test_a_wrong_leader_epoch_costs_no_record(directory: Path) -> None:
+    before = offsets(directory)
+    first, second = segments(directory)[:2]
+    whole = first.read_bytes(), second.read_bytes()
+    batches = [batch.header for batch in iterate_batches(whole[0])]
+    damage(first, batches[0].position + 100)
+    damage(first, batches[2].position + LEADER_EPOCH_AT)
+    damage(second, LEADER_EPOCH_AT + 3)
+    result = run(directory, "--yes")
+    assert result.exit_code == 0, result.output
+    assert result.output.count("1 batches get the leader epoch of their offsets") == 2
+    assert offsets(directory) == before[1:]
+    assert first.read_bytes() == whole[0][batches[1].position :]
+    assert second.read_bytes() == whole[1]
+    assert run(directory, "--yes").output.endswith("nothing is damaged\n")

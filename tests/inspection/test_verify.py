@@ -16,11 +16,12 @@ from mpbroker.config.topic_config import resolve
 from mpbroker.inspection.directory import is_locked, open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import check
-from mpbroker.log.checkpoints import write_offsets
+from mpbroker.log.checkpoints import write_epochs, write_offsets
 from mpbroker.log.journal_making import JournalMaking
 from mpbroker.log.log_dir import lock_log_dirs, prepare_log_dirs
 from mpbroker.log.names import HIGH_WATERMARKS
 from mpbroker.log.partition_log import PartitionLog
+from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from tests.inspection.conftest import BATCHES, RECORDS
@@ -67,6 +68,19 @@ def test_every_flipped_bit_is_found(directory: Path) -> None:
         assert sum(segment.batches for segment in partition.segments) >= BATCHES - 1, at
     path.write_bytes(whole)
     assert findings(directory) == []
+
+
+def test_a_wrong_leader_epoch_is_found_and_so_is_a_wrong_checkpoint(directory: Path) -> None:
+    path = segments(directory)[1]
+    whole = bytearray(path.read_bytes())
+    for bit in range(32):
+        damaged = whole.copy()
+        damaged[LEADER_EPOCH_AT + bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        assert findings(directory) == [(Severity.DAMAGE, ".log")], bit
+    path.write_bytes(whole)
+    write_epochs(directory / "t-0", [(4, 0)])
+    assert findings(directory) == [(Severity.DERIVED, "")]
 
 
 def test_damage_says_where_and_where_it_ends(directory: Path) -> None:

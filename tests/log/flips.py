@@ -25,22 +25,25 @@ from msgspec.structs import replace
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.process import FatalError, ProcessContext
-from mpbroker.ipc.table import PartitionFlag, damage_of
+from mpbroker.ipc.table import Partition, PartitionFlag, damage_of
 from mpbroker.ipc.topology import SCRUBBER
+from mpbroker.log.aborted import AbortedTransaction, TransactionIndexCorrupt
 from mpbroker.log.names import LOG_STARTS
 from mpbroker.log.reader import Bound, OffsetOutOfRange, PartitionReader, RangeDamaged, SegmentGone
 from mpbroker.log.scrub_process import ASKED, ScrubProcess
-from mpbroker.records.builder import build_batch
+from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.compression import Codec
 from mpbroker.records.errors import CorruptBatch
-from mpbroker.records.iterate import iterate_batches
-from mpbroker.records.record import NewRecord
+from mpbroker.records.iterate import Batch, iterate_batches
+from mpbroker.records.markers import ABORT, COMMIT, marker_of
+from mpbroker.records.record import NewRecord, Record
 from tests.log.conftest import make_batch
 from tests.log.rig import TOPIC_ID, Rig, ensure
 from tests.log.test_scrub import flip
 from tests.log.test_turn import Broker, settle
 
-PARTITIONS = 3
+PARTITIONS = 4
+TRANSACTIONAL = 3
 RECORDS = 3
 LOG_START = 7
 # Of the journal's file most is zeros that mean nothing.
@@ -49,7 +52,8 @@ JOURNAL_BYTES = 20_000
 FETCH_BYTES = 3000
 # Retention keeps what is of today, and nothing that a flipped bit makes older.
 NOW = time.time_ns() // 1_000_000
-Records = dict[int, tuple[bytes | None, bytes | None, int]]
+# Key, value, timestamp, and the leader epoch of the batch.
+Records = dict[int, tuple[bytes | None, bytes | None, int, int]]
 
 # By their paths below the log directory.
 Segments = dict[str, bytes]
@@ -57,18 +61,25 @@ Segments = dict[str, bytes]
 
 @dataclass
 class Image:
-    """A log directory, and what a client reads of each of its partitions."""
+    """A log directory, and what clients read of each of its partitions, also of those that want no others
+    than committed records.
+    """
 
     directory: Path
     records: list[Records] = field(default_factory=list)
+    committed: list[Records] = field(default_factory=list)
 
 
 @dataclass
 class Read:
-    """What a client has got of a partition, and the offsets that it was refused."""
+    """What a client has got of a partition, and the offsets that it was refused; the same of one that reads
+    what is committed.
+    """
 
     records: Records = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
+    committed: Records = field(default_factory=dict)
+    kept_back: set[int] = field(default_factory=set)
     offline: str = ""
 
 
@@ -121,6 +132,7 @@ def make_images(scratch: Path) -> list[Image]:
         outcome = run(work, scratch)
         assert not outcome.fatal, outcome.fatal
         image.records = [one.records for one in outcome.partitions]
+        image.committed = [one.committed for one in outcome.partitions]
         assert all(not one.offline and not one.refused for one in outcome.partitions)
         assert all(len(one) > 50 for one in image.records)
         shutil.rmtree(work)
@@ -133,6 +145,35 @@ def fill(broker: Broker, rounds: int) -> None:
         broker.produce(bytes(make_batch(RECORDS, size=40, timestamp=at)))
         broker.produce(compressed(number), partition=1)
         broker.produce(bytes(make_batch(1 + number % 5, size=10 * (number % 7), timestamp=at)), partition=2)
+    transact(broker, rounds)
+
+
+def transact(broker: Broker, rounds: int) -> None:
+    """Of two producers that take turns; every third transaction is aborted, the last ones stay open."""
+    for number in range(rounds):
+        producer, sequence = 7 + number % 2, number // 2
+        broker.produce(bytes(of_transaction(producer, sequence)), partition=TRANSACTIONAL)
+        broker.produce(bytes(make_batch(2, timestamp=NOW)), partition=TRANSACTIONAL)
+        if number >= 2:
+            ends, kind = 7 + (number - 1) % 2, ABORT if number % 3 == 0 else COMMIT
+            broker.produce(bytes(marker(ends, kind)), partition=TRANSACTIONAL)
+
+
+def of_transaction(producer: int, sequence: int) -> bytearray:
+    return build_batch(
+        [NewRecord(b"%d" % sequence, b"x" * 150, NOW)],
+        producer_id=producer,
+        producer_epoch=0,
+        base_sequence=sequence,
+        transactional=True,
+        leader_epoch=0,
+    )
+
+
+def marker(producer: int, kind: int) -> bytearray:
+    return build_transaction_marker(
+        kind, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp=NOW
+    )
 
 
 def compressed(number: int) -> bytes:
@@ -203,8 +244,50 @@ def read(rig: Rig, opened: calls.EnsuredPartition) -> Read:
     offset = now.log_start_offset
     while offset < bound.offset:
         offset = fetch(reader, offset, bound, found)
+    read_committed(reader, now, found)
     reader.close()
     return found
+
+
+def read_committed(reader: PartitionReader, now: Partition, found: Read) -> None:
+    bound = Bound(now.last_stable_offset, now.last_stable_segment, now.last_stable_position)
+    offset, aborting = now.log_start_offset, set[int]()
+    while offset < bound.offset:
+        try:
+            piece = reader.fetch_slice(offset, FETCH_BYTES, bound)
+            if piece is None:
+                return
+            aborted = reader.aborted(offset, piece, bound, now.aborted_end)
+            data = reader.read(piece)
+        except (RangeDamaged, CorruptBatch, TransactionIndexCorrupt):
+            found.kept_back.add(offset)
+            offset += 1
+            continue
+        start, waiting = offset, sorted(aborted, key=lambda one: one.first_offset)
+        aborting.clear()
+        with suppress(CorruptBatch):
+            for batch in iterate_batches(data):
+                records = committed_of(batch, waiting, aborting)
+                found.committed |= {r.offset: told(r, batch) for r in records if r.offset >= start}
+                offset = max(offset, batch.last_offset + 1)
+        if offset == start:
+            found.kept_back.add(offset)
+            offset += 1
+
+
+def committed_of(batch: Batch, waiting: list[AbortedTransaction], aborting: set[int]) -> list[Record]:
+    """As a client's fetcher tells them by what the response says of aborted transactions."""
+    while waiting and waiting[0].first_offset <= batch.last_offset:
+        aborting.add(waiting.pop(0).producer_id)
+    producer = batch.header.producer_id
+    if batch.is_control:
+        aborting -= {producer} if marker_of(batch.bytes) == (ABORT, 0) else set()
+        return []
+    return [] if batch.is_transactional and producer in aborting else batch.records()
+
+
+def told(record: Record, batch: Batch) -> tuple[bytes | None, bytes | None, int, int]:
+    return record.key, record.value, record.timestamp, batch.header.leader_epoch
 
 
 def fetch(reader: PartitionReader, offset: int, bound: Bound, found: Read) -> int:
@@ -228,7 +311,7 @@ def fetch(reader: PartitionReader, offset: int, bound: Bound, found: Read) -> in
         for batch in iterate_batches(data):
             for record in batch.records():
                 if record.offset >= start:
-                    found.records[record.offset] = (record.key, record.value, record.timestamp)
+                    found.records[record.offset] = told(record, batch)
             offset = max(offset, batch.last_offset + 1)
     if offset == start:
         # Not one whole batch: a client says so, as it does with a wrong CRC.
@@ -316,6 +399,12 @@ def judge(one: Flip, outcome: Outcome, segments: tuple[Segments, Segments], line
             assert wanted.get(offset) == record, f"t-{number}: the record at {offset} is another one"
         silent = wanted.keys() - got.records.keys() - got.refused
         assert not silent, f"t-{number}: no word of the records at {sorted(silent)[:5]}; {lines}"
+        committed = one.image.committed[number]
+        visible = {offset for offset in got.committed if offset in wanted}
+        assert visible <= committed.keys(), f"t-{number}: {visible - committed.keys()} not committed"
+        assert all(got.committed[offset] == committed[offset] for offset in visible)
+        hidden = committed.keys() - got.committed.keys() - got.kept_back
+        assert not hidden, f"t-{number}: no word of what is committed at {sorted(hidden)[:5]}; {lines}"
         if got.refused:
             assert one.file.startswith(f"t-{number}/"), "another partition suffers"
             assert one.file.endswith(".log"), "what can be made anew costs records"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,3 +54,30 @@ def test_a_flipped_topic_id_is_no_other_topic(place: tuple[Path, list[flips.Imag
         outcome, _, _ = flips.life(one, scratch)
         assert "a bit has flipped. Write topic_id: " in outcome.partitions[1].offline
         assert outcome.partitions[0].records == image.records[0]
+
+
+def test_no_flip_in_what_says_which_were_aborted_shows_one(place: tuple[Path, list[flips.Image]]) -> None:
+    """Nor does it hide what was committed without a word."""
+    scratch, images = place
+    for image in images:
+        for path in sorted(image.directory.glob("t-3/*.txnindex")):
+            for at in range(image.directory.name == "crashed", path.stat().st_size, 7):
+                one = flips.Flip(-1, image, f"t-3/{path.name}", at, 1 << at % 8)
+                flips.judge(one, *flips.life(one, scratch))
+
+
+def test_what_says_which_were_aborted_is_made_anew(place: tuple[Path, list[flips.Image]]) -> None:
+    """As an operator is told to do it."""
+    scratch, images = place
+    for image in images:
+        work = scratch / "work"
+        shutil.copytree(image.directory, work)
+        before = {path.name: path.read_bytes() for path in work.glob("t-3/*.txnindex")}
+        assert len(before) > 2
+        for name in before:
+            (work / "t-3" / name).unlink()
+            (work / "t-3" / name).with_suffix(".index").unlink()
+        outcome = flips.run(work, scratch)
+        assert [one.committed for one in outcome.partitions] == image.committed
+        assert {path.name: path.read_bytes() for path in work.glob("t-3/*.txnindex")} == before
+        shutil.rmtree(work)

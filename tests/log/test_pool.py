@@ -16,6 +16,7 @@ import pytest
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.ipc.calls import EnsureTopic
 from mpbroker.ipc.progress import read_progress
+from mpbroker.log import pool
 from mpbroker.log.names import LOCK, segment_name
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.pool import OpenJob, Recovery, fork_pools, outlive
@@ -148,6 +149,37 @@ def test_what_a_killed_worker_had_is_taken_again(  # type: ignore[no-untyped-def
     else:
         assert found[0] is None
         assert not recovery.takes(0)
+
+
+@dataclass(frozen=True)
+class Stopped(OpenJob):
+    """Stops its worker once; the signal is one of those that nobody can ignore."""
+
+    def run(self, count: Callable[[int], None]) -> Opened | None:
+        mark = Path(self.directory).with_name("stopped")
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return super().run(count)
+
+
+def test_what_a_worker_that_hangs_had_is_taken_again(  # type: ignore[no-untyped-def]
+    home: Path, topic_config, caplog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "TICK_S", 0.01)
+    recovery = Recovery(fork_pools([home], 2, 0, LANE), hang_timeout_s=0.01)
+    config = topic_config()
+    recovery.submit(0, Stopped(str(home / "t-0"), "t", 0, TOPIC_ID, config, Known(clean=False)))
+    for number in range(1, PARTITIONS):
+        recovery.submit(0, job(home, number, config))
+    found = results(recovery, list(range(PARTITIONS)))
+    assert all(isinstance(one, Opened) for one in found.values())
+    assert "has not moved for" in caplog.text
+    assert "was killed by SIGKILL while it was at t-0" in caplog.text
+    (left,) = recovery.pools[0].workers
+    # Nor does the end of all the opening wait for one.
+    os.kill(left.pid, signal.SIGSTOP)
+    recovery.close()
 
 
 def test_who_asks_again_gets_what_there_is(home: Path, recovery: Recovery, topic_config) -> None:  # type: ignore[no-untyped-def]

@@ -17,10 +17,11 @@ from mpbroker.ipc.topology import SCRUBBER
 from mpbroker.log import scrub_process
 from mpbroker.log.checkpoints import CheckpointCorrupt
 from mpbroker.log.damage import Damage, Place, Scrubbed, damages_of, read_scrubbed
+from mpbroker.log.epochs import Epochs
 from mpbroker.log.names import SCRUB, segment_name
 from mpbroker.log.scrub import ColdFile, SegmentReplaced, SegmentScrub
 from mpbroker.log.scrub_process import ASKED, BEGUN, ScrubProcess
-from mpbroker.records.batch import BATCH_HEADER_BYTES
+from mpbroker.records.batch import BATCH_HEADER_BYTES, LEADER_EPOCH_AT
 from tests.log.conftest import Writer
 from tests.log.rig import Rig
 from tests.log.test_turn import Broker
@@ -54,11 +55,13 @@ def segment(writer: Callable[..., Writer]) -> tuple[Path, int, list[int]]:
     return path, 10 * RECORDS, starts
 
 
-def scrubbed(path: Path, next_base: int, place: Place | None = None) -> list[Damage]:
+def scrubbed(
+    path: Path, next_base: int, place: Place | None = None, epochs: Epochs = ((0, 0),)
+) -> list[Damage]:
     file = ColdFile(path)
     try:
         place = place or Place(path.parent.name, int(path.stem), file.identity)
-        for _ in SegmentScrub(file, place, next_base, lambda: 7).run():
+        for _ in SegmentScrub(file, place, next_base, lambda: 7, epochs).run():
             pass
         assert place.position == file.identity.size
         return place.found
@@ -102,6 +105,41 @@ def test_a_wrong_base_offset_is_found(segment: tuple[Path, int, list[int]], batc
     assert found.end == ends[batch]
 
 
+@pytest.mark.parametrize("bit", [0, 7, 30, 31])
+@pytest.mark.parametrize("batch", [0, 4, 9])
+def test_a_wrong_leader_epoch_is_found(segment: tuple[Path, int, list[int]], batch: int, bit: int) -> None:
+    """No CRC covers it either."""
+    path, end, starts = segment
+    behind = path.read_bytes()[: starts[1]]
+    path.with_name(segment_name(end)).write_bytes(end.to_bytes(8, "big") + behind[8:])
+    flip(path, starts[batch] + LEADER_EPOCH_AT + 3 - bit // 8, 1 << bit % 8)
+    ends = [*starts[1:], path.stat().st_size]
+    assert shown(scrubbed(path, end)) == [
+        (starts[batch], ends[batch], batch * RECORDS, (batch + 1) * RECORDS)
+    ]
+
+
+def test_epochs_that_no_batch_has_are_not_believed(
+    segment: tuple[Path, int, list[int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert scrubbed(*segment[:2], epochs=((4, 0),)) == []
+    assert "leader-epoch-checkpoint is not believed: for offset 0 it says epoch 4, " in caplog.text
+
+
+def test_epochs_go_by_offsets(segment: tuple[Path, int, list[int]]) -> None:
+    path, end, starts = segment
+    for batch in range(4, 10):
+        flip(path, starts[batch] + LEADER_EPOCH_AT + 3, 2)
+    epochs = ((0, 0), (2, 4 * RECORDS), (5, end))
+    assert scrubbed(path, end, epochs=epochs) == []
+    flip(path, starts[3] + LEADER_EPOCH_AT + 3, 2)
+    flip(path, starts[7] + LEADER_EPOCH_AT + 3, 2)
+    assert [one.first // RECORDS for one in scrubbed(path, end, epochs=epochs)] == [3, 7]
+    # What lies before all that are known, and what is of none, is left alone.
+    assert scrubbed(path, end, epochs=((0, 8 * RECORDS), (2, 9 * RECORDS))) != []
+    assert scrubbed(path, end, epochs=((2, 9 * RECORDS),)) == []
+
+
 def test_behind_the_last_whole_batch_all_is_damaged(segment: tuple[Path, int, list[int]]) -> None:
     path, end, starts = segment
     os.truncate(path, path.stat().st_size - 5)
@@ -133,7 +171,8 @@ def test_what_is_read_wrongly_once_is_no_damage(
 
     def read(self: ColdFile, position: int, count: int) -> bytes:
         data = bytearray(whole(self, position, count))
-        data[starts[3] + 80 - position] ^= 1
+        if position <= starts[3] + 80 < position + count:
+            data[starts[3] + 80 - position] ^= 1
         return bytes(data)
 
     monkeypatch.setattr(ColdFile, "read", read)

@@ -13,6 +13,7 @@ import shutil
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,6 +71,8 @@ class Left:
     log_start: int = 0
     # Of compaction, or of a repair.
     has_gaps: bool = False
+    # What of it a consumer of committed records is to get, if that is known.
+    committed: frozenset[int] | None = None
 
     def batches(self) -> Iterator[Batch]:
         for base in segments_of(self.path):
@@ -116,14 +119,22 @@ class Adopting(Kafka):
     def crashed(self) -> Path:
         return self.directory / "crashed"
 
-    def take(self, name: str, partition: Path, *, stopped: bool, has_gaps: bool = False) -> None:
+    def take(
+        self,
+        name: str,
+        partition: Path,
+        *,
+        stopped: bool,
+        has_gaps: bool = False,
+        committed: frozenset[int] | None = None,
+    ) -> None:
         """Copies the directory. Of two with the same topic id the later one gets another id."""
         starts = partition.parent / LOG_STARTS
         topic, _, number = partition.name.rpartition("-")
         known = read_offsets(starts) if starts.exists() else {}
         home = self.stopped if stopped else self.crashed
         name = f"{len(self.lefts)}.{name}"
-        left = Left(name, home / f"{name}-0", known.get((topic, int(number)), 0), has_gaps)
+        left = Left(name, home / f"{name}-0", known.get((topic, int(number)), 0), has_gaps, committed)
         shutil.copytree(partition, left.path)
         topic_id = read_topic_id(partition)
         assert topic_id is not None
@@ -225,22 +236,11 @@ def unlike(printed: str, gaps: tuple[str, ...]) -> Iterator[str]:
 
 
 def differences(kafka: Adopting) -> list[str]:
-    """Between what lies in the directories and what a consumer gets of Kafka: offsets, keys, values, headers,
-    timestamps, where the log begins and ends.
+    """Between what lies in the directories and what consumers get of Kafka: offsets, keys, values, headers,
+    timestamps, where the log begins and ends; and which records are committed.
     """
     wanted = {left.name: left.records() for left in kafka.lefts}
-    consumer = Consumer(
-        {
-            "bootstrap.servers": kafka.bootstrap,
-            "group.id": "unused",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "check.crcs": True,
-            # Behind a fetch that waits for more, all else waits, too.
-            "fetch.wait.max.ms": 5,
-        }
-    )
-    try:
+    with consumer_of(kafka, "read_uncommitted") as consumer:
         got = consume_all(consumer, {name: len(records) for name, records in wanted.items()})
         found = []
         for left in kafka.lefts:
@@ -251,7 +251,35 @@ def differences(kafka: Adopting) -> list[str]:
                 found.append(
                     f"{left.path} has {len(wanted[left.name])} records, Kafka serves {len(got[left.name])}"
                 )
-        return found
+    known = {
+        left.name: left.committed & {one[0] for one in wanted[left.name]}
+        for left in kafka.lefts
+        if left.committed is not None
+    }
+    with consumer_of(kafka, "read_committed") as consumer:
+        seen = consume_all(consumer, {name: len(offsets) for name, offsets in known.items()})
+    for name, offsets in known.items():
+        if offsets != {one[0] for one in seen[name]}:
+            found.append(f"{name} has {len(offsets)} committed records, Kafka serves {len(seen[name])}")
+    return found
+
+
+@contextmanager
+def consumer_of(kafka: Adopting, isolation: str) -> Iterator[Consumer]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "check.crcs": True,
+            "isolation.level": isolation,
+            # Behind a fetch that waits for more, all else waits, too.
+            "fetch.wait.max.ms": 5,
+        }
+    )
+    try:
+        yield consumer
     finally:
         consumer.close()
 

@@ -16,12 +16,15 @@ def test_kafka_adopts_what_is_left(tmp_path: Path) -> None:
     kafka = Adopting(tmp_path / "kafka")
     with left_behind.workplace() as place:
         place.fill(kafka, 1, cuts=3)
-        stopped = next(image for image in place.images if image.directory.name == "stopped")
-        left_behind.take_all(kafka, "clean", stopped.directory, stopped=True)
+        for image in place.images:
+            name = image.directory.name
+            for number, records in enumerate(image.committed):
+                path = image.directory / f"t-{number}"
+                kafka.take(f"as.{name}", path, stopped=name == "stopped", committed=frozenset(records))
     left_behind.after_kills(kafka, tmp_path / "ours")
     assert complaints(kafka) == []
     served = {left.name.split(".")[1].split("-")[0] for left in kafka.lefts if left.records()}
-    assert served == {"cut", "flip", "fault", "compacted", "clean", "killed", "stopped"}
+    assert served == {"cut", "flip", "fault", "compacted", "as", "killed", "stopped"}
 
 
 @pytest.mark.parametrize(("suffix", "at"), [(".log", 71), (".index", 7), (".timeindex", 2)])

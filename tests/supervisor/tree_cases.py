@@ -18,10 +18,10 @@ from msgspec import structs
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.hangs import look_at
 from mpbroker.ipc.process import LEAVING, ExitCode, FatalError, ProcessContext, State
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.supervisor.child import Child, fork_child
-from mpbroker.supervisor.hangs import look_at
 from mpbroker.supervisor.resize import Resize
 from mpbroker.supervisor.tree import BrokerStops, Tree
 

@@ -1,7 +1,8 @@
 """Who hangs, and who only works for long, waits for a disk or recovers.
 
-Judged in the supervisor's own looks, never by the clock alone: a supervisor that was stopped, or a machine
-that slept, must not make everybody else look dead (Kafka has no counterpart: a JVM cannot replace a thread).
+Judged in the looks of who looks after them, never by the clock alone: a supervisor that was stopped, or a
+machine that slept, must not make everybody else look dead (Kafka has no counterpart: a JVM cannot replace a
+thread). The supervisor judges its children so, a log process the workers of its recovery.
 
 alive     its turn counter moves; every loop turns at least each 300 ms
 works     it has announced a heavy request, or recovers, and uses the CPU: counts as alive, the request up to

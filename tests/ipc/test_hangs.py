@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.supervisor.hangs import LOOK_MAX_S, Patience, Pulse, Verdict
+from mpbroker.ipc.hangs import LOOK_MAX_S, Patience, Pulse, Verdict
 
 LIMIT = 3
 SLEEPS, STOPPED, IN_THE_DISK = "S", "T", "D"

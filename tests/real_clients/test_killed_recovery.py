@@ -1,0 +1,92 @@
+"""A start after a kill, with several log workers, of which somebody dies or hangs while they recover."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ops.bench.brokers import Mpbroker
+from tests.real_clients.conftest import create_topic, stop_cleanly
+from tests.real_clients.test_log_workers import JOURNAL, PARTITIONS, read_all, write_some
+
+# Ten times this a recovery may stand still.
+HASTY = ("-o", "handler.hang.timeout.ms=100", "-o", "num.recovery.threads.per.data.dir=2")
+ROUNDS = 2
+
+
+class Hunter:
+    """Waits for a process whose title begins so, and sends it a signal, once."""
+
+    def __init__(self, broker: Mpbroker, title: str, sent: signal.Signals) -> None:
+        self.broker = broker
+        self.title = title
+        self.sent = sent
+        self.hit = 0
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._hunt, daemon=True)
+
+    def __enter__(self) -> Hunter:
+        # Not the process of the start before.
+        self.broker.process = None
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def _hunt(self) -> None:
+        while not self._ends.is_set() and not self.hit:
+            process = self.broker.process
+            if process is not None:
+                self.hit = self._shoot(psutil.Process(process.pid))
+            self._ends.wait(0.001)
+
+    def _shoot(self, supervisor: psutil.Process) -> int:
+        for one in supervisor.children(recursive=True):
+            try:
+                if " ".join(one.cmdline()).startswith(f"mpbroker: {self.title}"):
+                    os.kill(one.pid, self.sent)
+                    return one.pid
+            except (psutil.Error, ProcessLookupError):
+                continue
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("title", "sent"),
+    [
+        ("recovery", signal.SIGKILL),
+        ("recovery", signal.SIGSTOP),
+        ("log 0", signal.SIGKILL),
+        ("log 1", signal.SIGKILL),
+    ],
+)
+def test_the_start_goes_on_and_loses_nothing(tmp_path: Path, title: str, sent: signal.Signals) -> None:
+    broker = Mpbroker(tmp_path, flags=("--log-workers", "2", *JOURNAL, *HASTY))
+    try:
+        broker.start()
+        create_topic(broker.bootstrap, "t", PARTITIONS)
+        for number in range(ROUNDS):
+            write_some(broker, 3 * number)
+            broker.kill()
+            with Hunter(broker, title, sent) as hunter:
+                broker.start()
+                check(broker, range(3 * number + 3))
+            assert hunter.hit
+        stop_cleanly(broker)
+        broker.start()
+        check(broker, range(3 * ROUNDS))
+        stop_cleanly(broker)
+    finally:
+        broker.kill()
+
+
+def check(broker: Mpbroker, numbers: Sequence[int]) -> None:
+    assert read_all(broker) == {partition: list(numbers) for partition in range(PARTITIONS)}
