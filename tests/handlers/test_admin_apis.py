@@ -9,6 +9,7 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
+from mpbroker.handlers import metadata as handlers_metadata
 from mpbroker.handlers.apis import all_apis
 from mpbroker.ipc.calls import (
     AllocateProducerIds,
@@ -24,6 +25,7 @@ from mpbroker.ipc.calls import (
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.table import PartitionFlag
+from mpbroker.protocol import topic_names
 from mpbroker.protocol.api_keys import valid_versions
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import (
@@ -512,3 +514,40 @@ def test_describe_cluster(ready: Rig, version: int) -> None:
     if version:
         assert ready.ask(CLUSTERS, version, DescribeClusterRequest(False, 2)).error_code == 114
         assert ready.ask(CLUSTERS, version, DescribeClusterRequest(False, 5)).error_code == 115
+
+
+def test_names_that_collide_follow_the_topics(ready: Rig) -> None:
+    dotted, other = topic_image("a.b", 1), topic_image("a_c", 2)
+    ready.publish(dotted, other)
+    metadata = ready.metadata
+    assert [metadata.collides(name) for name in ("a_b", "a.b", "a.c", "ab", "x.y")] == [
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
+    again = topic_image("a.b", 3)
+    ready.bulletin.publish_delta(delta(again, removed=(other.topic_id,)))
+    ready.turn()
+    assert (metadata.collides("a_b"), metadata.collides("a.c")) == (True, False)
+    ready.bulletin.publish_delta(delta(removed=(again.topic_id,), version=3))
+    ready.turn()
+    assert not metadata.collides("a_b")
+
+
+def test_names_that_are_not_there_are_not_compared_with_all_that_are(
+    ready: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some thousands of either once kept a handler at it for so long that it was killed as hanging."""
+    ready.publish(*(topic_image(f"there.{n}", n + 1) for n in range(50)))
+    looked_at: list[str] = []
+    key_of = topic_names.collision_key
+    monkeypatch.setattr(
+        handlers_metadata, "collision_key", lambda name: looked_at.append(name) or key_of(name)
+    )
+    names = [f"new.{n}" for n in range(100)]
+    asked = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+    response = ready.ask(3, 9, MetadataRequest(asked, allow_auto_topic_creation=False))
+    assert {topic.error_code for topic in response.topics} == {3}
+    assert len(looked_at) <= 2 * len(names)
