@@ -9,6 +9,7 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
+from mpbroker.handlers import exchange as handlers_exchange
 from mpbroker.handlers import metadata as handlers_metadata
 from mpbroker.handlers.apis import all_apis
 from mpbroker.ipc.calls import (
@@ -551,3 +552,23 @@ def test_names_that_are_not_there_are_not_compared_with_all_that_are(
     response = ready.ask(3, 9, MetadataRequest(asked, allow_auto_topic_creation=False))
     assert {topic.error_code for topic in response.topics} == {3}
     assert len(looked_at) <= 2 * len(names)
+
+
+def test_others_are_served_while_many_settings_are_described(
+    ready: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers_exchange, "AT_ONCE_NS", 0)
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    named = [resource(2, name) for name in ("t", "none", "t", "u", "t")]
+    ready.processor.send(request_frame(CONFIGS, 4, DescribeConfigsRequest(named)))
+    ready.turn()
+    served = 0
+    while ready.handler.has_heavy():
+        ready.processor.send(request_frame(CLUSTERS, 0, DescribeClusterRequest()), connection=2)
+        ready.handler.take_and_serve(0)
+        assert [reply.connection for reply in ready.processor.replies()] == [2]
+        ready.handler.work()
+        served += 1
+    assert served >= 2
+    results = ready.answer(CONFIGS, 4).results
+    assert [result.resource_name for result in results] == ["t", "none", "u"]
