@@ -9,8 +9,6 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
-from mpbroker.handlers import exchange as handlers_exchange
-from mpbroker.handlers import metadata as handlers_metadata
 from mpbroker.handlers.apis import all_apis
 from mpbroker.ipc.calls import (
     AllocateProducerIds,
@@ -26,7 +24,6 @@ from mpbroker.ipc.calls import (
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.protocol import topic_names
 from mpbroker.protocol.api_keys import valid_versions
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import (
@@ -515,60 +512,3 @@ def test_describe_cluster(ready: Rig, version: int) -> None:
     if version:
         assert ready.ask(CLUSTERS, version, DescribeClusterRequest(False, 2)).error_code == 114
         assert ready.ask(CLUSTERS, version, DescribeClusterRequest(False, 5)).error_code == 115
-
-
-def test_names_that_collide_follow_the_topics(ready: Rig) -> None:
-    dotted, other = topic_image("a.b", 1), topic_image("a_c", 2)
-    ready.publish(dotted, other)
-    metadata = ready.metadata
-    assert [metadata.collides(name) for name in ("a_b", "a.b", "a.c", "ab", "x.y")] == [
-        True,
-        False,
-        True,
-        False,
-        False,
-    ]
-    again = topic_image("a.b", 3)
-    ready.bulletin.publish_delta(delta(again, removed=(other.topic_id,)))
-    ready.turn()
-    assert (metadata.collides("a_b"), metadata.collides("a.c")) == (True, False)
-    ready.bulletin.publish_delta(delta(removed=(again.topic_id,), version=3))
-    ready.turn()
-    assert not metadata.collides("a_b")
-
-
-def test_names_that_are_not_there_are_not_compared_with_all_that_are(
-    ready: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Some thousands of either once kept a handler at it for so long that it was killed as hanging."""
-    ready.publish(*(topic_image(f"there.{n}", n + 1) for n in range(50)))
-    looked_at: list[str] = []
-    key_of = topic_names.collision_key
-    monkeypatch.setattr(
-        handlers_metadata, "collision_key", lambda name: looked_at.append(name) or key_of(name)
-    )
-    names = [f"new.{n}" for n in range(100)]
-    asked = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
-    response = ready.ask(3, 9, MetadataRequest(asked, allow_auto_topic_creation=False))
-    assert {topic.error_code for topic in response.topics} == {3}
-    assert len(looked_at) <= 2 * len(names)
-
-
-def test_others_are_served_while_many_settings_are_described(
-    ready: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(handlers_exchange, "AT_ONCE_NS", 0)
-    resource = DescribeConfigsRequest.DescribeConfigsResource
-    named = [resource(2, name) for name in ("t", "none", "t", "u", "t")]
-    ready.processor.send(request_frame(CONFIGS, 4, DescribeConfigsRequest(named)))
-    ready.turn()
-    served = 0
-    while ready.handler.has_heavy():
-        ready.processor.send(request_frame(CLUSTERS, 0, DescribeClusterRequest()), connection=2)
-        ready.handler.take_and_serve(0)
-        assert [reply.connection for reply in ready.processor.replies()] == [2]
-        ready.handler.work()
-        served += 1
-    assert served >= 2
-    results = ready.answer(CONFIGS, 4).results
-    assert [result.resource_name for result in results] == ["t", "none", "u"]
