@@ -74,7 +74,7 @@ def test_names_that_are_not_there_are_not_compared_with_all_that_are(
 def test_others_are_served_while_many_settings_are_described(
     ready: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handlers_exchange, "AT_ONCE_NS", 0)
+    monkeypatch.setattr(handlers_exchange, "SEARCHED_AT_ONCE", 1)
     resource = DescribeConfigsRequest.DescribeConfigsResource
     named = [resource(2, name) for name in ("t", "none", "t", "u", "t")]
     ready.processor.send(request_frame(CONFIGS, 4, DescribeConfigsRequest(named)))

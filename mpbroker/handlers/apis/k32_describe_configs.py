@@ -95,7 +95,8 @@ def pieces(exchange: Exchange) -> Iterator[None]:
     results: list[Result] = []
     for resource in {(one.resource_type, one.resource_name): one for one in exchange.body.resources}.values():
         results.append(describe(exchange, resource))
-        yield
+        if exchange.has_had_its_share(len(results)):
+            yield
     exchange.reply(DescribeConfigsResponse(results=results))
 
 
