@@ -67,6 +67,8 @@ def alter(
 ) -> Message | None:
     """`replaces`: what a resource's changes do not name goes back to its default."""
     resources = exchange.body.resources
+    if exchange.names_too_many(len(resources)):
+        return None
     times = Counter((r.resource_type, r.resource_name) for r in resources)
     outcomes: list[Outcome | None] = []
     alterations = []

@@ -33,8 +33,8 @@ log = logging.getLogger("mpbroker")
 # or partitions, and no group as many members. An administrator's client asks for all groups in one request.
 NAMED_MAX = 100_000
 
-# What a light request may work while others wait behind it.
-AT_ONCE_NS = 5_000_000
+# Of what may have to be read from a disk, or has a long answer: so many between two looks at all else.
+SEARCHED_AT_ONCE = 32
 
 T = TypeVar("T")
 
@@ -136,14 +136,20 @@ class Exchange:
 
     def work_off(self, pieces: Iterator[None]) -> None:
         """Does work that may be long: at once for as long as the request is light, and from when it
-        `takes_long`, which the pieces themselves or the clock may find out, one piece between two looks at
-        everything else that the handler has to do.
+        `takes_long`, which the pieces themselves may find out, one piece between two looks at everything
+        else that the handler has to do.
         """
         while not self.takes_long:
-            self.takes_long = self.worked_ns > AT_ONCE_NS
             if next(pieces, self) is self or self.done:
                 return
         self.pieces = pieces
+
+    def has_had_its_share(self, done: int) -> bool:
+        """Whether the others come first now; then it takes long."""
+        if done % SEARCHED_AT_ONCE:
+            return False
+        self.takes_long = True
+        return True
 
     def work(self) -> bool:
         """The next piece of a heavy request; False when there is none left.

@@ -21,7 +21,7 @@ from mpbroker.ipc.metadata import (
     QuotaImage,
     TopicImage,
 )
-from mpbroker.protocol.topic_names import METADATA_TOPIC
+from mpbroker.protocol.topic_names import METADATA_TOPIC, collision_key
 from mpbroker.quotas.entities import QuotaTable
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import CREATE_TIME, LOG_APPEND_TIME
@@ -99,6 +99,7 @@ class Metadata:
         self.node_id = config.node_id
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[bytes, Topic] = {}
+        self._by_collision_key: dict[str, set[str]] = {}
         self.quotas = QuotaTable()
         # Grows when the quotas change: what was derived from them is good for one number.
         self.quotas_version = 0
@@ -116,9 +117,14 @@ class Metadata:
                 self._apply_delta(news)
             self.version = news.version
 
+    def collides(self, name: str) -> bool:
+        """Whether there is a topic of another name that it collides with."""
+        key = collision_key(name)
+        return key is not None and not self._by_collision_key.get(key, set()) <= {name}
+
     def _apply_base(self, base: MetadataBase) -> None:
         self.cluster_id, self.node_id = base.cluster_id, base.node_id
-        self.by_name, self.by_id = {}, {}
+        self.by_name, self.by_id, self._by_collision_key = {}, {}, {}
         self._table.clear()
         self._put(base.topics)
         self.quotas = QuotaTable()
@@ -142,6 +148,10 @@ class Metadata:
         # A name may belong to a younger topic already.
         if topic is not None and self.by_name.get(topic.name) is topic:
             del self.by_name[topic.name]
+            if key := collision_key(topic.name):
+                self._by_collision_key[key].discard(topic.name)
+                if not self._by_collision_key[key]:
+                    del self._by_collision_key[key]
 
     def _put(self, images: list[TopicImage]) -> None:
         topics = [self._topic(image) for image in images if image.name != METADATA_TOPIC]
@@ -155,6 +165,8 @@ class Metadata:
         for topic in topics:
             self._remove(topic.topic_id)
             self.by_name[topic.name] = self.by_id[topic.topic_id] = topic
+            if key := collision_key(topic.name):
+                self._by_collision_key.setdefault(key, set()).add(topic.name)
         self._table.update([(topic, topic.partitions.packed) for topic in topics], replaced)
 
     def _topic(self, image: TopicImage) -> Topic:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 NAME_LENGTH_MAX = 249
 
@@ -42,11 +41,3 @@ def problem_with(name: str) -> str | None:
 def collision_key(name: str) -> str | None:
     """What names that would collide in Kafka's metrics have in common; None if the name cannot collide."""
     return name.replace(".", "_") if "." in name or "_" in name else None
-
-
-def collision(name: str, existing: Iterable[str]) -> str | None:
-    """An existing topic of another name that collides with it."""
-    key = collision_key(name)
-    if key is None:
-        return None
-    return next((other for other in existing if other != name and collision_key(other) == key), None)

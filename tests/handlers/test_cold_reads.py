@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers import cold_reads
 from mpbroker.handlers.apis import k01_fetch
 from mpbroker.handlers.cold_reads import ColdReads
@@ -26,7 +27,7 @@ from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from tests.handlers.logged import two_segments
 from tests.handlers.shared import Rig, partition_payload, request_frame, rig, topic_image
-from tests.handlers.test_fetch import FETCH, TOPIC, Logged, answer, fetch, partition_of
+from tests.handlers.test_fetch import FETCH, Logged, answer, fetch, partition_of
 
 MIB = 1 << 20
 DEADLINE_S = 20

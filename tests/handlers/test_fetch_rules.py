@@ -337,7 +337,7 @@ def test_others_are_served_while_many_partitions_are_searched(
     log.rig.processor.send(frame)
     log.rig.turn()
     expected = log.rig.answer(key, 4)
-    monkeypatch.setattr(exchange, "AT_ONCE_NS", 0)
+    monkeypatch.setattr(exchange, "SEARCHED_AT_ONCE", 1)
     log.rig.processor.send(frame, connection=1)
     log.rig.turn()
     served = 0

@@ -20,7 +20,7 @@ from mpbroker.ipc.table import PartitionFlag, read_partition
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ZERO_UUID, MetadataRequest, MetadataResponse
-from mpbroker.protocol.topic_names import METADATA_TOPIC, collision, problem_with
+from mpbroker.protocol.topic_names import METADATA_TOPIC, problem_with
 
 FIRST_VERSION_WITH_AUTO_CREATION_FLAG = 4
 FIRST_VERSION_WITH_EMPTY_FOR_NONE = 1
@@ -87,7 +87,7 @@ def find(exchange: Exchange, asked: MetadataRequest.MetadataRequestTopic) -> Top
     name = asked.name or ""
     topic = metadata.by_name.get(name)
     if topic is None:
-        bad = problem_with(name) is not None or collision(name, metadata.by_name) is not None
+        bad = problem_with(name) is not None or metadata.collides(name)
         code = ErrorCode.INVALID_TOPIC_EXCEPTION if bad else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return TopicAnswer(error_code=code, name=name)
     return describe(exchange, topic)
@@ -100,14 +100,14 @@ def missing(exchange: Exchange) -> list[str]:
     if not allowed or not exchange.broker.config.auto_create_topics_enable:
         return []
     names = (t.name for t in request.topics or () if t.topic_id == ZERO_UUID and t.name is not None)
-    known = exchange.broker.metadata.by_name
+    metadata = exchange.broker.metadata
     return [
         name
         for name in dict.fromkeys(names)
-        if name not in known
+        if name not in metadata.by_name
         and name != METADATA_TOPIC
         and problem_with(name) is None
-        and collision(name, known) is None
+        and not metadata.collides(name)
     ]
 
 
@@ -152,6 +152,8 @@ def created(exchange: Exchange, names: list[str], message: calls.Message) -> Non
 def handle(exchange: Exchange) -> MetadataResponse | None:
     """Brokers, topics and partitions; creates topics that are asked for by name, where that is allowed."""
     asked = exchange.body.topics or ()
+    if exchange.names_too_many(len(asked)):
+        return None
     if exchange.version < FIRST_VERSION_WITH_IDS and any(
         t.name is None or t.topic_id != ZERO_UUID for t in asked
     ):

@@ -90,6 +90,8 @@ def created(exchange: Exchange, results: dict[str, Result], asked: list[str], me
 def handle(exchange: Exchange) -> CreateTopicsResponse | None:
     """Creates topics, or checks whether it could."""
     request = exchange.body
+    if exchange.names_too_many(len(request.topics)):
+        return None
     results: dict[str, Result] = {}
     asked: list[CreateTopic] = []
     for wanted in request.topics:

@@ -62,6 +62,8 @@ def deleted(exchange: Exchange, results: list[Result], asked: list[Wanted], mess
 @api(ApiKey.DELETE_TOPICS, 1, 6, name="DeleteTopics", failed=failed)
 def handle(exchange: Exchange) -> DeleteTopicsResponse | None:
     """Deletes topics, by name or by id."""
+    if exchange.names_too_many(len(wanted_topics(exchange))):
+        return None
     if not exchange.broker.config.delete_topic_enable:
         old = exchange.version < FIRST_VERSION_WITH_DISABLED_ERROR
         return failed(exchange, ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED)

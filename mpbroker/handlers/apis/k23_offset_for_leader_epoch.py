@@ -65,13 +65,15 @@ def answer(exchange: Exchange, topic: Topic | None, wanted: Wanted) -> Answer:
 
 
 def pieces(exchange: Exchange) -> Iterator[None]:
-    response = OffsetForLeaderEpochResponse()
+    response, done = OffsetForLeaderEpochResponse(), 0
     for asked in exchange.body.topics:
         topic = exchange.broker.metadata.by_name.get(asked.topic)
         answers: list[Answer] = []
         for wanted in asked.partitions:
             answers.append(answer(exchange, topic, wanted))
-            yield
+            done += 1
+            if exchange.has_had_its_share(done):
+                yield
         response.topics.append(OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(asked.topic, answers))
     exchange.reply(response)
 

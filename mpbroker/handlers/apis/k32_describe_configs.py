@@ -6,6 +6,7 @@ do not exist here. (Kafka: ConfigHelper.describeConfigs; KIP-226, KIP-569 for ty
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeAlias
 
 from mpbroker.config.describe import Entry, describe_broker, describe_topic
@@ -89,9 +90,18 @@ def describe(exchange: Exchange, resource: Resource) -> Result:
     return Result(ErrorCode.NONE, None, resource.resource_type, resource.resource_name, found)
 
 
+def pieces(exchange: Exchange) -> Iterator[None]:
+    """Each resource once, however often it is named: the answer can be much longer than the question."""
+    results: list[Result] = []
+    for resource in {(one.resource_type, one.resource_name): one for one in exchange.body.resources}.values():
+        results.append(describe(exchange, resource))
+        if exchange.has_had_its_share(len(results)):
+            yield
+    exchange.reply(DescribeConfigsResponse(results=results))
+
+
 @api(ApiKey.DESCRIBE_CONFIGS, 1, 4, name="DescribeConfigs", failed=failed)
-def handle(exchange: Exchange) -> DescribeConfigsResponse:
+def handle(exchange: Exchange) -> None:
     """Every setting of a topic or of the broker, with default, synonyms and documentation."""
-    return DescribeConfigsResponse(
-        results=[describe(exchange, resource) for resource in exchange.body.resources]
-    )
+    if not exchange.names_too_many(len(exchange.body.resources)):
+        exchange.work_off(pieces(exchange))

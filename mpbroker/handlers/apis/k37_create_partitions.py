@@ -53,6 +53,8 @@ def created(exchange: Exchange, results: list[Result], asked: list[Wanted], answ
 @api(ApiKey.CREATE_PARTITIONS, 0, 3, name="CreatePartitions", failed=failed)
 def handle(exchange: Exchange) -> CreatePartitionsResponse | None:
     """Gives topics more partitions."""
+    if exchange.names_too_many(len(exchange.body.topics)):
+        return None
     times = Counter(topic.name for topic in exchange.body.topics)
     results = [
         Result(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")

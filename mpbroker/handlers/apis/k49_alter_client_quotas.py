@@ -56,6 +56,8 @@ def altered(exchange: Exchange, results: list[Result | None], message: calls.Mes
 @api(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, name="AlterClientQuotas", failed=failed)
 def handle(exchange: Exchange) -> AlterClientQuotasResponse | None:
     """Sets and removes quotas of users, client ids and addresses."""
+    if exchange.names_too_many(len(exchange.body.entries)):
+        return None
     results: list[Result | None] = []
     good: list[QuotaAlteration] = []
     for entry in exchange.body.entries:

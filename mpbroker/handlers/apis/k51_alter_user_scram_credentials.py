@@ -52,6 +52,8 @@ def altered(exchange: Exchange, message: calls.Message) -> None:
 def handle(exchange: Exchange) -> None:
     """Sets and removes SCRAM credentials of users."""
     body = exchange.body
+    if exchange.names_too_many(len(body.upsertions) + len(body.deletions)):
+        return
     exchange.broker.coordinator.call(
         AlterScram(
             [upsertion(one) for one in body.upsertions], [(one.name, one.mechanism) for one in body.deletions]

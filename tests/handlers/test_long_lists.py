@@ -1,0 +1,119 @@
+"""Requests that name very many things keep no process from what others want of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpbroker.handlers import exchange as handlers_exchange
+from mpbroker.handlers import metadata as handlers_metadata
+from mpbroker.handlers.apis import all_apis
+from mpbroker.ipc.slots import SlotKind
+from mpbroker.protocol import topic_names
+from mpbroker.protocol.messages import (
+    REQUESTS,
+    AlterClientQuotasRequest,
+    AlterConfigsRequest,
+    AlterUserScramCredentialsRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+    Message,
+    MetadataRequest,
+)
+from tests.handlers.shared import Rig, delta, request_frame, topic_image
+
+METADATA, CREATE, DELETE, CONFIGS, CLUSTERS = 3, 19, 20, 32, 60
+
+
+@pytest.fixture(name="ready")
+def _ready(rig: Rig) -> Rig:
+    rig.publish(topic_image("t", 1))
+    return rig
+
+
+def test_names_that_collide_follow_the_topics(ready: Rig) -> None:
+    dotted, other = topic_image("a.b", 1), topic_image("a_c", 2)
+    ready.publish(dotted, other)
+    metadata = ready.metadata
+    assert [metadata.collides(name) for name in ("a_b", "a.b", "a.c", "ab", "x.y")] == [
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
+    again = topic_image("a.b", 3)
+    ready.bulletin.publish_delta(delta(again, removed=(other.topic_id,)))
+    ready.turn()
+    assert (metadata.collides("a_b"), metadata.collides("a.c")) == (True, False)
+    ready.bulletin.publish_delta(delta(removed=(again.topic_id,), version=3))
+    ready.turn()
+    assert not metadata.collides("a_b")
+
+
+def test_names_that_are_not_there_are_not_compared_with_all_that_are(
+    ready: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some thousands of either once kept a handler at it for so long that it was killed as hanging."""
+    ready.publish(*(topic_image(f"there.{n}", n + 1) for n in range(50)))
+    looked_at: list[str] = []
+    key_of = topic_names.collision_key
+    monkeypatch.setattr(
+        handlers_metadata, "collision_key", lambda name: looked_at.append(name) or key_of(name)
+    )
+    names = [f"new.{n}" for n in range(100)]
+    asked = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+    response = ready.ask(3, 9, MetadataRequest(asked, allow_auto_topic_creation=False))
+    assert {topic.error_code for topic in response.topics} == {3}
+    assert len(looked_at) <= 2 * len(names)
+
+
+def test_others_are_served_while_many_settings_are_described(
+    ready: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers_exchange, "SEARCHED_AT_ONCE", 1)
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    named = [resource(2, name) for name in ("t", "none", "t", "u", "t")]
+    ready.processor.send(request_frame(CONFIGS, 4, DescribeConfigsRequest(named)))
+    ready.turn()
+    served = 0
+    while ready.handler.has_heavy():
+        ready.processor.send(request_frame(CLUSTERS, 0, DescribeClusterRequest()), connection=2)
+        ready.handler.take_and_serve(0)
+        assert [reply.connection for reply in ready.processor.replies()] == [2]
+        ready.handler.work()
+        served += 1
+    assert served >= 2
+    results = ready.answer(CONFIGS, 4).results
+    assert [result.resource_name for result in results] == ["t", "none", "u"]
+
+
+@pytest.mark.parametrize(
+    ("key", "field", "entry"),
+    [
+        (METADATA, "topics", MetadataRequest.MetadataRequestTopic()),
+        (CREATE, "topics", CreateTopicsRequest.CreatableTopic("x", 1, 1)),
+        (DELETE, "topics", DeleteTopicsRequest.DeleteTopicState("x")),
+        (CONFIGS, "resources", DescribeConfigsRequest.DescribeConfigsResource(2, "t")),
+        (33, "resources", AlterConfigsRequest.AlterConfigsResource(2, "t")),
+        (44, "resources", IncrementalAlterConfigsRequest.AlterConfigsResource(2, "t")),
+        (37, "topics", CreatePartitionsRequest.CreatePartitionsTopic("t", 2, None)),
+        (49, "entries", AlterClientQuotasRequest.EntryData()),
+        (51, "deletions", AlterUserScramCredentialsRequest.ScramCredentialDeletion("u", 1)),
+    ],
+)
+def test_more_than_any_broker_has_closes_the_connection(
+    ready: Rig, key: int, field: str, entry: Message
+) -> None:
+    """What all of it keeps busy is one process for all."""
+    request = REQUESTS[key]()
+    setattr(request, field, [entry] * (handlers_exchange.NAMED_MAX + 1))
+    ready.processor.send(request_frame(key, all_apis()[key].latest, request))
+    ready.turn()
+    while ready.handler.has_heavy():
+        ready.turn()
+    assert [reply.kind for reply in ready.processor.replies()] == [SlotKind.CLOSE]
+    assert ready.coordinator.take() == []
