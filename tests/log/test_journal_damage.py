@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,3 +51,31 @@ def test_a_successor_does_not_go_on_with_a_damaged_journal(
         file.write(b"flip")
     with pytest.raises(FatalError, match="is damaged at byte 8192"):
         n.succeed()
+
+
+def test_a_damaged_head_does_not_bring_back_an_earlier_run(
+    rig: Callable[..., Rig], tmp_path: Path, batch: Callable[..., bytearray]
+) -> None:
+    """The other head is of this run, too."""
+    n = Journaled(rig, tmp_path)
+    n.boot()
+    fill(n, batch, partitions=1)
+    n.crash()
+    n.boot()
+    synced = n.segment().stat().st_size
+    (target,) = n.open(ensure(1))
+    for _ in range(2):
+        assert n.produce(target, batch(size=900)) == [0]
+    n.crash()
+    had = n.segment().read_bytes()
+    os.truncate(n.segment(), synced)
+    found = journal.JournalFile(n.path)
+    newest = found.version & 1
+    found.close()
+    with n.path.open("r+b") as file:
+        file.seek(newest * (journal.RING_AT // 2) + 10)
+        file.write(b"flip")
+    n.boot()
+    assert n.end_of(n.open(ensure(1))[0]) == 12
+    assert n.segment().read_bytes() == had
+    n.crash()
