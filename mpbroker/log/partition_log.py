@@ -110,6 +110,9 @@ class PartitionLog:
     sealed: list[Sealed] = field(default_factory=list)
     # Some of them are being replaced by what the cleaner made of them: none may be deleted meanwhile.
     is_swapping: bool = False
+    # It is on its way to another log directory; in its last moment there nothing is appended.
+    is_moving: bool = False
+    is_held: bool = False
     epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
     # The log end at which a clean stop would leave the files just as they are; -1: at none so far.
     settled_end: int = -1

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from mpbroker.ipc.slots import file_generation
 from mpbroker.log import index, scan
 from mpbroker.log.aborted import AbortedTransaction, aborted_between, read_aborted
 from mpbroker.log.checkpoints import read_epochs
@@ -115,7 +116,7 @@ class _OpenSegment:
             os.close(fd)
             raise
         path = (directory / segment_name(base)).absolute()
-        segment = cls(base, fd, index_fd, os.fstat(fd).st_ino, os.fsencode(path))
+        segment = cls(base, fd, index_fd, file_generation(os.fstat(fd)), os.fsencode(path))
         if not segment.is_in_place():
             # Replaced in this moment by what the cleaner made of it: the index may be that of the new file.
             segment.close()
@@ -124,7 +125,7 @@ class _OpenSegment:
 
     def is_in_place(self) -> bool:
         try:
-            return Path(os.fsdecode(self.path)).stat().st_ino == self.inode
+            return file_generation(Path(os.fsdecode(self.path)).stat()) == self.inode
         except FileNotFoundError:
             return False
 
