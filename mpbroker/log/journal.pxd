@@ -98,5 +98,6 @@ cdef class JournalFile:
     cdef JournalHead head
     cdef JournalRecord *next_record(self, bytearray room, uint64_t sequence) except? NULL
     cdef JournalRecord *record_at(self, bytearray room, uint64_t sequence) except? NULL
+    cdef int put_head(self, uint64_t version, uint64_t nonce) except -1
     cdef int refuse_later(self, uint64_t sequence) except -1
     cdef int get(self, uint8_t *to, uint64_t count, uint64_t sequence) except -1

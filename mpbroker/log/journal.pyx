@@ -282,16 +282,24 @@ cdef class JournalFile:
         return 0
 
     def reset(self) -> None:
-        """Nothing in it counts any more, on disk when this returns. Raises OSError."""
+        """Nothing in it counts any more, on disk when this returns. Raises OSError.
+
+        Both heads say so: should one of them be damaged later, the other one must not bring back what was before.
+        """
+        cdef uint64_t nonce = fresh_nonce()
+        for _ in range(2):
+            self.put_head(self.head.version + 1, nonce)
+
+    cdef int put_head(self, uint64_t version, uint64_t nonce) except -1:
         cdef int error
-        error = journal_put_head(self.fd, self.head.version + 1, fresh_nonce(), self.head.ring_bytes, 0)
+        error = journal_put_head(self.fd, version, nonce, self.head.ring_bytes, 0)
         if error:
             raise OSError(error, os.strerror(error), str(self.path))
         os.fdatasync(self.fd)
-        error = journal_pread(
-            self.fd, <uint8_t *>&self.head, sizeof(self.head), ((self.head.version + 1) & 1) * JOURNAL_HEAD_BYTES)
+        error = journal_pread(self.fd, <uint8_t *>&self.head, sizeof(self.head), (version & 1) * JOURNAL_HEAD_BYTES)
         if error:
             raise OSError(error, os.strerror(error), str(self.path))
+        return 0
 
     def close(self) -> None:
         if self.fd >= 0:

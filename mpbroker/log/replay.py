@@ -16,15 +16,18 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.append import NO_ROOM
-from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_epochs, read_topic_id
+from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_epochs
 from mpbroker.log.journal import Extent, JournalFile
-from mpbroker.log.names import PartitionName, segment_name
+from mpbroker.log.names import PARTITION_METADATA, PartitionName, segment_name
+from mpbroker.protocol.uuids import uuid_text
 from mpbroker.records.batch import LEADER_EPOCH_AT
 
 OPEN_AT_ONCE = 128
+TOPIC_ID_LETTERS = 22
 SAY_EVERY = 1000
 _log = logging.getLogger("mpbroker")
 
@@ -80,53 +83,86 @@ def sync_named(
         segments.close()
 
 
+class _Target(NamedTuple):
+    """A partition that is here. `letters`: what its `partition.metadata` ends with, the topic id."""
+
+    directory: Path
+    letters: bytes
+    synced_up_to: int
+    epoch: int
+
+
 class _Targets:
-    """The partitions that are here, by topic id."""
+    """The partitions that are here, by topic id: also by one with a flipped bit. Opening the partition tells
+    of that, and nobody else has these records.
+    """
 
     def __init__(
         self, partitions: Iterable[tuple[Path, PartitionName]], synced: Mapping[TopicPartition, int]
     ) -> None:
-        self._of: dict[tuple[bytes, int], tuple[Path, int, int]] = {}
+        self._by_letters: dict[tuple[bytes, int], _Target] = {}
+        self._numbered: dict[int, list[_Target]] = {}
         self._said: set[Path] = set()
         self._paths: dict[tuple[bytes, int, int], str | None] = {}
         for directory, parsed in partitions:
             if parsed.suffix:
                 continue
             try:
-                topic_id = read_topic_id(directory)
                 epochs = read_epochs(directory)
+                letters = (directory / PARTITION_METADATA).read_bytes()[-TOPIC_ID_LETTERS:]
+            except FileNotFoundError:
+                continue
             except CheckpointCorrupt as problem:
                 # Opening it says the same, and leaves it offline.
                 _log.error("nothing is restored in %s: %s", directory, problem)
                 continue
-            if topic_id is not None:
-                epoch = epochs[-1][0] if epochs else 0
-                synced_up_to = synced.get((parsed.topic, parsed.partition), 0)
-                self._of[topic_id, parsed.partition] = (directory, synced_up_to, epoch)
+            key = parsed.topic, parsed.partition
+            target = _Target(directory, letters, synced.get(key, 0), epochs[-1][0] if epochs else 0)
+            self._by_letters[letters, parsed.partition] = target
+            self._numbered.setdefault(parsed.partition, []).append(target)
+
+    def _target(self, topic_id: bytes, partition: int) -> _Target | None:
+        text = uuid_text(topic_id).encode()
+        if (text, partition) not in self._by_letters:
+            flipped = [one for one in self._numbered.get(partition, []) if _is_flipped(one.letters, text)]
+            if not flipped:
+                return None
+            self._by_letters[text, partition] = flipped[0]
+        return self._by_letters[text, partition]
 
     def path_of(self, topic_id: bytes, partition: int, base: int) -> str | None:
         """That of the segment, whether it is there or not; None if the partition is not."""
         key = (topic_id, partition, base)
         if key not in self._paths:
-            found = self._of.get((topic_id, partition))
-            self._paths[key] = str(found[0] / segment_name(base)) if found is not None else None
+            found = self._target(topic_id, partition)
+            self._paths[key] = str(found.directory / segment_name(base)) if found is not None else None
         return self._paths[key]
 
     def segment_of(self, extent: Extent) -> str | None:
         """None if there is nothing to be restored."""
-        directory, synced_up_to, epoch = self._of.get((extent.topic_id, extent.partition), (None, 0, 0))
-        if directory is None or extent.end_offset <= synced_up_to:
+        if self.path_of(extent.topic_id, extent.partition, extent.segment_base) is None:
+            return None
+        target = self._target(extent.topic_id, extent.partition)
+        if target is None or extent.end_offset <= target.synced_up_to:
             return None
         first_epoch = int.from_bytes(extent.data[LEADER_EPOCH_AT : LEADER_EPOCH_AT + 4], "big", signed=True)
-        if first_epoch < epoch:
-            if directory not in self._said:
-                self._said.add(directory)
+        if first_epoch < target.epoch:
+            if target.directory not in self._said:
+                self._said.add(target.directory)
                 _log.warning(
                     "%s: what the commit journal has of it is left out: another broker wrote there since",
-                    directory,
+                    target.directory,
                 )
             return None
         return self.path_of(extent.topic_id, extent.partition, extent.segment_base)
+
+
+def _is_flipped(one: bytes, other: bytes) -> bool:
+    """Whether they differ in one letter: then one of their halves is the same."""
+    half = TOPIC_ID_LETTERS // 2
+    if one[:half] != other[:half] and one[half:] != other[half:]:
+        return False
+    return len(one) == len(other) and sum(a != b for a, b in zip(one, other, strict=True)) == 1
 
 
 class _Segments:
