@@ -368,6 +368,23 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
             INT, "Worker processes for each log directory, for opening what it has at the start.", at_least=1
         ),
     ] = 2
+    num_replica_alter_log_dirs_threads: Annotated[
+        int | None,
+        Key(
+            INT,
+            "Threads of each log worker that copy partitions to another log directory; as many as there are "
+            "log directories if it is not set.",
+            at_least=1,
+        ),
+    ] = None
+    replica_alter_log_dirs_io_max_bytes_per_second: Annotated[
+        int,
+        Key(
+            LONG,
+            "Bytes that are copied in a second when partitions move to another log directory.",
+            at_least=1,
+        ),
+    ] = 9223372036854775807
     log_flush_offset_checkpoint_interval_ms: Annotated[
         int, Key(INT, "Time between two writes of the recovery point checkpoint.", at_least=0)
     ] = 60_000

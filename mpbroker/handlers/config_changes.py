@@ -17,6 +17,16 @@ from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse, Message
 from mpbroker.protocol.numbers import ConfigOperation, ResourceType
 
+# kafka-reassign-partitions takes these back when all has moved, whether it had set them or not: what no
+# client has set need not be altered for that.
+THROTTLES = frozenset(
+    {
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
+
 
 class Outcome(NamedTuple):
     """What becomes of one resource."""
@@ -107,7 +117,8 @@ def _check(exchange: Exchange, resource: Any, changes: list[ConfigChange]) -> No
     if any(change.operation not in set(ConfigOperation) for change in changes):
         raise ApiError(ErrorCode.INVALID_REQUEST, "Unknown operation.")
     if resource.resource_type == ResourceType.BROKER:
-        _refuse_broker(exchange, resource.resource_name, names)
+        absent = {c.name for c in changes if c.operation == ConfigOperation.DELETE and c.name in THROTTLES}
+        _refuse_broker(exchange, resource.resource_name, [name for name in names if name not in absent])
     elif resource.resource_type != ResourceType.TOPIC:
         raise ApiError(
             ErrorCode.INVALID_REQUEST, f"Resources of type {resource.resource_type} have no settings here."

@@ -100,10 +100,10 @@ cdef bint may_read(const Wanted *wanted, const PartitionSlot *now) noexcept nogi
 
 
 cdef inline bint slice_of(
-    PlacesRef *places, uint32_t slot, uint32_t generation, const Wanted *wanted, const Bound *bound, Answer *answer
+    PlacesRef *places, uint32_t slot, uint32_t generation, uint32_t log_dir, const Wanted *wanted, const Bound *bound, Answer *answer
 ) noexcept nogil:
     """Adds what may be sent of the partition; False if only the slow path can tell."""
-    cdef Reader *reader = reader_of(places, slot, generation)
+    cdef Reader *reader = reader_of(places, slot, generation, log_dir)
     cdef Sliced *sliced
     cdef Spot spot
     cdef int64_t most = wanted.bytes_max if wanted.bytes_max < answer.bytes_max else answer.bytes_max, length, batch
@@ -161,8 +161,8 @@ cdef inline bint answer_partition(
     if answer.isolation == READ_COMMITTED and wanted.offset < now.aborted_end:
         return False            # its answer may have to name transactions
     if not slice_of(
-        places, slot, generation, wanted, &now.last_stable if answer.isolation == READ_COMMITTED else &now.high_watermark,
-        answer,
+        places, slot, generation, now.log_dir, wanted,
+        &now.last_stable if answer.isolation == READ_COMMITTED else &now.high_watermark, answer,
     ):
         return False
     length = answer.sliced[before].length if answer.slices > before else 0

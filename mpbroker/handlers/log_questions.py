@@ -10,24 +10,44 @@ from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc import calls
 from mpbroker.ipc.topology import log_worker_of_slot
 
-Wanted = TypeVar("Wanted", calls.DeleteBefore, calls.PartitionProducers)
+Owned = TypeVar("Owned", calls.DeleteBefore, calls.PartitionProducers)
+Wanted = TypeVar("Wanted", calls.DeleteBefore, calls.PartitionProducers, calls.MovePartition)
 Result = TypeVar("Result")
 
 
 def ask_owners(
     exchange: Exchange,
-    wanted: Sequence[tuple[Wanted, Result]],
-    question_of: Callable[[list[Wanted]], calls.Message],
+    wanted: Sequence[tuple[Owned, Result]],
+    question_of: Callable[[list[Owned]], calls.Message],
     take: Callable[[list[Result], calls.Message], None],
     done: Callable[[], None],
 ) -> None:
     """`wanted`: at least one, with where its answer goes. `take` gets those places in the order of the
     question, and what came for them, which is no answer if the worker has died; `done` is called last.
     """
+    ask_workers(
+        exchange,
+        wanted,
+        lambda one: log_worker_of_slot(one.slot, len(exchange.broker.log_calls)),
+        question_of,
+        take,
+        done,
+    )
+
+
+def ask_workers(
+    exchange: Exchange,
+    wanted: Sequence[tuple[Wanted, Result]],
+    worker_of: Callable[[Wanted], int],
+    question_of: Callable[[list[Wanted]], calls.Message],
+    take: Callable[[list[Result], calls.Message], None],
+    done: Callable[[], None],
+) -> None:
+    """The same, where a slot does not say whose the partition is."""
     callers = exchange.broker.log_calls
     by_worker: dict[int, list[tuple[Wanted, Result]]] = {}
     for one, result in wanted:
-        by_worker.setdefault(log_worker_of_slot(one.slot, len(callers)), []).append((one, result))
+        by_worker.setdefault(worker_of(one), []).append((one, result))
     missing = len(by_worker)
 
     def answered(results: list[Result], answer: calls.Message) -> None:
@@ -43,3 +63,24 @@ def ask_owners(
             exchange.later(partial(answered, [result for _, result in pairs])),
             exchange.slot.connection,
         )
+
+
+def ask_all(
+    exchange: Exchange,
+    question: calls.Message,
+    take: Callable[[calls.Message], None],
+    done: Callable[[], None],
+) -> None:
+    """Every log worker."""
+    callers = exchange.broker.log_calls
+    missing = len(callers)
+
+    def answered(answer: calls.Message) -> None:
+        nonlocal missing
+        take(answer)
+        missing -= 1
+        if not missing:
+            done()
+
+    for caller in callers:
+        caller.call(question, exchange.later(answered), exchange.slot.connection)

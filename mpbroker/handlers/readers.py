@@ -30,7 +30,12 @@ def bound_of(partition: Partition, isolation_level: int) -> Bound:
     )
 
 
-Key: TypeAlias = tuple[bytes, int, int]
+Key: TypeAlias = tuple[bytes, int, int, int]
+
+
+def _key(partition: Partition) -> Key:
+    """A partition that has moved to another log directory is read there."""
+    return partition.topic_id, partition.partition, partition.generation, partition.log_dir
 
 
 class Readers:
@@ -46,7 +51,7 @@ class Readers:
 
     def get(self, name: str, partition: Partition) -> PartitionReader:
         """The reader of a partition of the topic with this name."""
-        key = partition.topic_id, partition.partition, partition.generation
+        key = _key(partition)
         reader = self._open.get(key)
         if reader is None:
             reader = self._open[key] = self._make(self.directory(name, partition))
@@ -61,7 +66,7 @@ class Readers:
 
     def forget(self, partition: Partition) -> None:
         """A file that was read has been replaced."""
-        reader = self._open.pop((partition.topic_id, partition.partition, partition.generation), None)
+        reader = self._open.pop(_key(partition), None)
         if reader is not None:
             reader.close()
 

@@ -311,6 +311,45 @@ class Producers(Struct, tag="producers"):
     partitions: list[ProducersOfPartition]
 
 
+class MovePartition(Struct, array_like=True):
+    """To the log directory with this number. `topic_id`: zeros if there is no such partition."""
+
+    topic: str
+    partition: int
+    topic_id: bytes
+    log_dir: int
+
+
+class MovePartitions(Struct, tag="move_partitions"):
+    """handler -> log: they are on their way when this is answered, and arrive some time."""
+
+    partitions: list[MovePartition]
+
+
+class MovesBegun(Struct, tag="moves_begun"):
+    """An error code of each, in the order asked."""
+
+    errors: list[int]
+
+
+class TellMoves(Struct, tag="tell_moves"):
+    """handler -> log: which partitions are on their way?"""
+
+
+class MovingPartition(Struct, array_like=True):
+    """`directory`: its future one. `lag`: how many offsets that has to catch up with."""
+
+    topic: str
+    partition: int
+    log_dir: int
+    directory: str
+    lag: int
+
+
+class Moves(Struct, tag="moves"):
+    partitions: list[MovingPartition]
+
+
 class FindToClean(Struct, tag="find_to_clean"):
     """cleaner -> log: which partition is to be compacted next? Ends whatever was granted before."""
 
@@ -405,6 +444,10 @@ Message = (
     | DeletedRecords
     | TellProducers
     | Producers
+    | MovePartitions
+    | MovesBegun
+    | TellMoves
+    | Moves
     | FindToClean
     | ToClean
     | NothingToClean

@@ -171,6 +171,10 @@ cdef struct Part:
     uint32_t slot               # PART_FILE: partition table slot and its generation
     uint32_t slot_generation
     int64_t segment_base        # PART_FILE: base offset of the segment
-    uint64_t file_generation    # PART_FILE: inode number of the segment's file, so that a swapped file is noticed
+    uint64_t file_generation    # PART_FILE: which file it is (`file_generation_of`), so that a swapped or moved one is noticed
     uint32_t path               # PART_FILE: where the file's path stands, from `block`
     uint32_t path_length
+
+cdef inline uint64_t file_generation_of(uint64_t inode, uint64_t device) noexcept nogil:
+    """Two file systems may well give files of one partition the same inode number."""
+    return inode ^ device * <uint64_t>0x9E3779B97F4A7C15

@@ -74,6 +74,11 @@ def pack_request(
     return (<char *>&s)[:64]
 
 
+def file_generation(status) -> int:
+    """Of an `os.stat_result`."""
+    return file_generation_of(status.st_ino, status.st_dev)
+
+
 def unpack_return(const unsigned char[::1] slots, Py_ssize_t index=0):
     cdef ReturnSlot s
     memcpy(&s, _slot_at(slots, index), 64)

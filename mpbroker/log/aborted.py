@@ -17,6 +17,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from mpbroker.log.checkpoints import write_whole
+
 _ENTRY = struct.Struct(">hqqqq")
 LATEST_VERSION = 0
 
@@ -54,17 +56,16 @@ def packed(entries: Iterable[AbortedTransaction]) -> bytes:
 
 
 def replace_aborted(path: Path, entries: Iterable[AbortedTransaction]) -> None:
-    """The file says these and nothing else, and is on disk; it is not touched if it does. Raises OSError."""
+    """The file says these and nothing else, and is on disk; it is not touched if it does. Raises OSError with
+    the file as it was: some of its entries are found nowhere else.
+    """
     data = packed(entries)
     if not data:
         path.unlink(missing_ok=True)
         return
     if path.exists() and path.read_bytes() == data:
         return
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    write_whole(path, data)
 
 
 def add_aborted(path: Path, entry: AbortedTransaction) -> None:

@@ -55,12 +55,17 @@ def write_whole_at(directory: int, name: str, data: bytes) -> None:
     os.fsync(directory)
 
 
+def write_all(fd: int, data: bytes) -> None:
+    """Before a disk is full it takes a part, and only what comes next fails. Raises OSError."""
+    at = 0
+    while at < len(data):
+        at += os.write(fd, data[at:])
+
+
 def _fill(fd: int, data: bytes) -> None:
     """Writes, syncs and closes."""
     try:
-        at = 0
-        while at < len(data):
-            at += os.write(fd, data[at:])
+        write_all(fd, data)
         os.fsync(fd)
     finally:
         os.close(fd)

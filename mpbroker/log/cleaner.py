@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from mpbroker.log.aborted import AbortedTransaction, TransactionIndexCorrupt, packed, read_aborted
+from mpbroker.log.checkpoints import write_all
 from mpbroker.log.cleanable import Source, groups
 from mpbroker.log.cleaned_transactions import CleanedTransactions
 from mpbroker.log.cleaning import BatchWalk, Filter, Stop, Verdict, map_one, map_plain
@@ -265,7 +266,7 @@ class Cleaner:
             return
         fd = os.open(self._cleaned(base, TXN_INDEX_SUFFIX), _WRITE, 0o644)
         try:
-            os.write(fd, packed(transactions.kept))
+            write_all(fd, packed(transactions.kept))
             os.fsync(fd)
         finally:
             os.close(fd)

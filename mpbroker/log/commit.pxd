@@ -85,5 +85,6 @@ cdef bint commit_is_busy(CommitRef *commit) noexcept nogil
 cdef void commit_use_journal(CommitRef *commit, int log_dir, const JournalRef *journal) noexcept nogil
 cdef void commit_release(CommitRef *commit) noexcept nogil
 cdef void publish_moved(CommitRef *commit, AnswersRef *answers) noexcept nogil
+cdef void forget_behind(CommitRef *commit, PartitionCore *core) noexcept nogil
 cdef void drop_core(CommitRef *commit, PartitionCore *core) noexcept nogil
 cdef void fail_dir(CommitRef *commit, AnswersRef *answers, int log_dir, int error) noexcept nogil

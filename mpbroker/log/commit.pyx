@@ -320,11 +320,17 @@ cdef void drop_core(CommitRef *commit, PartitionCore *core) noexcept nogil:
     for i in range(commit.moved_count):
         if commit.moved[i] == core:
             commit.moved[i] = NULL
+    forget_behind(commit, core)
+    core.unsynced = core.in_flight = core.moved = 0
+
+
+cdef void forget_behind(CommitRef *commit, PartitionCore *core) noexcept nogil:
+    """The journal of its log directory is not needed for the partition any more."""
+    cdef int i
     for i in range(BEHIND_PER_ROUND):
         if commit.behind[i] == core:
             commit.behind[i] = NULL
     journal_unlist(&commit.journals[core.slot.log_dir], core)
-    core.unsynced = core.in_flight = core.moved = 0
 
 
 cdef void fail_dir(CommitRef *commit, AnswersRef *answers, int log_dir, int error) noexcept nogil:

@@ -126,7 +126,7 @@ class Compaction:
 
     def _dirty_part(self, log: PartitionLog) -> Dirty | None:
         """None while a segment has not been looked at."""
-        if log.is_swapping or any(segment.size < 0 for segment in log.sealed):
+        if log.is_swapping or log.is_moving or any(segment.size < 0 for segment in log.sealed):
             return None
         published = log.state.published
         # The segment that a mark is in is read up to the mark's position: it must stay as it is.
@@ -198,7 +198,7 @@ class Compaction:
 
     def _may_replace(self, log: PartitionLog, bases: list[int]) -> bool:
         """They are still there, one behind the other."""
-        if not self._is_here(log) or log.is_swapping:
+        if not self._is_here(log) or log.is_swapping or log.is_moving:
             return False
         there = [segment.base for segment in log.sealed]
         if not bases or bases[0] not in there:

@@ -90,6 +90,8 @@ class Deletion:
     def deleting(self, call: calls.DeleteRecords) -> Generator[None, None, calls.DeletedRecords]:
         """Until what could be deleted is so for good."""
         manager = self._manager
+        while any(self._is_held(wanted.slot) for wanted in call.partitions):
+            yield
         results = [self._delete_before(wanted) for wanted in call.partitions]
         logs = [log for _, log, _ in results if log is not None]
         manager.checkpoint_log_starts(logs)
@@ -104,6 +106,11 @@ class Deletion:
             else:
                 answers.append(calls.DeletedBefore(0, start))
         return calls.DeletedRecords(answers)
+
+    def _is_held(self, slot: int) -> bool:
+        """Another log directory has its log start already, and is about to be where the partition is."""
+        log = self._manager.logs.get(slot)
+        return log is not None and log.is_held
 
     def _delete_before(self, wanted: calls.DeleteBefore) -> tuple[int, PartitionLog | None, int]:
         """An error or the log, and the start it has by this call: it may move on before that is on disk."""

@@ -84,6 +84,8 @@ class LogDir:
         self.is_stale = False
         self._group = group
         self._submitted: dict[str, dict[TopicPartition, int]] = {}
+        # What the helper is going to write, or is at.
+        self._on_their_way: list[Mapping[TopicPartition, int]] = []
         self._strangers: set[str] = set()
         # There on disk: to be put to use.
         self.journal: JournalFile | None = None
@@ -300,7 +302,8 @@ class LogDir:
 
     def is_on_disk(self, key: TopicPartition) -> bool:
         """Whether a checkpoint names the partition, or may do so after a crash."""
-        return any(key in offsets for offsets in self.on_disk.values())
+        # In this order: what is written meanwhile is in both.
+        return any(key in offsets for offsets in [*self._on_their_way, *self.on_disk.values()])
 
     def checkpoint(self, name: str, offsets: Mapping[TopicPartition, int], helper: Helper) -> None:
         """Writes the file with what is new, if anything is."""
@@ -311,8 +314,9 @@ class LogDir:
         if name == names.LOG_STARTS:
             known = {key: offset for key, offset in known.items() if offset > 0}
         if self._submitted.get(name) != known:
-            self._submitted[name] = dict(known)
-            helper.submit(partial(self._write, name, self._submitted[name]), self.number)
+            offsets = self._submitted[name] = dict(known)
+            self._on_their_way.append(offsets)
+            helper.submit(partial(self._write_next, name, offsets), self.number)
 
     def write_stale(self, helper: Helper) -> None:
         """Without what was forgotten."""
@@ -320,8 +324,14 @@ class LogDir:
         for name in CHECKPOINTS:
             self.checkpoint(name, {}, helper)
 
+    def _write_next(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """In the helper's thread: in the order in which they were given."""
+        try:
+            self._write(name, offsets)
+        finally:
+            self._on_their_way.pop(0)
+
     def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """In the helper's thread."""
         if name == names.RECOVERY_POINTS and self._inherited:
             # None moves on before that is synced, or a replay would leave it out. The next one is written.
             self._submitted.pop(name, None)

@@ -13,6 +13,7 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.log import journal
 from mpbroker.log.checkpoints import fsync_directory, write_whole
 from mpbroker.log.names import (
+    ALL_DIRS,
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
     DURABLE_MARK,
@@ -50,6 +52,7 @@ _OUR_FILES = frozenset(
         CLEANER_OFFSETS,
         DURABLE_MARK,
         SCRUB,
+        ALL_DIRS,
     }
 )
 
@@ -105,6 +108,7 @@ def prepare_log_dirs(config: BrokerConfig) -> Identity:
     Raises FatalError.
     """
     found = {name: _read_properties(Path(name)) for name in config.log_dirs}
+    _refuse_missing(found)
     clusters = {properties["cluster.id"] for properties in found.values() if properties}
     if len(clusters) > 1:
         listed = ", ".join(f"{name}: {p['cluster.id']}" for name, p in found.items() if p)
@@ -123,6 +127,7 @@ def prepare_log_dirs(config: BrokerConfig) -> Identity:
                 "directory in log.dirs"
             )
         _refuse_unknown_directories(Path(name))
+    _name_all(config.log_dirs)
     return Identity(cluster_id, config.node_id)
 
 
@@ -149,6 +154,57 @@ def _write_properties(directory: Path, cluster_id: str, node_id: int) -> None:
     lines = ["#", f"#{stamp}", f"cluster.id={cluster_id}", f"directory.id={uuid_text(uuid.uuid4().bytes)}"]
     lines += [f"node.id={node_id}", "version=1", ""]
     write_whole(directory / META_PROPERTIES, "\n".join(lines).encode())
+
+
+# ---- all of one broker's ----
+
+
+def _refuse_missing(found: Mapping[str, dict[str, str] | None]) -> None:
+    """A disk that is not mounted is an empty directory: its partitions would be made anew, empty.
+
+    Raises FatalError.
+    """
+    here = {properties.get("directory.id") for properties in found.values() if properties}
+    for name in found:
+        for directory_id, path in _read_all(Path(name)).items():
+            if directory_id not in here:
+                raise FatalError(
+                    f"log.dirs: {path} (directory.id {directory_id}) is missing, and partitions of this "
+                    "broker may be there. Mount it, or name it where it is now. If it is gone for good, take "
+                    f"its line out of {ALL_DIRS} in each other one: what only it had is then made "
+                    "anew, empty"
+                )
+
+
+def _name_all(log_dirs: Sequence[str]) -> None:
+    """Each directory knows the others by their identities. Raises OSError."""
+    wanted = {}
+    for name in log_dirs:
+        properties = _read_properties(Path(name)) or {}
+        if "directory.id" in properties:
+            wanted[properties["directory.id"]] = str(Path(name).absolute())
+    for name in log_dirs:
+        known = _read_all(Path(name))
+        if known != wanted and (len(wanted) > 1 or known):
+            text = "".join(f"{directory_id} {path}\n" for directory_id, path in wanted.items())
+            write_whole(Path(name) / ALL_DIRS, text.encode("utf-8", "surrogateescape"))
+
+
+def _read_all(directory: Path) -> dict[str, str]:
+    """Paths by identities; without a file there are no others. Raises FatalError."""
+    path = directory / ALL_DIRS
+    try:
+        found = {}
+        for line in path.read_text("utf-8", "surrogateescape").splitlines():
+            directory_id, name = line.split(" ", 1)
+            found[directory_id] = name
+        return found
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise FatalError(
+            f"cannot read {path}: {error}. If all directories of this broker are in log.dirs, delete it"
+        ) from error
 
 
 def _refuse_foreign(directory: Path) -> None:

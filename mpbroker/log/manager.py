@@ -18,7 +18,7 @@ from mpbroker.ipc.calls import EnsuredPartition, EnsuredTopic, EnsureTopic
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.log import names
+from mpbroker.log import futures, names
 from mpbroker.log.append import KAFKA_STORAGE_ERROR, PASSING
 from mpbroker.log.awake import Awake
 from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_topic_id, topic_id_if_any
@@ -26,10 +26,12 @@ from mpbroker.log.helper import Helper
 from mpbroker.log.home import LogDir
 from mpbroker.log.journals import Journals, crowd_journals
 from mpbroker.log.log_dir import write_clean_shutdown
+from mpbroker.log.moving_turn import relocate
 from mpbroker.log.names import ALONE, LogWorker
 from mpbroker.log.opening import Opening
 from mpbroker.log.own_slots import OwnSlots
-from mpbroker.log.partition_log import PartitionLog
+from mpbroker.log.partition_log import PartitionLog, SyncFailed
+from mpbroker.log.placing import Placing
 from mpbroker.log.recovery import Known, PartitionDamaged, load
 from mpbroker.log.removal import remove_tree
 from mpbroker.log.takeover import TakeOver
@@ -82,6 +84,8 @@ class LogManager:
         ]
         self.journals = Journals(config, self.dirs, turn, helper)
         self._take_over(take_over, is_first_life=is_first_life)
+        futures.settle(self.dirs)
+        self.placing = Placing(self.dirs, worker)
         self.awake = Awake(partial(crowd_journals, turn))
         self.logs: dict[int, PartitionLog] = {}
         self.slot_of: dict[tuple[bytes, int], int] = {}
@@ -171,6 +175,8 @@ class LogManager:
                 self._said.add((topic.topic_id, number))
                 return EnsuredPartition(number, 0, 0, error, message)
             log = self._offline(topic, number, config)
+            if isinstance(failure, SyncFailed):
+                self.turn.storage_failed(log.state.log_dir, failure.errno or errno.EIO)
         return EnsuredPartition(number, log.state.table_slot, log.state.generation, error, message)
 
     def _offline_error(self, log: PartitionLog) -> tuple[int, str | None]:
@@ -209,7 +215,7 @@ class LogManager:
             by_worker.opened.adopt(log)
             return log, home
         yield from self._set_others_aside(topic, number)
-        found = self._find(topic, number)
+        found = self.placing.holder_of(name)
         if found is not None:
             known = self._known(found, topic, number)
             log = load(found.path / name, topic.name, number, topic.topic_id, config, known, self.say)
@@ -217,7 +223,7 @@ class LogManager:
             return log, found
         self._refuse_to_replace(topic, number)
         yield from self._forgotten(self.dirs, (topic.name, number))
-        home = self._emptiest()
+        home = self.placing.for_new((topic.name, number), self.logs.values())
         log = PartitionLog.create(home.path / name, topic.name, number, topic.topic_id, config)
         self.awake.note(log)
         return log, home
@@ -328,25 +334,6 @@ class LogManager:
                 yield from self._forgotten([home], key)
                 self._set_aside(directory)
 
-    def _find(self, topic: EnsureTopic, number: int) -> LogDir | None:
-        """The log directory that has the partition."""
-        name = names.partition_name(topic.name, number)
-        holders = [home for home in self.dirs if not home.failed and (home.path / name).is_dir()]
-        if len(holders) > 1:
-            raise FatalError(
-                f"{name} is in {holders[0].path} and in {holders[1].path}. Move one of them away"
-            )
-        return holders[0] if holders else None
-
-    def _emptiest(self) -> LogDir:
-        counts = dict.fromkeys((home.number for home in self.dirs if not home.failed), 0)
-        for log in self.logs.values():
-            if log.state.log_dir in counts:
-                counts[log.state.log_dir] += 1
-        # Of those with equally few each worker begins with another one.
-        first, count = self.worker.number, len(self.dirs)
-        return self.dirs[min(counts, key=lambda number: (counts[number], (number - first) % count))]
-
     def _place(self, log: PartitionLog, home: LogDir, topic: EnsureTopic, epoch: int) -> None:
         """Gives the partition its slot: the one it had before, if any."""
         key = (topic.topic_id, log.partition)
@@ -406,7 +393,7 @@ class LogManager:
         numbers.update(self._slots.forget(topic_id))
         for home in self.dirs:
             for directory, parsed in home.own_partitions():
-                if parsed.topic != name or parsed.suffix:
+                if parsed.topic != name or parsed.suffix not in ("", names.FUTURE_SUFFIX):
                     continue
                 holder = topic_id_if_any(directory)
                 if holder == topic_id or (holder is None and directory in unreadable):
@@ -457,6 +444,10 @@ class LogManager:
     def delete_later(self, log: PartitionLog, job: Callable[[], None]) -> None:
         """After file.delete.delay.ms, by the helper."""
         self._delete_in(log.config.file_delete_delay_ms, log.state.log_dir, job)
+
+    def delete_tree_later(self, log: PartitionLog, number: int, gone: Path) -> None:
+        """Where the partition was before it moved."""
+        self._delete_in(log.config.file_delete_delay_ms, number, partial(_remove_tree, gone))
 
     def _delete_in(self, delay_ms: int, number: int, job: Callable[[], None]) -> None:
         due = time.monotonic() + delay_ms / 1000
@@ -517,6 +508,16 @@ class LogManager:
         """As the checkpoint has it."""
         home = self.dirs[log.state.log_dir]
         return 0 if home.failed else home.on_disk[names.LOG_STARTS].get((log.topic, log.partition), 0)
+
+    def moved(self, log: PartitionLog, home: LogDir) -> None:
+        """All of the partition is in synced files of that log directory, and nothing of it is open."""
+        self.awake.forget(log)
+        self._rolled.pop(log.state.table_slot, None)
+        self.dirs[log.state.log_dir].forget((log.topic, log.partition))
+        log.directory = home.path / log.name
+        log.recovery_point = log.state.log_end
+        log.settled_end, log.snapshot_at = -1, (-1, 0)
+        relocate(self.turn, log.state, home.number)
 
     def write_stale_checkpoints(self) -> None:
         """Without the partitions that are gone; one write for all that went while another was under way."""

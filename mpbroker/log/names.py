@@ -32,6 +32,8 @@ LOCK = ".lock"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 # Ours: the high watermarks in the checkpoint are on disk, as they are with log.flush.policy=group.
 DURABLE_MARK = "mpbroker.durable"
+# Ours: identities and paths of all directories of the broker, if there are several.
+ALL_DIRS = "mpbroker.dirs"
 # Ours: how far the scrubber is, and what it has found.
 SCRUB = "mpbroker.scrub"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
@@ -13,7 +14,7 @@ from pathlib import Path
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log import scan
 from mpbroker.log.aborted import AbortedTransaction, TransactionIndexCorrupt, add_aborted, read_aborted
-from mpbroker.log.checkpoints import fsync_directory, write_epochs, write_topic_id
+from mpbroker.log.checkpoints import fsync_directory, write_all, write_epochs, write_topic_id
 from mpbroker.log.epochs import trimmed
 from mpbroker.log.index import offset_floor
 from mpbroker.log.names import (
@@ -36,6 +37,20 @@ _WRITE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _NEVER = (1 << 63) - 1
 # Of a segment, and of the state of producers before it; what makes it one comes first.
 SEGMENT_FILES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+
+
+class SyncFailed(OSError):
+    """Whatever the reason, it is final: the next sync would say that all is well, and what is found in the
+    page cache may be nowhere else.
+    """
+
+
+def sync(fd: int) -> None:
+    """Raises SyncFailed."""
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        raise SyncFailed(errno.EIO, f"a sync failed: {error.strerror}") from error
 
 
 def wall_ms() -> int:
@@ -95,6 +110,9 @@ class PartitionLog:
     sealed: list[Sealed] = field(default_factory=list)
     # Some of them are being replaced by what the cleaner made of them: none may be deleted meanwhile.
     is_swapping: bool = False
+    # It is on its way to another log directory; in its last moment there nothing is appended.
+    is_moving: bool = False
+    is_held: bool = False
     epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
     # The log end at which a clean stop would leave the files just as they are; -1: at none so far.
     settled_end: int = -1
@@ -187,10 +205,8 @@ class PartitionLog:
         """The producers as they are before `offset`; the fd is to be synced. Raises OSError."""
         path = self.directory / segment_name(offset, SNAPSHOT_SUFFIX)
         fd = os.open(path, _WRITE | os.O_TRUNC, 0o644)
-        data = self.state.producers.snapshot()
         try:
-            if os.write(fd, data) != len(data):
-                raise OSError(f"short write to {path}")
+            write_all(fd, self.state.producers.snapshot())
         except OSError:
             os.close(fd)
             path.unlink()
@@ -202,7 +218,8 @@ class PartitionLog:
         bases = set(segments_of(self.directory))
         for offset in offsets_of(self.directory, SNAPSHOT_SUFFIX)[:-1]:
             if offset not in bases:
-                (self.directory / segment_name(offset, SNAPSHOT_SUFFIX)).unlink()
+                # The helper may be at the same (`mpbroker.log.snapshots`).
+                (self.directory / segment_name(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
 
     def snapshot_and_sync(self) -> None:
         """Everything on disk, with a snapshot at the log end. Raises OSError."""

@@ -39,6 +39,7 @@ cdef struct Found:
 cdef struct Reader:
     uint32_t slot
     uint32_t generation         # 0: free
+    uint32_t log_dir            # where its segments lay: a partition may move
     uint32_t next_segment       # which is overwritten next
     uint32_t next_found
     Segment segments[SEGMENTS]
@@ -63,7 +64,7 @@ cdef inline bint is_damaged(const PlacesRef *places, uint32_t slot, uint32_t gen
     """Something of the partition is: only Python knows what."""
     return damage_version(load_relaxed(&places.damaged[slot]), generation) != 0
 
-cdef Reader *reader_of(PlacesRef *places, uint32_t slot, uint32_t generation) noexcept nogil
+cdef Reader *reader_of(PlacesRef *places, uint32_t slot, uint32_t generation, uint32_t log_dir) noexcept nogil
 cdef bint locate(PlacesRef *places, Reader *reader, int64_t offset, const Bound *bound, Spot *spot) noexcept nogil
 cdef bint is_warm(Reader *reader, const Spot *spot, int64_t length, const Bound *bound, int64_t now_ms) noexcept nogil
 cdef int64_t first_batch_bytes(Spot *spot, Chunk *chunk) noexcept nogil

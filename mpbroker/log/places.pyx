@@ -7,6 +7,7 @@ from posix.stat cimport fstat, stat, struct_stat
 from posix.unistd cimport close
 
 from mpbroker.log.places cimport FOUND, READERS, SEGMENTS, Found, PlacesRef, Reader, Segment, Spot
+from mpbroker.ipc.slots cimport file_generation_of
 from mpbroker.ipc.table cimport Bound
 from mpbroker.log.index cimport OFFSET_ENTRY_BYTES, floor_entry
 from mpbroker.log.residency cimport is_resident
@@ -19,10 +20,10 @@ LOG_SUFFIX, INDEX_SUFFIX = b".log", b".index"
 cdef int64_t NO_END = <int64_t>1 << 62
 
 
-cdef Reader *reader_of(PlacesRef *places, uint32_t slot, uint32_t generation) noexcept nogil:
-    """NULL when nothing is known of that partition."""
+cdef Reader *reader_of(PlacesRef *places, uint32_t slot, uint32_t generation, uint32_t log_dir) noexcept nogil:
+    """NULL when nothing is known of that partition in that log directory."""
     cdef Reader *reader = &places.readers[slot % READERS]
-    if reader.generation == 0 or reader.slot != slot or reader.generation != generation:
+    if reader.generation == 0 or reader.slot != slot or reader.generation != generation or reader.log_dir != log_dir:
         return NULL
     return reader
 
@@ -211,13 +212,13 @@ cdef class SegmentPlaces:
         cdef int i
         return sum(self.ref.readers[i].generation != 0 for i in range(READERS))
 
-    def learn(self, uint32_t slot, uint32_t generation, int64_t base, bytes path) -> None:
+    def learn(self, uint32_t slot, uint32_t generation, int64_t base, bytes path, uint32_t log_dir=0) -> None:
         """A fetch was served from this segment. Takes the place of another slot if need be."""
         cdef Reader *reader = &self.ref.readers[slot % READERS]
         cdef int i
-        if reader.slot != slot or reader.generation != generation:
+        if reader_of(&self.ref, slot, generation, log_dir) == NULL:
             forget_reader(reader)
-            reader.slot, reader.generation = slot, generation
+            reader.slot, reader.generation, reader.log_dir = slot, generation, log_dir
         for i in range(SEGMENTS):
             if reader.segments[i].base == base:
                 return
@@ -244,11 +245,12 @@ cdef class SegmentPlaces:
             free(segment.path)
             return
         memcpy(segment.path, <const char *>path, len(path))
-        segment.path_length, segment.inode, segment.fd = len(path), status.st_ino, fd
+        segment.path_length, segment.fd = len(path), fd
+        segment.inode = file_generation_of(status.st_ino, status.st_dev)
         segment.index_warm_ms = -WARM_MS - 1
         segment.index_fd = open_file(<const char *>index, O_RDONLY | O_CLOEXEC)
         segment.base = base
-        if stat(<const char *>path, &status) or <uint64_t>status.st_ino != segment.inode:
+        if stat(<const char *>path, &status) or file_generation_of(status.st_ino, status.st_dev) != segment.inode:
             # It was cleaned in this moment: the index may be that of the new file.
             forget_segment(segment)
 

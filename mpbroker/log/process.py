@@ -36,6 +36,8 @@ from mpbroker.log.compaction import Compaction
 from mpbroker.log.deletion import Deletion
 from mpbroker.log.helper import Helper
 from mpbroker.log.manager import LogManager
+from mpbroker.log.moving import Moving
+from mpbroker.log.moving_turn import hold_job
 from mpbroker.log.names import LogWorker
 from mpbroker.log.opening import Opening
 from mpbroker.log.pool import Recovery, fork_pools
@@ -90,7 +92,7 @@ class LogProcess:
         self.meters = memory.meters(context.index)
         self.turn = self._make_turn()
         # A ring of the bell may be missed by who is about to sleep; this is read by the sleep itself.
-        self.helper = Helper(lambda: os.eventfd_write(context.bell.fd, 1))
+        self.helper = Helper(self._wake)
         self.manager = LogManager(
             context.config,
             memory.table(),
@@ -104,6 +106,7 @@ class LogProcess:
         )
         self.deletion = Deletion(self.manager)
         self.compaction = Compaction(self.manager, self.deletion, context.counters)
+        self.moving = Moving(self.manager, self._wake)
         self.rings: dict[int, list[Ring]] = {}
         self._answer_bytes: dict[int, int] = {}
         self._fence_tails: list[int] | None = None
@@ -119,6 +122,10 @@ class LogProcess:
         self._next_points_bytes = context.counters.get(Counter.COUNT_BYTES_APPENDED) + POINTS_EVERY_BYTES
         self._is_snapshotting = False
         self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
+
+    def _wake(self) -> None:
+        """In a thread: the loop looks what it has done."""
+        os.eventfd_write(self.context.bell.fd, 1)
 
     def _make_turn(self) -> Turn:
         memory, number = self.context.memory, self.worker.number
@@ -211,6 +218,9 @@ class LogProcess:
     def _append(self) -> None:
         batch, data = self.turn.current_batch()
         log = self.manager.logs.get(batch.slot)
+        if log is not None and log.is_held:
+            hold_job(self.turn)
+            return
         number = log.state.log_dir if log is not None else 0
         before = log.state.segment_base if log is not None else 0
         if log is not None and log.state.fd < 0:
@@ -295,6 +305,7 @@ class LogProcess:
 
     def do_chores(self) -> None:
         """A step of each."""
+        self.moving.step()
         for chore in list(self._chores):
             call, steps = chore
             try:
@@ -363,7 +374,12 @@ class LogProcess:
         return True
 
     def _answer_to(self, message: calls.Message) -> calls.Message:
+        if isinstance(message, calls.MovePartitions):
+            return self.moving.order(message)
+        if isinstance(message, calls.TellMoves):
+            return self.moving.tell()
         if isinstance(message, calls.RemoveTopic):
+            self.moving.topic_goes(message.topic_id)
             self.manager.remove(message.name, message.topic_id)
             return calls.RemovedTopic(message.topic_id)
         if isinstance(message, calls.CleaningEnded):
@@ -375,6 +391,7 @@ class LogProcess:
         if isinstance(message, calls.Recovered):
             self.opening.end()
             self.manager.set_strays_aside(message.topics)
+            self.moving.resume(message.topics)
             return calls.Acknowledged()
         return calls.Failed(UNKNOWN_SERVER_ERROR, f"the log process does not serve {type(message).__name__}")
 
@@ -470,8 +487,11 @@ class LogProcess:
             # Nobody fences who has left: what found a ring full would be kept for ever, and our locks.
             for role in self._parties():
                 self.turn.forget(role)
-        while not self.turn.is_settled:
+        self.moving.stop()
+        while not (self.turn.is_settled and self.moving.is_at_rest):
             self.work(10)
+            self.moving.step()
+        self.moving.close()
         self.opening.end()
         closed = self.manager.close_cleanly()
         self._closed_dirs.store(self.worker.number, closed)

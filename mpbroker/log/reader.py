@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from mpbroker.ipc.slots import file_generation
 from mpbroker.log import index, scan
 from mpbroker.log.aborted import AbortedTransaction, aborted_between, read_aborted
 from mpbroker.log.checkpoints import read_epochs
@@ -115,7 +116,7 @@ class _OpenSegment:
             os.close(fd)
             raise
         path = (directory / segment_name(base)).absolute()
-        segment = cls(base, fd, index_fd, os.fstat(fd).st_ino, os.fsencode(path))
+        segment = cls(base, fd, index_fd, file_generation(os.fstat(fd)), os.fsencode(path))
         if not segment.is_in_place():
             # Replaced in this moment by what the cleaner made of it: the index may be that of the new file.
             segment.close()
@@ -124,7 +125,7 @@ class _OpenSegment:
 
     def is_in_place(self) -> bool:
         try:
-            return Path(os.fsdecode(self.path)).stat().st_ino == self.inode
+            return file_generation(Path(os.fsdecode(self.path)).stat()) == self.inode
         except FileNotFoundError:
             return False
 
@@ -291,7 +292,8 @@ class PartitionReader:
         for base in self._visible(bound, log_start):
             segment = self._segment(base)
             limit = self._limit(segment, bound)
-            found = self._largest_in(segment, limit, log_start, growing=base == bound.segment_base)
+            below = bound.offset if base == bound.segment_base else None
+            found = self._largest_in(segment, limit, log_start, below)
             if found is not None and (best is None or found.max_timestamp > best.max_timestamp):
                 best, holder = found, self._segment(base)
         if best is None or holder is None or best.max_timestamp < 0:
@@ -448,25 +450,32 @@ class PartitionReader:
         """The position from which on a record of this time may be: records before it are all earlier."""
         return self._indexed(segment, max(self._time_floor(segment, timestamp_ms - 1)[1], log_start))
 
-    def _time_floor(self, segment: _OpenSegment, timestamp_ms: int) -> tuple[int, int]:
+    def _time_floor(
+        self, segment: _OpenSegment, timestamp_ms: int, below: int | None = None
+    ) -> tuple[int, int]:
+        """`below`: an offset at or behind which no entry counts."""
         base, name = segment.base, segment_name(segment.base, TIME_INDEX_SUFFIX)
         try:
             fd = os.open(self.directory / name, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return NO_TIMESTAMP, base
         try:
+            if below is not None:
+                timestamp_ms = min(timestamp_ms, index.sound_times(fd, base, below - 1)[1])
             return time_before(segment.fd, segment.index_fd, fd, base, timestamp_ms)
         finally:
             os.close(fd)
 
     def _largest_in(
-        self, segment: _OpenSegment, limit: int, log_start: int, *, growing: bool
+        self, segment: _OpenSegment, limit: int, log_start: int, below: int | None
     ) -> scan.BatchAt | None:
-        """The first batch with the largest timestamp; a sealed segment's last time index entry tells it."""
-        timestamp, offset = self._time_floor(segment, LONGEST_TIME)
+        """The first batch with the largest timestamp; a sealed segment's last time index entry tells it.
+        `below`: the offset from which on the segment is not to be seen, if it has any.
+        """
+        timestamp, offset = self._time_floor(segment, LONGEST_TIME, below)
         is_there = timestamp >= 0 and offset >= log_start
         at = self._indexed(segment, offset if is_there else max(log_start, segment.base))
-        if is_there and not growing:
+        if is_there and below is None:
             return next(self._reaching(segment, at, limit, segment.base, timestamp), None)
         best = None
         for batch in self._reaching(segment, at, limit, log_start, 0):

@@ -7,7 +7,6 @@ then, the partition stays offline.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from bisect import bisect_right
@@ -54,6 +53,7 @@ from mpbroker.log.partition_log import (
     remove_leftovers,
     remove_segment,
     segments_of,
+    sync,
     wall_ms,
 )
 from mpbroker.log.producers import SnapshotCorrupt
@@ -309,17 +309,22 @@ class _Loader:
         self.log.recovery_point = next_offset
 
     def _drop_snapshots_behind(self, end: int) -> None:
-        """Those of what is not there: a commit round that never came."""
-        for offset in [offset for offset in self.snapshots if offset > end]:
+        """Those of what is not there: a commit round that never came. They are gone before something else is
+        appended up to there, or the next recovery would take that for what they are of.
+        """
+        behind = [offset for offset in self.snapshots if offset > end]
+        for offset in behind:
             (self.directory / segment_name(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
             self.snapshots.remove(offset)
+        if behind:
+            fsync_directory(self.directory)
 
     def _settle(self) -> None:
         """What was found is durable before it is served. A full disk does not keep the partition from being
         read: without a snapshot the next recovery replays from an older one.
         """
         for fd in (self.log.state.fd, *self.log.state.index_fds):
-            _sync(fd)
+            sync(fd)
         self._sync_aborted()
         try:
             self.log.settle()
@@ -331,7 +336,7 @@ class _Loader:
     def _sync_aborted(self) -> None:
         for fd in self.log.open_aborted():
             try:
-                _sync(fd)
+                sync(fd)
             finally:
                 os.close(fd)
 
@@ -486,14 +491,14 @@ class _Loader:
             replace_aborted(path, [*(e for e in before if e.last_offset < self.replay_from), *entries])
         state.finish_rebuilt(checked.next_offset)
         if checked.next_offset > self.known.durable:
-            _sync(fds[0])
+            sync(fds[0])
         ends_here = bool(checked.reason) or (
             not trusted and self._lost_its_end(checked.next_offset, next_base)
         )
         if next_base is not None and not ends_here:
             state.finish_segment()
             for fd in fds[1:]:
-                _sync(fd)
+                sync(fd)
             self._sync_aborted()
             self.log.close_files()
         return checked.next_offset, ends_here
@@ -549,7 +554,7 @@ class _Loader:
             " (a whole batch lies behind it; none of this was durable)" if behind else "",
         )
         os.ftruncate(fd, checked.valid_bytes)
-        _sync(fd)
+        sync(fd)
 
     def _drop_after(self, place: int) -> None:
         """Segments behind the cut were never durable."""
@@ -565,16 +570,6 @@ class _Loader:
             "so nothing is cut. Restore the file, or stop the broker and keep what is whole with "
             f"mpbroker log repair {self.directory}, or delete the topic"
         )
-
-
-def _sync(fd: int) -> None:
-    """Whatever the reason of a failure, it is final: the next sync would say that all is well, and what is
-    found in the page cache may be nowhere else.
-    """
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        raise OSError(errno.EIO, f"a sync failed: {error.strerror}") from error
 
 
 def _last_batches(fd: int, index_fd: int, base: int, size: int) -> list[scan.BatchAt]:

@@ -9,6 +9,7 @@ cut took.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
@@ -105,4 +106,6 @@ def _drop_older(directory: int) -> None:
     found = (parse_segment(name, SNAPSHOT_SUFFIX) for name in names)
     within = sorted(offset for offset in found if offset is not None and offset not in bases)
     for offset in within[:-KEPT]:
-        os.unlink(segment_name(offset, SNAPSHOT_SUFFIX), dir_fd=directory)
+        # A stop may be at the same.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(segment_name(offset, SNAPSHOT_SUFFIX), dir_fd=directory)

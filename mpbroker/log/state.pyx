@@ -129,6 +129,13 @@ cdef class PartitionState:
         self.core.fd = self.core.index.fd = self.core.time_index.fd = -1
         self.core.appendable = 0
 
+    def hold(self) -> None:
+        """The turn appends nothing by itself until `release`."""
+        self.core.appendable = 0
+
+    def release(self) -> None:
+        self.core.appendable = self.core.slot.flags == PARTITION_LIVE and self.core.fd >= 0
+
     def finish_segment(self) -> None:
         """The final time index entry: what is last in it is the segment's largest timestamp."""
         if self.core.max_timestamp >= 0:

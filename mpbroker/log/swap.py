@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mpbroker.log import scan
+from mpbroker.log.checkpoints import fsync_directory
 from mpbroker.log.names import (
     CLEANED_FILE_SUFFIX,
     DELETED_FILE_SUFFIX,
@@ -133,6 +134,9 @@ def finish_swaps(directory: Path) -> None:
         # The log file first: without it the rest means nothing.
         for suffix in (LOG_SUFFIX, *INDEXES):
             (directory / segment_name(base, suffix + SWAP_FILE_SUFFIX)).unlink(missing_ok=True)
+    if len(incomplete) < len(swapped):
+        # That there is a new segment may not be on disk yet, and old ones are about to go.
+        fsync_directory(directory)
     for base in swapped:
         if base not in incomplete:
             _finish(directory, base)

@@ -13,6 +13,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from mpbroker.ipc.slots cimport JobBatch, JobHeader, ProduceSlot
 from mpbroker.log.answers cimport PROCESS_COUNT, AnswersRef
 from mpbroker.log.commit cimport CommitRef
+from mpbroker.log.held cimport HeldJobs
 from mpbroker.log.planned cimport Planned
 from mpbroker.log.state cimport PartitionCore
 from shm.doorbell cimport BellRef
@@ -38,6 +39,7 @@ cdef class Turn:
     cdef int32_t job_count
     cdef int32_t job            # where gathering stands
     cdef uint32_t batch
+    cdef HeldJobs held
     cdef Planned *planned
     cdef int32_t planned_count
     cdef PartitionCore **touched

@@ -22,6 +22,7 @@ from mpbroker.log.commit cimport (
     appended, ask_next, commit_close, commit_is_busy, commit_open, commit_start, drop_core, fail_dir, publish_moved, retire_file,
     something_is_done, take_in,
 )
+from mpbroker.log.held cimport take_held
 from mpbroker.log.planned cimport write_planned
 from mpbroker.log.producers cimport (
     NO_EPOCH, PRODUCER_DUPLICATE, PRODUCER_OK, Producer, ProducerBatch, producer_check, producer_find, producer_put, producer_update,
@@ -87,6 +88,7 @@ cdef class Turn:
     def __dealloc__(self):
         commit_close(&self.commit)
         free(self.jobs)
+        free(self.held.jobs)
         free(self.planned)
         free(self.touched)
         free(self.answers.cores)
@@ -105,6 +107,8 @@ cdef class Turn:
 
     cdef bint something_waits(self) noexcept nogil:
         cdef int process
+        if self.held.retrying:
+            return True
         for process in range(PROCESS_COUNT):
             if self.inbox[process] != NULL and ring_waiting(self.inbox[process]):
                 return True
@@ -131,6 +135,9 @@ cdef class Turn:
         cdef int n, process, first = self.first_inbox
         cdef RingRef *ring
         cdef uint64_t waiting, i
+        if self.held.retrying:
+            self.job_count = take_held(&self.held, self.jobs, &self.batch)
+            return
         for n in range(PROCESS_COUNT):
             process = first + n if first + n < PROCESS_COUNT else first + n - PROCESS_COUNT
             if self.job_count == JOBS_PER_ROUND:
@@ -489,7 +496,7 @@ cdef class Turn:
     def consumed(self, list tails) -> bool:
         """Whether all that was published then is appended or refused."""
         cdef uint64_t tail
-        if self.job_count:
+        if self.job_count or self.held.count:
             return False
         for i in range(PROCESS_COUNT):
             tail = tails[i]
@@ -503,7 +510,7 @@ cdef class Turn:
 
     def owes(self, int process) -> bool:
         """Whether something is still to be appended for the process, or answered to it or on its behalf."""
-        return self.job_count > 0 or (
+        return self.job_count > 0 or self.held.count > 0 or (
             self.inbox[process] != NULL and ring_waiting(self.inbox[process]) > 0) or owes(&self.answers, process)
 
     def send(self, int process, bytes slot) -> None:
@@ -570,7 +577,7 @@ cdef class Turn:
     @property
     def is_settled(self):
         """Whether nothing waits: no job, no commit round, no answer."""
-        if commit_is_busy(&self.commit) or self.job_count or self.answers.count:
+        if commit_is_busy(&self.commit) or self.job_count or self.held.count or self.answers.count:
             return False
         for process in range(PROCESS_COUNT):
             if self.answers.kept[process].count or (self.inbox[process] != NULL and ring_waiting(self.inbox[process])):

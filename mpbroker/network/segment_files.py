@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.slots import file_generation
 from mpbroker.network.channel import CloseReason
 from mpbroker.network.turn import MOST_FILES, ProcessorTurn, TurnFiles
 from shm.counters import CounterPage
@@ -87,7 +88,7 @@ class SegmentFiles:
                 )
                 self.files.ask_again(channel)
                 return
-            if os.fstat(fd).st_ino != inode:
+            if file_generation(os.fstat(fd)) != inode:
                 os.close(fd)
                 self.log.info("segment %s was replaced: the fetch is answered anew", os.fsdecode(path))
                 self.files.ask_again(channel)

@@ -48,6 +48,7 @@ cdef extern from "openssl/ssl.h":
     int SSL_CTX_set_min_proto_version(SSL_CTX *, int) nogil
     int SSL_CTX_set_max_proto_version(SSL_CTX *, int) nogil
     int SSL_CTX_set_cipher_list(SSL_CTX *, const char *) nogil
+    int SSL_CTX_set_ciphersuites(SSL_CTX *, const char *) nogil
     long SSL_CTX_set_dh_auto(SSL_CTX *, long) nogil
     void SSL_CTX_set_verify(SSL_CTX *, int, void *) nogil
     int SSL_CTX_use_certificate(SSL_CTX *, X509 *) nogil

@@ -22,7 +22,7 @@ from mpbroker.security.openssl import VERIFY_NONE, VERIFY_REQUESTED, VERIFY_REQU
 
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 CLIENT_AUTH = {"none": VERIFY_NONE, "requested": VERIFY_REQUESTED, "required": VERIFY_REQUIRED}
-# TLS 1.3's suites, which Python's ssl module cannot choose among.
+# TLS 1.3's suites, among which a client cannot choose: Python's ssl module has no way to.
 TLS13_SUITES = ("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256")
 _EXCHANGES = ("ECDHE_ECDSA", "ECDHE_RSA", "DHE_RSA")
 _CIPHERS = {
@@ -73,6 +73,8 @@ def load_context(settings: SecuritySettings) -> ServerContext:
     versions = _versions(settings)
     context = ServerContext(VERSIONS[versions[0]], VERSIONS[versions[-1]])
     _set_ciphers(context, settings.ssl_cipher_suites)
+    if newer := [suite for suite in settings.ssl_cipher_suites if suite in TLS13_SUITES]:
+        context.set_suites(":".join(newer))
     _load_chain(context, settings, material)
     context.verify_clients(CLIENT_AUTH[settings.ssl_client_auth])
     if material.trusted:
@@ -90,6 +92,7 @@ def load_client_context(settings: SecuritySettings, *, check_hostname: bool) -> 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = check_hostname
     versions = _versions(settings)
+    _refuse_choice(settings, versions)
     context.minimum_version = VERSIONS[versions[0]]
     context.maximum_version = VERSIONS[versions[-1]]
     _set_ciphers(context, settings.ssl_cipher_suites)
@@ -141,15 +144,19 @@ def _versions(settings: SecuritySettings) -> list[str]:
     if not suites:
         return allowed
     newer = set(TLS13_SUITES) & set(suites)
-    if newer and newer != set(TLS13_SUITES) and "TLSv1.3" in allowed:
-        raise TlsError(
-            "ssl.cipher.suites names some suites of TLS 1.3, and this Python cannot choose among them: name "
-            f"{', '.join(TLS13_SUITES)}, or none of them for TLS 1.2 alone"
-        )
     fitting = [n for n in allowed if (newer if n == "TLSv1.3" else set(suites) - newer)]
     if not fitting:
         raise TlsError("ssl.cipher.suites has no suite for any of ssl.enabled.protocols")
     return fitting
+
+
+def _refuse_choice(settings: SecuritySettings, versions: list[str]) -> None:
+    newer = set(TLS13_SUITES) & set(settings.ssl_cipher_suites)
+    if newer and newer != set(TLS13_SUITES) and "TLSv1.3" in versions:
+        raise TlsError(
+            "ssl.cipher.suites names some suites of TLS 1.3, and this Python cannot choose among them: name "
+            f"{', '.join(TLS13_SUITES)}, or none of them for TLS 1.2 alone"
+        )
 
 
 def _set_ciphers(context: Context, suites: tuple[str, ...]) -> None:

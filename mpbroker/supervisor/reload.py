@@ -68,6 +68,7 @@ FOLLOWED = {
     "offsets_topic_segment_bytes",
     "producer_id_expiration_ms",
     "queued_max_requests",
+    "replica_alter_log_dirs_io_max_bytes_per_second",
     "socket_request_max_bytes",
     "socket_send_buffer_bytes",
     *SecuritySettings.__struct_fields__,

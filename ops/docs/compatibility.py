@@ -32,7 +32,7 @@ that the broker cannot store compressed batches; versions 0-2 are refused.
 Every change is tested against librdkafka (confluent-kafka and kcat), kafka-python, aiokafka, franz-go, and
 Kafka's own Java tools (TopicCommand, ProducerPerformance, the console producer and consumer,
 ConsumerGroupCommand, GetOffsetShell, ConfigCommand, DeleteRecordsCommand, LogDirsCommand,
-TransactionsCommand, DumpLogSegments on the written files).
+ReassignPartitionsCommand, TransactionsCommand, DumpLogSegments on the written files).
 
 SCRAM needs librdkafka 2.6.1 or newer; older ones send their nonce doubled, which Kafka 4 refuses too.
 """
@@ -53,7 +53,10 @@ NOT_BUILT = (
     ),
     (
         "altering the broker's settings",
-        "refused with INVALID_REQUEST; the file is read again at SIGHUP and by `mpbroker ctl reload`",
+        "refused with INVALID_REQUEST; the file is read again at SIGHUP and by `mpbroker ctl reload`. So "
+        "`kafka-reassign-partitions` cannot throttle moves between log directories: "
+        "`replica.alter.log.dirs.io.max.bytes.per.second` in the file does. That it takes throttles back is "
+        "accepted",
     ),
     ("replication, tiered storage", "one replica; see below for what asks for more"),
     (

@@ -11,7 +11,7 @@ from typing import Any
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import slots
-from mpbroker.ipc.slots import PartKind, SlotKind
+from mpbroker.ipc.slots import PartKind, SlotKind, file_generation
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import FetchRequest
 from mpbroker.records.batch import assign_offset_and_epoch
@@ -124,13 +124,13 @@ def whole(made: Rig, reply: Any, directory: Path) -> bytes:
         raw = bytes(
             piece(arena, reply.block, reply.position + i * slots.PART_BYTES_EACH, slots.PART_BYTES_EACH)
         )
-        kind, length, position, slot, generation, base, file_generation, name, name_length = PART.unpack(raw)
+        kind, length, position, slot, generation, base, file, name, name_length = PART.unpack(raw)
         if kind == PartKind.PART_BYTES:
             frame += bytes(piece(arena, reply.block, position, length))
             continue
         path = directory / f"{base:020d}.log"
         assert bytes(piece(arena, reply.block, name, name_length)) == os.fsencode(path)
-        assert (slot, generation, file_generation) == (0, 5, path.stat().st_ino)
+        assert (slot, generation, file) == (0, 5, file_generation(path.stat()))
         frame += path.read_bytes()[position : position + length]
     made.processor.give_back(reply)
     return frame

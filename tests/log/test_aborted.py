@@ -14,7 +14,9 @@ from mpbroker.log.aborted import (
     TransactionIndexCorrupt,
     aborted_between,
     read_aborted,
+    replace_aborted,
 )
+from tests.log.full import files_take
 
 ENTRY = struct.Struct(">hqqqq")
 
@@ -69,3 +71,15 @@ def test_none_is_missing(found: tuple[list[Entries], Entries], start: int, lengt
     end = start + length
     needed = [e for e in entries if e.last_offset >= start and e.first_offset < end]
     assert list(aborted_between(indexes, start, end)) == needed
+
+
+def test_what_cannot_be_replaced_stays(tmp_path: Path) -> None:
+    """A recovery has found one anew; those before its snapshot are nowhere else."""
+    path = tmp_path / f"{0:020d}.txnindex"
+    first, second = AbortedTransaction(1, 0, 5, 6), AbortedTransaction(2, 6, 8, 9)
+    replace_aborted(path, [first])
+    with files_take(0), pytest.raises(OSError, match="too large"):
+        replace_aborted(path, [first, second])
+    assert read_aborted(path) == [first]
+    replace_aborted(path, [first, second])
+    assert read_aborted(path) == [first, second]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -261,6 +262,22 @@ def test_an_empty_control_batch_marks_nothing() -> None:
     other = build_batch([NewRecord(b"\0\0\0\2", b"", T0)], control=True)
     (batch,) = iterate_batches(other)
     assert not CleanedTransactions([]).marks_nothing(batch)
+
+
+def test_a_disk_that_takes_a_part_at_a_time(log: Segments, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is nearly full: half an entry would make all of the segment unreadable for read_committed."""
+    log.append(pairs("a9 b9"), producer=(5, 0, 0), transactional=True)
+    marker(log, ABORT, 5)
+    log.append(pairs("z1"))
+    log.roll()
+    entry = AbortedTransaction(5, 0, 2, 3)
+    log.path(0, TXN_INDEX_SUFFIX).write_bytes(packed([entry]))
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:20]))
+    log.clean()
+    monkeypatch.undo()
+    assert read_aborted(log.path(0, TXN_INDEX_SUFFIX)) == [entry]
+    assert shown(log.records()) == "z1"
 
 
 def test_what_was_aborted_goes_and_its_marker_later(log: Segments) -> None:

@@ -143,6 +143,42 @@ def test_directories_of_two_clusters_are_refused(tmp_path: Path) -> None:
         log_dir.prepare_log_dirs(both)
 
 
+def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
+    """A disk that was not mounted leaves an empty directory; one may be left out of log.dirs by mistake."""
+    one, other, moved = tmp_path / "a", tmp_path / "b", tmp_path / "c"
+    one.mkdir()
+    other.mkdir()
+    config_one = config_of(one)
+    both = msgspec.structs.replace(config_one, log_dirs=(str(one), str(other)))
+    log_dir.prepare_log_dirs(config_one)
+    assert not (one / "mpbroker.dirs").exists()
+    first = log_dir.prepare_log_dirs(both)
+    missing = rf"log.dirs: {other} \(directory.id .{{22}}\) is missing"
+    with pytest.raises(FatalError, match=missing):
+        log_dir.prepare_log_dirs(config_one)
+    other.rename(moved)
+    other.mkdir()
+    with pytest.raises(FatalError, match=missing):
+        log_dir.prepare_log_dirs(both)
+    # The mount point got no identity: the disk may come back.
+    assert list(other.iterdir()) == []
+    both_moved = msgspec.structs.replace(config_one, log_dirs=(str(one), str(moved)))
+    assert log_dir.prepare_log_dirs(both_moved) == first
+    assert (one / "mpbroker.dirs").read_text() == (moved / "mpbroker.dirs").read_text()
+    assert [line.split()[1] for line in (one / "mpbroker.dirs").read_text().splitlines()] == [
+        str(one),
+        str(moved),
+    ]
+    # Gone for good, as an operator says it.
+    listed = (one / "mpbroker.dirs").read_text().splitlines(keepends=True)
+    (one / "mpbroker.dirs").write_text(listed[0])
+    log_dir.prepare_log_dirs(config_one)
+    assert log_dir.prepare_log_dirs(config_one) == first
+    (one / "mpbroker.dirs").write_text("nonsense\n")
+    with pytest.raises(FatalError, match=r"cannot read .*mpbroker.dirs"):
+        log_dir.prepare_log_dirs(config_one)
+
+
 def test_second_broker_is_refused_by_name(tmp_path: Path) -> None:
     held = log_dir.lock_log_dirs(config_of(tmp_path))
     assert len(held) == 1

@@ -66,6 +66,8 @@ class Node:
         if self.process is not None:
             for log in self.process.manager.logs.values():
                 log.close_files()
+            self.process.moving.stop()
+            self.process.moving.close()
             self.process.helper.close()
             self.process.turn.close()
         self.process = None

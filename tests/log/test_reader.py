@@ -85,6 +85,20 @@ def test_offsets_by_time_are_exact(writer) -> None:  # type: ignore[no-untyped-d
     assert reader.max_timestamp(bound) == FoundOffset(T0 + 872, 89)
 
 
+def test_the_largest_time_of_what_may_be_seen(writer) -> None:  # type: ignore[no-untyped-def]
+    """Time indexes are ahead of the bound: of what is not durable yet, or not committed."""
+    w = writer(index_interval_bytes="0")
+    bounds = []
+    for timestamp in (50, 10, 70, 20, 80, 30):
+        w.append(timestamp=timestamp)
+        bounds.append(bound_of(w))
+    reader = PartitionReader(w.log.directory)
+    found = [reader.max_timestamp(bound) for bound in bounds]
+    assert found == [FoundOffset(*one) for one in ((50, 0), (50, 0), (70, 2), (70, 2), (80, 4), (80, 4))]
+    assert reader.max_timestamp(bounds[4], 3) == FoundOffset(80, 4)
+    assert reader.max_timestamp(bounds[3], 3) == FoundOffset(20, 3)
+
+
 def test_times_out_of_order(writer) -> None:  # type: ignore[no-untyped-def]
     w = writer(index_interval_bytes="0")
     for timestamp in (50, 10, 70, 20, 70, 30):

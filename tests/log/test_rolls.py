@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.index import read_offset_entries, read_time_entries
 from mpbroker.log.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from tests.log.conftest import T0, make_batch
+from tests.log.full import files_take
 from tests.log.rig import Rig
 from tests.log.test_altered import alter
 from tests.log.test_turn import Broker
@@ -163,4 +165,19 @@ def test_smaller_indexes_begin_with_the_next_segment(rig: Callable[..., Rig]) ->
     assert [segment.largest_ms for segment in log.sealed] == [T0 + 7]
     times = read_time_entries(log.directory / segment_name(0, TIME_INDEX_SUFFIX), 0)
     assert times[-1] == (T0 + 7, 6)
+    b.close()
+
+
+def test_a_full_disk_in_the_middle_of_a_snapshot_passes(rig: Callable[..., Rig]) -> None:
+    """Of many producers: a part of it still finds room."""
+    b = Broker(rig(), segment_bytes="1048576")
+    for producer in range(200):
+        assert b.produce(make_batch(producer=(producer, 0, 0)))[0].error == 0
+    large = make_batch(size=900_000)
+    assert b.produce(large)[0].error == 0
+    with files_take(1 << 12):
+        assert b.produce(large)[0].error == 56
+    assert b.rig.partition(1).flags == PartitionFlag.PARTITION_LIVE
+    assert sorted(path.name for path in (b.rig.directory / "t-0").glob("*.snapshot")) == []
+    assert b.produce(large)[0].base_offset == 201
     b.close()

@@ -101,6 +101,27 @@ def test_one_of_what_may_be_lost_does_not_count(  # type: ignore[no-untyped-def]
     assert offsets_of(w.log.directory, names.SNAPSHOT_SUFFIX) == [end]
 
 
+def test_one_of_what_was_lost_is_gone_for_good(  # type: ignore[no-untyped-def]
+    writer, topic_config, snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if nothing else is new: a second power cut must not bring it back, behind other records."""
+    w = writer(index_interval_bytes="4096")
+    fill(w, 0, 60)
+    assert snapshot(w.log)
+    w.log.close_files()
+    path = w.log.directory / names.segment_name(0)
+    size = path.stat().st_size
+    os.truncate(path, size // 60 * 50)
+    gone: list[bool] = []
+    monkeypatch.setattr(
+        "mpbroker.log.recovery.fsync_directory",
+        lambda directory: gone.append(not offsets_of(directory, names.SNAPSHOT_SUFFIX)),
+    )
+    log, _ = reopened(w.log.directory, topic_config(index_interval_bytes="4096"), 50)
+    assert log.state.log_end == 50
+    assert gone == [True]
+
+
 @pytest.mark.parametrize("lost", [slice(0, 8), slice(8, 16), slice(40, 48)])
 def test_an_index_that_is_not_sound_is_made_anew(writer, topic_config, snapshot, lost: slice) -> None:  # type: ignore[no-untyped-def]
     w = writer(index_interval_bytes="4096")
@@ -127,3 +148,26 @@ def test_two_are_kept_and_those_of_segments(writer, snapshot) -> None:  # type: 
     assert len(bases) == 2
     assert offsets_of(w.log.directory, names.SNAPSHOT_SUFFIX) == [bases[1], 190, 200]
     w.log.close_cleanly()
+
+
+def test_two_may_drop_the_same_one(  # type: ignore[no-untyped-def]
+    writer, snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop drops old ones while the helper does: neither of them takes that for a disk that fails."""
+    w = writer(segment_bytes="1048576")
+    unlink = os.unlink
+
+    def late(name: str, *, dir_fd: int | None = None) -> None:
+        unlink(name, dir_fd=dir_fd)
+        unlink(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(snapshots.os, "unlink", late)
+    for first in range(0, 40, 10):
+        fill(w, first, 10)
+        assert snapshot(w.log)
+    listed = {suffix: offsets_of(w.log.directory, suffix) for suffix in (names.LOG_SUFFIX, ".snapshot")}
+    listed[names.SNAPSHOT_SUFFIX].insert(0, 5)
+    monkeypatch.setattr("mpbroker.log.partition_log.offsets_of", lambda _, suffix: listed[suffix])
+    w.log.drop_old_snapshots()
+    monkeypatch.undo()
+    assert offsets_of(w.log.directory, names.SNAPSHOT_SUFFIX) == [40]

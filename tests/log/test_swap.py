@@ -247,3 +247,31 @@ def test_the_index_of_aborted_transactions_comes_along(tmp_path: Path) -> None:
     log.path(0, TXN_INDEX_SUFFIX).write_bytes(bytes(68))
     swap_all(tmp_path, bases)
     assert log.path(0, TXN_INDEX_SUFFIX).read_bytes() == bytes(34)
+
+
+def test_a_swap_is_on_disk_before_a_recovery_finishes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed right behind its first step; then a power cut may keep what goes and lose that it had begun."""
+    _, bases, _, _ = make_cleaned(tmp_path)
+    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    begin_swap(fd, bases[0])
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        name = f"{0:020d}{suffix}"
+        (tmp_path / f"{name}.cleaned").rename(tmp_path / f"{name}{SWAP_FILE_SUFFIX}")
+    os.close(fd)
+    done: list[str] = []
+    for name in ("fsync", "unlink", "rename"):
+        real = getattr(os, name)
+
+        def call(
+            *args: object, _name: str = name, _real: Callable[..., None] = real, **kwargs: object
+        ) -> None:
+            done.append(_name)
+            _real(*args, **kwargs)
+
+        monkeypatch.setattr(os, name, call)
+    finish_swaps(tmp_path)
+    assert done[0] == "fsync"
+    assert "unlink" in done
+    assert segments_of(tmp_path) == [0, 9]

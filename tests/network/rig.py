@@ -16,6 +16,7 @@ from mpbroker.ipc.slots import (
     Request,
     Return,
     SlotKind,
+    file_generation,
     kind_of,
     pack_part,
     pack_reply,
@@ -225,7 +226,7 @@ def parts_answer(
     at_header = count * PART_BYTES_EACH
     at_path = at_header + len(header)
     block = arena.allocate(at_path + len(name))
-    found = path.stat().st_ino if inode is None else inode
+    found = file_generation(path.stat()) if inode is None else inode
     parts = pack_part(PartKind.PART_BYTES, len(header), at_header)
     for position, length in slices:
         parts += pack_part(PartKind.PART_FILE, length, position, 3, 1, 0, found, at_path, len(name))

@@ -19,7 +19,15 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.slots import PART_BYTES_EACH, PartKind, Request, SlotKind, pack_part, pack_reply
+from mpbroker.ipc.slots import (
+    PART_BYTES_EACH,
+    PartKind,
+    Request,
+    SlotKind,
+    file_generation,
+    pack_part,
+    pack_reply,
+)
 from mpbroker.network.channel import CloseReason
 from mpbroker.network.segment_files import SPARE_DESCRIPTORS, SegmentFiles, shares
 from mpbroker.network.turn import MOST_FILES
@@ -41,12 +49,13 @@ class Files(Rig):
         counters = self.memory.counters(PROCESSOR)
         self.opener = SegmentFiles(self.turn, most, logging.getLogger("files"), counters)
         self.inode = self.segment.stat().st_ino
+        self.generation = file_generation(self.segment.stat())
 
     def answer_from(self, request: Request, segments: list[int], each_bytes: int = 1) -> None:
         name = os.fsencode(self.segment)
         at_path = len(segments) * PART_BYTES_EACH
         parts = b"".join(
-            pack_part(PartKind.PART_FILE, each_bytes, 0, 3, 1, base, self.inode, at_path, len(name))
+            pack_part(PartKind.PART_FILE, each_bytes, 0, 3, 1, base, self.generation, at_path, len(name))
             for base in segments
         )
         block = self.arenas[0].allocate(at_path + len(name))

@@ -166,11 +166,18 @@ def test_other_refusals(stored: SecuritySettings) -> None:
     for changes, message in (
         ({"ssl_keystore_location": "/nowhere"}, "cannot be read: No such file"),
         ({"ssl_cipher_suites": ("TLS_NULL",)}, "TLS_NULL is not a suite"),
-        ({"ssl_cipher_suites": TLS13_SUITES[:1]}, "cannot choose among them"),
         ({"ssl_cipher_suites": TLS13_SUITES, "ssl_enabled_protocols": ("TLSv1.2",)}, "no suite for any"),
     ):
         with pytest.raises(TlsError, match=message):
             load_context(changed(stored, **changes))
+
+
+@pytest.mark.parametrize("suite", TLS13_SUITES)
+def test_a_server_chooses_a_suite_of_tls_13(stored: SecuritySettings, tmp_path: Path, suite: str) -> None:
+    settings = changed(stored, ssl_cipher_suites=(suite,))
+    assert shake(load_context(settings), client_context(tmp_path)).cipher == suite
+    with pytest.raises(TlsError, match="cannot choose among them"):
+        load_client_context(settings, check_hostname=False)
 
 
 def test_a_changed_certificate_is_for_new_connections(stored: SecuritySettings, tmp_path: Path) -> None:

@@ -311,7 +311,9 @@ class Fetch:
                 if self.request.isolation_level == READ_COMMITTED:
                     aborted = reader.aborted(wanted.fetch_offset, piece, bound, now.aborted_end)
                 # The next one is for the turn.
-                broker.places.learn(image.slot, image.slot_generation, piece.segment_base, piece.path)
+                broker.places.learn(
+                    image.slot, image.slot_generation, piece.segment_base, piece.path, now.log_dir
+                )
         return self._found(self._answer_of(index, now), image, bound, piece, aborted)
 
     def _refusal(self, wanted: Wanted, now: Partition) -> ErrorCode | None:

@@ -1,8 +1,9 @@
 """DescribeLogDirs (key 35), versions 1-5: log directories, their file systems, and the sizes of partitions.
 
 A partition's size is that of its segments, without their indexes and without what is being deleted. The log
-process is not asked; the files are. Replicas that follow or move do not exist, so no lag. (Kafka:
-KafkaApis.handleDescribeLogDirsRequest, ReplicaManager.describeLogDirs; KIP-113, KIP-827 for the totals.)
+process is not asked; the files are. Of a partition that moves the future replica is described, too: how far
+it is behind the current one only its log worker knows. (Kafka: KafkaApis.handleDescribeLogDirsRequest,
+ReplicaManager.describeLogDirs; KIP-113, KIP-827 for the totals.)
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.log_questions import ask_all
 from mpbroker.handlers.metadata import Topic
+from mpbroker.ipc import calls
+from mpbroker.log.names import FUTURE_SUFFIX
 from mpbroker.log.reader import segment_bytes
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -86,12 +90,49 @@ def pieces(exchange: Exchange) -> Iterator[None]:
             continue
         named = topics[now.log_dir].setdefault(topic.name, OfTopic(topic.name))
         named.partitions.append(OfPartition(number, size))
+    if not any(has_futures(result) for result in results):
+        reply(exchange, results, topics)
+        return
+    wanted = {(topic.name, number) for topic, number in asked_for(exchange)}
+
+    def told(answer: calls.Message) -> None:
+        if isinstance(answer, calls.Moves):
+            for one in answer.partitions:
+                if (one.topic, one.partition) in wanted and not results[one.log_dir].error_code:
+                    describe_future(topics[one.log_dir], one)
+
+    ask_all(exchange, calls.TellMoves(), told, lambda: reply(exchange, results, topics))
+
+
+def reply(exchange: Exchange, results: list[Result], topics: list[dict[str, OfTopic]]) -> None:
     for result, by_name in zip(results, topics, strict=True):
         result.topics = list(by_name.values())
     exchange.reply(DescribeLogDirsResponse(results=results))
 
 
+def has_futures(result: Result) -> bool:
+    """Whether a partition is on its way to this directory."""
+    if result.error_code:
+        return False
+    try:
+        return any(name.endswith(FUTURE_SUFFIX) for name in os.listdir(result.log_dir))  # noqa: PTH208
+    except OSError as error:
+        log.error("%s cannot be described: %s", result.log_dir, error)
+        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return False
+
+
+def describe_future(by_name: dict[str, OfTopic], one: calls.MovingPartition) -> None:
+    try:
+        size = segment_bytes(Path(one.directory))
+    except OSError:
+        # It has arrived, or is given up, since we were told.
+        return
+    named = by_name.setdefault(one.topic, OfTopic(one.topic))
+    named.partitions.append(OfPartition(one.partition, size, one.lag, True))
+
+
 @api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, name="DescribeLogDirs", failed=failed)
 def handle(exchange: Exchange) -> None:
-    """The log directories, what is left of their file systems, and the sizes of partitions."""
+    """The log directories, what is left of their file systems, sizes of partitions, which of them move."""
     exchange.work_off(pieces(exchange))

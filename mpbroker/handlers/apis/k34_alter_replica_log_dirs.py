@@ -1,0 +1,90 @@
+"""AlterReplicaLogDirs (key 34), versions 1-2: partitions move to another log directory of this broker.
+
+Answered when their log workers have begun: the future replica is there, and DescribeLogDirs tells of it until
+it has taken the place of the current one. (Kafka: KafkaApis.handleAlterReplicaLogDirsRequest,
+ReplicaManager.alterReplicaLogDirs; KIP-113.)
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.log_questions import ask_workers
+from mpbroker.ipc import calls
+from mpbroker.ipc.calls import MovePartition, MovePartitions, MovesBegun
+from mpbroker.log.names import FUTURE_SUFFIX, LONGEST_NAME, log_worker_of, partition_name
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import AlterReplicaLogDirsResponse
+
+Result: TypeAlias = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
+OfTopic: TypeAlias = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
+
+# A dot and 32 letters of an id stand before the suffix.
+LONGEST_TO_MOVE = LONGEST_NAME - 33 - len(FUTURE_SUFFIX)
+
+
+def failed(exchange: Exchange, code: ErrorCode) -> AlterReplicaLogDirsResponse:
+    names = {topic.name: topic.partitions for each in exchange.body.dirs for topic in each.topics}
+    return AlterReplicaLogDirsResponse(
+        results=[OfTopic(name, [Result(p, code) for p in partitions]) for name, partitions in names.items()]
+    )
+
+
+def checked(exchange: Exchange, path: str, topic: str, partition: int) -> MovePartition | ErrorCode:
+    """What a log worker is asked, or why it is not."""
+    broker = exchange.broker
+    if len(partition_name(topic, partition).encode()) > LONGEST_TO_MOVE:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    if path not in broker.config.log_dirs:
+        return ErrorCode.LOG_DIR_NOT_FOUND
+    number = broker.config.log_dirs.index(path)
+    if broker.failed_dirs() >> number & 1:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    known = broker.metadata.by_name.get(topic)
+    exists = known is not None and partition in known.partitions
+    topic_id = known.topic_id if known is not None and exists else bytes(16)
+    return MovePartition(topic, partition, topic_id, number)
+
+
+def begun(asked: list[Result], answer: calls.Message) -> None:
+    """`asked`: those of the results that a log worker has an answer for."""
+    if isinstance(answer, MovesBegun):
+        for result, error in zip(asked, answer.errors, strict=True):
+            result.error_code = error
+    else:
+        for result in asked:
+            # It died: what it had begun its successor goes on with, and whoever asks again does no harm.
+            result.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
+
+
+@api(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, name="AlterReplicaLogDirs", failed=failed)
+def handle(exchange: Exchange) -> AlterReplicaLogDirsResponse | None:
+    """Moves partitions to other log directories while they are served."""
+    topics: dict[str, OfTopic] = {}
+    wanted: list[tuple[MovePartition, Result]] = []
+    for each in exchange.body.dirs:
+        for topic in each.topics:
+            for partition in topic.partitions:
+                found = checked(exchange, each.path, topic.name, partition)
+                result = Result(partition, ErrorCode.NONE)
+                topics.setdefault(topic.name, OfTopic(topic.name)).partitions.append(result)
+                if isinstance(found, ErrorCode):
+                    result.error_code = found
+                else:
+                    wanted.append((found, result))
+    response = AlterReplicaLogDirsResponse(results=list(topics.values()))
+    if not wanted:
+        return response
+    workers = len(exchange.broker.log_calls)
+    ask_workers(
+        exchange,
+        wanted,
+        lambda one: log_worker_of(one.topic, one.partition, workers),
+        MovePartitions,
+        begun,
+        lambda: exchange.reply(response),
+    )
+    return None

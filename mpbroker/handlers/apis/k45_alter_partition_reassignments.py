@@ -1,0 +1,67 @@
+"""AlterPartitionReassignments (key 45), versions 0-1: which brokers have a partition.
+
+There is one broker. That a partition is to be where it is, is done at once; so `kafka-reassign-partitions`,
+which asks for this before it moves replicas between log directories, goes on. (Kafka:
+ReplicationControlManager.alterPartitionReassignments; KIP-455.)
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse
+
+Wanted: TypeAlias = AlterPartitionReassignmentsRequest.ReassignablePartition
+Result: TypeAlias = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
+OfTopic: TypeAlias = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
+
+
+def failed(_: Exchange, code: ErrorCode) -> AlterPartitionReassignmentsResponse:
+    return AlterPartitionReassignmentsResponse(error_code=code, error_message=code.message)
+
+
+def outcome(exchange: Exchange, topic: str, wanted: Wanted) -> tuple[ErrorCode, str | None]:
+    known = exchange.broker.metadata.by_name.get(topic)
+    if known is None or wanted.partition_index not in known.partitions:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.message
+    replicas, node = wanted.replicas, exchange.broker.metadata.node_id
+    if replicas is None:
+        return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS.message
+    if not replicas:
+        return (
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "The manual partition assignment includes an empty replica list.",
+        )
+    if len(set(replicas)) < len(replicas):
+        return (
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"The manual partition assignment includes the broker {replicas[0]} more than once.",
+        )
+    others = [one for one in replicas if one != node]
+    if others:
+        return (
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"The manual partition assignment includes broker {others[0]}, but no such broker is registered.",
+        )
+    return ErrorCode.NONE, None
+
+
+@api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, name="AlterPartitionReassignments", failed=failed)
+def handle(exchange: Exchange) -> AlterPartitionReassignmentsResponse:
+    """Takes assignments of partitions to the one broker that there is."""
+    body: AlterPartitionReassignmentsRequest = exchange.body
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=body.allow_replication_factor_change,
+        error_message=None,
+        responses=[
+            OfTopic(
+                topic.name,
+                [Result(p.partition_index, *outcome(exchange, topic.name, p)) for p in topic.partitions],
+            )
+            for topic in body.topics
+        ],
+    )

@@ -1,0 +1,109 @@
+"""A partition's future replica on disk: its directory until it takes the place of the current one.
+
+(Kafka: UnifiedLog.logFutureDirName, LogManager.replaceCurrentWithFutureLog; KIP-113.) The steps, each safe
+against a crash of the process or of the machine:
+
+1. `<topic>-<partition>.<uuid>-future` is made in the target directory. Nobody reads it; a start goes on with
+   it.
+2. It has all that the current replica has, on disk, and the checkpoints of the target know the partition.
+   Nothing is appended from here on until step 4 is done. It gets a mark, the file `mpbroker.moved`.
+3. It loses its suffix, and the target directory is synced: from here on it is the partition.
+4. The replica in the old directory becomes `...-delete`, and the old directory is synced.
+5. The mark goes.
+
+Found in two directories at a start, the partition is where the mark is: step 4 was not reached, so nothing
+was appended to either since. (Kafka does not start then.) A mark that is left means nothing otherwise, and
+goes before the partition moves again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from mpbroker.log import names
+from mpbroker.log.checkpoints import fsync_directory, topic_id_if_any, write_topic_id
+from mpbroker.log.home import LogDir
+
+MARK = "mpbroker.moved"
+_log = logging.getLogger("mpbroker")
+
+
+def new_name(topic: str, partition: int) -> str:
+    """Longer than a file system takes, if the topic's name is too long: then it cannot move (KAFKA-4893)."""
+    return f"{names.partition_name(topic, partition)}.{uuid.uuid4().hex}{names.FUTURE_SUFFIX}"
+
+
+def make(directory: Path, topic_id: bytes) -> None:
+    """Step 1. Raises OSError."""
+    directory.mkdir()
+    write_topic_id(directory, topic_id)
+    fsync_directory(directory.parent)
+
+
+def place(future: Path, current: Path) -> None:
+    """Step 3. Raises OSError."""
+    future.rename(current)
+    fsync_directory(current.parent)
+
+
+def set_aside(directory: Path) -> Path:
+    """Step 4, and the end of a future replica that is given up. Raises OSError."""
+    parsed = names.parse_partition(directory.name)
+    renamed = names.renamed(parsed.topic, parsed.partition, uuid.uuid4().hex, names.DELETE_SUFFIX)
+    gone = directory.rename(directory.with_name(renamed))
+    fsync_directory(gone.parent)
+    return gone
+
+
+def unmark(directory: Path) -> None:
+    """Step 5. Raises OSError."""
+    try:
+        (directory / MARK).unlink()
+    except FileNotFoundError:
+        return
+    fsync_directory(directory)
+
+
+def settle(homes: Sequence[LogDir]) -> None:
+    """What a crash has left in two log directories is in one of them afterwards. Raises OSError."""
+    found: dict[str, list[Path]] = {}
+    for home in homes:
+        if not home.failed:
+            for name in os.listdir(home.path):  # noqa: PTH208 - thousands, and only their names
+                found.setdefault(name, []).append(home.path / name)
+    for paths in found.values():
+        if len(paths) == 2 and _is_own(homes[0], paths):
+            _settle(paths)
+
+
+def _is_own(home: LogDir, paths: list[Path]) -> bool:
+    """Whether it is a partition of this log worker."""
+    try:
+        parsed = names.parse_partition(paths[0].name)
+    except names.NotAPartition:
+        return False
+    return not parsed.suffix and home.worker.owns(parsed.topic, parsed.partition)
+
+
+def _settle(paths: list[Path]) -> None:
+    marked = [path for path in paths if (path / MARK).exists()]
+    holders = {topic_id_if_any(path) for path in paths}
+    if len(marked) != 1 or len(holders) != 1 or holders == {None}:
+        return
+    for path in paths:
+        if path not in marked:
+            gone = set_aside(path)
+            _log.warning("%s has moved to %s; what is left of it is %s now", path, marked[0], gone.name)
+    unmark(marked[0])
+
+
+def futures_in(homes: Sequence[LogDir]) -> Iterator[tuple[LogDir, Path, names.PartitionName]]:
+    """All that are found, of this log worker."""
+    for home in homes:
+        for directory, parsed in home.own_partitions():
+            if parsed.suffix == names.FUTURE_SUFFIX:
+                yield home, directory, parsed

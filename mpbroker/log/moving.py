@@ -1,0 +1,484 @@
+"""Moving partitions between log directories while they are served: the log worker's part.
+
+(Kafka: ReplicaManager.alterReplicaLogDirs, ReplicaAlterLogDirsThread; KIP-113.) A thread copies in passes
+(`copying`), each up to where the log ended when it began. When little is left the partition's produces wait:
+they are not refused, and nobody else's wait. What is left is copied, the future
+replica takes the place of the current one (`futures` says in which steps), the table names the other
+directory, and what waited is appended there. Readers go on with the files that they have open, and find the
+others by the table.
+
+A move that nothing has decided yet can be given up at any moment: the current replica was never touched. It
+ends with the partition, with its old or its new log directory, or by an order to move it to where it is. A
+full disk and a source that cannot be read are waited for and reported; a start goes on with what it finds.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from mpbroker.ipc import calls
+from mpbroker.ipc.metadata import METADATA_SLOT
+from mpbroker.ipc.table import PartitionFlag
+from mpbroker.log import futures, names
+from mpbroker.log.append import KAFKA_STORAGE_ERROR, PASSING, UNKNOWN_TOPIC_OR_PARTITION
+from mpbroker.log.checkpoints import topic_id_if_any
+from mpbroker.log.copying import (
+    NICENESS,
+    Abandoned,
+    Copy,
+    Rate,
+    SourceChanged,
+    SourceDamaged,
+    TargetFailed,
+    Wanted,
+)
+from mpbroker.log.home import LogDir
+from mpbroker.log.manager import LogManager
+from mpbroker.log.moving_turn import held_jobs, retry_held
+from mpbroker.log.partition_log import PartitionLog
+
+REPLICA_NOT_AVAILABLE = 9
+# What may be left for the last pass, while produces wait.
+LITTLE_BYTES = 1 << 20
+# So long they wait for it; then there is another try.
+HELD_MOST_S = 1.0
+# A full disk, or a checkpoint that could not be written.
+TRY_AGAIN_S = 5.0
+_log = logging.getLogger("mpbroker")
+_Steps: TypeAlias = Generator[None, None, None]
+
+
+class _Over(Exception):
+    """The move is not wanted, or not possible, any more."""
+
+
+@dataclass(eq=False)
+class Move:
+    log: PartitionLog
+    source: LogDir
+    target: LogDir
+    copy: Copy
+    is_cancelled: bool = False
+    # From here on it is not to be stopped.
+    is_decided: bool = False
+    wanted: Wanted | None = None
+    problem: str = ""
+
+
+class Moving:
+    """`wake`: called in a thread when a step of a copy is over, so that the loop looks."""
+
+    def __init__(self, manager: LogManager, wake: Callable[[], None]) -> None:
+        self._manager = manager
+        self._wake = wake
+        self._moves: dict[PartitionLog, Move] = {}
+        self._running: list[_Steps] = []
+        # Where partitions are to go when they have arrived where they are going now.
+        self._next: dict[PartitionLog, LogDir] = {}
+        # Whose produces wait; one at a time.
+        self._held: Move | None = None
+        self._placing: Future[None] | None = None
+        self._is_stopping = False
+        config, workers = manager.config, manager.worker.count
+        self._rate = Rate(lambda: config.replica_alter_log_dirs_io_max_bytes_per_second / workers)
+        threads = config.num_replica_alter_log_dirs_threads or len(manager.dirs)
+        self._copiers = ThreadPoolExecutor(threads, "log copier", _give_way_to_all)
+        # Behind nobody's long copy: produces wait for it.
+        self._placer = ThreadPoolExecutor(1, "log mover")
+
+    # ---- orders ----
+
+    def order(self, message: calls.MovePartitions) -> calls.MovesBegun:
+        return calls.MovesBegun([self._ordered(one) for one in message.partitions])
+
+    def _ordered(self, one: calls.MovePartition) -> int:
+        target = self._manager.dirs[one.log_dir]
+        if target.failed:
+            return KAFKA_STORAGE_ERROR
+        slot = self._manager.slot_of.get((one.topic_id, one.partition))
+        if slot is None or slot == METADATA_SLOT:
+            if slot is None:
+                self._manager.placing.prefer((one.topic, one.partition), one.log_dir)
+            return UNKNOWN_TOPIC_OR_PARTITION if one.topic_id == bytes(16) else REPLICA_NOT_AVAILABLE
+        log = self._manager.logs[slot]
+        if log.state.flags != PartitionFlag.PARTITION_LIVE:
+            return KAFKA_STORAGE_ERROR
+        move = self._moves.get(log)
+        if move is not None and move.is_decided:
+            # From there, once it has arrived.
+            self._next[log] = target
+            return 0
+        if move is not None and move.target is target:
+            return 0
+        if move is not None:
+            self._cancel(move)
+        if target.number == log.state.log_dir:
+            return 0
+        if any(home.failed for home in self._manager.dirs):
+            # It may have a future replica there that nobody sees.
+            return KAFKA_STORAGE_ERROR
+        return self._begun(log, target)
+
+    def _begun(self, log: PartitionLog, target: LogDir) -> int:
+        future = target.path / futures.new_name(log.topic, log.partition)
+        try:
+            futures.unmark(log.directory)
+            futures.make(future, log.topic_id)
+        except OSError as error:
+            _log.error("%s cannot move to %s: %s", log.directory, target.path, error)
+            if error.errno not in PASSING:
+                self._manager.turn.storage_failed(target.number, error.errno or 0)
+            return KAFKA_STORAGE_ERROR
+        _log.info("%s moves to %s, as asked for", log.directory, target.path)
+        self._begin(log, target, future)
+        return 0
+
+    def _begin(self, log: PartitionLog, target: LogDir, future: Path) -> None:
+        source = self._manager.dirs[log.state.log_dir]
+        move = Move(log, source, target, Copy(log.directory, future, self._rate))
+        self._moves[log] = move
+        log.is_moving = True
+        self._running.append(self._moving(move))
+
+    def _cancel(self, move: Move) -> None:
+        """Another order has come: its future replica goes."""
+        _log.info("%s does not move to %s any more", move.log.directory, move.target.path)
+        move.is_cancelled = True
+        self._end(move)
+        self._set_aside(move.target, move.copy.future)
+
+    def _set_aside(self, home: LogDir, future: Path) -> None:
+        try:
+            gone = futures.set_aside(future)
+        except OSError as error:
+            _log.error("%s cannot be removed: %s", future, error)
+            return
+        self._manager.helper.submit(partial(_remove_tree, gone), home.number)
+
+    def resume(self, topics: Iterable[str]) -> None:
+        """What an earlier life has begun, when all that can be opened is open. `topics`: all there are."""
+        logs = {(log.topic, log.partition): log for log in self._manager.logs.values()}
+        for home, directory, parsed in list(futures.futures_in(self._manager.dirs)):
+            log = logs.get((parsed.topic, parsed.partition))
+            if log is None and parsed.topic in topics:
+                continue
+            if log is not None and log.state.flags != PartitionFlag.PARTITION_LIVE:
+                continue
+            is_ours = log is not None and topic_id_if_any(directory) == log.topic_id
+            if log is None or not is_ours or log.state.log_dir == home.number:
+                _log.warning("%s is nobody's future replica; it is removed", directory)
+                self._set_aside(home, directory)
+            elif log not in self._moves:
+                _log.info("%s goes on moving to %s", log.directory, home.path)
+                self._begin(log, home, directory)
+            elif self._moves[log].copy.future != directory:
+                self._set_aside(home, directory)
+
+    def tell(self) -> calls.Moves:
+        return calls.Moves(
+            [
+                calls.MovingPartition(
+                    move.log.topic,
+                    move.log.partition,
+                    move.target.number,
+                    str(move.copy.future),
+                    max(0, move.log.state.log_end - max(move.copy.end, move.log.log_start)),
+                )
+                for move in self._moves.values()
+                if not move.is_decided
+            ]
+        )
+
+    # ---- the loop ----
+
+    def step(self) -> None:
+        """One of each move."""
+        for steps in list(self._running):
+            try:
+                next(steps)
+            except StopIteration:
+                self._running.remove(steps)
+
+    def topic_goes(self, topic_id: bytes) -> None:
+        """Its directories are about to be renamed: not while we do the same."""
+        if self._placing is not None and self._held is not None and self._held.log.topic_id == topic_id:
+            concurrent.futures.wait([self._placing])
+
+    @property
+    def is_at_rest(self) -> bool:
+        return not self._running
+
+    def stop(self) -> None:
+        """What is decided is finished; everything else the next start goes on with."""
+        self._is_stopping = True
+        for move in self._moves.values():
+            move.copy.cancel()
+
+    def close(self) -> None:
+        for pool in (self._copiers, self._placer):
+            pool.shutdown(cancel_futures=True)
+
+    # ---- one move ----
+
+    def _moving(self, move: Move) -> _Steps:
+        try:
+            while move.log.is_swapping:
+                # The cleaner's last segment; it gets no other one.
+                self._check(move)
+                yield
+            while not (yield from self._tried(move)):
+                again = time.monotonic() + TRY_AGAIN_S
+                while time.monotonic() < again:
+                    self._check(move)
+                    yield
+            yield from self._left(move)
+        except _Over:
+            pass
+        finally:
+            self._end(move)
+        target = self._next.pop(move.log, None) if move.is_decided else None
+        if target is not None and self._is_served(move.log) and target.number != move.log.state.log_dir:
+            self._begun(move.log, target)
+
+    def _end(self, move: Move) -> None:
+        move.copy.cancel()
+        if self._moves.get(move.log) is move:
+            del self._moves[move.log]
+            move.log.is_moving = False
+            if not move.is_decided:
+                move.target.forget((move.log.topic, move.log.partition))
+
+    def _is_served(self, log: PartitionLog) -> bool:
+        here = self._manager.logs.get(log.state.table_slot) is log
+        return here and log.state.flags == PartitionFlag.PARTITION_LIVE
+
+    def _check(self, move: Move) -> None:
+        """Raises _Over."""
+        if move.is_cancelled or self._is_stopping or not self._is_served(move.log):
+            raise _Over
+        if move.target.failed:
+            _log.error("%s stays where it is: %s failed", move.log.directory, move.target.path)
+            raise _Over
+
+    def _tried(self, move: Move) -> Generator[None, None, bool]:
+        """Whether it is where it should be."""
+        while True:
+            if not (yield from self._passed(move)):
+                return False
+            if self._left_bytes(move) > LITTLE_BYTES:
+                continue
+            if not (yield from self._is_written_down(move)):
+                return False
+            if (yield from self._arrived(move)):
+                return True
+            self._check(move)
+
+    def _left_bytes(self, move: Move) -> int:
+        """What has been appended since the last pass began."""
+        state, wanted = move.log.state, move.wanted
+        assert wanted is not None
+        if state.segment_base != wanted.active:
+            return LITTLE_BYTES + 1
+        return state.size - wanted.size
+
+    def _passed(self, move: Move) -> Generator[None, None, bool]:
+        move.wanted = self._wanted(move.log)
+        copied = self._copiers.submit(move.copy.run, move.wanted)
+        copied.add_done_callback(lambda _: self._wake())
+        while not copied.done():
+            self._check(move)
+            yield
+        self._check(move)
+        return self._has_copied(move, copied)
+
+    def _wanted(self, log: PartitionLog, *, is_last: bool = False) -> Wanted:
+        state = log.state
+        sealed = [segment.base for segment in log.sealed]
+        return Wanted(sealed, state.segment_base, state.size, state.log_end, list(log.epochs), is_last)
+
+    def _has_copied(self, move: Move, copied: Future[None]) -> bool:
+        """Whether the pass has done what it should. Raises _Over."""
+        try:
+            copied.result()
+        except Abandoned as over:
+            raise _Over from over
+        except SourceChanged as reason:
+            _log.info("%s: %s; looking again", move.log.directory, reason)
+            return False
+        except TargetFailed as failed:
+            return self._waits_for(move, failed.error)
+        except (SourceDamaged, OSError) as problem:
+            _log.error("%s stays where it is, and does not move to %s: %s", *_places(move), problem)
+            self._cancel(move)
+            raise _Over from problem
+        except Exception as problem:
+            # Dying of it again and again would take the broker along.
+            _log.exception("%s stays where it is: the copier fails", move.log.directory)
+            self._cancel(move)
+            raise _Over from problem
+        move.problem = ""
+        return True
+
+    def _waits_for(self, move: Move, error: OSError) -> bool:
+        """A full disk passes; any other failure takes the target along. Raises _Over."""
+        if error.errno not in PASSING:
+            _log.error("%s stays where it is: %s: %s", move.log.directory, move.target.path, error)
+            self._manager.turn.storage_failed(move.target.number, error.errno or 0)
+            raise _Over from error
+        if move.problem != (problem := os.strerror(error.errno or 0)):
+            move.problem = problem
+            text = "%s waits to move to %s: %s. It is served where it is; free some space, or move it back"
+            _log.error(text, *_places(move), problem)
+        return False
+
+    def _is_written_down(self, move: Move) -> Generator[None, None, bool]:
+        """Whether the target's checkpoints know the partition: where it begins, and that nothing of what it
+        has there is to be replayed from a journal of before.
+        """
+        log, home, helper = move.log, move.target, self._manager.helper
+        key, end, start = (log.topic, log.partition), move.copy.end, log.log_start
+        cleaned = move.source.known[names.CLEANER_OFFSETS].get(key)
+        offsets = {names.RECOVERY_POINTS: end, names.HIGH_WATERMARKS: end, names.LOG_STARTS: start}
+        if cleaned is not None:
+            offsets[names.CLEANER_OFFSETS] = cleaned
+        for name, offset in offsets.items():
+            home.checkpoint(name, {key: offset}, helper)
+        yield from helper.catching_up()
+        self._check(move)
+        if all(home.on_disk[name].get(key, 0) == offset for name, offset in offsets.items()):
+            return True
+        home.write_again()
+        return False
+
+    # ---- its last moment ----
+
+    def _arrived(self, move: Move) -> Generator[None, None, bool]:
+        log = move.log
+        while self._held is not None or log.is_swapping:
+            self._check(move)
+            yield
+        self._held, log.is_swapping = move, True
+        try:
+            # Its files are nobody else's from here on.
+            yield from self._manager.helper.catching_up()
+            self._check(move)
+            if self._left_bytes(move) > LITTLE_BYTES:
+                return False
+            log.is_held = True
+            log.state.hold()
+            if not (yield from self._has_last(move)):
+                return False
+            return (yield from self._placed(move))
+        finally:
+            self._held, log.is_swapping, log.is_held = None, False, False
+            log.state.release()
+            retry_held(self._manager.turn)
+
+    def _has_last(self, move: Move) -> Generator[None, None, bool]:
+        """Whether the future replica is the same as the current one, in time."""
+        log, until = move.log, time.monotonic() + HELD_MOST_S
+        while log.state.unsynced:
+            self._check(move)
+            yield
+        start_on_disk = move.target.on_disk[names.LOG_STARTS].get((log.topic, log.partition), 0)
+        if start_on_disk != log.log_start:
+            return False
+        copied = self._placer.submit(move.copy.run, self._wanted(log, is_last=True))
+        copied.add_done_callback(lambda _: self._wake())
+        while not copied.done():
+            if log.is_held and time.monotonic() > until:
+                _log.warning("%s: %s is too slow now; the move is tried again", log.name, move.target.path)
+                log.is_held = False
+                log.state.release()
+                retry_held(self._manager.turn)
+            yield
+        self._check(move)
+        return self._has_copied(move, copied) and log.is_held
+
+    def _placed(self, move: Move) -> Generator[None, None, bool]:
+        """Whether it is there: then for good."""
+        log, future = move.log, move.copy.future
+        move.is_decided = True
+        error = yield from self._done(partial(futures.place, future, move.target.path / log.name))
+        if error is not None and error.errno in PASSING and future.is_dir():
+            move.is_decided = False
+            return self._waits_for(move, error)
+        log.close_files()
+        self._manager.moved(log, move.target)
+        if error is not None:
+            # Whether it is here or there a start can tell; until then nothing may be appended to either.
+            _log.error("%s: %s", move.target.path, error)
+            self._manager.turn.storage_failed(move.target.number, error.errno or 0)
+        elif not move.source.failed:
+            yield from self._leaves(move)
+        return True
+
+    def _leaves(self, move: Move) -> Generator[None, None, bool]:
+        """Whether the current replica of before is gone, or nobody's business any more."""
+        gone: list[Path] = []
+        current = move.copy.source
+        error = yield from self._done(lambda: gone.append(futures.set_aside(current)))
+        if error is None:
+            self._manager.delete_tree_later(move.log, move.source.number, gone[0])
+        elif error.errno not in PASSING:
+            self._manager.turn.storage_failed(move.source.number, error.errno or 0)
+        else:
+            return False
+        return True
+
+    def _left(self, move: Move) -> _Steps:
+        """It is served where it should be; what is left of it elsewhere goes."""
+        target = move.log.directory
+        while not move.source.failed and move.copy.source.is_dir():
+            if (yield from self._leaves(move)):
+                break
+        if not move.source.failed and not move.target.failed:
+            yield from self._done(partial(futures.unmark, target))
+        _log.info("%s has moved to %s", move.copy.source, move.target.path)
+
+    def _done(self, job: Callable[[], object]) -> Generator[None, None, OSError | None]:
+        """Until it is done; why it could not be."""
+        self._placing = self._placer.submit(_run, job)
+        self._placing.add_done_callback(lambda _: self._wake())
+        placing = self._placing
+        while not placing.done():
+            yield
+        self._placing = None
+        try:
+            placing.result()
+        except OSError as error:
+            return error
+        return None
+
+    @property
+    def held(self) -> int:
+        """Produces that wait."""
+        return held_jobs(self._manager.turn)
+
+
+def _run(job: Callable[[], object]) -> None:
+    job()
+
+
+def _places(move: Move) -> tuple[Path, Path]:
+    return move.log.directory, move.target.path
+
+
+def _give_way_to_all() -> None:
+    """The thread's niceness is its own."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+
+
+def _remove_tree(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=False)

@@ -1,0 +1,51 @@
+"""In which log directory a partition is, and where a new one goes (Kafka: LogManager.nextLogDirs)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mpbroker.ipc.process import FatalError
+from mpbroker.log.checkpoints import TopicPartition
+from mpbroker.log.home import LogDir
+from mpbroker.log.names import LogWorker
+from mpbroker.log.partition_log import PartitionLog
+
+# Of partitions that do not exist; whoever asks for more has the oldest forgotten.
+PREFERRED_MOST = 10_000
+
+
+class Placing:
+    def __init__(self, dirs: Sequence[LogDir], worker: LogWorker) -> None:
+        self._dirs = dirs
+        self._worker = worker
+        # Where a client wants a partition that is still to be made (Kafka: preferredLogDirs).
+        self._preferred: dict[TopicPartition, int] = {}
+
+    def holder_of(self, name: str) -> LogDir | None:
+        """The log directory that has the partition. Raises FatalError if two have."""
+        holders = [home for home in self._dirs if not home.failed and (home.path / name).is_dir()]
+        if len(holders) > 1:
+            raise FatalError(
+                f"{name} is in {holders[0].path} and in {holders[1].path}. Move one of them away"
+            )
+        return holders[0] if holders else None
+
+    def prefer(self, key: TopicPartition, number: int) -> None:
+        """Until the partition is made, or the process ends."""
+        self._preferred.pop(key, None)
+        if len(self._preferred) >= PREFERRED_MOST:
+            del self._preferred[next(iter(self._preferred))]
+        self._preferred[key] = number
+
+    def for_new(self, key: TopicPartition, logs: Iterable[PartitionLog]) -> LogDir:
+        """Where a client wants it, else where there are the fewest."""
+        preferred = self._preferred.pop(key, None)
+        if preferred is not None and not self._dirs[preferred].failed:
+            return self._dirs[preferred]
+        counts = dict.fromkeys((home.number for home in self._dirs if not home.failed), 0)
+        for log in logs:
+            if log.state.log_dir in counts:
+                counts[log.state.log_dir] += 1
+        # Of those with equally few each worker begins with another one.
+        first, count = self._worker.number, len(self._dirs)
+        return self._dirs[min(counts, key=lambda number: (counts[number], (number - first) % count))]

@@ -1,0 +1,338 @@
+"""A partition moves from one log directory to another while it is appended to, and is killed at each step."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mpbroker.ipc import calls
+from mpbroker.ipc.table import PartitionFlag
+from mpbroker.log import copying, futures
+from mpbroker.log.moving_turn import held_jobs
+from mpbroker.log.partition_log import segments_of
+from mpbroker.log.process import LogProcess
+from tests.log.rig import TOPIC_ID, ensure
+from tests.log.test_log_dirs import Node, node, wait_for_helper
+from tests.log.test_turn import settle
+
+__all__ = ["node"]
+STORAGE_ERROR, UNKNOWN, NOT_AVAILABLE = 56, 3, 9
+SEGMENT_BYTES = "1048576"
+
+
+class Killed(Exception):
+    """Nothing more is written."""
+
+
+def started(node: Callable[..., Node], dirs: int = 2) -> tuple[Node, LogProcess]:
+    made = node(dirs)
+    return made, made.boot()
+
+
+def filled(
+    made: Node, batch: Callable[..., bytearray], count: int = 40, **configs: str
+) -> calls.EnsuredPartition:
+    (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES, **configs))
+    for sequence in range(count):
+        assert made.produce(target, batch(producer=(3, 0, sequence), size=60_000)) == [0]
+    return target
+
+
+def order(process: LogProcess, number: int, partition: int = 0, topic_id: bytes = TOPIC_ID) -> int:
+    wanted = calls.MovePartition("t", partition, topic_id, number)
+    return process.moving.order(calls.MovePartitions([wanted])).errors[0]
+
+
+def turn_until(process: LogProcess, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        process.work(1)
+        process.do_chores()
+        process._keep_house()
+
+
+def move(process: LogProcess, number: int) -> None:
+    assert order(process, number) == 0
+    turn_until(process, lambda: process.moving.is_at_rest)
+
+
+def home_of(made: Node, target: calls.EnsuredPartition) -> Path:
+    return made.dirs[made.rig.partition(target.slot).log_dir]
+
+
+def other(made: Node, target: calls.EnsuredPartition) -> int:
+    return 1 - made.rig.partition(target.slot).log_dir
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {e.name: e.read_bytes() for e in directory.iterdir() if e.name != futures.MARK}
+
+
+def log_bytes(directory: Path) -> bytes:
+    return b"".join((directory / f"{base:020d}.log").read_bytes() for base in segments_of(directory))
+
+
+def test_it_is_the_same_in_another_directory_and_goes_on_there(
+    node: Callable[..., Node], batch: Callable[..., bytearray]
+) -> None:
+    made, process = started(node)
+    target = filled(made, batch)
+    before, old = contents(home_of(made, target) / "t-0"), home_of(made, target)
+    published = made.rig.partition(target.slot)
+    move(process, other(made, target))
+    new = home_of(made, target)
+    assert new != old
+    assert contents(new / "t-0") == before
+    after = made.rig.partition(target.slot)
+    assert after == published._replace(log_dir=after.log_dir)
+    assert not (new / "t-0" / futures.MARK).exists()
+    assert [e.name.rpartition(".")[2].partition("-")[2] for e in old.glob("t-0*")] == ["delete"]
+    assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
+    assert made.produce(target, batch(producer=(3, 0, 39), size=60_000)) == [0], "a duplicate is known"
+    assert made.end_of(target) == 41
+    made.checkpoint()
+    assert "t 0 41" in made.offsets(number=after.log_dir)
+    assert not [line for line in made.offsets(number=1 - after.log_dir) if line.startswith("t ")]
+
+
+def test_producers_append_all_the_while(node: Callable[..., Node], batch: Callable[..., bytearray]) -> None:
+    """Back and forth; what is asked for in the last moment waits, and is answered when that is over."""
+    made, process = started(node)
+    target = filled(made, batch)
+    sequence, most_held, places = 40, 0, set()
+    offsets: list[int] = []
+
+    def take() -> None:
+        for reply in made.rig.replies():
+            assert reply.results[0].error == 0
+            offsets.append(reply.results[0].base_offset)
+
+    for _ in range(6):
+        assert order(process, other(made, target)) == 0
+        while not process.moving.is_at_rest:
+            if sequence - 40 - len(offsets) < 4:
+                data = batch(producer=(3, 0, sequence), size=500)
+                made.rig.job([((target.slot, target.slot_generation, 5), data)])
+                sequence += 1
+            process.work(0)
+            most_held = max(most_held, held_jobs(process.turn))
+            process.do_chores()
+            take()
+        places.add(home_of(made, target))
+    settle(process)
+    take()
+    assert offsets == list(range(40, sequence))
+    assert most_held > 0, "none came in the last moment"
+    assert len(places) == 2
+    assert made.end_of(target) == sequence
+    made.stop()
+    made.boot()
+    (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES))
+    assert (target.error, made.end_of(target)) == (0, sequence)
+
+
+def test_errors(node: Callable[..., Node], batch: Callable[..., bytearray]) -> None:
+    made, process = started(node, 3)
+    target = filled(made, batch, 3)
+    here = made.rig.partition(target.slot).log_dir
+    assert order(process, here) == 0
+    assert process.moving.is_at_rest, "it is there"
+    assert order(process, 1, topic_id=bytes(16), partition=7) == UNKNOWN
+    assert order(process, 1, topic_id=bytes(range(1, 17))) == NOT_AVAILABLE
+    process.turn.storage_failed((here + 1) % 3, errno.EIO)
+    process._take_failures()
+    assert order(process, (here + 1) % 3) == STORAGE_ERROR
+    assert order(process, (here + 2) % 3) == STORAGE_ERROR, "Kafka: none while a directory is offline"
+    process.turn.storage_failed(here, errno.EIO)
+    assert order(process, (here + 2) % 3) == STORAGE_ERROR
+
+
+def test_a_partition_is_made_where_it_was_wanted(node: Callable[..., Node]) -> None:
+    made, process = started(node)
+    for number in range(4):
+        order(process, 1, partition=number, topic_id=bytes(16))
+    opened = made.open(ensure(5))
+    assert [made.rig.partition(one.slot).log_dir for one in opened] == [1, 1, 1, 1, 0]
+
+
+def test_another_order_replaces_the_first_and_one_to_where_it_is_ends_it(
+    node: Callable[..., Node], batch: Callable[..., bytearray]
+) -> None:
+    made, process = started(node, 3)
+    target = filled(made, batch)
+    here = made.rig.partition(target.slot).log_dir
+    one, two = (number for number in range(3) if number != here)
+    assert order(process, one) == 0
+    assert [p.log_dir for p in process.moving.tell().partitions] == [one]
+    assert order(process, one) == 0
+    assert len(list(made.dirs[one].glob("*-future"))) == 1
+    assert order(process, two) == 0
+    assert [p.log_dir for p in process.moving.tell().partitions] == [two]
+    assert not list(made.dirs[one].glob("*-future"))
+    assert order(process, here) == 0
+    assert process.moving.tell().partitions == []
+    turn_until(process, lambda: process.moving.is_at_rest)
+    wait_for_helper(process)
+    assert made.rig.partition(target.slot).log_dir == here
+    assert not [name for number in (one, two) for name in made.names(number) if name.startswith("t-0")]
+
+
+def test_a_deleted_topic_takes_its_future_replica_along(
+    node: Callable[..., Node], batch: Callable[..., bytearray]
+) -> None:
+    made, process = started(node)
+    target = filled(made, batch, file_delete_delay_ms="0")
+    assert order(process, other(made, target)) == 0
+    process.manager.remove("t", TOPIC_ID)
+    turn_until(process, lambda: process.moving.is_at_rest)
+    turn_until(process, lambda: not [*made.dirs[0].glob("t-*"), *made.dirs[1].glob("t-*")])
+
+
+STEPS = ["begun", "copied", "placed", "placed_unsynced", "set_aside", "unmarked"]
+
+
+def kill_at(step: str, placed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process dies at that step. `placed`: where the partition is to be."""
+    place, set_aside, unmark, run = futures.place, futures.set_aside, futures.unmark, copying.Copy.run
+
+    def dying_run(self: copying.Copy, wanted: copying.Wanted) -> None:
+        if step == "begun":
+            raise Killed
+        run(self, wanted)
+        if step == "copied":
+            raise Killed
+
+    def dying_place(future: Path, current: Path) -> None:
+        if step == "placed_unsynced":
+            future.rename(current)
+            raise Killed
+        place(future, current)
+        if step == "placed":
+            raise Killed
+
+    def dying_set_aside(directory: Path) -> Path:
+        gone = set_aside(directory)
+        if step == "set_aside":
+            raise Killed
+        return gone
+
+    def dying_unmark(directory: Path) -> None:
+        unmark(directory)
+        if step == "unmarked" and directory == placed:
+            raise Killed
+
+    monkeypatch.setattr(copying.Copy, "run", dying_run)
+    monkeypatch.setattr(futures, "place", dying_place)
+    monkeypatch.setattr(futures, "set_aside", dying_set_aside)
+    monkeypatch.setattr(futures, "unmark", dying_unmark)
+
+
+@pytest.mark.parametrize("whole_broker", [True, False])
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_each_step(
+    node: Callable[..., Node],
+    batch: Callable[..., bytearray],
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    whole_broker: bool,
+) -> None:
+    made, process = started(node)
+    target = filled(made, batch)
+    data, to = log_bytes(home_of(made, target) / "t-0"), other(made, target)
+    with monkeypatch.context() as patched:
+        kill_at(step, made.dirs[to] / "t-0", patched)
+        patched.setattr(process.moving, "_has_copied", lambda _, copied: copied.result() is None)
+        assert order(process, to) == 0
+        with pytest.raises(Killed):
+            turn_until(process, lambda: False)
+    made.boot() if whole_broker else made.succeed()
+    process = made.process
+    assert process is not None
+    (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES))
+    assert (target.error, made.end_of(target)) == (0, 40)
+    assert log_bytes(home_of(made, target) / "t-0") == data
+    process.moving.resume(["t"])
+    turn_until(process, lambda: process.moving.is_at_rest)
+    assert made.rig.partition(target.slot).log_dir == to, "what had begun goes on"
+    assert log_bytes(made.dirs[to] / "t-0") == data
+    assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
+    assert made.end_of(target) == 41
+    assert not (made.dirs[1 - to] / "t-0").exists()
+
+
+def test_a_full_disk_is_waited_for(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, process = started(node)
+    target = filled(made, batch)
+    to = other(made, target)
+    monkeypatch.setattr("mpbroker.log.moving.TRY_AGAIN_S", 0.01)
+    tries = []
+
+    def full(_fd: int, _data: bytes, position: int) -> None:
+        tries.append(position)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(copying, "_write", full)
+        assert order(process, to) == 0
+        turn_until(process, lambda: len(tries) > 2)
+        assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
+        assert [p.lag for p in process.moving.tell().partitions] == [41]
+    turn_until(process, lambda: process.moving.is_at_rest)
+    assert (made.rig.partition(target.slot).log_dir, made.end_of(target)) == (to, 41)
+
+
+def test_a_target_that_fails_ends_the_move(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, process = started(node)
+    target = filled(made, batch)
+    to = other(made, target)
+    here = 1 - to
+    if here != 0:
+        move(process, 0)
+        to, here = 1, 0
+
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(copying, "_write", broken)
+        assert order(process, to) == 0
+        turn_until(process, lambda: process.moving.is_at_rest)
+    process._take_failures()
+    assert process.turn.failed_dirs == 1 << to
+    assert made.rig.partition(target.slot).flags == PartitionFlag.PARTITION_LIVE
+    assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
+    made.boot()
+    process = made.process
+    assert process is not None
+    (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES))
+    process.moving.resume(["t"])
+    turn_until(process, lambda: process.moving.is_at_rest)
+    assert (made.rig.partition(target.slot).log_dir, made.end_of(target)) == (to, 41), "repaired, it goes on"
+
+
+def test_damage_is_not_copied(
+    node: Callable[..., Node], batch: Callable[..., bytearray], caplog: pytest.LogCaptureFixture
+) -> None:
+    made, process = started(node)
+    target = filled(made, batch)
+    path = home_of(made, target) / "t-0" / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[2500] ^= 1
+    path.write_bytes(data)
+    to = other(made, target)
+    assert order(process, to) == 0
+    turn_until(process, lambda: process.moving.is_at_rest)
+    assert made.rig.partition(target.slot).log_dir == 1 - to
+    assert "the CRC does not match" in caplog.text
+    assert "mpbroker log repair" in caplog.text
+    assert not list(made.dirs[to].glob("*-future"))

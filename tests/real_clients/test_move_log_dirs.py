@@ -1,0 +1,206 @@
+"""kafka-reassign-partitions with log_dirs, kafka-log-dirs: partitions move while they are written to."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
+from tests.real_clients.conftest import create_topic, stop_cleanly
+from tests.real_clients.test_log_workers import kill_worker
+from tests.real_clients.tools import eventually, java_command, kafka_tool
+
+REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
+CONFIGS = {"segment.bytes": str(1 << 20), "file.delete.delay.ms": "1000"}
+TOPIC, VALUE_BYTES, TIMEOUT_S = "t", 1000, 30
+
+
+def two_dirs(directory: Path) -> tuple[Path, Path]:
+    return directory / "data", directory / "other"
+
+
+@pytest.fixture(name="two")
+def _two(tmp_path: Path) -> Iterator[Broker]:
+    dirs = ",".join(map(str, two_dirs(tmp_path)))
+    broker: Broker
+    if os.environ.get("MPBROKER_TEST_BROKER") == "kafka":
+        broker = Kafka(tmp_path, properties=[f"log.dirs={dirs}"])
+    else:
+        template = MPBROKER_COMMAND.replace("{log_dir}", dirs)
+        broker = Mpbroker(tmp_path, template=template, flags=("-o", "log.journal.bytes=1048576"))
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+class Load:
+    """Writes numbers and reads them, until it is told to stop; all must come, in order and once."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.sent = 0
+        self.read: list[int] = []
+        self.errors: list[str] = []
+        self._bootstrap = broker.bootstrap
+        self._ends = threading.Event()
+        self._threads = [threading.Thread(target=run) for run in (self._write, self._read)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        eventually(lambda: len(self.read) > 2000, "records are written and read")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _write(self) -> None:
+        producer = Producer(
+            {"bootstrap.servers": self._bootstrap, "enable.idempotence": True, "linger.ms": 2, "log_level": 0}
+        )
+        while not self._ends.is_set():
+            for _ in range(20):
+                producer.produce(TOPIC, self._value(), partition=0, on_delivery=self._delivered)
+                self.sent += 1
+            producer.poll(0.005)
+        if left := producer.flush(TIMEOUT_S):
+            self.errors.append(f"{left} were never answered")
+
+    def _value(self) -> bytes:
+        return str(self.sent).encode().rjust(VALUE_BYTES)
+
+    def _delivered(self, error: object, _: object) -> None:
+        if error is not None:
+            self.errors.append(str(error))
+
+    def _read(self) -> None:
+        consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": "g", "log_level": 0})
+        consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
+        while not (self._ends.is_set() and not self._threads[0].is_alive() and len(self.read) == self.sent):
+            for message in consumer.consume(500, 0.2):
+                if message.error():
+                    self.errors.append(str(message.error()))
+                    continue
+                if message.offset() != len(self.read):
+                    self.errors.append(f"offset {message.offset()} instead of {len(self.read)}")
+                    self._ends.set()
+                    return
+                self.read.append(int(message.value()))
+        consumer.close()
+
+
+def described(broker: Broker, topic: str = TOPIC) -> list[tuple[str, int, int, bool]]:
+    """(log directory, partition, lag, is future) by Kafka's tool."""
+    printed = kafka_tool(
+        LOG_DIRS, "--bootstrap-server", broker.bootstrap, "--describe", "--topic-list", topic
+    )
+    found = json.loads(printed.splitlines()[-1])
+    return [
+        (each["logDir"], int(one["partition"].rpartition("-")[2]), one["offsetLag"], one["isFuture"])
+        for node in found["brokers"]
+        for each in node["logDirs"]
+        for one in each["partitions"]
+    ]
+
+
+def reassign(broker: Broker, plan: Path, *arguments: str) -> str:
+    file = ("--reassignment-json-file", str(plan))
+    return kafka_tool(REASSIGN, "--bootstrap-server", broker.bootstrap, *file, *arguments)
+
+
+def plan_to(broker: Broker, tmp_path: Path, to: str, topic: str = TOPIC) -> Path:
+    printed = kafka_tool(LOG_DIRS, "--bootstrap-server", broker.bootstrap, "--describe")
+    node = json.loads(printed.splitlines()[-1])["brokers"][0]["broker"]
+    partition = {"topic": topic, "partition": 0, "replicas": [node], "log_dirs": [to]}
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": [partition]}))
+    return plan
+
+
+def other_of(tmp_path: Path, here: str) -> str:
+    return next(str(each) for each in two_dirs(tmp_path) if str(each) != here)
+
+
+def test_a_partition_moves_while_it_is_written_and_read(two: Broker, tmp_path: Path) -> None:
+    create_topic(two.bootstrap, TOPIC, 1, CONFIGS)
+    with Load(two) as load:
+        for _ in range(2):
+            ((here, _, _, _),) = described(two)
+            to = other_of(tmp_path, here)
+            plan = plan_to(two, tmp_path, to)
+            assert f"Successfully started moving log directory to {to}" in reassign(two, plan, "--execute")
+            eventually(
+                lambda to=to: described(two) == [(to, 0, 0, False)], "the partition is in the other directory"
+            )
+            assert "Reassignment of replica t-0-1 completed successfully" in reassign(two, plan, "--verify")
+            before = len(load.read)
+            eventually(lambda before=before: len(load.read) > before + 200, "it goes on")
+    assert not load.errors, load.errors[:3]
+    assert load.read == list(range(load.sent))
+    eventually(
+        lambda: (
+            [len(list(each.glob(f"{TOPIC}-0*"))) for each in two_dirs(tmp_path)].count(1) == 1
+            and sum(len(list(each.glob(f"{TOPIC}-0*"))) for each in two_dirs(tmp_path)) == 1
+        ),
+        "what was left of it elsewhere goes",
+    )
+    stop_cleanly(two)
+
+
+def test_a_directory_that_is_none_is_refused(two: Broker, tmp_path: Path) -> None:
+    create_topic(two.bootstrap, TOPIC, 1, CONFIGS)
+    before = described(two)
+    plan = plan_to(two, tmp_path, str(tmp_path / "nowhere"))
+    server = ("--bootstrap-server", two.bootstrap, "--reassignment-json-file", str(plan), "--execute")
+    done = subprocess.run(java_command(REASSIGN, *server), capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "LogDirNotFoundException: The user-specified log directory is not found" in done.stdout
+    assert described(two) == before
+    stop_cleanly(two)
+
+
+def test_killed_on_the_way_it_goes_on(two: Broker, tmp_path: Path) -> None:
+    """First the log worker, then the whole broker. A slow copy is seen on its way, and how far it is."""
+    if not isinstance(two, Mpbroker):
+        pytest.skip("it is about processes of ours")
+    two.kill()
+    two.flags = (*two.flags, "-o", f"replica.alter.log.dirs.io.max.bytes.per.second={1 << 20}")
+    two.start()
+    create_topic(two.bootstrap, TOPIC, 1, CONFIGS)
+    with Load(two) as load:
+        eventually(lambda: load.sent > 6000, "there is something to copy")
+    ((here, _, _, _),) = described(two)
+    to = other_of(tmp_path, here)
+    reassign(two, plan_to(two, tmp_path, to), "--execute")
+    current, future = sorted(described(two), key=lambda each: each[3])
+    assert (current[0], current[3]) == (here, False)
+    assert (future[0], future[3]) == (to, True)
+    assert 0 < future[2] <= load.sent
+    kill_worker(two, 0)
+    eventually(lambda: len(described(two)) == 2, "its successor goes on")
+    two.kill()
+    two.flags = two.flags[:-2]
+    two.start()
+    eventually(lambda: described(two) == [(to, 0, 0, False)], "it arrives after a restart")
+    consumer = Consumer({"bootstrap.servers": two.bootstrap, "group.id": "g", "log_level": 0})
+    consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
+    read: list[int] = []
+    eventually(
+        lambda: (
+            read.extend(int(one.value() or b"") for one in consumer.consume(500, 0.2))
+            or len(read) == load.sent
+        ),
+        "all records are read",
+    )
+    consumer.close()
+    assert read == list(range(load.sent))
+    stop_cleanly(two)
