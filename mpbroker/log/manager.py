@@ -447,7 +447,7 @@ class LogManager:
 
     def delete_tree_later(self, log: PartitionLog, number: int, gone: Path) -> None:
         """Where the partition was before it moved."""
-        self._delete_in(log.config.file_delete_delay_ms, number, partial(_remove_tree, gone))
+        self._delete_in(log.config.file_delete_delay_ms, number, partial(remove_tree, gone))
 
     def _delete_in(self, delay_ms: int, number: int, job: Callable[[], None]) -> None:
         due = time.monotonic() + delay_ms / 1000
