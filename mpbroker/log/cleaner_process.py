@@ -6,8 +6,9 @@ either of the two, a task is then void: what it left is removed when the partiti
 next time.
 
 The main thread talks to the log workers and follows orders. Another one cleans, and gets a CPU only when
-nobody else wants it; so nobody waits for it: what it does to files is done by a third, of usual priority, and
-a task that is void is left behind, unable to change anything more. What is older than max.compaction.lag.ms
+nobody else wants it; so nobody waits for it, but for the few instructions that it holds Python's lock: what
+it does to files is done by a third, of usual priority, and a task that is void is left behind, unable to
+change anything more. What is older than max.compaction.lag.ms
 is cleaned by the third one itself, which gets its share of a machine that is never idle.
 """
 
@@ -157,11 +158,12 @@ class CleanerProcess:
                 error,
             )
 
-    def _result_of(self, future: Future[Result]) -> Result:
+    def _result_of(self, future: Future[Result], *, gives_way: bool = True) -> Result:
         """Of another thread. The supervisor does not see that it waits for its disk. Raises Abandoned."""
         future.add_done_callback(lambda _: os.eventfd_write(self.context.bell.fd, 1))
         while not future.done():
-            self._give_way()
+            if gives_way:
+                self._give_way()
             if waits_for_disk():
                 self.context.counters.beat()
             self.context.bell.wait(MAX_SLEEP_MS, future.done)
@@ -273,7 +275,7 @@ class CleanerProcess:
         finally:
             void.set()
             # What has begun is over when others may do something to these files.
-            self._usual.submit(lambda: None).result()
+            self._result_of(self._usual.submit(lambda: None), gives_way=False)
         self._report(task, cleaner, time.monotonic() - started)
         return cleaner.end
 
