@@ -53,7 +53,7 @@ bench-network: setup ## idle connections, heavy beside light requests, TLS; fail
 bench-quotas: setup ## what clients over their quota are told, beside Apache Kafka; fails where they differ by a tenth
 	$(BIN)/python -m ops.bench.quotas $(ARGS)
 
-bench-compaction: setup ## produces beside the compaction of 3 GB; fails where their p99 is more than twice that of quiet
+bench-compaction: setup ## produces beside the compaction of 5 GB; fails where their p99 is more than twice that of quiet
 	$(BIN)/python -m ops.bench.compaction $(ARGS)
 
 bench-start: setup ## how soon 10,000 partitions and some GB serve again, and their memory; fails where a bound is missed

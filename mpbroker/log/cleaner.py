@@ -98,7 +98,7 @@ class Disk(Protocol):
     def __call__(self, do: Callable[[], Result], /) -> Result: ...
 
 
-def _at_once(do: Callable[[], Result], /) -> Result:
+def at_once(do: Callable[[], Result], /) -> Result:
     return do()
 
 
@@ -112,7 +112,7 @@ class Cleaner:
     task: Task
     buffers: Buffers
     pace: Callable[[int], None] = lambda _count: None
-    disk: Disk = _at_once
+    disk: Disk = at_once
     statistics: Statistics = field(default_factory=Statistics)
     end: int = -1  # what lies below is clean when all is done
     _unsynced: int = 0

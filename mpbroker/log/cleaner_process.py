@@ -5,19 +5,21 @@ anything to do it waits for `log.cleaner.backoff.ms`. There is one question at a
 either of the two, a task is then void: what it left is removed when the partition is cleaned or opened the
 next time.
 
-Three threads share that work, one of which runs at a time. The main one talks to the log workers. One cleans,
-and gets a CPU only when nobody else wants it; what is older than max.compaction.lag.ms is cleaned by the main
-one, which has a low priority, but gets its share of a machine that is never idle. One changes files: who
-stands still in the middle of that holds up everybody's commits.
+The main thread talks to the log workers and follows orders. Another one cleans, and gets a CPU only when
+nobody else wants it; so nobody waits for it, but for the few instructions that it holds Python's lock: what
+it does to files is done by a third, of usual priority, and a task that is void is left behind, unable to
+change anything more. What is older than max.compaction.lag.ms
+is cleaned by the third one itself, which gets its share of a machine that is never idle.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
@@ -26,7 +28,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import MAX_SLEEP_MS, ProcessContext
 from mpbroker.ipc.slots import Call, SlotKind, pack_call, pack_return, unpack_call
 from mpbroker.ipc.topology import CLEANER, is_log_worker, log_worker, log_worker_number
-from mpbroker.log.cleaner import Buffers, Cleaner, CleaningFailed, Result, Task, remove_cleaned
+from mpbroker.log.cleaner import Buffers, Cleaner, CleaningFailed, Disk, Result, Task, at_once, remove_cleaned
 from mpbroker.log.pace import Pace, Stints, only_when_idle
 from mpbroker.records.errors import RecordsError
 from shm.arena import Arena
@@ -35,8 +37,6 @@ from shm.arena import Arena
 NICENESS = 10
 REQUEST_MAX = 0xFFFFFFFF
 INCARNATION_SHIFT = 20
-# How often who waits for another thread looks whether it waits for the disk.
-LOOK_S = 1.0
 
 
 def run(context: ProcessContext) -> int:
@@ -127,9 +127,9 @@ class CleanerProcess:
         # Who has given the task of now; the others are asked behind it.
         self.giver = 0
         self._idle = ThreadPoolExecutor(1, "cleaning", self._step_back)
-        self._disk = ThreadPoolExecutor(1, "cleaned")
+        self._usual = ThreadPoolExecutor(1, "cleaned")
         # A thread begins with the priority of who has it made: of ours.
-        self._disk.submit(lambda: None).result()
+        self._usual.submit(lambda: None).result()
 
     @property
     def config(self) -> BrokerConfig:
@@ -158,14 +158,15 @@ class CleanerProcess:
                 error,
             )
 
-    def _on_disk(self, do: Callable[[], Result], /) -> Result:
-        return self._result_of(self._disk.submit(do))
-
-    def _result_of(self, future: Future[Result]) -> Result:
-        """The supervisor sees that the main thread waits, not that another one cannot go on for its disk."""
-        while not wait([future], LOOK_S).done:
+    def _result_of(self, future: Future[Result], *, gives_way: bool = True) -> Result:
+        """Of another thread. The supervisor does not see that it waits for its disk. Raises Abandoned."""
+        future.add_done_callback(lambda _: os.eventfd_write(self.context.bell.fd, 1))
+        while not future.done():
+            if gives_way:
+                self._give_way()
             if waits_for_disk():
                 self.context.counters.beat()
+            self.context.bell.wait(MAX_SLEEP_MS, future.done)
         return future.result()
 
     # ---- orders ----
@@ -233,7 +234,7 @@ class CleanerProcess:
             return False
         self.context.counters.set_status(f"cleaning {task.directory}")
         try:
-            end = self._clean(task) if task.must else self._result_of(self._idle.submit(self._clean, task))
+            end = self._clean(task)
             ended = calls.CleaningEnded(task.ticket, end) if end >= 0 else None
         except Abandoned:
             raise
@@ -260,25 +261,50 @@ class CleanerProcess:
 
     def _clean(self, task: calls.ToClean) -> int:
         """-> up to where it is clean; -1: the task is void."""
-        started = time.monotonic()
+        started, void = time.monotonic(), threading.Event()
+        thread, disk = (self._usual, at_once) if task.must else (self._idle, self._disk(void))
+        cleaner = Cleaner(_task(task), self._buffers(), self._paced(void, started), disk)
+        segments = cleaner.run()
+        try:
+            while (new := self._result_of(thread.submit(next, segments, None))) is not None:
+                answer = self._asked(
+                    calls.SwapSegments(task.ticket, new.bases, new.size, new.largest_ms, new.first_ms)
+                )
+                if not (isinstance(answer, calls.Swapped) and answer.done):
+                    return -1
+        finally:
+            void.set()
+            # What has begun is over when others may do something to these files.
+            self._result_of(self._usual.submit(lambda: None), gives_way=False)
+        self._report(task, cleaner, time.monotonic() - started)
+        return cleaner.end
+
+    def _disk(self, void: threading.Event) -> Disk:
+        def on_disk(do: Callable[[], Result], /) -> Result:
+            def unless_void() -> Result:
+                if void.is_set():
+                    raise Abandoned
+                return do()
+
+            return self._usual.submit(unless_void).result()
+
+        return on_disk
+
+    def _paced(self, void: threading.Event, started: float) -> Callable[[int], None]:
+        """In the thread that cleans."""
         pace, stints = Pace(self.config.log_cleaner_io_max_bytes_per_second, started), Stints()
 
         def paced(count: int) -> None:
-            self.context.counters.beat()
-            self._give_way()
+            due = pace.due(count)
             stints.rest_if_due()
-            if (wait_s := pace.due(count) - time.monotonic()) > 0:
-                self._sleep(wait_s * 1000)
+            while True:
+                self.context.counters.beat()
+                if void.wait(min(max(due - time.monotonic(), 0), MAX_SLEEP_MS / 1000)):
+                    raise Abandoned
+                if time.monotonic() >= due:
+                    return
 
-        cleaner = Cleaner(_task(task), self._buffers(), paced, self._on_disk)
-        for new in cleaner.run():
-            answer = self._asked(
-                calls.SwapSegments(task.ticket, new.bases, new.size, new.largest_ms, new.first_ms)
-            )
-            if not (isinstance(answer, calls.Swapped) and answer.done):
-                return -1
-        self._report(task, cleaner, time.monotonic() - started)
-        return cleaner.end
+        return paced
 
     def _buffers(self) -> Buffers:
         config = self.config

@@ -1,7 +1,8 @@
 """What the cleaner does with each batch, natively: into the offset map, or into the new segment (Kafka: Cleaner, MemoryRecords.filterTo).
 
 Batches come in pieces of a file. Plain ones are done here, one after the other. At one that is compressed, of a transaction or a
-control batch it stops, since Python knows what to do about those, and goes on behind it.
+control batch it stops, since Python knows what to do about those, and goes on behind it. Most of it is done without the GIL: the
+thread may stand still for long where CPUs are scarce, and others of its process do not wait for it.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
@@ -72,10 +73,12 @@ cdef class BatchWalk:
         """1: there is a whole batch, of which `info` tells; 0: there is none any more. Raises CorruptBatch."""
         cdef const uint8_t *p
         cdef int reason, verdict
-        if self.at >= self.data.shape[0]:
+        cdef int64_t left = self.data.shape[0] - self.at
+        if left <= 0:
             return 0
         p = &self.data[self.at]
-        verdict = c.whole_batch(p, self.data.shape[0] - self.at, True, &self.length, &reason)
+        with nogil:
+            verdict = c.whole_batch(p, left, True, &self.length, &reason)
         if verdict == c.BATCH_TRAILING:
             return 0
         if verdict != c.BATCH_OK:
@@ -94,12 +97,14 @@ cdef class BatchWalk:
 def map_plain(BatchWalk walk, OffsetMap offsets, int64_t start) -> int:
     """Puts the keys of records from `start` on into the map. Raises CorruptBatch."""
     cdef const uint8_t *p
-    cdef bint full
+    cdef bint full, well_formed
     while walk.look():
         if not walk.is_plain():
             return Stop.FOR_PYTHON
         p = &walk.data[walk.at]
-        if not map_stream(walk, &offsets.ref, p + <int>c.BATCH_HEADER_BYTES, p + walk.length, start, &full):
+        with nogil:
+            well_formed = map_stream(walk, &offsets.ref, p + <int>c.BATCH_HEADER_BYTES, p + walk.length, start, &full)
+        if not well_formed:
             raise CorruptBatch(walk.at, "a record is malformed")
         if full:
             return Stop.FULL
@@ -233,11 +238,14 @@ cdef class Filter:
     ) except -1:
         cdef const uint8_t *whole = &walk.data[walk.at]
         cdef bint stays = self.must_stay(walk)
+        cdef bint well_formed
         cdef int64_t at
         self.records_read += walk.info.count
         if discards and not stays:
             return DROPPED
-        if not self.judge(walk, records, end, discards):
+        with nogil:
+            well_formed = self.judge(walk, records, end, discards)
+        if not well_formed:
             raise CorruptBatch(walk.at, "a record is malformed")
         self.records_kept += self.judged.kept
         if self.judged.kept == 0:

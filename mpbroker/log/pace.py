@@ -36,10 +36,10 @@ class Pace:
 
 
 class Stints:
-    """Of the thread that takes them."""
+    """Of the thread that takes them; the first one is over at once."""
 
     def __init__(self) -> None:
-        self._begun_ns = time.thread_time_ns()
+        self._begun_ns = -STINT_NS
 
     def rest_if_due(self) -> None:
         """To be called often: the stint lasts until then."""

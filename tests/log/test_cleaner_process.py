@@ -22,6 +22,8 @@ from mpbroker.log.cleaner_process import Abandoned, CleanerProcess
 from tests.handlers.shared import shared_memory
 from tests.log.segments import Segments
 
+DEADLINE_S = 20
+
 
 class Scripted(CleanerProcess):
     """One task, and a log worker that agrees with all."""
@@ -148,12 +150,55 @@ def test_an_order_to_stop_ends_it_in_either_thread(
     assert process.asked == []
 
 
+def test_nobody_waits_for_who_gets_no_cpu(
+    context: ProcessContext, segments: Segments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An order is followed while the thread that cleans stands still; what it does later changes nothing."""
+    process = Scripted(context, to_clean(segments))
+    stands, goes_on = threading.Event(), threading.Event()
+    clean_plain = cleaning.map_plain
+
+    def standing(*given: Any) -> Any:
+        stands.set()
+        assert goes_on.wait(DEADLINE_S)
+        return clean_plain(*given)
+
+    def stop() -> None:
+        assert stands.wait(DEADLINE_S)
+        context.memory.words("orders").store(CLEANER, Order.STOP)
+        context.bell.ring()
+
+    monkeypatch.setattr(cleaning, "map_plain", standing)
+    ordering = threading.Thread(target=stop)
+    ordering.start()
+    with pytest.raises(Abandoned):
+        process.clean_one()
+    ordering.join()
+    assert not goes_on.is_set()
+    before = sorted(segments.directory.iterdir())
+    goes_on.set()
+    process._idle.shutdown()
+    assert sorted(segments.directory.iterdir()) == before
+
+
+def test_a_void_task_changes_no_file(context: ProcessContext, segments: Segments) -> None:
+    process = Scripted(context, to_clean(segments))
+    void, done = threading.Event(), []
+    disk = process._disk(void)
+    disk(lambda: done.append(1))
+    void.set()
+    with pytest.raises(Abandoned):
+        disk(lambda: done.append(2))
+    assert done == [1]
+
+
 def test_a_disk_that_takes_long_is_no_cleaner_that_hangs(
     context: ProcessContext, segments: Segments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It counts as alive while a thread waits for the disk, and only then."""
     process = Scripted(context, to_clean(segments))
     waits, looks, done = [True], [0], threading.Event()
+    monkeypatch.setattr(cleaner_process, "MAX_SLEEP_MS", 1)
 
     def look() -> bool:
         looks[0] += 1
@@ -164,9 +209,8 @@ def test_a_disk_that_takes_long_is_no_cleaner_that_hangs(
         return waits[0]
 
     monkeypatch.setattr(cleaner_process, "waits_for_disk", look)
-    monkeypatch.setattr(cleaner_process, "LOOK_S", 0.001)
     before = context.counters.turns
-    process._on_disk(done.wait)
+    process._result_of(process._usual.submit(done.wait))
     assert context.counters.turns == before + 4
 
 
@@ -188,7 +232,7 @@ def test_a_stint_ends_with_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(10):
         used[0] += pace.STINT_NS // 4
         stints.rest_if_due()
-    assert rests == [pace.REST_S] * 2
+    assert rests == [pace.REST_S] * 3
     used[0] += 5 * pace.STINT_NS
     stints.rest_if_due()
-    assert len(rests) == 3
+    assert len(rests) == 4
