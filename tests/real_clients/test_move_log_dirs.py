@@ -207,3 +207,49 @@ def test_killed_on_the_way_it_goes_on(two: Broker, tmp_path: Path) -> None:
     consumer.close()
     assert read == list(range(load.sent))
     stop_cleanly(two)
+
+
+@pytest.fixture(name="beside_a_small_disk")
+def _beside_a_small_disk(tmp_path: Path) -> Iterator[Mpbroker]:
+    """The second log directory is a small tmpfs, in a mount namespace of the broker's own."""
+    namespace = ("unshare", "--user", "--map-root-user", "--mount")
+    tried = subprocess.run([*namespace, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"this machine gives no mount namespace: {tried.stderr.strip()}")
+    data, other = two_dirs(tmp_path)
+    other.mkdir()
+    mount = f"sh -c 'mount -t tmpfs -o size=16m tmpfs {other} && exec \"$@\"' sh"
+    command = MPBROKER_COMMAND.replace("{log_dir}", f"{data},{other}")
+    broker = Mpbroker(
+        tmp_path,
+        template=f"{' '.join(namespace)} {mount} {command}",
+        flags=("-o", "log.journal.bytes=1048576"),
+    )
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+def test_a_full_disk_is_waited_for_and_the_partition_is_served(
+    beside_a_small_disk: Mpbroker, tmp_path: Path
+) -> None:
+    broker, (data, other) = beside_a_small_disk, [str(each) for each in two_dirs(tmp_path)]
+    create_topic(broker.bootstrap, TOPIC, 1, CONFIGS)
+    reassign(broker, plan_to(broker, tmp_path, data), "--execute")
+    eventually(lambda: described(broker) == [(data, 0, 0, False)], "it is where there is room")
+    with Load(broker) as load:
+        eventually(lambda: load.sent > 20_000, "it is larger than the small disk")
+        reassign(broker, plan_to(broker, tmp_path, other), "--execute")
+        eventually(
+            lambda: f"waits to move to {other}: No space left on device" in broker.output(), "it waits"
+        )
+        before = len(load.read)
+        eventually(lambda: len(load.read) > before + 200, "it is served")
+    assert not load.errors, load.errors[:3]
+    assert load.read == list(range(load.sent))
+    (future,) = [each for each in described(broker) if each[3]]
+    assert future[0] == other
+    assert future[2] > 0
+    reassign(broker, plan_to(broker, tmp_path, data), "--execute")
+    assert described(broker) == [(data, 0, 0, False)]
+    stop_cleanly(broker)
