@@ -14,6 +14,7 @@ import pytest
 from mpbroker.ipc import calls
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log import copying, futures
+from mpbroker.log.aborted import AbortedTransaction
 from mpbroker.log.moving_turn import held_jobs
 from mpbroker.log.partition_log import segments_of
 from mpbroker.log.process import LogProcess
@@ -90,8 +91,17 @@ def test_it_is_the_same_in_another_directory_and_goes_on_there(
 ) -> None:
     made, process = started(node)
     target = filled(made, batch)
+    aborted = AbortedTransaction(9, 1, 2, 3)
+    process.manager.logs[target.slot].add_aborted(aborted)
     before, old = contents(home_of(made, target) / "t-0"), home_of(made, target)
-    published = made.rig.partition(target.slot)
+    assert {name.rpartition(".")[2] for name in before} >= {
+        "log",
+        "index",
+        "timeindex",
+        "txnindex",
+        "snapshot",
+    }
+    published = process.manager.logs[target.slot].state.published
     move(process, other(made, target))
     new = home_of(made, target)
     assert new != old
