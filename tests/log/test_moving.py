@@ -533,3 +533,32 @@ def test_a_handler_that_died_is_let_go_of_when_its_jobs_have_been_appended(
 
     turn_until(process, is_let_go)
     assert made.end_of(target) == 41
+
+
+def test_a_topic_that_is_deleted_in_the_last_moment_is_gone(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its slot of the table is another partition's by then."""
+    made, process = started(node)
+    target = filled(made, batch, file_delete_delay_ms="0")
+    place, reached, goes_on = futures.place, threading.Event(), threading.Event()
+
+    def slow(future: Path, current: Path) -> None:
+        reached.set()
+        assert goes_on.wait(20)
+        place(future, current)
+
+    monkeypatch.setattr(futures, "place", slow)
+    assert order(process, other(made, target)) == 0
+    turn_until(process, reached.is_set)
+    threading.Timer(0.05, goes_on.set).start()
+    process.moving.topic_goes()
+    process.manager.remove("t", TOPIC_ID)
+    process.manager._slots._unused = process.manager.table.slots
+    new_id = bytes(range(1, 17))
+    (new,) = made.open(calls.EnsureTopic("u", new_id, [0], {}, 5, 0))
+    assert (new.slot, new.error) == (target.slot, 0)
+    turn_until(process, lambda: process.moving.is_at_rest)
+    assert made.rig.partition(new.slot).topic_id == new_id
+    assert process.turn.failed_dirs == 0
+    turn_until(process, lambda: not [*made.dirs[0].glob("t-*"), *made.dirs[1].glob("t-*")])
