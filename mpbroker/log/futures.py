@@ -71,13 +71,18 @@ def unmark(directory: Path) -> None:
 def settle(homes: Sequence[LogDir]) -> None:
     """What a crash has left in two log directories is in one of them afterwards. Raises OSError."""
     found: dict[str, list[Path]] = {}
+    if len(homes) == 1:
+        return
     for home in homes:
-        if not home.failed:
-            for name in os.listdir(home.path):  # noqa: PTH208 - thousands, and only their names
-                found.setdefault(name, []).append(home.path / name)
+        for name in _names_in(home):
+            found.setdefault(name, []).append(home.path / name)
     for paths in found.values():
         if len(paths) == 2 and _is_own(homes[0], paths):
             _settle(paths)
+
+
+def _names_in(home: LogDir) -> list[str]:
+    return [] if home.failed else os.listdir(home.path)  # noqa: PTH208 - thousands, and only their names
 
 
 def _is_own(home: LogDir, paths: list[Path]) -> bool:
@@ -104,6 +109,13 @@ def _settle(paths: list[Path]) -> None:
 def futures_in(homes: Sequence[LogDir]) -> Iterator[tuple[LogDir, Path, names.PartitionName]]:
     """All that are found, of this log worker."""
     for home in homes:
-        for directory, parsed in home.own_partitions():
-            if parsed.suffix == names.FUTURE_SUFFIX:
-                yield home, directory, parsed
+        for name in _names_in(home):
+            if not name.endswith(names.FUTURE_SUFFIX):
+                continue
+            try:
+                parsed = names.parse_partition(name)
+            except names.NotAPartition:
+                # Said already, and left alone.
+                continue
+            if home.worker.owns(parsed.topic, parsed.partition):
+                yield home, home.path / name, parsed

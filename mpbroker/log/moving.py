@@ -76,6 +76,8 @@ class Move:
     is_cancelled: bool = False
     # From here on it is not to be stopped.
     is_decided: bool = False
+    # What it was before has another name, for good.
+    has_left: bool = False
     wanted: Wanted | None = None
     problem: str = ""
 
@@ -226,9 +228,9 @@ class Moving:
             except StopIteration:
                 self._running.remove(steps)
 
-    def topic_goes(self, topic_id: bytes) -> None:
-        """Its directories are about to be renamed: not while we do the same."""
-        if self._placing is not None and self._held is not None and self._held.log.topic_id == topic_id:
+    def topic_goes(self) -> None:
+        """Directories are about to be renamed: not while we do the same."""
+        if self._placing is not None:
             concurrent.futures.wait([self._placing])
 
     @property
@@ -277,9 +279,15 @@ class Moving:
             if not move.is_decided:
                 move.target.forget((move.log.topic, move.log.partition))
 
+    def _is_here(self, log: PartitionLog) -> bool:
+        return self._manager.logs.get(log.state.table_slot) is log
+
     def _is_served(self, log: PartitionLog) -> bool:
-        here = self._manager.logs.get(log.state.table_slot) is log
-        return here and log.state.flags == PartitionFlag.PARTITION_LIVE
+        return self._is_here(log) and log.state.flags == PartitionFlag.PARTITION_LIVE
+
+    def _has_failed(self, home: LogDir) -> bool:
+        """As the turn knows it: `home` hears of it later."""
+        return home.failed or bool(self._manager.turn.failed_dirs >> home.number & 1)
 
     def _check(self, move: Move) -> None:
         """Raises _Over."""
@@ -437,13 +445,16 @@ class Moving:
             # It still has its name.
             move.is_decided = False
             return self._waits_for(move, error)
+        if not self._is_here(log):
+            # Its topic was deleted, and both directories with it.
+            raise _Over
         log.close_files()
         self._manager.moved(log, move.target)
         if error is not None:
             # Whether it is here or there a start can tell; until then nothing may be appended to either.
             _log.error("%s: %s", move.target.path, error)
             self._manager.turn.storage_failed(move.target.number, error.errno or 0)
-        elif not move.source.failed:
+        elif not self._has_failed(move.source):
             yield from self._leaves(move)
         return True
 
@@ -453,7 +464,10 @@ class Moving:
         current = move.copy.source
         error = yield from self._done(lambda: gone.append(futures.set_aside(current)))
         if error is None:
+            move.has_left = True
             self._manager.delete_tree_later(move.log, move.source.number, gone[0])
+        elif not self._is_here(move.log):
+            raise _Over
         elif error.errno not in PASSING:
             self._manager.turn.storage_failed(move.source.number, error.errno or 0)
         else:
@@ -463,14 +477,14 @@ class Moving:
     def _left(self, move: Move) -> _Steps:
         """It is served where it should be; what is left of it elsewhere goes."""
         target = move.log.directory
-        while not move.source.failed and move.copy.source.is_dir() and not (yield from self._leaves(move)):
+        while not move.has_left and not self._has_failed(move.source) and not (yield from self._leaves(move)):
             again = time.monotonic() + TRY_AGAIN_S
             while time.monotonic() < again and not self._is_stopping:
                 yield
             if self._is_stopping:
                 # The mark tells the next start.
                 return
-        if not move.source.failed and not move.target.failed:
+        if move.has_left and not self._has_failed(move.target):
             yield from self._done(partial(futures.unmark, target))
         _log.info("%s has moved to %s", move.copy.source, move.target.path)
 

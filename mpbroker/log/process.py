@@ -386,7 +386,7 @@ class LogProcess:
         if isinstance(message, calls.TellMoves):
             return self.moving.tell()
         if isinstance(message, calls.RemoveTopic):
-            self.moving.topic_goes(message.topic_id)
+            self.moving.topic_goes()
             self.manager.remove(message.name, message.topic_id)
             return calls.RemovedTopic(message.topic_id)
         if isinstance(message, calls.CleaningEnded):

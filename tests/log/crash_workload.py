@@ -324,7 +324,7 @@ class MovingWorkload(Workload):
         super().something_else()
 
     def replace_topic(self) -> None:
-        self.process.moving.topic_goes(self.topic.topic_id)
+        self.process.moving.topic_goes()
         super().replace_topic()
 
 

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from mpbroker.ipc import calls
+from mpbroker.ipc.process import pack_fence
 from mpbroker.ipc.table import PartitionFlag
+from mpbroker.ipc.topology import LOG
 from mpbroker.log import copying, futures
+from mpbroker.log.aborted import AbortedTransaction
 from mpbroker.log.moving_turn import held_jobs
 from mpbroker.log.partition_log import segments_of
 from mpbroker.log.process import LogProcess
@@ -90,8 +93,17 @@ def test_it_is_the_same_in_another_directory_and_goes_on_there(
 ) -> None:
     made, process = started(node)
     target = filled(made, batch)
+    aborted = AbortedTransaction(9, 1, 2, 3)
+    process.manager.logs[target.slot].add_aborted(aborted)
     before, old = contents(home_of(made, target) / "t-0"), home_of(made, target)
-    published = made.rig.partition(target.slot)
+    assert {name.rpartition(".")[2] for name in before} >= {
+        "log",
+        "index",
+        "timeindex",
+        "txnindex",
+        "snapshot",
+    }
+    published = process.manager.logs[target.slot].state.published
     move(process, other(made, target))
     new = home_of(made, target)
     assert new != old
@@ -447,3 +459,106 @@ def test_what_is_about_to_get_another_name_is_not_taken_for_empty(
     for _ in process.deletion.looking():
         pass
     assert all(segment.size > 0 for segment in log.sealed)
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_clean_stop_on_the_way(
+    node: Callable[..., Node],
+    batch: Callable[..., bytearray],
+    monkeypatch: pytest.MonkeyPatch,
+    is_held: bool,
+) -> None:
+    """What waits for the last moment is answered; what is not decided goes on at the next start."""
+    made, process = started(node)
+    target = filled(made, batch)
+    to = other(made, target)
+    run, reached, goes_on = copying.Copy.run, threading.Event(), threading.Event()
+
+    def slow(self: copying.Copy, wanted: copying.Wanted) -> None:
+        if wanted.is_last == is_held:
+            reached.set()
+            assert goes_on.wait(20)
+        run(self, wanted)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(copying.Copy, "run", slow)
+        assert order(process, to) == 0
+        turn_until(process, reached.is_set)
+        made.rig.job([((target.slot, target.slot_generation, 5), batch(producer=(3, 0, 40), size=500))])
+        process.work(0)
+        assert held_jobs(process.turn) == is_held
+        threading.Timer(0.05, goes_on.set).start()
+        made.stop()
+    assert [reply.results[0].error for reply in made.rig.replies()] == [0]
+    assert (made.dirs[1 - to] / "t-0").is_dir()
+    assert (made.dirs[1 - to] / ".kafka_cleanshutdown").exists()
+    process = made.boot()
+    (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES))
+    assert made.end_of(target) == 41
+    process.moving.resume(["t"])
+    turn_until(process, lambda: process.moving.is_at_rest)
+    assert (made.rig.partition(target.slot).log_dir, made.end_of(target)) == (to, 41)
+
+
+def test_a_handler_that_died_is_let_go_of_when_its_jobs_have_been_appended(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, process = started(node)
+    target = filled(made, batch)
+    run, goes_on = copying.Copy.run, threading.Event()
+
+    def slow(self: copying.Copy, wanted: copying.Wanted) -> None:
+        if wanted.is_last:
+            assert goes_on.wait(20)
+        run(self, wanted)
+
+    monkeypatch.setattr(copying.Copy, "run", slow)
+    log = process.manager.logs[target.slot]
+    assert order(process, other(made, target)) == 0
+    turn_until(process, lambda: log.is_held)
+    made.rig.job([((target.slot, target.slot_generation, 5), batch(producer=(3, 0, 40), size=500))])
+    process.work(0)
+    fence = pack_fence(1, 1, made.rig.handler)
+    made.rig.memory.words("fence_orders").store(LOG, fence)
+    acks = made.rig.memory.words("fence_acks")
+    for _ in range(3):
+        process.obey_fence()
+        process.work(0)
+    assert acks.load(LOG) != fence
+    goes_on.set()
+
+    def is_let_go() -> bool:
+        process.obey_fence()
+        return acks.load(LOG) == fence
+
+    turn_until(process, is_let_go)
+    assert made.end_of(target) == 41
+
+
+def test_a_topic_that_is_deleted_in_the_last_moment_is_gone(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its slot of the table is another partition's by then."""
+    made, process = started(node)
+    target = filled(made, batch, file_delete_delay_ms="0")
+    place, reached, goes_on = futures.place, threading.Event(), threading.Event()
+
+    def slow(future: Path, current: Path) -> None:
+        reached.set()
+        assert goes_on.wait(20)
+        place(future, current)
+
+    monkeypatch.setattr(futures, "place", slow)
+    assert order(process, other(made, target)) == 0
+    turn_until(process, reached.is_set)
+    threading.Timer(0.05, goes_on.set).start()
+    process.moving.topic_goes()
+    process.manager.remove("t", TOPIC_ID)
+    process.manager._slots._unused = process.manager.table.slots
+    new_id = bytes(range(1, 17))
+    (new,) = made.open(calls.EnsureTopic("u", new_id, [0], {}, 5, 0))
+    assert (new.slot, new.error) == (target.slot, 0)
+    turn_until(process, lambda: process.moving.is_at_rest)
+    assert made.rig.partition(new.slot).topic_id == new_id
+    assert process.turn.failed_dirs == 0
+    turn_until(process, lambda: not [*made.dirs[0].glob("t-*"), *made.dirs[1].glob("t-*")])
