@@ -358,7 +358,7 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
             "Most zeros that are written behind the records of a segment that grows fast; 0: none.",
             at_least=0,
         ),
-    ] = 4_194_304
+    ] = 16_777_216
     log_flush_interval_messages: Annotated[
         int, Key(LONG, "Records after which a log is synced under log.flush.policy=os.", at_least=1)
     ] = LONG_MAX

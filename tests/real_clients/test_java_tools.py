@@ -4,8 +4,6 @@ import re
 
 import pytest
 
-from mpbroker.inspection.segment import inspect
-from ops.bench import frames
 from ops.bench.brokers import Broker
 from tests.real_clients import adapters
 from tests.real_clients.conftest import TopicMaker, create_topic, stop_cleanly
@@ -17,7 +15,6 @@ PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
-LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 
 SEGMENT_BYTES = 1 << 20
@@ -110,27 +107,3 @@ def test_the_written_files_are_kafkas_own(own_broker: Broker) -> None:
             verified = dump("--files", str(path), "--verify-index-only")
             assert "mismatch" not in verified.lower(), verified
             assert "Found timestamp" not in verified, verified
-
-
-def test_room_ahead_is_seen_by_nobody_and_gone_after_a_stop(own_broker: Broker) -> None:
-    """Zeros lie behind the records of a segment that grows fast, for as long as the broker runs."""
-    create_topic(own_broker.bootstrap, "fast", 1, {})
-    request = frames.produce("fast", records=1, value_bytes=40_000)
-    path = own_broker.log_dir / "fast-0" / "00000000000000000000.log"
-    with frames.connected(own_broker.address) as connection:
-        for sent in range(1, 1_000):
-            error, _ = frames.exchange(connection, request)
-            assert error == 0
-            described = inspect(path, is_last=True)
-            assert (described.findings, described.records) == ([], sent)
-            if path.stat().st_size > described.size:
-                break
-    assert path.stat().st_size > described.size == described.end
-    server = ("--bootstrap-server", own_broker.bootstrap)
-    listed = kafka_tool(LOG_DIRS, *server, "--describe", "--topic-list", "fast")
-    assert f'"partition":"fast-0","size":{described.size},' in listed
-    stop_cleanly(own_broker)
-    assert path.stat().st_size == described.size
-    printed = dump("--files", str(path))
-    assert "corrupt" not in printed.lower()
-    assert printed.count("baseOffset: ") == sent
