@@ -351,14 +351,6 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
             at_least=0,
         ),
     ] = 262_144
-    log_room_ahead_bytes: Annotated[
-        int,
-        Key(
-            LONG,
-            "Most zeros that are written behind the records of a segment that grows fast; 0: none.",
-            at_least=0,
-        ),
-    ] = 16_777_216
     log_flush_interval_messages: Annotated[
         int, Key(LONG, "Records after which a log is synced under log.flush.policy=os.", at_least=1)
     ] = LONG_MAX

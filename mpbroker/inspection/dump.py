@@ -145,10 +145,8 @@ def _extent(number: int, extent: Extent) -> Entry:
 
 
 def _log(path: Path, base: int, with_records: bool) -> Iterator[Entry]:
-    others = (parse_segment(entry.name) for entry in path.parent.iterdir())
-    is_last = all(other is None or other <= base for other in others)
     with mapped(path) as view:
-        for found in batches(view, base, is_last=is_last):
+        for found in batches(view, base):
             if isinstance(found, CorruptBatch):
                 yield {"damaged_at": found.position, "reason": found.reason}
                 continue

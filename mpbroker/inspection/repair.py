@@ -103,11 +103,7 @@ def plan(path: Path) -> Plan:
         # A torn end that was never durable is what the next start cuts off by itself.
         return Plan(partition)
     holes = {Severity.DAMAGE, Severity.TORN}
-    cuts = [
-        _cut(one, is_last=one is partition.segments[-1])
-        for one in partition.segments
-        if any(f.severity in holes for f in one.findings)
-    ]
+    cuts = [_cut(one) for one in partition.segments if any(f.severity in holes for f in one.findings)]
     end = partition.end_offset
     lowered = end if partition.durable is not None and end < partition.durable else None
     return Plan(partition, cuts, lowered)
@@ -140,12 +136,12 @@ def _refuse_if_in(path: Path, partition: Partition) -> None:
         )
 
 
-def _cut(segment: Segment, *, is_last: bool) -> Cut:
+def _cut(segment: Segment) -> Cut:
     whole: list[tuple[int, int]] = []
     lost: list[tuple[int, int]] = []
     next_offset, open_from = segment.base, None
     with mapped(segment.path) as view:
-        for found in batches(view, segment.base, is_last=is_last):
+        for found in batches(view, segment.base):
             if isinstance(found, CorruptBatch):
                 open_from = next_offset if open_from is None else open_from
                 continue

@@ -53,17 +53,13 @@ def mapped(path: Path) -> Iterator[memoryview]:
             yield memoryview(b"")
 
 
-def batches(view: memoryview, base: int, *, is_last: bool) -> Iterator[BatchFrame | CorruptBatch]:
-    """All batches in order; an error for each stretch that is none, also for a cut-off end. The last segment
-    may end in zeros: room that a broker has made ahead, and gives back when it stops.
-    """
+def batches(view: memoryview, base: int) -> Iterator[BatchFrame | CorruptBatch]:
+    """All batches in order; an error for each stretch that is none, also for a cut-off end."""
     position, next_offset = 0, base
     while position < len(view):
         try:
             frame = _batch_at(view, position, next_offset, base)
         except CorruptBatch as error:
-            if is_last and not view[position:].tobytes().strip(b"\0"):
-                return
             yield error
             position = _next_batch(view, position + 1, next_offset, base)
             continue
@@ -114,7 +110,7 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
     covered: dict[int, tuple[int, int]] = {}
     with mapped(path) as view:
         segment = Segment(path, base, len(view), next_offset=base)
-        for found in batches(view, base, is_last=is_last):
+        for found in batches(view, base):
             if isinstance(found, CorruptBatch):
                 segment.findings.append(_judge(segment, found, view, is_last))
                 continue
@@ -130,8 +126,6 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
                 covered[found.position] = (found.base_offset, last)
             if seen is not None:
                 seen(segment.end)
-    if is_last and not segment.findings:
-        segment.size = segment.end
     segment.findings += offsets.findings
     segment.findings += _check_offset_index(offsets, covered)
     segment.findings += _check_time_index(segment, base)

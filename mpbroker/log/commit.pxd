@@ -5,13 +5,11 @@ only when a round is done. A file descriptor with unsynced bytes is closed by no
 
 A round makes a partition durable by the journal of its log directory, or by a sync of its segment: where there is no journal (yet), where
 much was appended, and where the journal has no room. What the journal has is synced in the background before the ring comes round again.
-Segments that get much at a time get room ahead (`room.pxd`).
 """
 from libc.stdint cimport int64_t, uint64_t
 
 from mpbroker.log.answers cimport AnswersRef
 from mpbroker.log.journal cimport JournalRef, JournalWrite
-from mpbroker.log.room cimport Room
 from mpbroker.log.state cimport PartitionCore
 from shm.counters cimport CountersRef
 from shm.marks cimport MarksRef
@@ -38,7 +36,6 @@ cdef extern from "mpbroker/log/flusher.h" nogil:
 
 cdef enum:
     BEHIND_PER_ROUND = 256          # segments that are synced in the background at a time
-    ROOMY_MOST = 64                 # partitions with room ahead
 
 cdef struct RetiredFile:
     int fd
@@ -66,13 +63,6 @@ cdef struct CommitRef:
     uint64_t background_finished
     int background_dir
     PartitionCore *behind[BEHIND_PER_ROUND]     # those in flight; NULL: the partition is gone
-    Room room
-    uint64_t room_taken             # the last of its jobs that was taken in
-    int room_dir                    # that of the job under way
-    int64_t room_ahead_bytes        # log.room.ahead.bytes
-    uint64_t room_not_before_ns     # a disk was too full
-    PartitionCore *roomy[ROOMY_MOST]            # those that may have room; NULL: none
-    int64_t roomy_sizes[ROOMY_MOST]             # when they were looked at last
     uint64_t failed_dirs            # log directories that failed, as a bit set
     uint64_t news                   # of these, what Python has not been told
     int last_errno
@@ -94,8 +84,6 @@ cdef bint something_is_done(CommitRef *commit) noexcept nogil
 cdef bint commit_is_busy(CommitRef *commit) noexcept nogil
 cdef void commit_use_journal(CommitRef *commit, int log_dir, const JournalRef *journal) noexcept nogil
 cdef void commit_release(CommitRef *commit) noexcept nogil
-cdef void commit_use_room(CommitRef *commit, int64_t ahead_bytes, int64_t free_least) noexcept nogil
-cdef bint give_back_all_room(CommitRef *commit, AnswersRef *answers, bint of_idle) noexcept nogil
 cdef void publish_moved(CommitRef *commit, AnswersRef *answers) noexcept nogil
 cdef void forget_behind(CommitRef *commit, PartitionCore *core) noexcept nogil
 cdef void drop_core(CommitRef *commit, PartitionCore *core) noexcept nogil

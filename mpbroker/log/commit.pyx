@@ -1,5 +1,4 @@
 """Natively: see `commit.pxd`."""
-from libc.errno cimport EINVAL, ENOSYS, EOPNOTSUPP
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
@@ -13,11 +12,7 @@ from mpbroker.log.journal cimport (
     NOT_SYNCING, JournalRef, JournalWrite, journal_add, journal_ask, journal_begin, journal_behind, journal_record_most, journal_target,
     journal_unlist, journal_written,
 )
-from mpbroker.log.room cimport (
-    ROOM_AGAIN_NS, ROOM_DIRECT_PART, ROOM_FIRST_PART, ROOM_PARTITIONS_MOST, ROOM_ROUND_MOST, room_ask, room_start, room_stop,
-)
-from mpbroker.log.state cimport PartitionCore, end_bound, give_room_back, new_bytes, stable_bound
-from mpbroker.log.write cimport is_full_disk
+from mpbroker.log.state cimport PartitionCore, end_bound, stable_bound
 from shm.atomics cimport fence_full, load_acquire, store_release
 from shm.counters cimport counter_add, counter_set, histogram_record, monotonic_ns
 from shm.doorbell cimport bell_ring
@@ -37,17 +32,14 @@ cdef bint commit_open(CommitRef *commit, int64_t slots) noexcept nogil:
 
 
 cdef int commit_start(CommitRef *commit, uint64_t *bell_armed, int bell_fd) noexcept nogil:
-    """The threads, after the fork; an errno, or 0."""
+    """The two threads, after the fork; an errno, or 0."""
     cdef int error = flusher_start(&commit.flusher, bell_armed, bell_fd)
-    if not error:
-        error = flusher_start(&commit.background, bell_armed, bell_fd)
-    return error if error else room_start(&commit.room, bell_armed, bell_fd)
+    return error if error else flusher_start(&commit.background, bell_armed, bell_fd)
 
 
 cdef void commit_close(CommitRef *commit) noexcept nogil:
     flusher_stop(&commit.flusher)
     flusher_stop(&commit.background)
-    room_stop(&commit.room)
     free(commit.unsynced)
     free(commit.in_flight)
     free(commit.moved)
@@ -112,8 +104,6 @@ cdef void ask_next(CommitRef *commit, uint64_t now_ns) noexcept nogil:
     commit.in_flight_count = 0
     for i in range(commit.unsynced_count):
         if commit.unsynced[i] != NULL:
-            if commit.unsynced_count <= ROOM_PARTITIONS_MOST:
-                want_room(commit, commit.unsynced[i], now_ns)
             fly(commit, commit.unsynced[i])
     commit.unsynced_count = 0
     flusher.journals = 0
@@ -132,13 +122,10 @@ cdef void ask_next(CommitRef *commit, uint64_t now_ns) noexcept nogil:
 cdef void fly(CommitRef *commit, PartitionCore *core) noexcept nogil:
     """The partition takes part in the round that is asked for."""
     cdef int dir = core.slot.log_dir
-    cdef int64_t direct_bytes = commit.journals[dir].direct_bytes
-    if core.size <= core.room_end and commit.unsynced_count <= ROOM_PARTITIONS_MOST:
-        direct_bytes //= ROOM_DIRECT_PART
     core.unsynced = 0
     core.in_flight = 1
     core.journaled = not commit.bypass and dir < commit.journal_count and journal_add(
-        &commit.journals[dir], &commit.flusher.writes[dir], core, direct_bytes)
+        &commit.journals[dir], &commit.flusher.writes[dir], core)
     core.covered = end_bound(core)
     core.stable = stable_bound(core)
     commit.flusher.fds[commit.in_flight_count] = -1 if core.journaled else core.fd
@@ -152,7 +139,6 @@ cdef void take_in(CommitRef *commit, AnswersRef *answers) noexcept nogil:
     cdef Flusher *flusher = &commit.flusher
     cdef uint64_t done = load_done(flusher)
     take_in_background(commit, answers)
-    take_in_room(commit, answers)
     if done == commit.finished:
         return
     commit.finished = done
@@ -272,113 +258,12 @@ cdef void take_in_background(CommitRef *commit, AnswersRef *answers) noexcept no
     commit.journals[commit.background_dir].in_background = NOT_SYNCING
 
 
-# ---- room ahead ----
-
-cdef void commit_use_room(CommitRef *commit, int64_t ahead_bytes, int64_t free_least) noexcept nogil:
-    commit.room_ahead_bytes, commit.room.free_least = ahead_bytes, free_least
-
-
-cdef void want_room(CommitRef *commit, PartitionCore *core, uint64_t now_ns) noexcept nogil:
-    """Has zeros written behind a segment that gets much, if few lie there: as many as it has records, up to the most."""
-    cdef int64_t ahead = min(core.size, commit.room_ahead_bytes), count = new_bytes(core)
-    cdef int place, fd
-    if commit.room.asked != commit.room_taken or now_ns < commit.room_not_before_ns or core.fd < 0:
-        return
-    if ahead == 0 or ahead < commit.room_ahead_bytes // ROOM_FIRST_PART or core.room_end - core.size > ahead // 2:
-        return
-    if not commit.journals[core.slot.log_dir].direct_bytes // ROOM_DIRECT_PART <= count < ROOM_ROUND_MOST:
-        return
-    if core.size + ahead > core.segment_bytes:
-        return
-    place = place_of_roomy(commit, core)
-    if place < 0:
-        return
-    fd = dup(core.fd)
-    if fd < 0:
-        return
-    commit.roomy[place], commit.roomy_sizes[place] = core, core.size
-    commit.room_dir = core.slot.log_dir
-    core.room, core.has_room = &commit.room, 1
-    room_ask(&commit.room, core, fd, core.size + ahead)
-
-
-cdef int place_of_roomy(const CommitRef *commit, const PartitionCore *core) noexcept nogil:
-    """Its own, or one that is free; -1: there is none."""
-    cdef int i, place = -1
-    for i in range(ROOMY_MOST):
-        if commit.roomy[i] == core:
-            return i
-        if commit.roomy[i] == NULL or not commit.roomy[i].has_room:
-            place = i
-    return place
-
-
-cdef void take_in_room(CommitRef *commit, AnswersRef *answers) noexcept nogil:
-    """What the thread has done; that a disk is too full is no failure."""
-    cdef PartitionCore *core = <PartitionCore *>commit.room.owner
-    cdef uint64_t done = load_acquire(&commit.room.done)
-    cdef int error
-    if done == commit.room_taken:
-        return
-    commit.room_taken = done
-    close(commit.room.fd)
-    commit.room.fd, commit.room.owner, error = -1, NULL, commit.room.error
-    if error == 0:
-        if core != NULL:
-            core.room_end = commit.room.end
-        return
-    commit.room_not_before_ns = monotonic_ns() + <uint64_t>ROOM_AGAIN_NS
-    if is_passing(error):
-        error = give_room_back(core) if core != NULL else 0
-    if error:
-        fail_dir(commit, answers, commit.room_dir, error)
-
-
-cdef bint is_passing(int error) noexcept nogil:
-    """The disk is full, or its file system does not know how."""
-    return is_full_disk(error) or error == EOPNOTSUPP or error == ENOSYS or error == EINVAL
-
-
-cdef bint give_back_all_room(CommitRef *commit, AnswersRef *answers, bint of_idle) noexcept nogil:
-    """Whether there was any. `of_idle`: that of partitions alone which got nothing since the last call."""
-    cdef int i, error
-    cdef bint found = False
-    cdef PartitionCore *core
-    for i in range(ROOMY_MOST):
-        core = commit.roomy[i]
-        if core == NULL or not core.has_room:
-            commit.roomy[i] = NULL
-            continue
-        if of_idle and core.size != commit.roomy_sizes[i]:
-            commit.roomy_sizes[i] = core.size
-            continue
-        found, commit.roomy[i] = True, NULL
-        error = give_room_back(core)
-        if error:
-            fail_dir(commit, answers, core.slot.log_dir, error)
-    return found
-
-
-cdef void forget_room(CommitRef *commit, PartitionCore *core) noexcept nogil:
-    """The partition is going away, and says no more how much of its file is records."""
-    cdef int i
-    give_room_back(core)
-    for i in range(ROOMY_MOST):
-        if commit.roomy[i] == core:
-            commit.roomy[i] = NULL
-    core.room = NULL
-
-
 cdef bint something_is_done(CommitRef *commit) noexcept nogil:
     """By one of the threads, and not taken in yet."""
-    if load_acquire(&commit.room.done) != commit.room_taken:
-        return True
     return load_done(&commit.flusher) != commit.finished or load_done(&commit.background) != commit.background_finished
 
 
 cdef bint commit_is_busy(CommitRef *commit) noexcept nogil:
-    if commit.room.asked != commit.room_taken:
-        return True
     if commit.flusher.asked != commit.finished or commit.background.asked != commit.background_finished:
         return True
     return commit.unsynced_count > 0 or commit.retired_count > 0
@@ -446,7 +331,6 @@ cdef void forget_behind(CommitRef *commit, PartitionCore *core) noexcept nogil:
         if commit.behind[i] == core:
             commit.behind[i] = NULL
     journal_unlist(&commit.journals[core.slot.log_dir], core)
-    forget_room(commit, core)
 
 
 cdef void fail_dir(CommitRef *commit, AnswersRef *answers, int log_dir, int error) noexcept nogil:

@@ -84,7 +84,7 @@ cdef extern from "<stdint.h>" nogil:
 
 cdef uint64_t journal_record_most(const JournalRef *journal) noexcept nogil
 cdef void journal_begin(JournalRef *journal, JournalWrite *write) noexcept nogil
-cdef bint journal_add(JournalRef *journal, JournalWrite *write, PartitionCore *core, int64_t direct_bytes) noexcept nogil
+cdef bint journal_add(JournalRef *journal, JournalWrite *write, PartitionCore *core) noexcept nogil
 cdef bint journal_ask(JournalRef *journal, JournalWrite *write) noexcept nogil
 cdef void journal_written(JournalRef *journal, JournalWrite *write) noexcept nogil
 cdef void journal_behind(JournalRef *journal, JournalWrite *write, PartitionCore *core) noexcept nogil

@@ -7,7 +7,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from posix.unistd cimport close
 
-from mpbroker.log.state cimport PartitionCore, new_bytes
+from mpbroker.log.state cimport PartitionCore
 
 NAME = JOURNAL_NAME.decode()
 _OF_A_WORKER = re.compile(re.escape(NAME) + r"(?:\.([1-9]\d*))?")
@@ -50,13 +50,14 @@ cdef void journal_begin(JournalRef *journal, JournalWrite *write) noexcept nogil
     write.count = write.error = write.went_around = 0
 
 
-cdef bint journal_add(JournalRef *journal, JournalWrite *write, PartitionCore *core, int64_t direct_bytes) noexcept nogil:
-    """What is new in the partition's segment joins the round's record; False if the segment itself has to be synced: there is so much of
+cdef bint journal_add(JournalRef *journal, JournalWrite *write, PartitionCore *core) noexcept nogil:
+    """What is new in the partition's segment joins the round's record; False if the segment itself has to be synced: there is much of
     it, or no room in the record or the ring."""
-    cdef int64_t count = new_bytes(core), position = core.size - count
+    cdef int64_t position = core.covered.position if core.covered.segment_base == core.segment_base else 0
+    cdef int64_t count = core.size - position
     cdef uint64_t record
     cdef JournalExtent *extent
-    if not journal.ring_bytes or count >= direct_bytes:
+    if not journal.ring_bytes or count >= journal.direct_bytes:
         return False
     if count == 0:
         # All that is new was in a segment that rolled, and is synced with it.

@@ -2,9 +2,8 @@
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
-from mpbroker.log.commit cimport commit_release, commit_use_journal, commit_use_room, give_back_all_room
+from mpbroker.log.commit cimport commit_release, commit_use_journal
 from mpbroker.log.journal cimport NOT_SYNCING, JournalFile, JournalRef
-from mpbroker.log.room cimport ROOM_FREE_LEAST
 from mpbroker.log.turn cimport Turn
 
 
@@ -19,17 +18,6 @@ def use_journal(Turn turn, int log_dir, JournalFile journal, uint64_t end, int64
     ref.inherited = ref.start if end > ref.start else NOT_SYNCING
     commit_use_journal(&turn.commit, log_dir, &ref)
     turn.keep.append(journal)
-
-
-def use_room(Turn turn, int64_t ahead_bytes, int64_t free_least=ROOM_FREE_LEAST) -> None:
-    """Segments that get much at a time have up to `ahead_bytes` of zeros behind their records; 0: none. `free_least`: of a disk with less
-    nothing is taken for that."""
-    commit_use_room(&turn.commit, ahead_bytes, free_least)
-
-
-def give_room_back(Turn turn, bint of_idle=False) -> bool:
-    """Whether any segment had room. `of_idle`: only those which got nothing since the last such call."""
-    return give_back_all_room(&turn.commit, &turn.answers, of_idle)
 
 
 def inherited_is_synced(Turn turn, int log_dir) -> None:

@@ -9,14 +9,7 @@ from collections.abc import Callable, Sequence
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.log.helper import Helper
 from mpbroker.log.home import LogDir
-from mpbroker.log.journaling import (
-    bypass_journals,
-    give_room_back,
-    inherited_is_synced,
-    release_journals,
-    use_journal,
-    use_room,
-)
+from mpbroker.log.journaling import bypass_journals, inherited_is_synced, release_journals, use_journal
 from mpbroker.log.turn import Turn
 
 _log = logging.getLogger("mpbroker")
@@ -40,7 +33,6 @@ class Journals:
         self._helper = helper
         self._is_group = config.log_flush_policy == "group"
         self._in_use: set[int] = set()
-        use_room(turn, config.log_room_ahead_bytes)
 
     def take_over(self, say: Callable[[str], None], *, is_successor: bool) -> None:
         """Before any partition is opened. `is_successor`: only the process died before. Raises FatalError."""
@@ -70,12 +62,10 @@ class Journals:
         self.awaited = self._is_group and bool(awaited)
 
     def release(self) -> None:
-        """What they alone have is to be in synced segments the next time, and who does not use its room ahead
-        gives it back. Journals that are missing are made, and what a predecessor left is tried again where
-        it could not be synced.
+        """What they alone have is to be in synced segments the next time; those that are missing are made,
+        and what a predecessor left is tried again where it could not be synced.
         """
         release_journals(self._turn)
-        give_room_back(self._turn, of_idle=True)
         for home in self._dirs:
             if home.lacks_journal or home.must_sync:
                 self._prepare(home)

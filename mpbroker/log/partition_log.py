@@ -37,7 +37,6 @@ from mpbroker.log.state import PartitionState
 _log = logging.getLogger("mpbroker")
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _NEVER = (1 << 63) - 1
-_PIECE_BYTES = 1 << 20
 # Of a segment, and of the state of producers before it; what makes it one comes first.
 SEGMENT_FILES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 
@@ -225,7 +224,6 @@ class PartitionLog:
         """
         state = self.state
         self.wake()
-        state.give_room_back()
         base = state.log_end
         snapshot_fd = self._write_snapshot(base)
         to_sync = [snapshot_fd]
@@ -341,7 +339,7 @@ class PartitionLog:
         base = max(base for base in segments_of(self.directory) if base <= offset)
         fd = os.open(self.directory / segment_name(base), os.O_RDONLY | os.O_CLOEXEC)
         try:
-            size = self.state.size if base == self.state.segment_base else os.fstat(fd).st_size
+            size = os.fstat(fd).st_size
             start = self._position_before(base, offset)
             found = scan.find_offset(fd, start, size, offset)
         finally:
@@ -377,14 +375,13 @@ class PartitionLog:
 
     def close_cleanly(self) -> None:
         """What Kafka leaves behind at a clean stop. Raises OSError."""
-        if self.settled_end != self.state.log_end or self.state.has_room:
+        if self.settled_end != self.state.log_end:
             self.wake()
             self.settle()
         self.close_files()
 
     def settle(self) -> None:
         """The files as a clean stop leaves them; appending may go on. Raises OSError."""
-        self.state.give_room_back()
         self.state.finish_segment()
         self.snapshot_and_sync()
         self.settled_end = self.state.log_end
@@ -399,18 +396,6 @@ class PartitionLog:
             if fd >= 0:
                 os.close(fd)
         self.state.forget_files()
-
-
-def is_zeros(fd: int, position: int, end: int) -> bool:
-    """Whether a segment ends in room that was made ahead (`mpbroker/log/room.h`) and in nothing else. Raises
-    OSError.
-    """
-    while position < end:
-        piece = os.pread(fd, min(_PIECE_BYTES, end - position), position)
-        if not piece or piece.strip(b"\0"):
-            return False
-        position += len(piece)
-    return True
 
 
 def remove_leftovers(directory: Path) -> None:

@@ -31,12 +31,11 @@ from mpbroker.ipc.topology import (
     log_worker_number,
 )
 from mpbroker.log.active_producers import producers_of
-from mpbroker.log.append import NO_ROOM, PASSING, append_batch
+from mpbroker.log.append import PASSING, append_batch
 from mpbroker.log.attaching import give_back_memory
 from mpbroker.log.compaction import Compaction
 from mpbroker.log.deletion import Deletion
 from mpbroker.log.helper import Helper
-from mpbroker.log.journaling import give_room_back
 from mpbroker.log.manager import LogManager
 from mpbroker.log.moving import Moving
 from mpbroker.log.moving_turn import hold_job
@@ -228,10 +227,7 @@ class LogProcess:
         before = log.state.segment_base if log is not None else 0
         if log is not None and log.state.fd < 0:
             self.manager.awake.note(log)
-        now_ms = self.turn.clock_ms()
-        done = append_batch(log, batch, data, now_ms, lambda fd: self.turn.retire(fd, number))
-        if done.no_room in NO_ROOM and give_room_back(self.turn):
-            done = append_batch(log, batch, data, now_ms, lambda fd: self.turn.retire(fd, number))
+        done = append_batch(log, batch, data, self.turn.clock_ms(), lambda fd: self.turn.retire(fd, number))
         self.turn.finish_batch(
             done.error, done.base_offset, done.append_time_ms, done.log_start_offset, done.was_appended
         )

@@ -505,18 +505,14 @@ def _check_beginning(fd: int, position: int, end: int, unread: int) -> None:
         raise NotResident(fd, position, min(max(unread, LOOKED_AT_BYTES), left))
 
 
-def segment_bytes(directory: Path, bound: Bound | None) -> int:
-    """What all segments of a partition have, without their indexes; of the one that may end in zeros, what
-    lies below the high watermark. None: of a copy, which has none. Raises OSError.
-    """
+def segment_bytes(directory: Path) -> int:
+    """What all segments of a partition take, without their indexes. Raises OSError."""
     total = 0
     with os.scandir(directory) as entries:
         for entry in entries:
-            base = parse_segment(entry.name, LOG_SUFFIX)
-            if base is not None:
+            if parse_segment(entry.name, LOG_SUFFIX) is not None:
                 with suppress(FileNotFoundError):
-                    size = entry.stat().st_size
-                    total += min(size, bound.position) if bound and base == bound.segment_base else size
+                    total += entry.stat().st_size
     return total
 
 

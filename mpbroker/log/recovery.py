@@ -50,7 +50,6 @@ from mpbroker.log.names import (
 from mpbroker.log.partition_log import (
     PartitionLog,
     blank_producers,
-    is_zeros,
     open_files,
     remove_leftovers,
     remove_segment,
@@ -542,11 +541,6 @@ class _Loader:
     def _cut(self, fd: int, base: int, size: int, checked: check.Checked) -> None:
         """Cut and synced before anything is appended: stale bytes must never come back behind a new end."""
         path = self.directory / segment_name(base)
-        if is_zeros(fd, checked.valid_bytes, size):
-            _log.info("%s: cut from %d to %d bytes: zeros lie behind", path, size, checked.valid_bytes)
-            os.ftruncate(fd, checked.valid_bytes)
-            sync(fd)
-            return
         behind = check.good_batch_behind(fd, checked.valid_bytes, size, checked.next_offset, base)
         _log.warning(
             "%s: cut from %d to %d bytes, before offset %d: %s%s",

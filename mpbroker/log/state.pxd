@@ -4,7 +4,6 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from mpbroker.ipc.table cimport Bound, PartitionSlot
 from mpbroker.log.index cimport IndexRef, index_add, index_full, time_index_add
 from mpbroker.log.producers cimport Producers, ProducersRef
-from mpbroker.log.room cimport Room, room_give_back
 
 cdef enum:
     LARGEST_OFFSET_DELTA = 0x7fffffff
@@ -26,9 +25,6 @@ cdef struct PartitionCore:
     int64_t first_timestamp         # largest of the segment's first append; -1: unknown or none
     int64_t created_ms
     int64_t bytes_since_index
-    int has_room                    # its file may end in zeros, ...
-    int64_t room_end                # ... up to here they are on disk
-    Room *room                      # who writes them; NULL: nobody
     IndexRef index
     IndexRef time_index
     # settings of the topic
@@ -89,20 +85,6 @@ cdef inline void note_batch(
     core.size = position + length
     core.log_end = last_offset + 1
 
-cdef inline int64_t new_bytes(const PartitionCore *core) noexcept nogil:
-    """What the active segment got since the last commit round was put together."""
-    return core.size - (core.covered.position if core.covered.segment_base == core.segment_base else 0)
-
-cdef inline int give_room_back(PartitionCore *core) noexcept nogil:
-    """The file ends with its records; an errno, or 0."""
-    cdef int error
-    if not core.has_room:
-        return 0
-    core.room_end = 0
-    error = room_give_back(core.room, core, core.fd, core.size)
-    core.has_room = error != 0
-    return error
-
 cdef inline Bound end_bound(const PartitionCore *core) noexcept nogil:
     cdef Bound bound
     bound.offset = core.log_end
@@ -116,9 +98,7 @@ cdef inline Bound stable_bound(const PartitionCore *core) noexcept nogil:
 
 
 cdef inline bint nothing_waits(const PartitionCore *core) noexcept nogil:
-    return not (
-        core.unsynced or core.in_flight or core.is_behind or core.has_room or core.first_planned != NOTHING_PLANNED
-    )
+    return not (core.unsynced or core.in_flight or core.is_behind or core.first_planned != NOTHING_PLANNED)
 
 
 cdef class PartitionState:

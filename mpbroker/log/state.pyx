@@ -1,6 +1,4 @@
 """A partition's state for Python: opened, rolled and configured here, appended to by the turn. `state.pxd` draws it."""
-import os
-
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
@@ -251,12 +249,6 @@ cdef class PartitionState:
         if self.core != NULL:
             self.core.appendable = self.core.slot.flags == PARTITION_LIVE and self.core.fd >= 0
 
-    def give_room_back(self) -> None:
-        """No zeros lie behind its records any more, and none come. Raises OSError."""
-        cdef int error = give_room_back(self.core) if self.core != NULL else 0
-        if error:
-            raise OSError(error, os.strerror(error))
-
     def finish_segment(self) -> None:
         """The final time index entry: what is last in it is the segment's largest timestamp."""
         cdef PartitionCore *core = self.own()
@@ -442,13 +434,8 @@ cdef class PartitionState:
 
     @property
     def can_rest(self):
-        """Whether nothing of it waits for a sync, or lies behind its records: its files may be closed until they are needed again."""
+        """Whether nothing of it waits for a sync: its files may be closed until they are needed again."""
         return self.core == NULL or nothing_waits(self.core)
-
-    @property
-    def has_room(self):
-        """Whether its file may end in zeros."""
-        return self.core != NULL and bool(self.core.has_room)
 
     @property
     def unsynced(self):

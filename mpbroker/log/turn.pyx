@@ -19,7 +19,7 @@ from mpbroker.log.answers cimport (
     publish_answers, push, send_kept,
 )
 from mpbroker.log.commit cimport (
-    appended, ask_next, commit_close, commit_is_busy, commit_open, commit_start, fail_dir, give_back_all_room, publish_moved, retire_file,
+    appended, ask_next, commit_close, commit_is_busy, commit_open, commit_start, fail_dir, publish_moved, retire_file,
     something_is_done, take_in,
 )
 from mpbroker.log.held cimport take_held
@@ -290,8 +290,6 @@ cdef class Turn:
         for i in range(self.touched_count):
             core = self.touched[i]
             error = write_planned(self.planned, core)
-            if is_full_disk(error) and give_back_all_room(&self.commit, &self.answers, False):
-                error = write_planned(self.planned, core)
             if error == 0:
                 self.note_written(core)
             else:

@@ -59,8 +59,6 @@ SCENARIOS: Sequence[Scenario] = (
     Scenario("produce-100B-64-over-64", "produce", 100, 64, 64),
     Scenario("produce-100B-64-over-1000", "produce", 100, 64, 1000),
     Scenario("produce-16KiB-8", "produce", 16_384, 8),
-    # With one request in flight each, 8 connections wait for a sync most of the time; 64 fill the next round.
-    Scenario("produce-16KiB-64", "produce", 16_384, 64),
     Scenario("produce-900KB-1", "produce", 900_000, 1),
     Scenario("produce-900KB-8", "produce", 900_000, 8),
     Scenario("fetch-1MiB-1", "fetch", FETCH_BYTES, 1),

@@ -19,7 +19,6 @@ OUR_OWN = {
     "log.flush.policy",
     "log.journal.bytes",
     "log.journal.direct.bytes",
-    "log.room.ahead.bytes",
     "log.scrub.interval.ms",
     "log.scrub.max.bytes.per.second",
     "handler.hang.timeout.ms",

@@ -42,7 +42,7 @@ from tests.log.test_turn import settle
 
 PARTITIONS = 4
 STEPS = 220
-OPTIONS = {"log_journal_bytes": 72 << 10, "log_journal_direct_bytes": 4_000, "log_room_ahead_bytes": 6_000}
+OPTIONS = {"log_journal_bytes": 72 << 10, "log_journal_direct_bytes": 4_000}
 SEGMENT_BYTES = 24_000
 SIZES = (30, 30, 300, 3_000, 6_000)
 TIMESTAMP_MS = 4_000_000_000_000

@@ -47,8 +47,8 @@ class Stalled(Broker):
         made = rig()
         before = eventfds()
         super().__init__(made, partitions)
-        # The others wake the thread that syncs in the background, and the one that makes room ahead.
-        self.wake_fd, _, _ = sorted(eventfds() - before)
+        # The other one wakes the thread that syncs in the background.
+        self.wake_fd, _ = sorted(eventfds() - before)
         self.thread_waits_at = -1
 
     def stall(self) -> None:

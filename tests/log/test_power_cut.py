@@ -31,7 +31,7 @@ from mpbroker.log.partition_log import PartitionLog, segments_of
 from mpbroker.log.recovery import Known, PartitionDamaged, load
 from mpbroker.records.batch import CRC_AT
 from mpbroker.records.iterate import iterate_batches
-from tests.log.crash_images import MARK, WRITE, Disk, Event, read_trace, write_image
+from tests.log.crash_images import MARK, Disk, Event, read_trace, write_image
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).with_name("native") / "trace.c"
@@ -230,7 +230,6 @@ def test_nothing_acknowledged_or_shown_is_lost(
     seed: int, how: tuple[str, ...], tracer: Path, tmp_path: Path
 ) -> None:
     run = traced(tracer, tmp_path, seed, *how)
-    assert sum(e.kind == WRITE and not any(e.data) for e in run.events) > 20, "room was made ahead"
     recover = recovered_both if "moving" in how else recovered
     chance = random.Random(seed)
     cuts = sorted(chance.randrange(len(run.events) + 1) for _ in range(CUTS))

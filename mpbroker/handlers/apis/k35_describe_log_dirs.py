@@ -18,7 +18,6 @@ from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.log_questions import ask_all
 from mpbroker.handlers.metadata import Topic
-from mpbroker.handlers.readers import bound_of
 from mpbroker.ipc import calls
 from mpbroker.log.names import FUTURE_SUFFIX
 from mpbroker.log.reader import segment_bytes
@@ -30,8 +29,6 @@ log = logging.getLogger("mpbroker")
 
 # Directories whose files are counted at a time: about a millisecond.
 COUNTED_AT_ONCE = 32
-
-READ_UNCOMMITTED = 0
 
 Result: TypeAlias = DescribeLogDirsResponse.DescribeLogDirsResult
 OfTopic: TypeAlias = DescribeLogDirsResponse.DescribeLogDirsTopic
@@ -86,7 +83,7 @@ def pieces(exchange: Exchange) -> Iterator[None]:
             continue
         now = found[1]
         try:
-            size = segment_bytes(broker.readers.directory(topic.name, now), bound_of(now, READ_UNCOMMITTED))
+            size = segment_bytes(broker.readers.directory(topic.name, now))
         except OSError as error:
             # It went while we looked, or the disk fails: that is for the log process to find out.
             log.warning("%s-%d is not described: %s", topic.name, number, error)
@@ -127,7 +124,7 @@ def has_futures(result: Result) -> bool:
 
 def describe_future(by_name: dict[str, OfTopic], one: calls.MovingPartition) -> None:
     try:
-        size = segment_bytes(Path(one.directory), None)
+        size = segment_bytes(Path(one.directory))
     except OSError:
         # It has arrived, or is given up, since we were told.
         return

@@ -210,20 +210,6 @@ static ssize_t pwritev_traced(int fd, const struct iovec *parts, int count, off_
 ssize_t pwritev(int fd, const struct iovec *parts, int count, off_t at) { return pwritev_traced(fd, parts, count, at); }
 ssize_t pwritev64(int fd, const struct iovec *parts, int count, off_t at) { return pwritev_traced(fd, parts, count, at); }
 
-/* To the end of the file, wherever that is: nothing else is asked for. */
-ssize_t pwritev2(int fd, const struct iovec *parts, int count, off_t at, int flags) {
-    uint64_t file = traced(fd);
-    struct stat s;
-    if (flags != RWF_APPEND || count != 1) abort();
-    if (!file) return syscall(SYS_pwritev2, fd, parts, (long)count, (long)at, 0L, (long)flags);
-    pthread_mutex_lock(&lock);
-    ssize_t put = fstat(fd, &s) ? -1 : syscall(SYS_pwrite64, fd, parts->iov_base, parts->iov_len, s.st_size);
-    if (put > 0) event(WRITE, file, (uint64_t)s.st_size, 0, parts->iov_base, (uint32_t)put);
-    pthread_mutex_unlock(&lock);
-    return put;
-}
-ssize_t pwritev64v2(int fd, const struct iovec *parts, int count, off_t at, int flags) { return pwritev2(fd, parts, count, at, flags); }
-
 ssize_t write(int fd, const void *data, size_t bytes) {
     uint64_t file = traced(fd);
     if (!file) return syscall(SYS_write, fd, data, bytes);
