@@ -28,6 +28,7 @@ cdef extern from "mpbroker/log/flusher.h" nogil:
         int started
         uint64_t journals
         JournalWrite writes[64]
+    int flusher_open(int fd)
     int flusher_start(Flusher *f, uint64_t *bell_armed, int bell_fd)
     int flusher_reserve(Flusher *f, int count)
     int flusher_reserve_record(Flusher *f, uint64_t bytes)

@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
-from posix.unistd cimport close, dup
+from posix.unistd cimport close
 
 from mpbroker.ipc.counters cimport COUNT_COMMIT_ROUNDS, TIME_COMMIT_NS
 from mpbroker.ipc.table cimport PARTITION_OFFLINE
@@ -228,7 +228,7 @@ cdef void sync_behind(CommitRef *commit) noexcept nogil:
     journal.in_background = journal.oldest.first_record
     while count < BEHIND_PER_ROUND and journal.oldest != NULL and journal.oldest.first_record < target:
         core = journal.oldest
-        commit.background.fds[count] = dup(core.fd)
+        commit.background.fds[count] = flusher_open(core.fd)
         if commit.background.fds[count] < 0:
             break
         core.syncing = core.covered.offset

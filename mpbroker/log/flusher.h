@@ -7,9 +7,11 @@
 #define MPBROKER_LOG_FLUSHER_H
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -151,6 +153,14 @@ static int flusher_reserve(Flusher *f, int count) {
     f->errors = errors;
     f->room = room;
     return 1;
+}
+
+/* A way of its own to an open file; -1 and errno. A failed write is told once to each way: on a duplicate this thread's sync would be told
+ * what the other one's is to hear, too. */
+static int flusher_open(int fd) {
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return open(path, O_RDWR | O_CLOEXEC);
 }
 
 /* Room for records of up to so many bytes: what is never written to takes no memory. */
