@@ -8,8 +8,8 @@ next time.
 The main thread talks to the log workers and follows orders. Another one cleans, and gets a CPU only when
 nobody else wants it; so nobody waits for it, but for the few instructions that it holds Python's lock: what
 it does to files is done by a third, of usual priority, and a task that is void is left behind, unable to
-change anything more. What is older than max.compaction.lag.ms
-is cleaned by the third one itself, which gets its share of a machine that is never idle.
+change anything more. What is older than max.compaction.lag.ms is cleaned by the third one itself, which gets
+its share of a machine that is never idle.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.hangs import waits_for_disk
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.process import MAX_SLEEP_MS, ProcessContext
 from mpbroker.ipc.slots import Call, SlotKind, pack_call, pack_return, unpack_call
@@ -335,19 +336,6 @@ class CleanerProcess:
         except OSError as error:
             # The topic is gone, or the disk: either way they mean nothing.
             self.context.log.debug("%s: %s", directory, error)
-
-
-def waits_for_disk(threads: Path = Path("/proc/self/task")) -> bool:
-    """Whether one of them is in an uninterruptible sleep of the kernel."""
-    for thread in threads.iterdir():
-        try:
-            text = (thread / "stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        # The name before the last parenthesis may contain anything.
-        if text[text.rindex(")") + 2] == "D":
-            return True
-    return False
 
 
 def _task(task: calls.ToClean) -> Task:
