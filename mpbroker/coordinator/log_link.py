@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from mpbroker.coordinator.mailbox import Lender, Peer, returned
+from mpbroker.coordinator.mailbox import Peer, returned
 from mpbroker.coordinator.state import Topic
 from mpbroker.ipc.calls import EnsuredTopic, EnsureTopic, Failed, Message, Recovered, RemoveTopic
+from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.slots import (

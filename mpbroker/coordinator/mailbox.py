@@ -1,4 +1,4 @@
-"""The coordinator's side of its rings: descriptors that wait for room, and the blocks that it has lent.
+"""The coordinator's side of its rings: descriptors that wait for room.
 
 Nothing here blocks: what does not fit into a ring waits in a queue of its own, and the consumer is asked to
 ring when it has taken some. `mpbroker/ipc/slots.pxd` says what the descriptors mean.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from mpbroker.ipc.calls import Message, decode, encode
+from mpbroker.ipc.calls import Message, decode
 from mpbroker.ipc.process import ProcessContext
-from mpbroker.ipc.slots import Call, SlotKind, pack_call, pack_return
+from mpbroker.ipc.slots import Call, pack_return
 from mpbroker.ipc.topology import COORDINATOR, name_of
 from shm.arena import Arena
 from shm.ring import BYTES_PER_SLOT, Ring
@@ -75,44 +75,6 @@ class Peer:
                 f"block {call.block} of {name_of(self.index)} is not of generation {call.generation}"
             )
         return decode(bytes(self.arena.view(call.block, call.length)))
-
-
-class Lender:
-    """Our arena: blocks that are lent until their borrower returns them or is fenced."""
-
-    def __init__(self, arena: Arena) -> None:
-        self._arena = arena
-        self._sizes: dict[int, int] = {}
-
-    @property
-    def in_use_bytes(self) -> int:
-        return self._arena.in_use_bytes
-
-    def lend(self, data: bytes, borrower: int) -> tuple[int, int]:
-        """A block with these bytes; -> (block, generation)."""
-        block = self._arena.allocate(len(data))
-        self._sizes[block] = len(data)
-        self._arena.view(block, len(data))[:] = data
-        return block, self._arena.lend(block, borrower)
-
-    def end(self, block: int, generation: int) -> None:
-        """The lease has ended. Stale descriptors are ignored: the block was reclaimed before."""
-        if self._arena.take_back(block, generation):
-            self._arena.free(block, self._sizes.pop(block))
-
-    def reclaim(self, borrower: int) -> None:
-        """Behind a fence: whatever the dead had not returned."""
-        for block in self._arena.lent_to(borrower):
-            self.end(block, self._arena.generation(block))
-
-    def view(self, block: int) -> memoryview:
-        return self._arena.view(block, self._sizes[block])
-
-    def message(self, kind: SlotKind, message: Message, borrower: int, request: int) -> bytes:
-        """A CALL or ANSWER descriptor whose block holds the message."""
-        data = encode(message)
-        block, generation = self.lend(data, borrower)
-        return pack_call(kind, COORDINATOR, request, block, generation, len(data))
 
 
 def returned(answer: Call) -> bytes:

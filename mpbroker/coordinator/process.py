@@ -22,7 +22,7 @@ from mpbroker.coordinator.groups.group import Waiter
 from mpbroker.coordinator.groups.journal import PartitionBatch
 from mpbroker.coordinator.groups.service import GroupService
 from mpbroker.coordinator.log_link import LogLink, NewBatch
-from mpbroker.coordinator.mailbox import Lender, Peer
+from mpbroker.coordinator.mailbox import Peer
 from mpbroker.coordinator.metadata_records import build_metadata_batch, encode_record
 from mpbroker.coordinator.news import credential_news, limit_news, limited
 from mpbroker.coordinator.replay import replay
@@ -40,6 +40,7 @@ from mpbroker.ipc.calls import (
     Message,
 )
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.metadata import METADATA_SLOT, PartitionImage, Places
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, FatalError, Fence, ProcessContext
 from mpbroker.ipc.slots import Batch, SlotKind, kind_of, unpack_call, unpack_return
@@ -125,7 +126,7 @@ class Coordinator:
         self._table = memory.table()
         arena = memory.arena(COORDINATOR)
         arena.reset()
-        self._lender = Lender(arena)
+        self._lender = Lender(arena, COORDINATOR)
         self._log = LogLink(context, self._lender, self)
         self._handlers: dict[int, Peer] = {}
         self._lives = dict.fromkeys(HANDLERS, 0)

@@ -14,6 +14,7 @@ from mpbroker.handlers.purgatory import Purgatory
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import Failed, Message
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.slots import Call, SlotKind, pack_call, pack_return
 from mpbroker.ipc.topology import name_of
 from mpbroker.protocol.errors import ErrorCode
@@ -50,11 +51,11 @@ class LogOutbox:
 class DelayedCall:
     """A call that is under way: `then` is called once, with the answer or with what came in its place."""
 
-    __slots__ = ("answer", "block", "size", "then")
+    __slots__ = ("answer", "block", "generation", "then")
 
-    def __init__(self, block: int, size: int, then: Then) -> None:
+    def __init__(self, block: int, generation: int, then: Then) -> None:
         self.block = block
-        self.size = size
+        self.generation = generation
         self.then = then
         self.answer: Message | None = None
 
@@ -86,7 +87,7 @@ class Caller:
         self._index = index
         self._peer = peer
         self._name = name_of(peer)
-        self._own = own
+        self._lender = Lender(own, index)
         self._theirs = theirs
         self._outbox = outbox
         self._counters = counters
@@ -108,14 +109,12 @@ class Caller:
             return 0
         payload = calls.encode(message)
         try:
-            block = self._own.allocate(len(payload))
+            block, generation = self._lender.lend(payload, self._peer)
         except ArenaFull as error:
             then(Failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no memory for the call: {error}"))
             return 0
-        self._own.view(block, len(payload))[:] = payload
-        generation = self._own.lend(block, self._peer)
         number = next(self._numbers) & 0xFFFFFFFF
-        self._pending[number] = call = DelayedCall(block, len(payload), then)
+        self._pending[number] = call = DelayedCall(block, generation, then)
         self._purgatory.watch(call, (number,), deadline_ms)
         self._count()
         self._outbox.push(
@@ -158,8 +157,7 @@ class Caller:
         return self._purgatory.next_deadline_ms()
 
     def _end(self, number: int, call: DelayedCall, answer: Message) -> None:
-        self._own.take_back(call.block, self._own.generation(call.block))
-        self._own.free(call.block, call.size)
+        self._lender.end(call.block, call.generation)
         call.answer = answer
         self._purgatory.check(number)
         self._count()

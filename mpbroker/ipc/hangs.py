@@ -91,10 +91,21 @@ class Pulse:
 
 def look_at(pid: int) -> tuple[str, int]:
     """(state, CPU time in clock ticks) of a process of ours; ("", 0) if it ended just now."""
+    fields = _fields_of(Path(f"/proc/{pid}/stat"))
+    return (fields[_STATE], int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) if fields else ("", 0)
+
+
+def waits_for_disk(threads: Path = Path("/proc/self/task")) -> bool:
+    """Whether one of our threads is in an uninterruptible sleep of the kernel."""
+    found = (_fields_of(thread / "stat") for thread in threads.iterdir())
+    return any(fields[_STATE] == _WAITS_FOR_DISK for fields in found if fields)
+
+
+def _fields_of(stat: Path) -> list[str]:
+    """From the state on; none if it ended just now."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = stat.read_text()
     except (FileNotFoundError, ProcessLookupError):
-        return "", 0
+        return []
     # The name before the last parenthesis may contain anything.
-    fields = text[text.rindex(")") + 2 :].split()
-    return fields[_STATE], int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])
+    return text[text.rindex(")") + 2 :].split()

@@ -8,8 +8,8 @@ next time.
 The main thread talks to the log workers and follows orders. Another one cleans, and gets a CPU only when
 nobody else wants it; so nobody waits for it, but for the few instructions that it holds Python's lock: what
 it does to files is done by a third, of usual priority, and a task that is void is left behind, unable to
-change anything more. What is older than max.compaction.lag.ms
-is cleaned by the third one itself, which gets its share of a machine that is never idle.
+change anything more. What is older than max.compaction.lag.ms is cleaned by the third one itself, which gets
+its share of a machine that is never idle.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from pathlib import Path
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.hangs import waits_for_disk
+from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.process import MAX_SLEEP_MS, ProcessContext
 from mpbroker.ipc.slots import Call, SlotKind, pack_call, pack_return, unpack_call
 from mpbroker.ipc.topology import CLEANER, is_log_worker, log_worker, log_worker_number
 from mpbroker.log.cleaner import Buffers, Cleaner, CleaningFailed, Disk, Result, Task, at_once, remove_cleaned
 from mpbroker.log.pace import Pace, Stints, only_when_idle
 from mpbroker.records.errors import RecordsError
-from shm.arena import Arena
 
 # Behind all that somebody waits for.
 NICENESS = 10
@@ -50,16 +51,16 @@ class Abandoned(Exception):
 
 
 class LogCalls:
-    """Questions to a log worker, one at a time. `arena`: ours, for all of them."""
+    """Questions to a log worker, one at a time. `lender`: of our arena, for all of them."""
 
-    def __init__(self, context: ProcessContext, worker: int, arena: Arena) -> None:
+    def __init__(self, context: ProcessContext, worker: int, lender: Lender) -> None:
         self._context = context
         memory, self._role = context.memory, log_worker(worker)
         self._inbox, self._outbox = memory.ring(self._role, CLEANER), memory.ring(CLEANER, self._role)
-        self._arena, self._theirs = arena, memory.arena(self._role)
+        self._lender, self._theirs = lender, memory.arena(self._role)
         # None of a predecessor's numbers.
         self._request = context.incarnation << INCARNATION_SHIFT & REQUEST_MAX
-        # The block of each question, and its bytes.
+        # The block of each question, and its generation.
         self._lent: dict[int, tuple[int, int]] = {}
         self.is_up = context.is_alive(self._role)
 
@@ -69,11 +70,9 @@ class LogCalls:
     def ask(self, message: calls.Message) -> int:
         """-> the number of the question. With one at a time there is always room."""
         data = calls.encode(message)
-        block = self._arena.allocate(len(data))
-        self._arena.view(block, len(data))[:] = data
-        generation = self._arena.lend(block, self._role)
+        block, generation = self._lender.lend(data, self._role)
         self._request = self._request + 1 & REQUEST_MAX
-        self._lent[self._request] = block, len(data)
+        self._lent[self._request] = block, generation
         call = pack_call(SlotKind.CALL, CLEANER, self._request, block, generation, len(data))
         self._outbox.push_batch(call)
         self._context.ring(self._role)
@@ -101,9 +100,7 @@ class LogCalls:
 
     def _end(self, request: int) -> None:
         """The log worker is done with the question."""
-        block, length = self._lent.pop(request)
-        if self._arena.take_back(block, self._arena.generation(block)):
-            self._arena.free(block, length)
+        self._lender.end(*self._lent.pop(request))
 
     def drop(self) -> None:
         """Behind the fence of the log worker."""
@@ -123,7 +120,8 @@ class CleanerProcess:
         self.context = context
         arena = context.memory.arena(CLEANER)
         arena.reset()
-        self.logs = [LogCalls(context, worker, arena) for worker in range(context.memory.sizes.log_workers)]
+        lender = Lender(arena, CLEANER)
+        self.logs = [LogCalls(context, worker, lender) for worker in range(context.memory.sizes.log_workers)]
         # Who has given the task of now; the others are asked behind it.
         self.giver = 0
         self._idle = ThreadPoolExecutor(1, "cleaning", self._step_back)
@@ -338,19 +336,6 @@ class CleanerProcess:
         except OSError as error:
             # The topic is gone, or the disk: either way they mean nothing.
             self.context.log.debug("%s: %s", directory, error)
-
-
-def waits_for_disk(threads: Path = Path("/proc/self/task")) -> bool:
-    """Whether one of them is in an uninterruptible sleep of the kernel."""
-    for thread in threads.iterdir():
-        try:
-            text = (thread / "stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        # The name before the last parenthesis may contain anything.
-        if text[text.rindex(")") + 2] == "D":
-            return True
-    return False
 
 
 def _task(task: calls.ToClean) -> Task:

@@ -299,7 +299,7 @@ class Copy:
                 for offset in set(there) - set(found):
                     (self.future / segment_name(offset, SNAPSHOT_SUFFIX)).unlink()
 
-    # ----
+    # ---- its pace ----
 
     def _give_way(self, count: int) -> None:
         """Waits until so many bytes may be copied. Raises Abandoned."""

@@ -38,11 +38,13 @@ ALL_DIRS = "mpbroker.dirs"
 SCRUB = "mpbroker.scrub"
 
 LONGEST_NAME = 255
+# Of a partition that can move: its future replica has a dot and 32 digits of an id before the suffix.
+LONGEST_TO_MOVE = LONGEST_NAME - 33 - len(FUTURE_SUFFIX)
 # In the names of a segment's files.
 OFFSET_DIGITS = 20
-# Directories in a log directory that hold no partition.
 # What a recovery would do is done to a copy there, which is gone afterwards.
 DRY_RUN = ".mpbroker-dry-run"
+# Directories in a log directory that hold no partition.
 NOT_PARTITIONS = frozenset({"lost+found", "remote-log-index-cache", DRY_RUN})
 
 

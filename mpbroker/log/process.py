@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import LOG_FENCE_FINISH, MAX_SLEEP_MS, Fence, ProcessContext
 from mpbroker.ipc.slots import Call, SlotKind, kind_of, pack_call, unpack_call, unpack_return
@@ -84,8 +85,9 @@ class LogProcess:
     def __init__(self, context: ProcessContext) -> None:
         self.context = context
         memory = context.memory
-        self.arena = memory.arena(context.index)
-        self.arena.reset()
+        arena = memory.arena(context.index)
+        arena.reset()
+        self.lender = Lender(arena, context.index)
         self.worker = LogWorker(log_worker_number(context.index), memory.sizes.log_workers)
         self.opening = self._fork_workers()
         self._closed_dirs = memory.words("closed_dirs")
@@ -109,7 +111,6 @@ class LogProcess:
         self.compaction = Compaction(self.manager, self.deletion, context.counters)
         self.moving = Moving(self.manager, self._wake)
         self.rings: dict[int, list[Ring]] = {}
-        self._answer_bytes: dict[int, int] = {}
         self._fence_tails: list[int] | None = None
         # Topics whose partitions are being opened, one by one; the first one goes first.
         self._ensuring: deque[tuple[Call, Generator[None, None, calls.EnsuredTopic]]] = deque()
@@ -315,7 +316,7 @@ class LogProcess:
             except StopIteration as end:
                 self._chores.remove(chore)
                 if call is not None:
-                    self._send_answer(call, calls.encode(end.value))
+                    self._send_answer(call, end.value)
 
     # ---- the coordinator's calls ----
 
@@ -323,13 +324,13 @@ class LogProcess:
         kind = kind_of(slot)
         if kind == SlotKind.RETURN:
             returned = unpack_return(slot)
-            self._free_answer(returned.block, returned.generation)
+            self.lender.end(returned.block, returned.generation)
         elif kind == SlotKind.CALL:
             self._serve_call(unpack_call(slot))
         else:
             self.context.counters.add(Counter.COUNT_ERRORS)
             self.context.log.error("a descriptor of kind %d reached the log process; it is dropped", kind)
-        self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.arena.in_use_bytes)
+        self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.lender.in_use_bytes)
 
     def _serve_call(self, call: Call) -> None:
         arena = self.context.memory.arena(call.owner)
@@ -357,7 +358,7 @@ class LogProcess:
         except OSError as error:
             self.context.log.error("%s failed: %s", type(message).__name__, error)
             answer = calls.Failed(UNKNOWN_SERVER_ERROR, str(error))
-        self._send_answer(call, calls.encode(answer))
+        self._send_answer(call, answer)
 
     def ensure_on(self) -> bool:
         """Opens one partition: that takes some syncs, and producers wait for the round after it."""
@@ -375,7 +376,7 @@ class LogProcess:
             answer = calls.Failed(UNKNOWN_SERVER_ERROR, str(error))
         self._ensuring.popleft()
         self.say("running")
-        self._send_answer(call, calls.encode(answer))
+        self._send_answer(call, answer)
         return True
 
     def _answer_to(self, message: calls.Message) -> calls.Message:
@@ -404,33 +405,14 @@ class LogProcess:
         ours = METADATA_SLOT in self.manager.logs
         self.context.counters.set(Counter.COUNT_PARTITIONS, len(self.manager.logs) - ours)
 
-    def _send_answer(self, call: Call, data: bytes) -> None:
+    def _send_answer(self, call: Call, answer: calls.Message) -> None:
         self._count_partitions()
         try:
-            block = self.arena.allocate(len(data))
+            slot = self.lender.message(SlotKind.ANSWER, answer, call.owner, call.request, call.connection)
         except ArenaFull as error:
             self.context.log.error("no memory for an answer: %s", error)
-            self.turn.send(call.owner, pack_call(SlotKind.ANSWER, self.context.index, call.request))
-            return
-        self.arena.view(block, len(data))[:] = data
-        self._answer_bytes[block] = len(data)
-        generation = self.arena.lend(block, call.owner)
-        self.turn.send(
-            call.owner,
-            pack_call(
-                SlotKind.ANSWER,
-                self.context.index,
-                call.request,
-                block,
-                generation,
-                len(data),
-                call.connection,
-            ),
-        )
-
-    def _free_answer(self, block: int, generation: int) -> None:
-        if block in self._answer_bytes and self.arena.take_back(block, generation):
-            self.arena.free(block, self._answer_bytes.pop(block))
+            slot = pack_call(SlotKind.ANSWER, self.context.index, call.request)
+        self.turn.send(call.owner, slot)
 
     # ---- orders ----
 
@@ -479,9 +461,8 @@ class LogProcess:
             for call, steps in self._chores
             if (entry := self._without(fence.role, call, steps)) is not None
         ]
-        for block in self.arena.lent_to(fence.role):
-            self._free_answer(block, self.arena.generation(block))
-        self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.arena.in_use_bytes)
+        self.lender.reclaim(fence.role)
+        self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.lender.in_use_bytes)
         self.context.counters.add(Counter.COUNT_FENCES)
         self.context.acknowledge_fence()
 

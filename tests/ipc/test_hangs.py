@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from mpbroker.ipc.hangs import LOOK_MAX_S, Patience, Pulse, Verdict
+from mpbroker.ipc.hangs import LOOK_MAX_S, Patience, Pulse, Verdict, waits_for_disk
 
 LIMIT = 3
 SLEEPS, STOPPED, IN_THE_DISK = "S", "T", "D"
@@ -73,3 +75,13 @@ def test_patience_does_not_run_while_its_owner_is_away() -> None:
     assert patience.is_over()
     patience.renew()
     assert not patience.is_over()
+
+
+def test_who_waits_for_the_disk(tmp_path: Path) -> None:
+    for number, state in ((1, "S"), (2, "R")):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "stat").write_text(f"{number} (a) D (b) {state} 0 0")
+    (tmp_path / "3").mkdir()
+    assert not waits_for_disk(tmp_path)
+    (tmp_path / "3" / "stat").write_text("3 (a) D 0 0")
+    assert waits_for_disk(tmp_path)

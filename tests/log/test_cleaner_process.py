@@ -214,16 +214,6 @@ def test_a_disk_that_takes_long_is_no_cleaner_that_hangs(
     assert context.counters.turns == before + 4
 
 
-def test_who_waits_for_the_disk(tmp_path: Path) -> None:
-    for number, state in ((1, "S"), (2, "R")):
-        (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "stat").write_text(f"{number} (a) D (b) {state} 0 0")
-    (tmp_path / "3").mkdir()
-    assert not cleaner_process.waits_for_disk(tmp_path)
-    (tmp_path / "3" / "stat").write_text("3 (a) D 0 0")
-    assert cleaner_process.waits_for_disk(tmp_path)
-
-
 def test_a_stint_ends_with_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     used, rests = [0], []
     monkeypatch.setattr(pace.time, "thread_time_ns", lambda: used[0])

@@ -508,7 +508,7 @@ def test_a_handler_dies_while_records_are_deleted_for_it(rig, batch) -> None:  #
     gate.set()
     drain(process)
     process.do_chores()
-    assert process.arena.in_use_bytes == 0
+    assert process.lender.in_use_bytes == 0
     assert r.produced.waiting() == 0
     assert read_offsets(r.directory / LOG_STARTS) == {("t", 0): 2}
     b.close()

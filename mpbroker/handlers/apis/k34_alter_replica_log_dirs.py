@@ -14,16 +14,13 @@ from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.log_questions import ask_workers
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import MovePartition, MovePartitions, MovesBegun
-from mpbroker.log.names import FUTURE_SUFFIX, LONGEST_NAME, log_worker_of, partition_name
+from mpbroker.log.names import LONGEST_TO_MOVE, log_worker_of, partition_name
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import AlterReplicaLogDirsResponse
 
 Result: TypeAlias = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
 OfTopic: TypeAlias = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
-
-# A dot and 32 letters of an id stand before the suffix.
-LONGEST_TO_MOVE = LONGEST_NAME - 33 - len(FUTURE_SUFFIX)
 
 
 def failed(exchange: Exchange, code: ErrorCode) -> AlterReplicaLogDirsResponse:

@@ -1,0 +1,51 @@
+"""Blocks of a process's own arena that it lends for messages, until their borrower returns them or is fenced.
+
+`mpbroker/ipc/slots.pxd` says how a block travels, `shm/arena.pyx` what its generation is good for.
+"""
+
+from __future__ import annotations
+
+from mpbroker.ipc.calls import Message, encode
+from mpbroker.ipc.slots import SlotKind, pack_call
+from shm.arena import Arena
+
+
+class Lender:
+    """`owner`: the role whose arena it is."""
+
+    def __init__(self, arena: Arena, owner: int) -> None:
+        self._arena = arena
+        self._owner = owner
+        self._sizes: dict[int, int] = {}
+
+    @property
+    def in_use_bytes(self) -> int:
+        return self._arena.in_use_bytes
+
+    def lend(self, data: bytes, borrower: int) -> tuple[int, int]:
+        """A block with these bytes; -> (block, generation). Raises ArenaFull."""
+        block = self._arena.allocate(len(data))
+        self._sizes[block] = len(data)
+        self._arena.view(block, len(data))[:] = data
+        return block, self._arena.lend(block, borrower)
+
+    def end(self, block: int, generation: int) -> None:
+        """The lease has ended. Stale descriptors are ignored: the block was reclaimed before."""
+        if block in self._sizes and self._arena.take_back(block, generation):
+            self._arena.free(block, self._sizes.pop(block))
+
+    def reclaim(self, borrower: int) -> None:
+        """Behind a fence: whatever the dead had not returned."""
+        for block in self._arena.lent_to(borrower):
+            self.end(block, self._arena.generation(block))
+
+    def view(self, block: int) -> memoryview:
+        return self._arena.view(block, self._sizes[block])
+
+    def message(
+        self, kind: SlotKind, message: Message, borrower: int, request: int, connection: int = 0
+    ) -> bytes:
+        """A CALL or ANSWER descriptor whose block holds the message. Raises ArenaFull."""
+        data = encode(message)
+        block, generation = self.lend(data, borrower)
+        return pack_call(kind, self._owner, request, block, generation, len(data), connection)
