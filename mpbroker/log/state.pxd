@@ -98,7 +98,9 @@ cdef inline Bound stable_bound(const PartitionCore *core) noexcept nogil:
 
 
 cdef inline bint nothing_waits(const PartitionCore *core) noexcept nogil:
-    return not (core.unsynced or core.in_flight or core.is_behind or core.first_planned != NOTHING_PLANNED)
+    return not (
+        core.unsynced or core.in_flight or core.is_behind or core.syncing > core.synced or core.first_planned != NOTHING_PLANNED
+    )
 
 
 cdef class PartitionState:

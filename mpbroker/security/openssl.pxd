@@ -22,11 +22,7 @@ cdef extern from "openssl/ssl.h":
     ctypedef struct EVP_PKEY:
         pass
     enum:
-        SSL_ERROR_NONE
-        SSL_ERROR_SSL
-        SSL_ERROR_SYSCALL
         SSL_ERROR_WANT_READ
-        SSL_ERROR_WANT_WRITE
         SSL_ERROR_ZERO_RETURN
         SSL_MODE_AUTO_RETRY
         SSL_MODE_RELEASE_BUFFERS

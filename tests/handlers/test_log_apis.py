@@ -365,11 +365,7 @@ def test_where_epochs_end(ready: Rig, tmp_path: Path, version: int) -> None:
 
 
 def test_log_dirs(ready: Rig, tmp_path: Path) -> None:
-    """Zeros that lie behind the records of the last segment do not count."""
-    sizes = {"orders-0": (10, 50), "orders-1": (7,), "both-0": (0,)}
-    end = {"high_watermark_segment": 1, "high_watermark_position": 20}
-    ready.table.write(0, partition_payload(ORDERS, 0, **end))
-    ready.table.write(1, partition_payload(ORDERS, 1, high_watermark_position=7))
+    sizes = {"orders-0": (10, 20), "orders-1": (7,), "both-0": (0,)}
     for name, segments in sizes.items():
         (tmp_path / "one" / name).mkdir()
         for base, size in enumerate(segments):
@@ -461,7 +457,7 @@ def test_a_future_replica_is_described(ready: Rig, tmp_path: Path) -> None:
     for directory, size in ((current, 700), (future, 300)):
         directory.mkdir()
         (directory / f"{0:020d}.log").write_bytes(bytes(size))
-    ready.memory.table().write(0, partition_payload(ORDERS, high_watermark_position=700))
+    ready.memory.table().write(0, partition_payload(ORDERS))
     ready.processor.send(request_frame(DIRS, 5, DescribeLogDirsRequest(None)))
     ready.turn()
     ((call, asked),) = calls_to_log(ready)

@@ -11,6 +11,7 @@ from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.attaching import rest
 from mpbroker.log.partition_log import PartitionLog
 from tests.log.rig import TOPIC_ID, Result, ensure
+from tests.log.test_log_dirs import wait_for_helper
 from tests.log.test_turn import Broker, settle
 
 KAFKA_STORAGE_ERROR = 56
@@ -159,6 +160,24 @@ def test_an_open_file_keeps_it_awake(rig: Callable[..., object], batch: Callable
     log = b.process.manager.logs[b.targets[0][0]]
     rest(b.process.turn, log.state)
     assert not log.state.rests
+    b.close()
+
+
+def test_it_does_not_rest_before_its_segment_is_synced(
+    rig: Callable[..., object], batch: Callable[..., bytearray]
+) -> None:
+    """Or nobody would ever say so, and a recovery would begin before what it has."""
+    b = Broker(rig(), 2)  # type: ignore[arg-type]
+    wait_for_helper(b.process)
+    b.process.manager.journals.use()
+    for number in range(2):
+        b.produce(bytes(batch(3)), partition=number)
+        assert not b.process.manager.logs[b.targets[number][0]].state.can_rest, "the journal alone has it"
+    logs = [at_rest(b, number) for number in range(2)]
+    b.settle()
+    assert [(log.state.rests, log.state.synced) for log in logs] == [(True, 3)] * 2
+    b.process.manager.checkpoint_recovery_points()
+    assert [log.recovery_point for log in logs] == [3, 3]
     b.close()
 
 
