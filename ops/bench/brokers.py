@@ -69,11 +69,18 @@ class BrokerError(Exception):
     """The broker did not start, died, or did not stop; the message ends with what it printed."""
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Each one once: whoever asks for two before the first is bound gets two."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            port: int = probe.getsockname()[1]
+        if port not in _given:
+            _given.add(port)
+            return port
 
 
 @dataclass
