@@ -9,7 +9,6 @@ from shm.atomics cimport load_relaxed, store_relaxed
 from libc.string cimport memcpy
 
 BUCKETS = HISTOGRAM_BUCKETS
-HISTOGRAM_BYTES = HISTOGRAM_WORDS * 8
 
 
 def page_bytes(counters: int, histograms: int) -> int:

@@ -89,6 +89,17 @@ def file_system_of(path: Path) -> str:
     return kind
 
 
+def refuse_disk(directory: Path) -> None:
+    """Of what is in memory, also where it is still to be made. Raises RegionUnavailable."""
+    kind = file_system_of(directory)
+    if kind not in ("tmpfs", "ramfs"):
+        raise RegionUnavailable(
+            errno.EINVAL,
+            f"{directory} is on {kind}, not on a tmpfs: shared counters would be written to disk. "
+            "Name a directory below /run or /dev/shm",
+        )
+
+
 def sparse(size: int) -> memoryview:
     """Anonymous shared memory of `size` bytes for forked children, without reserving it."""
     flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
@@ -129,13 +140,7 @@ class Region:
     @classmethod
     def create_public(cls, path: Path, magic: bytes, layout_version: int, blocks: list[Block]) -> Region:
         """Makes the file (0640) whole before it appears under its name. Raises RegionUnavailable."""
-        kind = file_system_of(path.parent)
-        if kind not in ("tmpfs", "ramfs"):
-            raise RegionUnavailable(
-                errno.EINVAL,
-                f"{path.parent} is on {kind}, not on a tmpfs: shared counters would be written to disk. "
-                "Name a directory below /run or /dev/shm",
-            )
+        refuse_disk(path.parent)
         _check_layout(magic, blocks)
         total = _total_bytes(blocks)
         making = path.with_name(path.name + f".{os.getpid()}.new")

@@ -6,6 +6,7 @@ Spark hands options over with lower-cased keys.
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 import re
@@ -19,10 +20,23 @@ from mpbroker.protocol.numbers import EARLIEST, LATEST
 from spark_integration.errors import OptionError
 
 MAX_BYTES_PER_TASK: Final = 128 << 20
+# Of difflib: a letter or two are wrong.
+ALIKE: Final = 0.8
 
 TopicPartition = tuple[str, int]
 
 _LOG = logging.getLogger("mpbroker.spark")
+_WELL_SPELT = (
+    "assign",
+    "check.crcs",
+    "columns",
+    "fetchoffset.numretries",
+    "fetchoffset.retryintervalms",
+    "kafka.bootstrap.servers",
+    "kafkaconsumer.polltimeoutms",
+    "log.dir",
+    "subscribe",
+)
 _STRATEGIES = ("subscribe", "subscribepattern", "assign")
 _NAMES = {
     name.lower(): name
@@ -162,6 +176,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
     """Raises OptionError."""
     options = _lowered(given)
     _refuse(options)
+    _warn_of_misspelt(options)
     strategy = _strategy(options)
     read_mode = options.get("readmode", "auto").strip().lower()
     log_dirs = tuple(part for part in (one.strip() for one in options.get("log.dir", "").split(",")) if part)
@@ -224,6 +239,15 @@ def _refuse(options: Mapping[str, str]) -> None:
     for key in _WITHOUT_MEANING:
         if key in options:
             _LOG.warning("option %s has no meaning here: no consumer group is used", key)
+
+
+def _warn_of_misspelt(options: Mapping[str, str]) -> None:
+    """What is ignored, as Spark's own source does, and looks like what was meant to be one of ours."""
+    known = (*_NAMES, *_WELL_SPELT, *_IGNORED_IN_BATCH, *_WITHOUT_MEANING)
+    ours = {key for key in options if not key.startswith("kafka.")} - set(known)
+    for key in sorted(ours):
+        for guess in difflib.get_close_matches(key, known, 1, ALIKE):
+            _LOG.warning("option %s is not known and ignored; did you mean %s?", key, _shown(guess))
 
 
 def _check_places(read_mode: str, log_dirs: tuple[str, ...], bootstrap: str | None) -> None:

@@ -46,9 +46,12 @@ def read_local(
         try:
             directory = _directory_of(files)
             first, found = _pieces_of(directory, files, start, task.end)
-        except _HasMoved:
+        except _HasMoved as error:
             tries += 1
-            continue
+            if tries <= TRIES:
+                continue
+            report_loss(fail_on_data_loss, f"Cannot read {task}: {error}.")
+            return
         except (SegmentGone, FileNotFoundError) as error:
             report_loss(fail_on_data_loss, f"Cannot read {task}: {error}.")
             return
@@ -95,7 +98,7 @@ def _pieces_of(directory: Path, files: LocalFiles, start: int, end: int) -> tupl
         return pieces(directory, files.bound, start, end)
     except (SegmentGone, FileNotFoundError) as error:
         if not directory.is_dir() and _directory_of(files) != directory:
-            raise _HasMoved from error
+            raise _HasMoved(f"it is in another log directory than {directory} again and again") from error
         raise
 
 

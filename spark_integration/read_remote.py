@@ -146,6 +146,7 @@ def _behind_the_loss(task: TaskRange, offset: int, options: ReadOptions) -> int:
         catalog.close()
     report_loss(
         options.fail_on_data_loss,
-        f"Cannot fetch offset {offset} of {task}: the log has offsets {start} to {high_watermark} now.",
+        f"Cannot fetch offset {offset} of {task}: now its log start offset is {start}, its high watermark "
+        f"{high_watermark}.",
     )
     return start if start > offset else task.end

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Never
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_integration.errors import SourceUnavailable
+from spark_integration.errors import OptionError, SourceUnavailable
 from spark_integration.options import ReadOptions, parse_options
 from spark_integration.schema import check_schema, schema_for
 
@@ -35,6 +35,25 @@ class MpbrokerDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         check_schema(schema)
         return MpbrokerReader(self.options, schema)
+
+    # PySpark gives the arguments by their names.
+
+    def streamReader(self, schema: StructType) -> Never:  # noqa: ARG002, N802
+        _not_built("streaming source")
+
+    def writer(self, schema: StructType, overwrite: bool) -> Never:  # noqa: ARG002
+        _not_built("sink")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Never:  # noqa: ARG002, N802
+        _not_built("streaming sink")
+
+
+def _not_built(what: str) -> Never:
+    """Without it Spark's own words: NOT_IMPLEMENTED, below a page of its frames."""
+    raise OptionError(
+        f"format mpbroker has no {what}: it is for batch queries (spark.read). Use Spark's own Kafka source, "
+        "format('kafka') with kafka.bootstrap.servers: mpbroker speaks its protocol"
+    )
 
 
 class MpbrokerReader(DataSourceReader):

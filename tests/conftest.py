@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +20,15 @@ settings.register_profile("repeatable", deadline=None, derandomize=True, print_b
 settings.register_profile("explore", deadline=None, print_blob=True, phases=PHASES)
 settings.load_profile("repeatable")
 
-# Hundreds of brokers are started, and what they leave is kept for a while.
-Mpbroker.always = ("-o", "log.journal.bytes=1048576")
+# Hundreds of brokers are started, and what they leave is kept for a while. Crowds come at once: where the
+# backlog is full, the next client tries again only after a second.
+Mpbroker.always = ("-o", "log.journal.bytes=1048576", "-o", "socket.listen.backlog.size=4096")
+
+
+def pytest_collection_finish() -> None:
+    """What there is of thousands of tests stays: no collection of garbage looks through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
@@ -29,6 +37,16 @@ def memory() -> Iterator[SharedMemory]:
         made = SharedMemory(Path(directory) / "public", Sizes(partition_slots=16))
         yield made
         made.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where Python may not keep bytecode, each of hundreds of brokers would compile its source anew."""
+    with pytest.MonkeyPatch.context() as environment:
+        if sys.dont_write_bytecode:
+            environment.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+            environment.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.mktemp("bytecode")))
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,9 +1,28 @@
-"""Whether a descriptor has something; unlike select() for any number of open files."""
+"""How long tests wait, and for what."""
 
 from __future__ import annotations
 
 import select
+import time
+from collections.abc import Callable
 from typing import Protocol
+
+# After so long a test hangs. Nothing else may depend on it: a loaded machine is slow, not wrong.
+PATIENCE_S = 60
+TRIES = 30
+
+
+def is_soon(ask: Callable[[], object], within_s: float) -> bool:
+    """Whether it ever takes no longer. A machine that is busy may be late any number of times; what waits for
+    somebody else, or for a wake-up that was lost, is late each time.
+    """
+    return any(_took_s(ask) < within_s for _ in range(TRIES))
+
+
+def _took_s(ask: Callable[[], object]) -> float:
+    begun = time.monotonic()
+    ask()
+    return time.monotonic() - begun
 
 
 class _HasFileno(Protocol):
@@ -11,7 +30,7 @@ class _HasFileno(Protocol):
 
 
 def is_readable(what: int | _HasFileno, timeout_s: float = 0.0) -> bool:
-    """Within so many seconds."""
+    """Whether it has something within so many seconds; unlike select() for any number of open files."""
     poll = select.poll()
     poll.register(what, select.POLLIN)
     return bool(poll.poll(timeout_s * 1000))

@@ -106,6 +106,7 @@ _CIMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+cimport\s|cimport\s+([\w.]+))",
 _PATH_OF_OURS = re.compile(r"\"((?:shm|mpbroker)/[\w/]+)/\w+\.h\"")
 _BARE_EXCEPT = re.compile(r"^\s*except\s*:", re.MULTILINE)
 _CYTHON_FUNCTION = re.compile(r"^(\s*)(?:def|cpdef|cdef)\s[^=]*\(")
+_MODULE_FILE = re.compile(r"(?<![\w./<-])((?:\w+/)*\w+\.(?:pyx|pxd|pxi|py))(?![\w.])")
 _API_MODULE = re.compile(r"k(\d\d)_[a-z][a-z0-9_]*\.py")
 # Spelt so that this file does not contain them.
 _BANNED_WORD = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
@@ -328,6 +329,23 @@ def test_one_module_per_kafka_api() -> None:
     assert undocumented == [], "the docstring of an API says its versions and behaviour"
 
 
+def strangers(known: set[str]) -> Callable[[str], list[str]]:
+    """Modules that a text names, whole or by the end of their path, and that are not there."""
+
+    def found(text: str) -> list[str]:
+        ends = (match[1] for match in _MODULE_FILE.finditer(text))
+        return [end for end in ends if not any(f"/{path}".endswith(f"/{end}") for path in known)]
+
+    return found
+
+
+def test_modules_that_are_named_are_there() -> None:
+    there = {str(path.relative_to(ROOT)) for path in files(EVERYTHING, ".py", ".pyx", ".pxd", ".pxi")}
+    texts = [*files(PRODUCT, ".py", ".pyi", ".pyx", ".pxd", ".pxi", ".h"), *files([ROOT / "docs"], ".md")]
+    # The form of all names of APIs' modules.
+    assert broken(iter(texts), strangers(there | {"setup.py", "kNN_name.py"})) == []
+
+
 @pytest.mark.parametrize("pattern", [_BANNED_WORD, _MACHINE_PATH], ids=["unfinished", "machine paths"])
 def test_never_written(pattern: re.Pattern[str]) -> None:
     top = [ROOT / name for name in ("README.md", "Makefile", "pyproject.toml", "setup.py")]
@@ -410,5 +428,9 @@ def test_the_other_checks_bite() -> None:
     assert swallows("try:\n    f()\nexcept Exception:\n    pass\n") == [3]
     assert swallows("try:\n    f()\nexcept:\n    raise\n") == [3]
     assert swallows("try:\n    f()\nexcept OSError:\n    pass\n") == []
+    assert strangers({"a/turn.pyx"})("a/turn.pyx draws it, turn.pyx too, b/turn.pyx, tu.pyx not") == [
+        "b/turn.pyx",
+        "tu.pyx",
+    ]
     assert _MACHINE_PATH.search("in /wo" + "rk/x")
     assert not _MACHINE_PATH.search("mpbroker/network/x ~/root.txt")

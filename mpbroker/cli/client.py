@@ -13,7 +13,7 @@ from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.where import Where
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.config import ClientConfig, from_properties, known_names, parse_servers
-from mpbroker.client.errors import ApiFailed, ConfigError, InvalidReceive
+from mpbroker.client.errors import ApiFailed, ConfigError, InvalidReceive, without_leader
 from mpbroker.config import known
 from mpbroker.config.properties import PropertiesError, parse
 from mpbroker.protocol import messages as m
@@ -253,6 +253,6 @@ def _by_leader(topic: Topic, values: Mapping[int, _Value]) -> dict[int, dict[int
                 f"topic {topic.name} has no partition {index}, only 0 to {len(leaders) - 1}", USAGE_ERROR
             )
         if leader < 0:
-            raise ApiFailed(f"partition {topic.name}-{index}", ErrorCode.LEADER_NOT_AVAILABLE)
+            raise without_leader(topic.name, index)
         split.setdefault(leader, {})[index] = value
     return split

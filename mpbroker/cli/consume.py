@@ -34,15 +34,11 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def consume(where: Where, settings: Settings) -> None:
-    """Prints until it has enough, the end is reached if that was asked for, or it is interrupted."""
+    """Prints until it has enough, or the end is reached if that was asked for."""
     render = _render_json if settings.as_json else compile_template(settings.template)
     start = parse_offset(settings.offset)
     with Client(where) as client:
-        consumer = Consumer(client, settings, start)
-        try:
-            _print_all(consumer, render, sys.stdout.buffer)
-        except KeyboardInterrupt:
-            sys.stdout.flush()
+        _print_all(Consumer(client, settings, start), render, sys.stdout.buffer)
 
 
 def parse_offset(text: str) -> Callable[[int, int], int]:
@@ -107,6 +103,9 @@ class Consumer:
                 for part in fetched:
                     if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                         raise self._out_of_range(part.partition)
+                    if part.error_code == ErrorCode.CORRUPT_MESSAGE:
+                        # No retry mends that; Kafka's consumer stops there, too.
+                        raise self._damaged(part.partition, "the broker cannot read it (CORRUPT_MESSAGE)")
                     if part.error_code:
                         raise ApiFailed(self._where(part.partition), part.error_code)
             except (ConnectionLost, ApiFailed) as error:
@@ -144,7 +143,13 @@ class Consumer:
                     yield [record for record in batch.records() if record.offset >= position]
                 self._positions[fetched.partition] = batch.last_offset + 1
         except CorruptBatch as error:
-            raise CliError(f"{self._where(fetched.partition)}: a damaged batch came back: {error}") from error
+            raise self._damaged(fetched.partition, f"a damaged batch came back: {error}") from error
+
+    def _damaged(self, partition: int, why: str) -> CliError:
+        return CliError(
+            f"{self._where(partition)}: {why}. On its host mpbroker log verify says where; "
+            "-o OFFSET reads on behind them"
+        )
 
     def _where(self, partition: int) -> str:
         return f"{self._topic.name}-{partition} at offset {self._positions[partition]}"

@@ -17,6 +17,8 @@ def status(log_dirs: str | None, *, as_json: bool) -> None:
     reply = ControlClient.find(log_dirs).call("status")
     if not as_json:
         reply["processes"] = short(reply.get("processes", []))
+        if offline := reply.get("offline_partitions"):
+            reply["offline_partitions"] = f"{offline}, see the broker's log and mpbroker topic describe"
         if not reply.get("recovery"):
             reply.pop("recovery", None)
         if "scrub" in reply:

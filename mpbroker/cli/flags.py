@@ -43,17 +43,17 @@ Overrides = Annotated[
 ]
 
 # Whose quota it is.
-User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose: a user's.")]
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Of this user.")]
 ClientId = Annotated[
     str | None,
-    typer.Option("--client-id", metavar="NAME", help="A client's; with --user of that user alone."),
+    typer.Option("--client-id", metavar="NAME", help="Of this client; with --user of that user's alone."),
 ]
-Address = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="An address's.")]
+Address = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="Of this address.")]
 Defaults = Annotated[
     list[str] | None,
     typer.Option(
         "--default",
         metavar="user|client-id|ip",
-        help="Everybody's who has none of their own; repeatable, and beside --user.",
+        help="Of everybody who has none of their own; repeatable, and beside --user.",
     ),
 ]

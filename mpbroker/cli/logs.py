@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
-from mpbroker.cli.output import print_json
+from mpbroker.cli.output import log_offsets, print_json
 from mpbroker.inspection import dump as dumping
 from mpbroker.inspection import repair as repairing
 from mpbroker.inspection.directory import (
@@ -192,7 +192,7 @@ def _print_partitions(partitions: list[Partition]) -> None:
         sys.stdout.write(
             f"  {partition.path.name}: {_counted(row['records'], 'record')} in "
             f"{_counted(row['batches'], 'batch', 'batches')}, {_counted(row['segments'], 'segment')}, "
-            f"{row['bytes']:,} bytes, offsets {row['start_offset']:,} to {row['end_offset']:,}\n"
+            f"{row['bytes']:,} bytes, {log_offsets(row['start_offset'], row['end_offset'])}\n"
         )
     if empty:
         counts = ", ".join(f"{count:,} of {topic}" for topic, count in empty.items())

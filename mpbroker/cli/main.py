@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from mpbroker.cli.app import App
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
 from mpbroker.cli.flags import (
     DEFAULT_BOOTSTRAP,
@@ -30,7 +31,7 @@ from mpbroker.cli.flags import (
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ClientError, ConfigError
 
-app = typer.Typer(
+app = App(
     name="mpbroker",
     help="A Kafka-compatible message broker, and the commands to use and steer it.",
     no_args_is_help=True,
@@ -39,19 +40,19 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-topic_app = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics.")
-group_app = typer.Typer(no_args_is_help=True, help="List, describe and delete consumer groups.")
-user_app = typer.Typer(no_args_is_help=True, help="Add, list and delete SCRAM users.")
-ctl_app = typer.Typer(no_args_is_help=True, help="Look at a running broker on this host, and steer it.")
-quota_app = typer.Typer(no_args_is_help=True, help="Set, list and delete the quotas of clients.")
-log_app = typer.Typer(no_args_is_help=True, help="Look into the files of log directories.")
+topic_app = App(no_args_is_help=True, help="Create, list, describe and delete topics.")
+group_app = App(no_args_is_help=True, help="List, describe and delete consumer groups.")
+user_app = App(no_args_is_help=True, help="Add, list and delete SCRAM users.")
+ctl_app = App(no_args_is_help=True, help="Look at a running broker on this host, and steer it.")
+quota_app = App(no_args_is_help=True, help="Set, list and delete the quotas of clients.")
+log_app = App(no_args_is_help=True, help="Look into the files of log directories.")
 app.add_typer(topic_app, name="topic")
 app.add_typer(group_app, name="group")
 app.add_typer(log_app, name="log")
 app.add_typer(user_app, name="user")
 app.add_typer(quota_app, name="quota")
 app.add_typer(ctl_app, name="ctl")
-listener_app = typer.Typer(no_args_is_help=True, help="Listeners of a running broker.")
+listener_app = App(no_args_is_help=True, help="Listeners of a running broker.")
 ctl_app.add_typer(listener_app, name="listener")
 
 
@@ -519,8 +520,8 @@ def ctl_request_log(
 
 @ctl_app.command("resize")
 def ctl_resize(
-    handlers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Handlers.")] = None,
-    processors: Annotated[int | None, typer.Option(min=1, metavar="N", help="Processors.")] = None,
+    handlers: Annotated[int | None, typer.Option(min=1, metavar="N", help="How many handlers.")] = None,
+    processors: Annotated[int | None, typer.Option(min=1, metavar="N", help="How many processors.")] = None,
     log_dirs: LogDirs = None,
     json: Json = False,
 ) -> None:

@@ -12,6 +12,13 @@ def print_json(value: Any) -> None:
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
+def log_offsets(start: int, end: int) -> str:
+    """Of a partition's log, by Kafka's names: of a range it would be asked whether it has the last one, and
+    this one may have none.
+    """
+    return f"log start offset {start:,}, log end offset {end:,}"
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
     """Numbers to the right. Piped output is never cut at a terminal's width."""
     from rich import box

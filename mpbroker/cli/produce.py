@@ -20,14 +20,14 @@ from mpbroker.cli.errors import INTERRUPTED, USAGE_ERROR, CliError
 from mpbroker.cli.partitioner import partition_for
 from mpbroker.cli.retry import Retry
 from mpbroker.cli.where import Where
-from mpbroker.client.errors import ApiFailed, ClientError
+from mpbroker.client.errors import ApiFailed, ClientError, without_leader
 from mpbroker.client.producer import Producer
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 
 READ_BYTES = 512 << 10
-# Below max.message.bytes, which is 1 MiB unless it was changed.
+# Below max.message.bytes, which is 1 MiB unless it was changed; the producer splits what is too large.
 BATCH_BYTES_MAX = 768 << 10
 # The most that lengths, deltas and attributes of a record without headers take.
 RECORD_OVERHEAD_BYTES = 24
@@ -201,7 +201,9 @@ class Lines:
                 f"topic {topic.name} has no partition {settings.partition}, only 0 to {self._partitions - 1}",
                 USAGE_ERROR,
             )
-        self._next_partition = 0
+        # Lines without a key go where they can be written.
+        self._keyless = [part.index for part in topic.partitions if part.leader >= 0] or [0]
+        self._next_group = 0
         self.producer = Producer(
             client.cluster,
             topic.name,
@@ -214,8 +216,8 @@ class Lines:
     def append(self, lines: list[bytes]) -> None:
         """One batch per partition: the one asked for, else the key's, else another one for each group."""
         now_ms = time.time_ns() // 1_000_000
-        keyless = self._next_partition % self._partitions
-        self._next_partition += 1
+        keyless = self._keyless[self._next_group % len(self._keyless)]
+        self._next_group += 1
         distributed: dict[int, list[NewRecord]] = {}
         for line in lines:
             key, value = self._split(line)
@@ -235,7 +237,7 @@ class Lines:
 
 
 def _cut(records: list[NewRecord]) -> Iterator[list[NewRecord]]:
-    """In batches that every broker takes; short lines take more room as records."""
+    """In batches that brokers take by default; short lines take more room as records."""
     first = size = 0
     for index, record in enumerate(records):
         own = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
@@ -256,7 +258,7 @@ def _is_there(client: Client, name: str) -> bool:
 
 
 def _find_topic(client: Client, name: str) -> Topic:
-    """The topic, created by the broker if it does that; it may take a moment to have leaders."""
+    """The topic, created by the broker if it does that; then it may take a moment to have leaders."""
     retry = Retry()
     create = False
     while True:
@@ -268,14 +270,14 @@ def _find_topic(client: Client, name: str) -> Topic:
                 continue
             retry.pause_or_raise(error)
             continue
-        without_leader = [part for part in topic.partitions if part.leader < 0]
-        if not without_leader:
-            if create:
-                count = len(topic.partitions)
-                _say(f"topic {name} did not exist; the broker created it with {count} partition(s)")
+        if not create:
             return topic
-        part = without_leader[0]
-        retry.pause_or_raise(ApiFailed(f"partition {topic.name}-{part.index}", part.error_code))
+        leaderless = [part.index for part in topic.partitions if part.leader < 0]
+        if not leaderless:
+            count = len(topic.partitions)
+            _say(f"topic {name} did not exist; the broker created it with {count} partition(s)")
+            return topic
+        retry.pause_or_raise(without_leader(topic.name, leaderless[0]))
 
 
 def _say(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
-from mpbroker.cli.output import print_json
+from mpbroker.cli.output import log_offsets, print_json
 from mpbroker.ipc.process import FatalError
 from mpbroker.supervisor import recover as recovering
 
@@ -31,6 +32,10 @@ def recover(paths: list[Path], *, is_dry: bool, as_json: bool) -> None:
     else:
         for report in reports:
             _print(report, is_dry)
+        sys.stdout.write(
+            "As at a start, records below the recovery points were not read; this reads all of them: "
+            f"mpbroker log verify {shlex.join(map(str, paths))}\n"
+        )
     if any(one.problem for report in reports for one in report.partitions):
         raise SystemExit(RUNTIME_ERROR)
 
@@ -50,7 +55,7 @@ def _print(report: recovering.Report, is_dry: bool) -> None:
         if one.problem:
             write(f"  {one.topic}-{one.partition} stays as it is: {one.problem}\n")
         else:
-            write(f"  {one.topic}-{one.partition}: offsets {one.log_start:,} to {one.log_end:,}\n")
+            write(f"  {one.topic}-{one.partition}: {log_offsets(one.log_start, one.log_end)}\n")
         _print_changes(one.changes, "    ")
     if empty:
         counts = ", ".join(f"{count:,} of {topic}" for topic, count in empty.items())

@@ -30,7 +30,7 @@ def _print(reply: dict[str, Any]) -> None:
     for one in reply["findings"]:
         write(
             f"damaged: {one['directory']}/{one['partition']}/{one['base']:020d}.log, bytes "
-            f"{one['position']:,} to {one['end']:,}: {one['reason']}; offsets {one['first']:,} to "
+            f"{one['position']:,} to {one['end'] - 1:,}: {one['reason']}; offsets {one['first']:,} to "
             f"{one['behind'] - 1:,} cannot be read\n"
         )
     if not reply["findings"]:

@@ -1,5 +1,6 @@
 """`mpbroker serve`: settings are read, checked and complained about here; then the supervisor takes over."""
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.keys import ConfigError
 from mpbroker.config.load import Flag, load
 from mpbroker.security.listener import SecurityError, secure_listeners
+from mpbroker.supervisor import logs
 
 # Flags are texts here, so that a wrong number gets the same message wherever it was written.
 FLAG_KEYS = {
@@ -25,11 +27,15 @@ def serve(
 ) -> int:
     """Runs the broker; its exit code is ours."""
     config = read_config(config_file, overrides, flags)
+    try:
+        logs.wanted_level(os.environ)
+    except ValueError as error:
+        raise CliError(str(error), USAGE_ERROR) from error
     if check_only:
         try:
             secure_listeners(config)
         except SecurityError as error:
-            raise CliError(str(error)) from error
+            raise CliError(str(error), USAGE_ERROR) from error
         print("mpbroker: the settings are good", file=sys.stderr)
         return 0
     refuse_other_platforms(sys.platform)

@@ -95,7 +95,8 @@ def delete(where: Where, names: list[str], timeout_s: float, *, dry_run: bool) -
     with Client(where) as client:
         if dry_run:
             for topic in [client.topic(name) for name in names]:
-                records = sum(row["end_offset"] - row["start_offset"] for row in _partitions(client, topic))
+                rows = [row for row in _partitions(client, topic) if row["leader"] is not None]
+                records = sum(row["end_offset"] - row["start_offset"] for row in rows)
                 count = len(topic.partitions)
                 print(f"would delete topic {topic.name}: {count} partition(s), {records} offset(s)")
             return
@@ -123,17 +124,18 @@ def _describe(client: Client, topic: Topic) -> dict[str, Any]:
 
 
 def _partitions(client: Client, topic: Topic) -> list[dict[str, Any]]:
-    indexes = [partition.index for partition in topic.partitions]
+    """Without a leader a partition has no offsets that anybody could tell."""
+    indexes = [partition.index for partition in topic.partitions if partition.leader >= 0]
     starts = client.offsets(topic, EARLIEST, indexes)
     ends = client.offsets(topic, LATEST, indexes)
     return [
         {
             "partition": partition.index,
-            "leader": partition.leader,
+            "leader": partition.leader if partition.leader >= 0 else None,
             "replicas": partition.replicas,
             "isr": partition.isr,
-            "start_offset": starts[partition.index],
-            "end_offset": ends[partition.index],
+            "start_offset": starts.get(partition.index),
+            "end_offset": ends.get(partition.index),
         }
         for partition in topic.partitions
     ]

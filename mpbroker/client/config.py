@@ -32,7 +32,6 @@ class ClientConfig(msgspec.Struct, frozen=True):
     client_id: str = "mpbroker"
     security_protocol: str = "PLAINTEXT"
     request_timeout_ms: int = 30_000
-    default_api_timeout_ms: int = 60_000
     delivery_timeout_ms: int = 120_000
     connections_max_idle_ms: int = 540_000
     reconnect_backoff_ms: int = 50
@@ -180,7 +179,6 @@ _NAMES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "client.id": ("client_id", _text),
     "security.protocol": ("security_protocol", _one_of(*PROTOCOLS)),
     "request.timeout.ms": ("request_timeout_ms", _number(1)),
-    "default.api.timeout.ms": ("default_api_timeout_ms", _number(0)),
     "delivery.timeout.ms": ("delivery_timeout_ms", _number(1)),
     "connections.max.idle.ms": ("connections_max_idle_ms", _number(-1)),
     "reconnect.backoff.ms": ("reconnect_backoff_ms", _number(0)),

@@ -1,6 +1,8 @@
 """What can go wrong between a client and a cluster; each text says what, where and what to do."""
 
-from mpbroker.protocol.errors import error_code
+import re
+
+from mpbroker.protocol.errors import ErrorCode, error_code
 
 
 class ClientError(Exception):
@@ -47,8 +49,22 @@ class ApiFailed(ClientError):
 
     def __init__(self, what: str, number: int, message: str | None = None) -> None:
         self.code = error_code(number)
-        super().__init__(f"{what}: {message or self.code.message} ({self.code.name})")
+        text = (message or self.code.message).removesuffix(".")
+        super().__init__(f"{text if _names(text, what) else f'{what}: {text}'} ({self.code.name})")
 
     @property
     def retriable(self) -> bool:
         return self.code.retriable
+
+
+def without_leader(topic: str, partition: int) -> ApiFailed:
+    """What metadata says of a partition that nobody serves."""
+    why = "it has no leader: it is just being made, or it is offline, and the broker's log says why"
+    return ApiFailed(f"partition {topic}-{partition}", ErrorCode.LEADER_NOT_AVAILABLE, why)
+
+
+def _names(text: str, what: str) -> bool:
+    """Whether a broker's sentence says already what it is about: "Topic 'orders' already exists"."""
+    kind, _, name = (re.escape(part) for part in what.partition(" "))
+    named = rf"\b{kind} {name}(?![\w-]|\.\w)|'{name}'|\"{name}\""
+    return bool(name) and re.search(named, text, re.IGNORECASE) is not None

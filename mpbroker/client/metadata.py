@@ -54,7 +54,6 @@ class Metadata:
         self._attempts = 0
         self._tried_ms = -NEVER_MS
         self._updated_ms = -NEVER_MS
-        self.updates = 0
 
     def track(self, topic: str, *, auto_create: bool = False) -> None:
         """Keeps this topic known from now on."""
@@ -123,7 +122,6 @@ class Metadata:
                 and min(leaders.values(), default=0) >= 0
             )
         self._tried_ms = now_ms
-        self.updates += 1
         if settled:
             self._wanted = False
             self._attempts = 0

@@ -4,10 +4,15 @@ With acks=all the producer has an id and every batch a sequence, so that the bro
 already. A batch that failed in passing waits until nothing of its partition is in flight; then it and those
 behind it are sent again in their order. Without an id a batch whose connection was lost may be in the log or
 not: that is an error then, since a second copy cannot be told from the first.
+
+How large a batch may be the topic decides (max.message.bytes), and says so by refusing one. That is halved
+until it fits, each piece with the sequences of its records (Sender.reenqueueSplitBatches, KAFKA-3995), and so
+is from then on whatever is as large as the smallest that was refused.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +20,7 @@ from functools import partial
 
 from mpbroker.client.clock import monotonic_ms
 from mpbroker.client.cluster import Cluster
-from mpbroker.client.errors import ApiFailed, ClientError, ConfigError, RequestTimedOut
+from mpbroker.client.errors import ApiFailed, ClientError, ConfigError, RequestTimedOut, without_leader
 from mpbroker.client.metadata import Node
 from mpbroker.client.network_client import ClientRequest, ClientResponse
 from mpbroker.client.selector import ChannelState
@@ -24,6 +29,7 @@ from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.wire import Buffer
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
+from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
 
 ALL = -1
@@ -33,6 +39,10 @@ BUFFERED_BYTES_MAX = 8 << 20
 REQUEST_BYTES_MAX = 1 << 20
 SEQUENCE_MODULUS = 1 << 31
 WAIT_MS = 1000.0
+# A partition without a leader for as long is not just being made.
+LEADERLESS_MS = 1000.0
+# So much of a record is shown to tell which one is meant.
+SHOWN_BYTES = 40
 # Failures that no retry mends.
 _HOPELESS = (ChannelState.AUTHENTICATION_FAILED, ChannelState.INVALID_RECEIVE)
 
@@ -43,6 +53,7 @@ class Batch:
 
     data: Buffer
     records: int
+    sequence: int
     deadline_ms: float
     in_flight: bool = False
 
@@ -57,6 +68,9 @@ class PartitionQueue:
     draining: bool = False
     retry_at_ms: float = 0.0
     attempts: int = 0
+    # The log has a batch of this producer. Of one that it does not know it takes any sequence for the first:
+    # should the first batch be refused, one that is in flight behind it would take its place.
+    is_known: bool = False
 
     def next_unsent(self) -> Batch | None:
         return next((batch for batch in self.batches if not batch.in_flight), None)
@@ -87,6 +101,8 @@ class Producer:
         self._trouble = trouble
         self._queues: dict[int, PartitionQueue] = {}
         self._buffered_bytes = 0
+        # The smallest batch that the topic has refused as too large.
+        self._too_large_bytes = sys.maxsize
         self._failed: ClientError | None = None
         self._last_problem: ClientError | None = None
         self._told: set[str] = set()
@@ -108,17 +124,9 @@ class Producer:
     def append(self, partition: int, records: Sequence[NewRecord]) -> None:
         """Takes a batch for the next poll."""
         queue = self._queues.setdefault(partition, PartitionQueue())
-        with_id = self._producer_id >= 0
-        data = build_batch(
-            records,
-            codec=self._codec,
-            producer_id=self._producer_id,
-            producer_epoch=self._producer_epoch,
-            base_sequence=queue.next_sequence if with_id else -1,
-        )
+        deadline_ms = monotonic_ms() + self._delivery_timeout_ms
+        queue.batches.extend(self._built(records, queue.next_sequence, deadline_ms))
         queue.next_sequence = (queue.next_sequence + len(records)) % SEQUENCE_MODULUS
-        queue.batches.append(Batch(data, len(records), monotonic_ms() + self._delivery_timeout_ms))
-        self._buffered_bytes += len(data)
 
     def poll(self, timeout_ms: float = WAIT_MS) -> None:
         """Sends what can be sent and waits for something to happen. Raises ClientError for a lost batch."""
@@ -137,6 +145,23 @@ class Producer:
             if deadline_ms is not None and monotonic_ms() >= deadline_ms:
                 raise RequestTimedOut(f"{self._topic}: not everything was acknowledged in time")
             self.poll()
+
+    def _built(self, records: Sequence[NewRecord], sequence: int, deadline_ms: float) -> Iterator[Batch]:
+        """One batch, or more if the topic does not take one of its size."""
+        data = build_batch(
+            records,
+            codec=self._codec,
+            producer_id=self._producer_id,
+            producer_epoch=self._producer_epoch,
+            base_sequence=sequence if self._producer_id >= 0 else -1,
+        )
+        if len(data) < self._too_large_bytes or len(records) == 1:
+            self._buffered_bytes += len(data)
+            yield Batch(data, len(records), sequence, deadline_ms)
+            return
+        half = len(records) // 2
+        yield from self._built(records[:half], sequence, deadline_ms)
+        yield from self._built(records[half:], (sequence + half) % SEQUENCE_MODULUS, deadline_ms)
 
     def _become_idempotent(self) -> None:
         if self._cluster.config.max_in_flight_requests_per_connection > IN_FLIGHT_MAX_WITH_ID:
@@ -164,14 +189,13 @@ class Producer:
             if queue.draining and not queue.in_flight():
                 wait_ms = min(wait_ms, max(1.0, queue.retry_at_ms - now_ms))
                 queue.draining = now_ms < queue.retry_at_ms
-            if queue.draining or queue.next_unsent() is None or queue.in_flight() >= self._per_partition_max:
+            most = self._per_partition_max if queue.is_known else 1
+            if queue.draining or queue.next_unsent() is None or queue.in_flight() >= most:
                 continue
             leader = self._cluster.metadata.leader(self._topic, partition)
             if leader is None:
                 self._cluster.metadata.request_update()
-                # Why there is none may be known better.
-                what = f"partition {self._topic}-{partition}"
-                self._last_problem = self._last_problem or ApiFailed(what, ErrorCode.LEADER_NOT_AVAILABLE)
+                self._has_no_leader(partition, queue, now_ms)
             else:
                 by_leader.setdefault(leader, []).append(partition)
         for leader, partitions in by_leader.items():
@@ -181,6 +205,14 @@ class Producer:
             elif delay_ms := self._cluster.client.connection_delay_ms(leader.id):
                 wait_ms = min(wait_ms, max(1.0, delay_ms))
         return wait_ms
+
+    def _has_no_leader(self, partition: int, queue: PartitionQueue, now_ms: float) -> None:
+        """Mostly that passes at once. Why there is none may be known better."""
+        error = without_leader(self._topic, partition)
+        since_ms = queue.batches[0].deadline_ms - self._delivery_timeout_ms
+        if now_ms - since_ms >= LEADERLESS_MS:
+            self._problem(error)
+        self._last_problem = self._last_problem or error
 
     def _send_to(self, leader: Node, partitions: list[int]) -> None:
         chosen: dict[int, Batch] = {}
@@ -244,7 +276,14 @@ class Producer:
             too_early = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.batches[0] is not batch
             if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 self._acknowledged(partition, batch)
-            elif code.retriable or too_early:
+            elif code is ErrorCode.MESSAGE_TOO_LARGE and batch.records > 1:
+                self._split(queue, batch)
+            elif code is ErrorCode.MESSAGE_TOO_LARGE:
+                self._fail(ApiFailed(what, answer.error_code, _too_large(batch)))
+            elif too_early:
+                # Why is told with the other one, and how long to wait.
+                queue.draining = True
+            elif code.retriable:
                 self._retry(partition, ApiFailed(what, answer.error_code, answer.error_message))
             else:
                 self._fail(ApiFailed(what, answer.error_code, answer.error_message))
@@ -252,11 +291,26 @@ class Producer:
     def _acknowledged(self, partition: int, batch: Batch) -> None:
         queue = self._queues[partition]
         queue.batches.remove(batch)
+        queue.is_known = True
         queue.attempts = 0
         self._buffered_bytes -= len(batch.data)
         self.acknowledged += batch.records
         self._last_problem = None
         self._told.clear()
+
+    def _split(self, queue: PartitionQueue, refused: Batch) -> None:
+        """It and what is as large, unless it is in flight. No such batch is in the log already."""
+        self._too_large_bytes = min(self._too_large_bytes, len(refused.data))
+        batches = list(queue.batches)
+        queue.batches.clear()
+        for batch in batches:
+            if batch.in_flight or batch.records == 1 or len(batch.data) < self._too_large_bytes:
+                queue.batches.append(batch)
+                continue
+            self._buffered_bytes -= len(batch.data)
+            queue.batches.extend(self._built(_records(batch), batch.sequence, batch.deadline_ms))
+        # Those in flight behind it come too early.
+        queue.draining, queue.retry_at_ms = True, 0.0
 
     def _retry(self, partition: int, error: ClientError) -> None:
         queue = self._queues[partition]
@@ -305,3 +359,22 @@ class Producer:
 
     def _fail(self, error: ClientError) -> None:
         self._failed = self._failed or error
+
+
+def _records(batch: Batch) -> list[NewRecord]:
+    return [
+        NewRecord(value=one.value, key=one.key, timestamp=one.timestamp, headers=one.headers)
+        for built in iterate_batches(batch.data)
+        for one in built.records()
+    ]
+
+
+def _too_large(batch: Batch) -> str:
+    """Which record it is, for whoever has to find it."""
+    (record,) = _records(batch)
+    told = "with key" if record.key is not None else "that begins with"
+    shown = (record.value if record.key is None else record.key) or b""
+    return (
+        f"the record {told} {shown[:SHOWN_BYTES].decode(errors='replace')!r} takes {len(batch.data)} bytes, "
+        "more than the topic allows: leave it out, or raise the topic's max.message.bytes"
+    )

@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 
 from mpbroker.config import limits
+from mpbroker.config.altered import Altered
 from mpbroker.config.keys import INT_MAX, LONG_MAX, ConfigType, Key, table_of
 from mpbroker.config.listeners import DEFAULT_PROTOCOL_MAP, Listener, parse_listeners
 from mpbroker.config.security import SecuritySettings
@@ -351,6 +352,14 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
             at_least=0,
         ),
     ] = 262_144
+    log_reserve_bytes: Annotated[
+        int,
+        Key(
+            LONG,
+            "Room kept in each log directory for checkpoints and a clean stop when the disk is full.",
+            at_least=0,
+        ),
+    ] = 8_388_608
     log_flush_interval_messages: Annotated[
         int, Key(LONG, "Records after which a log is synced under log.flush.policy=os.", at_least=1)
     ] = LONG_MAX
@@ -512,6 +521,9 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
 
     # Limits of single listeners, by name.
     listener_limits: dict[str, limits.ListenerLimits] = msgspec.field(default_factory=dict)
+
+    # What clients have altered, and what stands beneath it; the fields above have what comes of it (dynamic).
+    altered: Altered = msgspec.field(default_factory=Altered)
 
     def security_of(self, listener: str, mechanism: str = "") -> SecuritySettings:
         """What holds for a listener, or for one of its mechanisms."""

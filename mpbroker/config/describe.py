@@ -7,10 +7,13 @@ first, and the source of the value is that of its first synonym.
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from itertools import dropwhile
+from typing import Any
 
 import msgspec
 
+from mpbroker.config.altered import Altered
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
+from mpbroker.config.dynamic import DYNAMIC, REPLICATION_RATES
 from mpbroker.config.keys import ConfigType, Key, field_name, format_value
 from mpbroker.config.topic_config import TOPIC_KEYS, resolve
 
@@ -64,31 +67,67 @@ def describe_topic(
 
 
 def describe_broker(broker: BrokerConfig, names: Iterable[str] | None = None) -> list[Entry]:
-    """Entries of the broker. All are read-only: no client may alter them."""
+    """Entries of the broker. What clients may alter is not read-only."""
     entries = []
     for name in _wanted(BROKER_KEYS, names):
         key = BROKER_KEYS[name]
         value = format_value(getattr(broker, field_name(name)))
         synonyms = _broker_synonyms(broker, dict.fromkeys((name, *key.synonyms)))
-        entries.append(_entry(key, value, synonyms, read_only=True))
+        entries.append(_entry(key, value, synonyms, read_only=name not in DYNAMIC))
+    return entries + _rates(broker.altered, names)
+
+
+def describe_all_brokers(altered: Altered, names: Iterable[str] | None = None) -> list[Entry]:
+    """What was altered of all brokers, and nothing else: the broker named ""."""
+    entries = []
+    for name in _wanted(altered.default, names):
+        key = BROKER_KEYS.get(name) or REPLICATION_RATES[name]
+        (synonym,) = _altered(Altered(default=altered.default), key)
+        entries.append(_entry(key, synonym.value, [synonym], read_only=False))
     return entries
 
 
-def _wanted(table: Mapping[str, Key], names: Iterable[str] | None) -> list[str]:
+def _rates(altered: Altered, names: Iterable[str] | None) -> list[Entry]:
+    """Those that were set: they are no settings that a file has."""
+    found = []
+    for name in _wanted({**altered.default, **altered.broker}, names):
+        if (key := REPLICATION_RATES.get(name)) is not None:
+            synonyms = _altered(altered, key)
+            found.append(_entry(key, synonyms[0].value, synonyms, read_only=False))
+    return found
+
+
+def _altered(altered: Altered, key: Key) -> list[Synonym]:
+    sources = (
+        (altered.broker, ConfigSource.DYNAMIC_BROKER_CONFIG),
+        (altered.default, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+    )
+    return [
+        Synonym(key.name, format_value(key.parse(texts[key.name])), source)
+        for texts, source in sources
+        if key.name in texts
+    ]
+
+
+def _wanted(table: Mapping[str, Any], names: Iterable[str] | None) -> list[str]:
     wanted = set(table) if names is None else set(names)
     return sorted(wanted & set(table))
 
 
 def _broker_synonyms(broker: BrokerConfig, names: Iterable[str]) -> list[Synonym]:
-    """Broker keys that say the same, first those that were set, then the defaults.
+    """Broker keys that say the same, first those that were altered or set, then the defaults.
 
     What stands before the first name itself is left out, as in Kafka: a topic whose broker sets only
     log.retention.hours shows no synonym for retention.ms, whose own is log.retention.ms.
     """
     keys = [BROKER_KEYS[name] for name in names if name in BROKER_KEYS]
-    found = []
+    found = sorted((one for key in keys for one in _altered(broker.altered, key)), key=lambda one: one.source)
     for key in keys:
-        if key.name in broker.origins:
+        beneath = broker.altered.beneath.get(key.name)
+        if beneath is not None:
+            if beneath.origin:
+                found.append(Synonym(key.name, beneath.text, ConfigSource.STATIC_BROKER_CONFIG))
+        elif key.name in broker.origins:
             value = format_value(getattr(broker, field_name(key.name)))
             found.append(Synonym(key.name, value, ConfigSource.STATIC_BROKER_CONFIG))
     for key in keys:

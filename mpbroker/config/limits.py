@@ -12,8 +12,9 @@ import msgspec
 
 from mpbroker.config.keys import INT_MAX, ConfigType, Key
 
+LIMIT_KEYS = ("max.connections", "max.connection.creation.rate")
 _PREFIXED = re.compile(
-    r"listener\.name\.(?P<listener>[^.]+)\.(?P<key>max\.connections|max\.connection\.creation\.rate)"
+    rf"listener\.name\.(?P<listener>[^.]+)\.(?P<key>{'|'.join(map(re.escape, LIMIT_KEYS))})"
 )
 _LIMIT = re.compile(r"(?P<host>.+):(?P<limit>[0-9]{1,10})")
 

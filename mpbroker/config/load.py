@@ -14,6 +14,7 @@ import msgspec
 from mpbroker.config import known, limits, listeners, properties, security
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
 from mpbroker.config.keys import LONG_MAX, ConfigError, ConfigType, Problem, Value, field_name
+from mpbroker.config.workers import MAX_LOG_DIRS
 
 _LISTENER_KEYS = ("listeners", "advertised.listeners", "listener.security.protocol.map")
 
@@ -224,10 +225,9 @@ def _values(supported: dict[str, _Setting], problems: list[Problem]) -> dict[str
         except ValueError as error:
             problems.append(Problem(key, setting.origin, str(error)))
     if "log_dirs" in values:
-        if not values["log_dirs"]:
-            problems.append(
-                Problem("log.dirs", supported["log.dirs"].origin, "log.dirs must name a directory")
-            )
+        if not 0 < len(values["log_dirs"]) <= MAX_LOG_DIRS:
+            text = f"log.dirs must name a directory, and {MAX_LOG_DIRS} at most"
+            problems.append(Problem("log.dirs", supported["log.dirs"].origin, text))
         try:
             values["log_dirs"] = _absolute(values["log_dirs"])
         except RuntimeError:

@@ -62,7 +62,8 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...], Key(LIST, "Versions of TLS that are accepted.", choices=TLS_VERSIONS)
     ] = TLS_VERSIONS
     ssl_cipher_suites: Annotated[
-        tuple[str, ...], Key(LIST, "Cipher suites by their IANA names; empty: the library's choice.")
+        tuple[str, ...],
+        Key(LIST, "Cipher suites by their IANA names, the preferred first; empty: all that are safe."),
     ] = ()
     ssl_client_auth: Annotated[
         str,

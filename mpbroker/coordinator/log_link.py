@@ -53,8 +53,6 @@ NO_TIMEOUT_MS = (1 << 31) - 1
 # Credits: with a round of metadata and one of groups on top there is always room for the answers, and for
 # returning them.
 QUESTIONS_UNDER_WAY = CALL_RING_SLOTS // 2 - 1
-REQUEST_MAX = 0xFFFFFFFF
-INCARNATION_SHIFT = 20
 
 
 class LogEvents(Protocol):
@@ -135,8 +133,7 @@ class LogLink:
         self._context = context
         self._lender = lender
         self._events = events
-        # None of a predecessor's numbers: what answers it must not pass for an answer to us.
-        self._request = context.incarnation << INCARNATION_SHIFT & REQUEST_MAX
+        self._numbers = context.call_numbers()
         self._appends: dict[int, _Append] = {}
         self._questions: dict[int, _Question] = {}
         self._unasked: deque[tuple[_Asked, int, Message]] = deque()
@@ -159,6 +156,11 @@ class LogLink:
     def idle(self) -> bool:
         has_unsent = any(peer.has_unsent for peer in self._peers)
         return not (self._questions or self._unasked or self._removing or has_unsent)
+
+    def owing(self, topic_id: bytes) -> set[int]:
+        """The workers that have not answered yet what they were, or are to be, asked about a topic."""
+        asked = {one.worker for one in self._questions.values() if one.asked.topic_id == topic_id}
+        return asked | {worker for one, worker, _ in self._unasked if one.topic_id == topic_id}
 
     def waiting(self) -> bool:
         return any(self._peers[worker].waiting() for worker in self._up)
@@ -235,7 +237,7 @@ class LogLink:
                 config_version=batch.config_version,
             )
             at += len(batch.data)
-        request = self._next_request()
+        request = next(self._numbers)
         self._appends[request] = part
         self._peers[part.worker].send(
             pack_produce(
@@ -310,7 +312,7 @@ class LogLink:
         """In the order in which it was wanted, as far as the credits go."""
         while self._unasked and len(self._questions) < QUESTIONS_UNDER_WAY:
             asked, worker, message = self._unasked.popleft()
-            request = self._next_request()
+            request = next(self._numbers)
             slot = self._lender.message(SlotKind.CALL, message, log_worker(worker), request)
             self._questions[request] = _Question(asked, worker, unpack_call(slot))
             self._peers[worker].send(slot)
@@ -322,10 +324,6 @@ class LogLink:
         answer = self._peers[worker].read(call)
         self._peers[worker].send(returned(call))
         return answer
-
-    def _next_request(self) -> int:
-        self._request = self._request + 1 & REQUEST_MAX
-        return self._request
 
     def _produced(self, slot: bytes) -> None:
         produce = unpack_produce(slot)

@@ -1,16 +1,14 @@
-"""The records of `__cluster_metadata`: message classes to bytes and back, and batches of them.
+"""The records of `__cluster_metadata` that this broker writes, in which versions, and batches of them.
 
-Framing as in Kafka's MetadataRecordSerde (AbstractApiMessageSerde, KIP-631), so that `kafka-dump-log.sh
---cluster-metadata-decoder` reads our log: the value of a record is frame version, api key and version as
-unsigned varints, then the flexible body; its key is null. One batch is one atomic step: it is in the log as
-a whole or not at all.
+As in Kafka's MetadataRecordSerde (KIP-631), so that `kafka-dump-log.sh --cluster-metadata-decoder` reads our
+log; their keys are null. One batch is one atomic step: it is in the log as a whole or not at all.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from mpbroker.protocol.codec import decode_data, encode_bytes, encode_data, prepare_data
+from mpbroker.protocol.codec import prepare_data
 from mpbroker.protocol.messages import (
     ClientQuotaRecord,
     ConfigRecord,
@@ -21,11 +19,10 @@ from mpbroker.protocol.messages import (
     TopicRecord,
     UserScramCredentialRecord,
 )
-from mpbroker.protocol.wire import Buffer, MalformedMessage, UnsupportedVersion, read_uvarint, uvarint
+from mpbroker.protocol.metadata_records import decode_metadata_record, encode_metadata_record
+from mpbroker.protocol.wire import Buffer, MalformedMessage
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-
-FRAME_VERSION: Final = 1
 
 MetadataRecord = (
     TopicRecord
@@ -49,16 +46,6 @@ _VERSIONS: Final[dict[type[MetadataRecord], int]] = {
     ProducerIdsRecord: 0,
     RemoveUserScramCredentialRecord: 0,
 }
-_KEYS: Final[dict[type[MetadataRecord], int]] = {
-    TopicRecord: 2,
-    PartitionRecord: 3,
-    ConfigRecord: 4,
-    RemoveTopicRecord: 9,
-    UserScramCredentialRecord: 11,
-    ClientQuotaRecord: 14,
-    ProducerIdsRecord: 15,
-    RemoveUserScramCredentialRecord: 22,
-}
 
 
 class UnreadableMetadata(Exception):
@@ -73,26 +60,17 @@ def prepare() -> None:
 
 def encode_record(record: MetadataRecord) -> bytes:
     """The value of the record in the log."""
-    version = _VERSIONS[type(record)]
-    frame = uvarint(FRAME_VERSION) + uvarint(_KEYS[type(record)]) + uvarint(version)
-    return frame + encode_bytes(encode_data(record, version))
+    return encode_metadata_record(record, _VERSIONS[type(record)])
 
 
 def decode_record(value: Buffer) -> MetadataRecord:
     """Raises UnreadableMetadata."""
     try:
-        frame_version, at = read_uvarint(value, 0)
-        if frame_version != FRAME_VERSION:
-            raise UnreadableMetadata(f"frame version {frame_version}, this program knows {FRAME_VERSION}")
-        api_key, at = read_uvarint(value, at)
-        version, at = read_uvarint(value, at)
-        if api_key not in _KEYS.values():
-            raise UnreadableMetadata(f"record type {api_key} is not known to this version of the program")
-        record, end = decode_data(api_key, version, value, at)
-    except (MalformedMessage, UnsupportedVersion, IndexError) as error:
+        record = decode_metadata_record(value)
+    except MalformedMessage as error:
         raise UnreadableMetadata(str(error)) from error
-    if end != len(value):
-        raise UnreadableMetadata(f"{len(value) - end} bytes behind a record of type {api_key}")
+    if type(record) not in _VERSIONS:
+        raise UnreadableMetadata(f"{type(record).__name__} is none of the records that a broker alone has")
     known: MetadataRecord = record
     return known
 

@@ -1,5 +1,6 @@
 """Telling processes that are no handlers what they need to know, by a bulletin of their own for each matter:
-the processors who may log in, the acceptors how fast an address may connect.
+the processors who may log in, the acceptors how fast an address may connect, the supervisor what clients have
+altered of the broker's settings.
 
 Who does not need a matter is no reader of it: what a request handler never holds it cannot give away, and an
 acceptor does not read the metadata of all topics for a few rates.
@@ -16,6 +17,7 @@ import msgspec
 from mpbroker.coordinator.bulletin_writer import BulletinWriter, Written
 from mpbroker.coordinator.scram_rules import Credentials
 from mpbroker.coordinator.state import MetadataState
+from mpbroker.ipc.broker_settings import BrokerSettings
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.credentials import CredentialBase, CredentialDelta, ScramImage
 from mpbroker.ipc.limits import LimitImage, LimitNews
@@ -125,3 +127,15 @@ def _packed(name: str | None) -> bytes | None:
     address = ipaddress.ip_address(name)
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).packed
+
+
+# ---- settings of brokers, for the supervisor
+
+
+def broker_news(publisher: BulletinPublisher) -> NewsAnnouncer[str]:
+    """They are few: each message has all of them."""
+    return NewsAnnouncer(publisher, "settings of brokers", _brokers, lambda state, _: _brokers(state))
+
+
+def _brokers(state: MetadataState) -> BrokerSettings:
+    return BrokerSettings(state.brokers_version, state.brokers)

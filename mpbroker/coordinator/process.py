@@ -18,13 +18,15 @@ from enum import Enum
 from functools import partial
 
 from mpbroker.coordinator.announcer import Announcer
+from mpbroker.coordinator.bulletins import Bulletins
+from mpbroker.coordinator.delays import Delays, Now
 from mpbroker.coordinator.groups.group import Waiter
 from mpbroker.coordinator.groups.journal import PartitionBatch
 from mpbroker.coordinator.groups.service import GroupService
 from mpbroker.coordinator.log_link import LogLink, NewBatch
 from mpbroker.coordinator.mailbox import Peer
 from mpbroker.coordinator.metadata_records import build_metadata_batch, encode_record
-from mpbroker.coordinator.news import credential_news, limit_news, limited
+from mpbroker.coordinator.news import broker_news, credential_news, limit_news, limited
 from mpbroker.coordinator.replay import replay
 from mpbroker.coordinator.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic
 from mpbroker.coordinator.topic_lines import topic_lines
@@ -46,10 +48,8 @@ from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, FatalError, Fence, Proc
 from mpbroker.ipc.slots import Batch, SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.ipc.topology import (
-    ACCEPTORS,
     COORDINATOR,
     HANDLERS,
-    PROCESSORS,
     is_handler,
     is_log_worker,
     log_worker_number,
@@ -138,15 +138,20 @@ class Coordinator:
         # Half of what a half of the bulletin holds.
         room = memory.BULLETIN_BYTES // 4
         self._decider = Decider(config, memory.sizes.most_partitions, new_id, mutations, room)
-        news = self._publisher("bulletin", "bulletin_acks", HANDLERS)
-        self._announcer = Announcer(news, memory.words("request_quotas"), cluster_id, config.node_id)
-        self._credentials = credential_news(self._publisher("credentials", "credential_acks", PROCESSORS))
-        self._limits = limit_news(self._publisher("limits", "limit_acks", ACCEPTORS))
+        self._bulletins = bulletins = Bulletins(memory, context.is_alive)
+        quotas = memory.words("request_quotas")
+        self._announcer = Announcer(bulletins.topics, quotas, cluster_id, config.node_id)
+        self._credentials = credential_news(bulletins.credentials)
+        self._limits = limit_news(bulletins.limits)
+        self._brokers = broker_news(bulletins.brokers)
+        self._brokers_done = memory.words("brokers_done")
+        self._followed = 0
         self._state = MetadataState()
         self._slot: Partition | None = None
         self._calls: deque[tuple[Caller, Message]] = deque()
         self._round: Round | None = None
         self._waiting = Waiting(self._answer)
+        self._delays = Delays(self._log, self._waiting, bulletins.behind)
         self._to_open: set[bytes] = set()
         self._failed: set[bytes] = set()
         # Topics that have partitions from the life of this log process, without a slot so far: the first one.
@@ -173,6 +178,7 @@ class Coordinator:
         if self.phase is Phase.SERVING:
             self._serve()
         self._groups.step(self.phase is Phase.SERVING)
+        self._delays.look(self._now)
         self._log.flush()
         for peer in self._handlers.values():
             peer.flush()
@@ -191,8 +197,8 @@ class Coordinator:
 
     @property
     def sleep_ms(self) -> int:
-        news = self._announcer.has_news or self._credentials.has_news or self._limits.has_news
-        blocked_base = self.phase is Phase.SERVING and news
+        announcers = (self._announcer, self._credentials, self._limits, self._brokers)
+        blocked_base = self.phase is Phase.SERVING and any(one.has_news for one in announcers)
         most_ms = POLL_MS if blocked_base or self.phase is Phase.READING else MAX_SLEEP_MS
         return self._groups.sleep_ms(most_ms)
 
@@ -204,15 +210,19 @@ class Coordinator:
 
     # --- handlers
 
-    def _live(self, roles: tuple[int, ...]) -> list[int]:
-        return [index for index in roles if self._context.is_alive(index)]
-
-    def _publisher(self, block: str, acks: str, readers: tuple[int, ...]) -> BulletinPublisher:
-        memory = self._context.memory
-        return BulletinPublisher(memory.private.block(block), memory.words(acks), lambda: self._live(readers))
+    def _now(self) -> Now:
+        """For `Delays`."""
+        decided = self._round.decided if self._round is not None else []
+        written = [type(call).__name__ for _, call, _ in decided]
+        away = None if self.phase is Phase.SERVING else STATUS[self.phase]
+        return Now(self._state.topics, written, len(self._calls), away)
 
     def _bound_handlers(self) -> list[Peer]:
-        return [self._peer(index) for index in self._live(HANDLERS) if index not in self._fenced]
+        return [
+            self._peer(index)
+            for index in HANDLERS
+            if self._context.is_alive(index) and index not in self._fenced
+        ]
 
     def _peer(self, index: int) -> Peer:
         if index not in self._handlers:
@@ -316,6 +326,7 @@ class Coordinator:
         self._remove_leftovers(removed)
         self._credentials.replaced()
         self._limits.replaced()
+        self._brokers.replaced()
         self._to_open = set(state.topics)
         for topic in state.topics.values():
             self._log.open(topic)
@@ -353,16 +364,23 @@ class Coordinator:
             self._start_round()
         self._credentials.publish(self._state)
         if self._limits.publish(self._state):
-            for index in self._live(ACCEPTORS):
-                self._context.ring(index)
+            self._ring(self._bulletins.limits)
+        if self._brokers.publish(self._state):
+            self._ring(self._bulletins.brokers)
+        if (followed := self._brokers_done.load(0)) != self._followed:
+            self._followed = followed
+            self._settle_announced()
         if self._announcer.publish(self._state):
-            for index in self._live(HANDLERS):
-                self._context.ring(index)
+            self._ring(self._bulletins.topics)
             self._settle_announced()
             self._context.counters.set(Counter.COUNT_TOPICS, len(self._state.topics))
             self._context.counters.set(Counter.COUNT_PARTITIONS, self._state.partitions)
         if not self._announcer.has_news:
             self._announcer.run_actions()
+
+    def _ring(self, publisher: BulletinPublisher) -> None:
+        for reader in publisher.live_readers():
+            self._context.ring(reader)
 
     def _start_round(self) -> None:
         """Decides what waits, each call on top of those before it."""
@@ -423,7 +441,7 @@ class Coordinator:
             missing: set[Token] = set()
             for topic in decision.removes:
                 missing.add(("gone", topic.topic_id))
-                remove = self._removal(topic.name, topic.topic_id)
+                remove = partial(self._log.remove, topic.name, topic.topic_id)
                 self._announcer.gone(topic.topic_id, remove)
                 self._failed.discard(topic.topic_id)
                 self._new.pop(topic.topic_id, None)
@@ -451,6 +469,9 @@ class Coordinator:
                 token = ("known", caller.handler.to_bytes(2) + caller.request.to_bytes(4))
                 missing.add(token)
                 self._credentials.changed(decision.credentials, partial(self._waiting.settle, {token}))
+            if decision.brokers_version:
+                missing.add(("followed", decision.brokers_version.to_bytes(8)))
+                self._brokers.changed(state.brokers, lambda: None)
             self._waiting.add(caller, decision.answer, missing)
         self._settle_announced()
 
@@ -466,9 +487,6 @@ class Coordinator:
 
     def _open(self, topic: Topic) -> None:
         self._log.open(topic, self._new.get(topic.topic_id))
-
-    def _removal(self, name: str, topic_id: bytes) -> Callable[[], None]:
-        return lambda: self._log.remove(name, topic_id)
 
     # --- what groups need
 
@@ -519,24 +537,22 @@ class Coordinator:
         """
         name, topic_id = topic.name, topic.topic_id
         images = {number: PartitionImage(number, 0, 0) for number in range(topic.partitions)}
-        problems = []
+        problem = ""
         if isinstance(answer, EnsuredTopic):
+            # Why one of them is offline has been said by its log worker.
             for ensured in answer.partitions:
-                if ensured.error:
-                    problems.append(f"{name}-{ensured.partition} cannot be used: {ensured.message}")
                 images[ensured.partition] = PartitionImage(
                     ensured.partition, ensured.slot, ensured.slot_generation
                 )
         else:
-            problems.append(f"topic {name} cannot be opened: {answer}")
+            problem = f"topic {name} cannot be opened: {answer}"
         if not all(image.slot_generation for image in images.values()):
             self._failed.add(topic_id)
             self._retry_at = time.monotonic() + RETRY_OPEN_SECONDS
         elif topic.partitions == self._state.topics[topic_id].partitions:
             self._new.pop(topic_id, None)
-        if self._announcer.opened(topic, Places.of(images.values())):
-            for problem in problems:
-                self._context.log.error("%s", problem)
+        if self._announcer.opened(topic, Places.of(images.values())) and problem:
+            self._context.log.error("%s", problem)
 
     def _opened_all_if_so(self) -> None:
         if self.phase is not Phase.OPENING or self._to_open:
@@ -563,6 +579,8 @@ class Coordinator:
             if seen is not None:
                 return seen.config_version >= token.config_version and seen.partitions >= token.partitions
             return token.topic_id not in self._state.topics
+        if token[0] == "followed":
+            return int.from_bytes(token[1]) <= self._followed
         is_there = token[1] in self._announcer.announced or token[1] not in self._state.topics
         return token[0] == "usable" and is_there
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator import config_rules, quota_rules, scram_rules, topic_rules
+from mpbroker.coordinator import broker_rules, config_rules, quota_rules, scram_rules, topic_rules
 from mpbroker.coordinator.image_sizes import PARTITION_BYTES, config_bytes, quota_bytes, topic_bytes
 from mpbroker.coordinator.metadata_records import MetadataRecord
 from mpbroker.coordinator.scram_rules import Credentials
@@ -28,7 +28,8 @@ from mpbroker.ipc.calls import (
     AlteredTopics,
     AlterQuotas,
     AlterScram,
-    AlterTopics,
+    AlterSettings,
+    ConfigAlteration,
     CreatedTopic,
     CreatedTopics,
     CreatePartitions,
@@ -42,7 +43,6 @@ from mpbroker.ipc.calls import (
     Message,
     MorePartitions,
     ProducerIds,
-    TopicAlteration,
 )
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
@@ -91,7 +91,8 @@ class Topic:
 class MetadataState:
     """What the log says. `next_offset`: behind the last record that was applied.
 
-    `image_bytes`: what all of it takes at most when handlers are told.
+    `image_bytes`: what all of it takes at most when handlers are told. `brokers`: altered settings by node
+    id, "" for all; `brokers_version` grows with each of their records.
     """
 
     topics: dict[bytes, Topic] = field(default_factory=dict)
@@ -102,6 +103,8 @@ class MetadataState:
     image_bytes: int = 0
     quotas: QuotaTable = field(default_factory=QuotaTable)
     credentials: Credentials = field(default_factory=dict)
+    brokers: dict[str, dict[str, str]] = field(default_factory=dict)
+    brokers_version: int = 0
     _colliding: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def draft(self) -> MetadataState:
@@ -112,6 +115,7 @@ class MetadataState:
             ids=self.ids.copy(),
             quotas=self.quotas.copy(),
             credentials=self.credentials.copy(),
+            brokers=self.brokers.copy(),
             _colliding=self._colliding.copy(),
         )
 
@@ -169,6 +173,9 @@ class MetadataState:
         self.image_bytes += PARTITION_BYTES
 
     def _set_config(self, record: ConfigRecord) -> None:
+        if record.resource_type == ResourceType.BROKER:
+            self._set_broker_config(record)
+            return
         topic_id = self.ids.get(record.resource_name)
         if record.resource_type != ResourceType.TOPIC or topic_id is None:
             self._inconsistent(f"a setting of resource {record.resource_type} {record.resource_name!r}")
@@ -179,6 +186,14 @@ class MetadataState:
         if record.value is not None:
             configs[record.name] = record.value
         self.topics[topic_id] = replace(topic, configs=configs, config_version=topic.config_version + 1)
+
+    def _set_broker_config(self, record: ConfigRecord) -> None:
+        configs = dict(self.brokers.get(record.resource_name, {}))
+        configs.pop(record.name, None)
+        if record.value is not None:
+            configs[record.name] = record.value
+        self.brokers[record.resource_name] = configs
+        self.brokers_version += 1
 
     def _remove(self, topic_id: bytes) -> None:
         topic = self.topics.pop(topic_id, None)
@@ -203,8 +218,9 @@ class Decision:
     """What a call comes to.
 
     The answer is true once `records` are durable, the topics of `awaits` can be used, those of `removes`
-    are gone, the handlers can see the `changes` of topics and the new quotas of `quotas`, and the processors
-    the new `credentials`. If nothing comes of it `mutation` gets back what it took from its account.
+    are gone, the handlers can see the `changes` of topics and the new quotas of `quotas`, the processors the
+    new `credentials`, and the supervisor has done what it can for the `brokers_version`. If nothing comes of
+    it `mutation` gets back what it took from its account.
     """
 
     answer: Message
@@ -215,6 +231,7 @@ class Decision:
     quotas: list[Entity] = field(default_factory=list)
     mutation: Mutation | None = None
     credentials: list[tuple[str, int]] = field(default_factory=list)
+    brokers_version: int = 0
 
 
 class Decider:
@@ -245,8 +262,8 @@ class Decider:
                 return self._create_topics(state.draft(), call)
             case DeleteTopics():
                 return self._delete_topics(state, call)
-            case AlterTopics():
-                return self._alter_topics(state.draft(), call)
+            case AlterSettings():
+                return self._alter(state.draft(), call)
             case CreatePartitions():
                 return self._create_partitions(state.draft(), call)
             case AlterQuotas():
@@ -277,7 +294,7 @@ class Decider:
         decision = Decision(answers := CreatedTopics([]), mutation=mutation)
         asked = sum(topic_rules.partitions_asked(topic, self._config) for topic in call.topics)
         if asked > topic_rules.PARTITIONS_PER_REQUEST_MAX:
-            text = "Excessively large number of partitions per request."
+            text = topic_rules.too_many_text(asked)
             answers.topics = [CreatedTopic(t.name, ErrorCode.POLICY_VIOLATION, text) for t in call.topics]
             return decision
         times = Counter(topic.name for topic in call.topics)
@@ -348,20 +365,33 @@ class Decider:
             if not (reserved or uuid_text(topic_id).startswith("-") or topic_id in state.topics):
                 return topic_id
 
-    def _alter_topics(self, draft: MetadataState, call: AlterTopics) -> Decision:
+    def _alter(self, draft: MetadataState, call: AlterSettings) -> Decision:
         """`draft` collects the alterations of this very call."""
         decision = Decision(answers := AlteredTopics([]))
         for alteration in call.alterations:
             try:
-                records = self._alter_topic(draft, alteration)
+                if alteration.of_broker:
+                    self._alter_broker(draft, alteration, decision, call.validate_only)
+                else:
+                    records = self._alter_topic(draft, alteration)
+                    self._note_change(draft, alteration.name, records, decision, call.validate_only)
             except Refused as refused:
                 answers.results.append((refused.error, refused.message))
-                continue
-            answers.results.append((ErrorCode.NONE, None))
-            self._note_change(draft, alteration.name, records, decision, call.validate_only)
+            else:
+                answers.results.append((ErrorCode.NONE, None))
         return decision
 
-    def _alter_topic(self, state: MetadataState, alteration: TopicAlteration) -> list[MetadataRecord]:
+    def _alter_broker(
+        self, draft: MetadataState, alteration: ConfigAlteration, decision: Decision, validate_only: bool
+    ) -> None:
+        """Raises Refused."""
+        records = broker_rules.altered(draft.brokers, alteration, self._config)
+        draft.apply_all([*records])
+        if records and not validate_only:
+            decision.records += records
+            decision.brokers_version = draft.brokers_version
+
+    def _alter_topic(self, state: MetadataState, alteration: ConfigAlteration) -> list[MetadataRecord]:
         """Raises Refused."""
         topic = state.topics.get(state.ids.get(alteration.name, ZERO_ID))
         if topic is None:
@@ -370,7 +400,7 @@ class Decider:
             )
         after = config_rules.altered(topic.configs, alteration, self._config)
         self._check_room(state, config_rules.growth(topic.configs, after))
-        return [*config_rules.records(topic.name, topic.configs, after)]
+        return [*config_rules.records(ResourceType.TOPIC, topic.name, topic.configs, after)]
 
     def _create_partitions(self, draft: MetadataState, call: CreatePartitions) -> Decision:
         mutation = self._begin_mutation(draft, call.account)
@@ -401,7 +431,7 @@ class Decider:
                 f"The partition of {GROUP_TOPIC} that has a group's offsets follows from their number.",
             )
         if added > topic_rules.PARTITIONS_PER_REQUEST_MAX:
-            raise Refused(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+            raise Refused(ErrorCode.POLICY_VIOLATION, topic_rules.too_many_text(added))
         self._check_partitions(state, added)
         self._check_room(state, added * PARTITION_BYTES)
         if mutation and not mutation.allows(added):

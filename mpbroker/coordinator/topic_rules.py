@@ -54,6 +54,12 @@ def check_configs(configs: dict[str, str | None], broker: BrokerConfig) -> dict[
     return own
 
 
+def too_many_text(asked: int) -> str:
+    """As Kafka begins it."""
+    most = PARTITIONS_PER_REQUEST_MAX
+    return f"Excessively large number of partitions per request: {asked}, and {most} at most."
+
+
 def partitions_asked(topic: CreateTopic, broker: BrokerConfig) -> int:
     """How many partitions the topic would take, before anything is checked."""
     if topic.assignments:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -44,6 +44,10 @@ class Waiting:
 
     def __bool__(self) -> bool:
         return bool(self._pending)
+
+    @property
+    def pending(self) -> Sequence[Pending]:
+        return self._pending
 
     def add(self, caller: Caller, answer: Message, missing: set[Token]) -> None:
         """Answers at once if nothing is missing."""

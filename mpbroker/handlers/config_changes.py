@@ -1,7 +1,6 @@
 """What AlterConfigs and IncrementalAlterConfigs have in common: who is asked, and what is refused at once.
 
-Settings of topics are the coordinator's. The broker's own are read from its file: none can be altered by a
-client. (Kafka: ConfigAdminManager.)
+Settings, of topics and of the broker, are the coordinator's. (Kafka: ConfigAdminManager.)
 """
 
 from __future__ import annotations
@@ -10,22 +9,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
+from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.exchange import Exchange
-from mpbroker.ipc import calls
-from mpbroker.ipc.calls import AlteredTopics, AlterTopics, ConfigChange, TopicAlteration
+from mpbroker.ipc.calls import AlteredTopics, AlterSettings, ConfigAlteration, ConfigChange
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse, Message
 from mpbroker.protocol.numbers import ConfigOperation, ResourceType
-
-# kafka-reassign-partitions takes these back when all has moved, whether it had set them or not: what no
-# client has set need not be altered for that.
-THROTTLES = frozenset(
-    {
-        "leader.replication.throttled.rate",
-        "follower.replication.throttled.rate",
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-    }
-)
 
 
 class Outcome(NamedTuple):
@@ -81,29 +70,26 @@ def alter(
         except ApiError as error:
             outcomes.append(Outcome(error.code, error.message))
             continue
-        if resource.resource_type == ResourceType.TOPIC:
-            outcomes.append(None)
-            alterations.append(TopicAlteration(resource.resource_name, changes, replaces))
-        else:
-            outcomes.append(Outcome(ErrorCode.NONE, None))
+        outcomes.append(None)
+        of_broker = resource.resource_type == ResourceType.BROKER
+        alterations.append(ConfigAlteration(resource.resource_name, changes, replaces, of_broker))
     if not alterations:
         return response_of(response, exchange, [one for one in outcomes if one is not None])
 
-    def answered(answer: calls.Message) -> None:
+    def answered(answer: AlteredTopics | Unanswered) -> None:
         if isinstance(answer, AlteredTopics):
             results = [Outcome(*one) for one in answer.results]
         else:
-            # Every admin client asks again.
-            again = Outcome(ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER.message)
-            results = [again] * len(alterations)
+            results = [Outcome(answer.code, answer.code.message)] * len(alterations)
         left = iter(results)
         all_of_them = [next(left) if one is None else one for one in outcomes]
         exchange.reply(response_of(response, exchange, all_of_them))
 
-    exchange.broker.coordinator.call(
-        AlterTopics(alterations, exchange.body.validate_only),
-        exchange.later(answered),
-        exchange.slot.connection,
+    ask_coordinator(
+        exchange,
+        AlterSettings(alterations, exchange.body.validate_only),
+        AlteredTopics,
+        answered,
     )
     return None
 
@@ -119,24 +105,18 @@ def _check(exchange: Exchange, resource: Any, changes: list[ConfigChange]) -> No
     if any(change.operation not in set(ConfigOperation) for change in changes):
         raise ApiError(ErrorCode.INVALID_REQUEST, "Unknown operation.")
     if resource.resource_type == ResourceType.BROKER:
-        absent = {c.name for c in changes if c.operation == ConfigOperation.DELETE and c.name in THROTTLES}
-        _refuse_broker(exchange, resource.resource_name, [name for name in names if name not in absent])
+        check_broker(exchange, resource.resource_name)
     elif resource.resource_type != ResourceType.TOPIC:
         raise ApiError(
             ErrorCode.INVALID_REQUEST, f"Resources of type {resource.resource_type} have no settings here."
         )
 
 
-def _refuse_broker(exchange: Exchange, name: str, keys: list[str]) -> None:
+def check_broker(exchange: Exchange, name: str) -> None:
+    """It is this one, or all of them: "". Raises ApiError."""
     node = exchange.broker.metadata.node_id
     if name not in ("", str(node)):
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
             f"Unexpected broker id, expected {node} or empty string, but received {name}",
-        )
-    if keys:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST,
-            f"Cannot update these configs dynamically: {', '.join(sorted(keys))}. Change them in the "
-            "broker's properties file, then mpbroker ctl reload: it says what needs a restart",
         )

@@ -15,7 +15,7 @@ import msgspec
 from mpbroker.handlers.calls import Caller
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc import calls
-from mpbroker.ipc.calls import Abandon, Failed, GroupRequest, GroupResponse
+from mpbroker.ipc.calls import Failed, GroupRequest, GroupResponse
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.messages import RESPONSES, Message
@@ -120,14 +120,14 @@ class Groups:
         found = self._away.pop(connection, None)
         if found is not None:
             found[0].cancel()
-            self._abandon(found[1])
+            self._coordinator.abandon(found[1])
 
     def forget_processor(self, processor: int) -> None:
         """There is nobody to answer."""
         for connection, (exchange, number) in list(self._away.items()):
             if exchange.slot.processor == processor:
                 del self._away[connection]
-                self._abandon(number)
+                self._coordinator.abandon(number)
 
     def release(self) -> None:
         """This handler stops: whoever waits for others is told to ask again."""
@@ -135,7 +135,4 @@ class Groups:
             if exchange.slot.api_key in WAITING:
                 del self._away[connection]
                 exchange.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-                self._abandon(number)
-
-    def _abandon(self, number: int) -> None:
-        self._coordinator.call(Abandon(number), lambda _answer: None)
+                self._coordinator.abandon(number)

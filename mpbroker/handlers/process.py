@@ -17,7 +17,7 @@ from functools import partial
 from mpbroker.handlers.answers import Answers
 from mpbroker.handlers.apis import all_apis
 from mpbroker.handlers.broker import Broker
-from mpbroker.handlers.calls import Caller, LogOutbox
+from mpbroker.handlers.calls import SUCCESSOR_MS, Caller, CallOutbox, LogOutbox
 from mpbroker.handlers.cold_reads import ColdReads
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.fetch_sessions import FetchSessionCache
@@ -73,6 +73,7 @@ from mpbroker.protocol.headers import encode_response_frame
 from mpbroker.protocol.wire import MalformedMessage
 from shm.arena import ArenaFull
 from shm.clock import monotonic_ms
+from shm.counters import CounterPage
 
 log = logging.getLogger("mpbroker")
 
@@ -156,14 +157,8 @@ class Handler:
 
     def _make_broker(self) -> None:
         context, memory = self.context, self.context.memory
-        coordinator = Caller(
-            context.index,
-            COORDINATOR,
-            self.arena,
-            memory.arena(COORDINATOR),
-            self.outboxes[COORDINATOR],
-            context.counters,
-        )
+        outbox = self.outboxes[COORDINATOR]
+        coordinator = self._caller(COORDINATOR, outbox, context.counters, SUCCESSOR_MS)
         coordinator.peer_is_up = context.is_alive(COORDINATOR)
         table, marks = memory.table(), memory.marks()
         # What a predecessor marked is nobody's wait any more.
@@ -214,9 +209,13 @@ class Handler:
             self.set_log_up(worker, context.is_alive(log_worker(worker)))
 
     def _log_caller(self, worker: int) -> Caller:
-        index = log_worker(worker)
-        outbox = LogOutbox(lambda slot: self.turn.push_job(slot, worker))
-        return Caller(self.context.index, index, self.arena, self.context.memory.arena(index), outbox, None)
+        return self._caller(log_worker(worker), LogOutbox(lambda slot: self.turn.push_job(slot, worker)))
+
+    def _caller(
+        self, peer: int, outbox: CallOutbox, counters: CounterPage | None = None, successor_ms: int = 0
+    ) -> Caller:
+        arena = self.context.memory.arena(peer)
+        return Caller(self.context.index, peer, self.arena, arena, outbox, counters, successor_ms)
 
     def _make_waiting(self) -> Waiting:
         word = self.context.memory.words("replies_out")
@@ -336,8 +335,9 @@ class Handler:
         for worker in self.log_workers:
             if worker not in self.fenced_logs and self.context.is_alive(log_worker(worker)):
                 self.set_log_up(worker, True)
-        if not self.coordinator_was_fenced and not self.broker.coordinator.peer_is_up:
-            self.broker.coordinator.peer_is_up = self.context.is_alive(COORDINATOR)
+        is_awaited = not (self.coordinator_was_fenced or self.broker.coordinator.peer_is_up)
+        if is_awaited and self.context.is_alive(COORDINATOR):
+            self.broker.coordinator.arrived()
 
     # ---- what the turn hands back ----
 

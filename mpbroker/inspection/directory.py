@@ -67,6 +67,8 @@ def open_directory(path: Path) -> LogDirectory:
 
 
 def _single_partition(path: Path) -> LogDirectory:
+    if not path.is_dir():
+        raise NotALogDirectory(f"{path} is {'no directory' if path.exists() else 'not there'}")
     try:
         name = parse_partition(path.name)
     except NotAPartition as error:

@@ -78,6 +78,11 @@ class Plan:
 def locked(partition: Path) -> Iterator[None]:
     """No broker starts on its log directory meanwhile. Raises CannotRepair, FatalError."""
     home = partition.parent
+    if (partition / META_PROPERTIES).exists():
+        raise CannotRepair(
+            f"{partition} is a whole log directory. Name a partition in it: mpbroker log verify {partition} "
+            "says which are damaged"
+        )
     if not (home / META_PROPERTIES).exists():
         raise CannotRepair(
             f"{home} has no {META_PROPERTIES}: it is no log directory. Name a partition in one"
@@ -98,6 +103,11 @@ def plan(path: Path) -> Plan:
     if partition is None:
         raise CannotRepair(f"{path} is not the directory of a partition (<topic>-<number>)")
     check(partition)
+    if any(segment.is_old for segment in partition.segments):
+        raise CannotRepair(
+            f"{path} has messages of an old format. Start the broker once, or run mpbroker log recover "
+            f"{path.parent}: they become record batches"
+        )
     _refuse_journaled(partition)
     if all(one.severity is not Severity.DAMAGE for one in partition.all_findings):
         # A torn end that was never durable is what the next start cuts off by itself.

@@ -18,6 +18,7 @@ from mpbroker.log.index import read_offset_entries, read_time_entries
 from mpbroker.log.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, parse_segment, segment_name
 from mpbroker.records.batch import BATCH_HEADER_BYTES, CURRENT_MAGIC, MAGIC_AT, BatchFrame, frame_at
 from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.legacy import entry_at, is_old
 
 # Offsets of a segment are its base and 31 bits.
 OFFSET_SPAN = 1 << 31
@@ -39,6 +40,8 @@ class Segment:
     max_timestamp: int = -1
     # Batches of another leader epoch than their offset should have: (position, offset, that epoch).
     odd_epochs: list[tuple[int, int, int]] = field(default_factory=list)
+    # It has messages of before there were record batches.
+    is_old: bool = False
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -112,11 +115,14 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
         segment = Segment(path, base, len(view), next_offset=base)
         for found in batches(view, base):
             if isinstance(found, CorruptBatch):
-                segment.findings.append(_judge(segment, found, view, is_last))
+                if _has_message(view, found.position):
+                    segment.is_old = True
+                else:
+                    segment.findings.append(_judge(segment, found, view, is_last))
                 continue
             last = found.base_offset + found.last_offset_delta
             segment.batches += 1
-            epoch = epoch_of(epochs, found.base_offset)
+            epoch = epoch_of(epochs, last)
             if NO_EPOCH not in (epoch, found.leader_epoch) and epoch != found.leader_epoch:
                 segment.odd_epochs.append((found.position, found.base_offset, epoch))
             segment.records += found.record_count
@@ -126,10 +132,21 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
                 covered[found.position] = (found.base_offset, last)
             if seen is not None:
                 seen(segment.end)
+    if segment.is_old:
+        text = "it has messages of an old format; the next start makes record batches of them"
+        segment.findings.append(finding(Severity.DERIVED, path, text))
     segment.findings += offsets.findings
     segment.findings += _check_offset_index(offsets, covered)
     segment.findings += _check_time_index(segment, base)
     return segment
+
+
+def _has_message(view: memoryview, position: int) -> bool:
+    """Of before there were record batches."""
+    try:
+        return is_old(view, position) and entry_at(view, position).length > 0
+    except CorruptBatch:
+        return False
 
 
 def _judge(segment: Segment, error: CorruptBatch, view: memoryview, is_last: bool) -> Finding:

@@ -37,13 +37,17 @@ class BulletinPublisher:
         self._halves = _halves(block)
         self._position = Words(block[:8])
         self._acks = acks
-        self._live_readers = live_readers
+        self.live_readers = live_readers
         self._generation = self._position.load(0) >> 32
         self._tail = 0
 
     def can_publish_base(self) -> bool:
         """Whether nobody reads the half that a new base would overwrite."""
-        return all(self._acks.load(reader) >= self._generation for reader in self._live_readers())
+        return not self.behind()
+
+    def behind(self) -> list[int]:
+        """The live readers that do not follow the last base yet."""
+        return [reader for reader in self.live_readers() if self._acks.load(reader) < self._generation]
 
     def publish_base(self, payload: bytes) -> None:
         """Call only when `can_publish_base`. Raises BaseTooLarge."""

@@ -88,18 +88,21 @@ class ConfigChange(Struct, array_like=True):
     value: str | None = None
 
 
-class TopicAlteration(Struct):
-    """`replaces`: what the topic has beside these goes (AlterConfigs)."""
+class ConfigAlteration(Struct):
+    """Of a topic, or `of_broker`: of this broker, of all brokers if the name is empty. `replaces`: what is
+    altered there beside these goes (AlterConfigs).
+    """
 
     name: str
     changes: list[ConfigChange]
     replaces: bool = False
+    of_broker: bool = False
 
 
-class AlterTopics(Struct, tag="alter_topics"):
-    """handler -> coordinator: settings of topics; what is wrong with one does not harm the others."""
+class AlterSettings(Struct, tag="alter_settings"):
+    """handler -> coordinator; what is wrong with one topic or broker does not harm the others."""
 
-    alterations: list[TopicAlteration]
+    alterations: list[ConfigAlteration]
     validate_only: bool = False
 
 
@@ -120,7 +123,7 @@ class CreatePartitions(Struct, tag="create_partitions"):
 
 
 class AlteredTopics(Struct, tag="altered_topics"):
-    """(error, message) of each topic, in the order asked; all handlers can see what was changed."""
+    """(error, message) of each topic (or broker), in the order asked; all handlers can see what changed."""
 
     results: list[tuple[int, str | None]]
     throttle_ms: int = 0
@@ -423,7 +426,7 @@ Message = (
     | CreatedTopics
     | DeleteTopics
     | DeletedTopics
-    | AlterTopics
+    | AlterSettings
     | CreatePartitions
     | AlteredTopics
     | AlterQuotas

@@ -78,6 +78,7 @@ cpdef enum Counter:
     COUNT_SCRUB_PASS_BYTES = 85   # of the pass that goes on: read
     COUNT_SCRUB_PASS_TOTAL = 86   # and all it has to read; 0: none goes on
     COUNT_FETCHES_COLD = 87          # parts of files that fetches had brought from the disk (handler)
+    COUNT_PARTITIONS_MOVING = 88     # log: to another of its directories
     COUNTERS = 96
 
 cpdef enum Histogram:

@@ -75,6 +75,7 @@ class Counter(IntEnum):
     COUNT_SCRUB_PASS_BYTES = 85
     COUNT_SCRUB_PASS_TOTAL = 86
     COUNT_FETCHES_COLD = 87
+    COUNT_PARTITIONS_MOVING = 88
     COUNTERS = 96
 
 class Histogram(IntEnum):

@@ -84,7 +84,7 @@ class AddedListener(msgspec.Struct, frozen=True):
 
 
 class ListenerTable:
-    """Record n: its length, stored last, and JSON. Written once, by the supervisor."""
+    """Record n: its length, stored last, and JSON. Written by the supervisor, before anybody hears of n."""
 
     def __init__(self, block: memoryview) -> None:
         self._block = block

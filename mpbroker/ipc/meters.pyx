@@ -28,7 +28,6 @@ assert CLIENT_BYTES * CLIENTS % PART_BYTES == 0 and USED_RETIRED + CELL_WORDS ==
 assert USED_QUOTAS * 64 + QUOTA_GROUPS <= USED_TOPICS * 64 and QuotaKind.QUOTA_KINDS <= QUOTA_GROUP
 assert sizeof(QuotaRow) * QUOTA_GROUP == PART_BYTES and QuotaWord.QUOTA_WORDS * 8 + 2 * QUOTA_TEXT_BYTES == sizeof(QuotaRow)
 
-ALL_API_PAGES = API_PAGES
 TOPIC_NAME_BYTES_MAX = NAME_BYTES - 16
 OTHER_ERROR = ERRORS - 2
 OTHER_VERSION = VERSIONS - 1
@@ -356,9 +355,8 @@ cdef list words_of(const uint64_t *first, int count):
 class Reader:
     """All processes' pages in an attached public region. Reads words that are there, and allocates nothing."""
 
-    def __init__(self, public, processes: int, slots: int) -> None:
+    def __init__(self, public, slots: int) -> None:
         self._blocks = {name: public.block(name) for name in public.names() if name.startswith("meters_")}
-        self._processes = processes
         self._slots = slots
 
     def _words(self, name: str, at: int, count: int) -> list:

@@ -12,12 +12,13 @@ new configuration (`SETTINGS_CHANGED`).
 from __future__ import annotations
 
 import ctypes
+import itertools
 import logging
 import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -44,6 +45,9 @@ LEAVING = 255
 LISTENER_REMOVED = 254
 # There is another configuration: follow it (`follow_settings`), and do what else it takes.
 SETTINGS_CHANGED = 253
+CALL_NUMBER_MAX = 0xFFFFFFFF
+# Calls of one process before its numbers are those of its successor.
+INCARNATION_SHIFT = 20
 
 
 class Order(IntEnum):
@@ -124,6 +128,11 @@ class ProcessContext:
     def terminate(self) -> None:
         """Stop as if ordered: the supervisor is gone."""
         self.orphaned = True
+
+    def call_numbers(self) -> Iterator[int]:
+        """Of 32 bits, and none that a predecessor had: what answers it must not pass for an answer to us."""
+        first = self.incarnation << INCARNATION_SHIFT
+        return ((first + number) & CALL_NUMBER_MAX for number in itertools.count(1))
 
     def ready(self) -> None:
         """Tells the supervisor that this process serves."""

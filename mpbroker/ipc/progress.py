@@ -10,9 +10,10 @@ import time
 from dataclasses import dataclass
 from enum import IntEnum
 
+from mpbroker.config.workers import MAX_LOG_DIRS
 from shm.word import Words
 
-MOST_DIRS = 64
+MOST_DIRS = MAX_LOG_DIRS
 ROW_WORDS = 8
 BYTES = MOST_DIRS * ROW_WORDS * 8
 

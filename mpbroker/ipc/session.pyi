@@ -3,7 +3,6 @@ from enum import IntEnum
 BYTES_EACH: int
 PRINCIPAL_BYTES_MAX: int
 ANONYMOUS: str
-UNKNOWN_SOFTWARE: str
 
 class SecurityProtocol(IntEnum):
     PLAINTEXT = 0

@@ -47,7 +47,6 @@ assert sizeof(SessionEntry) == SESSION_BYTES
 BYTES_EACH = SESSION_BYTES
 PRINCIPAL_BYTES_MAX = PRINCIPAL_BYTES - 1
 ANONYMOUS = "User:ANONYMOUS"
-UNKNOWN_SOFTWARE = "unknown"
 # Connection and revision: what says whether the rest is whole.
 cdef enum:
     UNCHANGED_BYTES = 16

@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 _Bytes = bytes | bytearray | memoryview
 
-JOB_HEADER_BYTES: int
-JOB_BATCH_BYTES: int
 PART_BYTES_EACH: int
 
 class SlotKind(IntEnum):

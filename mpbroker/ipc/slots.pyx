@@ -16,8 +16,6 @@ assert sizeof(JobHeader) == 16
 assert sizeof(JobBatch) == 88
 assert sizeof(Part) == 48
 
-JOB_HEADER_BYTES = sizeof(JobHeader)
-JOB_BATCH_BYTES = sizeof(JobBatch)
 PART_BYTES_EACH = sizeof(Part)
 
 Request = namedtuple(

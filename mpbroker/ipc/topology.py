@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mpbroker.config import workers
 from mpbroker.config.listeners import MAX_LISTENERS
-from mpbroker.ipc import meters, progress, session, settings
+from mpbroker.ipc import log_sizes, meters, progress, session, settings
 from mpbroker.ipc import table as partition_table
 from mpbroker.ipc.connections import Ledger, ledger_bytes
 from mpbroker.ipc.counters import Counter, Histogram
@@ -25,6 +25,7 @@ from mpbroker.ipc.listeners import (
     ListenerCounts,
     ListenerTable,
 )
+from mpbroker.ipc.log_sizes import DirSizes, PartitionSizes
 from mpbroker.ipc.meters import Meters, Reader
 from mpbroker.ipc.session import Sessions
 from shm import doorbell, marks, rates, region, ring, table
@@ -38,7 +39,7 @@ from shm.ring import Ring
 from shm.table import SlotTable
 from shm.word import Words
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 PUBLIC_MAGIC = b"MPBKPUBL"
 PRIVATE_MAGIC = b"MPBKPRIV"
 
@@ -125,6 +126,20 @@ def slots_given(partitions: SlotTable, log_workers: int) -> Iterator[int]:
     for worker in range(log_workers):
         own = range(worker or log_workers, partitions.slots, log_workers)
         yield from takewhile(partitions.version, own)
+
+
+def offline_partitions(partitions: SlotTable) -> int:
+    """How many cannot be used: they are damaged, or their log directory has failed."""
+    return sum(_is_offline(partitions, slot) for slot in range(partitions.slots) if partitions.version(slot))
+
+
+def _is_offline(partitions: SlotTable, slot: int) -> bool:
+    try:
+        flags = partition_table.read_partition(partitions, slot).flags
+    except table.SlotBusy:
+        return False  # it is being written, or its writer died over it: the next one writes it anew
+    deleted = partition_table.PartitionFlag.PARTITION_DELETED
+    return bool(flags & partition_table.PartitionFlag.PARTITION_OFFLINE) and not flags & deleted
 
 
 def handlers_of(processor: int) -> tuple[int, ...]:
@@ -221,12 +236,14 @@ class SharedMemory:
     """All memory of one broker, made by the supervisor before the first fork and inherited by every child.
 
     Blocks of the public region: `counters` (a page per process), `listeners` (counts per listener number),
-    `table` (partition slots), `meters_…` (pages per API, topic and client: see meters.pxd).
+    `table` (partition slots), `log_dirs` and `log_sizes` (log_sizes.py), `meters_…` (pages per API, topic and
+    client: see meters.pxd).
     """
 
     BULLETIN_BYTES = 256 << 20
     CREDENTIALS_BYTES = 64 << 20
     LIMITS_BYTES = 64 << 20
+    BROKERS_BYTES = 64 << 20
 
     def __init__(self, public_path: Path, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -300,16 +317,7 @@ class SharedMemory:
             Block("states", words),
             # Whoever cannot go on: the exit status of the broker.
             Block("fatal", words),
-            # Who reads the three bulletins below: how far.
-            Block("bulletin_acks", words),
-            Block("credential_acks", words),
-            Block("limit_acks", words),
-            # The coordinator, for handlers: topics and quotas (ipc.metadata).
-            Block("bulletin", self.BULLETIN_BYTES, 4096),
-            # The coordinator, for processors: SCRAM credentials (ipc.credentials).
-            Block("credentials", self.CREDENTIALS_BYTES, 4096),
-            # The coordinator, for acceptors: rates of addresses (ipc.limits).
-            Block("limits", self.LIMITS_BYTES, 4096),
+            *self._bulletin_blocks(),
             # The supervisor: the configuration as it is now (ipc.settings).
             Block("settings", settings.BYTES, 4096),
             # Each processor: an entry for each of its channels (session.pxd).
@@ -320,6 +328,27 @@ class SharedMemory:
             Block("listeners", LISTENERS_BYTES, 4096),
             # Handlers: what clients have used of their quotas (shm.rates).
             Block("quotas", rates.block_bytes(len(HANDLERS), QUOTA_ROWS, sizes.quota_samples), 4096),
+        ]
+
+    def _bulletin_blocks(self) -> list[Block]:
+        """What the coordinator tells the others, and what it hears back."""
+        words = 8 * PROCESSES
+        return [
+            # Who reads the four bulletins below: how far.
+            Block("bulletin_acks", words),
+            Block("credential_acks", words),
+            Block("limit_acks", words),
+            Block("broker_acks", words),
+            # The coordinator, for handlers: topics and quotas (ipc.metadata).
+            Block("bulletin", self.BULLETIN_BYTES, 4096),
+            # The coordinator, for processors: SCRAM credentials (ipc.credentials).
+            Block("credentials", self.CREDENTIALS_BYTES, 4096),
+            # The coordinator, for acceptors: rates of addresses (ipc.limits).
+            Block("limits", self.LIMITS_BYTES, 4096),
+            # The coordinator, for the supervisor: altered settings of brokers (ipc.broker_settings).
+            Block("brokers", self.BROKERS_BYTES, 4096),
+            # The supervisor: up to which version of them it has done what it can.
+            Block("brokers_done", 64),
         ]
 
     def ring(self, producer: int, consumer: int) -> Ring:
@@ -377,6 +406,12 @@ class SharedMemory:
             self.public.block("table"), self.sizes.partition_slots, partition_table.PAYLOAD_BYTES
         )
 
+    def dir_sizes(self) -> DirSizes:
+        return DirSizes(self.public.block("log_dirs"))
+
+    def partition_sizes(self) -> PartitionSizes:
+        return PartitionSizes(self.public.block("log_sizes"))
+
     def marks(self) -> WaitingMarks:
         return WaitingMarks(self.private.block("marks"), self.sizes.partition_slots)
 
@@ -408,6 +443,8 @@ def public_blocks(partition_slots: int) -> list[Block]:
         Block("counters", PROCESSES * COUNTER_PAGE_BYTES),
         Block("listeners", MAX_LISTENERS * COUNTS_BYTES),
         Block("table", partition_slots * table.slot_bytes(partition_table.PAYLOAD_BYTES), 4096),
+        Block("log_dirs", log_sizes.DIRS_BYTES, 4096),
+        Block("log_sizes", log_sizes.PARTITION_BYTES * partition_slots, 4096),
         *meters.blocks(PROCESSES, partition_slots),
     ]
 
@@ -430,7 +467,7 @@ def listener_counts(public: Region, number: int) -> ListenerCounts:
 def meter_reader(public: Region) -> Reader:
     """All processes' pages per API, topic and client of an attached public region."""
     slots = len(public.block("table")) // table.slot_bytes(partition_table.PAYLOAD_BYTES)
-    return Reader(public, PROCESSES, slots)
+    return Reader(public, slots)
 
 
 def attach_table(public: Region) -> SlotTable:

@@ -17,7 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from mpbroker.log.checkpoints import write_whole
+from mpbroker.log.checkpoints import read_whole, write_whole
 
 _ENTRY = struct.Struct(">hqqqq")
 LATEST_VERSION = 0
@@ -34,9 +34,9 @@ class TransactionIndexCorrupt(ValueError):
     """A read_committed consumer would take for good what was aborted: nothing can be read with it."""
 
 
-def read_aborted(path: Path) -> list[AbortedTransaction]:
+def read_aborted(path: Path | str) -> list[AbortedTransaction]:
     """All entries of a `.txnindex`. Raises TransactionIndexCorrupt, OSError."""
-    data = path.read_bytes()
+    data = read_whole(path)
     if len(data) % _ENTRY.size:
         raise TransactionIndexCorrupt(f"{path} ends within an entry, after {len(data)} bytes")
     found: list[AbortedTransaction] = []

@@ -68,18 +68,18 @@ def _has_gaps(fd: int, position: int, end: int, next_offset: int) -> bool:
     return False
 
 
-def remake(directory: Path, base: int, count: Callable[[int], None]) -> None:
-    """Where there is none. Raises OSError."""
+def remake(directory: Path, base: int, count: Callable[[int], None]) -> bool:
+    """Where there is none; -> whether it is there now. Raises OSError."""
     path = directory / segment_name(base, TXN_INDEX_SUFFIX)
     if path.exists():
-        return
+        return True
     reading = expected(directory, base)
     while True:
         try:
             count(next(reading))
         except StopIteration as end:
             replace_aborted(path, end.value or [])
-            return
+            return bool(end.value)
 
 
 def problem(directory: Path, base: int, wanted: Expected) -> str:

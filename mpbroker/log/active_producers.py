@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from mpbroker.ipc.calls import ActiveProducer, PartitionProducers, ProducersOfPartition
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.log.append import KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER
 from mpbroker.log.partition_log import PartitionLog
+from mpbroker.protocol.errors import ErrorCode
 
 
 def producers_of(log: PartitionLog | None, wanted: PartitionProducers) -> ProducersOfPartition:
     """`log`: what is in the slot now."""
     if log is None or log.state.generation != wanted.slot_generation:
-        return ProducersOfPartition(NOT_LEADER_OR_FOLLOWER)
+        return ProducersOfPartition(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if log.state.flags & PartitionFlag.PARTITION_OFFLINE:
-        return ProducersOfPartition(KAFKA_STORAGE_ERROR)
+        return ProducersOfPartition(ErrorCode.KAFKA_STORAGE_ERROR)
     producers = log.state.producers
     return ProducersOfPartition(
         0,

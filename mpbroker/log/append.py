@@ -13,21 +13,13 @@ from typing import NamedTuple
 from mpbroker.ipc.slots import Batch
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.aborted import AbortedTransaction
+from mpbroker.log.disk_errors import PASSING
 from mpbroker.log.partition_log import PartitionLog
+from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, assign_offset_and_epoch, stamp_append_time
 from mpbroker.records.markers import ABORT, marker_of
 
-NONE = 0
-UNKNOWN_TOPIC_OR_PARTITION = 3
-NOT_LEADER_OR_FOLLOWER = 6
-RECORD_LIST_TOO_LARGE = 18
-KAFKA_STORAGE_ERROR = 56
-INVALID_RECORD = 87
-
 DUPLICATE = -1
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# What passes without a repair: a full disk, or too few descriptors or memory for this process at the moment.
-PASSING = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 
 
 class Appended(NamedTuple):
@@ -54,17 +46,17 @@ class Marker(NamedTuple):
 def refusal(log: PartitionLog | None, batch: Batch) -> int:
     """Why the batch cannot be appended to the partition it names, 0 if it can."""
     if log is None or log.state.generation != batch.slot_generation:
-        return NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
     flags = log.state.flags
     if flags & PartitionFlag.PARTITION_OFFLINE:
-        return KAFKA_STORAGE_ERROR
+        return ErrorCode.KAFKA_STORAGE_ERROR
     if flags & PartitionFlag.PARTITION_DELETED:
-        return UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if not flags & PartitionFlag.PARTITION_LIVE:
-        return NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
     if not log.state.oldest_config_version <= batch.config_version <= log.state.config_version:
-        return NOT_LEADER_OR_FOLLOWER
-    return NOT_LEADER_OR_FOLLOWER if batch.record_count < 1 else NONE
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if batch.record_count < 1 else ErrorCode.NONE
 
 
 def append_batch(
@@ -77,15 +69,15 @@ def append_batch(
     """Appends it, or says why not. `retire` takes fds of rolled files, to be synced and closed."""
     refused = refusal(log, batch)
     if refused or log is None or data is None:
-        return Appended(refused or NOT_LEADER_OR_FOLLOWER)
+        return Appended(refused or ErrorCode.NOT_LEADER_OR_FOLLOWER)
     state = log.state
     if batch.length > state.segment_bytes:
-        return Appended(RECORD_LIST_TOO_LARGE)
+        return Appended(ErrorCode.RECORD_LIST_TOO_LARGE)
     marker: Marker | None = None
     if batch.attributes & CONTROL_BIT:
         found = marker_of(data)
         if found is None or batch.producer_id < 0:
-            return Appended(INVALID_RECORD, log_start_offset=state.log_start)
+            return Appended(ErrorCode.INVALID_RECORD, log_start_offset=state.log_start)
         marker = Marker(*found)
     max_timestamp = now_ms if state.append_time else batch.max_timestamp
     try:
@@ -101,8 +93,8 @@ def append_batch(
     if batch.producer_id >= 0:
         verdict, original, timestamp = _checked(log, batch, marker)
         if verdict == DUPLICATE:
-            return Appended(NONE, original, timestamp, state.log_start)
-        if verdict != NONE:
+            return Appended(ErrorCode.NONE, original, timestamp, state.log_start)
+        if verdict != ErrorCode.NONE:
             return Appended(verdict, log_start_offset=state.log_start)
     return _write(log, batch, data, now_ms, max_timestamp, marker)
 
@@ -157,7 +149,9 @@ def _write(
     except OSError as error:
         # The marker is there, but not where the next transaction begins: who sends it again has that found.
         return _storage_error(error)
-    return Appended(NONE, base, now_ms if state.append_time else -1, state.log_start, was_appended=True)
+    return Appended(
+        ErrorCode.NONE, base, now_ms if state.append_time else -1, state.log_start, was_appended=True
+    )
 
 
 def _note_aborted(log: PartitionLog, producer_id: int, last: int) -> None:
@@ -193,5 +187,5 @@ def _note_producer(
 def _storage_error(error: OSError) -> Appended:
     """What passes refuses this produce only; anything else ends the use of the directory."""
     if error.errno in PASSING:
-        return Appended(KAFKA_STORAGE_ERROR, no_room=error.errno or errno.ENOSPC)
-    return Appended(KAFKA_STORAGE_ERROR, failure=error.errno or errno.EIO)
+        return Appended(ErrorCode.KAFKA_STORAGE_ERROR, no_room=error.errno or errno.ENOSPC)
+    return Appended(ErrorCode.KAFKA_STORAGE_ERROR, failure=error.errno or errno.EIO)

@@ -3,6 +3,8 @@
 Of a partition that rests nothing is open, and all of it is durable; little is kept of it (`state.pyx`), and the turn has no core to
 append to: the next batch for it goes by way of Python, which wakes it first. A producer does not notice.
 """
+import gc
+
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from mpbroker.ipc.meters cimport Meters
@@ -18,6 +20,8 @@ cdef extern from "<malloc.h>" nogil:
 
 def give_back_memory() -> None:
     """To the system: what a start needed for a moment."""
+    # Python keeps thousands of tuples for the next ones, until it collects.
+    gc.collect()
     with nogil:
         malloc_trim(0)
 

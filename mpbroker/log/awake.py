@@ -17,12 +17,14 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from mpbroker.log.attaching import attach, detach, rest, wake
+from mpbroker.log.helper import Helper
 from mpbroker.log.journals import crowd_journals
 from mpbroker.log.partition_log import PartitionLog
+from mpbroker.log.preparing import Preparing
 from mpbroker.log.turn import Turn
 
 FILES_OF_ONE = 3
-# Rings, journals, what is replayed, rolled or synced behind the journals.
+# Rings, journals, what is replayed, rolled, prepared or synced behind the journals.
 FILES_OF_OTHERS = 1024
 # At a time: each may be one that has to stay awake.
 LOOKED_AT_ONCE = 64
@@ -38,9 +40,10 @@ def most_awake(file_limit: int) -> int:
 class Awake:
     """When there are too many, what the journals alone hold is to be synced."""
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: Turn, helper: Helper) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.most = most_awake(soft)
+        self.preparing = Preparing(helper)
         self._turn = turn
         self._is_crowded = False
         # The log end of each when it was looked at last; who was looked at longest ago comes first.
@@ -71,6 +74,7 @@ class Awake:
     def forget(self, log: PartitionLog) -> None:
         """Its files are going to be closed."""
         self._logs.pop(log, None)
+        self.preparing.forget(log)
 
     def end(self, log: PartitionLog) -> None:
         """Its slot waits for another partition."""
@@ -89,6 +93,7 @@ class Awake:
             if log.state.fd < 0:
                 continue
             if log.state.log_end == seen_end and log.state.can_rest:
+                self.preparing.forget(log)
                 log.close_files()
                 rest(self._turn, log.state)
                 continue
@@ -97,8 +102,13 @@ class Awake:
             self._is_crowded = True
             crowd_journals(self._turn, True)
 
+    def look_at_segments(self) -> None:
+        """Those that fill theirs get the next one prepared."""
+        self.preparing.look(self._logs)
+
     def ease(self) -> None:
         """To be called from time to time."""
+        self.preparing.take_in()
         if self._is_crowded:
             self._send_to_rest()
             if len(self._logs) < self.most * FEW_SHARE:

@@ -8,6 +8,7 @@ class Checked(NamedTuple):
     next_offset: int
     reason: str
     aborted: list[tuple[int, int, int, int]]
+    epochs: list[tuple[int, int]]
 
 def check_batches(
     fd: int,

@@ -11,7 +11,7 @@ from mpbroker.log.state cimport PartitionState
 from mpbroker.records.wire cimport load_u16, load_u32, load_u64
 from mpbroker.records.batch cimport (
     ATTRIBUTES_AT, BASE_OFFSET_AT, BASE_SEQUENCE_AT, CONTROL_BIT, CRC_AT, CRC_COVERS_FROM, LAST_OFFSET_DELTA_AT,
-    BATCH_HEADER_BYTES, MAX_TIMESTAMP_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORD_COUNT_AT, TRANSACTIONAL_BIT, crc32c,
+    BATCH_HEADER_BYTES, LEADER_EPOCH_AT, MAX_TIMESTAMP_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORD_COUNT_AT, TRANSACTIONAL_BIT, crc32c,
 )
 from mpbroker.records.markers cimport ABORT, Marker, read_marker
 from collections import namedtuple
@@ -20,8 +20,8 @@ cdef enum:
     CHECK_CHUNK_BYTES = 1 << 20
 
 # `reason` is empty if the file is good to its end. `aborted`: (producer id, first offset, last offset, last stable offset behind it)
-# of each transaction that ends here by being aborted.
-Checked = namedtuple("Checked", "valid_bytes next_offset reason aborted")
+# of each transaction that ends here by being aborted. `epochs`: (leader epoch, offset) wherever another one begins, the first one too.
+Checked = namedtuple("Checked", "valid_bytes next_offset reason aborted epochs")
 
 
 cdef const char *judge(const uint8_t *p, int64_t length, int64_t next_offset, int64_t segment_base) noexcept nogil:
@@ -47,7 +47,8 @@ def check_batches(int fd, int64_t position, int64_t end, int64_t next_offset, Pa
     cdef int64_t length, last_offset
     cdef int64_t base = state.core.segment_base
     cdef bint no_memory = False
-    cdef list aborted = []
+    cdef list aborted = [], epochs = []
+    cdef int32_t epoch, before = -1
     cdef int64_t stop = min(end, position + most_bytes)
     with nogil:
         while position < stop:
@@ -70,12 +71,17 @@ def check_batches(int fd, int64_t position, int64_t end, int64_t next_offset, Pa
             if not replay(state, p, length, position, last_offset, apply_index, producers_from, aborted):
                 no_memory = True
                 break
+            epoch = <int32_t>load_u32(p + LEADER_EPOCH_AT)
+            if epoch != before and epoch >= 0:
+                before = epoch
+                with gil:
+                    epochs.append((epoch, <int64_t>load_u64(p + BASE_OFFSET_AT)))
             next_offset = last_offset + 1
             position += length
     buffer.raise_error()
     if no_memory:
         raise MemoryError("no memory for producer state")
-    return Checked(position, next_offset, bad.decode() if bad != NULL else "", aborted)
+    return Checked(position, next_offset, bad.decode() if bad != NULL else "", aborted, epochs)
 
 
 cdef bint replay(

@@ -84,8 +84,7 @@ class Cleaned(NamedTuple):
 class Statistics:
     """(Kafka: CleanerStats.)"""
 
-    bytes_mapped: int = 0  # read for the offset map
-    bytes_read: int = 0
+    bytes_read: int = 0  # without what was read for the offset map
     bytes_written: int = 0
     records_read: int = 0
     records_kept: int = 0
@@ -130,7 +129,7 @@ class Cleaner:
                 "set a larger log.cleaner.dedupe.buffer.size"
             )
         self.end = offsets.latest + 1
-        self.statistics.bytes_mapped, self.statistics.bytes_read = self.statistics.bytes_read, 0
+        self.statistics.bytes_read = 0
         self.statistics.buffer_utilization = offsets.utilization
         concerned = [one for one in sources if one.base < self.end]
         producers = Producers()

@@ -36,8 +36,6 @@ from mpbroker.records.errors import RecordsError
 
 # Behind all that somebody waits for.
 NICENESS = 10
-REQUEST_MAX = 0xFFFFFFFF
-INCARNATION_SHIFT = 20
 
 
 def run(context: ProcessContext) -> int:
@@ -58,8 +56,7 @@ class LogCalls:
         memory, self._role = context.memory, log_worker(worker)
         self._inbox, self._outbox = memory.ring(self._role, CLEANER), memory.ring(CLEANER, self._role)
         self._lender, self._theirs = lender, memory.arena(self._role)
-        # None of a predecessor's numbers.
-        self._request = context.incarnation << INCARNATION_SHIFT & REQUEST_MAX
+        self._numbers = context.call_numbers()
         # The block of each question, and its generation.
         self._lent: dict[int, tuple[int, int]] = {}
         self.is_up = context.is_alive(self._role)
@@ -71,12 +68,12 @@ class LogCalls:
         """-> the number of the question. With one at a time there is always room."""
         data = calls.encode(message)
         block, generation = self._lender.lend(data, self._role)
-        self._request = self._request + 1 & REQUEST_MAX
-        self._lent[self._request] = block, generation
-        call = pack_call(SlotKind.CALL, CLEANER, self._request, block, generation, len(data))
+        number = next(self._numbers)
+        self._lent[number] = block, generation
+        call = pack_call(SlotKind.CALL, CLEANER, number, block, generation, len(data))
         self._outbox.push_batch(call)
         self._context.ring(self._role)
-        return self._request
+        return number
 
     def take(self, request: int) -> calls.Message | None:
         """The answer to that question, if it is there; what we did not ask is dropped."""
@@ -124,6 +121,7 @@ class CleanerProcess:
         self.logs = [LogCalls(context, worker, lender) for worker in range(context.memory.sizes.log_workers)]
         # Who has given the task of now; the others are asked behind it.
         self.giver = 0
+        self._pace = Pace(lambda: self.config.log_cleaner_io_max_bytes_per_second)
         self._idle = ThreadPoolExecutor(1, "cleaning", self._step_back)
         self._usual = ThreadPoolExecutor(1, "cleaned")
         # A thread begins with the priority of who has it made: of ours.
@@ -261,7 +259,7 @@ class CleanerProcess:
         """-> up to where it is clean; -1: the task is void."""
         started, void = time.monotonic(), threading.Event()
         thread, disk = (self._usual, at_once) if task.must else (self._idle, self._disk(void))
-        cleaner = Cleaner(_task(task), self._buffers(), self._paced(void, started), disk)
+        cleaner = Cleaner(_task(task), self._buffers(), self._paced(void), disk)
         segments = cleaner.run()
         try:
             while (new := self._result_of(thread.submit(next, segments, None))) is not None:
@@ -288,18 +286,18 @@ class CleanerProcess:
 
         return on_disk
 
-    def _paced(self, void: threading.Event, started: float) -> Callable[[int], None]:
+    def _paced(self, void: threading.Event) -> Callable[[int], None]:
         """In the thread that cleans."""
-        pace, stints = Pace(self.config.log_cleaner_io_max_bytes_per_second, started), Stints()
+        stints = Stints()
 
         def paced(count: int) -> None:
-            due = pace.due(count)
+            mark = self._pace.take(count)
             stints.rest_if_due()
             while True:
                 self.context.counters.beat()
-                if void.wait(min(max(due - time.monotonic(), 0), MAX_SLEEP_MS / 1000)):
+                if void.wait(min(max(self._pace.left_s(mark), 0), MAX_SLEEP_MS / 1000)):
                     raise Abandoned
-                if time.monotonic() >= due:
+                if self._pace.left_s(mark) <= 0:
                     return
 
         return paced

@@ -6,6 +6,7 @@ from posix.unistd cimport close
 
 from mpbroker.ipc.counters cimport COUNT_COMMIT_ROUNDS, TIME_COMMIT_NS
 from mpbroker.ipc.table cimport PARTITION_OFFLINE
+from mpbroker.config.workers import MAX_LOG_DIRS
 from mpbroker.ipc.topology import FIRST_HANDLER as _FIRST_HANDLER
 from mpbroker.log.answers cimport PROCESS_COUNT, AnswersRef, answer_durable
 from mpbroker.log.journal cimport (
@@ -20,6 +21,7 @@ from shm.marks cimport marks_waiting
 from shm.table cimport table_write
 
 cdef int FIRST_HANDLER = _FIRST_HANDLER
+assert LOG_DIRS_MOST == MAX_LOG_DIRS
 
 
 cdef bint commit_open(CommitRef *commit, int64_t slots) noexcept nogil:

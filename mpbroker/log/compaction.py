@@ -20,9 +20,9 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log import names
-from mpbroker.log.append import PASSING
 from mpbroker.log.cleanable import COMPACT, Dirty, Limits, dirty_part, is_due
 from mpbroker.log.deletion import LOOKED_AT_ONCE, Deletion, segments_of, unlink_deleted
+from mpbroker.log.disk_errors import PASSING
 from mpbroker.log.manager import LogManager
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.retention import Sealed
@@ -193,7 +193,7 @@ class Compaction:
         segment = Sealed(new.bases[0], new.size, new.largest_ms, new.first_ms)
         log.sealed = [*log.sealed[:first], segment, *log.sealed[first + len(new.bases) :]]
         self._counters.add(Counter.COUNT_SEGMENTS_CLEANED, len(new.bases))
-        self._manager.delete_later(log, partial(unlink_deleted, log.directory, new.bases))
+        self._manager.deletions.of(log, partial(unlink_deleted, log.directory, new.bases))
         return calls.Swapped(True)
 
     def _may_replace(self, log: PartitionLog, bases: list[int]) -> bool:

@@ -13,24 +13,24 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mpbroker.log.append import NO_ROOM
 from mpbroker.log.checkpoints import fsync_directory, write_epochs, write_whole
-from mpbroker.log.futures import MARK
+from mpbroker.log.disk_errors import NO_ROOM
 from mpbroker.log.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    MOVED,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     segment_name,
 )
+from mpbroker.log.pace import Pace
 from mpbroker.log.partition_log import SEGMENT_FILES, offsets_of, segments_of
 from mpbroker.log.walk import Walk
 
@@ -65,22 +65,6 @@ class TargetFailed(Exception):
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error))
         self.error = error
-
-
-class Rate:
-    """Bytes per second of all copies together, as the settings are now (Kafka: ReplicationQuotaManager)."""
-
-    def __init__(self, bytes_per_s: Callable[[], float]) -> None:
-        self._bytes_per_s = bytes_per_s
-        self._lock = threading.Lock()
-        self._free_at = 0.0
-
-    def due(self, count: int) -> float:
-        """When to go on, after so many bytes more."""
-        with self._lock:
-            now = time.monotonic()
-            self._free_at = max(self._free_at, now) + count / max(self._bytes_per_s(), 1.0)
-            return self._free_at
 
 
 @dataclass(frozen=True)
@@ -118,13 +102,13 @@ def _writing() -> Iterator[None]:
 class Copy:
     """One partition's. `run` is called by one thread at a time; everybody may read `end`, `cancel` it."""
 
-    def __init__(self, source: Path, future: Path, rate: Rate) -> None:
+    def __init__(self, source: Path, future: Path, pace: Pace) -> None:
         self.source = source
         self.future = future
         # The offset up to which the future replica has everything; -1: none yet.
         self.end = -1
         self.bytes_written = 0
-        self._rate = rate
+        self._pace = pace
         self._segments: dict[int, _Segment] = {}
         self._is_cancelled = False
         self._is_begun = False
@@ -160,7 +144,7 @@ class Copy:
                 for offset in offsets_of(self.future, suffix):
                     (self.future / segment_name(offset, suffix)).unlink()
             # It means something only when the directory has lost its suffix.
-            write_whole(self.future / MARK, os.fsencode(self.source) + b"\n")
+            write_whole(self.future / MOVED, os.fsencode(self.source) + b"\n")
         self._is_begun = True
 
     def _drop_others(self, bases: list[int]) -> None:
@@ -303,14 +287,14 @@ class Copy:
 
     def _give_way(self, count: int) -> None:
         """Waits until so many bytes may be copied. Raises Abandoned."""
-        due = 0.0 if self._is_hurried else self._rate.due(count)
+        mark = 0.0 if self._is_hurried else self._pace.take(count)
         while True:
             if self._is_cancelled:
                 raise Abandoned
-            left = due - time.monotonic()
-            if left <= 0:
+            left_s = self._pace.left_s(mark) if mark else 0.0
+            if left_s <= 0:
                 return
-            time.sleep(min(left, LOOK_EVERY_S))
+            time.sleep(min(left_s, LOOK_EVERY_S))
 
 
 def _read(fd: int, position: int, count: int) -> bytes:

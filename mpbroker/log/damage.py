@@ -65,7 +65,7 @@ class Damage(msgspec.Struct, frozen=True):
         offsets = f"offsets {self.first} to {self.behind - 1}"
         if not self.is_of_records:
             return f"{name} is damaged: {self.reason}; which of {offsets} are committed cannot be told"
-        place = f"from byte {self.position} to {self.end}"
+        place = f"from byte {self.position} to {self.end - 1}"
         return f"{name} is damaged {place}: {self.reason}; {offsets} cannot be read"
 
 

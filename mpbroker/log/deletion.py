@@ -24,8 +24,8 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log import scan
-from mpbroker.log.append import KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, PASSING
 from mpbroker.log.checkpoints import write_epochs_at
+from mpbroker.log.disk_errors import PASSING
 from mpbroker.log.indexed import LONGEST_TIME, time_before
 from mpbroker.log.manager import LogManager
 from mpbroker.log.names import (
@@ -38,8 +38,8 @@ from mpbroker.log.names import (
 from mpbroker.log.partition_log import SEGMENT_FILES, PartitionLog
 from mpbroker.log.removal import remove_file
 from mpbroker.log.retention import Doomed, Marks, Sealed, Segment, below_log_start, doomed
+from mpbroker.protocol.errors import ErrorCode
 
-OFFSET_OUT_OF_RANGE = 1
 HIGH_WATERMARK = -1
 # Partitions between two looks at everything else: a fraction of a millisecond.
 LOOKED_AT_ONCE = 64
@@ -58,13 +58,13 @@ class Deletion:
         slots = list(self._manager.logs)
         for at in range(0, len(slots), LOOKED_AT_ONCE):
             some = slots[at : at + LOOKED_AT_ONCE]
-            yield from self.measuring(self._open_logs(some))
+            yield from self.measuring(self.open_logs(some))
             now_ms = self._manager.turn.clock_ms()
             # Some may have gone meanwhile.
-            self._delete([(log, self._expired(log, now_ms)) for log in self._open_logs(some)])
+            self._delete([(log, self._expired(log, now_ms)) for log in self.open_logs(some)])
             yield
 
-    def _open_logs(self, slots: Iterable[int]) -> list[PartitionLog]:
+    def open_logs(self, slots: Iterable[int]) -> list[PartitionLog]:
         """But for the metadata: all of its records count."""
         logs = (self._manager.logs.get(slot) for slot in slots if slot != METADATA_SLOT)
         return [log for log in logs if log is not None and log.state.flags == PartitionFlag.PARTITION_LIVE]
@@ -105,7 +105,7 @@ class Deletion:
             if log is None:
                 answers.append(calls.DeletedBefore(error))
             elif manager.log_start_on_disk(log) < start:
-                answers.append(calls.DeletedBefore(KAFKA_STORAGE_ERROR))
+                answers.append(calls.DeletedBefore(ErrorCode.KAFKA_STORAGE_ERROR))
             else:
                 answers.append(calls.DeletedBefore(0, start))
         return calls.DeletedRecords(answers)
@@ -119,13 +119,13 @@ class Deletion:
         """An error or the log, and the start it has by this call: it may move on before that is on disk."""
         log = self._manager.logs.get(wanted.slot)
         if log is None or log.state.generation != wanted.slot_generation:
-            return NOT_LEADER_OR_FOLLOWER, None, -1
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, None, -1
         if log.state.flags & PartitionFlag.PARTITION_OFFLINE:
-            return KAFKA_STORAGE_ERROR, None, -1
+            return ErrorCode.KAFKA_STORAGE_ERROR, None, -1
         end = log.state.high_watermark
         offset = end if wanted.offset == HIGH_WATERMARK else wanted.offset
         if not 0 <= offset <= end:
-            return OFFSET_OUT_OF_RANGE, None, -1
+            return ErrorCode.OFFSET_OUT_OF_RANGE, None, -1
         if offset > log.log_start:
             _log.info("%s: records below offset %d are deleted, as asked for", log.name, offset)
             log.move_start(offset)
@@ -164,7 +164,7 @@ class Deletion:
             job = partial(_set_aside, directory, log.directory, going, list(log.epochs))
             manager.helper.submit(job, log.state.log_dir)
             bases = [segment.base for segment, _ in going]
-            manager.delete_later(log, partial(unlink_deleted, log.directory, bases))
+            manager.deletions.of(log, partial(unlink_deleted, log.directory, bases))
 
     def _without_active(self, log: PartitionLog, going: list[Doomed]) -> list[Doomed]:
         """The active segment becomes a sealed one, or stays if there is no room for another."""

@@ -14,6 +14,9 @@ against a crash of the process or of the machine:
 Found in two directories at a start, the partition is where the mark is: step 4 was not reached, so nothing
 was appended to either since. (Kafka does not start then.) A mark that is left means nothing otherwise, and
 goes before the partition moves again.
+
+Where step 3 fails between its two halves nobody can tell what the target's disk has. Then the current replica
+gets a mark, the file `mpbroker.stayed`, and goes on: whatever a start finds there, this one counts.
 """
 
 from __future__ import annotations
@@ -25,10 +28,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mpbroker.log import names
-from mpbroker.log.checkpoints import fsync_directory, topic_id_if_any, write_topic_id
+from mpbroker.log.checkpoints import fsync_directory, topic_id_if_any, write_topic_id, write_whole
 from mpbroker.log.home import LogDir
 
-MARK = "mpbroker.moved"
 _log = logging.getLogger("mpbroker")
 
 
@@ -59,13 +61,22 @@ def set_aside(directory: Path) -> Path:
     return gone
 
 
+def stay(current: Path) -> None:
+    """The partition is here, wherever else it is found. Raises OSError."""
+    write_whole(current / names.STAYED, b"")
+
+
+def has_stayed(current: Path) -> bool:
+    return (current / names.STAYED).exists()
+
+
 def unmark(directory: Path) -> None:
     """Step 5. Raises OSError."""
-    try:
-        (directory / MARK).unlink()
-    except FileNotFoundError:
-        return
-    fsync_directory(directory)
+    marks = [path for path in (directory / names.MOVED, directory / names.STAYED) if path.exists()]
+    for path in marks:
+        path.unlink()
+    if marks:
+        fsync_directory(directory)
 
 
 def settle(homes: Sequence[LogDir]) -> None:
@@ -95,14 +106,14 @@ def _is_own(home: LogDir, paths: list[Path]) -> bool:
 
 
 def _settle(paths: list[Path]) -> None:
-    marked = [path for path in paths if (path / MARK).exists()]
+    marked = [path for path in paths if has_stayed(path)] or [p for p in paths if (p / names.MOVED).exists()]
     holders = {topic_id_if_any(path) for path in paths}
     if len(marked) != 1 or len(holders) != 1 or holders == {None}:
         return
     for path in paths:
         if path not in marked:
             gone = set_aside(path)
-            _log.warning("%s has moved to %s; what is left of it is %s now", path, marked[0], gone.name)
+            _log.warning("%s counts, and not %s, which is %s now", marked[0], path, gone.name)
     unmark(marked[0])
 
 

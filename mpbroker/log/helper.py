@@ -1,7 +1,8 @@
 """A thread for what must not hold up the log process's loop: checkpoints with their fsync, removals.
 
 One after the other, in the order given; the loop's turn runs without the GIL, so that a thread gets its
-share. What fails is told to the loop, which decides.
+share, and a loop that has nothing to do but to wait for it sleeps: beside one that looks again and again, a
+thread that needs the GIL for each system call hardly gets on. What fails is told to the loop, which decides.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Helper:
         self._counting = threading.Lock()
         self._submitted = 0
         self._done = 0
+        # By a step that found it still at work, and will look again when the loop is woken.
+        self.is_awaited = False
         self._thread = threading.Thread(target=self._run, name="log helper", daemon=True)
         self._thread.start()
 
@@ -44,6 +47,7 @@ class Helper:
         """Until all is over that it has been given now."""
         given = self._submitted
         while self._done < given:
+            self.is_awaited = True
             yield
 
     def failures(self) -> list[tuple[int, OSError]]:

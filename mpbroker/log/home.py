@@ -23,7 +23,6 @@ from pathlib import Path
 
 from mpbroker.ipc.process import FatalError
 from mpbroker.log import journal, names
-from mpbroker.log.append import NO_ROOM
 from mpbroker.log.checkpoints import (
     CheckpointCorrupt,
     Offsets,
@@ -34,12 +33,15 @@ from mpbroker.log.checkpoints import (
     write_offsets,
     write_whole,
 )
+from mpbroker.log.disk_errors import NO_ROOM
+from mpbroker.log.file_system import FileSystem
 from mpbroker.log.helper import Helper
 from mpbroker.log.journal import JournalDamaged, JournalFile
 from mpbroker.log.journal_making import MAKING_SUFFIX, JournalMaking, ring_bytes_of
-from mpbroker.log.log_dir import take_clean_shutdown
+from mpbroker.log.log_dir import directories_in, take_clean_shutdown
 from mpbroker.log.names import ALONE, LogWorker, NotAPartition, PartitionName, parse_partition
 from mpbroker.log.replay import replay, sync_named
+from mpbroker.log.reserve import Reserve
 
 CHECKPOINTS = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS, names.CLEANER_OFFSETS)
 _log = logging.getLogger("mpbroker")
@@ -51,6 +53,15 @@ def _read_checkpoint(path: Path) -> Offsets | None:
         return read_offsets(path)
     except (CheckpointCorrupt, OSError) as error:
         _log.warning("%s is ignored: %s", path, error)
+        return None
+
+
+def _file_system_of(path: Path) -> FileSystem | None:
+    """What cannot be opened fails with the first that is done there."""
+    try:
+        return FileSystem(path)
+    except OSError as error:
+        _log.warning("%s cannot be opened: %s", path, error)
         return None
 
 
@@ -68,13 +79,25 @@ class LogDir:
     """
 
     def __init__(
-        self, number: int, path: Path, *, group: bool, failed: bool, worker: LogWorker = ALONE
+        self,
+        number: int,
+        path: Path,
+        *,
+        group: bool,
+        failed: bool,
+        worker: LogWorker = ALONE,
+        reserve_bytes: int = 0,
     ) -> None:
         self.number = number
         self.path = path
         self.failed = failed
         self.worker = worker
         self.clean = False
+        # By journals, into segments that lacked them.
+        self.restored_bytes = 0
+        # Opened before anything is written there: what fails from then on is told by its next sync.
+        self.file_system = None if failed else _file_system_of(path)
+        self.reserve = Reserve(path, 0 if failed else reserve_bytes)
         self._journal_path = path / journal.name_of(worker.number)
         read = {name: Offsets() if failed else _read_checkpoint(path / name) for name in CHECKPOINTS}
         self._unreadable = [name for name, offsets in read.items() if offsets is None]
@@ -127,10 +150,11 @@ class LogDir:
                 self.clean = take_clean_shutdown(self.path)
             return
         is_clean = (self.path / names.CLEAN_SHUTDOWN).exists()
-        for path in sorted(self.path.iterdir()):
-            if journal.worker_of(path.name.removesuffix(MAKING_SUFFIX)) is None:
+        for name in sorted(os.listdir(self.path)):  # noqa: PTH208 - thousands, and only their names
+            if journal.worker_of(name.removesuffix(MAKING_SUFFIX)) is None:
                 continue
-            if path.name.endswith(MAKING_SUFFIX):
+            path = self.path / name
+            if name.endswith(MAKING_SUFFIX):
                 path.unlink()
             elif (found := self._read_journal(path, is_clean=is_clean)) is not None:
                 self._empty(found, is_clean=is_clean, say=say)
@@ -177,13 +201,20 @@ class LogDir:
     def _empty(self, found: JournalFile, *, is_clean: bool, say: Callable[[str], None]) -> None:
         if not is_clean:
             try:
-                restored = replay(found, self.partitions(), self._points_for(found), say)
+                replayed = replay(found, self.partitions(), self._points_for(found), say, self.file_system)
             except JournalDamaged as problem:
                 raise _damaged(problem) from problem
-            if restored:
+            self.restored_bytes += replayed.restored_bytes
+            if replayed.restored_bytes:
                 _log.warning(
-                    "%s: %d bytes were written back into segments that lacked them", found.path, restored
+                    "%s: %d bytes were written back into segments that lacked them",
+                    found.path,
+                    replayed.restored_bytes,
                 )
+            durable = self.known[names.HIGH_WATERMARKS]
+            for key, end in replayed.ends.items():
+                if self.worker.owns(*key):
+                    durable[key] = max(end, durable.get(key, 0))
         found.reset()
         number = journal.worker_of(found.path.name)
         if self._group and number == self.worker.number:
@@ -348,15 +379,18 @@ class LogDir:
                 return
             was = self.on_disk[name]
             offsets = Offsets({key: min(offset, was.get(key, 0)) for key, offset in offsets.items()})
-        if self.worker.is_alone:
-            write_offsets(self.path / name, offsets)
-        else:
-            with alone_with(self.path):
-                write_offsets(self.path / name, self._of_others(name) | dict(offsets))
+        self.reserve.lend(partial(self._write_lines, name, offsets))
         self.on_disk[name] = offsets
         if name == names.HIGH_WATERMARKS and self._group and not self._is_marked:
-            write_whole(self.path / names.DURABLE_MARK, b"")
+            self.reserve.lend(partial(write_whole, self.path / names.DURABLE_MARK, b""))
             self._is_marked = True
+
+    def _write_lines(self, name: str, offsets: Offsets) -> None:
+        if self.worker.is_alone:
+            write_offsets(self.path / name, offsets)
+            return
+        with alone_with(self.path):
+            write_offsets(self.path / name, self._of_others(name) | dict(offsets))
 
     def _of_others(self, name: str) -> dict[TopicPartition, int]:
         """What the other workers have written. Whoever cannot read it must not write over it."""
@@ -372,12 +406,16 @@ class LogDir:
 
     def partitions(self) -> Iterator[tuple[Path, PartitionName]]:
         """The directories of partitions, also of those to be deleted. What else is here is left alone."""
-        if self.failed:
-            return
-        for name in os.listdir(self.path):  # noqa: PTH208 - a path of each at once would be much memory
-            entry = self.path / name
-            if name in names.NOT_PARTITIONS or not entry.is_dir():
-                continue
+        return ((self.path / name, parsed) for name, parsed in self._names())
+
+    def own_partitions(self) -> Iterator[tuple[str, PartitionName]]:
+        """The names of those of this log worker: of thousands few are looked at. As `directories_in`."""
+        for name, parsed in self._names():
+            if self.worker.owns(parsed.topic, parsed.partition):
+                yield name, parsed
+
+    def _names(self) -> Iterator[tuple[str, PartitionName]]:
+        for name in [] if self.failed else directories_in(self.path):
             try:
                 parsed = parse_partition(name)
             except NotAPartition:
@@ -386,14 +424,8 @@ class LogDir:
                     _log.warning(
                         "%s is not the directory of a partition (<topic>-<number>). Move it out of %s: "
                         "with it the broker will not start again",
-                        entry,
+                        self.path / name,
                         self.path,
                     )
                 continue
-            yield entry, parsed
-
-    def own_partitions(self) -> Iterator[tuple[Path, PartitionName]]:
-        """Those of this log worker."""
-        for directory, parsed in self.partitions():
-            if self.worker.owns(parsed.topic, parsed.partition):
-                yield directory, parsed
+            yield name, parsed

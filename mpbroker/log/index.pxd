@@ -8,6 +8,10 @@
 An entry of zeros behind others is the unused tail of a preallocated file. Kafka writes both through a map of the full size; here an entry
 is appended to a file that is as long as its entries: a full disk is then an error and not a SIGBUS, a kill leaves no tail of zeros, and
 thousands of partitions need no maps. An index is sparse, so an entry that could not be written is merely missing.
+
+Entries rise. A start makes the indexes anew if a last entry is of no batch (`last_entries.py`), and what is appended lies behind all batches:
+but for a segment that is damaged itself no entry comes that is not above the last one. One that does is refused and counted, and told
+when the segment ends (Kafka throws InvalidOffsetException). A full index is not appended to: its segment has ended (`roll_due`).
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from posix.unistd cimport pwrite
@@ -26,6 +30,7 @@ cdef struct IndexRef:
     int64_t room            # entries that are allowed
     int64_t last_key        # offset of the last entry, or its timestamp
     int64_t last_offset
+    int64_t refused         # entries that were not above the last one
 
 cdef inline bint index_full(const IndexRef *index) noexcept nogil:
     return index.entries >= index.room
@@ -33,7 +38,10 @@ cdef inline bint index_full(const IndexRef *index) noexcept nogil:
 cdef inline bint index_add(IndexRef *index, int64_t last_offset, int64_t position) noexcept nogil:
     """Appends an entry of `.index`; False if the file could not take it."""
     cdef uint8_t entry[OFFSET_ENTRY_BYTES]
-    if index_full(index) or last_offset <= index.last_offset or last_offset - index.base > LARGEST_RELATIVE:
+    if index_full(index) or last_offset - index.base > LARGEST_RELATIVE:
+        return False
+    if last_offset <= index.last_offset:
+        index.refused += 1
         return False
     store_u32(entry, <int32_t>(last_offset - index.base))
     store_u32(entry + 4, <int32_t>position)
@@ -46,7 +54,10 @@ cdef inline bint index_add(IndexRef *index, int64_t last_offset, int64_t positio
 cdef inline bint time_index_add(IndexRef *index, int64_t timestamp, int64_t offset, bint last) noexcept nogil:
     """Appends an entry of `.timeindex` if its time is later than the last one's. The last slot is kept for the final entry."""
     cdef uint8_t entry[TIME_ENTRY_BYTES]
-    if timestamp <= index.last_key or offset < index.last_offset or index.entries >= index.room - (0 if last else 1):
+    if timestamp <= index.last_key or index.entries >= index.room - (0 if last else 1):
+        return False
+    if offset < index.last_offset:
+        index.refused += 1
         return False
     store_u64(entry, <int64_t>timestamp)
     store_u32(entry + 8, <int32_t>(offset - index.base))

@@ -50,8 +50,7 @@ def entry_count(int fd, int size) -> int:
     cdef uint8_t entry[16]
     while low < high:
         middle = (low + high) // 2
-        if pread(fd, entry, size, middle * size) != size:
-            raise OSError(f"entry {middle} of an index cannot be read")
+        read_entry(fd, middle, size, entry)
         if middle > 0 and unused(entry, size):
             high = middle
         else:
@@ -60,6 +59,32 @@ def entry_count(int fd, int size) -> int:
     if low == 1 and pread(fd, entry, size, 0) == size and unused(entry, size):
         return 0
     return low
+
+
+def last_offset_entry(int fd, int64_t base) -> tuple:
+    """(entries, offset, position) of the last one of an `.index` without a tail of zeros; base - 1 and 0 if there is none."""
+    cdef uint8_t entry[16]
+    cdef int64_t count = os.fstat(fd).st_size // OFFSET_ENTRY_BYTES
+    if count == 0:
+        return 0, base - 1, 0
+    read_entry(fd, count - 1, OFFSET_ENTRY_BYTES, entry)
+    return count, base + <int32_t>load_u32(entry), <int32_t>load_u32(entry + 4)
+
+
+def last_time_entry(int fd, int64_t base) -> tuple:
+    """The same of a `.timeindex`: (entries, timestamp, offset); without any -1 and base."""
+    cdef uint8_t entry[16]
+    cdef int64_t count = os.fstat(fd).st_size // TIME_ENTRY_BYTES
+    if count == 0:
+        return 0, -1, base
+    read_entry(fd, count - 1, TIME_ENTRY_BYTES, entry)
+    return count, <int64_t>load_u64(entry), base + <int32_t>load_u32(entry + 8)
+
+
+cdef int read_entry(int fd, int64_t place, int size, uint8_t *entry) except -1:
+    if pread(fd, entry, size, place * size) != size:
+        raise OSError(f"entry {place} of an index cannot be read")
+    return 0
 
 
 def offset_floor(int fd, int64_t base, int64_t target):

@@ -3,7 +3,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 NAME: str
-SMALLEST_BYTES: int
 RING_AT: int
 BLOCK_BYTES: int
 

@@ -11,7 +11,6 @@ from mpbroker.log.state cimport PartitionCore
 
 NAME = JOURNAL_NAME.decode()
 _OF_A_WORKER = re.compile(re.escape(NAME) + r"(?:\.([1-9]\d*))?")
-SMALLEST_BYTES = 65536
 RING_AT = JOURNAL_RING_AT
 BLOCK_BYTES = JOURNAL_BLOCK_BYTES
 cdef enum:

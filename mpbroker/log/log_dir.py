@@ -7,13 +7,14 @@ this one still lives.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from mpbroker.ipc.pointer import read_pointer
 from mpbroker.ipc.process import FatalError
 from mpbroker.log import journal
 from mpbroker.log.checkpoints import fsync_directory, write_whole
+from mpbroker.log.disk_errors import NO_ROOM
 from mpbroker.log.names import (
     ALL_DIRS,
     CLEAN_SHUTDOWN,
@@ -66,31 +68,97 @@ class Identity:
 
 
 def lock_log_dirs(config: BrokerConfig) -> list[int]:
-    """Makes and locks every log directory, for as long as any process has these fds. Raises FatalError."""
-    fds: list[int] = []
-    for name in config.log_dirs:
-        directory = Path(name)
+    """As LogDirLocks, for whoever is refused nothing behind it. Raises FatalError."""
+    return LogDirLocks(config).fds
+
+
+class LogDirLocks:
+    """Every log directory, made if need be and locked for as long as any process has these `fds`.
+
+    Raises FatalError and leaves nothing that was not there.
+    """
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.fds: list[int] = []
+        self._made_locks: list[Path] = []
+        self._made_dirs: list[Path] = []
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise FatalError(
-                f"log.dirs: cannot use {directory}: {os.strerror(error.errno or 0)}. "
-                "Name a directory that this user may write"
-            ) from error
-        fds.append(fd)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
+            for name in config.log_dirs:
+                self._lock(Path(name))
+        except BaseException:
+            self.undo()
+            raise
+
+    def undo(self) -> None:
+        """For a start that is refused: an empty directory with a lock in it would be in the way of whoever
+        mounts, or moves a backup there. A lock goes while it is held: see `_is_there`.
+        """
+        for path in self._made_locks:
+            # Whoever has got an identity stays what it is.
+            if not (path.parent / META_PROPERTIES).exists():
+                path.unlink(missing_ok=True)
+        remove_empty(self._made_dirs)
+        for fd in self.fds:
+            os.close(fd)
+        self.fds, self._made_locks, self._made_dirs = [], [], []
+
+    def _lock(self, directory: Path) -> None:
+        while True:
+            lock = directory / LOCK
+            try:
+                self._made_dirs += make_directory(directory)
+                is_new = not lock.exists()
+                fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except OSError as error:
+                advice = (
+                    "Make room" if error.errno in NO_ROOM else "Name a directory that this user may write"
+                )
                 raise FatalError(
-                    f"log.dirs: cannot lock {directory}: {os.strerror(error.errno or 0)}"
+                    f"log.dirs: cannot use {directory}: {os.strerror(error.errno or 0)}. {advice}"
                 ) from error
-            raise FatalError(
-                f"log.dirs: {directory} is locked by another broker{_holder(directory)}. Stop that broker, "
-                "or give this one its own directory with --log-dirs"
-            ) from error
-    return fds
+            self.fds.append(fd)
+            _flock(fd, directory)
+            if _is_there(fd, lock):
+                break
+            os.close(self.fds.pop())
+        if is_new:
+            self._made_locks.append(lock)
+
+
+def _flock(fd: int, directory: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise FatalError(f"log.dirs: cannot lock {directory}: {os.strerror(error.errno or 0)}") from error
+        raise FatalError(
+            f"log.dirs: {directory} is locked by another broker{_holder(directory)}. Stop that broker, "
+            "or give this one its own directory with --log-dirs"
+        ) from error
+
+
+def _is_there(fd: int, lock: Path) -> bool:
+    """Whether it is the file of that name: a start that was refused may have taken it away since."""
+    try:
+        return os.path.samestat(os.fstat(fd), lock.stat())
+    except FileNotFoundError:
+        return False
+
+
+def make_directory(directory: Path, mode: int = 0o777) -> list[Path]:
+    """With those above it; -> those that were not there, the lowest first. Raises OSError."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(mode, parents=True, exist_ok=True)
+    return missing
+
+
+def remove_empty(directories: Iterable[Path]) -> None:
+    """The lowest first: one of them may lie in what was made for another. Somebody else may have come to
+    need them.
+    """
+    for directory in sorted(directories, key=lambda path: len(path.parts), reverse=True):
+        with contextlib.suppress(OSError):
+            directory.rmdir()
 
 
 def _holder(directory: Path) -> str:
@@ -107,6 +175,13 @@ def prepare_log_dirs(config: BrokerConfig) -> Identity:
 
     Raises FatalError.
     """
+    identity = check_log_dirs(config)
+    name_log_dirs(config, identity)
+    return identity
+
+
+def check_log_dirs(config: BrokerConfig) -> Identity:
+    """Theirs, or a new one; writes nothing. Raises FatalError."""
     found = {name: _read_properties(Path(name)) for name in config.log_dirs}
     _refuse_missing(found)
     clusters = {properties["cluster.id"] for properties in found.values() if properties}
@@ -115,11 +190,9 @@ def prepare_log_dirs(config: BrokerConfig) -> Identity:
         raise FatalError(
             f"log.dirs: the directories belong to different clusters ({listed}). Name those of one cluster"
         )
-    cluster_id = clusters.pop() if clusters else uuid_text(uuid.uuid4().bytes)
     for name, properties in found.items():
         if properties is None:
             _refuse_foreign(Path(name))
-            _write_properties(Path(name), cluster_id, config.node_id)
         elif properties["node.id"] != str(config.node_id):
             raise FatalError(
                 f"{Path(name) / META_PROPERTIES} belongs to node {properties['node.id']}, "
@@ -127,8 +200,18 @@ def prepare_log_dirs(config: BrokerConfig) -> Identity:
                 "directory in log.dirs"
             )
         _refuse_unknown_directories(Path(name))
+    return Identity(clusters.pop() if clusters else uuid_text(uuid.uuid4().bytes), config.node_id)
+
+
+def name_log_dirs(config: BrokerConfig, identity: Identity) -> None:
+    """Those that have none get the identity; behind everything else that may refuse a start.
+
+    Raises FatalError.
+    """
+    for name in config.log_dirs:
+        if _read_properties(Path(name)) is None:
+            _write_properties(Path(name), identity.cluster_id, identity.node_id)
     _name_all(config.log_dirs)
-    return Identity(cluster_id, config.node_id)
 
 
 def _read_properties(directory: Path) -> dict[str, str] | None:
@@ -153,7 +236,18 @@ def _write_properties(directory: Path, cluster_id: str, node_id: int) -> None:
     stamp = time.strftime("%a %b %d %H:%M:%S UTC %Y", time.gmtime())
     lines = ["#", f"#{stamp}", f"cluster.id={cluster_id}", f"directory.id={uuid_text(uuid.uuid4().bytes)}"]
     lines += [f"node.id={node_id}", "version=1", ""]
-    write_whole(directory / META_PROPERTIES, "\n".join(lines).encode())
+    _write(directory / META_PROPERTIES, "\n".join(lines).encode())
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Raises FatalError."""
+    try:
+        write_whole(path, data)
+    except OSError as error:
+        raise FatalError(
+            f"log.dirs: cannot write {path}: {os.strerror(error.errno or 0)}. Without it nobody could tell "
+            "whose directory that is; make room, or name another one"
+        ) from error
 
 
 # ---- all of one broker's ----
@@ -177,7 +271,7 @@ def _refuse_missing(found: Mapping[str, dict[str, str] | None]) -> None:
 
 
 def _name_all(log_dirs: Sequence[str]) -> None:
-    """Each directory knows the others by their identities. Raises OSError."""
+    """Each directory knows the others by their identities. Raises FatalError."""
     wanted = {}
     for name in log_dirs:
         properties = _read_properties(Path(name)) or {}
@@ -187,7 +281,7 @@ def _name_all(log_dirs: Sequence[str]) -> None:
         known = _read_all(Path(name))
         if known != wanted and (len(wanted) > 1 or known):
             text = "".join(f"{directory_id} {path}\n" for directory_id, path in wanted.items())
-            write_whole(Path(name) / ALL_DIRS, text.encode("utf-8", "surrogateescape"))
+            _write(Path(name) / ALL_DIRS, text.encode("utf-8", "surrogateescape"))
 
 
 def _read_all(directory: Path) -> dict[str, str]:
@@ -223,16 +317,29 @@ def _refuse_foreign(directory: Path) -> None:
         )
 
 
+def directories_in(log_dir: Path) -> Iterator[str]:
+    """The names of those that should be of partitions, one by one: thousands at once would be much memory.
+    Nothing is to be renamed meanwhile. Raises OSError.
+    """
+    with os.scandir(log_dir) as entries:
+        for entry in entries:
+            if _is_dir(entry) and entry.name not in NOT_PARTITIONS:
+                yield entry.name
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    """A link that leads nowhere, or to itself, is none."""
+    return Path(entry.path).is_dir() if entry.is_symlink() else entry.is_dir()
+
+
 def _refuse_unknown_directories(directory: Path) -> None:
-    for entry in directory.iterdir():
-        if not entry.is_dir() or entry.name in NOT_PARTITIONS:
-            continue
+    for name in directories_in(directory):
         try:
-            parse_partition(entry.name)
+            parse_partition(name)
         except NotAPartition as error:
             raise FatalError(
-                f"log.dirs: {entry} is not the directory of a partition (<topic>-<number>). Move it out of "
-                f"{directory}"
+                f"log.dirs: {directory / name} is not the directory of a partition (<topic>-<number>). "
+                f"Move it out of {directory}"
             ) from error
 
 

@@ -6,7 +6,6 @@ import errno
 import logging
 import os
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
@@ -18,10 +17,11 @@ from mpbroker.ipc.calls import EnsuredPartition, EnsuredTopic, EnsureTopic
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.log import futures, names
-from mpbroker.log.append import KAFKA_STORAGE_ERROR, PASSING
+from mpbroker.log import closing, futures, names
 from mpbroker.log.awake import Awake
 from mpbroker.log.checkpoints import CheckpointCorrupt, Offsets, read_topic_id, topic_id_if_any
+from mpbroker.log.delayed_deletions import DelayedDeletions
+from mpbroker.log.disk_errors import PASSING
 from mpbroker.log.helper import Helper
 from mpbroker.log.home import LogDir
 from mpbroker.log.journals import Journals
@@ -37,10 +37,10 @@ from mpbroker.log.recovery import Known, PartitionDamaged, load
 from mpbroker.log.removal import remove_tree
 from mpbroker.log.takeover import TakeOver
 from mpbroker.log.turn import Turn
+from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from shm.table import SlotTable
 
-INVALID_CONFIG = 40
 _log = logging.getLogger("mpbroker")
 
 
@@ -80,19 +80,24 @@ class LogManager:
         # A predecessor's: the bytes of a file whose fsync failed may be there or not, whoever asks again.
         failed = turn.failed_dirs
         self.dirs = [
-            LogDir(number, Path(name), group=self.group, failed=bool(failed >> number & 1), worker=worker)
+            LogDir(
+                number,
+                Path(name),
+                group=self.group,
+                failed=bool(failed >> number & 1),
+                worker=worker,
+                reserve_bytes=config.log_reserve_bytes // worker.count,
+            )
             for number, name in enumerate(config.log_dirs)
         ]
         self.journals = Journals(config, self.dirs, turn, helper)
         self._take_over(take_over, is_first_life=is_first_life)
         futures.settle(self.dirs)
         self.placing = Placing(self.dirs, worker)
-        self.awake = Awake(turn)
+        self.awake = Awake(turn, helper)
         self.logs: dict[int, PartitionLog] = {}
         self.slot_of: PerPartition[bytes] = PerPartition()
-        # When, in which log directory, and what is to be done then.
-        self._deletions: list[tuple[float, int, Callable[[], None]]] = []
-        self._next_deletion = 0.0
+        self.deletions = DelayedDeletions(helper)
         self._rolled: dict[int, tuple[int, int]] = {}
         self._slots = OwnSlots(table, worker)
         # Partitions that cannot be opened at the moment, and whose reason was logged.
@@ -160,12 +165,12 @@ class LogManager:
         self, topic: EnsureTopic, number: int, config: TopicConfig, problem: str | None
     ) -> Generator[None, None, EnsuredPartition]:
         """The answer for one partition. What passes leaves no trace: the coordinator asks again."""
-        code = KAFKA_STORAGE_ERROR
+        code = ErrorCode.KAFKA_STORAGE_ERROR
         try:
             if (topic.topic_id, number) not in self.slot_of:
                 self._slots.check_for_one((topic.topic_id, number))
             if problem is not None:
-                code = INVALID_CONFIG
+                code = ErrorCode.INVALID_CONFIG
                 raise Unusable(problem)
             log = yield from self._opening(topic, number, config)
             self._said.discard((topic.topic_id, number))
@@ -185,7 +190,7 @@ class LogManager:
 
     def _offline_error(self, log: PartitionLog) -> tuple[int, str | None]:
         if log.state.flags & PartitionFlag.PARTITION_OFFLINE:
-            return KAFKA_STORAGE_ERROR, f"{log.directory} is offline"
+            return ErrorCode.KAFKA_STORAGE_ERROR, f"{log.directory} is offline"
         return 0, None
 
     def _opening(
@@ -215,14 +220,15 @@ class LogManager:
         by_worker = yield from self.opening.result((topic.topic_id, number))
         if by_worker is not None:
             home = self.dirs[by_worker.log_dir]
-            log = PartitionLog(home.path / name, topic.name, number, topic.topic_id, config)
+            log = PartitionLog(f"{home.path}/{name}", topic.name, number, topic.topic_id, config)
             by_worker.opened.adopt(log)
             return log, home
         yield from self._set_others_aside(topic, number)
         found = self.placing.holder_of(name)
         if found is not None:
             known = self._known(found, topic, number)
-            log = load(found.path / name, topic.name, number, topic.topic_id, config, known, self.say)
+            count = self.opening.checked(found.number)
+            log = load(found.path / name, topic.name, number, topic.topic_id, config, known, self.say, count)
             log.close_files()
             return log, found
         self._refuse_to_replace(topic, number)
@@ -310,6 +316,7 @@ class LogManager:
             return
         for home in naming:
             home.write_stale(self.helper)
+        self.say(f"waiting until no checkpoint names {names.partition_name(*key)}, which was deleted")
         yield from self.helper.catching_up()
         for home in naming:
             if home.is_on_disk(key) and not home.failed:
@@ -392,13 +399,16 @@ class LogManager:
             unreadable.add(log.directory)
         numbers.update(self._slots.forget(topic_id))
         for home in self.dirs:
-            for directory, parsed in home.own_partitions():
-                if parsed.topic != name or parsed.suffix not in ("", names.FUTURE_SUFFIX):
-                    continue
+            of_topic = [
+                (home.path / there, parsed)
+                for there, parsed in home.own_partitions()
+                if parsed.topic == name and parsed.suffix in ("", names.FUTURE_SUFFIX)
+            ]
+            for directory, parsed in of_topic:
                 holder = topic_id_if_any(directory)
                 if holder == topic_id or (holder is None and directory in unreadable):
                     gone = self._rename(directory, names.DELETE_SUFFIX)
-                    self._delete_in(delay_ms, home.number, partial(remove_tree, gone))
+                    self.deletions.add(delay_ms, home.number, partial(remove_tree, gone))
                     numbers.add(parsed.partition)
             for number in numbers:
                 # Of another topic by now?
@@ -411,12 +421,14 @@ class LogManager:
         for slot, log in self.logs.items():
             known[log.topic, log.partition] = slot
         for home in self.dirs:
-            for directory, parsed in home.own_partitions():
-                key = (parsed.topic, parsed.partition)
-                if parsed.suffix or key in known:
-                    continue
+            unknown = [
+                (home.path / name, (parsed.topic, parsed.partition))
+                for name, parsed in home.own_partitions()
+                if not parsed.suffix and (parsed.topic, parsed.partition) not in known
+            ]
+            for directory, key in unknown:
                 holder = topic_id_if_any(directory)
-                if parsed.topic not in topics or holder not in (None, topics[parsed.topic]):
+                if key[0] not in topics or holder not in (None, topics[key[0]]):
                     self._set_aside(directory)
                     home.forget(key)
             named = {key for offsets in home.known.values() for key in offsets if key not in known}
@@ -435,35 +447,13 @@ class LogManager:
 
     def _queue_old_deletions(self) -> None:
         for home in self.dirs:
-            for directory, parsed in home.own_partitions():
+            for name, parsed in home.own_partitions():
                 if parsed.suffix != names.DELETE_SUFFIX:
                     continue
-                self._deletions.append((0.0, home.number, partial(remove_tree, directory)))
+                self.deletions.add(0, home.number, partial(remove_tree, home.path / name))
                 if not (home.path / names.partition_name(parsed.topic, parsed.partition)).is_dir():
                     # Its checkpoints were still to be written.
                     home.forget((parsed.topic, parsed.partition))
-
-    def delete_later(self, log: PartitionLog, job: Callable[[], None]) -> None:
-        """After file.delete.delay.ms, by the helper."""
-        self._delete_in(log.config.file_delete_delay_ms, log.state.log_dir, job)
-
-    def delete_tree_later(self, log: PartitionLog, number: int, gone: Path) -> None:
-        """Where the partition was before it moved."""
-        self._delete_in(log.config.file_delete_delay_ms, number, partial(remove_tree, gone))
-
-    def _delete_in(self, delay_ms: int, number: int, job: Callable[[], None]) -> None:
-        due = time.monotonic() + delay_ms / 1000
-        self._deletions.append((due, number, job))
-        self._next_deletion = min(self._next_deletion, due)
-
-    def delete_due(self, now: float) -> None:
-        if now < self._next_deletion:
-            return
-        due = [entry for entry in self._deletions if entry[0] <= now]
-        self._deletions = [entry for entry in self._deletions if entry[0] > now]
-        self._next_deletion = min((entry[0] for entry in self._deletions), default=float("inf"))
-        for _, number, job in due:
-            self.helper.submit(job, number)
 
     # ---- checkpoints ----
 
@@ -477,6 +467,7 @@ class LogManager:
     def note_roll(self, log: PartitionLog, commit_round: int) -> None:
         """Everything below the new segment is on disk once that commit round is done."""
         self._rolled[log.state.table_slot] = (commit_round, log.state.segment_base)
+        self.awake.preparing.rolled(log)
 
     def synced_end(self, log: PartitionLog) -> int:
         """All below it is in segments that were synced."""
@@ -561,17 +552,14 @@ class LogManager:
         """All flushed and closed; the turn must be settled. Returns the directories, a bit each, in which
         nothing of this worker is left to be checked: not those that failed.
         """
-        closed, clean = set(), 0
-        for _, log in self._online():
-            try:
-                log.close_cleanly()
-                closed.add(log.directory)
-            except OSError as error:
-                problem = os.strerror(error.errno) if error.errno else error
-                _log.error(
-                    "%s cannot be closed cleanly: %s; the next start recovers it", log.directory, problem
-                )
-                self.dirs[log.state.log_dir].failed = True
+        closed: set[str] = set()
+        clean = 0
+        for home in self.dirs:
+            home.reserve.close()
+        online = [log for _, log in self._online()]
+        for home in self.dirs:
+            its = [log for log in online if log.state.log_dir == home.number]
+            closed.update(log.path for log in closing.close_cleanly(home, its, self.say))
         for name in (names.HIGH_WATERMARKS, names.RECOVERY_POINTS):
             self._checkpoint(name, lambda log: log.state.log_end)
         self._checkpoint(names.LOG_STARTS, lambda log: log.log_start)
@@ -582,7 +570,7 @@ class LogManager:
         for home in self.dirs:
             self.journals.empty(home)
             # What was never opened, or is damaged, is to be checked next time.
-            live = {directory for directory, parsed in home.own_partitions() if not parsed.suffix}
+            live = {f"{home.path}/{name}" for name, parsed in home.own_partitions() if not parsed.suffix}
             if not home.failed and live <= closed:
                 clean |= 1 << home.number
         return clean
@@ -591,4 +579,8 @@ class LogManager:
         """The last thing that is written: what all workers have closed needs no recovery."""
         for home in self.dirs:
             if closed >> home.number & 1:
-                write_clean_shutdown(home.path)
+                try:
+                    write_clean_shutdown(home.path)
+                except OSError as error:
+                    problem = os.strerror(error.errno) if error.errno else error
+                    _log.error("%s cannot be marked clean: %s; the next start checks it", home.path, problem)

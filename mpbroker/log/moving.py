@@ -21,7 +21,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -29,28 +29,30 @@ from pathlib import Path
 from typing import TypeAlias
 
 from mpbroker.ipc import calls
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log import futures, names
-from mpbroker.log.append import KAFKA_STORAGE_ERROR, PASSING, UNKNOWN_TOPIC_OR_PARTITION
 from mpbroker.log.checkpoints import topic_id_if_any
 from mpbroker.log.copying import (
     NICENESS,
     Abandoned,
     Copy,
-    Rate,
     SourceChanged,
     SourceDamaged,
     TargetFailed,
     Wanted,
 )
+from mpbroker.log.disk_errors import PASSING
 from mpbroker.log.home import LogDir
 from mpbroker.log.manager import LogManager
 from mpbroker.log.moving_turn import retry_held
+from mpbroker.log.pace import Pace
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.removal import remove_tree
+from mpbroker.protocol.errors import ErrorCode
+from shm.counters import CounterPage
 
-REPLICA_NOT_AVAILABLE = 9
 # What may be left for the last pass, while produces wait.
 LITTLE_BYTES = 1 << 20
 # So long they wait for it; then there is another try.
@@ -83,10 +85,15 @@ class Move:
 
 
 class Moving:
-    """`wake`: called in a thread when a step of a copy is over, so that the loop looks."""
+    """`wake`: called in a thread when a step of a copy is over, so that the loop looks. `counters`: of all
+    log workers.
+    """
 
-    def __init__(self, manager: LogManager, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, manager: LogManager, wake: Callable[[], None], counters: Sequence[CounterPage]
+    ) -> None:
         self._manager = manager
+        self._counters = counters
         self._wake = wake
         self._moves: dict[PartitionLog, Move] = {}
         # Those that are not looked after yet, and those that are.
@@ -98,12 +105,21 @@ class Moving:
         self._held: Move | None = None
         self._placing: Future[None] | None = None
         self._is_stopping = False
-        config, workers = manager.config, manager.worker.count
-        self._rate = Rate(lambda: config.replica_alter_log_dirs_io_max_bytes_per_second / workers)
-        threads = config.num_replica_alter_log_dirs_threads or len(manager.dirs)
+        self._pace = Pace(self._bytes_per_s)
+        threads = manager.config.num_replica_alter_log_dirs_threads or len(manager.dirs)
         self._copiers = ThreadPoolExecutor(threads, "log copier", _give_way_to_all)
         # Behind nobody's long copy: produces wait for it.
         self._placer = ThreadPoolExecutor(1, "log mover")
+        self._count()
+
+    def _count(self) -> None:
+        """A predecessor's number is over, too."""
+        self._counters[self._manager.worker.number].set(Counter.COUNT_PARTITIONS_MOVING, len(self._moves))
+
+    def _bytes_per_s(self) -> float:
+        """In a thread: what is allowed to all, shared with the log workers that move something, too."""
+        moving = sum(page.get(Counter.COUNT_PARTITIONS_MOVING) > 0 for page in self._counters)
+        return self._manager.config.replica_alter_log_dirs_io_max_bytes_per_second / max(moving, 1)
 
     # ---- orders ----
 
@@ -118,15 +134,19 @@ class Moving:
     def _ordered(self, one: calls.MovePartition) -> int:
         target = self._manager.dirs[one.log_dir]
         if target.failed:
-            return KAFKA_STORAGE_ERROR
+            return ErrorCode.KAFKA_STORAGE_ERROR
         slot = self._manager.slot_of.get((one.topic_id, one.partition))
         if slot is None or slot == METADATA_SLOT:
             if slot is None:
                 self._manager.placing.prefer((one.topic, one.partition), one.log_dir)
-            return UNKNOWN_TOPIC_OR_PARTITION if one.topic_id == bytes(16) else REPLICA_NOT_AVAILABLE
+            return (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if one.topic_id == bytes(16)
+                else ErrorCode.REPLICA_NOT_AVAILABLE
+            )
         log = self._manager.logs[slot]
         if log.state.flags != PartitionFlag.PARTITION_LIVE:
-            return KAFKA_STORAGE_ERROR
+            return ErrorCode.KAFKA_STORAGE_ERROR
         move = self._moves.get(log)
         if move is not None and move.is_decided:
             # From there, once it has arrived.
@@ -140,14 +160,14 @@ class Moving:
             return 0
         if any(home.failed for home in self._manager.dirs):
             # It may have a future replica there that nobody sees.
-            return KAFKA_STORAGE_ERROR
+            return ErrorCode.KAFKA_STORAGE_ERROR
         return self._begun(log, target)
 
     def _begun(self, log: PartitionLog, target: LogDir) -> int:
         future = target.path / futures.new_name(log.topic, log.partition)
         if (target.path / log.name).exists():
             _log.error("%s cannot move to %s: there is one already", log.directory, target.path / log.name)
-            return KAFKA_STORAGE_ERROR
+            return ErrorCode.KAFKA_STORAGE_ERROR
         try:
             futures.unmark(log.directory)
             futures.make(future, log.topic_id)
@@ -155,15 +175,16 @@ class Moving:
             _log.error("%s cannot move to %s: %s", log.directory, target.path, error)
             if error.errno not in PASSING:
                 self._manager.turn.storage_failed(target.number, error.errno or 0)
-            return KAFKA_STORAGE_ERROR
+            return ErrorCode.KAFKA_STORAGE_ERROR
         _log.info("%s moves to %s, as asked for", log.directory, target.path)
         self._begin(log, target, future)
         return 0
 
     def _begin(self, log: PartitionLog, target: LogDir, future: Path) -> None:
         source = self._manager.dirs[log.state.log_dir]
-        move = Move(log, source, target, Copy(log.directory, future, self._rate))
+        move = Move(log, source, target, Copy(log.directory, future, self._pace))
         self._moves[log] = move
+        self._count()
         log.is_moving = True
         self._queue.append(move)
 
@@ -192,7 +213,8 @@ class Moving:
             if log is not None and log.state.flags != PartitionFlag.PARTITION_LIVE:
                 continue
             is_ours = log is not None and topic_id_if_any(directory) == log.topic_id
-            if log is None or not is_ours or log.state.log_dir == home.number:
+            is_given_up = is_ours and log is not None and futures.has_stayed(log.directory)
+            if log is None or not is_ours or is_given_up or log.state.log_dir == home.number:
                 _log.warning("%s is nobody's future replica; it is removed", directory)
                 self._set_aside(home, directory)
             elif log not in self._moves:
@@ -266,8 +288,8 @@ class Moving:
             pass
         finally:
             self._end(move)
-        target = self._next.pop(move.log, None) if move.is_decided else None
-        is_wanted = target is not None and not self._is_stopping and self._is_served(move.log)
+        target = self._next.pop(move.log, None)
+        is_wanted = move.is_decided and not self._is_stopping and self._is_served(move.log)
         if target is not None and is_wanted and target.number != move.log.state.log_dir:
             self._begun(move.log, target)
 
@@ -275,6 +297,7 @@ class Moving:
         move.copy.cancel()
         if self._moves.get(move.log) is move:
             del self._moves[move.log]
+            self._count()
             move.log.is_moving = False
             if not move.is_decided:
                 move.target.forget((move.log.topic, move.log.partition))
@@ -448,6 +471,12 @@ class Moving:
         if not self._is_here(log):
             # Its topic was deleted, and both directories with it.
             raise _Over
+        if error is not None and (yield from self._done(partial(futures.stay, log.directory))) is None:
+            # What the target has of it on disk nobody can tell; the current replica was never touched.
+            move.is_decided = False
+            return self._waits_for(move, OSError(errno.EIO, f"its name could not be synced: {error}"))
+        if not self._is_here(log):
+            raise _Over
         log.close_files()
         self._manager.moved(log, move.target)
         if error is not None:
@@ -465,7 +494,8 @@ class Moving:
         error = yield from self._done(lambda: gone.append(futures.set_aside(current)))
         if error is None:
             move.has_left = True
-            self._manager.delete_tree_later(move.log, move.source.number, gone[0])
+            delay_ms = move.log.config.file_delete_delay_ms
+            self._manager.deletions.add(delay_ms, move.source.number, partial(remove_tree, gone[0]))
         elif not self._is_here(move.log):
             raise _Over
         elif error.errno not in PASSING:

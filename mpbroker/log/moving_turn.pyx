@@ -33,11 +33,6 @@ def retry_held(Turn turn) -> None:
     turn.held.retrying = turn.held.count
 
 
-def held_jobs(Turn turn) -> int:
-    """How many wait."""
-    return turn.held.count
-
-
 def relocate(Turn turn, PartitionState state, int log_dir) -> None:
     """All of the partition is in synced files of that log directory. Nothing of it may be open, unsynced or in flight."""
     cdef PartitionCore *core = state.own()

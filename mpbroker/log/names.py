@@ -34,6 +34,10 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 DURABLE_MARK = "mpbroker.durable"
 # Ours: identities and paths of all directories of the broker, if there are several.
 ALL_DIRS = "mpbroker.dirs"
+# Ours: of a partition that is in two log directories this one counts.
+MOVED = "mpbroker.moved"
+# Ours: the same, whatever the other one says.
+STAYED = "mpbroker.stayed"
 # Ours: how far the scrubber is, and what it has found.
 SCRUB = "mpbroker.scrub"
 
@@ -46,6 +50,9 @@ OFFSET_DIGITS = 20
 DRY_RUN = ".mpbroker-dry-run"
 # Directories in a log directory that hold no partition.
 NOT_PARTITIONS = frozenset({"lost+found", "remote-log-index-cache", DRY_RUN})
+
+
+_SUFFIXES = (DELETE_SUFFIX, STRAY_SUFFIX, FUTURE_SUFFIX)
 
 
 class NotAPartition(ValueError):
@@ -78,9 +85,8 @@ def partition_name(topic: str, partition: int) -> str:
 def parse_partition(name: str) -> PartitionName:
     """Splits at the last dash: topics may contain dashes, and dots. Raises NotAPartition."""
     plain, suffix = name, ""
-    for known in (DELETE_SUFFIX, STRAY_SUFFIX, FUTURE_SUFFIX):
-        if name.endswith(known) and "." in name:
-            plain, suffix = name[: name.rindex(".")], known
+    if name.endswith(_SUFFIXES) and "." in name:
+        plain, suffix = name[: name.rindex(".")], name[name.rindex("-") :]
     topic, dash, number = plain.rpartition("-")
     if not (dash and topic and number.isdecimal() and number.isascii()):
         raise NotAPartition(name)

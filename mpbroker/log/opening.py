@@ -7,7 +7,7 @@ the names in the log directories, and from a survey of what is to be checked.
 
 from __future__ import annotations
 
-import os
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -19,11 +19,14 @@ from mpbroker.ipc.calls import EnsureTopic
 from mpbroker.ipc.progress import Progress, write_progress
 from mpbroker.log import names
 from mpbroker.log.home import LogDir
+from mpbroker.log.opened import Opened
+from mpbroker.log.per_partition import PerPartition
 from mpbroker.log.pool import Key, OpenJob, Recovery
-from mpbroker.log.recovery import Known, Opened
+from mpbroker.log.recovery import Known
 from shm.word import Words
 
 REPORT_EVERY_S = 0.1
+_log = logging.getLogger("mpbroker")
 # So long the loop may look at nothing else: there are no clients yet.
 STAY_S = 0.005
 # Partitions that workers have or wait for them: more than enough for all of them.
@@ -41,6 +44,8 @@ class _Found:
 
     partitions: int = 0
     done: int = 0
+    # By the log process itself.
+    checked_bytes: int = 0
 
 
 class Opening:
@@ -49,16 +54,20 @@ class Opening:
         self._words = words
         self._worker = worker
         self._found: list[_Found] = []
-        # Partitions that workers may open: those whose name is in one log directory alone.
-        self._homes: dict[str, LogDir] = {}
+        # Partitions that workers may open, and where: those whose name is in one log directory alone.
+        self._homes: PerPartition[str] = PerPartition()
+        self._dirs: Sequence[LogDir] = ()
         # Topics whose partitions are being given to workers, the first one first.
         self._to_begin: deque[tuple[bytes, Generator[None, None, None]]] = deque()
         self._started = time.monotonic()
         self._report_at = 0.0
         self._goes_on = True
+        self._is_successor = False
 
     def found(self, dirs: Sequence[LogDir], *, is_successor: bool) -> None:
         """The log directories are in order, and their partitions may be opened."""
+        self._dirs = dirs
+        self._is_successor = is_successor
         twice = set()
         for home in dirs:
             found = _Found()
@@ -66,17 +75,17 @@ class Opening:
             takes = self._recovery.takes(home.number)
             points = home.known[names.RECOVERY_POINTS]
             wanted = []
-            for path, name in home.own_partitions():
+            for directory, name in home.own_partitions():
                 if name.suffix:
                     continue
                 found.partitions += 1
-                if not takes:
-                    continue
-                if path.name in self._homes:
-                    twice.add(path.name)
-                self._homes[path.name] = home
-                if not home.clean and not is_successor:
-                    wanted.append((path.name, points.get((name.topic, name.partition), 0)))
+                # One in two is the log process's to tell of, whoever opens the others there.
+                key = (name.topic, name.partition)
+                if key in self._homes:
+                    twice.add(key)
+                self._homes[key] = home.number
+                if takes and not home.clean and not is_successor:
+                    wanted.append((directory, points.get(key, 0)))
             if wanted:
                 self._recovery.survey(home.number, wanted)
         for one in twice:
@@ -104,10 +113,11 @@ class Opening:
         known_of: Callable[[LogDir, int], Known],
     ) -> Generator[None, None, None]:
         for number in partitions:
-            home = self._homes.get(names.partition_name(topic.name, number))
-            if home is not None and self._recovery.takes(home.number):
-                directory = os.fspath(home.path / names.partition_name(topic.name, number))
+            log_dir = self._homes.get((topic.name, number))
+            if log_dir is not None and self._recovery.takes(log_dir):
+                home = self._dirs[log_dir]
                 known = known_of(home, number)
+                directory = f"{home.path}/{names.partition_name(topic.name, number)}"
                 job = OpenJob(directory, topic.name, number, topic.topic_id, config, known)
                 self._recovery.submit(home.number, job)
                 yield
@@ -118,9 +128,10 @@ class Opening:
             topic_id, steps = self._to_begin[0]
             is_next = key is not None and key[0] == topic_id and self._recovery.home_of(key) is None
             if not is_next and self._recovery.given >= GIVEN_MOST:
-                return
+                break
             if next(steps, self) is self:
                 self._to_begin.popleft()
+        self._recovery.hand_out()
 
     def result(self, key: Key) -> Generator[None, None, ByWorker | None]:
         """What a worker has opened; None: the log process is to do it.
@@ -154,6 +165,14 @@ class Opening:
             self._found[log_dir].done += 1
             self.report()
 
+    def checked(self, log_dir: int) -> Callable[[int], None]:
+        """To be told how many bytes the log process itself has read of a partition."""
+
+        def add(count: int) -> None:
+            self._found[log_dir].checked_bytes += count
+
+        return add
+
     def report(self, *, at_once: bool = False) -> None:
         now = time.monotonic()
         if now < self._report_at and not at_once:
@@ -174,8 +193,26 @@ class Opening:
 
     def end(self) -> None:
         """Everything that has a topic is open."""
+        if self._goes_on and not self._is_successor:
+            self._say_what_was_unclean()
         self._recovery.close()
         self._to_begin.clear()
-        self._homes.clear()
+        self._homes = PerPartition()
         self._goes_on = False
         self.report(at_once=True)
+
+    def _say_what_was_unclean(self) -> None:
+        for home, found in zip(self._dirs, self._found, strict=True):
+            if home.clean or home.failed or not found.partitions:
+                continue
+            checked_bytes = found.checked_bytes + self._recovery.pools[home.number].checked_bytes
+            _log.info(
+                "%s: it was not closed cleanly; %d of %d partitions were checked, %.1f MB read, %d bytes "
+                "restored from the commit journal, in %.0f ms",
+                home.path,
+                min(found.done, found.partitions),
+                found.partitions,
+                checked_bytes / 1e6,
+                home.restored_bytes,
+                (time.monotonic() - self._started) * 1000,
+            )

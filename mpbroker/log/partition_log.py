@@ -7,15 +7,15 @@ import logging
 import os
 import random
 import shutil
+import sys
 import time
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log import scan
 from mpbroker.log.aborted import AbortedTransaction, TransactionIndexCorrupt, add_aborted, read_aborted
-from mpbroker.log.checkpoints import fsync_directory, write_all, write_epochs, write_topic_id
+from mpbroker.log.checkpoints import fsync_directory, put_id_and_epochs, write_all
 from mpbroker.log.epochs import FIRST, Epochs, trimmed
 from mpbroker.log.index import offset_floor
 from mpbroker.log.names import (
@@ -30,6 +30,7 @@ from mpbroker.log.names import (
     partition_name,
     segment_name,
 )
+from mpbroker.log.prepared import Begun, Prepared
 from mpbroker.log.producers import Producers
 from mpbroker.log.retention import Sealed
 from mpbroker.log.state import PartitionState
@@ -87,13 +88,14 @@ def remove_segment(directory: Path, base: int) -> None:
         (directory / segment_name(base, suffix)).unlink(missing_ok=True)
 
 
-def open_files(directory: Path, base: int, *, fresh: bool) -> tuple[int, int, int]:
+def open_files(directory: Path | str, base: int, *, fresh: bool) -> tuple[int, int, int]:
     """Fds of .log, .index and .timeindex; emptied if `fresh`. Raises OSError with nothing left open, and no
     fresh file left behind: readers would look in an empty segment for what went into the one before it.
     """
     fds: list[int] = []
     flags = _WRITE | (os.O_TRUNC if fresh else 0)
-    paths = [directory / segment_name(base, s) for s in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+    stem = f"{directory}/{segment_name(base, '')}"
+    paths = [stem + suffix for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
     try:
         for path in paths:
             fds.append(os.open(path, flags, 0o644))
@@ -101,19 +103,13 @@ def open_files(directory: Path, base: int, *, fresh: bool) -> tuple[int, int, in
         for fd, path in zip(fds, paths, strict=False):
             os.close(fd)
             if fresh:
-                path.unlink()
+                Path(path).unlink()
         raise
     return fds[0], fds[1], fds[2]
 
 
 _NO_SNAPSHOT = (-1, 0)
 _NOTHING: Mapping[str, str] = {}
-
-
-@cache
-def _shared_home(path: Path) -> Path:
-    """The same one for all partitions of a log directory."""
-    return path
 
 
 class PartitionLog:
@@ -133,6 +129,7 @@ class PartitionLog:
         "log_start",
         "overrides",
         "partition",
+        "prepared",
         "recovery_point",
         "sealed",
         "settled_end",
@@ -143,10 +140,10 @@ class PartitionLog:
     )
 
     def __init__(
-        self, directory: Path, topic: str, partition: int, topic_id: bytes, config: TopicConfig
+        self, directory: Path | str, topic: str, partition: int, topic_id: bytes, config: TopicConfig
     ) -> None:
         self.topic, self.partition, self.topic_id = topic, partition, topic_id
-        self.directory = directory
+        self._settle_in(os.fspath(directory))
         self.config = config
         # What the topic says itself; for all else the broker's settings hold.
         self.overrides: Mapping[str, str] = _NOTHING
@@ -163,15 +160,27 @@ class PartitionLog:
         self.settled_end = -1
         # Which segment and how much of it the last snapshot between two rolls was of.
         self.snapshot_at = _NO_SNAPSHOT
+        # For its next segment.
+        self.prepared: Prepared | None = None
+
+    @property
+    def path(self) -> str:
+        """`directory`, for what is done to thousands."""
+        return os.path.join(self._home, self._renamed or self.name)  # noqa: PTH118 - see above
 
     @property
     def directory(self) -> Path:
-        return self._home / (self._renamed or self.name)
+        return Path(self.path)
 
     @directory.setter
     def directory(self, directory: Path) -> None:
-        self._home = _shared_home(directory.parent)
-        self._renamed = directory.name if directory.name != self.name else None
+        self._settle_in(os.fspath(directory))
+
+    def _settle_in(self, directory: str) -> None:
+        home, name = os.path.split(directory)
+        # The same string for all partitions of a log directory.
+        self._home = sys.intern(home)
+        self._renamed = name if name != self.name else None
 
     @property
     def name(self) -> str:
@@ -186,8 +195,7 @@ class PartitionLog:
         log = cls(directory, topic, partition, topic_id, config)
         log.apply_config(config)
         try:
-            write_topic_id(directory, topic_id)
-            write_epochs(directory, log.epochs)
+            put_id_and_epochs(directory, topic_id, log.epochs)
             log.open_fresh_segment(0)
             fsync_directory(directory)
             fsync_directory(directory.parent)
@@ -225,23 +233,52 @@ class PartitionLog:
         state = self.state
         self.wake()
         base = state.log_end
-        snapshot_fd = self._write_snapshot(base)
-        to_sync = [snapshot_fd]
+        aborted = self.open_aborted()
+        try:
+            begun = self._begun_at(base)
+        except OSError:
+            for fd in aborted:
+                os.close(fd)
+            raise
+        self.finish_segment()
+        ended = Sealed(state.segment_base, state.size, self.largest_ms(), state.first_timestamp)
+        self.sealed = [*self.sealed, ended]
+        old = [state.fd, *state.index_fds]
+        state.open_segment(base, *begun.segment, wall_ms())
+        self.apply_config(self.config)
+        return [*old, *aborted, *begun.to_sync]
+
+    def finish_segment(self) -> None:
+        """Its final entry; and what must not be, that its indexes refused some, is told."""
+        self.state.finish_segment()
+        for suffix, found in zip((INDEX_SUFFIX, TIME_INDEX_SUFFIX), self.state.take_refused(), strict=True):
+            refused, entries, offset = found
+            if refused:
+                _log.error(
+                    "%s/%s: %d entries were refused, not above the last of its %d, offset %d. Readers walk "
+                    "the segment there; stop the broker and delete the file: it is made anew",
+                    self.path,
+                    segment_name(self.state.segment_base, suffix),
+                    refused,
+                    entries,
+                    offset,
+                )
+
+    def _begun_at(self, base: int) -> Begun:
+        """The files of the next segment, and the snapshot before it. Raises OSError."""
+        prepared, self.prepared = self.prepared, None
+        if prepared is not None and prepared.directory == self.directory:
+            begun = prepared.begin(base, self.state.producers.snapshot())
+            if begun is not None:
+                return begun
+        to_sync = [self._write_snapshot(base)]
         try:
             to_sync.append(os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            to_sync += self.open_aborted()
-            fresh = open_files(self.directory, base, fresh=True)
+            return Begun(open_files(self.directory, base, fresh=True), to_sync)
         except OSError:
             for fd in to_sync:
                 os.close(fd)
             raise
-        state.finish_segment()
-        ended = Sealed(state.segment_base, state.size, self.largest_ms(), state.first_timestamp)
-        self.sealed = [*self.sealed, ended]
-        old = [state.fd, *state.index_fds]
-        state.open_segment(base, *fresh, wall_ms())
-        self.apply_config(self.config)
-        return [*old, *to_sync]
 
     def largest_ms(self) -> int:
         """Of the active segment's timestamps; without any, of its last write. Raises OSError."""
@@ -279,6 +316,10 @@ class PartitionLog:
     def snapshot_and_sync(self) -> None:
         """Everything on disk, with a snapshot at the log end. Raises OSError."""
         self.sync_files()
+        self.add_last_snapshot()
+
+    def add_last_snapshot(self) -> None:
+        """A snapshot at the log end, of files that are on disk. Raises OSError."""
         fd = self._write_snapshot(self.state.log_end)
         try:
             os.fsync(fd)
@@ -296,15 +337,14 @@ class PartitionLog:
 
     # ---- transactions (Kafka: ProducerStateManager, UnifiedLog.maybeIncrementFirstUnstableOffset) ----
 
-    def load_transactions(self) -> None:
-        """Those that are open, as the producers say, and where the last marker of an aborted one lies.
-
-        Raises OSError.
+    def load_transactions(self, *, has_aborted: bool) -> None:
+        """Those that are open, as the producers say, and where the last marker of an aborted one lies, if any
+        may. Raises OSError.
         """
         first = self.state.producers.first_open()
         if first >= 0:
             self._hold_back(first)
-        for base in reversed(offsets_of(self.directory, TXN_INDEX_SUFFIX)):
+        for base in reversed(offsets_of(self.directory, TXN_INDEX_SUFFIX) if has_aborted else ()):
             try:
                 aborted = read_aborted(self._aborted_path(base))
             except TransactionIndexCorrupt as error:
@@ -361,7 +401,9 @@ class PartitionLog:
         return self.directory / segment_name(base, TXN_INDEX_SUFFIX)
 
     def open_aborted(self) -> list[int]:
-        """The active segment's, if it has one. Raises OSError."""
+        """The active segment's, if a marker in it says so. Raises OSError."""
+        if self.state.aborted_end <= self.state.segment_base:
+            return []
         try:
             return [os.open(self._aborted_path(self.state.segment_base), os.O_RDWR | os.O_CLOEXEC)]
         except FileNotFoundError:
@@ -375,16 +417,38 @@ class PartitionLog:
 
     def close_cleanly(self) -> None:
         """What Kafka leaves behind at a clean stop. Raises OSError."""
-        if self.settled_end != self.state.log_end:
+        if not self.is_settled:
             self.wake()
             self.settle()
         self.close_files()
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether a clean stop would leave its files just as they are."""
+        return self.settled_end == self.state.log_end
+
     def settle(self) -> None:
         """The files as a clean stop leaves them; appending may go on. Raises OSError."""
-        self.state.finish_segment()
+        self.finish_segment()
         self.snapshot_and_sync()
         self.settled_end = self.state.log_end
+
+    # The same for many at once, who are synced between these steps (`mpbroker.log.closing`).
+
+    def end_files(self) -> None:
+        """Raises OSError."""
+        self.wake()
+        self.finish_segment()
+        self.close_files()
+
+    def write_last_snapshot(self) -> None:
+        """Raises OSError."""
+        os.close(self._write_snapshot(self.state.log_end))
+
+    def settled(self) -> None:
+        """All of it is on disk. Raises OSError."""
+        self.drop_old_snapshots()
+        self.recovery_point = self.settled_end = self.state.log_end
 
     def wake(self) -> None:
         """Opens the active segment again, if it is not open. Raises OSError."""

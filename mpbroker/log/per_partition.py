@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMapping
-from typing import TypeVar
+from typing import TypeVar, cast
 
 Topic = TypeVar("Topic", bound=Hashable)
 ABSENT = -1
@@ -37,6 +37,12 @@ class PerPartition(MutableMapping[tuple[Topic, int], int]):
                 if number != ABSENT:
                     yield topic, partition
         yield from self._far
+
+    def __contains__(self, key: object) -> bool:
+        topic, partition = cast(tuple[Topic, int], key)
+        numbers = self._near.get(topic)
+        is_near = numbers is not None and 0 <= partition < len(numbers) and numbers[partition] != ABSENT
+        return is_near or key in self._far
 
     def __getitem__(self, key: tuple[Topic, int]) -> int:
         numbers = self._near.get(key[0])

@@ -19,9 +19,10 @@ import math
 import mmap
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
@@ -33,16 +34,24 @@ from mpbroker.config.topic_config import TopicConfig
 from mpbroker.ipc.hangs import HEAVY_TIMEOUTS, TICK_S, Patience, Pulse, Verdict, look_at
 from mpbroker.ipc.process import die_with_parent
 from mpbroker.log.checkpoints import CheckpointCorrupt, read_topic_id
+from mpbroker.log.device import EACH_FILE, AtOnce, Syncs
+from mpbroker.log.file_system import FileSystem
 from mpbroker.log.names import CLEAN_SHUTDOWN, LOCK
-from mpbroker.log.recovery import Known, Opened, PartitionDamaged, bytes_behind, load
+from mpbroker.log.opened import Opened
+from mpbroker.log.partition_files import bytes_behind
+from mpbroker.log.recovery import Known, PartitionDamaged, load
 from shm.word import Words
 
 # From so many entries of a log directory on: what is to be trusted is opened fast, what is to be checked not.
 CLEAN_LEAST, UNCLEAN_LEAST = 200, 20
-# Jobs of a worker under way: it need not wait for the next one.
-WINDOW = 8
+# Jobs in a message: most take less time than the message. Who has only so few left gets more, and need not
+# wait for them.
+SENT_AT_ONCE = 16
+FEW_LEFT = 8
 TRIES = 2
-SURVEYED_AT_ONCE = 250
+SURVEYED_AT_ONCE = 100
+# What takes longer is told at once, with all that was done before.
+TELL_AFTER_S = 0.005
 WAIT_S = 0.002
 Key = tuple[bytes, int]
 Failure = PartitionDamaged | CheckpointCorrupt | OSError
@@ -57,7 +66,9 @@ class Job(Protocol):
     def key(self) -> Key: ...
     @property
     def name(self) -> str: ...
-    def run(self, count: Callable[[int], None]) -> Result: ...
+    def run(self, count: Callable[[int], None], syncs: Syncs) -> Result: ...
+    def again(self) -> Job:
+        """What is to be done if somebody has begun with it and died."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +81,8 @@ class OpenJob:
     topic_id: bytes
     config: TopicConfig
     known: Known
+    # Who tried before may have cut the log and not synced that.
+    is_first_try: bool = True
 
     @property
     def key(self) -> Key:
@@ -79,14 +92,24 @@ class OpenJob:
     def name(self) -> str:
         return f"{self.topic}-{self.partition}"
 
-    def run(self, count: Callable[[int], None]) -> Opened | None:
-        directory = Path(self.directory)
-        if read_topic_id(directory) != self.topic_id:
+    def run(self, count: Callable[[int], None], syncs: Syncs) -> Opened | None:
+        if read_topic_id(self.directory, self.topic_id) != self.topic_id:
             return None
         log = load(
-            directory, self.topic, self.partition, self.topic_id, self.config, self.known, _unsaid, count
+            self.directory,
+            self.topic,
+            self.partition,
+            self.topic_id,
+            self.config,
+            self.known,
+            _unsaid,
+            count,
+            syncs if self.is_first_try else EACH_FILE,
         )
         return Opened.of(log)
+
+    def again(self) -> OpenJob:
+        return replace(self, is_first_try=False)
 
 
 @dataclass(frozen=True)
@@ -105,9 +128,12 @@ class Survey:
     def name(self) -> str:
         return "a survey"
 
-    def run(self, count: Callable[[int], None]) -> int:
-        del count
-        return sum(bytes_behind(Path(self.path, name), point) for name, point in self.directories)
+    def run(self, count: Callable[[int], None], syncs: Syncs) -> int:
+        del count, syncs
+        return sum(bytes_behind(f"{self.path}/{name}", point) for name, point in self.directories)
+
+    def again(self) -> Survey:
+        return self
 
 
 def _unsaid(text: str) -> None:
@@ -120,7 +146,8 @@ class Worker:
     channel: Connection
     number: int
     under_way: dict[Key, Job] = field(default_factory=dict)
-    results: int = 0
+    # What it has told of; it may have done more.
+    told: int = 0
     pulse: Pulse = field(default_factory=Pulse)
 
 
@@ -138,31 +165,38 @@ class Pool:
     # All that is to be checked, once it has been surveyed.
     bytes_to_check: int = 0
     surveys: int = 0
-    # A word of each worker, which it alone writes: how many bytes it has checked.
-    counts: Words | None = None
+    # Of each worker, which alone writes them: how many bytes it has checked, and how many jobs it has done.
+    checked: Words | None = None
+    jobs_done: Words | None = None
+    # Whether it has synced the file system.
+    synced: Words | None = None
     forked: int = 0
 
     @property
     def checked_bytes(self) -> int:
         """By all of its workers, also those that are gone."""
-        if self.counts is None:
+        if self.checked is None:
             return 0
-        return sum(self.counts.load(number) for number in range(self.forked))
+        return sum(self.checked.load(number) for number in range(self.forked))
 
     def submit(self, job: Job) -> None:
         self.waiting.append(job)
 
     def hand_out(self) -> None:
-        """Never more than fits into a channel: a worker that is busy must not hold us up."""
-        for worker in list(self.workers):
-            while self.waiting and len(worker.under_way) < WINDOW:
-                job = self.waiting.popleft()
-                worker.under_way[job.key] = job
-                try:
-                    worker.channel.send(job)
-                except OSError:
-                    self._lost(worker)
-                    break
+        """Never more than fits into a channel: a worker that is busy must not hold us up. The fewer jobs
+        wait, the fewer go to one of them: each may take long.
+        """
+        while self.waiting and self.workers:
+            worker = min(self.workers, key=lambda one: len(one.under_way))
+            if len(worker.under_way) > FEW_LEFT:
+                return
+            share = min(SENT_AT_ONCE, -(-len(self.waiting) // (2 * len(self.workers))))
+            jobs = [self.waiting.popleft() for _ in range(share)]
+            worker.under_way.update((job.key, job) for job in jobs)
+            try:
+                worker.channel.send(jobs)
+            except OSError:
+                self._lost(worker)
         if not self.workers:
             self.left_over.update(job.key for job in self.waiting)
             self.waiting.clear()
@@ -170,20 +204,22 @@ class Pool:
     def receive(self, worker: Worker) -> None:
         """What it has done; or it has died."""
         try:
-            key, result = worker.channel.recv()
+            told: list[tuple[Key, Result | Failure]] = worker.channel.recv()
         except (EOFError, OSError):
             self._lost(worker)
             return
-        worker.results += 1
-        job = worker.under_way.pop(key)
-        if isinstance(job, Survey):
-            self._surveyed(result)
-        elif result is None:
-            self.left_over.add(key)
-        else:
-            self.done[key] = result
+        worker.told += len(told)
+        for key, result in told:
+            job = worker.under_way.pop(key)
+            if isinstance(job, Survey):
+                self._surveyed(result)
+            elif result is None:
+                self.left_over.add(key)
+            else:
+                assert not isinstance(result, int)
+                self.done[key] = result
 
-    def _surveyed(self, found: int | Failure) -> None:
+    def _surveyed(self, found: Result | Failure) -> None:
         """What cannot be read now is said by whoever opens it."""
         self.bytes_to_check += found if isinstance(found, int) else 0
         self.surveys -= 1
@@ -194,31 +230,35 @@ class Pool:
         _, status = os.waitpid(worker.pid, 0)
         code = os.waitstatus_to_exitcode(status)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
-        # The first one is what it was at.
-        names = [job.name for job in worker.under_way.values()]
+        jobs = list(worker.under_way.values())
+        # Of the first ones it may have died before it told.
+        culprit = jobs[min(self._done_by(worker) - worker.told, len(jobs) - 1)] if jobs else None
         _log.error(
             "a recovery worker of %s (pid %d) %s%s",
             self.path,
             worker.pid,
             how,
-            f" while it was at {names[0]}; all that it had is taken again" if names else "",
+            f" while it was at {culprit.name}; all that it had is taken again" if culprit is not None else "",
         )
-        for number, job in enumerate(worker.under_way.values()):
-            self.tries[job.key] = self.tries.get(job.key, 0) + (number == 0)
+        for job in jobs:
+            self.tries[job.key] = self.tries.get(job.key, 0) + (job is culprit)
             if self.tries[job.key] < TRIES:
-                self.waiting.append(job)
+                self.waiting.append(job.again())
             elif isinstance(job, Survey):
                 self.surveys -= 1
             else:
                 self.left_over.add(job.key)
 
+    def _done_by(self, worker: Worker) -> int:
+        return self.jobs_done.load(worker.number) if self.jobs_done is not None else 0
+
     def kill_hanging(self, limit_ticks: int) -> None:
         """One tick. What they had is taken again when the end of their channel is noticed."""
         for worker in self.workers:
-            if not worker.under_way or self.counts is None:
+            if not worker.under_way or self.checked is None:
                 worker.pulse = Pulse()
                 continue
-            signs = self.counts.load(worker.number) + worker.results
+            signs = self.checked.load(worker.number) + self._done_by(worker)
             look = partial(look_at, worker.pid)
             if worker.pulse.judge(signs, limit_ticks, math.inf, look) is Verdict.HANGS:
                 _log.error(
@@ -252,16 +292,21 @@ def fork_pools(paths: Sequence[Path], threads: int, failed_dirs: int, lane: int)
         try:
             outlive(path, lane)
             least = CLEAN_LEAST if (path / CLEAN_SHUTDOWN).exists() else UNCLEAN_LEAST
-            is_small = sum(1 for _ in path.iterdir()) < least
+            is_small = len(os.listdir(path)) < least  # noqa: PTH208 - only how many
         except OSError:
             # Whoever reads it next says what is wrong with it.
             continue
         if is_small:
             continue
-        pool.counts, pool.forked = Words(memoryview(mmap.mmap(-1, 8 * threads))), threads
+        pool.checked, pool.jobs_done, pool.forked = _words(threads), _words(threads), threads
+        pool.synced = _words(threads)
         for worker in range(threads):
             _fork(pool, pools, worker, lane)
     return pools
+
+
+def _words(count: int) -> Words:
+    return Words(memoryview(mmap.mmap(-1, 8 * count)))
 
 
 def outlive(path: Path, lane: int) -> None:
@@ -301,23 +346,39 @@ def _run(pool: Pool, channel: Connection, number: int, parent: int, lane: int) -
     setproctitle.setproctitle(f"mpbroker: recovery {number} {pool.path}")
     lock = os.open(pool.path / LOCK, os.O_RDWR | os.O_CLOEXEC)
     fcntl.lockf(lock, fcntl.LOCK_SH, 1, lane)
-    counts = pool.counts
-    assert counts is not None
+    checked, jobs_done = pool.checked, pool.jobs_done
+    assert checked is not None
+    assert jobs_done is not None
+    assert pool.synced is not None
+    syncs = AtOnce(FileSystem(pool.path), pool.synced, number)
 
     def count(size: int) -> None:
-        counts.store(number, counts.load(number) + size)
+        checked.store(number, checked.load(number) + size)
 
+    done = 0
     while True:
         try:
-            job: Job = channel.recv()
+            jobs: list[Job] = channel.recv()
         except EOFError:
             return
-        result: Result | Failure
-        try:
-            result = job.run(count)
-        except (PartitionDamaged, CheckpointCorrupt, OSError) as failure:
-            result = failure
-        channel.send((job.key, result))
+        to_tell: list[tuple[Key, Result | Failure]] = []
+        tell_at = time.monotonic() + TELL_AFTER_S
+        for job in jobs:
+            to_tell.append((job.key, _outcome(job, count, syncs)))
+            done += 1
+            jobs_done.store(number, done)
+            if time.monotonic() >= tell_at:
+                channel.send(to_tell)
+                to_tell, tell_at = [], time.monotonic() + TELL_AFTER_S
+        if to_tell:
+            channel.send(to_tell)
+
+
+def _outcome(job: Job, count: Callable[[int], None], syncs: Syncs) -> Result | Failure:
+    try:
+        return job.run(count, syncs)
+    except (PartitionDamaged, CheckpointCorrupt, OSError) as failure:
+        return failure
 
 
 class Recovery:
@@ -343,11 +404,16 @@ class Recovery:
         pool.hand_out()
 
     def submit(self, number: int, job: OpenJob) -> None:
-        """Once: whoever asks again gets what came of it, or comes of it."""
+        """Once: whoever asks again gets what came of it, or comes of it. `hand_out` sends it."""
         if job.key not in self._given:
             self._given[job.key] = number
             self.pools[number].submit(job)
-            self.pools[number].hand_out()
+
+    def hand_out(self) -> None:
+        """Several at a time."""
+        for pool in self.pools:
+            if pool.waiting:
+                pool.hand_out()
 
     def home_of(self, key: Key) -> int | None:
         """In which log directory workers were to open it; None: it was not given to them."""
@@ -366,9 +432,7 @@ class Recovery:
         for channel in wait([worker.channel for _, worker in channels.values()], WAIT_S):
             pool, worker = channels[channel]
             pool.receive(worker)
-        for pool in self.pools:
-            if pool.waiting:
-                pool.hand_out()
+        self.hand_out()
         if self._tick.is_over():
             self._tick.renew()
             for pool in self.pools:

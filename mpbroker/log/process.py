@@ -25,6 +25,7 @@ from mpbroker.ipc.topology import (
     CLEANER,
     COORDINATOR,
     DIRTY_BYTES,
+    LOG_WORKERS,
     PROCESSES,
     is_handler,
     is_log_worker,
@@ -32,10 +33,11 @@ from mpbroker.ipc.topology import (
     log_worker_number,
 )
 from mpbroker.log.active_producers import producers_of
-from mpbroker.log.append import PASSING, append_batch
+from mpbroker.log.append import append_batch
 from mpbroker.log.attaching import give_back_memory
 from mpbroker.log.compaction import Compaction
 from mpbroker.log.deletion import Deletion
+from mpbroker.log.disk_errors import NO_ROOM, PASSING
 from mpbroker.log.helper import Helper
 from mpbroker.log.manager import LogManager
 from mpbroker.log.moving import Moving
@@ -43,9 +45,12 @@ from mpbroker.log.moving_turn import hold_job
 from mpbroker.log.names import LogWorker
 from mpbroker.log.opening import Opening
 from mpbroker.log.pool import Recovery, fork_pools
+from mpbroker.log.reserve import keep_room_behind
+from mpbroker.log.sizes import LOOK_EVERY_S, SizeLook
 from mpbroker.log.snapshots import snapshotting
 from mpbroker.log.takeover import TakeOver
 from mpbroker.log.turn import Pause, Turn
+from mpbroker.protocol.errors import ErrorCode
 from shm.arena import ArenaFull
 from shm.ring import Ring
 
@@ -54,7 +59,8 @@ PRODUCER_EXPIRATION_CHECK_MS = 600_000
 # After so much the recovery points are written before their time: a recovery looks at what lies behind them.
 POINTS_EVERY_BYTES = 256 << 20
 NO_ROOM_SAID_EVERY_S = 10
-UNKNOWN_SERVER_ERROR = -1
+# So long partitions are opened that workers have found in order.
+OPENING_S = 0.0005
 
 _Steps: TypeAlias = Generator[None, None, calls.Message | None]
 
@@ -108,16 +114,20 @@ class LogProcess:
             is_first_life=context.incarnation == 1,
         )
         self.deletion = Deletion(self.manager)
+        self.sizes = SizeLook(self.manager, self.deletion, memory.dir_sizes(), memory.partition_sizes())
         self.compaction = Compaction(self.manager, self.deletion, context.counters)
-        self.moving = Moving(self.manager, self._wake)
+        workers = LOG_WORKERS[: self.worker.count]
+        self.moving = Moving(self.manager, self._wake, [memory.counters(index) for index in workers])
         self.rings: dict[int, list[Ring]] = {}
         self._fence_tails: list[int] | None = None
         # Topics whose partitions are being opened, one by one; the first one goes first.
         self._ensuring: deque[tuple[Call, Generator[None, None, calls.EnsuredTopic]]] = deque()
+        self._awaits_helper = False
         # What waits for the helper, or gives way to appends from time to time; the caller that is answered.
         self._chores: list[tuple[Call | None, _Steps]] = []
         now = time.monotonic()
         self._next_retention = now + context.config.log_initial_task_delay_ms / 1000
+        self._next_sizes = float("inf")
         self._next_no_room = now
         self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
         self._next_points = now + context.config.log_flush_offset_checkpoint_interval_ms / 1000
@@ -170,6 +180,7 @@ class LogProcess:
             self._bind(role)
         if self.worker.is_first:
             self.manager.open_metadata()
+        self._keep_room()
         self._count_partitions()
         self.say("running")
         self.context.ready()
@@ -190,11 +201,16 @@ class LogProcess:
             self.obey_fence()
             if self.context.must_stop() and (self._fence_tails is None or self.context.orphaned):
                 return self._stop()
-            self.work(0 if self._ensuring else MAX_SLEEP_MS)
+            self.work(self.sleep_ms)
             self._heed_others()
             self.ensure_on()
             self.do_chores()
             self._keep_house()
+
+    @property
+    def sleep_ms(self) -> int:
+        """Nothing keeps partitions from being opened, but the helper: it wakes us, and needs the GIL."""
+        return 0 if self._ensuring and not self._awaits_helper else MAX_SLEEP_MS
 
     def work(self, timeout_ms: int) -> None:
         """One round, with what Python has to do in it."""
@@ -251,6 +267,7 @@ class LogProcess:
         failed, error = self.turn.failures()
         for number in failed:
             self.context.counters.set_last_error(f"{self.manager.dirs[number].path}: {os.strerror(error)}")
+            self.sizes.dir_failed(number)
             self.manager.dir_failed(number, error)
         if error and not failed:
             self._say_no_room(error)
@@ -261,30 +278,45 @@ class LogProcess:
         if now < self._next_no_room:
             return
         self._next_no_room = now + NO_ROOM_SAID_EVERY_S
-        free = [(path, shutil.disk_usage(path).free >> 20) for path in self.context.config.log_dirs]
         text = (
             f"{os.strerror(error)}: what producers send is refused until there is room; reading goes on, and "
-            f"nothing acknowledged is lost (free: {', '.join(f'{path} {mib} MiB' for path, mib in free)}). "
-            "Delete topics, shorten their retention or make the file system larger"
+            f"nothing acknowledged is lost{self._room_advice(error)}"
         )
         self.context.log.error("%s", text)
         self.context.counters.set_last_error(text)
 
+    def _room_advice(self, error: int) -> str:
+        if error in (errno.EMFILE, errno.ENFILE):
+            return ". Raise the limit of open files (ulimit -n, LimitNOFILE), or use fewer partitions at once"
+        if error not in NO_ROOM:
+            return ""
+        free = [(path, shutil.disk_usage(path).free >> 20) for path in self.context.config.log_dirs]
+        listed = ", ".join(f"{path} {mib} MiB" for path, mib in free)
+        delay_ms = self.manager.config.log_segment_delete_delay_ms
+        return (
+            f" (free: {listed}). Make the file system larger, delete topics or shorten their retention; what "
+            f"is deleted gives its space back after file.delete.delay.ms (of topics that do not set it "
+            f"{delay_ms} ms)"
+        )
+
     def _keep_house(self) -> None:
         now = time.monotonic()
         self.manager.write_stale_checkpoints()
-        self.manager.delete_due(now)
+        self.manager.deletions.begin_due(now)
         self.manager.awake.ease()
         if self.manager.journals.awaited:
             self.manager.journals.use()
         if now >= self._next_marks:
             self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
             self.manager.checkpoint_high_watermarks()
+            # Behind those that may need it.
+            self._keep_room()
         appended = self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
         if now >= self._next_points or appended >= self._next_points_bytes:
             self._next_points = now + self.context.config.log_flush_offset_checkpoint_interval_ms / 1000
             self._next_points_bytes = appended + POINTS_EVERY_BYTES
             self.manager.checkpoint_recovery_points()
+            self.manager.awake.look_at_segments()
             if not self._is_snapshotting:
                 self._is_snapshotting = True
                 self._chores.append((None, self._snapshot()))
@@ -293,14 +325,29 @@ class LogProcess:
             before_ms = self.turn.clock_ms() - self.context.config.producer_id_expiration_ms
             for log in self.manager.logs.values():
                 log.state.producers.expire(before_ms)
+        if now >= self._next_sizes:
+            self._next_sizes = float("inf")
+            self._chores.append((None, self._measure()))
         if now >= self._next_retention:
             # Not before the last look is over.
             self._next_retention = float("inf")
             self._chores.append((None, self._retain()))
 
+    def _keep_room(self) -> None:
+        for home in self.manager.dirs:
+            if not home.failed and not home.reserve.is_whole:
+                self.helper.submit(home.reserve.take, home.number)
+        metadata = self.manager.logs.get(METADATA_SLOT)
+        if metadata is not None:
+            keep_room_behind(metadata)
+
     def _snapshot(self) -> Generator[None, None, None]:
         yield from snapshotting(self.manager.logs.values, self.helper)
         self._is_snapshotting = False
+
+    def _measure(self) -> Generator[None, None, None]:
+        yield from self.sizes.looking()
+        self._next_sizes = time.monotonic() + LOOK_EVERY_S
 
     def _retain(self) -> Generator[None, None, None]:
         yield from self.deletion.looking()
@@ -357,23 +404,31 @@ class LogProcess:
             answer = self._answer_to(message)
         except OSError as error:
             self.context.log.error("%s failed: %s", type(message).__name__, error)
-            answer = calls.Failed(UNKNOWN_SERVER_ERROR, str(error))
+            answer = calls.Failed(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
         self._send_answer(call, answer)
 
     def ensure_on(self) -> bool:
-        """Opens one partition: that takes some syncs, and producers wait for the round after it."""
+        """Opens a partition, or as many as are there at once: one that takes some syncs is the last, since
+        producers wait for the round after it.
+        """
+        self._awaits_helper = False
         if not self._ensuring:
             return False
         call, steps = self._ensuring[0]
+        leave_at = time.monotonic() + OPENING_S
         answer: calls.Message
         try:
-            next(steps)
-            return True
+            while True:
+                self.helper.is_awaited = False
+                next(steps)
+                self._awaits_helper = self.helper.is_awaited
+                if self._awaits_helper or time.monotonic() >= leave_at:
+                    return True
         except StopIteration as end:
             answer = end.value
         except OSError as error:
             self.context.log.error("a topic cannot be opened: %s", error)
-            answer = calls.Failed(UNKNOWN_SERVER_ERROR, str(error))
+            answer = calls.Failed(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
         self._ensuring.popleft()
         self.say("running")
         self._send_answer(call, answer)
@@ -394,11 +449,14 @@ class LogProcess:
             return calls.Producers([producers_of(logs.get(one.slot), one) for one in message.partitions])
         if isinstance(message, calls.Recovered):
             self.opening.end()
+            self._next_sizes = time.monotonic()
             self.manager.set_strays_aside(message.topics)
             give_back_memory()
             self.moving.resume(message.topics)
             return calls.Acknowledged()
-        return calls.Failed(UNKNOWN_SERVER_ERROR, f"the log process does not serve {type(message).__name__}")
+        return calls.Failed(
+            ErrorCode.UNKNOWN_SERVER_ERROR, f"the log process does not serve {type(message).__name__}"
+        )
 
     def _count_partitions(self) -> None:
         """The coordinator's own log is none of Kafka's ReplicaManager."""

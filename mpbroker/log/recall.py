@@ -22,7 +22,7 @@ PIECE_BYTES = 64 << 10
 RECALL_BYTES_MAX = 32 << 20
 
 
-def recall(directory: Path, bases: Sequence[int], producers: Producers) -> None:
+def recall(directory: Path | str, bases: Sequence[int], producers: Producers) -> None:
     """`bases`: of the segments that have what lies before the snapshot. Raises OSError."""
     left = RECALL_BYTES_MAX
     for base in reversed(bases):
@@ -31,9 +31,9 @@ def recall(directory: Path, bases: Sequence[int], producers: Producers) -> None:
             return
         if base >= wanting:
             continue
-        log = os.open(directory / segment_name(base), os.O_RDONLY | os.O_CLOEXEC)
+        log = os.open(f"{directory}/{segment_name(base)}", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            index = _open_index(directory / segment_name(base, INDEX_SUFFIX))
+            index = _open_index(f"{directory}/{segment_name(base, INDEX_SUFFIX)}")
             try:
                 left -= _recall_in(log, index, base, producers, left)
             finally:
@@ -43,7 +43,7 @@ def recall(directory: Path, bases: Sequence[int], producers: Producers) -> None:
             os.close(log)
 
 
-def _open_index(path: Path) -> int:
+def _open_index(path: str) -> int:
     """-1: it will be made anew, and the segment is walked from its beginning."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)

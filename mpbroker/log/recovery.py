@@ -13,7 +13,6 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log import check, scan
@@ -24,29 +23,29 @@ from mpbroker.log.aborted import (
     replace_aborted,
 )
 from mpbroker.log.aborted_anew import remake
-from mpbroker.log.append import NO_ROOM
-from mpbroker.log.checkpoints import CheckpointCorrupt, fsync_directory, read_epochs, write_epochs
-from mpbroker.log.epochs import shared, trimmed
+from mpbroker.log.checkpoints import CheckpointCorrupt, fsync_directory, read_whole, write_epochs
+from mpbroker.log.device import EACH_FILE, Syncs, read_anew
+from mpbroker.log.disk_errors import NO_ROOM
+from mpbroker.log.epochs import Epochs, shared, trimmed
+from mpbroker.log.epochs_found import WrongEpoch, said_epochs, settled
 from mpbroker.log.index import (
     OFFSET_ENTRY,
     TIME_ENTRY,
     entry_count,
+    last_offset_entry,
+    last_time_entry,
     offset_floor,
     sound_entries,
     sound_times,
 )
+from mpbroker.log.last_entries import is_time_of, odd_entry
 from mpbroker.log.names import (
-    CLEANED_FILE_SUFFIX,
-    DELETED_FILE_SUFFIX,
-    INDEX_SUFFIX,
     LOG_SUFFIX,
-    OFFSET_DIGITS,
     SNAPSHOT_SUFFIX,
-    SWAP_FILE_SUFFIX,
-    TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     segment_name,
 )
+from mpbroker.log.partition_files import PartitionFiles, first_suspect
 from mpbroker.log.partition_log import (
     PartitionLog,
     blank_producers,
@@ -62,13 +61,14 @@ from mpbroker.log.recall import recall
 from mpbroker.log.retention import Sealed
 from mpbroker.log.state import PartitionState
 from mpbroker.log.swap import finish_swaps
+from mpbroker.log.upconvert import OldMessages, OutOfPlace, begins_old, has_old, upconvert
 
 # A slow disk takes some seconds for it.
 PIECE_BYTES = 32 << 20
+# To check so much again after the next kill takes less time than to sync what says that it need not be.
+LITTLE_BYTES = 64 << 10
 Say = Callable[[str], None]
 Count = Callable[[int], None]
-_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
-_LEFTOVERS = (SWAP_FILE_SUFFIX, CLEANED_FILE_SUFFIX, DELETED_FILE_SUFFIX, ".tmp")
 _log = logging.getLogger("mpbroker")
 
 
@@ -88,7 +88,7 @@ class Known:
 
 
 def load(
-    directory: Path,
+    directory: Path | str,
     topic: str,
     partition: int,
     topic_id: bytes,
@@ -96,45 +96,58 @@ def load(
     known: Known,
     say: Say,
     count: Count = lambda _: None,
+    syncs: Syncs = EACH_FILE,
 ) -> PartitionLog:
     """The partition, ready to be appended to; all of it is durable. `count` is told of bytes checked.
+    `syncs`: how what was not durable gets on the device.
 
     Raises PartitionDamaged, CheckpointCorrupt, OSError.
     """
     log = PartitionLog(directory, topic, partition, topic_id, config)
     log.apply_config(config)
-    files = Files.of(directory)
+    files = PartitionFiles.of(log.path)
     if files.has_leftovers:
-        finish_swaps(directory)
-        remove_leftovers(directory)
-        files = Files.of(directory)
+        finish_swaps(log.directory)
+        remove_leftovers(log.directory)
+        files = PartitionFiles.of(log.path)
     bases = files.bases
+    said = said_epochs(log.path)
     if not bases:
         _start_empty(log, known)
-        _trim_epochs(log)
+        _trim_epochs(log, said or (), said)
         return log
     log.log_start = max(known.log_start, bases[0])
-    loader = _Loader(log, files, known, say, count)
+    loader = _Loader(log, files, known, say, count, syncs)
     try:
+        if any(begins_old(log.path, base) for base in bases[:-1]):
+            raise OldMessages
         loader.run()
+        epochs = loader.settled_epochs(said)
         if log.state.log_end < log.log_start:
             _start_anew(log, known)
         log.sealed = [Sealed(base) for base in bases if base < log.state.segment_base] or ()
-        log.load_transactions()
-        _trim_epochs(log)
+        log.load_transactions(has_aborted=bool(loader.aborted))
+        _trim_epochs(log, epochs, said)
         if any(offset not in bases for offset in loader.snapshots[:-1]):
             log.drop_old_snapshots()
+    except OldMessages as problem:
+        log.close_files()
+        try:
+            if not upconvert(log.directory, bases, say):
+                raise PartitionDamaged(f"{log.path} has messages of an old format behind damage") from problem
+        except OutOfPlace as odd:
+            raise PartitionDamaged(str(odd)) from odd
+        return load(directory, topic, partition, topic_id, config, known, say, count)
     except (OSError, PartitionDamaged, CheckpointCorrupt):
         log.close_files()
         raise
     return log
 
 
-def _trim_epochs(log: PartitionLog) -> None:
-    """None that begins outside of the log."""
-    epochs = read_epochs(log.directory)
+def _trim_epochs(log: PartitionLog, epochs: Epochs, said: Epochs | None) -> None:
+    """None that begins outside of the log. `said`: by the file."""
     inside = trimmed(epochs, log.log_start, log.state.log_end)
-    if inside != epochs:
+    if inside != said:
         write_epochs(log.directory, inside)
     log.epochs = shared(inside)
 
@@ -165,109 +178,36 @@ def _start_empty(log: PartitionLog, known: Known) -> None:
     log.snapshot_and_sync()
 
 
-class Opened(NamedTuple):
-    """A partition as one process has opened it, for another one to go on with: `Opened.of`, `adopt`."""
-
-    state: tuple[int, ...]
-    producers: bytes
-    log_start: int
-    recovery_point: int
-    settled_end: int
-    sealed: list[int]
-    epochs: list[tuple[int, int]]
-
-    @classmethod
-    def of(cls, log: PartitionLog) -> Opened:
-        """Its files are closed: they are opened when they are needed."""
-        log.close_files()
-        return cls(
-            log.state.carried(),
-            log.state.producers.carried(),
-            log.log_start,
-            log.recovery_point,
-            log.settled_end,
-            [segment.base for segment in log.sealed],
-            list(log.epochs),
-        )
-
-    def adopt(self, log: PartitionLog) -> None:
-        """`log`: nothing of it is open."""
-        log.apply_config(log.config)
-        log.state.carry(self.state)
-        log.state.producers.carry(self.producers)
-        log.log_start = self.log_start
-        log.recovery_point, log.settled_end = self.recovery_point, self.settled_end
-        log.sealed = [Sealed(base) for base in self.sealed] or ()
-        log.epochs = shared(self.epochs)
-
-
-@dataclass(frozen=True)
-class Files:
-    """What is in a partition's directory: base offsets of segments and of both indexes, snapshots."""
-
-    bases: list[int]
-    indexes: frozenset[int]
-    time_indexes: frozenset[int]
-    snapshots: list[int]
-    has_leftovers: bool
-
-    @classmethod
-    def of(cls, directory: Path) -> Files:
-        found: dict[str, list[int]] = {suffix: [] for suffix in _SUFFIXES}
-        leftovers = False
-        for name in os.listdir(directory):  # noqa: PTH208 - thousands of directories, and only their names
-            stem, dot, suffix = name.partition(".")
-            if dot + suffix in found and len(stem) == OFFSET_DIGITS and stem.isdigit():
-                found[dot + suffix].append(int(stem))
-            else:
-                leftovers |= name.endswith(_LEFTOVERS)
-        bases = sorted(found[LOG_SUFFIX])
-        indexes = {*found[INDEX_SUFFIX], *found[TIME_INDEX_SUFFIX], *found[TXN_INDEX_SUFFIX]}
-        return cls(
-            bases,
-            frozenset(found[INDEX_SUFFIX]),
-            frozenset(found[TIME_INDEX_SUFFIX]),
-            sorted(found[SNAPSHOT_SUFFIX]),
-            leftovers or not indexes.issubset(bases),
-        )
-
-
-def first_suspect(bases: list[int], recovery_point: int) -> int:
-    """The place of the segment with the recovery point: from there on what was not synced may be missing."""
-    return max(bisect_right(bases, recovery_point) - 1, 0)
-
-
-def bytes_behind(directory: Path, recovery_point: int) -> int:
-    """About how many bytes a check after an unclean stop looks at. Raises OSError."""
-    files = Files.of(directory)
-    total = 0
-    for base in files.bases[first_suspect(files.bases, recovery_point) :]:
-        total += (directory / segment_name(base)).stat().st_size
-        if base < recovery_point and base in files.indexes:
-            fd = os.open(directory / segment_name(base, INDEX_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                total -= offset_floor(fd, base, recovery_point - 1)[1]
-            finally:
-                os.close(fd)
-    return max(0, total)
-
-
 class _Loader:
-    def __init__(self, log: PartitionLog, files: Files, known: Known, say: Say, count: Count) -> None:
+    def __init__(
+        self, log: PartitionLog, files: PartitionFiles, known: Known, say: Say, count: Count, syncs: Syncs
+    ) -> None:
         self.log = log
-        self.directory = log.directory
+        # A string: a path for each file of thousands of partitions is much.
+        self.directory = log.path
         self.files = files
         self.bases = files.bases
         self.snapshots = files.snapshots
+        # Segments that may have a `.txnindex`.
+        self.aborted = set(files.aborted)
         self.known = known
         self.say = say
         self.count = count
+        self.syncs = syncs
         # Segments from here on are checked.
         self.suspect = len(self.bases)
         self.was_rebuilt = False
+        # All files and names of the directory are on the device as they were found.
+        self.is_as_on_device = False
+        self.checked_bytes = 0
+        # Leader epochs of the batches that were looked at, with their offsets.
+        self.epochs: list[tuple[int, int]] = []
         self.replay_from = self.bases[0]
         if not known.clean:
             self.suspect = first_suspect(self.bases, known.recovery_point)
+
+    def _name(self, base: int, suffix: str = LOG_SUFFIX) -> str:
+        return f"{self.directory}/{segment_name(base, suffix)}"
 
     def run(self) -> None:
         replay_from = self.replay_from = self._load_snapshot()
@@ -276,7 +216,7 @@ class _Loader:
             last = i == len(self.bases) - 1
             end = self.bases[i + 1] if not last else None
             if i >= self.suspect or self._lacks_index(base):
-                self.say(f"checking {self.directory / segment_name(base)}")
+                self.say(f"checking {self._name(base)}")
                 next_offset, was_cut = self._check(base, next_offset, next_base=end, trusted=i < self.suspect)
                 if was_cut:
                     self._drop_after(i)
@@ -299,16 +239,29 @@ class _Loader:
             if self.replay_from == next_offset and not self.was_rebuilt:
                 self.log.settled_end = next_offset
             return
-        if next_offset <= self.known.durable:
-            # Only the process died, and nothing is new since the last commit round. Syncing files that are
-            # not needed for that would cost some ten milliseconds for each partition.
+        if next_offset <= self.known.durable or (self.is_as_on_device and self.checked_bytes <= LITTLE_BYTES):
+            # Its records are on the device. Syncing files that are not needed for that would cost some ten
+            # milliseconds for each partition.
             self.log.recovery_point = self.known.recovery_point
             if self.log.state.size == 0:
                 # The round that would have made its name durable may never have come.
-                fsync_directory(self.directory)
+                fsync_directory(self.log.directory)
             return
         self._settle()
         self.log.recovery_point = next_offset
+
+    def settled_epochs(self, said: Epochs | None) -> Epochs:
+        """What was looked at agrees with what the checkpoint said, or is what it is to say."""
+        durable = self.log.state.log_end if self.known.clean else self.known.durable
+        try:
+            return settled(self.directory, self.bases, said, self.epochs, durable)
+        except WrongEpoch as odd:
+            base = self.bases[bisect_right(self.bases, odd.offset) - 1]
+            raise PartitionDamaged(
+                f"{self.directory}/{segment_name(base)} is damaged at offset {odd.offset}: {odd}. Restore "
+                f"the file, or stop the broker and give it the right one with mpbroker log repair "
+                f"{self.directory}"
+            ) from odd
 
     def _drop_snapshots_behind(self, end: int) -> None:
         """Those of what is not there: a commit round that never came. They are gone before something else is
@@ -316,20 +269,22 @@ class _Loader:
         """
         behind = [offset for offset in self.snapshots if offset > end]
         for offset in behind:
-            (self.directory / segment_name(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
+            Path(self._name(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
             self.snapshots.remove(offset)
         if behind:
-            fsync_directory(self.directory)
+            fsync_directory(self.log.directory)
 
     def _settle(self) -> None:
         """What was found is durable before it is served. A full disk does not keep the partition from being
         read: without a snapshot the next recovery replays from an older one.
         """
+        self.log.state.finish_segment()
         for fd in (self.log.state.fd, *self.log.state.index_fds):
             sync(fd)
         self.log.sync_aborted()
         try:
-            self.log.settle()
+            self.log.add_last_snapshot()
+            self.log.settled_end = self.log.state.log_end
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
@@ -345,15 +300,15 @@ class _Loader:
         limit = 1 << 62 if self.known.clean else self._latest_snapshot()
         expired_before_ms = wall_ms() - self.known.producer_expiration_ms
         for offset in reversed(self.snapshots.copy()):
-            path = self.directory / segment_name(offset, SNAPSHOT_SUFFIX)
+            path = self._name(offset, SNAPSHOT_SUFFIX)
             if offset > limit or offset < self.bases[0]:
                 continue
             try:
                 producers = blank_producers(self.log)
-                producers.load(path.read_bytes(), expired_before_ms)
+                producers.load(read_whole(path), expired_before_ms)
             except SnapshotCorrupt as error:
                 _log.warning("%s is dropped: %s", path, error)
-                path.unlink()
+                Path(path).unlink()
                 self.snapshots.remove(offset)
                 continue
             recall(self.directory, [base for base in self.bases if base < offset], producers)
@@ -368,17 +323,14 @@ class _Loader:
         latest = max(self.known.recovery_point, self.known.durable - 1)
         for base in self.bases[self.suspect :]:
             try:
-                self._read_aborted(self.directory / segment_name(base, TXN_INDEX_SUFFIX))
+                self._read_aborted(base)
             except TransactionIndexCorrupt as error:
                 _log.warning("%s; it is made anew", error)
                 return min(latest, base)
         return latest
 
-    def _read_aborted(self, path: Path) -> list[AbortedTransaction]:
-        try:
-            return read_aborted(path)
-        except FileNotFoundError:
-            return []
+    def _read_aborted(self, base: int) -> list[AbortedTransaction]:
+        return read_aborted(self._name(base, TXN_INDEX_SUFFIX)) if base in self.aborted else []
 
     def _replay(self, base: int, offset: int) -> None:
         """Producer state from a trusted segment."""
@@ -418,7 +370,9 @@ class _Loader:
                 fd, position, size, next_offset, state, apply_index, producers_from, PIECE_BYTES
             )
             self.count(checked.valid_bytes - position)
+            self.checked_bytes += checked.valid_bytes - position
             aborted += checked.aborted
+            self.epochs += checked.epochs
             position, next_offset = checked.valid_bytes, checked.next_offset
             if checked.reason or position >= size:
                 return checked._replace(aborted=aborted)
@@ -436,8 +390,10 @@ class _Loader:
         _trim(fds[1], OFFSET_ENTRY)
         _trim(fds[2], TIME_ENTRY)
         size = os.fstat(fds[0]).st_size
-        at = _last_batches(fds[0], fds[1], base, size)
+        entry, time = last_offset_entry(fds[1], base), last_time_entry(fds[2], base)
+        at = _last_batches(fds[0], entry[2], size)
         if size and (not at or at[-1].position + at[-1].length != size):
+            self._refuse_old(fds[0], at[-1].position + at[-1].length if at else 0)
             end = at[-1].last_offset + 1 if at else base
             raise self._damaged(
                 base, at[-1].position + at[-1].length if at else 0, end, "it is cut off or malformed"
@@ -447,17 +403,40 @@ class _Loader:
             # Offsets are not covered by a CRC; where the log ended was written down when it was closed.
             reason = f"it ends at offset {log_end}, and was closed at {self.known.recovery_point}"
             raise self._damaged(base, at[-1].position, at[-1].base_offset, reason)
+        odd = odd_entry(fds, base, at, entry, time)
+        if odd is not None and self._is_whole(fds[0], base, size, odd):
+            _log.warning("%s/%s. Both indexes are made anew", self.directory, odd)
+            for fd in fds[1:]:
+                os.ftruncate(fd, 0)
+            self.log.close_files()
+            log_end, _ = self._check(base, base, next_base=None, trusted=True)
+            self.log.finish_segment()
+            return log_end
         if replay_from < log_end:
             self._replay_open(fds, base, max(replay_from, base))
+        self.epochs += [(batch.leader_epoch, batch.base_offset) for batch in at if batch.leader_epoch >= 0]
         first = scan.find_offset(fds[0], 0, size, base)
-        self.log.state.resume_segment(
+        self.log.state.resume_at(
             size,
             log_end,
             first.max_timestamp if first else -1,
-            self.directory / segment_name(base, INDEX_SUFFIX),
-            self.directory / segment_name(base, TIME_INDEX_SUFFIX),
+            entry,
+            time,
         )
         return log_end
+
+    def _is_whole(self, fd: int, base: int, size: int, odd: str) -> bool:
+        """Whether the index is to blame. A damaged batch keeps no partition offline that was closed cleanly:
+        the others are served.
+        """
+        state, known = PartitionState(), len(self.epochs)
+        state.open_segment(base, fd, -1, -1, wall_ms())
+        checked = self._checked(fd, 0, size, base, state, False, 1 << 62)
+        del self.epochs[known:]
+        if checked.reason:
+            place = f"{self._name(base)} is damaged at byte {checked.valid_bytes}: {checked.reason}"
+            _log.warning("%s/%s: %s", self.directory, odd, place)
+        return not checked.reason
 
     def _check(
         self, base: int, next_offset: int, *, next_base: int | None, trusted: bool
@@ -471,51 +450,76 @@ class _Loader:
         self.was_rebuilt = True
         size = os.fstat(fds[0]).st_size
         start, next_offset = self._believe_indexes(fds, base, size, max(next_offset, base))
+        self._sync_and_read_anew(fds[0], start, size)
         checked = self._checked(fds[0], start, size, next_offset, state, True, self.replay_from)
         if checked.reason:
+            self._refuse_old(fds[0], checked.valid_bytes)
             damaged = trusted or checked.next_offset < self.known.durable
             if damaged:
                 raise self._damaged(base, checked.valid_bytes, checked.next_offset, checked.reason)
             self._cut(fds[0], base, size, checked)
-        if self._lacks_index(base):
-            # What says which transactions were aborted may have been deleted with it.
-            remake(self.directory, base, self.count)
+        # What says which transactions were aborted may have been deleted with an index.
+        if self._lacks_index(base) and remake(self.log.directory, base, self.count):
+            self.aborted.add(base)
         if not trusted:
-            # Of a segment that lacks an index the producers may not have been replayed.
-            entries = [AbortedTransaction(*entry) for entry in checked.aborted]
-            path = self.directory / segment_name(base, TXN_INDEX_SUFFIX)
-            # Of transactions that ended before the snapshot, and so were not found again.
-            before = self._read_aborted(path) if self.replay_from > base else []
-            replace_aborted(path, [*(e for e in before if e.last_offset < self.replay_from), *entries])
+            self._replace_aborted(base, [AbortedTransaction(*entry) for entry in checked.aborted])
         state.finish_rebuilt(checked.next_offset)
-        if checked.next_offset > self.known.durable:
-            sync(fds[0])
         ends_here = bool(checked.reason) or (
             not trusted and self._lost_its_end(checked.next_offset, next_base)
         )
         if next_base is not None and not ends_here:
-            state.finish_segment()
+            self.log.finish_segment()
             for fd in fds[1:]:
                 sync(fd)
             self.log.sync_aborted()
             self.log.close_files()
         return checked.next_offset, ends_here
 
+    def _sync_and_read_anew(self, fd: int, position: int, size: int) -> None:
+        """What was not durable is on the device before readers see it, and what is checked is what is there:
+        if a sync of it failed once, by whomever, the page cache may have what nobody will write. Where there
+        is nothing like that, as in thousands of partitions that rest, nothing is synced.
+        """
+        behind = scan.find_offset(fd, position, size, self.known.durable)
+        if behind is not None:
+            self.is_as_on_device = self.syncs.sync(fd)
+            read_anew(fd, behind.position)
+
+    def _replace_aborted(self, base: int, found: list[AbortedTransaction]) -> None:
+        """What was found is all there is, but for transactions that ended before the snapshot. Not of a
+        segment that lacks an index: its producers may not have been replayed.
+        """
+        if base not in self.aborted and not found:
+            return
+        before = self._read_aborted(base) if self.replay_from > base else []
+        wanted = [*(entry for entry in before if entry.last_offset < self.replay_from), *found]
+        (self.aborted.add if wanted else self.aborted.discard)(base)
+        replace_aborted(Path(self._name(base, TXN_INDEX_SUFFIX)), wanted)
+
+    def _refuse_old(self, fd: int, position: int) -> None:
+        """What begins there is no batch; it may be a message of before. Raises OldMessages."""
+        if has_old(fd, position):
+            raise OldMessages
+
     def _believe_indexes(
         self, fds: tuple[int, int, int], base: int, size: int, next_offset: int
     ) -> tuple[int, int]:
         """Where the check begins, and with which offset: at the last batch to which the index has an entry,
         of those below the recovery point and the snapshot. Before a snapshot is written indexes are synced.
-        What they have behind it goes.
+        What they have behind it goes; so does all of it, if the last time is of no batch.
         """
         below = min(self.known.recovery_point, self.replay_from)
         entries, offset, position = sound_entries(fds[1], base, below, size)
         at = scan.find_offset(fds[0], position, size, offset) if entries else None
-        if at is None or (at.position, at.last_offset) != (position, offset):
+        times, timestamp, latest = sound_times(fds[2], base, offset) if at is not None else (0, -1, base)
+        if (
+            at is None
+            or (at.position, at.last_offset) != (position, offset)
+            or (times and not is_time_of(fds, base, [at], timestamp, latest))
+        ):
             _shorten(fds[1], 0)
             _shorten(fds[2], 0)
             return 0, next_offset
-        times, timestamp, latest = sound_times(fds[2], base, offset)
         first = scan.find_offset(fds[0], 0, size, base)
         _shorten(fds[1], entries * OFFSET_ENTRY)
         _shorten(fds[2], times * TIME_ENTRY)
@@ -523,7 +527,7 @@ class _Loader:
             position,
             at.base_offset,
             first.max_timestamp if first is not None else -1,
-            (entries, offset),
+            (entries, offset, position),
             (times, timestamp, latest if times else base),
         )
         return position, at.base_offset
@@ -540,7 +544,8 @@ class _Loader:
 
     def _cut(self, fd: int, base: int, size: int, checked: check.Checked) -> None:
         """Cut and synced before anything is appended: stale bytes must never come back behind a new end."""
-        path = self.directory / segment_name(base)
+        path = self._name(base)
+        self.is_as_on_device = False
         behind = check.good_batch_behind(fd, checked.valid_bytes, size, checked.next_offset, base)
         _log.warning(
             "%s: cut from %d to %d bytes, before offset %d: %s%s",
@@ -557,23 +562,22 @@ class _Loader:
     def _drop_after(self, place: int) -> None:
         """Segments behind the cut were never durable."""
         for base in self.bases[place + 1 :]:
-            _log.warning("%s: removed, it lies behind a torn tail", self.directory / segment_name(base))
-            remove_segment(self.directory, base)
-        fsync_directory(self.directory)
+            _log.warning("%s: removed, it lies behind a torn tail", self._name(base))
+            remove_segment(self.log.directory, base)
+        fsync_directory(self.log.directory)
 
     def _damaged(self, base: int, position: int, offset: int, reason: str) -> PartitionDamaged:
         return PartitionDamaged(
-            f"{self.directory / segment_name(base)} is damaged at byte {position} (offset {offset}): "
+            f"{self._name(base)} is damaged at byte {position} (offset {offset}): "
             f"{reason}. Offsets below {max(self.known.durable, self.known.recovery_point)} were durable, "
             "so nothing is cut. Restore the file, or stop the broker and keep what is whole with "
             f"mpbroker log repair {self.directory}, or delete the topic"
         )
 
 
-def _last_batches(fd: int, index_fd: int, base: int, size: int) -> list[scan.BatchAt]:
-    """From about the last entry of the index on; from the beginning, if that leads nowhere."""
-    position = offset_floor(index_fd, base, 1 << 62)[1]
-    at = scan.batches(fd, position, size)
+def _last_batches(fd: int, position: int, size: int) -> list[scan.BatchAt]:
+    """From where the last entry of the index says on; from the beginning, if that leads nowhere."""
+    at = scan.batches(fd, max(position, 0), size)
     if position and (not at or at[-1].position + at[-1].length != size):
         return scan.batches(fd, 0, size)
     return at

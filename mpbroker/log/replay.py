@@ -19,17 +19,30 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.append import NO_ROOM
-from mpbroker.log.checkpoints import CheckpointCorrupt, TopicPartition, read_epochs
+from mpbroker.log.checkpoints import TopicPartition, read_whole
+from mpbroker.log.device import read_anew
+from mpbroker.log.disk_errors import NO_ROOM
+from mpbroker.log.epochs import NO_EPOCH
+from mpbroker.log.epochs_found import are_refuted, said_epochs
+from mpbroker.log.file_system import FileSystem
 from mpbroker.log.journal import Extent, JournalFile
 from mpbroker.log.names import PARTITION_METADATA, PartitionName, segment_name
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.records.batch import LEADER_EPOCH_AT
 
 OPEN_AT_ONCE = 128
+# So many segments are rather synced by one call, with all else that is on their file system.
+MANY = 100
 TOPIC_ID_LETTERS = 22
 SAY_EVERY = 1000
 _log = logging.getLogger("mpbroker")
+
+
+class Replayed(NamedTuple):
+    """`ends`: where what was acknowledged ends, of the partitions whose segments have it now."""
+
+    restored_bytes: int
+    ends: dict[TopicPartition, int]
 
 
 def replay(
@@ -37,8 +50,13 @@ def replay(
     partitions: Iterable[tuple[Path, PartitionName]],
     recovery_points: Mapping[TopicPartition, int],
     say: Callable[[str], None],
-) -> int:
-    """Returns how many bytes were restored; all segments concerned are synced. Raises OSError, FatalError."""
+    file_system: FileSystem | None = None,
+) -> Replayed:
+    """All segments concerned are synced then. Raises OSError, FatalError.
+
+    `file_system`: theirs, opened before anything was written there.
+    """
+    ends: dict[TopicPartition, int] = {}
     targets: _Targets | None = None
     segments = _Segments()
     try:
@@ -46,12 +64,18 @@ def replay(
             if number % SAY_EVERY == 0:
                 say(f"replaying {journal.path}")
             targets = targets or _Targets(partitions, recovery_points)
-            for extent in extents:
-                path = targets.segment_of(extent)
-                if path is not None:
-                    segments.restore(path, extent)
+            chosen = [(path, one) for one in extents if (path := targets.segment_of(one)) is not None]
+            for path, extent in chosen:
+                segments.read_anew(path, extent)
+            for path, extent in chosen:
+                if segments.restore(path, extent):
+                    ends[targets.name_of(extent)] = extent.end_offset
         say(f"syncing what {journal.path} names")
-        segments.sync()
+        if file_system is not None and file_system.is_synced_at_once and segments.touched > MANY:
+            file_system.sync()
+            segments.sync(synced=file_system)
+        else:
+            segments.sync()
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
@@ -62,7 +86,7 @@ def replay(
         ) from error
     finally:
         segments.close()
-    return segments.restored_bytes
+    return Replayed(segments.restored_bytes, ends)
 
 
 def sync_named(
@@ -87,6 +111,7 @@ class _Target(NamedTuple):
     """A partition that is here. `letters`: what its `partition.metadata` ends with, the topic id."""
 
     directory: Path
+    name: TopicPartition
     letters: bytes
     synced_up_to: int
     epoch: int
@@ -103,21 +128,20 @@ class _Targets:
         self._by_letters: dict[tuple[bytes, int], _Target] = {}
         self._numbered: dict[int, list[_Target]] = {}
         self._said: set[Path] = set()
+        self._refuted: dict[Path, bool] = {}
         self._paths: dict[tuple[bytes, int, int], str | None] = {}
         for directory, parsed in partitions:
             if parsed.suffix:
                 continue
             try:
-                epochs = read_epochs(directory)
-                letters = (directory / PARTITION_METADATA).read_bytes()[-TOPIC_ID_LETTERS:]
+                letters = read_whole(f"{directory}/{PARTITION_METADATA}")[-TOPIC_ID_LETTERS:]
             except FileNotFoundError:
                 continue
-            except CheckpointCorrupt as problem:
-                # Opening it says the same, and leaves it offline.
-                _log.error("nothing is restored in %s: %s", directory, problem)
-                continue
             key = parsed.topic, parsed.partition
-            target = _Target(directory, letters, synced.get(key, 0), epochs[-1][0] if epochs else 0)
+            # Where nobody knows it, nobody else has written.
+            epochs = said_epochs(str(directory))
+            epoch = epochs[-1][0] if epochs else NO_EPOCH
+            target = _Target(directory, key, letters, synced.get(key, 0), epoch)
             self._by_letters[letters, parsed.partition] = target
             self._numbered.setdefault(parsed.partition, []).append(target)
 
@@ -138,6 +162,12 @@ class _Targets:
             self._paths[key] = str(found.directory / segment_name(base)) if found is not None else None
         return self._paths[key]
 
+    def name_of(self, extent: Extent) -> TopicPartition:
+        """Of one that has a segment."""
+        target = self._target(extent.topic_id, extent.partition)
+        assert target is not None
+        return target.name
+
     def segment_of(self, extent: Extent) -> str | None:
         """None if there is nothing to be restored."""
         if self.path_of(extent.topic_id, extent.partition, extent.segment_base) is None:
@@ -146,7 +176,7 @@ class _Targets:
         if target is None or extent.end_offset <= target.synced_up_to:
             return None
         first_epoch = int.from_bytes(extent.data[LEADER_EPOCH_AT : LEADER_EPOCH_AT + 4], "big", signed=True)
-        if first_epoch < target.epoch:
+        if first_epoch < target.epoch and not self._is_refuted(target):
             if target.directory not in self._said:
                 self._said.add(target.directory)
                 _log.warning(
@@ -155,6 +185,13 @@ class _Targets:
                 )
             return None
         return self.path_of(extent.topic_id, extent.partition, extent.segment_base)
+
+    def _is_refuted(self, target: _Target) -> bool:
+        """Whether what its checkpoint says of leader epochs cannot be: a bit has flipped there."""
+        if target.directory not in self._refuted:
+            epochs = said_epochs(str(target.directory)) or ()
+            self._refuted[target.directory] = are_refuted(target.directory, epochs)
+        return self._refuted[target.directory]
 
 
 def _is_flipped(one: bytes, other: bytes) -> bool:
@@ -177,23 +214,44 @@ class _Segments:
     def touch(self, path: str) -> None:
         self._fd(path)
 
-    def restore(self, path: str, extent: Extent) -> None:
-        if path in self._missing:
+    def read_anew(self, path: str, extent: Extent) -> None:
+        """What is compared comes from the device. After a failed sync pages count as written whatever the
+        device has, and nobody else will ask the journal again. Reads of many files go on side by side.
+        """
+        if path in self._touched or path in self._missing:
             return
         fd = self._fd(path)
+        if fd is not None:
+            read_anew(fd, extent.position)
+            os.posix_fadvise(fd, extent.position, len(extent.data), os.POSIX_FADV_WILLNEED)
+
+    @property
+    def touched(self) -> int:
+        return len(self._touched)
+
+    def restore(self, path: str, extent: Extent) -> bool:
+        """Whether it is there now; it may yet have to be synced."""
+        if path in self._missing:
+            return False
+        fd = self._fd(path)
         if fd is None:
-            return
+            return False
         count = len(extent.data)
         if os.pread(fd, count, extent.position) == extent.data:
-            return
+            return True
         at = 0
         while at < count:
             at += os.pwrite(fd, extent.data[at:], extent.position + at)
         self.restored_bytes += count
+        return True
 
-    def sync(self, *, is_final: bool = False) -> None:
-        """Also what was found complete: it may be in the page cache alone."""
+    def sync(self, *, is_final: bool = False, synced: FileSystem | None = None) -> None:
+        """Also what was found complete: it may be in the page cache alone. `synced`: what lies there is on
+        the device; a partition may lie elsewhere, by a link or a mount.
+        """
         for path in self._touched:
+            if synced is not None and _is_on(synced, path):
+                continue
             fd = self._fd(path)
             # Gone meanwhile, with its topic or by retention.
             if fd is None:
@@ -225,3 +283,11 @@ class _Segments:
         self._open[path] = fd
         self._touched[path] = None
         return fd
+
+
+def _is_on(file_system: FileSystem, path: str) -> bool:
+    """Or is gone. Raises OSError."""
+    try:
+        return file_system.has(path)
+    except FileNotFoundError:
+        return True

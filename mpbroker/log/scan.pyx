@@ -10,8 +10,8 @@ from posix.unistd cimport pread
 from mpbroker.log.scan cimport CHUNK_BYTES, Chunk, ChunkBuffer
 from mpbroker.records.wire cimport load_u32, load_u64
 from mpbroker.records.batch cimport (
-    BASE_OFFSET_AT, BATCH_HEADER_BYTES, BATCH_LENGTH_AT, CURRENT_MAGIC, LAST_OFFSET_DELTA_AT, LENGTH_COUNTS_FROM, MAGIC_AT, MAX_TIMESTAMP_AT,
-    RECORD_COUNT_AT,
+    BASE_OFFSET_AT, BATCH_HEADER_BYTES, BATCH_LENGTH_AT, CURRENT_MAGIC, LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT, LENGTH_COUNTS_FROM, MAGIC_AT,
+    MAX_TIMESTAMP_AT, RECORD_COUNT_AT,
 )
 import os
 from collections import namedtuple
@@ -22,7 +22,7 @@ from mpbroker.records.errors import CorruptBatch
 cdef extern from "<stdint.h>" nogil:
     const int64_t INT64_MIN
 
-BatchAt = namedtuple("BatchAt", "base_offset last_offset position length max_timestamp")
+BatchAt = namedtuple("BatchAt", "base_offset last_offset position length max_timestamp leader_epoch")
 
 
 cdef const uint8_t *have(Chunk *chunk, int fd, int64_t position, int64_t need, int64_t end) noexcept nogil:
@@ -63,6 +63,13 @@ cdef int64_t batch_length(const uint8_t *header) noexcept nogil:
     return length
 
 
+cdef const uint8_t *whole_batch(Chunk *chunk, int fd, int64_t position, int64_t end, int64_t *length) noexcept nogil:
+    """The header of the batch at `position` and its length; NULL if no whole one begins there, or it cannot be read: `chunk.error`."""
+    cdef const uint8_t *p = have(chunk, fd, position, BATCH_HEADER_BYTES, end)
+    length[0] = batch_length(p) if p != NULL else 0
+    return p if length[0] and position + length[0] <= end else NULL
+
+
 cdef class ChunkBuffer:
     """Owns the memory of a chunk."""
 
@@ -86,7 +93,7 @@ cdef class ChunkBuffer:
 cdef object found(const uint8_t *p, int64_t position, int64_t length):
     base = <int64_t>load_u64(p + BASE_OFFSET_AT)
     last = base + <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT)
-    return BatchAt(base, last, position, length, <int64_t>load_u64(p + MAX_TIMESTAMP_AT))
+    return BatchAt(base, last, position, length, <int64_t>load_u64(p + MAX_TIMESTAMP_AT), <int32_t>load_u32(p + LEADER_EPOCH_AT))
 
 
 cdef object search(int fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp, bint strict):
@@ -143,10 +150,48 @@ def batches(int fd, int64_t position, int64_t end) -> list:
     cdef int64_t length
     out = []
     while True:
-        p = have(&buffer.chunk, fd, position, BATCH_HEADER_BYTES, end)
-        length = batch_length(p) if p != NULL else 0
-        if length == 0 or position + length > end:
+        p = whole_batch(&buffer.chunk, fd, position, end, &length)
+        if p == NULL:
             buffer.raise_error()
             return out
         out.append(found(p, position, length))
         position += length
+
+
+def last_batch(int fd, int64_t position, int64_t end):
+    """The last of the whole batches, as `batches` has them; None without any. A segment may have millions."""
+    cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
+    cdef const uint8_t *p
+    cdef int64_t length, before = -1
+    with nogil:
+        while True:
+            p = whole_batch(&buffer.chunk, fd, position, end, &length)
+            if p == NULL:
+                break
+            before = position
+            position += length
+        p = have(&buffer.chunk, fd, before, BATCH_HEADER_BYTES, end) if before >= 0 and buffer.chunk.error == 0 else NULL
+    buffer.raise_error()
+    return found(p, before, position - before) if p != NULL else None
+
+
+def epochs_in(int fd, int64_t position, int64_t end) -> list:
+    """(epoch, offset) of each batch whose leader epoch is another one than that of the batch before; by headers alone."""
+    cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
+    cdef const uint8_t *p
+    cdef int64_t length
+    cdef int32_t epoch, before = -1
+    out = []
+    with nogil:
+        while True:
+            p = whole_batch(&buffer.chunk, fd, position, end, &length)
+            if p == NULL:
+                break
+            epoch = <int32_t>load_u32(p + LEADER_EPOCH_AT)
+            if epoch != before and epoch >= 0:
+                before = epoch
+                with gil:
+                    out.append((epoch, <int64_t>load_u64(p + BASE_OFFSET_AT)))
+            position += length
+    buffer.raise_error()
+    return out

@@ -176,7 +176,7 @@ class SegmentScrub:
             seen.append(header_of(data))
         said = [(offset, epoch, epoch_of(epochs, offset)) for offset, epoch in seen]
         odd = [one for one in said if NO_EPOCH not in one[1:] and one[1] != one[2]]
-        if not odd or len(odd) < len(said):
+        if not odd or any(epoch == wanted != NO_EPOCH for _, epoch, wanted in said):
             return True
         _log.warning(
             "%s is not believed: for offset %d it says epoch %d, %s says %d",

@@ -123,8 +123,7 @@ class ScrubProcess:
         self._next_tend = 0.0
         self._next_save = 0.0
         self._first_at = time.monotonic() + context.config.log_initial_task_delay_ms / 1000
-        self._pace = Pace(1, 0)
-        self._paced_at = 0
+        self._pace = Pace(lambda: context.config.log_scrub_max_bytes_per_second)
         self._said: set[Path] = set()
         self._places: dict[tuple[bytes, int], tuple[int, Partition]] = {}
         self._places_until = 0.0
@@ -429,17 +428,14 @@ class ScrubProcess:
 
     def _wait(self, count: int) -> None:
         """As log.scrub.max.bytes.per.second says. Raises Abandoned."""
-        self.give_way()
-        rate = self.context.config.log_scrub_max_bytes_per_second
-        if not rate:
-            raise Abandoned
-        now = time.monotonic()
-        if rate != self._paced_at or self._pace.due(0) < now - 1:
-            self._pace, self._paced_at = Pace(rate, now), rate
-        until = self._pace.due(count)
-        while (left := until - time.monotonic()) > 0:
+        mark = self._pace.take(count)
+        while True:
             self.give_way()
-            self.context.wait(lambda: False, max(1, min(round(left * 1000), MAX_SLEEP_MS)))
+            if not self.context.config.log_scrub_max_bytes_per_second:
+                raise Abandoned
+            if (left_s := self._pace.left_s(mark)) <= 0:
+                return
+            self.context.wait(lambda: False, max(1, round(min(left_s * 1000, MAX_SLEEP_MS))))
 
     def _cannot_read(self, path: Path, error: OSError) -> None:
         """A directory that failed is none of ours: the log process says what becomes of it."""

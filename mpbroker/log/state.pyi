@@ -1,5 +1,3 @@
-from pathlib import Path
-
 from mpbroker.ipc.table import Partition, PartitionFlag
 from mpbroker.log.producers import Producers
 from shm.table import SlotTable
@@ -26,15 +24,12 @@ class PartitionState:
     def open_segment(
         self, base: int, fd: int, index_fd: int, time_index_fd: int, created_ms: int
     ) -> None: ...
-    def resume_segment(
-        self, size: int, log_end: int, first_timestamp: int, index_path: Path, time_index_path: Path
-    ) -> None: ...
     def resume_at(
         self,
         position: int,
         log_end: int,
         first_timestamp: int,
-        last_entry: tuple[int, int],
+        last_entry: tuple[int, int, int],
         last_time: tuple[int, int, int],
     ) -> None: ...
     def note_batch(self, last_offset: int, position: int, length: int, max_timestamp: int) -> None: ...
@@ -48,6 +43,7 @@ class PartitionState:
     def hold(self) -> None: ...
     def release(self) -> None: ...
     def finish_segment(self) -> None: ...
+    def take_refused(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]: ...
     def roll_due(self, last_offset: int, length: int, max_timestamp: int, now_ms: int) -> bool: ...
     def describe(
         self,

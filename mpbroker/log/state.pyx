@@ -1,5 +1,6 @@
 """A partition's state for Python: opened, rolled and configured here, appended to by the turn. `state.pxd` draws it."""
 cimport cython
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
@@ -7,7 +8,6 @@ from libc.string cimport memcpy
 from mpbroker.ipc.table cimport PARTITION_LIVE, PartitionSlot
 from mpbroker.ipc.table import PartitionFlag, unpack_partition
 from mpbroker.log.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
-from mpbroker.log.index import read_offset_entries, read_time_entries
 from shm.table cimport SlotTable, table_write
 
 
@@ -24,10 +24,10 @@ cdef PartitionCore _seen
 cdef PartitionCore _common
 cdef bint _has_common = False
 
-assert sizeof(PartitionCore) % 8 == 0 and CORE_WORDS < 64 * MASK_WORDS
+assert MASK_WORDS == 2 and sizeof(PartitionCore) % 8 == 0 and CORE_WORDS < 64 * MASK_WORDS
 
 
-cdef uint64_t *pack(PartitionCore *core) noexcept nogil:
+cdef uint64_t *pack(PartitionCore *core) noexcept:
     """Which words of the core are not as in `_common`, or not 0, a bit each, and those words; NULL without memory. It can rest, so that its
     only pointer is to its producers, which the one who unpacks it knows."""
     global _common, _has_common
@@ -41,10 +41,12 @@ cdef uint64_t *pack(PartitionCore *core) noexcept nogil:
         _has_common = True
     for i in range(CORE_WORDS):
         count += words[i] != (common[i] if _has_common else 0)
-    packed = <uint64_t *>calloc(MASK_WORDS + count, sizeof(uint64_t))
+    # From Python's pools, where they lie beside each other: in the holes of the heap that the process was forked with each would
+    # make a page its own.
+    packed = <uint64_t *>PyMem_Malloc((MASK_WORDS + count) * sizeof(uint64_t))
     if packed == NULL:
         return NULL
-    packed[MASK_WORDS - 1] = 0 if _has_common else WITHOUT_COMMON
+    packed[0], packed[1] = 0, 0 if _has_common else WITHOUT_COMMON
     count = MASK_WORDS
     for i in range(CORE_WORDS):
         if words[i] != (common[i] if _has_common else 0):
@@ -69,7 +71,7 @@ cdef void unpack(const uint64_t *packed, PartitionCore *core) noexcept nogil:
 cdef void open_index(IndexRef *index, int64_t base, int fd) noexcept nogil:
     index.fd = fd
     index.base = index.last_offset = base
-    index.entries = 0
+    index.entries = index.refused = 0
     index.last_key = -1
 
 
@@ -88,7 +90,7 @@ cdef class PartitionState:
 
     def __dealloc__(self):
         free(self.core)
-        free(self.packed)
+        PyMem_Free(self.packed)
 
     # ---- at rest ----
 
@@ -110,7 +112,7 @@ cdef class PartitionState:
             unpack(self.packed, woken)
             woken.producers = &self.producers.ref
             self.core = woken
-            free(self.packed)
+            PyMem_Free(self.packed)
             self.packed = NULL
         return self.core
 
@@ -161,29 +163,14 @@ cdef class PartitionState:
         open_index(&core.time_index, base, time_index_fd)
         core.index.last_offset = core.index.last_key = base - 1
 
-    def resume_segment(self, int64_t size, int64_t log_end, int64_t first_timestamp, index_path, time_index_path) -> None:
-        """What was closed cleanly goes on: sizes and the last entries are as they were found."""
-        cdef PartitionCore *core = self.own()
-        core.size = size
-        core.log_end = log_end
-        core.first_timestamp = first_timestamp
-        entries = read_offset_entries(index_path, core.segment_base)
-        core.index.entries = len(entries)
-        if entries:
-            core.index.last_key = core.index.last_offset = entries[len(entries) - 1][0]
-        times = read_time_entries(time_index_path, core.segment_base)
-        core.time_index.entries = len(times)
-        if times:
-            core.time_index.last_key, core.time_index.last_offset = times[len(times) - 1]
-            core.max_timestamp, core.max_timestamp_offset = times[len(times) - 1]
-
     def resume_at(
         self, int64_t position, int64_t log_end, int64_t first_timestamp, tuple last_entry, tuple last_time,
     ) -> None:
-        """A replay begins at this batch, to which the index has an entry: (entries, last offset), (entries, timestamp, offset)."""
+        """What was closed cleanly goes on at its end; or a replay begins at this batch, to which the index has an entry. What indexes
+        have is as they were found: (entries, offset, position), (entries, timestamp, offset) of the last ones."""
         cdef PartitionCore *core = self.own()
         core.size, core.log_end, core.first_timestamp = position, log_end, first_timestamp
-        core.index.entries, core.index.last_offset = last_entry
+        core.index.entries, core.index.last_offset = last_entry[:2]
         core.index.last_key = core.index.last_offset
         core.time_index.entries, core.time_index.last_key, core.time_index.last_offset = last_time
         core.max_timestamp, core.max_timestamp_offset = last_time[1], last_time[2]
@@ -254,6 +241,17 @@ cdef class PartitionState:
         cdef PartitionCore *core = self.own()
         if core.max_timestamp >= 0:
             time_index_add(&core.time_index, core.max_timestamp, core.max_timestamp_offset, True)
+
+    def take_refused(self) -> tuple:
+        """Of `.index` and `.timeindex` each: how many entries were not above the last one since this was asked, how many it has, and
+        the last one's offset."""
+        cdef PartitionCore *core = self.own()
+        taken = (
+            (core.index.refused, core.index.entries, core.index.last_offset),
+            (core.time_index.refused, core.time_index.entries, core.time_index.last_offset),
+        )
+        core.index.refused = core.time_index.refused = 0
+        return taken
 
     def roll_due(self, int64_t last_offset, int64_t length, int64_t max_timestamp, int64_t now_ms) -> bool:
         return roll_due(self.look(), self.look().size, last_offset, length, max_timestamp, now_ms)

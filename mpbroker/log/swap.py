@@ -147,9 +147,9 @@ def finish_swaps(directory: Path) -> None:
 
 def _finish(directory: Path, base: int) -> None:
     swap = directory / segment_name(base, LOG_SUFFIX + SWAP_FILE_SUFFIX)
-    end = _end_of(swap, base)
+    end = end_of(swap, base)
     _log.warning(
-        "%s: a cleaned segment of offsets %d to %d is put in place, as the last run was about to do",
+        "%s: a segment that was made anew, of offsets %d to %d, takes the place of the old one",
         directory,
         base,
         end - 1,
@@ -178,11 +178,11 @@ def _finish(directory: Path, base: int) -> None:
         os.close(fd)
 
 
-def _end_of(path: Path, base: int) -> int:
-    """Behind its last offset; where it begins if it is empty."""
+def end_of(path: Path, base: int) -> int:
+    """Behind its last offset; where it begins if it is empty. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        found = scan.batches(fd, 0, os.fstat(fd).st_size)
+        last = scan.last_batch(fd, 0, os.fstat(fd).st_size)
     finally:
         os.close(fd)
-    return found[-1].last_offset + 1 if found else base
+    return last.last_offset + 1 if last is not None else base

@@ -47,7 +47,7 @@ cdef class Walk:
     def feed(self, const uint8_t[::1] data, int64_t size) -> str:
         """Goes over the whole batches in `data`, what lies at `position` in a file of `size` bytes. Empty: more has to be read, at
         least `need` bytes from `position` on. Otherwise why there is no batch at `position`."""
-        cdef int64_t at = 0, count = data.shape[0], length, offset
+        cdef int64_t at = 0, count = data.shape[0], length, offset, last_offset
         cdef int32_t epoch
         cdef const char *bad = NULL
         cdef const uint8_t *p
@@ -76,15 +76,17 @@ cdef class Walk:
                 if bad != NULL:
                     break
                 offset = <int64_t>load_u64(p + BASE_OFFSET_AT)
-                if offset >= self.epoch_ends:
+                # By its end: where the log starts within it, nobody knows any more where its epoch began.
+                last_offset = offset + <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT)
+                if last_offset >= self.epoch_ends:
                     with gil:
-                        self.find_epoch(offset)
+                        self.find_epoch(last_offset)
                 epoch = <int32_t>load_u32(p + LEADER_EPOCH_AT)
                 if epoch != self.epoch and epoch != NO_EPOCH and self.epoch != NO_EPOCH:
                     bad = WRONG_EPOCH
                     break
                 self.before_position, self.before_base, self.before_expected = self.position, offset, self.next_offset
-                self.next_offset = offset + <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT) + 1
+                self.next_offset = last_offset + 1
                 self.position += length
                 self.batches += 1
                 at += length
@@ -119,5 +121,5 @@ def base_offset(const uint8_t[::1] data, int64_t at) -> int:
 
 
 def header_of(const uint8_t[::1] data) -> tuple[int, int]:
-    """(base offset, leader epoch) of the batch whose header is there."""
-    return base_offset(data, 0), <int32_t>load_u32(&data[LEADER_EPOCH_AT])
+    """(last offset, leader epoch) of the batch whose header is there."""
+    return base_offset(data, 0) + <int32_t>load_u32(&data[LAST_OFFSET_DELTA_AT]), <int32_t>load_u32(&data[LEADER_EPOCH_AT])

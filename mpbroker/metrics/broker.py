@@ -186,6 +186,26 @@ def partitions(view: View) -> Iterator[Bean]:
 
 
 @family(
+    "kafka.server:type=ReplicaManager,name=OfflineReplicaCount",
+    "gauge",
+    "Partitions that cannot be used: damaged, or in a log directory that has failed. The log says which.",
+)
+def offline_replicas(view: View) -> Iterator[Bean]:
+    yield value("kafka.server:type=ReplicaManager,name=OfflineReplicaCount", view.now.offline_partitions)
+
+
+@family(
+    "kafka.controller:type=KafkaController,name=OfflinePartitionsCount",
+    "gauge",
+    "The same, as Kafka's controller counts them: nobody else has a replica.",
+)
+def offline_partitions(view: View) -> Iterator[Bean]:
+    yield value(
+        "kafka.controller:type=KafkaController,name=OfflinePartitionsCount", view.now.offline_partitions
+    )
+
+
+@family(
     "kafka.controller:type=KafkaController,name=<GlobalTopicCount|GlobalPartitionCount>",
     "gauge",
     "Topics and partitions that the coordinator knows.",

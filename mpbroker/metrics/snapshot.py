@@ -16,12 +16,13 @@ from pathlib import Path
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.listeners import MAX_LISTENERS, ListenerCount, ListenerState
+from mpbroker.ipc.log_sizes import DirSeen, DirSizes, LogSeen, PartitionSizes
 from mpbroker.ipc.meters import ClientKind, QuotaKind, QuotaWord, Reader, TopicMeter
-from mpbroker.ipc.table import PartitionFlag, read_partition
+from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from shm.counters import BUCKETS, bucket_bounds
 from shm.region import Region
-from shm.table import SlotBusy, SlotTable
+from shm.table import SlotBusy
 
 NS = 1_000_000_000
 # Kafka's percentiles of a histogram.
@@ -137,6 +138,9 @@ class Snapshot:
     lost: int
     heartbeats_ns: dict[int, int]
     listeners: dict[int, ListenerSeen]  # by number
+    log_dirs: dict[int, DirSeen]  # by number
+    logs: list[LogSeen]
+    offline_partitions: int
 
     def get(self, process: int, counter: int) -> int:
         return self.counters[process][counter]
@@ -186,6 +190,9 @@ def take(public: Region) -> Snapshot:
         lost=0,
         heartbeats_ns=beats,
         listeners=_take_listeners(public),
+        log_dirs=DirSizes(public.block("log_dirs")).all(),
+        logs=[],
+        offline_partitions=topology.offline_partitions(topology.attach_table(public)),
     )
     _take_meters(public, found)
     return found
@@ -203,7 +210,7 @@ def _take_listeners(public: Region) -> dict[int, ListenerSeen]:
 
 def _take_meters(public: Region, into: Snapshot) -> None:
     reader = topology.meter_reader(public)
-    names = _names(public, reader)
+    names = _names(public, reader, into.logs)
     for process in range(topology.PROCESSES):
         for api, (versions, histograms) in reader.apis(process).items():
             found = [Distribution(*histogram) for histogram in histograms]
@@ -229,20 +236,28 @@ def _take_meters(public: Region, into: Snapshot) -> None:
         into.lost += reader.lost(process)
 
 
-def _names(public: Region, reader: Reader) -> dict[tuple[int, int], str]:
+def _names(public: Region, reader: Reader, logs: list[LogSeen]) -> dict[tuple[int, int], str]:
     """(slot, generation) -> topic. What a deleted partition has counted is in the sum of all topics alone: a
     topic that is made anew under its name begins anew.
     """
-    table = topology.attach_table(public)
-    return {place: name for place, name in reader.names().items() if _is_there(table, *place)}
+    table, sizes = topology.attach_table(public), PartitionSizes(public.block("log_sizes"))
+    found = {}
+    for (slot, generation), name in reader.names().items():
+        try:
+            now = read_partition(table, slot)
+        except SlotBusy:
+            # It is being written, or its writer died over it: nothing that is deleted changes.
+            found[slot, generation] = name
+            continue
+        if now.generation == generation and not now.flags & PartitionFlag.PARTITION_DELETED:
+            found[slot, generation] = name
+            if now.flags & PartitionFlag.PARTITION_LIVE:
+                logs.append(_log_of(now, name, sizes.get(slot, generation)))
+    return found
 
 
-def _is_there(table: SlotTable, slot: int, generation: int) -> bool:
-    try:
-        now = read_partition(table, slot)
-    except SlotBusy:
-        return True  # it is being written, or its writer died over it: nothing that is deleted changes
-    return now.generation == generation and not now.flags & PartitionFlag.PARTITION_DELETED
+def _log_of(now: Partition, topic: str, sizes: tuple[int, int] | None) -> LogSeen:
+    return LogSeen(topic, now.partition, now.log_start_offset, now.log_end_offset, sizes)
 
 
 def _add_quotas(alls: list[list[int]], clients: list[tuple[str, str, list[int]]], into: Snapshot) -> None:

@@ -1,1 +1,1 @@
-
+"""Connections: acceptors, processors and their native turn (Kafka: SocketServer, Selector, KafkaChannel)."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import heapq
+import logging
 import select
 import socket
 import time
@@ -25,8 +26,9 @@ from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.network import handover
 from mpbroker.network.address_rates import AddressRates
 from mpbroker.network.connection_counts import ConnectionCounts
-from mpbroker.network.connection_limits import change_quotas, limits_of, quotas_of
+from mpbroker.network.connection_limits import change_quotas, limit_key, limits_of, quotas_of
 from mpbroker.network.connection_quotas import Admission
+from mpbroker.network.limit_notices import LimitNotices
 from mpbroker.network.listener_orders import AddListener, Orders
 
 # Errors of accept() that a moment's rest may cure; the connection stays in the backlog.
@@ -48,6 +50,7 @@ class _Held:
     since_ns: int  # what it waited before is counted
     ready_at_ms: float
     counted: bool = False
+    waits_for_slot: bool = False
 
 
 class _Open:
@@ -81,6 +84,7 @@ class Acceptor:
     ) -> None:
         self.context = context
         self.log = context.log
+        self.notices = LimitNotices(context.log)
         self.me = topology.ACCEPTORS.index(context.index)
         self.handovers = handovers
         self.orders = orders
@@ -145,6 +149,7 @@ class Acceptor:
             heapq.heappop(self.parked)[2].close()
         self._ask_evictions(owed)
         self._publish_counts(now_ms)
+        self.notices.follow(now_ms)
 
     def _wait(self) -> None:
         bell = self.context.bell
@@ -309,6 +314,7 @@ class Acceptor:
         if delay_ms:
             there.counts.add(ListenerCount.THROTTLED)
             there.counts.add(ListenerCount.THROTTLED_MS, delay_ms)
+            self._tell_of_rate(there, now_ms, delay_ms)
         held = _Held(connection, peer, address, now_ns, now_ms + delay_ms)
         if not self._advance(there, held, now_ms):
             self.log.debug("connections on %s wait for a slot, their rate or a processor", there.listener)
@@ -332,6 +338,7 @@ class Acceptor:
             if not self.quotas.has_slot(there.number):
                 self.counts.catch_up()
                 if not self.quotas.has_slot(there.number):
+                    self._tell_of_slots(there, held, now_ms)
                     return False
             if not self._is_admitted(there, held, now_ms):
                 return True
@@ -350,8 +357,13 @@ class Acceptor:
             return self._is_configured(there, held)
         if admission is Admission.TOO_MANY:
             there.counts.add(ListenerCount.REFUSED_PER_IP)
-            self.log.info(
-                "a connection of %s on %s was refused: %s has %d already (max.connections.per.ip)",
+            self.notices.tell(
+                now_ms,
+                logging.INFO,
+                there.listener.name,
+                "max.connections.per.ip",
+                "a connection of %s on %s was refused: %s has %d already (max.connections.per.ip; "
+                "max.connections.per.ip.overrides allows one address more)",
                 handover.peer_text(held.address, held.peer),
                 there.listener.name,
                 handover.address_text(held.address),
@@ -361,15 +373,45 @@ class Acceptor:
             return False
         there.counts.add(ListenerCount.THROTTLED_IP)
         there.counts.add(ListenerCount.THROTTLED_IP_MS, throttle_ms)
-        self.log.debug(
-            "a connection of %s on %s is closed in %d ms: more than connection_creation_rate",
+        self.notices.tell(
+            now_ms,
+            logging.INFO,
+            there.listener.name,
+            "connection_creation_rate",
+            "a connection of %s on %s is closed in %d ms: more than %g a second come from that address "
+            "(mpbroker quota list: connection_creation_rate)",
             handover.peer_text(held.address, held.peer),
             there.listener.name,
             throttle_ms,
+            self.quotas.ip_rate(held.address),
         )
         self.parked_count += 1
         heapq.heappush(self.parked, (now_ms + throttle_ms, self.parked_count, held.connection))
         return False
+
+    def _tell_of_rate(self, there: _Open, now_ms: float, delay_ms: int) -> None:
+        bound, is_own = self.quotas.exceeded_rate(there.number, now_ms)
+        key, name = "max.connection.creation.rate", there.listener.name
+        limit = limit_key(self.context.config, name, key) if is_own else key
+        text = (
+            "a connection on %s waits %d ms: more than %g a second come (%s); raise it, or have clients "
+            "keep theirs"
+        )
+        self.notices.tell(now_ms, logging.INFO, name, limit, text, name, delay_ms, bound, limit)
+
+    def _tell_of_slots(self, there: _Open, held: _Held, now_ms: float) -> None:
+        """Once for each connection that waits; behind it the backlog does."""
+        if held.waits_for_slot:
+            return
+        held.waits_for_slot = True
+        key, name, number = "max.connections", there.listener.name, there.number
+        if self.quotas.is_full(number):
+            limit, who = limit_key(self.context.config, name, key), name
+            count = self.quotas.by_listener[number]
+        else:
+            limit, who, count = key, "the broker", self.quotas.total
+        text = "connections on %s wait: %s has %d, all that %s allows; raise it, or have clients close theirs"
+        self.notices.tell(now_ms, logging.WARNING, name, limit, text, name, who, count, limit)
 
     def _is_configured(self, there: _Open, held: _Held) -> bool:
         try:

@@ -37,3 +37,10 @@ def limits_of(config: BrokerConfig, listener: str) -> tuple[Limits, bool]:
         else own.max_connection_creation_rate,
     )
     return limits, listener == config.inter_broker_listener_name
+
+
+def limit_key(config: BrokerConfig, listener: str, key: str) -> str:
+    """Where a limit of a listener is set: for it alone, or for all."""
+    own = config.listener_limits.get(listener, ListenerLimits())
+    is_own = getattr(own, key.replace(".", "_")) is not None
+    return f"listener.name.{listener.lower()}.{key}" if is_own else key

@@ -135,10 +135,21 @@ class ConnectionQuotas:
         there.rate.record(1.0, now_ms)
         return max(delay, there.rate.throttle_ms(now_ms))
 
+    def exceeded_rate(self, listener: int, now_ms: float) -> tuple[float, bool]:
+        """Of a connection that must wait: the rate that it waits for, and whether that is the listener's."""
+        own = self._listeners[listener].rate
+        if self.is_protected(listener) or own.throttle_ms(now_ms) >= self._broker_rate.throttle_ms(now_ms):
+            return own.bound, True
+        return self._broker_rate.bound, False
+
     def has_slot(self, listener: int) -> bool:
-        if self.by_listener[listener] >= self._listeners[listener].limits.connections:
+        if self.is_full(listener):
             return False
         return self.is_protected(listener) or self.total < self.broker.connections
+
+    def is_full(self, listener: int) -> bool:
+        """By its own limit."""
+        return self.by_listener[listener] >= self._listeners[listener].limits.connections
 
     def admit(self, listener: int, address: bytes, now_ms: float) -> tuple[Admission, int]:
         """-> what to do with it, and for how long it is throttled."""

@@ -1,4 +1,4 @@
-# Answers and requests of TLS channels, whose bytes Python moves (secure.pxi). Part of turn.pyx.
+# Answers and requests of TLS channels, whose bytes go through OpenSSL (tls_pipe.pyx). Part of turn.pyx.
 
 cdef int64_t read_part(Turn *t, Part *part, uint64_t at, uint8_t *into, uint64_t room) noexcept nogil:
     """Copies of a part from `at` on what there is room for; -1: its file cannot be read."""
@@ -53,7 +53,6 @@ cdef bint advance_answer(Turn *t, Channel *c, uint64_t n) noexcept nogil:
     cdef Part *part
     counter_add(t.counters, Counter.COUNT_BYTES_OUT, n)
     c.part_sent += n
-    c.moved_bytes += n
     if a.kind == SlotKind.SEND:
         return c.part_sent == a.length
     while c.part < a.length:
@@ -71,7 +70,7 @@ cdef enum:
     CHUNK_BYTES = 64 << 10
 
 cdef class SecureTurn:
-    """The channels whose bytes Python moves. Whoever holds a channel's number may use it until the turn reports it closed."""
+    """The channels of secure.pxi, for Python, which decides what is next to do for each. Whoever holds a channel's number may use it until the turn reports it closed."""
     cdef ProcessorTurn turn
     cdef Turn *t
 
@@ -175,7 +174,7 @@ cdef class SecureTurn:
         cdef uint64_t moved = 0, written
         cdef int64_t n
         cdef uint8_t[CHUNK_BYTES] chunk
-        while pipe.write_left():
+        while self._flush(c, pipe):
             written, pipe.moving = pipe.moving, 0
             if written and self._sent(c, written):
                 return
@@ -192,6 +191,17 @@ cdef class SecureTurn:
                 return
             pipe.moving = n
             pipe.write_encrypted(chunk, n)
+            if pipe.waiting() < <uint64_t>n:
+                c.moved_bytes += n - pipe.waiting()
+
+    cdef bint _flush(self, Channel *c, TlsPipe pipe) except -1:
+        """Whether all that was encrypted is written. What a slow reader takes of a chunk shows that it is not stalled."""
+        cdef uint64_t before = pipe.waiting()
+        cdef bint done = pipe.write_left()
+        if before > pipe.waiting():
+            c.moved_bytes += before - pipe.waiting()
+            active(self.t, c)
+        return done
 
     cdef bint _sent(self, Channel *c, uint64_t n):
         """So many bytes of the answer are written; whether that was all of it."""

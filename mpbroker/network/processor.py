@@ -357,7 +357,7 @@ class Processor:
         closed = self.turn.closed()
         for session, reason, detail in closed:
             if self.secure is not None:
-                self.secure.closed(session.connection)
+                self.secure.closed(session, reason)
             self.ledger.close(self.channels.pop(session.connection))
             level = _LEVELS.get(CloseReason(reason), logging.WARNING)
             if self.log.isEnabledFor(level):

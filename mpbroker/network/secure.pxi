@@ -1,8 +1,9 @@
-# Channels of TLS and SASL listeners: Python moves their bytes, frames and answers stay here. Part of turn.pyx.
+# Channels of TLS and SASL listeners: Python leads them, frames and answers stay here. Part of turn.pyx.
 #
 # A channel of a listener that is not PLAINTEXT begins as NEGOTIATING: nothing of it is read here, and Python has its
-# socket. With TLS it becomes MOVED when the client is authenticated: Python decrypts into its block and encrypts from
-# its answer, everything else is as for any channel. Without TLS it becomes an ordinary channel and costs nothing more.
+# socket. With TLS it becomes MOVED when the client is authenticated: Python has OpenSSL decrypt into its block and
+# encrypt from its answer (moving.pxi), everything else is as for any channel. Without TLS it becomes an ordinary
+# channel and costs nothing more.
 
 cdef enum:
     NEGOTIATING = 1

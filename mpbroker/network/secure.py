@@ -19,6 +19,7 @@ from enum import Enum
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.meters import ClientKind
+from mpbroker.ipc.session import Session as Connection
 from mpbroker.network.channel import CloseReason
 from mpbroker.network.tls_pipe import MoreLater, TlsPipe
 from mpbroker.network.turn import ProcessorTurn, SecureTurn
@@ -69,6 +70,7 @@ class Peer:
         "sock",
         "stage",
         "wanted",
+        "was_answered",
     )
 
     def __init__(self, channel: int, connection: int, listener: int, security: ListenerSecurity) -> None:
@@ -87,6 +89,7 @@ class Peer:
         self.due_ns = 0
         self.cipher = -1  # its number in the meters
         self.renewed_ns = 0  # when its re-authentication began
+        self.was_answered = False  # our part of the handshake has gone out, and with it our certificate
 
     @property
     def io(self) -> socket.socket | TlsPipe:
@@ -130,6 +133,8 @@ class SecureChannels:
         self._failed: dict[int, Peer] = {}
         # Channels that had their share in this turn.
         self._had_enough: list[int] = []
+        # Ends of handshakes that were looked at in this turn.
+        self._last_words = 0
         self._next_refresh_ns = 0
 
     # ---- what the processor calls
@@ -156,11 +161,14 @@ class SecureChannels:
         if security.keystore is None:
             return
         peer.stage = Stage.SHAKING
-        peer.pipe = TlsPipe(peer.sock.fileno(), security.keystore.context)
+        try:
+            peer.pipe = TlsPipe(fd, security.keystore.context)
+        except MemoryError:
+            self._gone_wrong(peer)
 
     def serve(self) -> None:
         """Moves what can be moved, for every channel that the turn has named."""
-        handshakes = talks = 0
+        handshakes = talks = self._last_words = 0
         timed = self.native.timed
         for channel, connection, sending in self.native.take():
             peer = self._peers.get(connection)
@@ -184,9 +192,7 @@ class SecureChannels:
             except OSError as error:
                 self._broken(peer, error)
             except Exception:
-                self.log.exception("connection %s: an error of the processor", self._name(peer))
-                self.counters.add(Counter.COUNT_ERRORS)
-                self.native.close(channel, CloseReason.CLOSED_FAILED, 0)
+                self._gone_wrong(peer)
             if timed:
                 self.native.spent(channel, connection, time.monotonic_ns() - begun_ns)
         # Behind those that were not looked at.
@@ -195,10 +201,10 @@ class SecureChannels:
         self._had_enough.clear()
         self.native.done()
 
-    def closed(self, connection: int) -> None:
+    def closed(self, session: Connection, reason: int) -> None:
         """The turn has closed it: the descriptor goes, with a word to the other side if that can be said."""
-        self._failed.pop(connection, None)
-        peer = self._peers.pop(connection, None)
+        self._failed.pop(session.connection, None)
+        peer = self._peers.pop(session.connection, None)
         if peer is not None:
             self.turn.meters.client_gone(ClientKind.CLIENT_CIPHER, peer.cipher)
         if peer is None or peer.sock is None:
@@ -206,6 +212,8 @@ class SecureChannels:
         sock, peer.sock = peer.sock, None
         if peer.pipe is not None and peer.stage is not Stage.SHAKING:
             peer.pipe.close()
+        elif peer.pipe is not None and peer.was_answered and reason == CloseReason.CLOSED_BY_PEER:
+            self._hear_last_word(peer.pipe, session.connection_id)
         sock.close()
 
     def timeout_ms(self, most_ms: int) -> int:
@@ -270,6 +278,12 @@ class SecureChannels:
         else:
             self.native.close(peer.channel, CloseReason.CLOSED_RESET, error.errno or 0)
 
+    def _gone_wrong(self, peer: Peer) -> None:
+        """By no fault of the client's."""
+        self.log.exception("connection %s: an error of the processor", self._name(peer))
+        self.counters.add(Counter.COUNT_ERRORS)
+        self.native.close(peer.channel, CloseReason.CLOSED_FAILED, 0)
+
     def _name(self, peer: Peer) -> str:
         return self.turn.sessions.of(peer.channel, peer.connection).connection_id
 
@@ -280,6 +294,7 @@ class SecureChannels:
         self.native.active(peer.channel)
         try:
             if not peer.pipe.handshake():
+                peer.was_answered = peer.pipe.has_begun
                 return
         except ssl.SSLEOFError:
             self.native.close(peer.channel, CloseReason.CLOSED_BY_PEER, 0)
@@ -309,11 +324,28 @@ class SecureChannels:
 
     def _failed_handshake(self, peer: Peer, why: str) -> None:
         """OpenSSL has sent its alert already; nothing is held back."""
+        self._tell_failed_handshake(self._name(peer), why)
+        self.native.close(peer.channel, CloseReason.CLOSED_TLS, 0)
+
+    def _hear_last_word(self, pipe: TlsPipe, name: str) -> None:
+        """Who does not trust our certificate says so and goes: alert and reset may come in one event."""
+        if self._last_words >= HANDSHAKES_PER_TURN_MAX:
+            return
+        self._last_words += 1
+        try:
+            pipe.handshake()
+        except (ssl.SSLEOFError, MoreLater):
+            return
+        except ssl.SSLError as error:
+            self._tell_failed_handshake(name, reason_of(error))
+        except OSError:
+            return  # a reset with nothing before it
+
+    def _tell_failed_handshake(self, name: str, why: str) -> None:
         self.counters.add(Counter.COUNT_AUTHENTICATIONS_FAILED)
         # OpenSSL's words for a first byte that begins no TLS record.
         hint = " (a client without TLS?)" if "wrong version number" in why else ""
-        self.log.info("connection %s: failed TLS handshake: %s%s", self._name(peer), why, hint)
-        self.native.close(peer.channel, CloseReason.CLOSED_TLS, 0)
+        self.log.info("connection %s: failed TLS handshake: %s%s", name, why, hint)
 
     def _receive(self, peer: Peer) -> None:
         """Decrypts into the block of the turn until a frame is whole, or nothing is left."""
@@ -321,13 +353,16 @@ class SecureChannels:
         assert pipe is not None
         moved = 0
         while (room := native.room(channel)) is not None:
-            if moved >= MOVED_PER_TURN_MAX:
-                native.later(channel)
+            if moved >= MOVED_PER_TURN_MAX or (moved and pipe.had_share):
+                self._had_enough.append(channel)
                 break
             try:
                 n = pipe.recv_into(room[: MOVED_PER_TURN_MAX - moved])
             except BlockingIOError:
                 native.nothing(channel)
+                break
+            except MoreLater:
+                self._had_enough.append(channel)
                 break
             if n == 0:
                 native.close(channel, CloseReason.CLOSED_BY_PEER, 0)

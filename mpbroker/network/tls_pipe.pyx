@@ -10,14 +10,13 @@ The buffers are of all pipes of the process, each empty again before the call th
 held all the time, and a process has one thread that serves connections.
 """
 
-import errno
 import os
 import ssl
 
 from libc.errno cimport EAGAIN, EINTR, ENOMEM, errno as c_errno
 from libc.stdint cimport uint8_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memmove
 
 from mpbroker.security.openssl cimport *
 
@@ -26,19 +25,28 @@ cdef extern from "<sys/socket.h>" nogil:
     ssize_t c_send "send"(int fd, const void *data, size_t n, int flags)
     enum:
         MSG_NOSIGNAL
+        MSG_PEEK
 
 cdef enum:
     CIPHERTEXT_BYTES = 64 << 10
     # What a chunk of the caller's becomes, and some more; what is more yet goes the way of what cannot be written.
     STAGED_BYTES = 96 << 10
-    # So often the socket is read for nothing that the caller gets. A record has 16 KiB; what brings none at all
-    # is TLS's own, changes of keys for example, which cost the sender less than us.
-    FILLS_MOST = 4
+    # So much may be received in one call beyond what the caller gets of it: a client may put each byte into a record.
+    WASTED_BYTES = 256 << 10
+    # So many records of one call may bring the caller nothing. A change of keys is such a record: it costs us some 20 us,
+    # and nothing who has prepared it.
+    IDLE_RECORDS = 32
+    # What OpenSSL reads of a record first.
+    RECORD_HEADER_BYTES = 5
 
-FILLS_MAX = FILLS_MOST
+WASTED_BYTES_MAX = WASTED_BYTES
+IDLE_RECORDS_MAX = IDLE_RECORDS
 CIPHERTEXT_BYTES_MAX = CIPHERTEXT_BYTES
 # TLS's own answers, to changes of keys for example, to a client that reads none of them.
 UNREAD_BYTES_MAX = 64 << 10
+
+
+_ENDS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 class MoreLater(Exception):
@@ -60,7 +68,13 @@ cdef void forget(Bytes *some) noexcept nogil:
 
 cdef bint append(Bytes *to, const uint8_t *data, size_t n) noexcept nogil:
     """False: there is no memory."""
-    cdef uint8_t *base = <uint8_t *>realloc(to.base, to.end + n)
+    cdef uint8_t *base
+    if to.at:
+        # What is gone gives its place: whoever takes some and never all would make it grow without end.
+        memmove(to.base, to.base + to.at, waiting(to))
+        to.end -= to.at
+        to.at = 0
+    base = <uint8_t *>realloc(to.base, to.end + n)
     if base == NULL:
         return False
     memcpy(base + to.end, data, n)
@@ -97,6 +111,12 @@ cdef int give_received(BIO *bio, char *into, int room) noexcept nogil:
     cdef Wire *wire = <Wire *>BIO_get_data(bio)
     cdef size_t n = room
     BIO_clear_retry_flags(bio)
+    if room == RECORD_HEADER_BYTES:
+        if wire.records == IDLE_RECORDS:
+            wire.more = True
+            BIO_set_retry_read(bio)
+            return -1
+        wire.records += 1
     if waiting(&wire.early):
         if n > waiting(&wire.early):
             n = waiting(&wire.early)
@@ -115,22 +135,28 @@ cdef int give_received(BIO *bio, char *into, int room) noexcept nogil:
     received_at += n
     return <int>n
 
+cdef bint has_spoken(Wire *wire) noexcept nogil:
+    """Whether the client has sent anything, or has gone: before that OpenSSL would take some 40 KiB to wait with."""
+    cdef uint8_t first
+    wire.begun = c_recv(wire.fd, &first, 1, MSG_PEEK) >= 0 or c_errno != EAGAIN
+    return wire.begun
+
 cdef bint fill(Wire *wire) noexcept nogil:
     """Takes what the socket has; False: nothing now, or its end, or that is enough for one call."""
     global received_at, received_end
     cdef ssize_t n
     if wire.ended:
         return False
-    if wire.fills == FILLS_MOST:
+    if wire.wasted >= WASTED_BYTES:
         wire.more = True
         return False
-    wire.fills += 1
     while True:
         n = c_recv(wire.fd, received, CIPHERTEXT_BYTES, 0)
         if n >= 0 or c_errno != EINTR:
             break
     if n > 0:
         received_at, received_end = 0, n
+        wire.wasted += n
         return True
     if n == 0:
         wire.ended = True
@@ -181,6 +207,8 @@ cdef class TlsPipe:
     def handshake(self) -> bool:
         """Whether it is done. Raises ssl.SSLError, after the alert if that could go; ssl.SSLEOFError; MoreLater."""
         cdef int done
+        if not self.wire.begun and not has_spoken(&self.wire):
+            return False
         self._begin()
         done = SSL_do_handshake(self.tls)
         if done == 1:
@@ -206,6 +234,10 @@ cdef class TlsPipe:
         """All of it; whether it is written too, or `flush` has to go on."""
         return self.write_encrypted(&data[0], data.shape[0]) if data.shape[0] else self.write_left()
 
+    cdef size_t waiting(self) noexcept:
+        """Encrypted and not yet written."""
+        return waiting(&self.wire.left)
+
     cdef bint write_left(self) except -1:
         cdef Bytes *left = &self.wire.left
         while waiting(left):
@@ -226,8 +258,8 @@ cdef class TlsPipe:
             raise error or ssl.SSLError(1, "OpenSSL would wait for a write")
         if waiting(&self.wire.left):
             return self.write_left()
-        at = self._written(staged, staged_end)
         n, staged_end = staged_end, 0
+        at = self._written(staged, n)
         if at < n and not append(&self.wire.left, staged + at, n - at):
             raise MemoryError
         return at == n
@@ -240,23 +272,31 @@ cdef class TlsPipe:
         return len(data)
 
     def recv_into(self, unsigned char[::1] room) -> int:
-        """As many bytes as there are; 0: the end. Raises BlockingIOError when nothing is left, here or in the socket; MoreLater."""
+        """As many bytes as there are; 0: the end. Raises BlockingIOError when nothing is left, here or in the socket; MoreLater,
+        or says so by `had_share` if there are some."""
         cdef size_t got = 0, n = 0, most = room.shape[0]
+        if self.failed is not None:
+            raise self.failed
         if waiting(&self.wire.left) > <size_t>UNREAD_BYTES_MAX:
-            raise ConnectionAbortedError(errno.ECONNABORTED, "it reads nothing of what TLS answers it")
+            raise ssl.SSLError(1, "the client reads nothing of what TLS answers it")
         self._begin()
         error = None
         while got < most:
             done = SSL_read_ex(self.tls, &room[got], most - got, &n)
             if done != 1:
-                error = None if got else self._error(done)
+                error = self._error(done)
                 break
             got += n
-            self.wire.fills = 0
+            self.wire.wasted -= n
+            # It may have come with an earlier call's header.
+            self.wire.records -= self.wire.records > 0
         self._end()
+        if got and isinstance(error, ssl.SSLError) and not isinstance(error, _ENDS):
+            # What came before it counts; OpenSSL says only once why it does not go on.
+            self.failed = error
         if got:
             return got
-        if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        if isinstance(error, _ENDS):
             return 0
         if error is not None:
             raise error
@@ -273,16 +313,26 @@ cdef class TlsPipe:
         self._begin()
         SSL_shutdown(self.tls)
         ERR_clear_error()
-        self._end()
         try:
+            self._end()
             self.flush()
-        except OSError:
-            pass    # nobody listens any more
+        except (OSError, MemoryError):
+            pass    # nobody listens any more, or there is no memory to say it
 
     @property
-    def unread_bytes(self) -> int:
-        """Encrypted for a client that has not read it."""
-        return waiting(&self.wire.left)
+    def has_begun(self) -> bool:
+        """Whether the client has said something that the handshake answers."""
+        return self.wire.begun
+
+    @property
+    def had_share(self) -> bool:
+        """The last call ended although there may be more: it is the others' turn first."""
+        return self.wire.more
+
+    @property
+    def held_bytes(self) -> int:
+        """Of this connection's own memory."""
+        return self.wire.left.end + self.wire.early.end
 
     @property
     def cipher(self) -> str:
@@ -315,7 +365,7 @@ cdef class TlsPipe:
 
     cdef void _begin(self) noexcept:
         ERR_clear_error()
-        self.wire.fills = 0
+        self.wire.wasted = self.wire.records = 0
         self.wire.more = False
 
     cdef _end(self):

@@ -67,8 +67,10 @@ def decode_request_header(buf: Buffer, pos: int = 0) -> tuple[RequestHeader, int
         if api_version >= flexible_from:
             count = buf[pos]
             pos = skip_tags(buf, pos + 1, count) if count else pos + 1
-    except (IndexError, struct_error, UnicodeDecodeError) as e:
-        raise MalformedMessage(f"request header: {e}") from e
+    except (IndexError, struct_error) as e:
+        raise MalformedMessage("request header: cut off") from e
+    except UnicodeDecodeError as e:
+        raise MalformedMessage("request header: the client id is not UTF-8") from e
     if pos > len(buf):
         raise MalformedMessage("request header: cut off")
     return RequestHeader(api_key, api_version, correlation_id, client_id), pos

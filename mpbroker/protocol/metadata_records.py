@@ -24,7 +24,7 @@ def encode_metadata_record(record: Message, version: int) -> bytes:
 
 
 def decode_metadata_record(value: Buffer) -> Any:
-    """MalformedMessage also for a record that this version of the broker does not know."""
+    """Raises MalformedMessage, also for a record that this version of the program does not know."""
     try:
         frame_version, pos = read_uvarint(value, 0)
         api_key, pos = read_uvarint(value, pos)
@@ -36,7 +36,9 @@ def decode_metadata_record(value: Buffer) -> Any:
     try:
         record, end = decode_data(api_key, version, value, pos)
     except UnsupportedVersion as e:
-        raise MalformedMessage(f"metadata record: {e}") from e
+        raise MalformedMessage(
+            f"metadata record of type {api_key}, version {version}: this program does not know it"
+        ) from e
     if end != len(value):
-        raise MalformedMessage(f"metadata record {api_key} v{version}: {len(value) - end} bytes too many")
+        raise MalformedMessage(f"metadata record of type {api_key}: {len(value) - end} bytes too many")
     return record

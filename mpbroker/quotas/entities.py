@@ -174,14 +174,6 @@ class QuotaTable:
                 return tags if any(tags) else None
         return None
 
-    def connection_rate(self, address: str) -> float | None:
-        """Connections per second that an address may open; None: as many as it likes."""
-        for entity in (((IP, address),), ((IP, None),)):
-            rate = self.of(entity).get(CONNECTION_CREATION_RATE)
-            if rate is not None:
-                return rate
-        return None
-
 
 def _fits(name: str | None, how: MatchType, wanted: str | None) -> bool:
     return how is MatchType.SPECIFIED or name == wanted

@@ -1,1 +1,4 @@
+"""Record batches without I/O: layout, validation, compression, building, decoding.
 
+(Kafka: DefaultRecordBatch, MemoryRecords, LogValidator.)
+"""

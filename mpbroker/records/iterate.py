@@ -103,12 +103,3 @@ def iterate_batches(data: Buffer, start: int = 0, *, check_crc: bool = True) -> 
     while (header := frame_at(view, position, check_crc)) is not None:
         yield Batch(view, header)
         position += header.length
-
-
-def iterate_records(
-    data: Buffer, *, check_crc: bool = True, limit: int = DEFAULT_LIMIT_BYTES
-) -> Iterator[Record]:
-    """The records of all whole batches but for control batches."""
-    for batch in iterate_batches(data, check_crc=check_crc):
-        if not batch.is_control:
-            yield from batch.records(limit)

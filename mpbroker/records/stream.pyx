@@ -102,8 +102,8 @@ cdef class RecordWriter:
             PyByteArray_Resize(self.out, max(2 * have, self.used + size))
         return <uint8_t *>PyByteArray_AS_STRING(self.out) + self.used
 
-    cpdef add(self, record):
-        """Appends a NewRecord; its offset delta is its place."""
+    cpdef add(self, record, int64_t offset_delta=-1):
+        """Appends a NewRecord; its offset delta is its place, unless another one is given."""
         key, value, headers = record.key, record.value, record.headers
         if key is not None and type(key) is not bytes:
             key = bytes(key)
@@ -111,7 +111,8 @@ cdef class RecordWriter:
             value = bytes(value)
         cdef int64_t timestamp = record.timestamp
         cdef int64_t delta = c.subtract_wrapping(timestamp, self.base_timestamp)
-        cdef int64_t size = 1 + c.varlong_bytes(delta) + c.varlong_bytes(self.count)
+        cdef int64_t place = self.count if offset_delta < 0 else offset_delta
+        cdef int64_t size = 1 + c.varlong_bytes(delta) + c.varlong_bytes(place)
         size += _field_bytes(key) + _field_bytes(value) + c.varlong_bytes(len(headers))
         if headers:
             headers = [(name.encode(), _as_bytes(content)) for name, content in headers]
@@ -120,7 +121,7 @@ cdef class RecordWriter:
         cdef uint8_t *start = self.reserve(size + c.varlong_bytes(size))
         cdef uint8_t *p = c.write_varlong(start, size)
         p[0] = 0
-        p = c.write_varlong(c.write_varlong(p + 1, delta), self.count)
+        p = c.write_varlong(c.write_varlong(p + 1, delta), place)
         p = c.write_varlong(_write_field(_write_field(p, key), value), len(headers))
         for name, content in headers:
             p = _write_field(_write_field(p, name), content)

@@ -1,4 +1,4 @@
-# What is used of OpenSSL's libssl and libcrypto (1.1.1 or later), and our class for its SSL_CTX.
+# What is used of OpenSSL's libssl and libcrypto (3.0 or later), and our class for its SSL_CTX.
 
 from libc.stdint cimport uint8_t
 
@@ -30,6 +30,7 @@ cdef extern from "openssl/ssl.h":
         SSL_OP_IGNORE_UNEXPECTED_EOF
         SSL_OP_NO_COMPRESSION
         SSL_OP_NO_RENEGOTIATION
+        SSL_OP_PRIORITIZE_CHACHA
         SSL_SESS_CACHE_OFF
         SSL_VERIFY_NONE
         SSL_VERIFY_PEER

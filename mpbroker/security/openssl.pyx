@@ -11,7 +11,11 @@ import ssl
 from libc.string cimport memcpy
 
 # Forward secrecy and authenticated encryption first; nothing with less than 112 bits (Python's choice since 3.10).
-DEFAULT_CIPHERS = "@SECLEVEL=2:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM"
+# Of those AES of 128 bits first: ten rounds instead of fourteen, for a strength that nobody comes near to.
+DEFAULT_CIPHERS = (
+    "@SECLEVEL=2:ECDH+AESGCM+AES128:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM"
+)
+DEFAULT_SUITES = "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
 
 cdef struct Password:
     const char *text
@@ -61,6 +65,8 @@ cdef class ServerContext:
             SSL_OP_NO_COMPRESSION
             | SSL_OP_NO_RENEGOTIATION
             | SSL_OP_CIPHER_SERVER_PREFERENCE
+            # Who names it first has no AES in hardware.
+            | SSL_OP_PRIORITIZE_CHACHA
             # Java and Python clients often go without a word.
             | SSL_OP_IGNORE_UNEXPECTED_EOF,
         )
@@ -74,6 +80,7 @@ cdef class ServerContext:
         ):
             raise failure(ssl.SSLError, "no such version")
         self.set_ciphers(DEFAULT_CIPHERS)
+        self.set_suites(DEFAULT_SUITES)
 
     def __dealloc__(self):
         SSL_CTX_free(self.context)

@@ -38,6 +38,7 @@ from mpbroker.security.principals import Principal
 FIRST_VERSION_WITH_LIFETIME = 1
 
 _SIZE = struct.Struct(">i")
+MECHANISM_LETTERS_MAX = 40
 
 
 class State(Enum):
@@ -150,7 +151,8 @@ class SaslServer:
         offered = list(self._offer.mechanisms)
         if mechanism not in offered:
             refusal = SaslHandshakeResponse(ErrorCode.UNSUPPORTED_SASL_MECHANISM, offered)
-            raise Failure("the client wants a mechanism that is not enabled", _frame(header, refusal))
+            wanted = f"the client wants the mechanism {_shown(mechanism)}, which is not enabled"
+            raise Failure(f"{wanted}; enabled are {', '.join(offered)}", _frame(header, refusal))
         if self._again is not None and mechanism != self._again.mechanism:
             # Said in answer to the next frame, so that the client counts it as a failed authentication.
             self._wrong_mechanism = (
@@ -235,3 +237,9 @@ def _illegal_state(header: RequestHeader) -> bytes:
 
 def _name(header: RequestHeader) -> str:
     return ApiKey(header.api_key).name
+
+
+def _shown(name: str) -> str:
+    """What a stranger has sent, for the log: in one line, and short."""
+    shown = name[:MECHANISM_LETTERS_MAX].encode("unicode_escape").decode()
+    return shown[:MECHANISM_LETTERS_MAX] + ("…" if max(len(name), len(shown)) > MECHANISM_LETTERS_MAX else "")

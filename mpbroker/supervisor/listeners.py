@@ -132,7 +132,7 @@ class Listeners:
     # ---- changes
 
     def add(self, text: str, protocol: str | None, advertised: str | None, tree: Tree) -> Later:
-        """Begins to serve one more listener. Raises FatalError, ValueError."""
+        """Begins to serve one more listener. Raises FatalError, ValueError, OSError; then there is none."""
         config = self.config
         number = len(config.listeners)
         if number == MAX_LISTENERS:
@@ -145,7 +145,10 @@ class Listeners:
         fd, added = sockets.bind(added, (*self._now, added), config)
         try:
             self.memory.listeners().put(number, AddedListener(added, told))
-        except ValueError:
+            self.sequence += 1
+            listener_orders.send_add(self.orders[topology.ACCEPTOR][0], self.sequence, number, added, fd)
+        except (ValueError, OSError):
+            # Nobody has heard of it: the next one gets its number.
             os.close(fd)
             sockets.remove_path(added)
             raise
@@ -165,8 +168,6 @@ class Listeners:
                 advertised_listeners=advertised_listeners or None,
             ),
         )
-        self.sequence += 1
-        listener_orders.send_add(self.orders[topology.ACCEPTOR][0], self.sequence, number, added, fd)
         return self._begin(number, added, comes=True, tree=tree)
 
     @property
@@ -196,7 +197,7 @@ class Listeners:
         return added, told, protocols
 
     def remove(self, name: str, tree: Tree) -> Later:
-        """Begins to take a listener away, with its connections. Raises FatalError."""
+        """Begins to take a listener away, with its connections. Raises FatalError, OSError: then it stays."""
         name = name.strip().upper()
         found = [n for n in self.fds if self.config.listeners[n].name == name]
         if not found:
@@ -210,10 +211,10 @@ class Listeners:
         if self.of_acceptor(topology.ACCEPTOR) == found:
             raise FatalError(f"listener {name} is the last one: nobody could connect any more")
         (number,) = found
-        fd = self.fds.pop(number)
-        self.security.pop(number, None)
         self.sequence += 1
         listener_orders.send_remove(self.orders[topology.ACCEPTOR][0], self.sequence, number)
+        fd = self.fds.pop(number)
+        self.security.pop(number, None)
         listener = self.config.listeners[number]
         os.close(fd)
         self._remove_path(number)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
+
+LEVEL_VARIABLE = "MPBROKER_LOG_LEVEL"
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 _name = "supervisor"
 
@@ -12,6 +16,14 @@ class _Prefix(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         record.process_name = _name
         return True
+
+
+def wanted_level(environment: Mapping[str, str]) -> str:
+    """Raises ValueError."""
+    text = environment.get(LEVEL_VARIABLE, "INFO")
+    if text.upper() not in LEVELS:
+        raise ValueError(f"{LEVEL_VARIABLE}={text}: the level is one of {', '.join(LEVELS)}")
+    return text.upper()
 
 
 def configure(level: str = "INFO") -> None:

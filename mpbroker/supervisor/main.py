@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,12 +28,13 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.log import cleaner_process, scrub_process
 from mpbroker.log import process as log_process
-from mpbroker.log.log_dir import lock_log_dirs, prepare_log_dirs
+from mpbroker.log.log_dir import LogDirLocks, check_log_dirs, name_log_dirs, remove_empty
 from mpbroker.protocol import codec
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners
 from mpbroker.supervisor import buffers, logs, progress, runtime_dir, scrubbing, sockets
 from mpbroker.supervisor.activation import Inherited
+from mpbroker.supervisor.altering import AlteredSettings
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Command, ControlSocket, Later
 from mpbroker.supervisor.listeners import Listeners
@@ -46,6 +48,8 @@ from shm.region import RegionUnavailable
 
 EXIT_OK = 0
 EXIT_FAILED = 1
+# As a wrong setting has it (cli.errors): the service manager is not to try it again.
+EXIT_MISCONFIGURED = 2
 # `kill %1` on `make run` signals the whole job, and make passes its own signal on: nobody who wants a second
 # one is that fast.
 SAME_STOP_S = 0.2
@@ -60,6 +64,10 @@ HOT_APIS = (
     ApiKey.INIT_PRODUCER_ID,
 )
 
+NOT_FOLLOWED = (
+    "what clients have altered of the broker's settings has no effect: %s. Alter it again, or change the "
+    "configuration file"
+)
 CHANGES = ("resize", "reload", "listener-add", "listener-remove")
 
 log = logging.getLogger("mpbroker")
@@ -70,7 +78,7 @@ def security_of(config: BrokerConfig) -> dict[int, ListenerSecurity]:
     try:
         return secure_listeners(config)
     except SecurityError as error:
-        raise FatalError(str(error)) from error
+        raise FatalError(str(error), EXIT_MISCONFIGURED) from error
 
 
 def check_size(config: BrokerConfig) -> None:
@@ -78,17 +86,18 @@ def check_size(config: BrokerConfig) -> None:
     try:
         settings.encode(config)
     except ValueError as error:
-        raise FatalError(str(error)) from error
+        raise FatalError(str(error), EXIT_MISCONFIGURED) from error
 
 
 def run(config: BrokerConfig, read_again: ReadAgain | None = None) -> int:
     """Runs a broker until it is told to stop; -> exit status. Every failure is one clear line in the log."""
-    logs.configure(os.environ.get("MPBROKER_LOG_LEVEL", "INFO"))
+    logs.configure(logs.wanted_level(os.environ))
     setproctitle.setproctitle("mpbroker: supervisor")
     try:
         return Broker(config, read_again).run()
     except FatalError as error:
         log.error("%s", error)
+        return error.status
     except RegionUnavailable as error:
         log.error("%s", error.strerror)
     return EXIT_FAILED
@@ -113,23 +122,14 @@ class Broker:
     def __init__(self, config: BrokerConfig, read_again: ReadAgain | None = None) -> None:
         raise_file_limit()
         self.notifier = Notifier()
-        security = security_of(config)
-        check_size(config)
-        self.locks = lock_log_dirs(config)
-        self.identity = prepare_log_dirs(config)
-        inherited = Inherited()
-        fds, self.config = sockets.bind_all(look_up_addresses(config), inherited)
-        inherited.refuse_rest()
-        self.directory = runtime_dir.runtime_dir(config)
-        self.runtime_lock = runtime_dir.claim(self.directory)
-        self.pointers = runtime_dir.Pointers(config, self.directory)
-        self.memory = SharedMemory(self.directory / PUBLIC_NAME, buffers.sizes(config))
-        buffers.give_out(self.memory, config, config.num_network_threads)
-        self.listeners = Listeners(self.config, fds, self.memory, security, served(), inherited.serving)
+        with contextlib.ExitStack() as undo:
+            self._claim(config, undo)
+            undo.pop_all()
         self.tree = Tree(self.memory, self.config)
         self.tree.on_left = self._has_left
         self.resizing: Resize | None = None
         self.reload = Reload(config, read_again)
+        self.altering = AlteredSettings(self.memory, config.node_id)
         self.reloading: Reloading | None = None
         self.reload_asked: list[Later] = []
         self.hangups = 0
@@ -139,6 +139,29 @@ class Broker:
         self.signals = 0
         self.stop_signal = 0
         self.stopped_at = 0.0
+
+    def _claim(self, config: BrokerConfig, undo: contextlib.ExitStack) -> None:
+        """What may refuse the start, and then leaves nothing. Raises FatalError, RegionUnavailable."""
+        security = security_of(config)
+        check_size(config)
+        runtime_dir.check(config)
+        locks = LogDirLocks(config)
+        undo.callback(locks.undo)
+        self.locks = locks.fds
+        self.identity = check_log_dirs(config)
+        inherited = Inherited()
+        fds, self.config = sockets.bind_all(look_up_addresses(config), inherited)
+        undo.callback(sockets.release, fds, self.config.listeners, inherited)
+        inherited.refuse_rest()
+        self.directory, made = runtime_dir.make(config)
+        undo.callback(remove_empty, made)
+        self.runtime_lock = runtime_dir.claim(self.directory)
+        self.pointers = runtime_dir.Pointers(config, self.directory)
+        self.memory = SharedMemory(self.directory / PUBLIC_NAME, buffers.sizes(config))
+        undo.callback(self.memory.close)
+        buffers.give_out(self.memory, config, config.num_network_threads)
+        self.listeners = Listeners(self.config, fds, self.memory, security, served(), inherited.serving)
+        name_log_dirs(config, self.identity)
 
     def run(self) -> int:
         started = time.monotonic()
@@ -212,6 +235,7 @@ class Broker:
         self.notifier.status("Log recovered; starting")
         coordinator = partial(coordinator_process.run, cluster_id=self.identity.cluster_id)
         tree.start(Child(topology.COORDINATOR, coordinator))
+        self._begin_as_altered()
         workers = [self._handler(topology.handler(n)) for n in range(self.config.num_io_threads)]
         workers += [self._processor(topology.processor(n)) for n in range(self.config.num_network_threads)]
         if self.config.control_plane is not None:
@@ -230,6 +254,25 @@ class Broker:
             tree.start(self.listeners.acceptor(role))
             if not tree.children[role].serves:
                 raise BrokerStops(EXIT_FAILED, f"the {topology.name_of(role)} did not start; see above")
+
+    def _begin_as_altered(self) -> None:
+        """The coordinator has read what clients have altered: who comes now begins with it."""
+        self.altering.look()
+        try:
+            changes, security, resize = self._checked(self._altered, Resize.of)
+        except (ReloadError, SecurityError, FatalError) as error:
+            log.error("%s", NOT_FOLLOWED % error)
+        else:
+            if changes.names:
+                config = changes.config if resize is None else resize.applied_to(changes.config)
+                self.listeners.follow(config, security, self.tree)
+                self.config = self.tree.config
+                buffers.give_out(self.memory, config, config.num_network_threads)
+                publish(settings.encode(config), self.tree)
+                log.info("altered by clients: %s", ", ".join(changes.names))
+            self.reload.done(changes)
+        self.altering.waits = False
+        self.altering.acknowledge()
 
     def _while_starting(self) -> None:
         """A stop is obeyed at once, also while the log recovers; the service manager is asked for time."""
@@ -302,19 +345,19 @@ class Broker:
         self.hangups += 1
 
     def _go_on_reloading(self) -> None:
-        """One at a time, for all who have asked before it begins; and none while workers come and go."""
-        if self.resizing is not None:
-            return
-        if self.reloading is None and (self.hangups or self.reload_asked):
-            self.hangups = 0
-            answers, self.reload_asked = self.reload_asked, []
-            try:
-                self.reloading = self._begin_reload(answers)
-            except (ReloadError, SecurityError, FatalError) as error:
-                level = logging.WARNING if isinstance(error, NoFile) else logging.ERROR
-                log.log(level, "reload: nothing changes: %s", error)
-                for answer in answers:
-                    answer.give({"error": f"nothing changes: {error}"})
+        """One at a time, for all who have asked before it begins; and none while workers come and go. Who has
+        altered something does not wait for these: a handler that leaves may hold the request.
+        """
+        altered = self.altering.look()
+        if self.resizing is not None or self.reloading is not None:
+            if altered:
+                self._publish_altered()
+        else:
+            if self.altering.waits:
+                self._begin_altered()
+            if self.reloading is None and (self.hangups or self.reload_asked):
+                self._begin_reload()
+        self.altering.acknowledge()
         going = self.reloading
         if going is not None and self.resizing is None and going.go_on(self.tree, self.config, self._handler):
             if not going.error:
@@ -322,27 +365,74 @@ class Broker:
             going.give()
             self.reloading = None
 
-    def _begin_reload(self, answers: list[Later]) -> Reloading:
+    def _begin_reload(self) -> None:
+        self.hangups = 0
+        answers, self.reload_asked = self.reload_asked, []
+        try:
+            self._begin(*self._checked(self._reread, Resize.checked), "reload", answers)
+        except (ReloadError, SecurityError, FatalError) as error:
+            level = logging.WARNING if isinstance(error, NoFile) else logging.ERROR
+            log.log(level, "reload: nothing changes: %s", error)
+            for answer in answers:
+                answer.give({"error": f"nothing changes: {error}"})
+
+    def _publish_altered(self) -> None:
+        """The values count at once; workers that come, go or are replaced for them wait for their turn."""
+        try:
+            changes, security, _ = self._checked(self._altered, Resize.of)
+        except (ReloadError, SecurityError, FatalError) as error:
+            log.debug("altered by clients, and is looked at again: %s", error)
+        else:
+            self._publish(changes, security)
+
+    def _begin_altered(self) -> None:
+        self.altering.waits = False
+        try:
+            # How far one step may go was checked before it was recorded.
+            self._begin(*self._checked(self._altered, Resize.of), "altered by clients", [])
+        except (ReloadError, SecurityError, FatalError) as error:
+            log.error("%s", NOT_FOLLOWED % error)
+
+    def _begin(
+        self,
+        changes: Changes,
+        security: dict[int, ListenerSecurity],
+        resize: Resize | None,
+        why: str,
+        answers: list[Later],
+    ) -> None:
+        if changes.names:
+            self._publish(changes, security)
+            self.resizing = resize
+        self.altering.waits = False
+        tell(changes, why)  # now it is true
+        self.reloading = Reloading(changes, answers)
+
+    def _publish(self, changes: Changes, security: dict[int, ListenerSecurity]) -> None:
+        self.listeners.follow(changes.config, security, self.tree)
+        self.config = self.tree.config
+        publish(changes.encoded, self.tree)
+
+    def _reread(self) -> Changes:
+        return self.reload.changes(self.config, self.altering.now)
+
+    def _altered(self) -> Changes:
+        return self.reload.altered(self.config, self.altering.now)
+
+    def _checked(
+        self,
+        look: Callable[[], Changes],
+        new_resize: Callable[[BrokerConfig, int | None, int | None], Resize],
+    ) -> tuple[Changes, dict[int, ListenerSecurity], Resize | None]:
         """Raises ReloadError, SecurityError, FatalError with everything as it was."""
         # The tree's: a listener may have come in this very step.
         self.config = self.tree.config
-        changes, security, resize = self._checked_reload()
-        if changes.names:
-            self.listeners.follow(changes.config, security, self.tree)
-            self.config = self.tree.config
-            publish(changes.encoded, self.tree)
-            self.resizing = resize
-        tell(changes)  # now it is true
-        return Reloading(changes, answers)
-
-    def _checked_reload(self) -> tuple[Changes, dict[int, ListenerSecurity], Resize | None]:
-        """Raises ReloadError, SecurityError, FatalError."""
         try:
-            changes = self.reload.changes(self.config)
+            changes = look()
             security = self.listeners.changed_security(changes.config)
             resize = None
             if changes.resizes:
-                resize = Resize.checked(self.config, changes.handlers, changes.processors)
+                resize = new_resize(self.config, changes.handlers, changes.processors)
         except (ReloadError, SecurityError, FatalError):
             raise
         except Exception as error:

@@ -1,14 +1,16 @@
-"""SIGHUP and `ctl reload`: what another configuration changes in a running broker.
+"""SIGHUP, `ctl reload`, AlterConfigs: what another configuration changes in a running broker.
 
-It is checked whole, by the rules of a start, and together with what cannot change now: one mistake, and
-nothing changes. What differs from the last time is sorted by what it takes:
+File and flags lie beneath what clients have altered (config.dynamic); the one is read anew when somebody asks
+for it, the other is told by the coordinator. What comes of both is checked whole, by the rules of a start,
+and together with what cannot change now: one mistake, and nothing changes. What differs from the last time
+is sorted by what it takes:
 
 follows    every process takes it over when it is ordered to (ipc.settings)
 replaced   handlers have made tables of it: they are replaced one after the other (supervisor.rolling)
 resized    the numbers of workers (supervisor.resize, with its rule for one step)
 later      it belongs to what was made before the first fork, or to what lies on disk
 
-(Kafka: DynamicBrokerConfig, whose brokers are told by AlterConfigs and restart no thread.)
+(Kafka: DynamicBrokerConfig, whose brokers restart no thread.)
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from typing import Any, TypeAlias
 
 from msgspec import structs
 
+from mpbroker.config.altered import Altered
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
+from mpbroker.config.dynamic import overlaid
 from mpbroker.config.keys import ConfigError, field_name
 from mpbroker.config.limits import resolved_overrides
 from mpbroker.config.load import Loaded, contradictions
@@ -111,6 +115,7 @@ class Changes:
     processors: int | None = None
     replaces_handlers: bool = False
     asked: BrokerConfig | None = None
+    static: BrokerConfig | None = None  # `asked` without what clients have altered
 
     @property
     def resizes(self) -> bool:
@@ -121,13 +126,26 @@ class Reload:
     """`asked`: the configuration as it was read, before ports were chosen and anything was changed."""
 
     def __init__(self, asked: BrokerConfig, read_again: ReadAgain | None) -> None:
-        self._asked = asked
+        self._static = self._asked = asked
         self._read_again = read_again
 
-    def changes(self, now: BrokerConfig) -> Changes:
-        """What has to change in `now`, the configuration that the broker has. Raises ReloadError."""
+    def changes(self, now: BrokerConfig, altered: Altered) -> Changes:
+        """What the file, read anew, has to change in `now`, the configuration that the broker has.
+
+        Raises ReloadError.
+        """
         loaded = self._load()
-        read, asked = loaded.config, self._asked
+        return self._changes(now, loaded.config, altered, [str(warning) for warning in loaded.warnings])
+
+    def altered(self, now: BrokerConfig, altered: Altered) -> Changes:
+        """The same of what clients have altered; the file is as it was read last. Raises ReloadError."""
+        return self._changes(now, self._static, altered, [])
+
+    def _changes(
+        self, now: BrokerConfig, static: BrokerConfig, altered: Altered, warnings: list[str]
+    ) -> Changes:
+        asked = self._asked
+        read = _overlaid(static, altered)
         differing = {name for name in BrokerConfig.__struct_fields__ if self._differs(name, read)}
         later = {name: _INSTEAD.get(name, _RESTART) for name in differing if not _can_change(name)}
         changing = {name: getattr(read, name) for name in differing - later.keys()}
@@ -138,26 +156,30 @@ class Reload:
             effective[_OVERRIDES] = _resolved(read)
         if "advertised_listeners" in effective:
             effective["advertised_listeners"] = _advertised(read, asked, now)
-        config = structs.replace(now, **effective, origins=_origins(read, asked, later))
+        origins = _origins(read, asked, later)
+        config = structs.replace(now, **effective, origins=origins, altered=read.altered)
         known = {problem.message for problem in contradictions(now)}
         if problems := [one for one in contradictions(config) if one.message not in known]:
             raise ReloadError(f"with what cannot change while the broker runs: {_one_line(problems)}")
+        kept = {name: getattr(asked, name) for name in later}
         return Changes(
             config,
             _encoded(config),
-            sorted(_KEYS[name] for name in named),
+            sorted({_KEYS[name] for name in named} | set(asked.altered.differing(read.altered))),
             {_KEYS[name]: what for name, what in sorted(later.items())},
-            [str(warning) for warning in loaded.warnings],
+            warnings,
             workers.get("num_io_threads"),
             workers.get("num_network_threads"),
             replaces_handlers=bool(IN_TABLES & changing.keys()),
-            asked=structs.replace(asked, **changing, origins=_origins(read, asked, later)),
+            asked=structs.replace(asked, **changing, origins=origins, altered=read.altered),
+            static=structs.replace(static, **kept, origins=_origins(static, self._static, later)),
         )
 
     def done(self, changes: Changes) -> None:
         """They have changed for all that runs; until then the next reload tries again."""
         assert changes.asked is not None
-        self._asked = changes.asked
+        assert changes.static is not None
+        self._asked, self._static = changes.asked, changes.static
 
     def _load(self) -> Loaded:
         if self._read_again is None:
@@ -174,9 +196,18 @@ class Reload:
         key = _KEYS.get(name)
         if key is None:
             return False
+        if name in WORKERS and self._asked.altered.text(key) != read.altered.text(key):
+            return True  # even if the file says the same: somebody may have resized since
         if key in BROKER_KEYS and key not in read.origins and key not in self._asked.origins:
             return False  # a default that follows the machine
         return bool(getattr(read, name) != getattr(self._asked, name))
+
+
+def _overlaid(static: BrokerConfig, altered: Altered) -> BrokerConfig:
+    try:
+        return overlaid(static, altered.broker, altered.default)
+    except ValueError as error:
+        raise ReloadError(str(error)) from error
 
 
 def _can_change(name: str) -> bool:

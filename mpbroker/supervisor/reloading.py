@@ -39,13 +39,14 @@ def publish(config: bytes, tree: Tree) -> None:
         tree.order_all(roles, SETTINGS_CHANGED, topology.SUPERVISOR)
 
 
-def tell(changes: Changes) -> None:
+def tell(changes: Changes, why: str) -> None:
+    """`why`: who has asked for it."""
     for warning in _warnings(changes):
-        log.warning("reload: %s", warning)
+        log.warning("%s: %s", why, warning)
     if changes.names:
-        log.info("reload: changed %s", ", ".join(changes.names))
+        log.info("%s: changed %s", why, ", ".join(changes.names))
     elif not changes.later:
-        log.info("reload: the configuration is as it was")
+        log.info("%s: the configuration is as it was", why)
 
 
 def _warnings(changes: Changes) -> list[str]:

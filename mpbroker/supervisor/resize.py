@@ -1,9 +1,8 @@
 """Changing the numbers of processors and handlers while the broker runs.
 
-Kafka's rule for one step: at least one, at least half (rounded down) and at most double of what is effective
-now (DynamicThreadPool.validateReconfiguration, SocketServer.resizeThreadPool). What is new gets the next
-higher numbers. What goes has the highest ones, is given nothing new, finishes what it has, and is fenced when
-it is gone; its connections, if it is a processor, are closed between two requests.
+One step goes by Kafka's rule (config.workers.resize_problem). What is new gets the next higher numbers. What
+goes has the highest ones, is given nothing new, finishes what it has, and is fenced when it is gone; its
+connections, if it is a processor, are closed between two requests.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any
 from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.workers import MAX_HANDLERS, MAX_PROCESSORS, resize_problem
 from mpbroker.ipc import topology
 from mpbroker.ipc.process import FatalError
 from mpbroker.supervisor import buffers
@@ -23,20 +23,13 @@ from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Later
 from mpbroker.supervisor.tree import Tree
 
-FACTOR = 2
-
 log = logging.getLogger("mpbroker")
 
 
 def check_resize(kind: str, old: int, new: int, most: int) -> None:
     """Raises FatalError, which names the rule."""
-    if new < 1 or new > most:
-        raise FatalError(f"cannot resize {kind} from {old} to {new}: the number must lie in 1..{most}")
-    if new < old // FACTOR or new > old * FACTOR:
-        raise FatalError(
-            f"cannot resize {kind} from {old} to {new}: one step may go from half of what there is "
-            f"({max(1, old // FACTOR)}) to double ({min(most, old * FACTOR)})"
-        )
+    if problem := resize_problem(kind, old, new, most):
+        raise FatalError(problem)
 
 
 @dataclass
@@ -73,14 +66,20 @@ class Resize:
     @classmethod
     def checked(cls, config: BrokerConfig, handlers: int | None, processors: int | None) -> Resize:
         """Raises FatalError."""
+        resize = cls.of(config, handlers, processors)
+        for kind, most in ((resize.handlers, MAX_HANDLERS), (resize.processors, MAX_PROCESSORS)):
+            check_resize(kind.name, kind.before, kind.after, most)
+        return resize
+
+    @classmethod
+    def of(cls, config: BrokerConfig, handlers: int | None, processors: int | None) -> Resize:
+        """To numbers that are known to be allowed; None leaves one as it is."""
         old_handlers, old_processors = config.num_io_threads, config.num_network_threads
-        handlers = old_handlers if handlers is None else handlers
-        processors = old_processors if processors is None else processors
-        check_resize("handlers", old_handlers, handlers, topology.MAX_HANDLERS)
-        check_resize("processors", old_processors, processors, topology.MAX_PROCESSORS)
+        new_handlers = old_handlers if handlers is None else handlers
+        new_processors = old_processors if processors is None else processors
         return cls(
-            Kind("handlers", old_handlers, handlers, topology.handler),
-            Kind("processors", old_processors, processors, topology.processor),
+            Kind("handlers", old_handlers, new_handlers, topology.handler),
+            Kind("processors", old_processors, new_processors, topology.processor),
         )
 
     def __str__(self) -> str:

@@ -14,16 +14,18 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import PATH_BYTES_MAX
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, Pointer, write_pointer
 from mpbroker.ipc.process import FatalError
+from mpbroker.log.log_dir import make_directory
+from shm.region import refuse_disk
 
 RETRY_S = 2.0
 
 log = logging.getLogger("mpbroker")
 
 
-def runtime_dir(config: BrokerConfig) -> Path:
-    """This broker's own, made if need be: MPBROKER_RUNTIME_DIR, else systemd's, else below /dev/shm.
+def check(config: BrokerConfig) -> Path:
+    """This broker's own: MPBROKER_RUNTIME_DIR, else systemd's, else below /dev/shm; makes nothing.
 
-    Raises FatalError.
+    Raises FatalError, RegionUnavailable.
     """
     named = _named()
     mark = hashlib.sha256(str(Path(config.log_dirs[0]).resolve()).encode()).hexdigest()[:12]
@@ -35,8 +37,15 @@ def runtime_dir(config: BrokerConfig) -> Path:
             f"the runtime directory {directory} has too long a name for a socket in it. "
             "Name another in MPBROKER_RUNTIME_DIR"
         )
+    refuse_disk(directory)
+    return directory
+
+
+def make(config: BrokerConfig) -> tuple[Path, list[Path]]:
+    """-> the directory, and what was made for it, the lowest first. Raises FatalError, RegionUnavailable."""
+    directory = check(config)
     try:
-        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        made = make_directory(directory, 0o750)
     except OSError as error:
         raise FatalError(
             f"cannot make the runtime directory {directory}: {error.strerror}. "
@@ -46,7 +55,7 @@ def runtime_dir(config: BrokerConfig) -> Path:
         raise FatalError(
             f"the runtime directory {directory} belongs to another user. Name another in MPBROKER_RUNTIME_DIR"
         )
-    return directory
+    return directory, made
 
 
 def claim(directory: Path) -> int:

@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from mpbroker.supervisor.activation import Inherited
 # A listener's socket belongs to the broker's user and group.
 SOCKET_UMASK = 0o117
 # No IPv6 here, or no such address.
+ADDRESS_ADVICE = "Name an address of this machine; what clients are told goes into advertised.listeners"
 NOT_OF_THIS_MACHINE = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
 
 
@@ -37,10 +39,17 @@ def bind_all(config: BrokerConfig, inherited: Inherited | None = None) -> tuple[
             fds.append(fd)
             bound.append(listening)
     except FatalError:
-        for fd in fds:
-            os.close(fd)
+        release(fds, bound, inherited)
         raise
     return fds, structs.replace(config, listeners=tuple(bound))
+
+
+def release(fds: Iterable[int], listeners: Iterable[Listener], inherited: Inherited | None = None) -> None:
+    """Of a start that is refused. A path that the service manager made stays."""
+    for fd, listener in zip(fds, listeners, strict=True):
+        os.close(fd)
+        if inherited is None or listener.name not in inherited.serving:
+            remove_path(listener)
 
 
 def bind(listener: Listener, among: tuple[Listener, ...], config: BrokerConfig) -> tuple[int, Listener]:
@@ -92,7 +101,7 @@ def _places(listener: Listener) -> list[tuple[socket.AddressFamily, Any]]:
     except socket.gaierror as error:
         raise FatalError(
             f"cannot listen on {listener}: host {listener.host!r} cannot be resolved ({error.strerror}). "
-            "Name an address of this machine; what clients are told goes into advertised.listeners"
+            f"{ADDRESS_ADVICE}"
         ) from error
     return sorted(
         ((family, address) for family, _, _, _, address in found),
@@ -147,6 +156,8 @@ def _why(error: OSError, port: int) -> str:
         return f"the port is in use{who}. Stop it, or choose another port with --listeners"
     if error.errno == errno.EACCES:
         return f"port {port} needs privileges. Choose a port above 1023, or grant CAP_NET_BIND_SERVICE"
+    if error.errno in NOT_OF_THIS_MACHINE:
+        return f"{error.strerror}. {ADDRESS_ADVICE}"
     return f"{error.strerror}"
 
 

@@ -34,7 +34,17 @@ def status(
         "node_id": config.node_id,
         "listeners": [one["listener"] for one in listeners],
         "advertised": [one["advertised"] for one in listeners],
-        "log_dirs": list(config.log_dirs),
+        "log_dirs": [
+            {
+                "log_dir": one.name,
+                "state": "failed" if one.failed else "works",
+                "partitions": one.partitions,
+                "size_bytes": one.size_bytes,
+                "total_bytes": one.total_bytes,
+                "usable_bytes": one.usable_bytes,
+            }
+            for one in memory.dir_sizes().all().values()
+        ],
         "flush_policy": config.log_flush_policy,
         "runtime_dir": str(memory.public_path.parent),
         "connections": total(Counter.COUNT_CONNECTIONS_CREATED) - total(Counter.COUNT_CONNECTIONS_CLOSED),
@@ -42,6 +52,7 @@ def status(
         "records_appended": total(Counter.COUNT_RECORDS_APPENDED),
         "bytes_appended": total(Counter.COUNT_BYTES_APPENDED),
         "restarts": memory.counters(topology.SUPERVISOR).get(Counter.COUNT_RESTARTS),
+        "offline_partitions": topology.offline_partitions(memory.table()),
         "recovery": recovery.rows(config, memory),
         "scrub": progress(memory),
         "processes": [_process(child, memory) for child in children],

@@ -15,7 +15,6 @@ import socket
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 from mpbroker.log.pace import Pace
@@ -66,7 +65,7 @@ class CatchUp:
         self._broker = broker
         self._directory = directory
         self._cold = cold
-        self._pace = Pace(bytes_per_s, time.monotonic())
+        self._pace = Pace(lambda: bytes_per_s)
         offsets = (1 + batch * RECORDS_PER_BATCH for batch in range(batches))
         self._requests = [frames.fetch(COLD_TOPIC, offset, FETCH_BYTES) for offset in offsets]
         self._scratch = bytearray(2 * FETCH_BYTES)
@@ -94,7 +93,7 @@ class CatchUp:
                     for request in self._requests:
                         size = self._fetch(connection, request)
                         self.bytes_read += size
-                        if self._stopped.wait(max(0.0, self._pace.due(size) - time.monotonic())):
+                        if self._stopped.wait(max(0.0, self._pace.left_s(self._pace.take(size)))):
                             return
         except BaseException as failure:
             self.failure = failure

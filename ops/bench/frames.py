@@ -171,7 +171,7 @@ def receive(connection: socket.socket, size: int) -> bytes:
 
 
 @contextmanager
-def connected(address: Address, timeout_s: float = 30) -> Iterator[socket.socket]:
+def connected(address: Address, timeout_s: float = 60) -> Iterator[socket.socket]:
     with socket.create_connection(address, timeout=timeout_s) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield connection
@@ -189,7 +189,7 @@ def exchange(connection: socket.socket, request: Request) -> tuple[int, bytes]:
     return error_code, response
 
 
-def advertised_apis(address: Address, timeout_s: float = 30) -> dict[int, tuple[int, int]]:
+def advertised_apis(address: Address, timeout_s: float = 60) -> dict[int, tuple[int, int]]:
     """What ApiVersions answers: lowest and highest version of each API key."""
     with connected(address, timeout_s) as connection:
         error_code, response = exchange(connection, api_versions())

@@ -1,15 +1,12 @@
 """A broker's process tree: what it costs, pausing it, stopping it."""
 
 import contextlib
-import os
 import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass

@@ -59,6 +59,7 @@ SCENARIOS: Sequence[Scenario] = (
     Scenario("produce-100B-64-over-64", "produce", 100, 64, 64),
     Scenario("produce-100B-64-over-1000", "produce", 100, 64, 1000),
     Scenario("produce-16KiB-8", "produce", 16_384, 8),
+    Scenario("produce-16KiB-32", "produce", 16_384, 32),
     Scenario("produce-900KB-1", "produce", 900_000, 1),
     Scenario("produce-900KB-8", "produce", 900_000, 8),
     Scenario("fetch-1MiB-1", "fetch", FETCH_BYTES, 1),
@@ -115,11 +116,12 @@ def build_generator() -> None:
     if GENERATOR.exists() and GENERATOR.stat().st_mtime > SOURCE.stat().st_mtime:
         return
     GENERATOR.parent.mkdir(exist_ok=True)
-    command = ["cc", "-O2", "-Wall", "-o", str(GENERATOR), str(SOURCE)]
+    command = ["cc", "-O2", "-Wall", "-o", str(GENERATOR), str(SOURCE), "-lssl", "-lcrypto"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
-        raise LoadError("the load generator needs a C compiler: apt-get install gcc libc6-dev") from error
+        needs = "apt-get install gcc libc6-dev libssl-dev"
+        raise LoadError(f"the load generator needs a C compiler: {needs}") from error
     if done.returncode:
         raise LoadError(f"{SOURCE.relative_to(ROOT)} does not compile:\n{done.stderr}")
 
@@ -189,6 +191,14 @@ def settle_memory(directory: Path, seconds: float) -> None:
             file.write(block)
 
 
+@dataclass(frozen=True)
+class TlsPort:
+    """Another listener of the broker; `authorities`: a file with the certificates that its own leads to."""
+
+    port: int
+    authorities: Path
+
+
 def _generator_command(
     broker: Broker,
     request: frames.Request,
@@ -197,14 +207,18 @@ def _generator_command(
     partitions: int,
     reconnect: bool,
     rate: float,
+    tls: TlsPort | None,
 ) -> list[str]:
     host, port = broker.address
+    if tls is not None:
+        port = tls.port
     return [
         *(str(GENERATOR), "--json", "--host", host, "--port", str(port)),
         *("--connections", str(connections), "--seconds", str(seconds), "--warmup", str(WARMUP_S)),
         *("--error-at", str(request.error_at), "--min-response", str(request.response_bytes_min)),
         *(["--reconnect"] if reconnect else []),
         *(["--rate", str(rate)] if rate else []),
+        *(["--tls-ca", str(tls.authorities)] if tls else []),
         *(["--partitions", str(partitions), "--partition-at", str(request.partition_at)] * (partitions > 1)),
     ]
 
@@ -218,6 +232,7 @@ def run_load(
     partitions: int = 1,
     reconnect: bool = False,
     rate: float = 0,
+    tls: TlsPort | None = None,
 ) -> Result:
     """One run of the generator, with the CPU time that the broker's tree took meanwhile. `rate`: requests
     per second, however fast they are answered; 0: each connection sends the next one when it is answered.
@@ -227,7 +242,7 @@ def run_load(
         file.write(request.frame)
         file.flush()
         command = [
-            *_generator_command(broker, request, connections, seconds, partitions, reconnect, rate),
+            *_generator_command(broker, request, connections, seconds, partitions, reconnect, rate, tls),
             "--request",
             file.name,
         ]

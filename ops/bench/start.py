@@ -6,6 +6,7 @@ partition and a kill: what is checked then is what came since the last recovery 
 """
 
 import argparse
+import os
 import resource
 import sys
 import tempfile
@@ -77,6 +78,15 @@ def fill(broker: Broker, megabytes: int) -> None:
             assert not error, f"topic large was not filled: error {error}"
 
 
+def compile_once(directory: Path) -> None:
+    broker = Mpbroker(directory)
+    try:
+        broker.start()
+        broker.stop()
+    finally:
+        broker.kill()
+
+
 def many(directory: Path, partitions: int, bounds: Bounds) -> None:
     broker = Mpbroker(directory, stop_timeout_s=STOP_MOST_S)
     try:
@@ -125,8 +135,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    # What is installed has its bytecode; where that may not be kept, each start compiles all of the source.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     bounds = Bounds()
     with tempfile.TemporaryDirectory() as directory:
+        compile_once(Path(directory) / "first")
         many(Path(directory) / "many", given.partitions, bounds)
         large(Path(directory) / "large", given.megabytes, bounds)
     if bounds.missed:

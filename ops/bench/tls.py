@@ -1,4 +1,4 @@
-"""What TLS costs a fetch: `python -m ops.bench.tls`.
+"""What TLS costs a fetch: `python -m ops.bench.tls [--kafka]`.
 
 Fetches of 1 MiB over a plain and an encrypted listener of one broker. One connection and one client for both,
 in turns, so the ratio is that of the encryption alone, the client's included.
@@ -7,36 +7,41 @@ in turns, so the ratio is that of the encryption alone, the client's included.
 from __future__ import annotations
 
 import argparse
-import socket
+import contextlib
 import ssl
 import subprocess
 import sys
 import tempfile
-import time
-from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 from ops.bench import frames
-from ops.bench.brokers import HOST, BrokerError, Mpbroker, free_port, running
-from ops.bench.scenarios import FETCH_BYTES, Scenario, prepare
+from ops.bench.brokers import HOST, Broker, BrokerError, Kafka, Mpbroker, free_port, running
+from ops.bench.scenarios import FETCH_BYTES, Scenario, TlsPort, build_generator, prepare, run_load
 
 TOPIC = "tls"
 SHARE_MIN = 0.5
-CORRELATION_AND_SIZE_BYTES = 8
 
 
-class SecureMpbroker(Mpbroker):
-    """With a second listener, whose certificate nobody else trusts."""
+@dataclass
+class SecureListener:
+    """Of a broker: its port, and a certificate that nobody else trusts."""
 
-    def __init__(self, directory: Path) -> None:
-        self.certificate = directory / "certificate.pem"
-        self.keystore = directory / "keystore.pem"
-        self.secure_port = free_port()
-        super().__init__(directory)
-        plain = f"PLAINTEXT://{HOST}:{{port}}"
-        self.template = self.template.replace(plain, f"{plain},SSL://{HOST}:{self.secure_port}")
-        self.flags = ("-o", f"ssl.keystore.location={self.keystore}", "-o", "ssl.keystore.type=PEM")
+    directory: Path
+    port: int = field(default_factory=free_port)
+
+    @property
+    def certificate(self) -> Path:
+        return self.directory / "certificate.pem"
+
+    @property
+    def keystore(self) -> Path:
+        return self.directory / "keystore.pem"
+
+    @property
+    def settings(self) -> tuple[str, str]:
+        return f"ssl.keystore.location={self.keystore}", "ssl.keystore.type=PEM"
 
     def make_certificate(self) -> None:
         command = [
@@ -60,66 +65,74 @@ class SecureMpbroker(Mpbroker):
         with open(self.keystore, "ab") as keystore:
             keystore.write(self.certificate.read_bytes())
 
-    def connect(self, secure: bool) -> socket.socket:
-        port = self.secure_port if secure else self.port
-        connection = socket.create_connection((HOST, port), timeout=30)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not secure:
-            return connection
-        context = ssl.create_default_context(cafile=str(self.certificate))
-        return context.wrap_socket(connection, server_hostname=HOST)
+    def mpbroker(self) -> Mpbroker:
+        broker = Mpbroker(self.directory)
+        plain = f"PLAINTEXT://{HOST}:{{port}}"
+        broker.template = broker.template.replace(plain, f"{plain},SSL://{HOST}:{self.port}")
+        broker.flags = [part for setting in self.settings for part in ("-o", setting)]
+        return broker
+
+    def kafka(self) -> Kafka:
+        broker = Kafka(self.directory)
+        listeners = {"PLAINTEXT": broker.port, "CONTROLLER": broker.controller_port, "SSL": self.port}
+        addresses = ",".join(f"{name}://{HOST}:{port}" for name, port in listeners.items())
+        protocols = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL"
+        broker.properties = [f"listeners={addresses}", protocols, *self.settings]
+        return broker
+
+    def endpoint(self) -> TlsPort:
+        return TlsPort(self.port, self.certificate)
 
 
-def fetch_once(connection: socket.socket, request: frames.Request, scratch: bytearray) -> int:
-    """Bytes of one response; it is dropped, but for its head."""
-    connection.sendall(request.frame)
-    view, received, size = memoryview(scratch), 0, CORRELATION_AND_SIZE_BYTES
-    while received < size:
-        n = connection.recv_into(view[received:] if received < CORRELATION_AND_SIZE_BYTES else view)
-        if not n:
-            raise BrokerError("the broker closed the connection")
-        if received < CORRELATION_AND_SIZE_BYTES <= received + n:
-            size = 4 + int.from_bytes(scratch[:4])
-            if int.from_bytes(scratch[4:8]) != frames.CORRELATION_ID:
-                raise BrokerError("a response has another request's correlation id")
-        received += n
-    if received < request.response_bytes_min:
-        raise BrokerError(f"a response has {received} bytes, not {request.response_bytes_min}")
-    return received
+@dataclass
+class Pair:
+    """A broker with its two listeners, and what they moved in each round in MB/s."""
 
+    listener: SecureListener
+    broker: Broker
+    request: frames.Request
+    rounds: list[tuple[float, float]] = field(default_factory=list)
 
-def bytes_per_s(broker: SecureMpbroker, secure: bool, request: frames.Request, seconds: float) -> float:
-    scratch = bytearray(1 << 18)
-    with closing(broker.connect(secure)) as connection:
-        fetch_once(connection, request, scratch)
-        moved, start = 0, time.monotonic()
-        while (took := time.monotonic() - start) < seconds:
-            moved += fetch_once(connection, request, scratch)
-    return moved / took
+    def turn(self, seconds: float) -> None:
+        plain, secure = (
+            run_load(self.broker, self.request, 1, seconds, tls=tls).mb_per_s
+            for tls in (None, self.listener.endpoint())
+        )
+        self.rounds.append((plain, secure))
+
+    def report(self) -> float:
+        """TLS's share of plain."""
+        plain, secure = (median(rates) for rates in zip(*self.rounds, strict=True))
+        share: float = secure / plain
+        print(
+            f"{self.broker.name}, fetches of 1 MiB on one connection: plain {plain / 1e3:.2f} GB/s, "
+            f"TLS {secure / 1e3:.2f} GB/s, that is {share:.2f} times plain"
+        )
+        return share
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--kafka", action="store_true", help="Apache Kafka beside it, in turns")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        broker = SecureMpbroker(Path(directory))
-        broker.make_certificate()
-        with running(broker):
+    build_generator()
+    with contextlib.ExitStack() as stack:
+        pairs = []
+        for kafka in (False, True) if options.kafka else (False,):
+            listener = SecureListener(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+            listener.make_certificate()
+            broker = listener.kafka() if kafka else listener.mpbroker()
+            stack.enter_context(running(broker))
             request = prepare(Scenario("tls", "fetch", FETCH_BYTES, 1), broker, TOPIC)
-            pairs = [
-                (
-                    bytes_per_s(broker, False, request, options.seconds),
-                    bytes_per_s(broker, True, request, options.seconds),
-                )
-                for _ in range(options.rounds)
-            ]
-    plain, secure = (median(rates) for rates in zip(*pairs, strict=True))
-    share = secure / plain
-    print(f"fetches of 1 MiB, one connection: plain {plain / 1e9:.2f} GB/s, TLS {secure / 1e9:.2f} GB/s")
-    print(f"that is {share:.2f} times plain")
-    return 0 if share >= SHARE_MIN else 1
+            pairs.append(Pair(listener, broker, request))
+        for _ in range(options.rounds):
+            for pair in pairs:
+                pair.turn(options.seconds)
+    print(ssl.OPENSSL_VERSION)
+    shares = [pair.report() for pair in pairs]
+    return 0 if shares[0] >= SHARE_MIN else 1
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mpbroker.config.dynamic import DYNAMIC, REPLICATION_RATES
 from mpbroker.handlers.apis import all_apis
 from mpbroker.protocol.api_keys import valid_versions
 
@@ -69,6 +70,14 @@ NOT_BUILT = (
     ("Spark: streaming, the sink", "batch reads only"),
 )
 
+DYNAMIC_SETTINGS = """
+## Settings of the broker that clients may alter
+
+By AlterConfigs and IncrementalAlterConfigs, of one broker or of all (OPERATING.md, "Changing settings"). All
+others are read-only, settings of single listeners and passwords among them: they are read from the file.
+
+"""
+
 CLOSING = """
 A listener without certificate, users or keys is refused at start. A configuration key that is known to Kafka
 and has no effect here is named in a warning at start; an unknown one is an error.
@@ -97,7 +106,15 @@ def page() -> str:
         rows.append(f"| {int(api.key)} | {api.name} | {served} | {kafka[0]}-{kafka[-1]} | {api.summary} |")
     missing = [f"| {what} | {instead} |" for what, instead in NOT_BUILT]
     table = ["## Not built yet", "", "| what | what happens instead |", "|---|---|", *missing]
-    return INTRODUCTION + "\n".join(rows) + "\n" + TESTED + "\n" + "\n".join(table) + "\n" + CLOSING
+    head = INTRODUCTION + "\n".join(rows) + "\n" + TESTED + "\n"
+    return head + "\n".join(table) + "\n" + DYNAMIC_SETTINGS + _dynamic() + CLOSING
+
+
+def _dynamic() -> str:
+    keys = sorted(DYNAMIC)
+    return "".join(f"* `{key}`\n" for key in keys) + "".join(
+        f"* `{key}`: kept and shown, without effect\n" for key in sorted(REPLICATION_RATES)
+    )
 
 
 if __name__ == "__main__":

@@ -37,8 +37,10 @@ by `python -m ops.docs.metrics`.
 CLOSING = """
 Alerts worth having: `NetworkProcessorAvgIdlePercent` and `RequestHandlerAvgIdlePercent` below 0.3,
 `RequestQueueSize` that stays near `queued.max.requests`, an `AcceptorBlockedPercent` whose rate is not 0,
-`FailedProduceRequestsPerSec`, and of `mpbroker:type=Broker` `lost-pages-total` above 0 (the tmpfs is full:
-some counts are lost) and `unmeasured-requests-total` above 0 (more clients with quotas than can be measured).
+`FailedProduceRequestsPerSec`, an `OfflineLogDirectoryCount` above 0, too few `usable-bytes` of a log
+directory (`mpbroker:type=LogDir`), and of `mpbroker:type=Broker` `lost-pages-total` above 0 (the tmpfs is
+full: some counts are lost) and `unmeasured-requests-total` above 0 (more clients with quotas than can be
+measured).
 
 ## The request log
 

@@ -17,9 +17,9 @@ from tests.real_clients.tools import eventually
 def start(tmp_path: Path) -> Iterator[Start]:
     with contextlib.ExitStack() as stack:
 
-        def begin(*flags: str) -> Mpbroker:
+        def begin(*flags: str, port: int | None = None) -> Mpbroker:
             """PORT in a flag is the port that the broker is expected at."""
-            made = Mpbroker(tmp_path)
+            made = Mpbroker(tmp_path) if port is None else Mpbroker(tmp_path, port)
             made.flags = [flag.replace("PORT", str(made.port)) for flag in flags]
             stack.callback(made.kill)
             made.start()

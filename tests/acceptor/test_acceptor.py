@@ -6,10 +6,13 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +26,7 @@ from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.network import handover
 from mpbroker.network.acceptor import Acceptor
+from mpbroker.network.limit_notices import EVERY_MS
 from mpbroker.network.listener_orders import Orders
 from mpbroker.supervisor import sockets
 
@@ -265,13 +269,90 @@ def test_who_is_refused_is_named_with_its_port(make: Make, caplog: pytest.LogCap
     world.turns()
     peer = "{}:{}".format(*refused.getsockname())
     said = [r.getMessage() for r in caplog.records if r.levelno == logging.INFO]
-    assert said == [f"a connection of {peer} on A was refused: {HOST} has 1 already (max.connections.per.ip)"]
+    assert len(said) == 1
+    assert said[0].startswith(
+        f"a connection of {peer} on A was refused: {HOST} has 1 already (max.connections.per.ip; "
+    )
     world.acceptor.quotas.change_ip_rates({None: 1})
     throttled = world.connect(0, 15)[-1]
     world.turns()
     peer = "{}:{}".format(*throttled.getsockname())
     said = [r.getMessage() for r in caplog.records if r.levelno == logging.DEBUG]
     assert said[-1].startswith(f"a connection of {peer} on A is closed in ")
+    (first,) = [text for text in lines(caplog, logging.INFO) if "closed in" in text]
+    assert "more than 1 a second come from that address (mpbroker quota list: " in first
+
+
+def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == level]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"max_connections": 2}, "the broker has 2, all that max.connections allows; raise it, or have "),
+        (
+            {"listener_limits": {"A": ListenerLimits(max_connections=2)}},
+            "A has 2, all that listener.name.a.max.connections allows; raise it, or have ",
+        ),
+    ],
+)
+def test_who_waits_for_a_slot_is_said_once(
+    make: Make, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], said: str
+) -> None:
+    world = make(**settings)
+    world.serve(*PROCESSORS)
+    world.connect(1)
+    world.turns()
+    world.connect(0, 5)
+    world.turns(20)
+    (line,) = lines(caplog, logging.WARNING)
+    assert line.startswith(f"connections on A wait: {said}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"),
+    [
+        ({"max_connection_creation_rate": 1}, "max.connection.creation.rate"),
+        (
+            {"listener_limits": {"A": ListenerLimits(max_connection_creation_rate=1)}},
+            "listener.name.a.max.connection.creation.rate",
+        ),
+    ],
+)
+def test_who_comes_too_fast_is_said(
+    make: Make, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], limit: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    world = make(**settings)
+    world.serve(*PROCESSORS)
+    world.connect(0, 13)
+    world.turns()
+    (line,) = lines(caplog, logging.INFO)
+    assert line.startswith("a connection on A waits ")
+    assert f"more than 1 a second come ({limit}); raise it" in line
+
+
+def test_of_many_the_rest_is_counted(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    world = make(max_connections_per_ip=1)
+    world.serve(*PROCESSORS)
+    for count in (8, 1):
+        world.connect(0, count)
+        world.turns()
+    now_ms = time.monotonic() * 1000
+    notices = world.acceptor.notices
+    notices.follow(now_ms)
+    assert len(lines(caplog, logging.INFO)) == 1
+    notices.follow(now_ms + 1.5 * EVERY_MS)
+    assert re.sub(r"last \d+ s", "last 90 s", lines(caplog, logging.INFO)[1]) == (
+        "7 more connections on A met max.connections.per.ip in the last 90 s"
+    )
+    notices.follow(now_ms + 3 * EVERY_MS)
+    assert len(lines(caplog, logging.INFO)) == 2, "a quiet minute is not worth a line"
+    world.connect(0)
+    world.turns()
+    assert "was refused" in lines(caplog, logging.INFO)[2]
 
 
 def test_a_connection_that_ends_before_it_is_served(make: Make, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from ops.bench.brokers import HOST, Mpbroker
 from tests.acceptor.tools import (
     TIMEOUT_S,
     Start,
-    hears,
     is_answered,
     is_closed,
     kill_and_await,
@@ -28,6 +28,8 @@ from tests.real_clients.tools import eventually
 LIMITED, OTHER = "127.0.0.2", "127.0.0.3"
 # At one connection a second over Kafka's window, of those that come at once.
 SERVED = 10
+# The window is a second longer when the last comes nearly a second after the first.
+SERVED_AT_1, SERVED_AT_2 = range(SERVED, SERVED + 2), range(2 * SERVED, 2 * SERVED + 3)
 
 
 @pytest.fixture
@@ -71,11 +73,12 @@ def test_an_address_that_comes_too_fast(start: Start, tmp_path: Path, stack: con
         "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOCAL:PLAINTEXT",
     )
     quota(broker, "set", "connection_creation_rate=1", "--ip", LIMITED)
+    begun = time.monotonic()
     for _ in range(SERVED):
         assert is_answered(stack.enter_context(come(broker, LIMITED)))
     refused = stack.enter_context(come(broker, LIMITED))
-    assert not hears(refused, within_s=0.2)
     assert is_closed(refused)
+    assert time.monotonic() - begun > 0.9, "it is closed when it could have come in"
     assert listener(broker)["throttled_per_ip"] == 1
     for _ in range(SERVED + 1):
         assert is_answered(stack.enter_context(come(broker, OTHER)))
@@ -83,7 +86,7 @@ def test_an_address_that_comes_too_fast(start: Start, tmp_path: Path, stack: con
         local.connect(str(path))
         assert is_answered(local)
     kill_and_await(broker, "acceptor", lambda: None)
-    assert served(broker, LIMITED, stack) == SERVED, "its successor knows the rate and measures anew"
+    assert served(broker, LIMITED, stack) in SERVED_AT_1, "its successor knows the rate and measures anew"
     quota(broker, "delete", "connection_creation_rate", "--ip", LIMITED)
     assert served(broker, LIMITED, stack) > SERVED
 
@@ -93,14 +96,14 @@ def test_the_default_is_for_who_has_no_rate_of_its_own(start: Start, stack: cont
     quota(broker, "set", "connection_creation_rate=1000", "--ip", HOST)
     quota(broker, "set", "connection_creation_rate=2", "--ip", LIMITED)
     quota(broker, "set", "connection_creation_rate=1", "--default", "ip")
-    assert served(broker, OTHER, stack) == SERVED
-    assert served(broker, LIMITED, stack) == 2 * SERVED
+    assert served(broker, OTHER, stack) in SERVED_AT_1
+    assert served(broker, LIMITED, stack) in SERVED_AT_2
     kill_and_await(broker, "coordinator", lambda: None)
     quota(broker, "delete", "connection_creation_rate", "--ip", LIMITED)
     assert served(broker, LIMITED, stack) == 0, "now the default's, by what it has done"
     broker.stop()
     broker.start()
-    assert served(broker, OTHER, stack) == SERVED, "rates survive a restart"
+    assert served(broker, OTHER, stack) in SERVED_AT_1, "rates survive a restart"
     quota(broker, "delete", "connection_creation_rate", "--default", "ip")
     assert served(broker, OTHER, stack) > SERVED
 

@@ -27,6 +27,7 @@ from tests.acceptor.tools import (
     port_of,
     processes,
 )
+from tests.polling import PATIENCE_S
 from tests.real_clients.tools import eventually
 
 LISTENER_LIMIT = "listener.name.small.max.connections"
@@ -64,7 +65,7 @@ def test_limits_change_for_all_that_come_and_wait(
     waiting.sendall(frames.api_versions().frame)
     assert not hears(waiting, within_s=0.2)
     made.reload("max.connections=3\nmax.connections.per.ip=3\n", "reload: changed max.connections, max.conn")
-    assert hears(waiting, within_s=20), "who waited goes on"
+    assert hears(waiting, within_s=PATIENCE_S), "who waited goes on"
     assert is_answered(stack.enter_context(connect(broker)))
     made.reload("max.connections=5\nmax.connections.per.ip=3\n", "reload: changed max.connections")
     assert is_closed(stack.enter_context(connect(broker))), "the fourth of this address"
@@ -89,7 +90,7 @@ def test_limits_of_a_listener(start: Start, tmp_path: Path, stack: contextlib.Ex
     assert not hears(third, within_s=0.3)
     assert is_answered(stack.enter_context(connect(made.broker)))
     clients.pop().close()
-    assert hears(third, within_s=20)
+    assert hears(third, within_s=PATIENCE_S)
 
 
 def test_listeners_that_were_added_stay_as_they_are(
@@ -161,7 +162,7 @@ def test_who_connects_meanwhile_is_answered(start: Start, tmp_path: Path) -> Non
         made.reload(f"max.connections={most}\n", "reload: changed max.connections")
     over.set()
     for each in crowd:
-        each.join(20)
+        each.join(PATIENCE_S)
     assert failed == []
     assert answered
     assert all(answered)
@@ -176,6 +177,6 @@ def test_a_hang_up_of_the_terminal_takes_nobody_away(start: Start) -> None:
     os.killpg(broker.process.pid, signal.SIGHUP)
     eventually(lambda: "started without a configuration file" in broker.output(), "it is told")
     assert "ERROR" not in broker.output()
-    with socket.create_connection(broker.address, timeout=20) as client:
+    with socket.create_connection(broker.address, timeout=PATIENCE_S) as client:
         assert is_answered(client)
     assert {process.pid for process in processes(broker, "")} == pids

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
@@ -16,12 +17,35 @@ from mpbroker.ipc.pointer import PUBLIC_NAME
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
 from shm.region import Region
+from tests.polling import PATIENCE_S
 from tests.real_clients.tools import eventually
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = PATIENCE_S
 Start = Callable[..., Mpbroker]
 # Metadata v1 of no topic: the answer names the broker's address.
 METADATA = frames.Request(frames.frame(3, 1, b"\0\0\0\0"), 8)
+
+
+@contextlib.contextmanager
+def port_of_both_families() -> Iterator[int]:
+    """The kernel gives it to nobody meanwhile; a socket with SO_REUSEADDR may be bound to it by its number,
+    and listen, since these here do not.
+    """
+    while True:
+        with socket.socket() as four, socket.socket(socket.AF_INET6) as six:
+            for one in (four, six):
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            six.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            four.bind(("0.0.0.0", 0))
+            port = int(four.getsockname()[1])
+            try:
+                six.bind(("::", port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                continue
+            yield port
+            return
 
 
 def options(**settings: str | int) -> list[str]:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import socket
+import ssl
 import struct
 import subprocess
 import threading
@@ -13,6 +14,8 @@ import pytest
 
 from ops.bench import frames, scenarios
 from ops.bench.frames import CORRELATION_ID
+from tests.polling import PATIENCE_S
+from tests.security.certificates import Authority
 
 Answer = Callable[[bytes], bytes]
 
@@ -37,6 +40,7 @@ class Server:
         self.port: int = self.listener.getsockname()[1]
         self.answer: Answer = answer_with(0)
         self.requests: set[bytes] = set()
+        self.tls: ssl.SSLContext | None = None
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -49,6 +53,9 @@ class Server:
 
     def _serve(self, connection: socket.socket) -> None:
         """Until the generator hangs up, which may be in the middle of a request."""
+        if self.tls is not None:
+            with contextlib.suppress(OSError):
+                connection = self.tls.wrap_socket(connection, server_side=True)
         with contextlib.suppress(OSError), connection, connection.makefile("rb") as stream:
             while header := stream.read(4):
                 size = int.from_bytes(header, "big")
@@ -86,7 +93,7 @@ def load(
     command = [str(scenarios.GENERATOR), "--port", str(server.port), "--request", str(path), "--json"]
     timing = ("--seconds", "0.2", "--error-at", "8")
     return subprocess.run(
-        [*command, *timing, *options], capture_output=True, text=True, timeout=20, check=False
+        [*command, *timing, *options], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
 
@@ -169,6 +176,35 @@ def test_a_big_response_is_counted_whole(server: Server, tmp_path: Path, options
     result = figures(done)
     whole = result["requests"] * (padding + 10) / result["seconds"] / 1e6
     assert result["in_mb_s"] == pytest.approx(whole, abs=(padding + 10) / result["seconds"] / 1e6)
+
+
+def encrypted(server: Server, directory: Path) -> str:
+    """The file with those who vouch for it."""
+    authority = Authority()
+    server.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.tls.load_cert_chain(authority.sign("server").write(directory / "server.pem"))
+    return str(authority.write(directory / "ca.pem"))
+
+
+def test_a_big_response_over_tls_is_counted_whole(server: Server, tmp_path: Path) -> None:
+    authorities = encrypted(server, tmp_path)
+    padding = 3_000_000
+    server.answer = answer_with(0, padding=padding)
+    done = load(server, tmp_path, "--min-response", str(padding), "--tls-ca", authorities)
+    assert done.returncode == OK, done.stderr
+    result = figures(done)
+    assert result["requests"] > 0
+    assert len(server.requests) == 1
+    whole = result["requests"] * (padding + 10) / result["seconds"] / 1e6
+    assert result["in_mb_s"] == pytest.approx(whole, abs=(padding + 10) / result["seconds"] / 1e6)
+
+
+def test_a_server_that_nobody_vouches_for_is_refused(server: Server, tmp_path: Path) -> None:
+    encrypted(server, tmp_path)
+    others = Authority("another").write(tmp_path / "others.pem")
+    done = load(server, tmp_path, "--tls-ca", str(others))
+    assert done.returncode == BROKEN
+    assert "certificate verify failed" in done.stderr
 
 
 def test_a_response_that_is_too_small_is_an_error(server: Server, tmp_path: Path) -> None:

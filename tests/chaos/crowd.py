@@ -12,13 +12,14 @@ import time
 from dataclasses import dataclass, field
 
 from ops.bench import frames
+from tests.polling import PATIENCE_S
 
 TOPIC = "crowd"
 CONNECTIONS = 150
 PIPELINED = 3
 BURST_EVERY_S = 0.1
-ANSWER_WITHIN_S = 10.0
-CONNECT_TIMEOUT_S = 5.0
+ANSWER_WITHIN_S = PATIENCE_S
+CONNECT_TIMEOUT_S = PATIENCE_S
 NO_ERROR = 0
 SHOWN = 5
 

@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 import psutil
 
 from ops.bench.brokers import Broker, Kafka
+from tests.polling import PATIENCE_S
 
 # Process titles begin with these; the supervisor is the process that was started.
 ROLES = ("handler", "processor", "log", "coordinator", "acceptor", "cleaner", "scrubber")
 SUPERVISOR = "supervisor"
 
 TITLE = "mpbroker: {role}"
-WHOLE_AGAIN_S = 30.0
-CHILDREN_GONE_S = 15.0
+WHOLE_AGAIN_S = PATIENCE_S
+CHILDREN_GONE_S = PATIENCE_S
 POLL_S = 0.02
 # A death is mended in some milliseconds, a role started in some tens.
 SECOND_AFTER_MAX_S = 0.08

@@ -23,9 +23,10 @@ from mpbroker.ipc.topology import (
 )
 from ops.bench.brokers import Broker, Mpbroker
 from shm.region import Region
+from tests.polling import PATIENCE_S
 
 NAMED = (ACCEPTOR, COORDINATOR, *LOG_WORKERS, *PROCESSORS, *HANDLERS)
-QUIET_WITHIN_S = 10.0
+QUIET_WITHIN_S = PATIENCE_S
 POLL_S = 0.1
 
 

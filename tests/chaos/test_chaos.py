@@ -23,7 +23,6 @@ def broker(tmp_path: Path, log_workers: int) -> Iterator[Broker]:
     made.kill()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("log_workers", [1, 3])
 def test_nothing_acknowledged_is_lost_doubled_or_reordered(broker: Broker) -> None:
     history = torment(broker, roles_of(broker), QUICK_KILLS, SEED)

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from ops.bench.brokers import Broker, Mpbroker
 from tests.chaos.groups import PARTITIONS, TOPIC, Members
 from tests.chaos.killer import await_progress, kill
+from tests.polling import PATIENCE_S
 
 SEED = 1
 # The coordinator dies in rebalances too: it is what moves the members.
@@ -26,13 +27,12 @@ def broker(tmp_path: Path, log_workers: int) -> Iterator[Broker]:
     made.kill()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("log_workers", [1, 2])
 def test_a_group_survives_the_death_of_every_process(broker: Broker) -> None:
     chance = random.Random(SEED)
     broker.start()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(15)
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(PATIENCE_S)
     members = Members(broker.bootstrap)
     members.start()
     try:

@@ -53,7 +53,6 @@ def holds(broker: Configured) -> bool:
         return False
 
 
-@pytest.mark.timeout(300)
 def test_deaths_during_reloads_lose_nothing(broker: Configured) -> None:
     chance = random.Random(SEED)
     create_topic(broker.bootstrap)

@@ -15,8 +15,8 @@ PARTITIONS = 3
 KEPT = 5
 PACE_S = 0.1
 ATTEMPTS = 100
-REQUEST_TIMEOUT_S = 10.0
-ANSWER_TIMEOUT_S = 30.0
+REQUEST_TIMEOUT_S = 30.0
+ANSWER_TIMEOUT_S = 60.0
 
 # What a client may be told while processes die: nobody knows whether it was done, or it was not.
 UNDECIDED = {

@@ -19,6 +19,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.chaos.history import OFFSET_UNKNOWN, History, Read, RecordId
+from tests.polling import PATIENCE_S
 
 TOPIC = "chaos"
 PARTITIONS = 4
@@ -44,7 +45,7 @@ IDEMPOTENT = {
 COMPRESSIONS = ("none", "lz4")
 # A broker that was just killed is asked again at once, and nobody prints that it was away.
 # A request without an answer for so long hangs: whatever dies, its connection must close.
-ANSWER_WITHIN_S = 10
+ANSWER_WITHIN_S = 30
 IMPATIENT = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
@@ -70,7 +71,7 @@ def decoded(value: bytes) -> RecordId:
 def create_topic(bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = NewTopic(TOPIC, PARTITIONS, 1, config={"segment.bytes": str(SEGMENT_BYTES)})
-    admin.create_topics([topic])[TOPIC].result(30)
+    admin.create_topics([topic])[TOPIC].result(PATIENCE_S)
 
 
 def _read(message: Message) -> Read:

@@ -15,6 +15,7 @@ from mpbroker.protocol.codec import decode_request
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import decode_request_header, encode_response_frame
 from mpbroker.records.batch import assign_offset_and_epoch, frame_at
+from tests.polling import PATIENCE_S
 from tests.threaded_server import ThreadedServer
 
 NODE_ID = 7
@@ -42,8 +43,10 @@ class FakeBroker(ThreadedServer):
     def __init__(self) -> None:
         self.topics: dict[str, list[bytearray]] = {}
         self.configs: dict[str, dict[str, str]] = {}
+        self.max_message_bytes = 1 << 20
         self.refuse: dict[ApiKey, list[ErrorCode]] = {}
         self.faults: dict[ApiKey, list[str]] = {}
+        self.offline: set[tuple[str, int]] = set()
         self.silent: list[ApiKey] = []
         self._came = threading.Condition()
         self.next_sequence: dict[tuple[str, int, int], int] = {}
@@ -65,7 +68,7 @@ class FakeBroker(ThreadedServer):
     def wait_for(self, key: ApiKey) -> None:
         """Until such a request has come."""
         with self._came:
-            assert self._came.wait_for(lambda: key in [seen for seen, _ in self.requests], timeout=30)
+            assert self._came.wait_for(lambda: key in [seen for seen, _ in self.requests], timeout=PATIENCE_S)
 
     def end_offset(self, topic: str, partition: int) -> int:
         log = self.topics[topic][partition]
@@ -143,7 +146,11 @@ class FakeBroker(ThreadedServer):
                     error_code=code or (0 if name in self.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
                     partitions=[
                         part(
-                            partition_index=i, leader_id=NODE_ID, replica_nodes=[NODE_ID], isr_nodes=[NODE_ID]
+                            error_code=ErrorCode.LEADER_NOT_AVAILABLE if (name, i) in self.offline else 0,
+                            partition_index=i,
+                            leader_id=-1 if (name, i) in self.offline else NODE_ID,
+                            replica_nodes=[NODE_ID],
+                            isr_nodes=[NODE_ID],
                         )
                         for i in range(len(self.topics.get(name, [])))
                     ],
@@ -217,6 +224,8 @@ class FakeBroker(ThreadedServer):
     def _append(self, topic: str, partition: int, batch: bytearray) -> ErrorCode:
         header = frame_at(batch, 0)
         assert header is not None
+        if len(batch) > self.max_message_bytes:
+            return ErrorCode.MESSAGE_TOO_LARGE
         if header.producer_id >= 0:
             key = (topic, partition, header.producer_id)
             expected = self.next_sequence.get(key, 0)

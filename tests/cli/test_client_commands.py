@@ -12,6 +12,7 @@ import pytest
 
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
+from tests.polling import PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.cli.conftest import FakeBroker
@@ -28,7 +29,7 @@ def run(
         [sys.executable, "-m", "mpbroker", *arguments],
         input=lines,
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         env=environment,
         check=False,
     )
@@ -37,11 +38,33 @@ def run(
     return done
 
 
+def test_a_partition_that_is_offline_is_said_and_hides_no_other(broker: "FakeBroker", tmp_path: Path) -> None:
+    run(broker, "topic", "create", "orders", "--partitions", "2")
+    broker.offline.add(("orders", 0))
+    run(broker, "produce", "orders", lines=b"x\n")
+    assert run(broker, "consume", "orders", "-p", "1", "-o", "beginning", "-e").stdout == b"x\n"
+    (topic,) = json.loads(run(broker, "topic", "describe", "--json").stdout)
+    offline, served = topic["partitions"]
+    assert (offline["leader"], offline["end_offset"], served["end_offset"]) == (None, None, 1)
+    dry = run(broker, "topic", "delete", "orders", "--dry-run").stdout
+    assert dry == b"would delete topic orders: 2 partition(s), 1 offset(s)\n"
+    short = tmp_path / "client.properties"
+    short.write_text("delivery.timeout.ms=1500\nrequest.timeout.ms=1000\nlinger.ms=0\n")
+    why = b"mpbroker: partition orders-0: it has no leader: it is just being made, or it is offline"
+    failed = run(broker, "produce", "orders", "-p", "0", "--command-config", str(short), lines=b"z\n", code=1)
+    told, ended = [line for line in failed.stderr.splitlines() if b"orders-0" in line]
+    assert told.startswith(why), told
+    assert told.endswith(b"; trying again")
+    assert b"not written within 1.5 s" in ended
+    read = run(broker, "consume", "orders", "-o", "beginning", "-e", code=1)
+    assert read.stderr.startswith(why), read.stderr
+
+
 def test_topics_from_creation_to_deletion(broker: "FakeBroker") -> None:
     created = run(broker, "topic", "create", "orders", "--partitions", "4", "-c", "retention.ms=5")
     assert created.stdout == b"created topic orders with 4 partition(s), 1 replica(s)\n"
     again = run(broker, "topic", "create", "orders", code=1)
-    assert again.stderr == b"mpbroker: topic orders: Topic 'orders' already exists. (TOPIC_ALREADY_EXISTS)\n"
+    assert again.stderr == b"mpbroker: Topic 'orders' already exists (TOPIC_ALREADY_EXISTS)\n"
     run(broker, "topic", "create", "orders", "--if-not-exists")
     assert json.loads(run(broker, "topic", "list", "--json").stdout) == [
         {"name": "orders", "partitions": 4, "replicas": 1, "internal": False}
@@ -88,6 +111,15 @@ def test_without_a_line_no_topic_is_made(broker: "FakeBroker") -> None:
     assert (done.stdout, done.stderr, list(broker.topics)) == (b"", b"", [])
 
 
+def test_a_damaged_batch_is_said_at_once(broker: "FakeBroker") -> None:
+    run(broker, "topic", "create", "orders")
+    run(broker, "produce", "orders", lines=b"x\n")
+    broker.refuse[ApiKey.FETCH] = [ErrorCode.CORRUPT_MESSAGE]
+    read = run(broker, "consume", "orders", "-o", "beginning", "-e", code=1)
+    assert read.stderr.startswith(b"mpbroker: orders-0 at offset 0: the broker cannot read it")
+    assert b"-o OFFSET reads on behind" in read.stderr
+
+
 def test_an_offset_that_is_not_there(broker: "FakeBroker") -> None:
     run(broker, "produce", "t", lines=b"x\n")
     broker.refuse[ApiKey.FETCH] = [ErrorCode.OFFSET_OUT_OF_RANGE]
@@ -101,7 +133,7 @@ def test_topics_that_are_none(broker: "FakeBroker") -> None:
         assert refused == b"mpbroker: topic nope: does not exist (UNKNOWN_TOPIC_OR_PARTITION)\n"
     broker.refuse[ApiKey.METADATA] = [ErrorCode.INVALID_TOPIC_EXCEPTION]
     refused = run(broker, "topic", "describe", "k*", code=1).stderr
-    assert b"topic k*: Topic name is invalid: 'k*' contains" in refused
+    assert refused.startswith(b"mpbroker: Topic name is invalid: 'k*' contains")
 
 
 def test_many_lines_keep_their_order(broker: "FakeBroker") -> None:
@@ -250,12 +282,31 @@ def test_ctrl_c_writes_what_was_read(broker: "FakeBroker") -> None:
     process.stdin.flush()
     broker.wait_for(ApiKey.PRODUCE)
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    assert process.wait(PATIENCE_S) == 130
     assert process.stderr is not None
     assert process.stderr.read() == b"mpbroker: interrupted; 1 record is written\n"
     process.stdin.close()
     process.stderr.close()
     assert broker.end_offset("t", 0) == 1
+
+
+def test_ctrl_c_ends_consume_as_it_ends_produce(broker: "FakeBroker") -> None:
+    """Without a word: what it was told to do is done, as far as it goes."""
+    broker.topics["t"] = [bytearray()]
+    run(broker, "produce", "t", lines=b"x\n")
+    environment = {**os.environ, "MPBROKER_BOOTSTRAP_SERVER": broker.address, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "mpbroker", "consume", "t", "--from-beginning"]
+    # What a shell starts in the background ignores it, and so would whatever these tests start.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        signal.signal(signal.SIGINT, before)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"x\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 130
+        assert process.communicate() == (b"", b"")
 
 
 def test_a_timeout_is_kept(broker: "FakeBroker") -> None:

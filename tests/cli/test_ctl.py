@@ -75,6 +75,18 @@ def test_status_as_tables_and_as_json(supervisor: FakeSupervisor, capsys: pytest
     assert supervisor.requests == [{"command": "status"}] * 2
 
 
+def test_status_says_what_is_offline_if_something_is(
+    supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    well, ill = {"offline_partitions": 0}, {"offline_partitions": 2}
+    supervisor.replies = [msgspec.json.encode(status) for status in (well, ill)]
+    ctl.status(None, as_json=False)
+    assert capsys.readouterr().out.split()[:3] == ["offline_partitions", "0", "processes"]
+    ctl.status(None, as_json=False)
+    partitions = capsys.readouterr().out.splitlines()[0]
+    assert partitions.split(maxsplit=1)[1].startswith("2, see the broker's log")
+
+
 def test_what_is_going_on_with_the_log_in_a_line() -> None:
     scrub = {"running": False, "pass_bytes": 0, "pass_total_bytes": 0, "damaged_ranges": 0}
     assert ctl.scrub_text(scrub) == "no damage is known"

@@ -15,6 +15,7 @@ from mpbroker.cli import serve
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.main import app, main
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.supervisor import logs
 from mpbroker.supervisor.reload import ReadAgain
 
 
@@ -52,6 +53,20 @@ def test_flags_beat_overrides_beat_the_file(tmp_path: Path) -> None:
     assert str(config.listeners[0]) == "PLAINTEXT://[::1]:0"
 
 
+@pytest.mark.parametrize("check", [["--check-config"], []])
+def test_a_level_of_the_log_that_there_is_not(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch, check: list[str]
+) -> None:
+    monkeypatch.setenv("MPBROKER_LOG_LEVEL", "LOUD")
+    code, _out, err = typed("serve", *check)
+    assert (code, err) == (
+        2,
+        "mpbroker: MPBROKER_LOG_LEVEL=LOUD: the level is one of DEBUG, INFO, WARNING, ERROR\n",
+    )
+    assert logs.wanted_level({"MPBROKER_LOG_LEVEL": "debug"}) == "DEBUG"
+    assert logs.wanted_level({}) == "INFO"
+
+
 def test_check_config(typed: Typed, tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("log.cleaner.threads=2\n")
@@ -64,6 +79,14 @@ def test_check_config(typed: Typed, tmp_path: Path) -> None:
             "mpbroker: the settings are good",
         ],
     )
+
+
+def test_check_config_of_a_keystore_that_cannot_be_used(typed: Typed, tmp_path: Path) -> None:
+    keystore = tmp_path / "broker.pem"
+    keystore.write_text("no certificate")
+    settings = ["--listeners", "SSL://:9093", "-o", f"ssl.keystore.location={keystore}"]
+    code, _out, err = typed("serve", *settings, "--check-config")
+    assert (code, str(keystore) in err, len(err.splitlines())) == (2, True, 1), err
 
 
 @pytest.mark.parametrize(
@@ -162,7 +185,24 @@ def test_help_fits_a_terminal_and_is_not_about_python() -> None:
     assert isinstance(group, TyperGroup)
     for path in commands(group):
         # Two columns of 80 stay free outside of tests.
-        text = CliRunner().invoke(app, [*path, "--help"], terminal_width=78).output
-        assert re.findall(r"<\w+|\[\[|…\]?\}", text) == [], path
-        assert [line for line in text.partition("Commands:")[2].splitlines() if line.endswith("...")] == []
-        assert max(map(len, text.splitlines())) <= 80, path
+        for width in (78, 118):
+            text = CliRunner().invoke(app, [*path, "--help"], terminal_width=width).output
+            assert re.findall(r"<\w+|\[\[|…\]?\}|[{}]", text) == [], path
+            commands_of_it = text.partition("Commands:")[2]
+            assert [line for line in commands_of_it.splitlines() if line.endswith("...")] == [], path
+            assert max(map(len, text.splitlines())) <= width + 2, path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "usage"),
+    [
+        (["produce"], "produce [OPTIONS] TOPIC"),
+        (["topic", "delete"], "topic delete [OPTIONS] TOPIC..."),
+        (["quota", "set"], "quota set [OPTIONS] QUOTA=NUMBER..."),
+        (["ctl", "listener", "add"], "ctl listener add [OPTIONS] NAME://HOST:PORT"),
+    ],
+)
+def test_what_is_missing_is_shown_as_it_is_typed(typed: Typed, arguments: list[str], usage: str) -> None:
+    code, _out, err = typed(*arguments)
+    assert code == 2
+    assert err.splitlines()[0] == f"Usage: mpbroker {usage}"

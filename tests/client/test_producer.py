@@ -32,7 +32,11 @@ FAST = {
 
 @contextmanager
 def producing(
-    broker: FakeBroker, acks: int = -1, delivery_timeout_ms: float = 20_000, **more: int
+    broker: FakeBroker,
+    acks: int = -1,
+    delivery_timeout_ms: float = 20_000,
+    codec: Codec = Codec.NONE,
+    **more: int,
 ) -> Iterator[tuple[Producer, list[str]]]:
     """A producer that knows the topic, and what it complained of."""
     cluster = Cluster([("127.0.0.1", broker.port)], ClientConfig(**{**FAST, **more}))
@@ -43,7 +47,7 @@ def producing(
             cluster,
             TOPIC,
             acks=acks,
-            codec=Codec.NONE,
+            codec=codec,
             delivery_timeout_ms=delivery_timeout_ms,
             trouble=complaints.append,
         )
@@ -112,7 +116,8 @@ def test_an_answer_that_has_gone_missing_is_not_a_loss_of_order(fake: FakeBroker
             append(producer, range(start, start + 1))
         producer.flush()
     assert written(fake) == [*range(5)]
-    assert "NOT_LEADER_OR_FOLLOWER" in complaints[0]
+    (complaint,) = complaints
+    assert "NOT_LEADER_OR_FOLLOWER" in complaint
 
 
 def test_a_final_refusal_is_an_error(fake: FakeBroker) -> None:
@@ -180,3 +185,58 @@ def test_more_in_flight_than_a_broker_remembers(fake: FakeBroker) -> None:
     too_many = producing(fake, max_in_flight_requests_per_connection=6)
     with pytest.raises(ConfigError, match="the most is 5"), too_many:
         raise AssertionError("not reached")
+
+
+SIZES = st.lists(st.integers(1, 400), min_size=1, max_size=40)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SIZES, st.integers(1, 20), st.sampled_from([-1, 1]), st.sampled_from([Codec.NONE, Codec.GZIP]), FAULTS)
+def test_what_the_topic_finds_too_large_is_split(
+    sizes: list[int], at_once: int, acks: int, codec: Codec, faults: list[str]
+) -> None:
+    records = [NewRecord(value=b"%d " % size + bytes(size), key=b"k", timestamp=size) for size in sizes]
+    with FakeBroker() as broker:
+        broker.topics[TOPIC] = [bytearray(), bytearray()]
+        broker.max_message_bytes = 600
+        broker.faults[ApiKey.PRODUCE] = [*faults] if acks == -1 else []
+        with producing(broker, acks=acks, codec=codec) as (producer, complaints):
+            for start in range(0, len(records), at_once):
+                for partition in (0, 1):
+                    producer.append(partition, records[start : start + at_once])
+            producer.flush()
+            assert producer.has_room
+            assert producer.acknowledged == 2 * len(records)
+            assert not [text for text in complaints if "OUT_OF_ORDER" in text]
+        for log in broker.topics[TOPIC]:
+            found = [one for batch in iterate_batches(log) for one in batch.records()]
+            assert [(one.value, one.key, one.timestamp) for one in found] == [
+                (one.value, one.key, one.timestamp) for one in records
+            ]
+
+
+def test_a_refused_size_is_not_tried_again(fake: FakeBroker) -> None:
+    """Ten records fit where forty do not: the next forty come in tens at once."""
+    fake.max_message_bytes = 1200
+    records = [NewRecord(value=bytes(100), timestamp=0)] * 40
+    with producing(fake) as (producer, _):
+        producer.append(0, records)
+        producer.flush()
+        before = [key for key, _ in fake.requests].count(ApiKey.PRODUCE)
+        producer.append(0, records)
+        producer.flush()
+        assert [key for key, _ in fake.requests].count(ApiKey.PRODUCE) == before + 4
+
+
+@pytest.mark.parametrize(
+    ("key", "told"), [(None, "that begins with 'aaaa"), (b"order-7", "with key 'order-7' takes")]
+)
+def test_a_record_that_is_too_large_is_named(fake: FakeBroker, key: bytes | None, told: str) -> None:
+    fake.max_message_bytes = 600
+    large = NewRecord(value=b"a" * 700, key=key, timestamp=0)
+    with producing(fake) as (producer, _):
+        producer.append(0, [NewRecord(value=b"1", timestamp=0), large, NewRecord(value=b"2", timestamp=0)])
+        with pytest.raises(ApiFailed, match=rf"partition t-0: the record {told}.* max.message.bytes \(MESS"):
+            producer.flush()
+        assert producer.acknowledged == 1
+    assert written(fake) == [1]

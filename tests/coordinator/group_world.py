@@ -21,7 +21,7 @@ from mpbroker.protocol.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from mpbroker.records.iterate import iterate_records
+from tests.records.reading import iterate_records
 
 JOIN_VERSION = 9
 PARTITIONS = 5

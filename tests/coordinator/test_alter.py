@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
+import msgspec
 import pytest
 
+from mpbroker.ipc.broker_settings import BrokerSettings
+from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.calls import (
     Account,
     AlteredTopics,
-    AlterTopics,
+    AlterSettings,
+    ConfigAlteration,
     ConfigChange,
     CreatePartitions,
     CreateTopic,
     CreateTopics,
     DeleteTopics,
     MorePartitions,
-    TopicAlteration,
 )
+from mpbroker.ipc.topology import SUPERVISOR
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ConfigRecord
 from mpbroker.protocol.numbers import ConfigOperation
@@ -29,8 +36,8 @@ APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
 INVALID_CONFIG, UNKNOWN_TOPIC, INVALID_PARTITIONS, INVALID_ASSIGNMENT = 40, 3, 37, 39
 
 
-def alteration(*changes: tuple[str, int, str | None], replaces: bool = False) -> TopicAlteration:
-    return TopicAlteration("a", [ConfigChange(*change) for change in changes], replaces)
+def alteration(*changes: tuple[str, int, str | None], replaces: bool = False) -> ConfigAlteration:
+    return ConfigAlteration("a", [ConfigChange(*change) for change in changes], replaces)
 
 
 def room_with(**configs: str) -> Room:
@@ -40,8 +47,8 @@ def room_with(**configs: str) -> Room:
     return room
 
 
-def alter(room: Room, *of: TopicAlteration, validate_only: bool = False) -> list[tuple[int, str | None]]:
-    answer = room.call(AlterTopics(list(of), validate_only))
+def alter(room: Room, *of: ConfigAlteration, validate_only: bool = False) -> list[tuple[int, str | None]]:
+    answer = room.call(AlterSettings(list(of), validate_only))
     assert isinstance(answer, AlteredTopics)
     return answer.results
 
@@ -109,7 +116,7 @@ def test_what_cannot_be_set(change: tuple[str, int, str], code: int, says: str |
 
 def test_one_topic_does_not_harm_another() -> None:
     room = room_with()
-    none = TopicAlteration("b", [ConfigChange("retention.ms", SET, "1")])
+    none = ConfigAlteration("b", [ConfigChange("retention.ms", SET, "1")])
     results = alter(room, none, alteration(("retention.ms", SET, "1")))
     assert results == [(UNKNOWN_TOPIC, "The topic 'b' does not exist."), (0, None)]
     assert configs_of(room) == {"retention.ms": "1"}
@@ -141,7 +148,7 @@ def test_more_partitions() -> None:
             "The topic a currently has 2 partition(s); 1 would not be an increase.",
         ),
         (MorePartitions("a", 101), INVALID_PARTITIONS, "has room for 100 partitions"),
-        (MorePartitions("a", 20_000), 44, "Excessively large number of partitions"),
+        (MorePartitions("a", 20_000), 44, "and 10000 at most"),
         (MorePartitions("a", 4, [[1]]), INVALID_ASSIGNMENT, "2 additional partition(s), but only 1 assig"),
         (MorePartitions("a", 3, [[2]]), INVALID_ASSIGNMENT, "broker 2, but no such broker is registered"),
         (MorePartitions("a", 3, [[]]), INVALID_ASSIGNMENT, "an empty replica list"),
@@ -168,7 +175,7 @@ def test_an_assignment_of_the_only_broker() -> None:
 
 
 def altered_to(tree: Tree, *changes: tuple[str, int, str | None]) -> None:
-    assert tree.ask(AlterTopics([alteration(*changes)])) == AlteredTopics([(0, None)])
+    assert tree.ask(AlterSettings([alteration(*changes)])) == AlteredTopics([(0, None)])
 
 
 def test_what_is_altered_is_seen_by_all_before_it_is_answered(tree: Tree) -> None:
@@ -229,9 +236,9 @@ def test_the_log_process_dies_on_the_way(tree: Tree, step: str) -> None:
 def test_altered_again_while_it_is_opened_and_deleted_in_between(tree: Tree) -> None:
     tree.ask(CreateTopics([CreateTopic("a", 1), CreateTopic("b", 1)]))
     calls = [
-        AlterTopics([TopicAlteration("a", [ConfigChange("retention.ms", SET, "1")])]),
-        AlterTopics([TopicAlteration("a", [ConfigChange("retention.ms", SET, "2")])]),
-        AlterTopics([TopicAlteration("b", [ConfigChange("retention.ms", SET, "3")])]),
+        AlterSettings([ConfigAlteration("a", [ConfigChange("retention.ms", SET, "1")])]),
+        AlterSettings([ConfigAlteration("a", [ConfigChange("retention.ms", SET, "2")])]),
+        AlterSettings([ConfigAlteration("b", [ConfigChange("retention.ms", SET, "3")])]),
         DeleteTopics(["b"]),
         CreatePartitions([MorePartitions("a", 2)]),
     ]
@@ -268,9 +275,108 @@ def test_records_are_those_that_kafka_writes() -> None:
     room = room_with(retention_ms="5")
     decided = room.decider.decide(
         room.state,
-        AlterTopics([alteration(("retention.ms", DELETE, None), ("segment.ms", SET, "4"))]),
+        AlterSettings([alteration(("retention.ms", DELETE, None), ("segment.ms", SET, "4"))]),
     )
     assert decided.records == [
         ConfigRecord(2, "a", "retention.ms", None),
         ConfigRecord(2, "a", "segment.ms", "4"),
     ]
+
+
+# ---- settings of brokers ----
+
+
+def of_broker(name: str, *changes: tuple[str, int, str | None], replaces: bool = False) -> ConfigAlteration:
+    return ConfigAlteration(name, [ConfigChange(*change) for change in changes], replaces, of_broker=True)
+
+
+def test_settings_of_brokers_are_recorded_as_kafka_does() -> None:
+    room = Room()
+    call = AlterSettings(
+        [
+            of_broker("1", ("max.connections", SET, "5"), ("log.retention.ms", SET, "7")),
+            of_broker("", ("log.cleanup.policy", APPEND, "compact"), ("max.connections", DELETE, None)),
+        ]
+    )
+    decided = room.decider.decide(room.state, call)
+    assert decided.records == [
+        ConfigRecord(4, "1", "max.connections", "5"),
+        ConfigRecord(4, "1", "log.retention.ms", "7"),
+        ConfigRecord(4, "", "log.cleanup.policy", "delete,compact"),
+    ]
+    assert decided.brokers_version == 3
+    room.call(call)
+    # A part of what all brokers have.
+    room.call(AlterSettings([of_broker("1", ("log.cleanup.policy", SUBTRACT, "delete"))]))
+    room.call(AlterSettings([of_broker("1", ("log.retention.ms", DELETE, None))]))
+    assert room.state.brokers == {
+        "1": {"max.connections": "5", "log.cleanup.policy": "compact"},
+        "": {"log.cleanup.policy": "delete,compact"},
+    }
+    again = room.decider.decide(room.state, AlterSettings([of_broker("1", ("max.connections", SET, "5"))]))
+    assert (again.records, again.brokers_version) == ([], 0)
+    room.call(AlterSettings([of_broker("1", replaces=True)], validate_only=True))
+    assert room.state.brokers["1"]
+    room.call(AlterSettings([of_broker("1", replaces=True)]))
+    assert room.state.brokers["1"] == {}
+
+
+def test_a_value_is_judged_by_what_it_makes_of_the_whole() -> None:
+    room = Room(num_io_threads=2)
+    min_lag, max_lag = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
+
+    def error_of(*of: ConfigAlteration) -> int:
+        answer = room.call(AlterSettings(list(of)))
+        assert isinstance(answer, AlteredTopics)
+        return answer.results[0][0]
+
+    assert error_of(of_broker("", (max_lag, SET, "100"))) == 0
+    assert error_of(of_broker("1", (min_lag, SET, "101"))) == ErrorCode.INVALID_REQUEST
+    assert error_of(of_broker("1", (max_lag, SET, "200"), (min_lag, SET, "101"))) == 0
+    # What lies beneath comes up when it is taken back.
+    assert error_of(of_broker("1", (max_lag, DELETE, None))) == ErrorCode.INVALID_REQUEST
+    assert error_of(of_broker("1", (max_lag, DELETE, None), (min_lag, DELETE, None))) == 0
+    assert error_of(of_broker("", ("num.io.threads", SET, "5"))) == ErrorCode.INVALID_REQUEST
+    assert error_of(of_broker("1", ("num.io.threads", SET, "4"))) == 0
+    # Beneath the broker's own it changes nothing now.
+    assert error_of(of_broker("", ("num.io.threads", SET, "9"))) == 0
+    assert error_of(of_broker("1", ("max.connections", SET, "1" * 40_000))) == ErrorCode.INVALID_REQUEST
+
+
+def told_to_the_supervisor(tree: Tree) -> list[BrokerSettings]:
+    memory = tree.memory
+    reader = BulletinReader(memory.private.block("brokers"), memory.words("broker_acks"), SUPERVISOR)
+    return [msgspec.msgpack.decode(news, type=BrokerSettings) for news in reader.poll()]
+
+
+def test_whoever_alters_a_broker_waits_for_the_supervisor(tree: Tree) -> None:
+    fake = tree.handlers[0]
+    request = fake.call(AlterSettings([of_broker("1", ("max.connections", SET, "5"))]))
+    assert told_to_the_supervisor(tree) == [BrokerSettings(0, {})]
+    told: list[BrokerSettings] = []
+
+    def is_told() -> bool:
+        told.extend(told_to_the_supervisor(tree))
+        return told[-1].version == 1
+
+    tree.until(is_told)
+    assert told[-1].brokers == {"1": {"max.connections": "5"}}
+    tree.pump()
+    assert request not in fake.answers
+    tree.memory.words("brokers_done").store(0, 1)
+    tree.until(lambda: request in fake.answers)
+    assert fake.answers[request] == AlteredTopics([(0, None)])
+
+
+def test_a_coordinator_killed_before_it_tells_has_a_successor_who_does(tree: Tree) -> None:
+    """The record is durable, the news is not out: what is in the log counts."""
+    assert told_to_the_supervisor(tree) == [BrokerSettings(0, {})]
+    tree.handlers[0].call(AlterSettings([of_broker("", ("max.connections", SET, "5"))]))
+    tree.until(tree.append_waits, pump_log=False)
+    os.kill(tree.pid, signal.SIGSTOP)
+    tree.pump()  # the log process writes the round; nobody hears of it
+    tree.kill()
+    tree.start(2)
+    tree.until(tree.is_ready)
+    tree.until(lambda: told_to_the_supervisor(tree)[-1].version == 1)
+    assert told_to_the_supervisor(tree)[-1].brokers == {"": {"max.connections": "5"}}

@@ -59,11 +59,12 @@ def test_a_batch_is_one_step() -> None:
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        (b"", "out of range"),
+        (b"", "cut off"),
         (b"\x02\x02\x00", "frame version 2"),
-        (b"\x01\x63\x00", "record type 99"),
-        (b"\x01\x02\x09", "no version 9"),
-        (encode_record(TopicRecord("foo", ID)) + b"\0", "1 bytes behind"),
+        (b"\x01\x63\x00", "type 99, version 0"),
+        (b"\x01\x02\x09", "type 2, version 9"),
+        (b"\x01\x0c\x00\x02f\x00\x01\x00", "FeatureLevelRecord"),
+        (encode_record(TopicRecord("foo", ID)) + b"\0", "1 bytes too many"),
     ],
 )
 def test_what_is_no_record_is_refused(value: bytes, says: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -171,6 +173,27 @@ def test_an_offline_partition_keeps_the_slot_that_says_so(tree: Tree) -> None:
     image = tree.handlers[0].topics["a"].partitions[0]
     assert (image.slot, image.slot_generation) == (1, 1)
     assert tree.log.ensured == ["a"]
+
+
+def test_why_a_partition_is_offline_is_said_by_its_log_worker_alone(
+    make_tree: Callable[..., Tree], tmp_path: Path
+) -> None:
+    tree = make_tree()
+    log, written = logging.getLogger("mpbroker"), tmp_path / "log"
+    handler = logging.FileHandler(written)
+    log.addHandler(handler)
+    try:
+        tree.start()
+        tree.until(tree.is_ready)
+        log.error("what is written gets there")
+        tree.log.offline.add("offline")
+        assert errors(tree.ask(create("offline"))) == {"offline": 0}
+        tree.pump()
+        assert tree.handlers[0].topics["offline"].partitions[0].slot_generation == 1
+    finally:
+        log.removeHandler(handler)
+        handler.close()
+    assert written.read_text() == "what is written gets there\n"
 
 
 def test_a_full_bulletin_gets_a_new_base(

@@ -11,6 +11,7 @@ from mpbroker.protocol.uuids import uuid_text
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.real_clients.conftest import served
+from tests.real_clients.tools import eventually
 
 OLD, NEW = b"o" * 16, b"n" * 16
 
@@ -38,4 +39,5 @@ def test_what_one_round_does() -> None:
 def test_the_broker_says_so(tmp_path: Path) -> None:
     with served(Mpbroker(tmp_path)) as broker, frames.connected(broker.address) as connection:
         frames.exchange(connection, frames.create_topic("made", 3))
-        assert "INFO [coordinator] topic made is created: 3 partitions, id " in broker.output()
+        said = "INFO [coordinator] topic made is created: 3 partitions, id "
+        eventually(lambda: said in broker.output(), "the log says it")

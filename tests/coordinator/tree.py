@@ -53,9 +53,9 @@ from mpbroker.log.log_dir import prepare_log_dirs
 from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.iterate import iterate_batches
+from tests.polling import PATIENCE_S
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
-PATIENCE_SECONDS = 20.0
 _news = msgspec.msgpack.Decoder(MetadataNews)
 
 
@@ -405,7 +405,7 @@ class Tree:
         ours = [0, *(fake.index for fake in self.handlers)] + ([LOG] if self.log is not None else [])
         for index in ours:
             poll.register(self.memory.bell_fds[index], select.POLLIN)
-        end = time.monotonic() + PATIENCE_SECONDS
+        end = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < end, "the coordinator did not do it"
             self.pump(pump_log)

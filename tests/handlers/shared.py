@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.handlers.calls import SUCCESSOR_MS
 from mpbroker.handlers.metadata import Metadata
 from mpbroker.handlers.process import Handler
 from mpbroker.ipc import calls, slots, topology
@@ -30,6 +31,7 @@ from mpbroker.protocol.headers import RequestHeader, decode_response_frame, enco
 from mpbroker.protocol.messages import Message
 from mpbroker.records.batch import assign_offset_and_epoch
 from shm.arena import Arena
+from shm.clock import monotonic_ms
 
 PROCESSOR = topology.processor(0)
 HANDLER = topology.handler(0)
@@ -375,6 +377,18 @@ class Rig:
         self.handler.coordinator_was_fenced = True
         self.handler.broker.coordinator.fenced()
 
+    def no_successor_comes(self) -> None:
+        """Not as long as anybody waits for a coordinator."""
+        self.handler.broker.coordinator.expire(monotonic_ms() + SUCCESSOR_MS)
+        self.turn()
+
+    def ask_in_vain(self, api_key: int, version: int, body: Message) -> Any:
+        """The decoded response to a request that waits for a coordinator which does not come."""
+        self.processor.send(request_frame(api_key, version, body))
+        self.turn()
+        self.no_successor_comes()
+        return self.answer(api_key, version)
+
     def ask(self, api_key: int, version: int, body: Message) -> Any:
         """The decoded response to a request that is answered at once."""
         self.processor.send(request_frame(api_key, version, body))
@@ -382,7 +396,7 @@ class Rig:
         return self.answer(api_key, version)
 
     def answer(self, api_key: int, version: int) -> Any:
-        (reply,) = self.processor.replies()
+        (reply,) = (one for one in self.processor.replies() if one.kind != SlotKind.PARKED)
         correlation, response = decode_response_frame(api_key, version, self.processor.frame_of(reply)[4:])
         assert correlation == 77
         return response

@@ -248,7 +248,8 @@ def test_a_dead_coordinator_does_not_mute_anybody(ready: Rig) -> None:
     ready.coordinator_dies()
     ready.turn()
     assert [t.error_code for t in ready.answer(METADATA, 9).topics] == [5]
-    assert [t.error_code for t in ready.ask(METADATA, 9, MetadataRequest(names("other"))).topics] == [5]
+    others = MetadataRequest(names("other"))
+    assert [t.error_code for t in ready.ask_in_vain(METADATA, 9, others).topics] == [5]
 
 
 def test_an_offline_partition_has_no_leader(ready: Rig) -> None:
@@ -356,7 +357,7 @@ def test_assignments(ready: Rig) -> None:
 
 def test_create_topics_while_the_coordinator_is_down(ready: Rig) -> None:
     ready.coordinator_dies()
-    assert ready.ask(CREATE, 5, CreateTopicsRequest([creatable("a")])).topics[0].error_code == 41
+    assert ready.ask_in_vain(CREATE, 5, CreateTopicsRequest([creatable("a")])).topics[0].error_code == 41
 
 
 @pytest.mark.parametrize("version", range(1, 7))
@@ -459,7 +460,7 @@ def test_producer_ids_that_are_refused(ready: Rig) -> None:
     assert ready.ask(INIT, 4, InitProducerIdRequest(None, 1, 5, -1)).error_code == 42
     assert ready.ask(INIT, 4, InitProducerIdRequest("tx", 1)).error_code == 53
     ready.coordinator_dies()
-    assert ready.ask(INIT, 4, InitProducerIdRequest(None, 1)).error_code == 14
+    assert ready.ask_in_vain(INIT, 4, InitProducerIdRequest(None, 1)).error_code == 14
 
 
 @pytest.mark.parametrize("version", range(7))

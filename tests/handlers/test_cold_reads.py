@@ -28,9 +28,10 @@ from mpbroker.records.record import NewRecord
 from tests.handlers.logged import two_segments
 from tests.handlers.shared import Rig, partition_payload, request_frame, rig, topic_image
 from tests.handlers.test_fetch import FETCH, Logged, answer, fetch, partition_of
+from tests.polling import PATIENCE_S
 
 MIB = 1 << 20
-DEADLINE_S = 20
+TRIES = 20
 
 
 class SlowDisk(ColdReads):
@@ -93,7 +94,7 @@ def send(log: Logged, request: FetchRequest, connection: int = 7) -> list[Any]:
 
 def await_answer(log: Logged) -> Any:
     """The ring of a thread ends the handler's sleep."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while not log.rig.processor.from_handler.waiting():
         assert time.monotonic() < deadline
         disk(log).go()
@@ -121,7 +122,7 @@ def test_a_cold_slice_is_brought_before_it_is_answered(log: Logged, wait_ms: int
 
 def within_a_moment(do: Callable[[], None]) -> None:
     """Again if it took so long that what was found resident is looked at once more."""
-    for _ in range(DEADLINE_S):
+    for _ in range(TRIES):
         began = time.monotonic()
         do()
         if time.monotonic() - began < 0.9:
@@ -498,7 +499,7 @@ def test_what_follows_is_brought_as_well(
         while reads:
             os.eventfd_read(woken)
             reads.take_in()
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         while not resident(fd, MIB, MIB):
             assert time.monotonic() < deadline
             os.sched_yield()

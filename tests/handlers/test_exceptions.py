@@ -12,6 +12,7 @@ import socket
 import struct
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -20,6 +21,7 @@ import msgspec
 import pytest
 
 from mpbroker.handlers.apis import all_apis
+from mpbroker.log.names import FUTURE_SUFFIX, renamed
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -31,12 +33,16 @@ from mpbroker.records.record import NewRecord
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
 from tests.handlers import faulty_broker as faults
+from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import served
 
-WITHIN_S = 1.0
+# Less than a hung handler has until it is replaced.
+WITHIN_S = 20.0
 HANG_TIMEOUT_MS = 2000
 GIVEN_UP_WITHIN_S = 60
 APIS = all_apis()
+# log_questions, coordinator_questions
+WHOM = ("owners", "workers", "all", "coordinator")
 COMMAND = (
     f"{shlex.quote(sys.executable)} -m tests.handlers.faulty_broker serve --listeners PLAINTEXT://{HOST}:{{port}}"
     " --log-dirs {log_dir} --processors 1 --handlers 2"
@@ -80,15 +86,12 @@ def request_of(key: int, client_id: str, body: Any = None) -> bytes:
 def ask(connection: socket.socket, key: int, client_id: str, body: Any = None) -> Any:
     """The response, or None if the connection was closed; both in time."""
     connection.settimeout(WITHIN_S)
-    sent = time.monotonic()
     connection.sendall(request_of(key, client_id, body))
     try:
         size = frames.receive(connection, 4)
         frame = frames.receive(connection, *struct.unpack(">i", size))
     except ConnectionError:
         return None
-    finally:
-        assert time.monotonic() - sent < WITHIN_S
     correlation, response = decode_response_frame(key, APIS[key].latest, frame)
     assert correlation == 77
     return response
@@ -165,7 +168,7 @@ ASK_OTHERS: dict[int, Any] = {
     ApiKey.OFFSET_DELETE: None,
     ApiKey.CREATE_TOPICS: m.CreateTopicsRequest([m.CreateTopicsRequest.CreatableTopic("late", 1, 1)]),
     ApiKey.DELETE_TOPICS: m.DeleteTopicsRequest(topics=[m.DeleteTopicsRequest.DeleteTopicState("doomed")]),
-    ApiKey.DELETE_RECORDS: m.DeleteRecordsRequest([RECORDS], 1000),
+    ApiKey.DELETE_RECORDS: m.DeleteRecordsRequest([RECORDS], 30_000),
     ApiKey.INIT_PRODUCER_ID: m.InitProducerIdRequest(None, 1),
     ApiKey.WRITE_TXN_MARKERS: m.WriteTxnMarkersRequest([MARKER]),
     ApiKey.DESCRIBE_PRODUCERS: m.DescribeProducersRequest(
@@ -173,7 +176,7 @@ ASK_OTHERS: dict[int, Any] = {
     ),
     ApiKey.ALTER_CONFIGS: m.AlterConfigsRequest([m.AlterConfigsRequest.AlterConfigsResource(2, "plain")]),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: m.IncrementalAlterConfigsRequest([OF_TOPIC]),
-    ApiKey.CREATE_PARTITIONS: m.CreatePartitionsRequest([MORE], 1000),
+    ApiKey.CREATE_PARTITIONS: m.CreatePartitionsRequest([MORE], 30_000),
     ApiKey.ALTER_CLIENT_QUOTAS: m.AlterClientQuotasRequest([QUOTA], False),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: m.DescribeUserScramCredentialsRequest(None),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: m.AlterUserScramCredentialsRequest([], [UPSERT]),
@@ -189,7 +192,7 @@ def _topic(broker: Mpbroker) -> bytes:
         answer = ask(connection, ApiKey.CREATE_TOPICS, "good", made)
         assert [one.error_code for one in answer.topics] == [0, 0]
         # The first request about a group waits for the topic of its offsets, which takes its time.
-        connection.settimeout(30)
+        connection.settimeout(PATIENCE_S)
         connection.sendall(request_of(ApiKey.OFFSET_COMMIT, "good"))
         frames.receive(connection, *struct.unpack(">i", frames.receive(connection, 4)))
     return bytes(answer.topics[0].topic_id)
@@ -200,7 +203,7 @@ def produce(topic: bytes, codec: Codec, acks: int = -1, size: int = 10) -> m.Pro
     of_topic = m.ProduceRequest.TopicProduceData(
         "plain", topic, [m.ProduceRequest.PartitionProduceData(0, data)]
     )
-    return m.ProduceRequest(None, acks, 1000, [of_topic])
+    return m.ProduceRequest(None, acks, 30_000, [of_topic])
 
 
 def fetch(topic: bytes, wait_ms: int) -> m.FetchRequest:
@@ -228,10 +231,30 @@ def test_what_goes_wrong_after_others_have_answered_is_answered(
     is_told_and_not_muted(broker, key, faults.RAISES_LATER, ASK_OTHERS[key])
 
 
+def about_moves(log_dir: Path) -> dict[int, Any]:
+    """What the log workers are asked only of directories that are there."""
+    named = m.AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic("plain", [0])
+    moves = m.AlterReplicaLogDirsRequest.AlterReplicaLogDir(str(log_dir), [named])
+    return {
+        ApiKey.ALTER_REPLICA_LOG_DIRS: m.AlterReplicaLogDirsRequest([moves]),
+        ApiKey.DESCRIBE_LOG_DIRS: m.DescribeLogDirsRequest(None),
+    }
+
+
+@pytest.mark.parametrize("key", about_moves(Path()), ids=lambda key: APIS[key].name)
+def test_what_goes_wrong_after_log_workers_have_told_of_moves_is_answered(
+    broker: Mpbroker, topic: bytes, key: int
+) -> None:
+    assert topic
+    name = renamed("other", 0, uuid.uuid4().hex, FUTURE_SUFFIX)
+    (broker.log_dir / name).mkdir()
+    is_told_and_not_muted(broker, key, faults.RAISES_LATER, about_moves(broker.log_dir)[key])
+
+
 def test_every_api_that_asks_others_is_among_them() -> None:
-    words = (".later(", "groups.forward", "alter(", "ask_owners(")
+    words = (".later(", "groups.forward", "alter(", *(f"ask_{whom}(" for whom in WHOM))
     asking = {key for key in APIS if any(word in source_of(key) for word in words)}
-    assert asking - {ApiKey.PRODUCE} == set(ASK_OTHERS)
+    assert asking - {ApiKey.PRODUCE} == {*ASK_OTHERS, *about_moves(Path())}
 
 
 def source_of(key: int) -> str:
@@ -308,9 +331,9 @@ def test_a_fatal_error_stops_the_broker_with_its_status(tmp_path: Path) -> None:
         with frames.connected(broker.address) as connection:
             assert ask(connection, ApiKey.METADATA, faults.IS_FATAL) is None
         assert broker.process is not None
-        assert broker.process.wait(10) == faults.FATAL_STATUS, broker.output()
+        assert broker.process.wait(PATIENCE_S) == faults.FATAL_STATUS, broker.output()
         for member in members:
-            member.wait(10)
+            member.wait(PATIENCE_S)
         assert "the planet is gone. Find another" in broker.output()
         assert "process cannot go on; its message above says why" in broker.output()
     finally:

@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 
+from mpbroker.ipc.calls import AllocateProducerIds, GroupRequest
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import LOG_FENCE_ANSWER, LOG_FENCE_RESUME
 from mpbroker.ipc.slots import SlotKind, unpack_request
 from mpbroker.ipc.topology import COORDINATOR, LOG
 from mpbroker.protocol.headers import decode_response_frame
-from mpbroker.protocol.messages import CreateTopicsRequest, InitProducerIdRequest, ProduceRequest
+from mpbroker.protocol.messages import (
+    CreateTopicsRequest,
+    HeartbeatRequest,
+    InitProducerIdRequest,
+    ProduceRequest,
+)
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
@@ -36,6 +42,12 @@ def produce(codec: Codec = Codec.NONE, acks: int = -1) -> bytes:
 
 def kinds(made: Rig) -> list[tuple[int, int]]:
     return sorted((reply.connection, reply.kind) for reply in made.processor.replies())
+
+
+def answers(made: Rig) -> dict[int, bytes]:
+    """Frames by connection."""
+    replies = [reply for reply in made.processor.replies() if reply.kind == SlotKind.SEND]
+    return {reply.connection: made.processor.frame_of(reply) for reply in replies}
 
 
 def error_of(made: Rig) -> int:
@@ -155,6 +167,47 @@ def test_the_coordinator_dies_and_comes_back(ready: Rig) -> None:
     ready.processor.send(request_frame(22, 4, InitProducerIdRequest(None, 1)))
     ready.turn()
     assert len(ready.coordinator.take()) == 1
+
+
+def test_who_asks_without_a_coordinator_is_answered_by_its_successor(ready: Rig) -> None:
+    fence(ready, COORDINATOR, alive=False)
+    for connection in (1, 2):
+        ready.processor.send(request_frame(22, 4, InitProducerIdRequest(None, 1)), connection=connection)
+    for connection in (3, 4):
+        heartbeat = HeartbeatRequest("g", 1, "m")
+        ready.processor.send(request_frame(12, 4, heartbeat), connection=connection)
+    ready.turn()
+    assert answers(ready) == {}
+    # Who goes meanwhile is no call of the successor's.
+    ready.processor.cancel(3)
+    ready.turn()
+    ready.memory.reset_rings_of(COORDINATOR)
+    fence(ready, COORDINATOR, alive=True)
+    ready.turn()
+    asked = [message for _, message in ready.coordinator.take()]
+    assert [type(message) for message in asked] == [AllocateProducerIds, GroupRequest]
+    assert answers(ready) == {}
+
+
+def test_without_a_successor_the_wait_ends(ready: Rig) -> None:
+    fence(ready, COORDINATOR, alive=False)
+    topic = CreateTopicsRequest.CreatableTopic("new", 1, 1, [], [])
+    ready.processor.send(request_frame(19, 5, CreateTopicsRequest([topic])), connection=1)
+    ready.processor.send(request_frame(12, 4, HeartbeatRequest("g", 1, "m")), connection=2)
+    ready.turn()
+    coordinator = ready.handler.broker.coordinator
+    deadline_ms = coordinator.next_deadline_ms()
+    assert deadline_ms is not None
+    coordinator.expire(deadline_ms - 1)
+    assert answers(ready) == {}
+    ready.no_successor_comes()
+    replies = answers(ready)
+    assert decode_response_frame(19, 5, replies[1][4:])[1].topics[0].error_code == 41
+    assert decode_response_frame(12, 4, replies[2][4:])[1].error_code == 15
+    assert coordinator.next_deadline_ms() is None
+    fence(ready, COORDINATOR, alive=True)
+    ready.turn()
+    assert ready.coordinator.take() == []
 
 
 def test_a_processor_dies_and_comes_back(ready: Rig) -> None:

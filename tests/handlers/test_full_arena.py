@@ -6,7 +6,6 @@ import shlex
 import socket
 import struct
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from tests.handlers.shared import PROCESSOR, Rig, fence, rig
 from tests.handlers.test_fences import TOPIC, kinds, produce
 from tests.handlers.test_heavy import LIGHT
 from tests.real_clients.conftest import stop_cleanly
+from tests.real_clients.tools import eventually
 
 COMMAND = (
     f"{shlex.quote(sys.executable)} -m tests.handlers.full_broker serve --listeners PLAINTEXT://{HOST}:{{port}}"
@@ -172,14 +172,12 @@ def test_the_deaf_do_not_take_the_others_with_them(tmp_path: Path) -> None:
             connection.sendall(METADATA)
             deaf.append(connection)
         with frames.connected(broker.address) as honest:
-            start = time.monotonic()
             for _ in range(20):
                 honest.sendall(METADATA)
                 size = int.from_bytes(frames.receive(honest, 4))
                 assert size > full_broker.REPLY_BYTES // 10
                 frames.receive(honest, size)
-            assert time.monotonic() - start < waiting.PATIENCE_MS / 1000
-        assert "made no progress" in broker.output()
+        eventually(lambda: "made no progress" in broker.output(), "the log says who went")
         assert "no room for its answer" not in broker.output()
         for connection in deaf:
             connection.close()

@@ -27,6 +27,7 @@ WAIT_MS = 2_000
 MAX_WAIT_AT = struct.calcsize(">i hhi h") + len(frames.CLIENT_ID) + 4
 FETCHES = 20
 RACES = 100
+STEP_S = 0.0005
 CORRELATION_AT = struct.calcsize(">i hh")
 PARKED = "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations,delayedOperation=Fetch"
 
@@ -56,27 +57,28 @@ def test_one_whose_client_goes_leaves_the_purgatory(broker: Mpbroker) -> None:
 def test_what_comes_at_its_time_is_one_answer(broker: Mpbroker) -> None:
     """The record and the end of the wait race: each fetch is answered once, and the next one is another's."""
     create_topic(broker.bootstrap, "t", 1)
-    wait_ms = 10
-    fetch, produce = bytearray(waiting_fetch(wait_ms).frame), frames.produce("t", 1, 10)
-    offset, sizes = 0, set()
+    wait_ms = 15
+    fetch, produce = bytearray(waiting_fetch(wait_ms).frame), frames.produce("t", 1, 10, acks=1)
+    delay_s, outcomes = wait_ms / 1000, []
     with frames.connected(broker.address) as asking, frames.connected(broker.address) as writing:
+        empty_bytes = len(frames.exchange(asking, frames.Request(bytes(fetch), 0))[1]) - 4
         for number in range(RACES):
             struct.pack_into(">i", fetch, CORRELATION_AT, number)
-            struct.pack_into(">q", fetch, len(fetch) - 12, offset)
+            struct.pack_into(">q", fetch, len(fetch) - 12, number)
             asking.sendall(fetch)
-            # From a little before the end of the wait to a little behind it.
-            until = time.monotonic() + (wait_ms - 5 + 8 * number / RACES) / 1000
+            until = time.monotonic() + delay_s
             while time.monotonic() < until:
                 pass
             assert frames.exchange(writing, produce)[0] == 0
-            offset += 1
             (size,) = struct.unpack(">i", frames.receive(asking, 4))
             assert struct.unpack_from(">i", frames.receive(asking, size))[0] == number
-            sizes.add(size)
+            outcomes.append(size > empty_bytes)
+            # Who won is hindered the next time: so they stay close, however fast this machine is.
+            delay_s += STEP_S if outcomes[-1] else -STEP_S
         asking.settimeout(0.1)
         with pytest.raises(TimeoutError):
             asking.recv(1)
-    assert len(sizes) == 2, "there was no race: with a record or without"
+    assert len(set(outcomes)) == 2, "there was no race: with a record or without"
     stop_cleanly(broker)
 
 

@@ -31,9 +31,9 @@ from tests.handlers.shared import (
     shared_memory,
     topic_image,
 )
+from tests.polling import PATIENCE_S
 
 TOPIC = topic_image("t", 1)
-PATIENCE_S = 20
 
 
 class Forked:

@@ -91,6 +91,8 @@ def test_a_torn_tail_is_cut_and_the_next_start_is_a_quick_one(directory: Path) -
     assert f"cut: t-0/{path.name}, {size:,} to {size - 12:,} bytes" in result.output
     assert f"made: t-0/{path.stem}.index" in result.output
     assert f"cut from {size} to {size - 12} bytes" in result.output
+    assert f"  t-0: log start offset 0, log end offset {END:,}\n" in result.output
+    assert result.output.endswith(f"this reads all of them: mpbroker log verify {directory}\n")
     assert offsets(directory) == list(range(END))
     assert (directory / CLEAN_SHUTDOWN).exists()
     for name in (HIGH_WATERMARKS, RECOVERY_POINTS):

@@ -126,6 +126,8 @@ def test_what_it_refuses(directory: Path, tmp_path_factory: pytest.TempPathFacto
         assert "a broker has" in str(run(directory, "--yes").exception)
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     shutil.copytree(directory / "t-0", elsewhere / "t-0")
+    refused = CliRunner().invoke(app, ["log", "repair", str(directory), "--yes"])
+    assert f"{directory} is a whole log directory. Name a partition in it" in str(refused.exception)
     assert "it is no log directory" in str(run(elsewhere, "--yes").exception)
     assert segments(directory)[0].read_bytes() == whole
 

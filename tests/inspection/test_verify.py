@@ -46,6 +46,7 @@ def test_a_whole_directory(directory: Path) -> None:
     result = run("verify", str(directory))
     assert result.exit_code == 0, result.output
     assert f"t-0: {BATCHES * RECORDS} records in {BATCHES} batches" in result.output
+    assert f", log start offset 0, log end offset {BATCHES * RECORDS}\n" in result.output
     assert "All records are whole." in result.output
     document = json.loads(run("verify", "--json", str(directory)).output)
     (partition,) = document["directories"][0]["partitions"]
@@ -81,6 +82,16 @@ def test_a_wrong_leader_epoch_is_found_and_so_is_a_wrong_checkpoint(directory: P
     path.write_bytes(whole)
     write_epochs(directory / "t-0", [(4, 0)])
     assert findings(directory) == [(Severity.DERIVED, "")]
+
+
+def test_a_wrong_leader_epoch_is_found_where_the_log_starts_within_the_batch(directory: Path) -> None:
+    path = segments(directory)[0]
+    write_epochs(directory / "t-0", [(0, 1)])
+    assert findings(directory) == []
+    with path.open("r+b") as file:
+        file.seek(LEADER_EPOCH_AT + 3)
+        file.write(b"\4")
+    assert findings(directory) == [(Severity.DAMAGE, ".log")]
 
 
 def test_damage_says_where_and_where_it_ends(directory: Path) -> None:
@@ -207,6 +218,8 @@ def test_a_journal_is_dumped(directory: Path) -> None:
     ("arguments", "said"),
     [
         (("verify", "{}/.."), "is not the directory of a partition"),
+        (("verify", "{}/none"), "/none is not there. Name a directory of log.dirs"),
+        (("verify", "{}/.lock"), "/.lock is no directory"),
         (("dump", "{}/none"), "no such file"),
         (("dump", "{}/.lock"), "none of the files that this command knows"),
         (("dump", "{}"), "has no segments"),

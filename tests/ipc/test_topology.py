@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import process, topology
 from mpbroker.ipc.process import Fence, Order, ProcessContext, State, pack_fence
@@ -18,19 +11,9 @@ from mpbroker.ipc.topology import (
     PROCESSES,
     SUPERVISOR,
     SharedMemory,
-    Sizes,
     handler,
     processor,
 )
-
-
-@pytest.fixture
-def memory() -> Iterator[SharedMemory]:
-    directory = Path(tempfile.mkdtemp(prefix="mpbroker-test-", dir="/dev/shm"))
-    made = SharedMemory(directory / "public", Sizes(partition_slots=16, arena_extent_bytes=1 << 20))
-    yield made
-    made.close()
-    shutil.rmtree(directory)
 
 
 def test_every_pair_has_one_ring_each_way() -> None:

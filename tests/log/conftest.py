@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -99,3 +100,21 @@ def rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
     for one in made:
         one.close()
     public.rmdir()
+
+
+class Syncs:
+    """Instead of a file system; counts, and fails at the call with that number."""
+
+    def __init__(self, *, is_synced_at_once: bool = True, fails_at: int = 0) -> None:
+        self.is_synced_at_once = is_synced_at_once
+        self.fails_at = fails_at
+        self.elsewhere: set[int] = set()  # inodes
+        self.count = 0
+
+    def has(self, path: Path | str | int) -> bool:
+        return os.stat(path).st_ino not in self.elsewhere  # noqa: PTH116 - it may be a descriptor
+
+    def sync(self) -> None:
+        self.count += 1
+        if self.count == self.fails_at:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-CREATE, MKDIR, UNLINK, RENAME, WRITE, SIZE, SYNC, MARK = range(1, 9)
+CREATE, MKDIR, UNLINK, RENAME, WRITE, SIZE, SYNC, MARK, SYNC_ALL = range(1, 10)
 _HEAD = struct.Struct("IIQQQ")
 SECTOR_BYTES, PAGE_BYTES = 512, 4096
 
@@ -95,6 +95,9 @@ class Disk:
             node = self.nodes.get(event.a)
             if isinstance(node, File) or (node is not None and not event.c):
                 node.synced(event.b)
+        elif event.kind == SYNC_ALL:
+            for inode in self._below(event.a):
+                self.nodes[inode].synced(event.b)
         elif event.kind in (WRITE, SIZE):
             self._file(event.a).pending.append((number, event))
         elif event.kind != MARK:
@@ -110,11 +113,20 @@ class Disk:
         assert isinstance(node, File)
         return node
 
+    def _below(self, inode: int) -> set[int]:
+        """Of one mount point, in which everything has stayed that was ever made there."""
+        found, node = {inode}, self.nodes[inode]
+        if isinstance(node, Directory):
+            named = {event.b for _, event in node.pending if event.kind != UNLINK}
+            for child in {*node.durable.values(), *named}:
+                found |= self._below(child)
+        return found
+
     # ---- images ----
 
-    def image(self, chance: random.Random) -> dict[str, bytes | None]:
+    def image(self, chance: random.Random, kind: str = "") -> dict[str, bytes | None]:
         """Contents by path, None for a directory. One kind of loss in each image, or some of everything."""
-        kind = chance.choice(("killed", "nothing", "sectors", "sectors", "pages", "mixed"))
+        kind = kind or chance.choice(("killed", "nothing", "sectors", "sectors", "pages", "mixed"))
         return dict(self._walk(self.root, "", chance, kind))
 
     def _walk(
@@ -136,12 +148,12 @@ class Disk:
 
 
 def _left_of(file: File, chance: random.Random, kind: str) -> bytes:
-    content = bytearray(file.durable)
     events = [event for _, event in file.pending]
     if kind == "mixed":
         kind = chance.choice(("killed", "nothing", "sectors", "pages"))
     if kind == "nothing" or not events:
-        return bytes(content)
+        return bytes(file.durable)
+    content = bytearray(file.durable)
     if kind == "killed":
         for event in events:
             _apply(content, event)

@@ -1,16 +1,17 @@
 """A log process that is given random work and says what it promised: run by itself, under the tracer.
 
-    TRACE_ROOT=… TRACE_FILE=… LD_PRELOAD=… python -m tests.log.crash_workload DIRECTORY SEED [several|moving]
+    TRACE_ROOT=… TRACE_FILE=… LD_PRELOAD=… python -m tests.log.crash_workload DIRECTORY SEED [KIND]
 
-DIRECTORY/data0 is the log directory. `several`: each start has another number of log workers. `moving`: it
-has two log directories, between which partitions move. Between what the trace says of files stand marks, each
-a JSON list:
+DIRECTORY/data0 is the log directory. KIND `several`: each start has another number of log workers. `moving`:
+it has two log directories, between which partitions move. `stopping`: it is stopped all the time. Between
+what the trace says of files stand marks, each a JSON list:
 
     ["sent", topic id, partition, CRC]               a batch is on its way
     ["acked", topic id, partition, CRC, offset]      it is answered, and was to be durable then
     ["appended", topic id, partition, CRC, offset]   it is answered without that
     ["visible", topic id, partition, offset]         readers are shown what lies below
     ["removed", topic id]                            nothing of the topic is promised any more
+    ["stopping"], ["stopped"]                        a clean stop, from beginning to end
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from tests.log.test_turn import settle
 
 PARTITIONS = 4
 STEPS = 220
+STOPS = 12
 OPTIONS = {"log_journal_bytes": 72 << 10, "log_journal_direct_bytes": 4_000}
 SEGMENT_BYTES = 24_000
 SIZES = (30, 30, 300, 3_000, 6_000)
@@ -105,6 +107,8 @@ class Workload:
                 self.settle()
             self.take_replies()
             self.show()
+            for process in self.processes:
+                process.manager.awake.ease()
             if step % 4 == 3:
                 self.something_else()
         self.settle()
@@ -202,7 +206,7 @@ class Workload:
         mark("removed", self.topic.topic_id.hex())
         for process in self.processes:
             process.manager.remove("t", self.topic.topic_id)
-            process.manager.delete_due(time.monotonic() + 1e6)
+            process.manager.deletions.begin_due(time.monotonic() + 1e6)
         self.new_topic()
         self.open()
 
@@ -319,7 +323,7 @@ class MovingWorkload(Workload):
                 self.process.work(1)
                 self.process.do_chores()
         if self.random.random() < 0.3:
-            self.process.manager.delete_due(time.monotonic() + 1e6)
+            self.process.manager.deletions.begin_due(time.monotonic() + 1e6)
             self.process.manager.write_stale_checkpoints()
         super().something_else()
 
@@ -328,9 +332,33 @@ class MovingWorkload(Workload):
         super().replace_topic()
 
 
+class StoppingWorkload(Workload):
+    """Some work, then a clean stop, again and again."""
+
+    def run(self) -> None:
+        for _ in range(STOPS):
+            for _ in range(self.random.choice((1, 3, 8))):
+                self.produce()
+                if self.random.random() < 0.3:
+                    self.node.checkpoint()
+            self.settle()
+            self.take_replies()
+            self.show()
+            mark("stopping")
+            self.node.stop()
+            mark("stopped")
+            self.boot()
+        self.node.crash()
+        for rig in self.rigs:
+            rig.close()
+
+
+KINDS = {"several": SeveralWorkload, "moving": MovingWorkload, "stopping": StoppingWorkload}
+
+
 def main() -> None:
     directory, seed = Path(sys.argv[1]), int(sys.argv[2])
-    kind = {"several": SeveralWorkload, "moving": MovingWorkload}.get(sys.argv[-1], Workload)
+    kind = KINDS.get(sys.argv[-1], Workload)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as public:
         kind(directory, Path(public), seed).run()
 

@@ -30,6 +30,7 @@ import msgspec
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.process import FatalError
+from mpbroker.log import names
 from mpbroker.log.names import segment_name
 from mpbroker.log.partition_log import segments_of
 from mpbroker.records.batch import CRC_AT
@@ -101,6 +102,7 @@ class Scenario:
                 self.sent[partition].add(crc)
                 named[self.node.rig.job([((target.slot, target.slot_generation, 5), data)])] = partition, crc
             settle(process)
+            process.manager.awake.ease()
             for reply in self.node.rig.replies():
                 partition, crc = named.pop(reply.request)
                 if reply.results[0].error == 0:
@@ -150,6 +152,11 @@ def run(directory: Path, phase: str, kind: str, number: int, error: int) -> bool
         if phase == "produce":
             arm(second, kind, number, error)
             scenario.produce()
+        elif phase == "stop":
+            arm(second, kind, number, error)
+            scenario.node.stop()
+            if not (scenario.node.dirs[0] / names.CLEAN_SHUTDOWN).exists():
+                raise Broken("the other directory is not marked clean")
         else:
             scenario.node.crash()
             arm(second, kind, number, error)

@@ -33,6 +33,7 @@ from mpbroker.ipc.topology import COORDINATOR, LOG, SUPERVISOR, SharedMemory, Si
 from mpbroker.log.log_dir import prepare_log_dirs
 from mpbroker.log.process import LogProcess, run
 from mpbroker.records.batch import scan_batch
+from tests.polling import PATIENCE_S
 
 TOPIC_ID = bytes(range(16))
 SIZES = Sizes(partition_slots=64, arena_extent_bytes=1 << 30)
@@ -141,7 +142,7 @@ class Rig:
     def until(self, role: int, condition: Callable[[], bool]) -> None:
         """Waits at the role's doorbell; it may have been rung for something else before."""
         bell = self.memory.doorbell(role)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < deadline
             bell.wait(1000, condition)

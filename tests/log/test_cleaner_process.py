@@ -21,8 +21,7 @@ from mpbroker.log import cleaner_process, pace
 from mpbroker.log.cleaner_process import Abandoned, CleanerProcess
 from tests.handlers.shared import shared_memory
 from tests.log.segments import Segments
-
-DEADLINE_S = 20
+from tests.polling import PATIENCE_S
 
 
 class Scripted(CleanerProcess):
@@ -160,11 +159,11 @@ def test_nobody_waits_for_who_gets_no_cpu(
 
     def standing(*given: Any) -> Any:
         stands.set()
-        assert goes_on.wait(DEADLINE_S)
+        assert goes_on.wait(PATIENCE_S)
         return clean_plain(*given)
 
     def stop() -> None:
-        assert stands.wait(DEADLINE_S)
+        assert stands.wait(PATIENCE_S)
         context.memory.words("orders").store(CLEANER, Order.STOP)
         context.bell.ring()
 
@@ -212,6 +211,25 @@ def test_a_disk_that_takes_long_is_no_cleaner_that_hangs(
     before = context.counters.turns
     process._result_of(process._usual.submit(done.wait))
     assert context.counters.turns == before + 4
+
+
+def test_who_is_late_catches_up_a_little_at_the_rate_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, rate = [100.0], [1000.0]
+    monkeypatch.setattr(pace.time, "monotonic", lambda: now[0])
+    one = pace.Pace(lambda: rate[0])
+    assert one.left_s(one.take(500)) == 0.5, "nothing is saved up before the first byte"
+    now[0] = 101.25
+    assert one.left_s(one.take(1000)) == 0.25, "0.75 s late"
+    now[0] = 200.0
+    assert one.left_s(mark := one.take(1000)) == 1.0, "what was not used for long is gone"
+    rate[0] = 500.0
+    assert one.left_s(one.take(1000)) == 4.0
+    assert one.left_s(mark) == 2.0, "who waits already is slower, too"
+    rate[0] = 1.7976931348623157e308
+    now[0] = 200.5
+    assert one.left_s(mark) < 0
+    rate[0] = 1000.0
+    assert one.left_s(one.take(1000)) == 1.0, "what was allowed without a limit is no credit"
 
 
 def test_a_stint_ends_with_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:

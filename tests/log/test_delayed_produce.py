@@ -92,6 +92,24 @@ def _stalled(rig: MakeRig) -> Iterator[Stalled]:
     made.close()
 
 
+@pytest.mark.parametrize("by_reference", [False, True])
+def test_a_duplicate_waits_for_the_disk_as_long_as_the_original(
+    stalled: Stalled, batch: Callable[..., bytes], by_reference: bool
+) -> None:
+    """Its sender would take for kept what a power cut takes back."""
+    stalled.process.turn.for_tests(by_reference=by_reference)
+    data = batch(2, producer=(9, 0, 0))
+    stalled.stall()
+    for _ in range(3):
+        stalled.rig.job([(stalled.targets[0], data)])
+        stalled.process.work(0)
+        stalled.process.work(0)
+        assert stalled.rig.replies() == []
+    stalled.release()
+    assert [reply.results[0].base_offset for reply in stalled.rig.replies()] == [0, 0, 0]
+    assert stalled.rig.partition(stalled.targets[0][0]).high_watermark == 2
+
+
 def test_only_the_partition_that_lags_times_out(stalled: Stalled, batch: Callable[..., bytes]) -> None:
     durable = batch(2, producer=(9, 0, 0))
     assert stalled.produce(durable)[0].error == 0

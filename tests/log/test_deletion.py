@@ -27,6 +27,7 @@ from tests.log.conftest import T0
 from tests.log.rig import Rig, ensure
 from tests.log.test_process import targets_of
 from tests.log.test_turn import Broker
+from tests.polling import PATIENCE_S
 
 RECORD_BYTES = 300_000
 PER_SEGMENT = 3
@@ -53,7 +54,7 @@ def look(broker: Broker, now_ms: int = T0) -> None:
 def drain(process: LogProcess) -> None:
     done = threading.Event()
     process.helper.submit(done.set, 0)
-    assert done.wait(20)
+    assert done.wait(PATIENCE_S)
 
 
 def names_in(broker: Broker, pattern: str = "*") -> set[str]:
@@ -133,11 +134,11 @@ def test_files_keep_their_bytes_until_the_delay_is_over(rig, batch) -> None:  # 
     deleted = names_in(b, "*.deleted")
     assert deleted == {f"{0:020d}.{kind}.deleted" for kind in ("log", "index", "timeindex")}
     assert (b.rig.directory / "t-0" / f"{0:020d}.log.deleted").read_bytes() == before
-    now = b.process.manager._deletions[0][0]
-    b.process.manager.delete_due(now - 0.001)
+    now = b.process.manager.deletions.next_due_s
+    b.process.manager.deletions.begin_due(now - 0.001)
     drain(b.process)
     assert names_in(b, "*.deleted") == deleted
-    b.process.manager.delete_due(now)
+    b.process.manager.deletions.begin_due(now)
     drain(b.process)
     assert not names_in(b, "*.deleted")
     b.close()
@@ -388,7 +389,7 @@ def delete_in_child(r: Rig, number: int) -> None:
     process.turn.for_tests(fixed_now_ms=T0)
     for _ in process.deletion.looking():
         pass
-    process.manager.delete_due(float("inf"))
+    process.manager.deletions.begin_due(float("inf"))
     drain(process)
     os._exit(0)
 
@@ -488,7 +489,7 @@ def test_a_handler_dies_while_records_are_deleted_for_it(rig, batch) -> None:  #
     gate = threading.Event()
 
     def wait() -> None:
-        gate.wait(20)
+        gate.wait(PATIENCE_S)
 
     process.helper.submit(wait, 0)
     slot, generation, _ = b.targets[0]

@@ -1,4 +1,4 @@
-"""Each write without room, each sync and each read that fails, while it appends, rolls and recovers.
+"""Each write without room, each sync and each read that fails, while it appends, rolls, stops and recovers.
 
 `fault_workload` says what must hold then. `FAULT_STRIDE=1` tries every single call.
 """
@@ -23,6 +23,9 @@ CASES = [
     ("produce", "write", errno.ENOSPC),
     ("produce", "write", errno.EIO),
     ("produce", "sync", errno.EIO),
+    ("stop", "write", errno.ENOSPC),
+    ("stop", "write", errno.EIO),
+    ("stop", "sync", errno.EIO),
     ("recover", "write", errno.ENOSPC),
     ("recover", "write", errno.EIO),
     ("recover", "sync", errno.EIO),

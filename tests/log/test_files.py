@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
+from functools import partial
 from pathlib import Path
 
 import crc32c
@@ -14,6 +18,7 @@ from mpbroker.log import checkpoints, log_dir, names
 from mpbroker.log.index import read_offset_entries, read_time_entries
 from mpbroker.log.producers import Producers, SnapshotCorrupt
 from mpbroker.protocol.uuids import uuid_bytes, uuid_text
+from tests.log.full import files_take
 
 A3 = bytes.fromhex(
     "000191d5d7490000000100000000000003e80003000000040000000000000009000000040000018bcfe5680000000007ffffffffffffffff"
@@ -134,6 +139,32 @@ def test_foreign_directories_are_refused(tmp_path: Path) -> None:
         log_dir.prepare_log_dirs(config_of(tmp_path))
 
 
+def test_links_count_as_what_they_lead_to(tmp_path: Path) -> None:
+    """A partition's directory may be a link; one that leads nowhere, or to itself, is none."""
+    elsewhere, home = tmp_path / "elsewhere", tmp_path / "data"
+    elsewhere.mkdir()
+    home.mkdir()
+    (home / "t-0").mkdir()
+    (home / "t-1").symlink_to(elsewhere)
+    (home / "t-2").symlink_to(tmp_path / "nowhere")
+    (home / "t-3").symlink_to(home / "t-3")
+    (home / "meta").touch()
+    assert sorted(log_dir.directories_in(home)) == ["t-0", "t-1"]
+
+
+def test_a_checkpoint_may_be_large_and_of_another_system(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    wanted = {(f"topic{number % 7}", number): 3 * number for number in range(5000)}
+    checkpoints.write_offsets(path, wanted)
+    assert path.stat().st_size > 64 << 10
+    assert dict(checkpoints.read_offsets(path)) == wanted
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert dict(checkpoints.read_offsets(path)) == wanted
+    checkpoints.write_offsets(path, {})
+    assert path.read_bytes() == b"0\n0\n"
+    assert dict(checkpoints.read_offsets(path)) == {}
+
+
 def test_directories_of_two_clusters_are_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -184,6 +215,83 @@ def test_second_broker_is_refused_by_name(tmp_path: Path) -> None:
     assert len(held) == 1
     with pytest.raises(FatalError, match=f"{tmp_path} is locked by another broker. Stop that broker"):
         log_dir.lock_log_dirs(config_of(tmp_path))
+
+
+def test_locks_of_a_start_that_is_refused_leave_nothing(tmp_path: Path) -> None:
+    old, new, taken = tmp_path / "old", tmp_path / "far" / "new", tmp_path / "taken"
+    old.mkdir()
+    three = msgspec.structs.replace(BrokerConfig(), log_dirs=(str(old), str(new), str(taken)))
+    held = log_dir.LogDirLocks(config_of(taken))
+    with pytest.raises(FatalError, match=f"{taken} is locked by another broker"):
+        log_dir.LogDirLocks(three)
+    assert list(old.iterdir()) == []
+    assert not new.parent.exists()
+    held.undo()
+    assert not taken.exists()
+    log_dir.LogDirLocks(three).undo()
+    assert sorted(tmp_path.iterdir()) == [old]
+
+
+def test_of_directories_within_what_was_made_nothing_is_left(tmp_path: Path) -> None:
+    two = msgspec.structs.replace(
+        BrokerConfig(), log_dirs=(str(tmp_path / "data" / "a"), str(tmp_path / "data" / "b"))
+    )
+    log_dir.LogDirLocks(two).undo()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_at_the_first_start_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "data")
+    locks = log_dir.LogDirLocks(config)
+    with files_take(10), pytest.raises(FatalError, match=r"meta\.properties: File too large.*make room"):
+        log_dir.prepare_log_dirs(config)
+    locks.undo()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_for_which_there_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(FatalError, match=r"No space left on device\. Make room"):
+        log_dir.LogDirLocks(config_of(tmp_path / "data"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_what_could_not_be_written_whole_takes_no_room(tmp_path: Path, is_open: bool) -> None:
+    (tmp_path / "file").write_bytes(b"before")
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        write = (
+            partial(checkpoints.write_whole_at, fd, "file")
+            if is_open
+            else partial(checkpoints.write_whole, tmp_path / "file")
+        )
+        with files_take(10), pytest.raises(OSError, match="File too large"):
+            write(bytes(11))
+    finally:
+        os.close(fd)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"before"
+
+
+def test_a_lock_that_was_taken_away_meanwhile_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who opened it before a refused start removed it would lock what nobody else can find."""
+    refused = log_dir.LogDirLocks(config_of(tmp_path / "data"))
+    flock = fcntl.flock
+
+    def flock_late(fd: int, how: int) -> None:
+        refused.undo()
+        flock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock_late)
+    (fd,) = log_dir.lock_log_dirs(config_of(tmp_path / "data"))
+    assert os.path.samestat(os.fstat(fd), (tmp_path / "data" / ".lock").stat())
+    os.close(fd)
 
 
 def test_clean_marker_is_taken_once(tmp_path: Path) -> None:

@@ -81,3 +81,21 @@ def test_what_says_which_were_aborted_is_made_anew(place: tuple[Path, list[flips
         assert [one.committed for one in outcome.partitions] == image.committed
         assert {path.name: path.read_bytes() for path in work.glob("t-3/*.txnindex")} == before
         shutil.rmtree(work)
+
+
+def test_no_flip_in_what_says_which_epochs_there_were_costs_a_record(
+    place: tuple[Path, list[flips.Image]],
+) -> None:
+    """Batches say it, too: the file is made anew of what they say."""
+    scratch, images = place
+    for image in images:
+        name = "t-1/leader-epoch-checkpoint"
+        for at in range((image.directory / name).stat().st_size):
+            for bit in range(at % 3, 8, 3):
+                one = flips.Flip(-1, image, name, at, 1 << bit)
+                outcome, segments, lines = flips.life(one, scratch)
+                flips.judge(one, outcome, segments, lines)
+                got = outcome.partitions[1]
+                assert not got.offline, f"byte {at}, bit {bit}: {got.offline}"
+                assert not got.refused, f"byte {at}, bit {bit}: {len(got.refused)} offsets are refused"
+                assert {record[3] for record in got.records.values()} == {0}

@@ -11,6 +11,7 @@ import pytest
 from mpbroker.log.checkpoints import CheckpointCorrupt, read_topic_id
 from mpbroker.log.helper import Helper
 from mpbroker.log.names import PARTITION_METADATA
+from tests.polling import PATIENCE_S
 
 
 def test_a_mistake_in_a_job_reaches_the_loop(caplog: pytest.LogCaptureFixture) -> None:
@@ -22,7 +23,7 @@ def test_a_mistake_in_a_job_reaches_the_loop(caplog: pytest.LogCaptureFixture) -
 
     with caplog.at_level(logging.ERROR, "mpbroker"):
         helper.submit(mistaken, 0)
-        assert woken.wait(20)
+        assert woken.wait(PATIENCE_S)
     assert "ValueError: a mistake" in caplog.text
     assert not helper.is_idle
     with pytest.raises(RuntimeError, match="log helper") as raised:

@@ -22,6 +22,7 @@ from mpbroker.log.process import LogProcess
 from mpbroker.protocol.uuids import uuid_text
 from tests.log.rig import TOPIC_ID, Rig, ensure
 from tests.log.test_turn import settle
+from tests.polling import PATIENCE_S
 
 OTHER_ID = bytes(range(1, 17))
 SEGMENT = "00000000000000000000.log"
@@ -30,7 +31,7 @@ STORAGE_ERROR = 56
 
 
 def wait_for_helper(process: LogProcess) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not process.helper.is_idle:
         assert time.monotonic() < deadline
         os.sched_yield()
@@ -215,7 +216,7 @@ def test_recreated_while_the_old_one_is_still_open(
     assert n.produce(new, batch()) == [0]
     process.manager.remove("t", TOPIC_ID)
     assert [e.name for e in (n.dirs[0] / "t-0").glob("*.log")] == [SEGMENT]
-    process.manager.delete_due(1e18)
+    process.manager.deletions.begin_due(1e18)
     wait_for_helper(process)
     assert n.names() == ["__cluster_metadata-0", "t-0"]
     assert n.produce(new, batch()) == [0]

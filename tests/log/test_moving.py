@@ -15,14 +15,14 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.process import pack_fence
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import LOG
-from mpbroker.log import copying, futures
+from mpbroker.log import copying, futures, names
 from mpbroker.log.aborted import AbortedTransaction
-from mpbroker.log.moving_turn import held_jobs
 from mpbroker.log.partition_log import segments_of
 from mpbroker.log.process import LogProcess
 from tests.log.rig import TOPIC_ID, Reply, ensure
 from tests.log.test_log_dirs import Node, node, wait_for_helper
 from tests.log.test_turn import settle
+from tests.polling import PATIENCE_S
 
 __all__ = ["node"]
 STORAGE_ERROR, UNKNOWN, NOT_AVAILABLE = 56, 3, 9
@@ -59,7 +59,7 @@ def order(process: LogProcess, number: int, partition: int = 0, topic_id: bytes 
 
 
 def turn_until(process: LogProcess, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline
         process.work(1)
@@ -67,9 +67,55 @@ def turn_until(process: LogProcess, condition: Callable[[], bool]) -> None:
         process._keep_house()
 
 
+def come_to_rest(process: LogProcess) -> None:
+    turn_until(process, lambda: process.moving.is_at_rest)
+
+
 def move(process: LogProcess, number: int) -> None:
     assert order(process, number) == 0
-    turn_until(process, lambda: process.moving.is_at_rest)
+    come_to_rest(process)
+
+
+def started_again(made: Node, *, whole_broker: bool = True) -> tuple[LogProcess, calls.EnsuredPartition]:
+    if whole_broker:
+        made.boot()
+    else:
+        made.succeed()
+    assert made.process is not None
+    (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES))
+    return made.process, target
+
+
+def go_on(process: LogProcess) -> None:
+    """With what an earlier life has begun."""
+    process.moving.resume(["t"])
+    come_to_rest(process)
+
+
+def state_of(made: Node, target: calls.EnsuredPartition) -> tuple[int, int]:
+    """In which log directory it is, and its end."""
+    return made.rig.partition(target.slot).log_dir, made.end_of(target)
+
+
+def held_up(monkeypatch: pytest.MonkeyPatch, *, last: bool = True) -> tuple[threading.Event, threading.Event]:
+    """The last pass of a copy, or those before it: that it has come so far, and what it waits for."""
+    run, reached, goes_on = copying.Copy.run, threading.Event(), threading.Event()
+
+    def slow(self: copying.Copy, wanted: copying.Wanted) -> None:
+        if wanted.is_last == last:
+            reached.set()
+            assert goes_on.wait(PATIENCE_S)
+        run(self, wanted)
+
+    monkeypatch.setattr(copying.Copy, "run", slow)
+    return reached, goes_on
+
+
+def ask(made: Node, target: calls.EnsuredPartition, data: bytearray) -> None:
+    """A produce, and one turn of the log worker."""
+    made.rig.job([((target.slot, target.slot_generation, 5), data)])
+    assert made.process is not None
+    made.process.work(0)
 
 
 def home_of(made: Node, target: calls.EnsuredPartition) -> Path:
@@ -81,7 +127,7 @@ def other(made: Node, target: calls.EnsuredPartition) -> int:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    return {e.name: e.read_bytes() for e in directory.iterdir() if e.name != futures.MARK}
+    return {e.name: e.read_bytes() for e in directory.iterdir() if e.name != names.MOVED}
 
 
 def log_bytes(directory: Path) -> bytes:
@@ -110,7 +156,7 @@ def test_it_is_the_same_in_another_directory_and_goes_on_there(
     assert contents(new / "t-0") == before
     after = made.rig.partition(target.slot)
     assert after == published._replace(log_dir=after.log_dir)
-    assert not (new / "t-0" / futures.MARK).exists()
+    assert not (new / "t-0" / names.MOVED).exists()
     assert [e.name.rpartition(".")[2].partition("-")[2] for e in old.glob("t-0*")] == ["delete"]
     assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
     assert made.produce(target, batch(producer=(3, 0, 39), size=60_000)) == [0], "a duplicate is known"
@@ -124,7 +170,7 @@ def test_producers_append_all_the_while(node: Callable[..., Node], batch: Callab
     """Back and forth; what is asked for in the last moment waits, and is answered when that is over."""
     made, process = started(node)
     target = filled(made, batch)
-    sequence, most_held, places = 40, 0, set()
+    sequence, came_late, places = 40, 0, set()
     offsets: list[int] = []
 
     def take() -> None:
@@ -139,20 +185,19 @@ def test_producers_append_all_the_while(node: Callable[..., Node], batch: Callab
                 data = batch(producer=(3, 0, sequence), size=500)
                 made.rig.job([((target.slot, target.slot_generation, 5), data)])
                 sequence += 1
+                came_late += process.manager.logs[target.slot].is_held
             process.work(0)
-            most_held = max(most_held, held_jobs(process.turn))
             process.do_chores()
             take()
         places.add(home_of(made, target))
     settle(process)
     take()
     assert offsets == list(range(40, sequence))
-    assert most_held > 0, "none came in the last moment"
+    assert came_late > 0, "none came in the last moment"
     assert len(places) == 2
     assert made.end_of(target) == sequence
     made.stop()
-    made.boot()
-    (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES))
+    _, target = started_again(made)
     assert (target.error, made.end_of(target)) == (0, sequence)
 
 
@@ -196,7 +241,7 @@ def test_another_order_replaces_the_first_and_one_to_where_it_is_ends_it(
     assert not list(made.dirs[one].glob("*-future"))
     assert order(process, here) == 0
     assert process.moving.tell().partitions == []
-    turn_until(process, lambda: process.moving.is_at_rest)
+    come_to_rest(process)
     wait_for_helper(process)
     assert made.rig.partition(target.slot).log_dir == here
     assert not [name for number in (one, two) for name in made.names(number) if name.startswith("t-0")]
@@ -209,7 +254,7 @@ def test_a_deleted_topic_takes_its_future_replica_along(
     target = filled(made, batch, file_delete_delay_ms="0")
     assert order(process, other(made, target)) == 0
     process.manager.remove("t", TOPIC_ID)
-    turn_until(process, lambda: process.moving.is_at_rest)
+    come_to_rest(process)
     turn_until(process, lambda: not [*made.dirs[0].glob("t-*"), *made.dirs[1].glob("t-*")])
 
 
@@ -270,14 +315,10 @@ def test_killed_at_each_step(
         assert order(process, to) == 0
         with pytest.raises(Killed):
             turn_until(process, lambda: False)
-    made.boot() if whole_broker else made.succeed()
-    process = made.process
-    assert process is not None
-    (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES))
+    process, target = started_again(made, whole_broker=whole_broker)
     assert (target.error, made.end_of(target)) == (0, 40)
     assert log_bytes(home_of(made, target) / "t-0") == data
-    process.moving.resume(["t"])
-    turn_until(process, lambda: process.moving.is_at_rest)
+    go_on(process)
     assert made.rig.partition(target.slot).log_dir == to, "what had begun goes on"
     assert log_bytes(made.dirs[to] / "t-0") == data
     assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
@@ -304,8 +345,8 @@ def test_a_full_disk_is_waited_for(
         turn_until(process, lambda: len(tries) > 2)
         assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
         assert [p.lag for p in process.moving.tell().partitions] == [41]
-    turn_until(process, lambda: process.moving.is_at_rest)
-    assert (made.rig.partition(target.slot).log_dir, made.end_of(target)) == (to, 41)
+    come_to_rest(process)
+    assert state_of(made, target) == (to, 41)
 
 
 def test_a_target_that_fails_ends_the_move(
@@ -325,18 +366,14 @@ def test_a_target_that_fails_ends_the_move(
     with monkeypatch.context() as patched:
         patched.setattr(copying, "_write", broken)
         assert order(process, to) == 0
-        turn_until(process, lambda: process.moving.is_at_rest)
+        come_to_rest(process)
     process._take_failures()
     assert process.turn.failed_dirs == 1 << to
     assert made.rig.partition(target.slot).flags == PartitionFlag.PARTITION_LIVE
     assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
-    made.boot()
-    process = made.process
-    assert process is not None
-    (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES))
-    process.moving.resume(["t"])
-    turn_until(process, lambda: process.moving.is_at_rest)
-    assert (made.rig.partition(target.slot).log_dir, made.end_of(target)) == (to, 41), "repaired, it goes on"
+    process, target = started_again(made)
+    go_on(process)
+    assert state_of(made, target) == (to, 41), "repaired, it goes on"
 
 
 def test_damage_is_not_copied(
@@ -350,62 +387,11 @@ def test_damage_is_not_copied(
     path.write_bytes(data)
     to = other(made, target)
     assert order(process, to) == 0
-    turn_until(process, lambda: process.moving.is_at_rest)
+    come_to_rest(process)
     assert made.rig.partition(target.slot).log_dir == 1 - to
     assert "the CRC does not match" in caplog.text
     assert "mpbroker log repair" in caplog.text
     assert not list(made.dirs[to].glob("*-future"))
-
-
-def test_a_target_that_fails_in_the_last_step_leaves_the_choice_to_the_next_start(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is appended to either until it is known which of them is the partition."""
-    made, process = started(node)
-    target = filled(made, batch)
-    if other(made, target) != 1:
-        move(process, 0)
-
-    def broken(future: Path, current: Path) -> None:
-        future.rename(current)
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(futures, "place", broken)
-        assert order(process, 1) == 0
-        turn_until(process, lambda: process.moving.is_at_rest)
-    assert made.rig.partition(target.slot).flags & PartitionFlag.PARTITION_OFFLINE
-    assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [STORAGE_ERROR]
-    made.boot()
-    (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES))
-    assert (target.error, made.end_of(target)) == (0, 40)
-    assert made.rig.partition(target.slot).log_dir == 1
-    assert not (made.dirs[0] / "t-0").exists()
-
-
-def test_a_source_that_fails_in_the_last_step_is_not_needed(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, process = started(node)
-    target = filled(made, batch)
-    if other(made, target) != 0:
-        move(process, 1)
-
-    def broken(_: Path) -> Path:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(futures, "set_aside", broken)
-        assert order(process, 0) == 0
-        turn_until(process, lambda: process.moving.is_at_rest)
-    process._take_failures()
-    assert process.turn.failed_dirs == 0b10
-    assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
-    assert (made.dirs[1] / "t-0").exists()
-    made.boot()
-    (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES))
-    assert (made.rig.partition(target.slot).log_dir, made.end_of(target)) == (0, 41)
-    assert not (made.dirs[1] / "t-0").exists()
 
 
 def test_producers_do_not_wait_for_a_target_that_is_slow(
@@ -414,29 +400,22 @@ def test_producers_do_not_wait_for_a_target_that_is_slow(
     made, process = started(node)
     target = filled(made, batch)
     to = other(made, target)
-    run, goes_on = copying.Copy.run, threading.Event()
-
-    def slow(self: copying.Copy, wanted: copying.Wanted) -> None:
-        if wanted.is_last:
-            assert goes_on.wait(20)
-        run(self, wanted)
-
-    monkeypatch.setattr(copying.Copy, "run", slow)
+    _, goes_on = held_up(monkeypatch)
     monkeypatch.setattr("mpbroker.log.moving.HELD_MOST_S", 0.05)
     log = process.manager.logs[target.slot]
     assert order(process, to) == 0
     turn_until(process, lambda: log.is_held)
-    made.rig.job([((target.slot, target.slot_generation, 5), batch(producer=(3, 0, 40), size=500))])
-    process.work(0)
-    assert held_jobs(process.turn) == 1
+    ask(made, target, batch(producer=(3, 0, 40), size=500))
+    assert (made.rig.replies(), log.is_held) == ([], True)
     replies: list[Reply] = []
     turn_until(process, lambda: bool(replies.extend(made.rig.replies()) or replies))
+    assert not log.is_held
     assert [reply.results[0].error for reply in replies] == [0]
     assert made.rig.partition(target.slot).log_dir != to
     goes_on.set()
     monkeypatch.setattr("mpbroker.log.moving.HELD_MOST_S", 20)
-    turn_until(process, lambda: process.moving.is_at_rest)
-    assert (made.rig.partition(target.slot).log_dir, made.end_of(target)) == (to, 41)
+    come_to_rest(process)
+    assert state_of(made, target) == (to, 41)
 
 
 def test_what_is_about_to_get_another_name_is_not_taken_for_empty(
@@ -445,10 +424,7 @@ def test_what_is_about_to_get_another_name_is_not_taken_for_empty(
     """Segments of before the start are looked at by name, and what has none is very old."""
     made, _ = started(node)
     filled(made, batch)
-    made.boot()
-    (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES))
-    process = made.process
-    assert process is not None
+    process, target = started_again(made)
     log = process.manager.logs[target.slot]
     assert [segment.size for segment in log.sealed] == [-1] * len(log.sealed) != []
     log.is_swapping = True
@@ -472,32 +448,21 @@ def test_a_clean_stop_on_the_way(
     made, process = started(node)
     target = filled(made, batch)
     to = other(made, target)
-    run, reached, goes_on = copying.Copy.run, threading.Event(), threading.Event()
-
-    def slow(self: copying.Copy, wanted: copying.Wanted) -> None:
-        if wanted.is_last == is_held:
-            reached.set()
-            assert goes_on.wait(20)
-        run(self, wanted)
-
     with monkeypatch.context() as patched:
-        patched.setattr(copying.Copy, "run", slow)
+        reached, goes_on = held_up(patched, last=is_held)
         assert order(process, to) == 0
         turn_until(process, reached.is_set)
-        made.rig.job([((target.slot, target.slot_generation, 5), batch(producer=(3, 0, 40), size=500))])
-        process.work(0)
-        assert held_jobs(process.turn) == is_held
+        ask(made, target, batch(producer=(3, 0, 40), size=500))
+        assert process.manager.logs[target.slot].is_held == is_held
         threading.Timer(0.05, goes_on.set).start()
         made.stop()
     assert [reply.results[0].error for reply in made.rig.replies()] == [0]
     assert (made.dirs[1 - to] / "t-0").is_dir()
     assert (made.dirs[1 - to] / ".kafka_cleanshutdown").exists()
-    process = made.boot()
-    (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES))
+    process, target = started_again(made)
     assert made.end_of(target) == 41
-    process.moving.resume(["t"])
-    turn_until(process, lambda: process.moving.is_at_rest)
-    assert (made.rig.partition(target.slot).log_dir, made.end_of(target)) == (to, 41)
+    go_on(process)
+    assert state_of(made, target) == (to, 41)
 
 
 def test_a_handler_that_died_is_let_go_of_when_its_jobs_have_been_appended(
@@ -505,19 +470,11 @@ def test_a_handler_that_died_is_let_go_of_when_its_jobs_have_been_appended(
 ) -> None:
     made, process = started(node)
     target = filled(made, batch)
-    run, goes_on = copying.Copy.run, threading.Event()
-
-    def slow(self: copying.Copy, wanted: copying.Wanted) -> None:
-        if wanted.is_last:
-            assert goes_on.wait(20)
-        run(self, wanted)
-
-    monkeypatch.setattr(copying.Copy, "run", slow)
+    _, goes_on = held_up(monkeypatch)
     log = process.manager.logs[target.slot]
     assert order(process, other(made, target)) == 0
     turn_until(process, lambda: log.is_held)
-    made.rig.job([((target.slot, target.slot_generation, 5), batch(producer=(3, 0, 40), size=500))])
-    process.work(0)
+    ask(made, target, batch(producer=(3, 0, 40), size=500))
     fence = pack_fence(1, 1, made.rig.handler)
     made.rig.memory.words("fence_orders").store(LOG, fence)
     acks = made.rig.memory.words("fence_acks")
@@ -545,7 +502,7 @@ def test_a_topic_that_is_deleted_in_the_last_moment_is_gone(
 
     def slow(future: Path, current: Path) -> None:
         reached.set()
-        assert goes_on.wait(20)
+        assert goes_on.wait(PATIENCE_S)
         place(future, current)
 
     monkeypatch.setattr(futures, "place", slow)
@@ -558,7 +515,7 @@ def test_a_topic_that_is_deleted_in_the_last_moment_is_gone(
     new_id = bytes(range(1, 17))
     (new,) = made.open(calls.EnsureTopic("u", new_id, [0], {}, 5, 0))
     assert (new.slot, new.error) == (target.slot, 0)
-    turn_until(process, lambda: process.moving.is_at_rest)
+    come_to_rest(process)
     assert made.rig.partition(new.slot).topic_id == new_id
     assert process.turn.failed_dirs == 0
     turn_until(process, lambda: not [*made.dirs[0].glob("t-*"), *made.dirs[1].glob("t-*")])

@@ -53,7 +53,7 @@ class Promises:
     visible: dict[Partition, int] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)
 
-    def take(self, what: str, topic: str, *more: int) -> None:
+    def take(self, what: str, topic: str = "", *more: int) -> None:
         if what == "removed":
             self.removed.add(topic)
         elif what == "sent":
@@ -102,9 +102,10 @@ def traced(tracer: Path, directory: Path, seed: int, *how: str) -> Run:
     offsets: dict[Partition, dict[int, int]] = defaultdict(dict)
     for event in events:
         if event.kind == MARK:
-            what, topic, *more = json.loads(event.data)
+            what, *more = json.loads(event.data)
             if what in ("acked", "appended"):
-                offsets[topic, more[0]][more[2]] = more[1]
+                topic, partition, crc, offset = more
+                offsets[topic, partition][offset] = crc
     return Run(events, (directory / "data0").stat().st_ino, offsets)
 
 

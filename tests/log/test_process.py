@@ -266,7 +266,7 @@ def test_a_deleted_topics_files_may_be_gone_already(rig: Callable[..., Rig]) -> 
     process.manager.remove("t", TOPIC_ID)
     (gone,) = r.directory.glob("t-0.*")
     shutil.rmtree(gone)
-    process.manager.delete_due(float("inf"))
+    process.manager.deletions.begin_due(float("inf"))
     process.helper.close()
     assert process.helper.failures() == []
     process.turn.close()
@@ -297,6 +297,18 @@ def test_damage_keeps_one_partition_offline(rig: Callable[..., Rig], batch: Call
     r.job([(second, batch())])
     assert sorted(reply.results[0].error for reply in r.await_replies(2)) == [0, 56]
     assert r.stop() == 0
+
+
+def test_a_full_disk_is_told_with_when_space_comes_back(
+    rig: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+) -> None:
+    process = rig(log_segment_delete_delay_ms=7000).in_process()
+    process._say_no_room(errno.ENOSPC)
+    process._say_no_room(errno.ENOSPC)
+    (said,) = [record.getMessage() for record in caplog.records if "No space left" in record.getMessage()]
+    assert "delete topics" in said
+    assert "gives its space back after file.delete.delay.ms (of topics that do not set it 7000 ms)" in said
+    assert process._stop() == 0
 
 
 def test_the_lock_outlives_the_log_process(rig: Callable[..., Rig], tmp_path: Path) -> None:

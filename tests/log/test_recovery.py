@@ -12,10 +12,12 @@ import pytest
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log import names
+from mpbroker.log.checkpoints import read_epochs, write_epochs
 from mpbroker.log.partition_log import PartitionLog, segments_of
 from mpbroker.log.reader import Bound, PartitionReader
 from mpbroker.log.recovery import Known, PartitionDamaged, load
-from mpbroker.records.iterate import iterate_records
+from mpbroker.records.batch import LEADER_EPOCH_AT
+from tests.records.reading import iterate_records
 
 T0 = 4_000_000_000_000
 UNCLEAN = Known(clean=False)
@@ -56,6 +58,23 @@ def test_clean_stop_is_trusted_and_goes_on(writer, reopen) -> None:  # type: ign
     assert offsets_in(again) == list(range(40))
     assert again.state.producers.check(7, 0, 38, 2) == (-1, 38, T0 + 1)
     assert again.state.producers.check(7, 0, 40, 1)[0] == 0
+
+
+@pytest.mark.parametrize("batches", [0, 1, 40])
+def test_after_a_clean_stop_all_is_as_it_was(writer, reopen, batches: int) -> None:  # type: ignore[no-untyped-def]
+    """Also what the indexes end with: that is read from there alone."""
+    w = writer(index_interval_bytes="200")
+    for i in range(batches):
+        w.append(2, timestamp=T0 + 10 * i)
+    w.log.close_cleanly()
+    again = reopen(w.log.directory, CLEAN)
+    before, after = list(w.log.state.carried()), list(again.state.carried())
+    for state in (before, after):
+        # When the segment was opened, and bytes since the last index entry: not to be known.
+        del state[6:8]
+    assert after == before
+    entries = before[7]
+    assert (entries > 2) == (batches > 1)
 
 
 def test_a_segment_that_just_began_gets_its_name_on_disk(writer, reopen, monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -131,7 +150,7 @@ def test_every_truncation_is_cut_to_whole_batches(writer, reopen, tmp_path: Path
 
 # type: ignore[no-untyped-def]
 def test_every_flipped_bit_is_found(writer, reopen, tmp_path: Path, caplog) -> None:
-    """Bytes 12-15 of a batch, its leader epoch, are what no checksum covers."""
+    """But in what no checksum covers: base offset, and leader epoch (see below)."""
     caplog.set_level(logging.ERROR)
     source, ends = small_log(writer)
     data = (source / names.segment_name(0)).read_bytes()
@@ -153,6 +172,79 @@ def test_every_flipped_bit_is_found(writer, reopen, tmp_path: Path, caplog) -> N
             reopen(copy, Known(clean=False, durable=4))
         assert (copy / names.segment_name(0)).read_bytes() == broken
         shutil.rmtree(copy)
+
+
+def with_epochs(path: Path, epochs: list[int]) -> None:
+    """The batches of a segment get these leader epochs."""
+    data, position = bytearray(path.read_bytes()), 0
+    for epoch in epochs:
+        data[position + LEADER_EPOCH_AT : position + LEADER_EPOCH_AT + 4] = epoch.to_bytes(4, "big")
+        position += 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+    assert position == len(data)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("durable", [0, 2])
+def test_epochs_that_were_not_written_down_are_those_of_the_batches(writer, reopen, durable: int) -> None:  # type: ignore[no-untyped-def]
+    """As a broker of a cluster leaves it that was killed: the next batch is not of an earlier epoch."""
+    source, _ = small_log(writer)
+    with_epochs(source / names.segment_name(0), [0, 0, 2, 5])
+    again = reopen(source, Known(clean=False, recovery_point=durable, durable=durable))
+    assert again.epochs == read_epochs(source) == [(0, 0), (2, 2), (5, 3)]
+    assert again.state.log_end == 4
+
+
+@pytest.mark.parametrize(
+    ("epochs", "offset"), [([0, 64, 0, 0], 1), ([0, 0, 0, 64], 3), ([64, 0, 0, 0], 0), ([0, 0, 1, 0], 2)]
+)
+@pytest.mark.parametrize(
+    "known", [CLEAN, Known(clean=False, durable=4), Known(clean=False, recovery_point=4, durable=4)]
+)
+def test_a_wrong_leader_epoch_is_found(writer, reopen, epochs: list[int], offset: int, known: Known) -> None:  # type: ignore[no-untyped-def]
+    """No checksum covers it. Of what is looked at: all since the last entry of the index."""
+    source, _ = small_log(writer)
+    path = source / names.segment_name(0)
+    with_epochs(path, epochs)
+    before = path.read_bytes()
+    with pytest.raises(
+        PartitionDamaged, match=f"{names.segment_name(0)} is damaged at offset {offset}: its le"
+    ):
+        reopen(source, known)
+    assert path.read_bytes() == before
+
+
+def test_an_epoch_that_goes_back_is_never_cut(writer, reopen) -> None:  # type: ignore[no-untyped-def]
+    """Its records are whole, and no torn write looks like that."""
+    source, _ = small_log(writer)
+    path = source / names.segment_name(0)
+    with_epochs(path, [3, 3, 2, 3])
+    write_epochs(source, [(3, 0)])
+    before = path.read_bytes()
+    with pytest.raises(PartitionDamaged, match="damaged at offset 2: its leader epoch is 2, and by "):
+        reopen(source, UNCLEAN)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("known", [CLEAN, UNCLEAN, Known(clean=False, recovery_point=30, durable=30)])
+@pytest.mark.parametrize("text", ["", "0\n", "0\n1\n7 0\n", "0\n2\n0 3\n0 2\n", "0\n1\n0\n", "\udcff"])
+def test_epochs_that_cannot_be_read_or_believed_are_made_anew(  # type: ignore[no-untyped-def]
+    writer, reopen, known: Known, text: str
+) -> None:
+    """Of all segments, also where the last one is empty."""
+    w = writer(segment_bytes="1048576")
+    for _ in range(30):
+        w.append(size=100_000)
+    w.log.sync_files()
+    for fd in w.log.roll():
+        os.close(fd)
+    w.log.close_cleanly()
+    first, second, third, last = segments_of(w.log.directory)
+    for base, epochs in ((first, [1] * 10), (second, [1] * 4 + [6] * 6), (third, [6] * 10), (last, [])):
+        with_epochs(w.log.directory / names.segment_name(base), epochs)
+    (w.log.directory / names.LEADER_EPOCHS).write_bytes(text.encode("utf-8", "surrogateescape"))
+    again = reopen(w.log.directory, known)
+    assert again.epochs == read_epochs(w.log.directory) == [(1, 0), (6, 14)]
+    assert offsets_in(again) == list(range(30))
 
 
 # type: ignore[no-untyped-def]

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import os
+import resource
+import statistics
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 
 import pytest
 
+from mpbroker.config.topic_config import TopicConfig
 from mpbroker.ipc import calls
 from mpbroker.ipc.table import PartitionFlag
+from mpbroker.log import awake
 from mpbroker.log.attaching import rest
 from mpbroker.log.partition_log import PartitionLog
 from tests.log.rig import TOPIC_ID, Result, ensure
@@ -80,6 +89,37 @@ def test_what_a_start_finds_rests(rig: Callable[..., object], batch: Callable[..
     again.process.manager.checkpoint_recovery_points()
     assert [log.state.rests for log in logs] == [False, True], "a look at its offsets does not wake it"
     again.close()
+
+
+def test_little_is_kept_of_it(rig: Callable[..., object], topic_config: Callable[..., TopicConfig]) -> None:
+    """By the log worker, of each of thousands: its objects and what is packed."""
+    b = Broker(rig())  # type: ignore[arg-type]
+    manager, topic_id = b.process.manager, TOPIC_ID[::-1]
+    topic, config = calls.EnsureTopic("u", topic_id, []), topic_config()
+
+    def begin(number: int) -> None:
+        log = PartitionLog(f"{manager.dirs[0].path}/u-{number}", "u", number, topic_id, config)
+        log.apply_config(config)
+        manager._place(log, manager.dirs[0], topic, 0)
+        log.state.all_is_durable(0)
+        log.state.flags = PartitionFlag.PARTITION_LIVE
+        manager.awake.begin(log)
+        assert log.state.rests
+
+    for number in range(10):
+        begin(number)
+    taken = []
+    tracemalloc.start()
+    try:
+        for number in range(10, 60):
+            before = tracemalloc.get_traced_memory()[0]
+            begin(number)
+            taken.append(tracemalloc.get_traced_memory()[0] - before)
+    finally:
+        tracemalloc.stop()
+    # Less would say that something lies outside of Python's pools, where it makes inherited pages its own.
+    assert 260 < statistics.median(taken) < 400
+    b.close()
 
 
 def test_nobody_else_gets_its_batches(rig: Callable[..., object], batch: Callable[..., bytearray]) -> None:
@@ -191,3 +231,76 @@ def test_the_same_is_said_of_one_that_was_made_and_of_one_that_was_found(
     r.call(ensure(3))  # type: ignore[attr-defined]
     found = made.process.manager.logs
     assert [found[slot].state.published for slot, _, _ in made.targets] == told
+
+
+@pytest.fixture
+def few_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a limit that leaves them to it; in a process of tests others have most of it."""
+    monkeypatch.setattr(awake, "most_awake", lambda _: 16)
+
+
+@contextmanager
+def few_files(more: int) -> Iterator[None]:
+    """So many more than are open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = set(map(int, os.listdir("/proc/self/fd")))  # noqa: PTH208
+    free = (number for number in range(soft) if number not in taken)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next(islice(free, more, None)), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("few_awake")
+@pytest.mark.parametrize("policy", ["group", "os"])
+def test_there_are_more_partitions_than_files_may_be_open(
+    rig: Callable[..., object], batch: Callable[..., bytearray], policy: str
+) -> None:
+    """Each gets its batches, again and again; nobody is refused, and the kernel refuses nothing."""
+    r = rig(log_flush_policy=policy)
+    with few_files(100):
+        b = Broker(r, 60)  # type: ignore[arg-type]
+        process = b.process
+        for turn in range(4):
+            for first in range(0, 60, 5):
+                chosen = b.targets[first : first + 5]
+                b.rig.job([(target, bytes(batch(1, producer=(7, 0, turn)))) for target in chosen])
+                settle(process)
+                (reply,) = b.rig.replies()
+                assert [result.error for result in reply.results] == [0] * 5, (turn, first)
+                process._keep_house()
+        assert {b.rig.partition(slot).high_watermark for slot, _, _ in b.targets} == {4}
+        assert process.manager.close_cleanly() == 1
+    b.process.turn.close()
+
+
+@pytest.mark.usefixtures("few_awake")
+def test_too_few_files_for_one_round_are_told_as_such(
+    rig: Callable[..., object], batch: Callable[..., bytearray], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who is refused tries again; no disk is full, and none has failed."""
+    caplog.set_level(logging.ERROR)
+    r = rig()
+    with few_files(90):
+        b = Broker(r, 60)  # type: ignore[arg-type]
+        b.rig.job([(target, bytes(batch())) for target in b.targets])
+        settle(b.process)
+        (reply,) = b.rig.replies()
+        errors = [result.error for result in reply.results]
+        assert set(errors) == {0, KAFKA_STORAGE_ERROR}
+        b.process._take_failures()
+        while any(errors):
+            left = [target for target, error in zip(b.targets, errors, strict=True) if error]
+            b.rig.job([(target, bytes(batch())) for target in left])
+            settle(b.process)
+            (reply,) = b.rig.replies()
+            answers = iter(reply.results)
+            errors = [next(answers).error if error else 0 for error in errors]
+            b.process._keep_house()
+        assert {b.rig.partition(slot).high_watermark for slot, _, _ in b.targets} == {1}
+        assert b.process.turn.failed_dirs == 0
+    assert "Too many open files: what producers send is refused" in caplog.text
+    assert "ulimit -n" in caplog.text
+    assert "Delete topics" not in caplog.text
+    b.close()

@@ -26,7 +26,9 @@ from mpbroker.protocol.topic_names import METADATA_TOPIC
 from tests.log.rig import TOPIC_ID, ensure
 from tests.log.several import Several, SeveralRig, crash
 from tests.log.test_log_dirs import wait_for_helper
+from tests.log.test_moving import order, turn_until
 from tests.log.test_turn import settle
+from tests.polling import PATIENCE_S
 
 PARTITIONS = 8
 SEGMENT = segment_name(0)
@@ -402,7 +404,7 @@ def test_whoever_is_killed_with_a_checkpoint_in_hand_keeps_nobody_waiting(tmp_pa
     assert not got_it.wait(0.05)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    waiting.join(20)
+    waiting.join(PATIENCE_S)
     assert got_it.is_set()
     os.close(ready)
     os.close(told)
@@ -427,13 +429,47 @@ def test_marks_without_group_commit_are_settled_for_all_before_anybody_writes(ma
     several.crash()
 
 
-def test_a_directory_that_fails_for_one_fails_for_all(make: Make) -> None:
-    made = make(2)
+def on_two_directories(made: SeveralRig, **options: int) -> Several:
     spare = made.directory.with_name("spare")
     spare.mkdir()
     shutil.copy(made.directory / "meta.properties", spare)
-    made.config = type(made.config)(log_dirs=(str(made.directory), str(spare)), log_journal_bytes=1 << 20)
-    several = Several(made)
+    dirs = (str(made.directory), str(spare))
+    made.config = type(made.config)(log_dirs=dirs, log_journal_bytes=1 << 20, **options)
+    return Several(made)
+
+
+def test_who_moves_a_partition_alone_has_the_whole_rate(make: Make) -> None:
+    made = make(2)
+    several = on_two_directories(made, replica_alter_log_dirs_io_max_bytes_per_second=1000)
+    targets = several.open(ensure(4))
+
+    def order_of(number: int) -> None:
+        mine = next(one for one in targets if one.slot % 2 == number)
+        to = 1 - made.partition(mine.slot).log_dir
+        assert order(several.processes[number], to, mine.partition) == 0
+
+    def rates() -> list[float]:
+        return [process.moving._bytes_per_s() for process in several.processes]
+
+    order_of(0)
+    assert rates()[0] == 1000
+    order_of(1)
+    assert rates() == [500, 500]
+    first, second = several.processes
+    turn_until(first, lambda: first.moving.is_at_rest)
+    assert rates()[1] == 1000
+    order_of(0)
+    crash(second)
+    made.memory.reset_rings_of(topology.log_worker(1))
+    assert rates()[0] == 500, "its successor may go on with it"
+    several.processes[1] = made.start_worker(1, incarnation=2)
+    assert rates()[0] == 1000, "until it is up and has not"
+    several.crash()
+
+
+def test_a_directory_that_fails_for_one_fails_for_all(make: Make) -> None:
+    made = make(2)
+    several = on_two_directories(made)
     targets = several.open(ensure(PARTITIONS))
     there = {one.partition for one in targets if made.partition(one.slot).log_dir == 1}
     assert 0 < len(there) < PARTITIONS

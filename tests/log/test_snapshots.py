@@ -15,6 +15,7 @@ from mpbroker.log.helper import Helper
 from mpbroker.log.partition_log import PartitionLog, offsets_of
 from mpbroker.log.recovery import Known, load
 from tests.log.conftest import Writer
+from tests.log.test_log_dirs import flip_bit
 from tests.log.test_recovery import offsets_in
 
 BATCH_BYTES = 10_000
@@ -51,16 +52,22 @@ def fill(w: Writer, first: int, count: int) -> None:
         w.append(size=BATCH_BYTES, producer=(7, 0, i), timestamp=4_000_000_000_000 + i % 7)
 
 
-def test_a_recovery_begins_at_the_snapshot(writer, topic_config, snapshot) -> None:  # type: ignore[no-untyped-def]
-    w = writer(index_interval_bytes="4096")
+@pytest.fixture
+def taken(writer, snapshot) -> Writer:  # type: ignore[no-untyped-def]
+    """A log of 60 batches, and a snapshot at its end."""
+    w: Writer = writer(index_interval_bytes="4096")
     fill(w, 0, 60)
     assert snapshot(w.log)
-    fill(w, 60, 10)
-    w.log.close_files()
-    index = w.log.directory / names.segment_name(0, names.INDEX_SUFFIX)
+    return w
+
+
+def test_a_recovery_begins_at_the_snapshot(taken: Writer, topic_config: Callable[..., TopicConfig]) -> None:
+    fill(taken, 60, 10)
+    taken.log.close_files()
+    index = taken.log.directory / names.segment_name(0, names.INDEX_SUFFIX)
     before = index.read_bytes()
     times = index.with_suffix(".timeindex").read_bytes()
-    log, checked = reopened(w.log.directory, topic_config(index_interval_bytes="4096"), 68)
+    log, checked = reopened(taken.log.directory, topic_config(index_interval_bytes="4096"), 68)
     assert 10 * BATCH_BYTES <= checked <= 13 * BATCH_BYTES
     assert log.state.log_end == 70
     assert [log.state.producers.check(7, 0, i, 1)[0] for i in (65, 69, 70, 64)] == [-1, -1, 0, 45]
@@ -71,45 +78,34 @@ def test_a_recovery_begins_at_the_snapshot(writer, topic_config, snapshot) -> No
     assert log.state.max_timestamp == 4_000_000_000_006
 
 
-def test_what_lies_before_it_is_not_read(writer, topic_config, snapshot) -> None:  # type: ignore[no-untyped-def]
-    w = writer(index_interval_bytes="4096")
-    fill(w, 0, 60)
-    assert snapshot(w.log)
-    path = w.log.directory / names.segment_name(0)
-    data = bytearray(path.read_bytes())
-    data[5 * BATCH_BYTES] ^= 1
-    path.write_bytes(data)
-    w.log.close_files()
-    assert reopened(w.log.directory, topic_config(), 60)[0].state.log_end == 60
+def test_what_lies_before_it_is_not_read(taken: Writer, topic_config: Callable[..., TopicConfig]) -> None:
+    path = taken.log.directory / names.segment_name(0)
+    flip_bit(path, 5 * BATCH_BYTES)
+    taken.log.close_files()
+    assert reopened(taken.log.directory, topic_config(), 60)[0].state.log_end == 60
 
 
 @pytest.mark.parametrize("recovery_point", [0, 30])
-def test_one_of_what_may_be_lost_does_not_count(  # type: ignore[no-untyped-def]
-    writer, topic_config, snapshot, recovery_point: int
+def test_one_of_what_may_be_lost_does_not_count(
+    taken: Writer, topic_config: Callable[..., TopicConfig], recovery_point: int
 ) -> None:
-    w = writer(index_interval_bytes="4096")
-    fill(w, 0, 60)
-    assert snapshot(w.log)
-    w.log.close_files()
-    path = w.log.directory / names.segment_name(0)
+    taken.log.close_files()
+    path = taken.log.directory / names.segment_name(0)
     os.truncate(path, path.stat().st_size - 5 * BATCH_BYTES)
-    log, checked = reopened(w.log.directory, topic_config(), recovery_point)
+    log, checked = reopened(taken.log.directory, topic_config(), recovery_point)
     assert checked >= 54 * BATCH_BYTES
     assert 53 < log.state.log_end < 60
     end = log.state.log_end
     assert [log.state.producers.check(7, 0, end - i, 1)[0] for i in (1, 5, 0)] == [-1, -1, 0]
-    assert offsets_of(w.log.directory, names.SNAPSHOT_SUFFIX) == [end]
+    assert offsets_of(taken.log.directory, names.SNAPSHOT_SUFFIX) == [end]
 
 
-def test_one_of_what_was_lost_is_gone_for_good(  # type: ignore[no-untyped-def]
-    writer, topic_config, snapshot, monkeypatch: pytest.MonkeyPatch
+def test_one_of_what_was_lost_is_gone_for_good(
+    taken: Writer, topic_config: Callable[..., TopicConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if nothing else is new: a second power cut must not bring it back, behind other records."""
-    w = writer(index_interval_bytes="4096")
-    fill(w, 0, 60)
-    assert snapshot(w.log)
-    w.log.close_files()
-    path = w.log.directory / names.segment_name(0)
+    taken.log.close_files()
+    path = taken.log.directory / names.segment_name(0)
     size = path.stat().st_size
     os.truncate(path, size // 60 * 50)
     gone: list[bool] = []
@@ -117,23 +113,22 @@ def test_one_of_what_was_lost_is_gone_for_good(  # type: ignore[no-untyped-def]
         "mpbroker.log.recovery.fsync_directory",
         lambda directory: gone.append(not offsets_of(directory, names.SNAPSHOT_SUFFIX)),
     )
-    log, _ = reopened(w.log.directory, topic_config(index_interval_bytes="4096"), 50)
+    log, _ = reopened(taken.log.directory, topic_config(index_interval_bytes="4096"), 50)
     assert log.state.log_end == 50
     assert gone == [True]
 
 
 @pytest.mark.parametrize("lost", [slice(0, 8), slice(8, 16), slice(40, 48)])
-def test_an_index_that_is_not_sound_is_made_anew(writer, topic_config, snapshot, lost: slice) -> None:  # type: ignore[no-untyped-def]
-    w = writer(index_interval_bytes="4096")
-    fill(w, 0, 60)
-    assert snapshot(w.log)
-    w.log.close_files()
-    index = w.log.directory / names.segment_name(0, names.INDEX_SUFFIX)
+def test_an_index_that_is_not_sound_is_made_anew(
+    taken: Writer, topic_config: Callable[..., TopicConfig], lost: slice
+) -> None:
+    taken.log.close_files()
+    index = taken.log.directory / names.segment_name(0, names.INDEX_SUFFIX)
     before = index.read_bytes()
     data = bytearray(before)
     data[lost] = bytes(8)
     index.write_bytes(data)
-    log, _ = reopened(w.log.directory, topic_config(index_interval_bytes="4096"), 60)
+    log, _ = reopened(taken.log.directory, topic_config(index_interval_bytes="4096"), 60)
     assert index.read_bytes() == before
     assert offsets_in(log) == list(range(60))
 

@@ -14,7 +14,14 @@ from mpbroker.config.topic_config import resolve
 from mpbroker.log import compaction, swap
 from mpbroker.log.checkpoints import write_epochs, write_topic_id
 from mpbroker.log.cleaner import Buffers, Cleaner
-from mpbroker.log.names import INDEX_SUFFIX, LOG_SUFFIX, SWAP_FILE_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from mpbroker.log.names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SWAP_FILE_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_name,
+)
 from mpbroker.log.partition_log import segments_of
 from mpbroker.log.reader import Bound, PartitionReader, SegmentGone
 from mpbroker.log.recovery import Known, load
@@ -275,3 +282,17 @@ def test_a_swap_is_on_disk_before_a_recovery_finishes_it(
     assert done[0] == "fsync"
     assert "unlink" in done
     assert segments_of(tmp_path) == [0, 9]
+
+
+@pytest.mark.parametrize(
+    "torn", [b"", b"torn", bytes(80), b"\xff" * 80], ids=["whole", "short", "zeros", "garbage"]
+)
+@pytest.mark.parametrize("batches", [0, 1, 40])
+def test_where_a_segment_ends_its_last_whole_batch_says(tmp_path: Path, torn: bytes, batches: int) -> None:
+    log = Segments(tmp_path)
+    for number in range(batches):
+        log.append([(b"k", b"v" * (1000 * number))])
+    path = tmp_path / segment_name(0)
+    with path.open("ab") as file:
+        file.write(torn)
+    assert swap.end_of(path, 0) == batches

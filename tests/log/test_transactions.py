@@ -16,9 +16,9 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log import partition_log
 from mpbroker.log.aborted import AbortedTransaction, packed, read_aborted
-from mpbroker.log.append import INVALID_RECORD
 from mpbroker.log.producers import Producers
 from mpbroker.log.reader import Bound, PartitionReader
+from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import ABORT, COMMIT, marker_of
@@ -146,7 +146,7 @@ def test_what_may_not_be_written(rig, batch) -> None:  # type: ignore[no-untyped
     assert b.produce(marker(7, ABORT, epoch=2, coordinator=4))[0].error == 52
     # The sequence begins anew with the epoch that the marker has brought.
     assert b.produce(data(7, 0))[0].error == 47
-    assert b.produce(marker(-1, ABORT))[0].error == INVALID_RECORD
+    assert b.produce(marker(-1, ABORT))[0].error == ErrorCode.INVALID_RECORD
     other = build_batch(
         [NewRecord(b"\0\0\0\5", bytes(6), T0)],
         producer_id=7,
@@ -154,7 +154,7 @@ def test_what_may_not_be_written(rig, batch) -> None:  # type: ignore[no-untyped
         transactional=True,
         control=True,
     )
-    assert b.produce(other)[0].error == INVALID_RECORD
+    assert b.produce(other)[0].error == ErrorCode.INVALID_RECORD
     assert told(b.rig) == (3, 3)
     assert aborted_in(b.rig.directory / "t-0") == []
     b.close()

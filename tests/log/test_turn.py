@@ -19,6 +19,7 @@ from mpbroker.log.process import LogProcess
 from mpbroker.log.turn import Pause
 from mpbroker.records.iterate import iterate_batches
 from tests.log.rig import HOLE, TOPIC_ID, Result, Rig, ensure
+from tests.polling import PATIENCE_S
 
 T0 = 4_000_000_000_000
 assert HOLE.size == 26
@@ -82,7 +83,7 @@ def test_serving_ends_when_something_is_for_python(rig, batch) -> None:  # type:
     serving.start()
     b.rig.until(b.rig.processor, lambda: b.rig.from_log.waiting() > 0)
     b.rig.call(ensure(2))
-    serving.join(20)
+    serving.join(PATIENCE_S)
     assert not serving.is_alive()
     # Its time may have been over before the call came: then it is the next that finds it.
     assert paused[0] == Pause.SLOT_FOR_PYTHON or b.process.turn.run(0) == Pause.SLOT_FOR_PYTHON
@@ -300,7 +301,7 @@ def test_topics_come_and_go(rig, batch) -> None:  # type: ignore[no-untyped-def]
     answer = b.rig.take_answer()
     assert isinstance(answer, calls.EnsuredTopic)
     assert (b.rig.directory / "t-0" / "partition.metadata").exists()
-    b.process.manager.delete_due(1e18)
+    b.process.manager.deletions.begin_due(1e18)
     b.process.helper.close()
     assert sorted(p.name for p in b.rig.directory.iterdir() if p.is_dir()) == ["__cluster_metadata-0", "t-0"]
     b.process.turn.close()

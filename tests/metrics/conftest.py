@@ -17,9 +17,10 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import Message
 from ops.bench.brokers import Mpbroker
+from tests.polling import PATIENCE_S
 
 _SIZE = struct.Struct(">i")
-TIMEOUT_S = 20
+TIMEOUT_S = PATIENCE_S
 
 
 class Client:

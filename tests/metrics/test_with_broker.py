@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from mpbroker.cli import metrics
+from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
 from mpbroker.ipc.meters import ApiHistogram
 from mpbroker.ipc.pointer import PUBLIC_NAME
@@ -26,6 +27,7 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import ROOT, Mpbroker
 from tests.metrics.conftest import Client, Meter
+from tests.polling import PATIENCE_S
 from tests.real_clients.tools import eventually
 
 REQUESTS = "kafka.network:type=RequestMetrics,name="
@@ -58,6 +60,34 @@ def create(client: Client, name: str, partitions: int = 1, **config: str) -> Non
     )
     answer = client.call(ApiKey.CREATE_TOPICS, 5, m.CreateTopicsRequest([wanted], 10_000))
     assert answer.topics[0].error_code == 0
+
+
+def test_a_partition_that_is_damaged_is_counted_as_offline(own_broker: Mpbroker) -> None:
+    client = Client(own_broker)
+    create(client, "t", partitions=2)
+    for partition in (0, 1):
+        client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce("t", batch(), partition=partition))
+    client.close()
+    assert offline(own_broker) == (0, 0, 0)
+    assert own_broker.stop() == 0, own_broker.output()
+    (segment,) = (own_broker.log_dir / "t-1").glob("*.log")
+    os.truncate(segment, segment.stat().st_size // 2)
+    own_broker.start()
+    assert offline(own_broker) == (1, 1, 1)
+
+
+def offline(broker: Mpbroker) -> tuple[float, float, int]:
+    """As metrics and as the status have it."""
+    beans = Meter(broker).beans("Offline")
+    replicas, partitions = (
+        beans[name]["Value"]
+        for name in (
+            "kafka.server:type=ReplicaManager,name=OfflineReplicaCount",
+            "kafka.controller:type=KafkaController,name=OfflinePartitionsCount",
+        )
+    )
+    status = ControlClient(broker.runtime_dir).call("status")
+    return replicas, partitions, status["offline_partitions"]
 
 
 def batch(count: int = 1, value: bytes = b"x" * 100, codec: Codec = Codec.NONE) -> bytes:
@@ -313,7 +343,7 @@ def metrics_command(broker: Mpbroker, *arguments: str) -> dict[str, dict[str, fl
         capture_output=True,
         env=broker.environment(),
         cwd=ROOT,
-        timeout=30,
+        timeout=PATIENCE_S,
         check=True,
     )
     found: dict[str, dict[str, float]] = json.loads(done.stdout)
@@ -351,7 +381,7 @@ def test_the_command_reads_what_a_dead_broker_has_left(own_broker: Mpbroker) -> 
         member.kill()
     assert own_broker.process is not None
     own_broker.process.wait()
-    psutil.wait_procs(members, timeout=10)
+    psutil.wait_procs(members, timeout=PATIENCE_S)
     file = str(own_broker.runtime_dir / "public")
     found = metrics_command(own_broker, "--file", file)
     assert found[f"{TOPICS}MessagesInPerSec,topic=dead"]["Count"] == 3
@@ -404,6 +434,22 @@ def test_counts_outlive_the_processes_that_counted(own_broker: Mpbroker) -> None
     eventually(lambda: meter.get(count) == 6, "the successor goes on counting")
     connections = "kafka.server:type=socket-server-metrics,networkProcessor=0"
     eventually(lambda: meter.get(connections, "connection-count") == 0, "the dead one's are gone")
+
+
+def test_log_directories_and_logs(client: Client, meter: Meter, topic: str) -> None:
+    client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, batch()))
+    where = f",topic={topic},partition=0"
+    assert meter.get(f"kafka.log:type=Log,name=LogEndOffset{where}", "Value") > 0
+    assert meter.get(f"kafka.log:type=Log,name=LogStartOffset{where}", "Value") == 0
+    manager = "kafka.log:type=LogManager,name="
+    assert meter.beans(f"{manager}OfflineLogDirectoryCount") == {
+        f"{manager}OfflineLogDirectoryCount": {"Value": 0}
+    }
+    (named,) = meter.beans(f"{manager}LogDirectoryOffline")
+    directory = named.partition("logDirectory=")[2]
+    assert os.path.isabs(directory.strip('"'))  # noqa: PTH117 - a text
+    room = f"mpbroker:type=LogDir,name={directory}"
+    eventually(lambda: meter.get(room, "total-bytes") >= meter.get(room, "usable-bytes") > 0, "a look")
 
 
 def test_the_command_for_people(broker: Mpbroker, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ops.bench.brokers import HOST, Mpbroker, free_port
+from tests.polling import PATIENCE_S
 
-PATIENCE_S = 20.0
 IPV6_HOST = "::1"
 
 

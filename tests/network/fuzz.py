@@ -29,10 +29,11 @@ from ops.bench.brokers import ROOT, Mpbroker, running
 from tests.chaos.leaks import held
 from tests.network.doors import Door, OpenBroker
 from tests.network.fuzz_inputs import Input, Leaves, inputs
+from tests.polling import PATIENCE_S
 
 AT_ONCE = 64
-ENDS_WITHIN_S = 20.0
-QUIET_WITHIN_S = 20.0
+ENDS_WITHIN_S = PATIENCE_S
+QUIET_WITHIN_S = PATIENCE_S
 LOOK_EVERY_S = 0.05
 WARM_UP = 300
 RECEIVE_BYTES = 64 << 10

@@ -26,6 +26,7 @@ from mpbroker.ipc.slots import (
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.network.processor import connection_prefix, first_flexible_versions
 from mpbroker.network.turn import ProcessorTurn, TurnFiles
+from tests.polling import PATIENCE_S
 
 FRAME_BYTES_MAX = 4 << 20
 PROCESSOR = topology.processor(0)
@@ -111,7 +112,7 @@ class Rig:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         served, _ = self.listener.accept()
         served.setblocking(False)
-        client.settimeout(5)
+        client.settimeout(PATIENCE_S)
         self.clients.append(client)
         return served, client
 
@@ -277,7 +278,7 @@ def is_closed(client: socket.socket) -> bool:
     except ConnectionResetError:
         return True
     finally:
-        client.settimeout(5)
+        client.settimeout(PATIENCE_S)
 
 
 __all__ = [

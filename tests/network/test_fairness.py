@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from mpbroker.ipc.slots import Request
 from tests.network.rig import Rig, answer_frame, frame, receive
+from tests.polling import PATIENCE_S
 
 METADATA = 3
 SHARE = 1 << 18
@@ -120,7 +121,7 @@ def test_pipelined_requests_come_whole_in_order_and_one_at_a_time(
             # An answer is written behind the frame, as the log process does: the next must not be there.
             rig.answer_in_place(request, answer_frame(seen))
             rig.turn.turn(0)
-            client.settimeout(5)
+            client.settimeout(PATIENCE_S)
             assert receive(client, 8) == answer_frame(seen)
             client.setblocking(False)
             seen += 1

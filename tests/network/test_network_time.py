@@ -11,7 +11,8 @@ import pytest
 
 from mpbroker.ipc.slots import Request, SlotFlag
 from tests.network.rig import Rig, answer_frame, frame, parts_answer, receive
-from tests.network.test_secure import METADATA, SASL, SecureRig, log_in
+from tests.network.secure_rig import METADATA, SASL, SecureRig, log_in
+from tests.polling import PATIENCE_S
 
 BIG_BYTES = 3 << 20
 UNIT_NS = 1 << 14
@@ -61,7 +62,7 @@ def send_in_pieces(rig: Rig, client: socket.socket, data: bytes) -> Request:
             view = view[client.send(view) :]
         except BlockingIOError:
             rig.step(1)
-    client.settimeout(5)
+    client.settimeout(PATIENCE_S)
     (request,) = rig.await_requests()
     return request
 
@@ -95,7 +96,7 @@ def test_receiving_counts_for_the_request_and_sending_for_the_next(rig: Rig) -> 
                 left -= len(client.recv(left))
             except BlockingIOError:
                 continue
-        client.settimeout(5)
+        client.settimeout(PATIENCE_S)
         client.sendall(small())
         requests.extend(rig.await_requests())
 

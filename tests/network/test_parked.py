@@ -16,6 +16,7 @@ from mpbroker.network.channel import CloseReason
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.schema import StructType, message_for
 from tests.network.rig import PROCESSOR, Rig, answer_frame, frame, is_closed, open_all, parts_answer, receive
+from tests.polling import PATIENCE_S
 
 FETCH, METADATA, JOIN_GROUP = 1, 3, 11
 PARKED_HERE = 1000
@@ -271,14 +272,14 @@ def test_what_is_sent_ahead_takes_its_own_size_and_comes_next(
         rig.answer_kind(request, SlotKind.PARKED, handler)
         rig.step()
     else:
-        rig.answer(request, answer_frame(2), handler, throttle_ms=300)
+        rig.answer(request, answer_frame(2), handler, throttle_ms=1000)
         rig.step()
         assert receive(client, 8) == answer_frame(2)
     assert rig.in_use_bytes() == held
     if waits == "parked":
         rig.answer(request, answer_frame(2), handler)
     client.sendall(behind[ahead + 4 :])
-    until = time.monotonic() + 5
+    until = time.monotonic() + PATIENCE_S
     found: list[Request] = []
     while not found and time.monotonic() < until:
         rig.turn.turn(20)
@@ -311,7 +312,7 @@ def test_what_is_sent_ahead_goes_when_others_starve_and_no_more_of_it_than_neede
     rig.memory.words("request_limits").store(PROCESSOR, 100_000)
     starving = rig.connect()
     starving.sendall(frame(METADATA, 1, 9))
-    until = time.monotonic() + 5
+    until = time.monotonic() + PATIENCE_S
     found: list[Request] = []
     while not found and time.monotonic() < until:
         rig.turn.turn(20)
@@ -330,7 +331,7 @@ def test_who_does_not_read_the_answer_to_one_goes_when_a_handler_has_no_room() -
     rig.answer(request, answer_frame(1, bytes(32 << 20)), handler)
     rig.memory.words("replies_out").store(1, 1)
     closed: list[int] = []
-    until = time.monotonic() + 5
+    until = time.monotonic() + PATIENCE_S
     while not closed and time.monotonic() < until:
         rig.turn.turn(20)
         closed = [reason for _, reason, _ in rig.turn.closed()]

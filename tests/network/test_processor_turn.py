@@ -24,6 +24,7 @@ from mpbroker.network import turn as native
 from mpbroker.network.channel import CloseReason
 from mpbroker.network.processor import connection_prefix
 from tests.network.rig import FRAME_BYTES_MAX, PROCESSOR, Rig, answer_frame, frame, is_closed, receive
+from tests.polling import PATIENCE_S
 
 METADATA, PRODUCE, FETCH, CREATE_TOPICS = 3, 0, 1, 19
 
@@ -144,7 +145,7 @@ def test_one_call_serves_request_after_request_and_ends_for_an_order(rig: Rig) -
         assert receive(client, 8) == answer_frame(i)
     orders.store(PROCESSOR, Order.STOP)
     rig.memory.doorbell(PROCESSOR).ring()
-    serving.join(20)
+    serving.join(PATIENCE_S)
     assert not serving.is_alive()
     assert set(served) == {0}
 

@@ -16,23 +16,27 @@ from pathlib import Path
 
 import pytest
 
+from mpbroker.cli.control import ControlClient
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
 from ops.bench import frames
-from ops.bench.brokers import Mpbroker
-from tests.acceptor.tools import counted, listener
+from ops.bench.brokers import MPBROKER_COMMAND, Mpbroker
+from tests.acceptor.tools import counted
 from tests.chaos.leaks import held
+from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.real_clients.tools import eventually
 
 LARGE = 100_000_000
 CHUNK = 1_000_000
+LARGE_LIMITS = {"message_max_bytes": LARGE + 1000, "fetch_max_bytes": 2 * LARGE}
 CROWD = 1_000
 SMALL_BLOCK = 2048
-# Of a request that has nothing to do with the large ones, on two busy cores.
-SMALL_WITHIN_S = 5.0
-IDLE_MS = 6_000
-EXPIRES_WITHIN_S = 20.0
+# Of a request that has nothing to do with the large ones; who waits for those to end, waits longer.
+SMALL_WITHIN_S = 20.0
+IDLE_MS = 2_000
+# With processors that soon lose patience.
+IMPATIENT = MPBROKER_COMMAND.replace("-m mpbroker ", "-m tests.handlers.full_broker ")
 LOOK_EVERY_S, ASK_EVERY_S, DRIP_EVERY_S = 0.001, 0.05, 0.2
 
 
@@ -45,11 +49,13 @@ def _many_descriptors() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running(directory: Path, **settings: int) -> Iterator[Mpbroker]:
+def running(directory: Path, template: str = MPBROKER_COMMAND, **settings: int) -> Iterator[Mpbroker]:
     """max_connections=1 -> -o max.connections=1."""
-    settings = {"socket_listen_backlog_size": CROWD, **settings}  # so that no SYN is sent twice
     words = [word for key, value in settings.items() for word in ("-o", f"{key.replace('_', '.')}={value}")]
-    broker = Mpbroker(directory / "broker", flags=words)
+    broker = Mpbroker(directory / "broker", template=template)
+    broker.flags = ("--config", str(properties(broker)), *words)
+    broker.directory.mkdir()
+    properties(broker).touch()
     try:
         broker.start()
         yield broker
@@ -60,11 +66,23 @@ def running(directory: Path, **settings: int) -> Iterator[Mpbroker]:
         broker.kill()
 
 
+def properties(broker: Mpbroker) -> Path:
+    return broker.directory / "server.properties"
+
+
+def let_idle_expire(broker: Mpbroker) -> None:
+    """Not before all of a crowd are there: on a slow machine that takes long."""
+    with open(properties(broker), "a") as file:
+        file.write(f"\nconnections.max.idle.ms={IDLE_MS}\n")
+    changed = ControlClient(broker.runtime_dir, timeout_seconds=PATIENCE_S).call("reload")["changed"]
+    assert len(changed) == 1, changed
+
+
 class Small:
     """A client whose requests are answered by no file and no other process than the two in front."""
 
     def __init__(self, broker: Mpbroker) -> None:
-        self.sock = socket.create_connection(broker.address, timeout=30)
+        self.sock = socket.create_connection(broker.address, timeout=PATIENCE_S)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.took_s: list[float] = []
 
@@ -93,29 +111,33 @@ def is_readable(sock: socket.socket, within_s: float = 0) -> bool:
         return bool(selector.select(within_s))
 
 
+def serve_small_beside(broker: Mpbroker, large: socket.socket) -> None:
+    """Small requests are, while `large` sends 100 MB and takes them again."""
+    small = Small(broker)
+    frames.exchange(large, frames.create_topic("large", 1))
+    request = frames.produce("large", 1, LARGE)
+    for at in range(0, len(request.frame), CHUNK):
+        large.sendall(request.frame[at : at + CHUNK])
+        small.asks()
+    while not is_readable(large):
+        small.asks()
+    answer = frames.receive(large, int.from_bytes(frames.receive(large, 4)))
+    assert struct.unpack_from(">h", answer, request.error_at - 4) == (0,)
+    large.sendall(frames.fetch("large", 0, LARGE * 2, LARGE * 2).frame)
+    left = int.from_bytes(frames.receive(large, 4))
+    assert left > LARGE
+    assert reply_bytes(broker) < SMALL_BLOCK, "records are sent from the file"
+    while left:
+        frames.receive(large, min(CHUNK, left))
+        left -= min(CHUNK, left)
+        small.asks()
+    assert len(small.took_s) > 2 * LARGE // CHUNK
+    small.close()
+
+
 def test_100_mb_each_way_beside_small_requests(tmp_path: Path) -> None:
-    limits = {"message_max_bytes": LARGE + 1000, "fetch_max_bytes": 2 * LARGE}
-    with running(tmp_path, **limits) as broker, frames.connected(broker.address) as large:
-        small = Small(broker)
-        frames.exchange(large, frames.create_topic("large", 1))
-        request = frames.produce("large", 1, LARGE)
-        for at in range(0, len(request.frame), CHUNK):
-            large.sendall(request.frame[at : at + CHUNK])
-            small.asks()
-        while not is_readable(large):
-            small.asks()
-        answer = frames.receive(large, int.from_bytes(frames.receive(large, 4)))
-        assert struct.unpack_from(">h", answer, request.error_at - 4) == (0,)
-        large.sendall(frames.fetch("large", 0, LARGE * 2, LARGE * 2).frame)
-        left = int.from_bytes(frames.receive(large, 4))
-        assert left > LARGE
-        assert reply_bytes(broker) < SMALL_BLOCK, "records are sent from the file"
-        while left:
-            frames.receive(large, min(CHUNK, left))
-            left -= min(CHUNK, left)
-            small.asks()
-        assert len(small.took_s) > 2 * LARGE // CHUNK
-        small.close()
+    with running(tmp_path, **LARGE_LIMITS) as broker, frames.connected(broker.address) as large:
+        serve_small_beside(broker, large)
 
 
 def test_large_requests_wait_for_each_other_and_never_hold_more_than_the_limit_and_one(
@@ -132,7 +154,7 @@ def test_large_requests_wait_for_each_other_and_never_hold_more_than_the_limit_a
         request, codes = frames.produce("t", 1, size), []
 
         def send() -> None:
-            with frames.connected(broker.address, timeout_s=60) as connection:
+            with frames.connected(broker.address, timeout_s=PATIENCE_S) as connection:
                 codes.append(frames.exchange(connection, request)[0])
 
         senders = [threading.Thread(target=send) for _ in range(3)]
@@ -157,7 +179,7 @@ class Crowd:
             # What they do not read stays with the broker.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.connect(broker.address)
-            sock.settimeout(30)
+            sock.settimeout(PATIENCE_S)
             self.socks.append(sock)
 
     def send(self, data: bytes) -> int:
@@ -175,22 +197,29 @@ class Crowd:
 
 
 def connections(broker: Mpbroker) -> int:
-    return int(listener(broker)["connections"])
+    """Of all listeners."""
+    return sum(count for what, count in held(broker).items() if what.startswith("listener"))
+
+
+def expire_all_but(small: Small, broker: Mpbroker) -> None:
+    """Only who asks stays connected."""
+    let_idle_expire(broker)
+    until = time.monotonic() + PATIENCE_S
+    while connections(broker) > 1 and time.monotonic() < until:
+        small.asks()
+        is_readable(small.sock, ASK_EVERY_S)
+    assert connections(broker) == 1
 
 
 def test_a_thousand_slow_writers_cost_a_first_block_each_and_expire(tmp_path: Path) -> None:
-    with running(tmp_path, connections_max_idle_ms=IDLE_MS) as broker:
+    with running(tmp_path) as broker:
         crowd, small = Crowd(broker, CROWD), Small(broker)
         crowd.send(struct.pack(">i", CHUNK) + bytes(100))
         eventually(lambda: request_bytes(broker) >= CROWD * SMALL_BLOCK // 2, "all have begun")
         assert request_bytes(broker) <= CROWD * SMALL_BLOCK, "what a frame claims costs nothing"
         small.asks(100)
         assert crowd.send(b"x") == CROWD
-        until = time.monotonic() + EXPIRES_WITHIN_S
-        while connections(broker) > 1 and time.monotonic() < until:
-            small.asks()
-            is_readable(crowd.socks[-1], ASK_EVERY_S)
-        assert connections(broker) == 1, "only who asks is still there"
+        expire_all_but(small, broker)
         eventually(lambda: request_bytes(broker) == 0, "and what they held is free")
         small.close()
         crowd.close()
@@ -198,7 +227,7 @@ def test_a_thousand_slow_writers_cost_a_first_block_each_and_expire(tmp_path: Pa
 
 def test_slow_writers_who_hold_all_memory_go_when_others_starve(tmp_path: Path) -> None:
     memory = {"socket_request_max_bytes": CHUNK, "queued_max_request_bytes": 2 * CHUNK}
-    with running(tmp_path, **memory) as broker:
+    with running(tmp_path, IMPATIENT, **memory) as broker:
         crowd = Crowd(broker, CROWD + 100)
         claim = struct.pack(">i", CHUNK // 2)
         crowd.send(claim + bytes(100))
@@ -206,18 +235,18 @@ def test_slow_writers_who_hold_all_memory_go_when_others_starve(tmp_path: Path) 
         assert request_bytes(broker) <= 2 * CHUNK + SMALL_BLOCK
         with frames.connected(broker.address) as honest:
             honest.sendall(frames.api_versions().frame)
-            until = time.monotonic() + EXPIRES_WITHIN_S
+            until = time.monotonic() + PATIENCE_S
             while not is_readable(honest, DRIP_EVERY_S) and time.monotonic() < until:
                 crowd.send(b"x")  # a byte now and then is no progress
             assert is_readable(honest)
-        assert "made no progress while others waited for the memory" in broker.output()
+        said = "made no progress while others waited for the memory"
+        eventually(lambda: said in broker.output(), "the log says who went")
         crowd.close()
 
 
 @pytest.mark.parametrize("what", ["metadata", "records"])
 def test_a_thousand_who_never_read_hold_an_answer_each_and_expire(tmp_path: Path, what: str) -> None:
-    settings = {"connections_max_idle_ms": IDLE_MS, "socket_send_buffer_bytes": 4096}
-    with running(tmp_path, **settings) as broker:
+    with running(tmp_path, socket_send_buffer_bytes=4096) as broker:
         create_topic(broker.bootstrap, "wide", 100)
         with frames.connected(broker.address) as connection:
             assert frames.exchange(connection, frames.produce("wide", 1, CHUNK))[0] == 0
@@ -234,11 +263,7 @@ def test_a_thousand_who_never_read_hold_an_answer_each_and_expire(tmp_path: Path
         one_each = CROWD * most + SMALL_BLOCK
         eventually(lambda: reply_bytes(broker) <= one_each, "one each, and one of who asks")
         assert request_bytes(broker) <= CROWD * 2 * SMALL_BLOCK
-        until = time.monotonic() + EXPIRES_WITHIN_S
-        while connections(broker) > 1 and time.monotonic() < until:
-            small.asks()
-            is_readable(crowd.socks[-1], ASK_EVERY_S)
-        assert connections(broker) == 1
+        expire_all_but(small, broker)
         eventually(lambda: reply_bytes(broker) == request_bytes(broker) == 0, "what they held is free")
         small.close()
         crowd.close()

@@ -3,211 +3,53 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import gc
 import logging
 import os
 import socket
 import ssl
 import struct
-import sys
-import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mpbroker.config.load import load
 from mpbroker.ipc.counters import Counter, Histogram
-from mpbroker.ipc.session import Session
 from mpbroker.network.channel import CloseReason
 from mpbroker.network.secure import (
     FRAMES_PER_TALK_MAX,
     HANDSHAKES_PER_TURN_MAX,
     TALKS_PER_TURN_MAX,
-    SecureChannels,
-    Stage,
 )
-from mpbroker.network.tls_pipe import CIPHERTEXT_BYTES_MAX, FILLS_MAX
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.api_versions import Served
-from mpbroker.protocol.codec import encode_bytes
-from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
+from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import (
     ApiVersionsRequest,
-    Message,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
-from mpbroker.security.listener import secure_listeners
 from mpbroker.security.principals import Principal
-from tests.network.key_changes import KeyChanger
-from tests.network.rig import PROCESSOR, Rig, answer_frame, frame
-from tests.security.certificates import Authority
-
-METADATA = 3
-SASL, TLS = 0, 1
-DELAY_MS = 50
-AUTHORITY = Authority()
-MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
-
-
-class SecureRig(Rig):
-    """Listener 0 has SASL, listener 1 asks for certificates. Time is the test's."""
-
-    def __init__(self, directory: Path, properties: str = "") -> None:
-        super().__init__()
-        AUTHORITY.sign("broker").write(directory / "broker.pem")
-        AUTHORITY.write(directory / "ca.pem")
-        file = directory / "server.properties"
-        file.write_text(
-            "listeners=SASL://127.0.0.1:1,TLS://127.0.0.1:2\n"
-            "listener.security.protocol.map=SASL:SASL_PLAINTEXT,TLS:SSL\n"
-            f"connection.failed.authentication.delay.ms={DELAY_MS}\n"
-            "listener.name.sasl.sasl.enabled.mechanisms=PLAIN\n"
-            f'listener.name.sasl.plain.sasl.jaas.config={MODULE} required user_ann="secret";\n'
-            f"ssl.keystore.location={directory}/broker.pem\n"
-            f"ssl.truststore.location={directory}/ca.pem\n"
-            "listener.name.tls.ssl.client.auth=required\n"
-            "listener.name.tls.ssl.principal.mapping.rules=RULE:^CN=(.*?),.*$/$1/L\n" + properties
-        )
-        config = load(file).config
-        self.now_ns = 0
-        self.ends: list[tuple[int, int]] = []
-        self.secure = SecureChannels(
-            self.turn,
-            config,
-            secure_listeners(config),
-            (Served(18, 0, 4),),
-            lambda *_: None,
-            self.memory.counters(PROCESSOR),
-            logging.getLogger("mpbroker"),
-            now_ns=lambda: self.now_ns,
-        )
-        self.by_client: dict[socket.socket, tuple[int, int]] = {}
-
-    def meet(self, listener: int) -> socket.socket:
-        served, client = self.pair()
-        fd = served.detach()
-        added = self.turn.add_connection(fd, listener, 2 if listener == SASL else 1)
-        assert added is not None
-        self.secure.add(fd, listener, *added)
-        self.by_client[client] = added
-        return client
-
-    def session(self, client: socket.socket) -> Session:
-        return self.turn.sessions.of(*self.by_client[client])
-
-    def step(self, turns: int = 3) -> None:
-        for _ in range(turns):
-            self.turn.turn(0)
-            self.secure.serve()
-            self.secure.work()
-            for session, reason, _ in self.turn.closed():
-                self.secure.closed(session.connection)
-                self.ends.append((session.connection, reason))
-
-    def until(self, done: Callable[[], bool]) -> None:
-        for _ in range(20_000):
-            self.step(1)
-            if done():
-                return
-        raise TimeoutError
-
-    def handshake(
-        self, context: ssl.SSLContext | None = None, session: ssl.SSLSession | None = None
-    ) -> ssl.SSLSocket:
-        """A client of listener TLS, with Jane's certificate."""
-        plain = self.meet(TLS)
-        served = self.by_client.pop(plain)
-        client = (context or self.jane()).wrap_socket(
-            plain, server_hostname="localhost", do_handshake_on_connect=False, session=session
-        )
-        self.by_client[client] = served
-        client.setblocking(False)
-        self.clients.append(client)
-
-        def shaken() -> bool:
-            try:
-                client.do_handshake()
-            except ssl.SSLWantReadError:
-                return False
-            return True
-
-        self.until(shaken)
-        self.step()
-        return client
-
-    def jane(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cadata=AUTHORITY.pem.decode())
-        context.load_cert_chain(self.janes_store())
-        return context
-
-    def janes_store(self) -> Path:
-        return AUTHORITY.sign("Jane").write(Path(self.directory.name) / "client.pem")
-
-
-def consumed_bytes(sock: socket.socket) -> int:
-    """How much of what has come was read: tcp_info's tcpi_bytes_received without what lies in the queue."""
-    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
-    queued = bytearray(4)
-    fcntl.ioctl(sock, termios.FIONREAD, queued)
-    return int.from_bytes(info[128:136], sys.byteorder) - int.from_bytes(queued, sys.byteorder)
-
-
-def descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+from tests.network.rig import PROCESSOR, answer_frame, frame
+from tests.network.secure_rig import (
+    DELAY_MS,
+    METADATA,
+    SASL,
+    TLS,
+    SecureRig,
+    ask,
+    log_in,
+    receive,
+    request,
+    secure_rig,
+)
+from tests.polling import PATIENCE_S
 
 
 @pytest.fixture(name="rig")
 def _rig(tmp_path: Path) -> Iterator[SecureRig]:
-    made = SecureRig(tmp_path)
-    gc.collect()
-    before = descriptors()
-    yield made
-    for client in made.clients:
-        client.close()
-    made.step(5)
-    assert made.in_use_bytes() == 0
-    assert descriptors() == before
-    made.close()
-
-
-def request(key: ApiKey, version: int, body: Message) -> bytes:
-    return encode_bytes(encode_request_frame(RequestHeader(key, version, 5, "c"), body))
-
-
-def ask(rig: SecureRig, client: socket.socket, key: ApiKey, version: int, body: Message) -> Any:
-    client.sendall(request(key, version, body))
-    rig.step()
-    return decode_response_frame(key, version, client.recv(65536)[4:])[1]
-
-
-def log_in(rig: SecureRig, client: socket.socket, password: str = "secret") -> None:
-    ask(rig, client, ApiKey.API_VERSIONS, 3, ApiVersionsRequest("tester", "1.2"))
-    ask(rig, client, ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("PLAIN"))
-    client.sendall(
-        request(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(f"\0ann\0{password}".encode()))
-    )
-    rig.step()
-
-
-def receive(rig: SecureRig, client: ssl.SSLSocket, size: int) -> bytes:
-    """What comes, while the broker goes on; session tickets come first and are no data."""
-    received = bytearray()
-
-    def came() -> bool:
-        try:
-            while len(received) < size:
-                received.extend(client.recv(65536))
-        except ssl.SSLWantReadError:
-            return False
-        return True
-
-    rig.until(came)
-    return bytes(received)
+    with secure_rig(tmp_path) as made:
+        yield made
 
 
 def test_sasl_says_who_it_is_and_becomes_an_ordinary_connection(rig: SecureRig) -> None:
@@ -308,7 +150,7 @@ def test_who_pipelines_before_authentication_has_a_bounded_share(rig: SecureRig)
     came = greedy.recv(1 << 20)
     assert frames_in(came) == FRAMES_PER_TALK_MAX
     assert answered(modest), "another client waits for one that asks without end"
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE_S
     while came.count(b"\0\0\0\x10") < 10_000 and time.monotonic() < until:
         with contextlib.suppress(BlockingIOError):
             sent += greedy.send(left[sent:])
@@ -318,7 +160,7 @@ def test_who_pipelines_before_authentication_has_a_bounded_share(rig: SecureRig)
         with contextlib.suppress(BlockingIOError):
             came += greedy.recv(1 << 20)
     assert frames_in(came) == 10_000
-    greedy.settimeout(5)
+    greedy.settimeout(PATIENCE_S)
     log_in(rig, greedy)
     assert rig.session(greedy).principal == "User:ann"
 
@@ -446,6 +288,29 @@ def test_a_handshake_that_fails_is_counted(rig: SecureRig) -> None:
     assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_TLS]
 
 
+def test_who_does_not_trust_us_is_counted_though_it_is_gone(
+    rig: SecureRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it has not read makes its close a reset, which comes together with its alert."""
+    caplog.set_level(logging.INFO)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        rig.handshake(ssl.create_default_context())
+    rig.clients[-1].close()
+    rig.step()
+    assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_BY_PEER], "the reset was seen first"
+    assert rig.counter(Counter.COUNT_AUTHENTICATIONS_FAILED) == 1
+    assert "failed TLS handshake: tlsv1 alert unknown ca" in caplog.text
+
+
+def test_who_goes_in_the_middle_of_a_handshake_is_no_failure(rig: SecureRig) -> None:
+    client = rig.jane().wrap_socket(rig.meet(TLS), server_hostname="localhost", do_handshake_on_connect=False)
+    client.setblocking(False)
+    with client, contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    rig.step()
+    assert rig.counter(Counter.COUNT_AUTHENTICATIONS_FAILED) == 0
+
+
 @pytest.mark.parametrize("stage", ["shaking", "talking", "failed", "half a token"])
 def test_who_stops_half_way_expires_as_idle(rig: SecureRig, stage: str) -> None:
     """What each begins before it is authenticated ends with connections.max.idle.ms, and leaves nothing."""
@@ -529,33 +394,6 @@ def test_who_cannot_renew_and_comes_too_late_is_counted(short: SecureRig) -> Non
     short.step()
     assert short.counter(Counter.COUNT_EXPIRED_KILLED) == 1
     assert [reason for _, reason in short.ends] == [CloseReason.CLOSED_SESSION_EXPIRED]
-
-
-def test_records_without_data_have_a_bounded_share(rig: SecureRig) -> None:
-    """A client that changes its keys without end costs a few reads a turn, and is still read later."""
-    plain = rig.meet(TLS)
-    plain.setblocking(False)
-    (peer,) = rig.secure._peers.values()
-    assert peer.sock is not None
-    with contextlib.closing(KeyChanger(plain, rig.janes_store())) as client:
-        shaken = False
-        while not shaken or peer.stage is Stage.SHAKING:
-            shaken = client.shake() or shaken
-            rig.step()
-        before = consumed_bytes(peer.sock)
-        flood = client.changes(30_000, asks=False)
-        assert plain.send(flood) == len(flood)
-    share = FILLS_MAX * CIPHERTEXT_BYTES_MAX
-    assert len(flood) > 2 * share
-    for turn in (1, 2):
-        rig.turn.turn(0)
-        rig.secure.serve()
-        consumed = consumed_bytes(peer.sock) - before
-        assert 0 < consumed <= turn * share
-    # Nothing but its own mark brings the processor back: no edge tells of what is there already.
-    while consumed_bytes(peer.sock) - before < len(flood):
-        rig.step()
-    plain.close()
 
 
 def test_a_name_that_no_session_can_keep_fails_the_authentication(

@@ -33,6 +33,7 @@ from mpbroker.network.segment_files import SPARE_DESCRIPTORS, SegmentFiles, shar
 from mpbroker.network.turn import MOST_FILES
 from tests.network.rig import PROCESSOR, Rig, answer_frame, frame, is_closed, receive
 from tests.network.test_log_events import Served
+from tests.polling import PATIENCE_S
 
 FETCH = 1
 LARGE = 4 << 20
@@ -163,7 +164,7 @@ def test_who_holds_files_that_others_wait_for_and_does_not_read_goes(tmp_path: P
     waiting = rig.connect()
     rig.fetch(waiting, list(range(20, 25)))
     closed: list[int] = []
-    until = time.monotonic() + 5
+    until = time.monotonic() + PATIENCE_S
     while not closed and time.monotonic() < until:
         rig.work(20)
         closed = rig.reasons()
@@ -181,7 +182,7 @@ def test_a_client_that_goes_while_it_waits_leaves_nothing(tmp_path: Path) -> Non
     rig.fetch(waiting, list(range(20, 25)))
     waiting.close()
     closed: list[int] = []
-    until = time.monotonic() + 5
+    until = time.monotonic() + PATIENCE_S
     while not closed and time.monotonic() < until:
         rig.work(100)
         closed = rig.reasons()
@@ -239,7 +240,7 @@ def test_without_any_descriptor_a_fetch_waits_and_the_operator_is_told_once(
     assert "LimitNOFILE" in said[0]
     assert "fetches wait" in said[0]
     assert files.reasons() == []
-    until = time.monotonic() + 5
+    until = time.monotonic() + PATIENCE_S
     while files.counter(Counter.COUNT_RESPONSES) == 0 and time.monotonic() < until:
         files.work(100)
     assert receive(client, 1) == b"x"

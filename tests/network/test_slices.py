@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from mpbroker.ipc.slots import SlotFlag
 from mpbroker.network.channel import CloseReason
 from tests.network.rig import Rig, frame, is_closed, open_all, parts_answer, receive
+from tests.polling import PATIENCE_S
 
 FETCH = 1
 
@@ -65,9 +67,8 @@ def test_any_number_of_answers_waits_for_files(tmp_path: Path) -> None:
         rig.close()
 
 
-def test_an_answer_larger_than_all_buffers_reaches_a_slow_reader(rig: Rig, tmp_path: Path) -> None:
-    segment = tmp_path / "s.log"
-    content = random.Random(1).randbytes(8 << 20)
+def asks_for_all_of(rig: Rig, segment: Path, content: bytes) -> socket.socket:
+    """Who does so, and has read none of its answer."""
     segment.write_bytes(content)
     client = rig.connect()
     client.sendall(frame(FETCH, 4, 1))
@@ -76,6 +77,12 @@ def test_an_answer_larger_than_all_buffers_reaches_a_slow_reader(rig: Rig, tmp_p
     parts_answer(rig, request, b"HEAD", segment, [(0, len(content))])
     rig.step()
     open_all(rig)
+    return client
+
+
+def test_an_answer_larger_than_all_buffers_reaches_a_slow_reader(rig: Rig, tmp_path: Path) -> None:
+    segment, content = tmp_path / "s.log", random.Random(1).randbytes(8 << 20)
+    client = asks_for_all_of(rig, segment, content)
     got = bytearray()
     while len(got) < len(content) + 4:
         got += client.recv(100_000)
@@ -111,7 +118,7 @@ def is_open(path: Path) -> bool:
 
 
 def step_until(rig: Rig, holds: Callable[[], bool]) -> bool:
-    end = time.monotonic() + 5
+    end = time.monotonic() + PATIENCE_S
     while not holds() and time.monotonic() < end:
         rig.turn.turn(50)
     return holds()
@@ -143,16 +150,8 @@ def test_a_deleted_file_is_not_kept_open(rig: Rig, tmp_path: Path) -> None:
 
 
 def test_what_is_sent_from_a_deleted_file_is_sent_to_its_end(rig: Rig, tmp_path: Path) -> None:
-    segment = tmp_path / "s.log"
-    content = random.Random(1).randbytes(8 << 20)
-    segment.write_bytes(content)
-    client = rig.connect()
-    client.sendall(frame(FETCH, 4, 1))
-    rig.step()
-    (request,) = rig.requests_taken()
-    parts_answer(rig, request, b"HEAD", segment, [(0, len(content))])
-    rig.step()
-    open_all(rig)
+    segment, content = tmp_path / "s.log", random.Random(1).randbytes(8 << 20)
+    client = asks_for_all_of(rig, segment, content)
     segment.unlink()
     looked_s = time.monotonic() + 1.2
     while time.monotonic() < looked_s:

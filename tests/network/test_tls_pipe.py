@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from mpbroker.config.security import SecuritySettings
-from mpbroker.network.tls_pipe import CIPHERTEXT_BYTES_MAX, FILLS_MAX, UNREAD_BYTES_MAX, MoreLater, TlsPipe
+from mpbroker.network.tls_pipe import TlsPipe
 from mpbroker.security.openssl import ServerContext
 from mpbroker.security.tls import load_context
-from tests.network.key_changes import KeyChanger
 from tests.security.certificates import Authority
 
 AUTHORITY = Authority()
@@ -139,27 +138,3 @@ def test_a_client_that_leaves_in_the_handshake(tmp_path: Path) -> None:
         plain.close()
         with pytest.raises(ssl.SSLEOFError):
             pipe.handshake()
-
-
-def test_who_reads_no_answers_of_tls_itself_is_cut_off(tmp_path: Path) -> None:
-    served, plain = socket.socketpair()
-    own = context(tmp_path)
-    with served, plain, contextlib.closing(KeyChanger(plain, tmp_path / "broker.pem")) as client:
-        served.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 10)
-        served.setblocking(False)
-        plain.setblocking(False)
-        pipe = TlsPipe(served.fileno(), own)
-        shaken = False
-        while not (pipe.handshake() and shaken):
-            shaken = client.shake()
-
-        def read_on() -> None:
-            for _ in range(100):
-                plain.send(client.changes(1000, asks=True))
-                with contextlib.suppress(BlockingIOError, MoreLater):
-                    pipe.recv(100)
-                pipe.flush()
-
-        with pytest.raises(ConnectionAbortedError, match="reads nothing"):
-            read_on()
-        assert pipe.unread_bytes <= UNREAD_BYTES_MAX + FILLS_MAX * CIPHERTEXT_BYTES_MAX

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.config.listeners import DEFAULT_PROTOCOL_MAP, parse_listeners
+from tests.polling import PATIENCE_S
 
 UNIT = Path(__file__).parents[2] / "ops/systemd/mpbroker.service"
 SOCKET = UNIT.with_suffix(".socket")
@@ -24,7 +25,7 @@ def test_systemd_accepts_it(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(copy), str(socket_copy)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     complaints = [line for line in verified.stderr.splitlines() if UNIT.name in line or SOCKET.name in line]
     assert (verified.returncode, complaints) == (0, [])

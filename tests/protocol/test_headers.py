@@ -55,6 +55,19 @@ def test_request_header_agrees_with_kio(version: int, cls: type, client_id: str)
     assert decode_request_header(memoryview(bytearray(raw))) == (header, len(raw))
 
 
+@pytest.mark.parametrize("size", range(12))
+def test_a_header_that_is_cut_off_says_so_in_words(size: int) -> None:
+    """An operator reads it in the line about a failed authentication."""
+    raw = encode_request_header(RequestHeader(ApiKey.PRODUCE, 9, 1, "ab"))
+    with pytest.raises(MalformedMessage, match=r"^request header: cut off$"):
+        decode_request_header(raw[:size])
+
+
+def test_a_client_id_of_other_bytes_is_not_repeated() -> None:
+    with pytest.raises(MalformedMessage, match=r"^request header: the client id is not UTF-8$"):
+        decode_request_header(bytes.fromhex("00030001000000050002ffff"))
+
+
 def test_a_null_client_id_reads_as_empty() -> None:
     assert decode_request_header(bytes.fromhex("0003000100000005ffff")) == (RequestHeader(3, 1, 5, ""), 10)
 

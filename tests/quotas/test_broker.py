@@ -16,6 +16,7 @@ import pytest
 
 from ops.bench import frames
 from ops.bench.brokers import ROOT, Broker, Mpbroker
+from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import create_topic, served
 from tests.real_clients.test_quotas import alter, assert_pause, described, produced
 from tests.real_clients.tools import eventually
@@ -37,7 +38,7 @@ def command(broker: Broker, *arguments: str, code: int = 0) -> str:
         [sys.executable, "-m", "mpbroker", "quota", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         env=environment,
         check=False,
     )
@@ -150,7 +151,7 @@ def request_time_ns(broker: Mpbroker, client: str) -> int:
     done = subprocess.run(
         [sys.executable, "-m", "mpbroker", "ctl", "metrics", "--json", "--log-dirs", str(broker.log_dir)],
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=True,
     )

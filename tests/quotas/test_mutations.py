@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.state import Decider, MetadataState
-from mpbroker.ipc.calls import Account, CreatedTopics, CreateTopic, CreateTopics, DeletedTopics, DeleteTopics
+from mpbroker.ipc.calls import (
+    Account,
+    CreatedTopic,
+    CreatedTopics,
+    CreateTopic,
+    CreateTopics,
+    DeletedTopic,
+    DeletedTopics,
+    DeleteTopics,
+)
 from mpbroker.protocol.messages import CreateTopicsRequest, DeleteTopicsRequest, MetadataRequest
 from mpbroker.quotas.entities import CONTROLLER_MUTATION_RATE, Limit, QuotaTable
 from mpbroker.quotas.mutations import BUCKETS_MAX, Mutations, TokenBucket
@@ -223,7 +232,7 @@ def test_create_topics_passes_the_account_on(version: int, strict: bool) -> None
         made.turn()
         ((call, message),) = made.coordinator.take()
         assert message.account == Account("ANONYMOUS", "test", strict)
-        made.coordinator.answer(call, CreatedTopics([], throttle_ms=1234))
+        made.coordinator.answer(call, CreatedTopics([CreatedTopic("new")], throttle_ms=1234))
         check_throttle(made, 19, version, 1234)
 
 
@@ -239,7 +248,7 @@ def test_delete_topics_passes_the_account_on(version: int, strict: bool) -> None
         made.turn()
         ((call, message),) = made.coordinator.take()
         assert message.account == Account("ANONYMOUS", "test", strict)
-        made.coordinator.answer(call, DeletedTopics([], throttle_ms=1234))
+        made.coordinator.answer(call, DeletedTopics([DeletedTopic("old", bytes(16))], throttle_ms=1234))
         check_throttle(made, 20, version, 1234)
 
 

@@ -18,11 +18,12 @@ import aiokafka
 import confluent_kafka
 import kafka
 
+from tests.polling import PATIENCE_S
 from tests.real_clients import tools
 from tests.real_clients.samples import Headers, Record, Stored
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-READ_TIMEOUT_S = 20.0
+READ_TIMEOUT_S = PATIENCE_S
 
 Writer = Callable[[str, str, Sequence[Record], str], list[int]]
 Reader = Callable[[str, str, int, int], list[Stored]]

@@ -5,8 +5,10 @@ tests run against Apache Kafka from Maven.
 """
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,11 +17,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ops.bench.brokers import Broker, Kafka, Mpbroker
+from tests.polling import PATIENCE_S
 from tests.real_clients.adapters import READERS, WRITERS, Franz, Reader, Writer
 from tests.real_clients.tools import eventually
 
 SHARED_MEMORY = ("/dev/shm/", "/run/")
-ADMIN_TIMEOUT_S = 15
+ADMIN_TIMEOUT_S = PATIENCE_S
 
 TopicMaker = Callable[..., str]
 AnyBroker = TypeVar("AnyBroker", bound=Broker)
@@ -49,10 +52,21 @@ def stop_cleanly(broker: Broker) -> None:
     code = broker.stop()
     # A JVM that ends because of SIGTERM says so in its exit code.
     assert code == (143 if isinstance(broker, Kafka) else 0), broker.output()
-    _, alive = psutil.wait_procs(members, timeout=5)
+    _, alive = psutil.wait_procs(members, timeout=PATIENCE_S)
     assert not alive, f"processes outlive the broker: {alive}"
     left = {path for path in shared if path.exists()}
     assert not left, f"shared memory outlives the broker: {left}"
+
+
+def end(broker: Broker) -> None:
+    """Kills a broker that still runs: its test failed, and what the broker says of itself may tell why."""
+    if isinstance(broker, Mpbroker) and broker.process is not None and broker.process.poll() is None:
+        command = [sys.executable, "-m", "mpbroker", "ctl", "status", "--log-dirs", str(broker.log_dir)]
+        with suppress(subprocess.TimeoutExpired):
+            status = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+            print(status.stdout, status.stderr)
+        print(broker.output())
+    broker.kill()
 
 
 @contextmanager
@@ -63,7 +77,7 @@ def served(broker: AnyBroker) -> Iterator[AnyBroker]:
         yield broker
         stop_cleanly(broker)
     finally:
-        broker.kill()
+        end(broker)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +95,7 @@ def own_broker(tmp_path: Path) -> Iterator[Broker]:
         running.start()
         yield running
     finally:
-        running.kill()
+        end(running)
 
 
 def create_topic(bootstrap: str, name: str, partitions: int, config: dict[str, str] | None = None) -> None:

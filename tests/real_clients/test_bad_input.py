@@ -9,12 +9,13 @@ import pytest
 
 from ops.bench import frames
 from ops.bench.brokers import Broker
+from tests.polling import PATIENCE_S
 from tests.real_clients.adapters import confluent_write
 from tests.real_clients.conftest import TopicMaker
 from tests.real_clients.samples import CREATE_TIME_MS, Record
 from tests.real_clients.tools import kafka_tool
 
-ANSWER_WITHIN_S = 10
+ANSWER_WITHIN_S = PATIENCE_S
 
 METADATA, UNKNOWN_API = 3, 999
 NONE, OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, UNKNOWN_TOPIC, TOO_LARGE = 0, 1, 2, 3, 10

@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ops.bench.brokers import Mpbroker
+from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import create_topic, served, stop_cleanly
 from tests.real_clients.test_java_tools import dump
 from tests.real_clients.tools import eventually
@@ -29,7 +30,7 @@ COMPACTED = {
     "file.delete.delay.ms": "0",
 }
 FLAGS = ("-o", "log.cleaner.backoff.ms=20", "-o", "log.flush.offset.checkpoint.interval.ms=1000")
-TIMEOUT_S = 30.0
+TIMEOUT_S = PATIENCE_S
 
 
 @pytest.fixture

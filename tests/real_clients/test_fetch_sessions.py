@@ -16,6 +16,7 @@ from confluent_kafka import Producer
 
 from ops.bench.brokers import ROOT, Mpbroker
 from tests.chaos.killer import members
+from tests.polling import PATIENCE_S
 from tests.real_clients import adapters
 from tests.real_clients.adapters import Franz
 from tests.real_clients.conftest import create_topic, served
@@ -46,7 +47,7 @@ def counts(broker: Mpbroker) -> dict[str, dict[str, float]]:
         capture_output=True,
         env=broker.environment(),
         cwd=ROOT,
-        timeout=30,
+        timeout=PATIENCE_S,
         check=True,
     )
     found: dict[str, dict[str, float]] = json.loads(done.stdout)
@@ -70,7 +71,7 @@ class Load:
     def _run(self) -> None:
         while not self._ended.wait(self._pause_s):
             self._producer.produce(TOPIC, b"v" * 20, partition=self.written % PARTITIONS)
-            assert self._producer.flush(30) == 0
+            assert self._producer.flush(PATIENCE_S) == 0
             self.written += 1
 
     @contextmanager

@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 
 from mpbroker.cli.main import app
 from ops.bench.brokers import Broker, Mpbroker
+from tests.polling import PATIENCE_S
 from tests.real_clients import adapters
 from tests.real_clients.adapters import Franz
 from tests.real_clients.conftest import TopicMaker, create_topic, make_broker, served, stop_cleanly
@@ -28,7 +29,7 @@ from tests.real_clients.tools import java_command, kafka_tool
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
-WITHIN_S = 30.0
+WITHIN_S = PATIENCE_S
 AT_ONCE = ("-o", "group.initial.rebalance.delay.ms=0")
 
 
@@ -295,7 +296,7 @@ def test_our_own_command(broker: Broker, new_topic: TopicMaker) -> None:
         assert rows[1 - mine]["member"] not in (None, rows[mine]["member"])
         assert {row["host"] for row in rows.values()} == {"127.0.0.1"}
         refused = own(broker, "delete", group)
-        assert f"group {group}: The group is not empty. (NON_EMPTY_GROUP)" in str(refused.exception)
+        assert f"group {group}: The group is not empty (NON_EMPTY_GROUP)" in str(refused.exception)
     listed = own(broker, "list").output
     assert [group, "Empty", "consumer"] in [line.split() for line in listed.splitlines()]
     table = own(broker, "describe", group).output.splitlines()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import random
+import re
 import signal
 import socket
 import struct
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -22,11 +25,13 @@ from mpbroker.protocol.messages import ProduceRequest, ProduceResponse
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import Mpbroker
-from tests.real_clients.conftest import create_topic, stop_cleanly
+from tests.polling import PATIENCE_S
+from tests.real_clients.conftest import create_topic, end, stop_cleanly
 from tests.real_clients.tools import eventually
 
 PARTITIONS = 24
-TIMEOUT_S = 20.0
+TIMEOUT_S = PATIENCE_S
+STANDS_STILL_S = 0.05
 JOURNAL = ("-o", f"log.journal.bytes={1 << 20}")
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint")
 PRODUCE_VERSION = 7
@@ -47,7 +52,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     yield begin
     for broker in made:
-        broker.kill()
+        end(broker)
 
 
 def pid_of(broker: Mpbroker, worker: int) -> int:
@@ -65,6 +70,34 @@ def kill_worker(broker: Mpbroker, worker: int) -> None:
     was = pid_of(broker, worker)
     os.kill(was, signal.SIGKILL)
     eventually(lambda: pid_of(broker, worker) not in (0, was), f"log {worker} is replaced")
+
+
+@contextmanager
+def stumbling(broker: Mpbroker, seed: int) -> Iterator[None]:
+    """One process after the other stands still for some milliseconds: whatever it is to do comes late, and
+    what others do meanwhile comes early for it.
+    """
+    chance, ends = random.Random(seed), threading.Event()
+    titles = {one.pid: " ".join(one.cmdline()) for one in broker.tree().members()}
+    part = re.compile(r"mpbroker: (log|coordinator|handler|processor)\b")
+    pids = [pid for pid, title in titles.items() if part.match(title)]
+    assert len(pids) == 3 + 1 + 2 + 1
+
+    def run() -> None:
+        while not ends.is_set():
+            pid = chance.choice(pids)
+            os.kill(pid, signal.SIGSTOP)
+            ends.wait(chance.random() * STANDS_STILL_S)
+            os.kill(pid, signal.SIGCONT)
+            ends.wait(chance.random() * STANDS_STILL_S / 2)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
 
 
 def owned_by(worker: int, log_workers: int, topic: str = "t") -> list[int]:
@@ -342,3 +375,18 @@ def test_topics_come_change_and_go_on_all_workers(start: Start) -> None:
     assert {path.name for path in broker.log_dir.glob("t-*") if path.suffix == ""} == {
         f"t-{p}" for p in range(PARTITIONS)
     }
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_topics_come_and_go_however_late_a_process_is(start: Start, seed: int) -> None:
+    broker = start(3)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    with stumbling(broker, seed):
+        for _ in range(4):
+            create_topic(broker.bootstrap, "t", PARTITIONS)
+            write_some(broker, 0, 1)
+            admin.delete_topics(["t"])["t"].result(TIMEOUT_S)
+        create_topic(broker.bootstrap, "t", PARTITIONS)
+    assert read_all(broker) == {p: [] for p in range(PARTITIONS)}
+    assert "replaced" not in broker.output()
+    stop_cleanly(broker)

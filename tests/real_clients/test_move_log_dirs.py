@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from mpbroker.log.names import log_worker_of
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
@@ -33,6 +34,7 @@ REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 CONFIGS = {"segment.bytes": str(1 << 20), "file.delete.delay.ms": "1000"}
 TOPIC, VALUE_BYTES, TIMEOUT_S = "t", 1000, 30
+MOVES, DYNAMIC_BROKER = "replica.alter.log.dirs.io.max.bytes.per.second", 2
 
 
 def two_dirs(directory: Path) -> tuple[Path, Path]:
@@ -166,6 +168,47 @@ def test_a_partition_moves_while_it_is_written_and_read(two: Broker, tmp_path: P
         # Kafka does so after log.initial.task.delay.ms.
         others = [each for log_dir in two_dirs(tmp_path) for each in log_dir.glob("*-delete")]
         eventually(lambda: not any(each.exists() for each in others), "what was left of it elsewhere goes")
+    stop_cleanly(two)
+
+
+def throttles(broker: Broker) -> dict[str, str | None]:
+    """What the broker has been altered to."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    (told,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]).values()
+    return {name: one.value for name, one in told.result(TIMEOUT_S).items() if one.source == DYNAMIC_BROKER}
+
+
+def test_a_throttle_of_moves_holds_until_it_is_altered(two: Broker, tmp_path: Path) -> None:
+    """Set, changed while the partition moves, and taken back by Kafka's tools."""
+    create_topic(two.bootstrap, TOPIC, 1, CONFIGS)
+    producer = Producer({"bootstrap.servers": two.bootstrap})
+    for _ in range(3000):
+        producer.produce(TOPIC, b"x" * VALUE_BYTES, partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    ((here, _, _, _),) = described(two)
+    plan = plan_to(two, tmp_path, to := other_of(tmp_path, here))
+    rates = ("--throttle", "5000000", "--replica-alter-log-dirs-throttle", "20000")
+    reassign(two, plan, "--execute", *rates)
+    eventually(
+        lambda: (
+            throttles(two)
+            == {
+                "leader.replication.throttled.rate": "5000000",
+                "follower.replication.throttled.rate": "5000000",
+                MOVES: "20000",
+            }
+        ),
+        "the throttles are set",
+    )
+    assert [each[3] for each in described(two)].count(True) == 1
+    of_broker = ("--entity-type", "brokers", "--entity-name", "1", "--alter")
+    kafka_tool(
+        "kafka.admin.ConfigCommand",
+        *("--bootstrap-server", two.bootstrap, *of_broker, "--add-config", f"{MOVES}=100000000"),
+    )
+    eventually(lambda: described(two) == [(to, 0, 0, False)], "it goes on faster")
+    assert "completed successfully" in reassign(two, plan, "--verify")
+    eventually(lambda: throttles(two) == {}, "the throttles are gone")
     stop_cleanly(two)
 
 

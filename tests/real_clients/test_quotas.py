@@ -30,7 +30,7 @@ from mpbroker.protocol.messages import (
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import Broker
-from tests.polling import is_readable
+from tests.polling import PATIENCE_S, is_readable
 from tests.real_clients.conftest import TopicMaker, create_topic, stop_cleanly
 from tests.real_clients.tools import eventually, kafka_tool
 
@@ -39,7 +39,7 @@ PRODUCE, FETCH, METADATA, CREATE_TOPICS, DESCRIBE, ALTER = 0, 1, 3, 19, 48, 49
 # Versions that every Kafka since 2.7 serves; topics by name.
 VERSIONS = {PRODUCE: 9, FETCH: 12, METADATA: 9, CREATE_TOPICS: 6, DESCRIBE: 1, ALTER: 1}
 USER = "ANONYMOUS"
-TIMEOUT_S = 30.0
+TIMEOUT_S = PATIENCE_S
 SAMPLES, WINDOW_MS = 11, 1000
 EXCEEDED = 89
 _numbers = itertools.count(1)
@@ -127,7 +127,7 @@ def described(broker: Broker) -> dict[frozenset[tuple[str, str | None]], dict[st
 def produce_request(topic: str, size: int, acks: int = -1) -> ProduceRequest:
     batch = bytes(build_batch([NewRecord(value=bytes(size), timestamp=time.time_ns() // 1_000_000)]))
     data = ProduceRequest.PartitionProduceData(0, batch)
-    return ProduceRequest(None, acks, 10_000, [ProduceRequest.TopicProduceData(topic, partition_data=[data])])
+    return ProduceRequest(None, acks, 30_000, [ProduceRequest.TopicProduceData(topic, partition_data=[data])])
 
 
 def produced(broker: Broker, client: str, topic: str, size: int) -> tuple[int, int]:
@@ -294,7 +294,7 @@ def test_creating_topics_is_limited_by_partitions(broker: Broker, request: pytes
 
     def create(name: str, partitions: int) -> tuple[int, int]:
         topic = CreateTopicsRequest.CreatableTopic(f"{request.node.name}-{name}", partitions, 1)
-        answer = ask(broker, "creator", CREATE_TOPICS, CreateTopicsRequest([topic], 10_000))
+        answer = ask(broker, "creator", CREATE_TOPICS, CreateTopicsRequest([topic], 30_000))
         return answer.topics[0].error_code, answer.throttle_time_ms
 
     assert create("large", 31) == (0, 0)
@@ -342,7 +342,7 @@ def test_a_throttled_connection_answers_at_once_and_reads_on_later(
     only(broker, "paused", producer_byte_rate=bound)
     with peer(broker, "paused") as paused, peer(broker, "paused") as other:
         sent = time.monotonic()
-        paused.send(PRODUCE, produce_request(topic, 13_000))
+        paused.send(PRODUCE, produce_request(topic, 14_500))
         paused.send(METADATA, MetadataRequest(topics=[]))
         throttle_ms = paused.receive()[0].throttle_time_ms
         assert throttle_ms > 1000

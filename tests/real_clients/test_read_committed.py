@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from ops.bench.brokers import Broker, Kafka, Mpbroker
+from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import create_topic, served, stop_cleanly
 from tests.real_clients.tools import kafka_tool
 
@@ -23,12 +24,12 @@ SEGMENT_BYTES = 1 << 20
 VALUE = "{} {} ".ljust(1000, ".")
 ROUNDS, EACH = 40, 50
 TAKEN_OVER = (".log", ".index", ".timeindex", ".txnindex", "leader-epoch-checkpoint")
-READ_TIMEOUT_S = 30
+READ_TIMEOUT_S = PATIENCE_S
 
 
 def transaction(broker: Broker, name: str) -> Producer:
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     return producer
 
@@ -37,7 +38,7 @@ def write(producer: Producer, kind: str, first: int, topic: str = TOPIC) -> list
     values = [VALUE.format(kind, first + i) for i in range(EACH)]
     for value in values:
         producer.produce(topic, value, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return values
 
 
@@ -53,7 +54,7 @@ def fill(broker: Broker) -> list[str]:
         if aborts:
             writer.abort_transaction(30)
         else:
-            writer.commit_transaction(30)
+            writer.commit_transaction(PATIENCE_S)
             committed += values
         writer.begin_transaction()
     for writer in writers:
@@ -66,11 +67,11 @@ def leave_open(broker: Broker) -> list[Producer]:
     create_topic(broker.bootstrap, OPEN, 1, {})
     committing, other = (transaction(broker, name) for name in ("committing", "other"))
     write(committing, "committed", 0, OPEN)
-    committing.commit_transaction(30)
+    committing.commit_transaction(PATIENCE_S)
     write(other, "open", EACH, OPEN)
     committing.begin_transaction()
     write(committing, "later", 2 * EACH, OPEN)
-    committing.commit_transaction(30)
+    committing.commit_transaction(PATIENCE_S)
     return [committing, other]
 
 

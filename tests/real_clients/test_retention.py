@@ -15,6 +15,7 @@ from kafka.admin import KafkaAdminClient
 
 from ops.bench.brokers import Broker, Mpbroker
 from tests.chaos import killer
+from tests.polling import PATIENCE_S
 from tests.real_clients.adapters import confluent_read, confluent_write
 from tests.real_clients.conftest import TopicMaker, create_topic, stop_cleanly
 from tests.real_clients.samples import sample_records, stored_in
@@ -23,7 +24,7 @@ from tests.real_clients.tools import ToolError, eventually, kafka_tool
 
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
-TIMEOUT_S = 15.0
+TIMEOUT_S = PATIENCE_S
 SEGMENT = {"segment.bytes": str(1 << 20)}
 
 

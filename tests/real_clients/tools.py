@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from ops.bench import maven
+from tests.polling import PATIENCE_S
 
 INSTALL = {
     "kcat": "apt-get install kcat",
     "go": "Go 1.21 or newer from https://go.dev/dl (it fetches the release that go.mod asks for)",
 }
-RUN_TIMEOUT_S = 90
-METADATA_TIMEOUT_S = 10
+RUN_TIMEOUT_S = 300
 FRANZ_SOURCE = Path(__file__).parent / "franz"
 
 
@@ -44,9 +44,9 @@ def run(command: Sequence[str], stdin: bytes = b"", cwd: Path | None = None) -> 
 
 def eventually(holds: Callable[[], bool], what: str) -> None:
     """For what Kafka does not promise at once: changes are answered before all metadata knows them."""
-    deadline = time.monotonic() + METADATA_TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     while not holds():
-        assert time.monotonic() < deadline, f"{what}: not within {METADATA_TIMEOUT_S} s"
+        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE_S:.0f} s"
         time.sleep(0.02)
 
 

@@ -14,9 +14,9 @@ from mpbroker.records.batch import CRC_AT, CRC_COVERS_FROM, checksum, scan_batch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.errors import CorruptBatch, InvalidRecords
-from mpbroker.records.iterate import iterate_records
 from mpbroker.records.record import NewRecord
 from mpbroker.records.validation import TopicPolicy, validate
+from tests.records.reading import iterate_records
 
 PAGE = mmap.PAGESIZE
 NO_ACCESS = 0

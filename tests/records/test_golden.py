@@ -5,9 +5,10 @@ import pytest
 from mpbroker.records import batch as layout
 from mpbroker.records.batch import BATCH_OK, CRC_AT, checksum, checksum_in_software, scan_batch
 from mpbroker.records.builder import build_batch, build_transaction_marker
-from mpbroker.records.iterate import iterate_batches, iterate_records
+from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord, Record
+from tests.records.reading import iterate_records
 
 T = 1700000000000
 

@@ -13,9 +13,10 @@ from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
 from mpbroker.records.arrow_batches import arrow_batches
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
-from mpbroker.records.iterate import iterate_batches, iterate_records
+from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
 from mpbroker.records.validation import TopicPolicy, validate
+from tests.records.reading import iterate_records
 
 NOW = 1700000000000
 BUILDERS = {"kafka-python": KafkaPythonBuilder, "aiokafka": AiokafkaBuilder}

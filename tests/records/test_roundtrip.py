@@ -13,10 +13,11 @@ from mpbroker.records.batch import BATCH_COMPRESSED, BATCH_OK, scan_batch
 from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.compression import Codec
 from mpbroker.records.errors import CorruptBatch
-from mpbroker.records.iterate import iterate_batches, iterate_records
+from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import COMMIT
 from mpbroker.records.record import NewRecord, Record
 from mpbroker.records.validation import MAX_LONG, TopicPolicy, validate
+from tests.records.reading import iterate_records
 
 NOW = 1700000000000
 ANY_TIME = TopicPolicy(timestamp_after_max_ms=MAX_LONG)

@@ -24,6 +24,7 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.security.scram import ScramClient, ScramType
 from ops.bench.brokers import HOST, Mpbroker, free_port
+from tests.polling import PATIENCE_S
 from tests.security.certificates import Authority, Signed
 from tests.security.tokens import Signer
 
@@ -144,7 +145,7 @@ class SecureBroker(Mpbroker):
     def command(self) -> Sequence[str]:
         settings = ("--config", str(self.properties), "--log-dirs", str(self.log_dir))
         counts = ("--processors", str(self.processors), "--handlers", "2")
-        return [sys.executable, "-m", "mpbroker", "serve", *settings, *counts]
+        return [sys.executable, "-m", "mpbroker", "serve", *settings, *counts, *self.always, *self.flags]
 
     def address_of(self, listener: str) -> str:
         return f"{HOST}:{self.ports[listener]}"
@@ -160,7 +161,9 @@ class SecureBroker(Mpbroker):
         return context
 
     @contextmanager
-    def connect(self, listener: str, *, own: bool = False, timeout_s: float = 20) -> Iterator[RawClient]:
+    def connect(
+        self, listener: str, *, own: bool = False, timeout_s: float = PATIENCE_S
+    ) -> Iterator[RawClient]:
         """A raw connection, with TLS where the listener has it."""
         with socket.create_connection((HOST, self.ports[listener]), timeout=timeout_s) as plain:
             if PROTOCOLS[listener] in ("PLAINTEXT", "SASL_PLAINTEXT"):
@@ -173,7 +176,7 @@ class SecureBroker(Mpbroker):
     def connect_as(self, listener: str, context: ssl.SSLContext) -> Iterator[RawClient]:
         """As whoever has this certificate."""
         with (
-            socket.create_connection((HOST, self.ports[listener]), timeout=20) as plain,
+            socket.create_connection((HOST, self.ports[listener]), timeout=PATIENCE_S) as plain,
             context.wrap_socket(plain, server_hostname="localhost") as secure,
         ):
             yield RawClient(secure)
@@ -189,10 +192,11 @@ class RawClient:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.correlation = 0
+        self.client_id = "raw"
 
     def frame(self, key: ApiKey, version: int, body: Message) -> bytes:
         self.correlation += 1
-        header = RequestHeader(key, version, self.correlation, "raw")
+        header = RequestHeader(key, version, self.correlation, self.client_id)
         return encode_bytes(encode_request_frame(header, body))
 
     def ask(self, key: ApiKey, version: int, body: Message) -> Any:

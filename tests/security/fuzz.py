@@ -31,9 +31,10 @@ from mpbroker.protocol.messages import (
 from mpbroker.security.scram import ScramClient, ScramType
 from ops.bench.brokers import HOST
 from tests.chaos.leaks import complaints
+from tests.network.key_changes import TLS_1_2, TLS_1_3, KeyChanger
+from tests.polling import PATIENCE_S
 from tests.security.broker import PLAIN_PASSWORD, Closed, RawClient, SecureBroker
 
-PATIENCE_S = 10
 SEED = 20240117
 
 
@@ -42,11 +43,14 @@ class Fuzz:
         self.broker = broker
         self.random = random.Random(seed)
         self.context = broker.tls_context()
+        self.own_context = broker.tls_context(own=True)
         self.outcomes: Counter[str] = Counter()
         self.layers: dict[str, Callable[[], None]] = {
             "frame": self.frame,
             "tls": self.tls,
+            "tls handshake": self.tls_handshake,
             "tls record": self.tls_record,
+            "below tls": self.below_tls,
             "sasl": lambda: self.sasl("SASL"),
             "sasl over tls": lambda: self.sasl("BOTH"),
             "renewal": self.renewal,
@@ -137,6 +141,54 @@ class Fuzz:
                     finally:
                         below.detach()
             self.end(secure)
+
+    def tls_handshake(self) -> None:
+        """One of the flights is damaged, the one with the client's certificate too."""
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = self.own_context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+        wrong, flight = self.random.randrange(3), 0
+        with self.dial(self.random.choice(["TLS", "MUTUAL", "BOTH"])) as sock:
+            for _ in range(20):
+                try:
+                    client.do_handshake()
+                    client.write(b"no frame")
+                except ssl.SSLWantReadError:
+                    pass
+                data = outgoing.read()
+                if data:
+                    sock.sendall(self.damaged(data) if flight == wrong else data)
+                    if flight == wrong:
+                        break
+                    flight += 1
+                incoming.write(sock.recv(65536))
+            self.end(sock)
+
+    def below_tls(self) -> None:
+        """Changes of keys, new handshakes, goodbyes, data and damage in any order, and any way to leave."""
+        version = self.random.choice([TLS_1_2, TLS_1_3])
+        with (
+            self.dial("TLS") as sock,
+            contextlib.closing(KeyChanger(sock, self.broker.client_pem, version)) as client,
+        ):
+            while not client.shake():
+                pass
+            frame = RawClient(sock).frame(ApiKey.METADATA, 12, MetadataRequest())
+            says: list[Callable[[], bytes]] = [
+                lambda: client.says(frame),
+                lambda: client.says(frame[: self.random.randrange(1, len(frame))]),
+                lambda: self.damaged(client.says(frame)),
+                lambda: struct.pack(">BHHBB", 21, 0x303, 2, *self.random.randbytes(2)),
+            ]
+            if version == TLS_1_3:
+                says.append(lambda: client.changes(self.random.randint(1, 50), asks=True))
+            for _ in range(self.random.randint(1, 6)):
+                sock.sendall(self.random.choice(says)())
+            ends = client.renegotiation if version == TLS_1_2 else client.goodbye
+            sock.sendall(self.random.choice([ends, bytes])())
+            if self.random.random() < 0.5:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                return
+            self.end(sock)
 
     def sasl(self, listener: str) -> None:
         with self.dial(listener) as plain:

@@ -18,6 +18,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import AlterUserScramCredentialsRequest, MetadataRequest
 from mpbroker.security.scram import ScramType, salted_password
 from ops.bench.brokers import HOST, Mpbroker
+from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import served
 from tests.real_clients.tools import eventually
 from tests.security.broker import KEY_PASSWORD, SCRAM_PASSWORD, RawClient
@@ -62,7 +63,7 @@ class PlainBroker(Mpbroker):
     @contextmanager
     def secure(self, port: int) -> Iterator[RawClient]:
         with (
-            socket.create_connection((HOST, port), timeout=20) as plain,
+            socket.create_connection((HOST, port), timeout=PATIENCE_S) as plain,
             self.tls.wrap_socket(plain, server_hostname="localhost") as sock,
         ):
             yield RawClient(sock)
@@ -71,7 +72,7 @@ class PlainBroker(Mpbroker):
         salt = os.urandom(16)
         salted = salted_password(SHA512, SCRAM_PASSWORD, salt, 4096)
         body = AlterUserScramCredentialsRequest([], [Upsertion(user, SHA512, 4096, salt, salted)])
-        with socket.create_connection(self.address, timeout=20) as plain:
+        with socket.create_connection(self.address, timeout=PATIENCE_S) as plain:
             (result,) = RawClient(plain).ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, body).results
         assert result.error_code == 0
 
@@ -105,14 +106,14 @@ def test_a_listener_with_sasl_and_tls_comes_and_goes(broker: PlainBroker) -> Non
     broker.kill_processor()
     with broker.secure(port) as client:
         assert is_served(client, "ann"), "a successor serves it too"
-        with socket.create_connection((HOST, port), timeout=20) as second:
+        with socket.create_connection((HOST, port), timeout=PATIENCE_S) as second:
             second.settimeout(0.3)
             with pytest.raises(TimeoutError):  # it has one connection, as its limit says
                 broker.tls.wrap_socket(second, server_hostname="localhost")
         broker.control("listener-remove", listener="LATER")
         assert client.ends()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((HOST, port), timeout=20)
+        socket.create_connection((HOST, port), timeout=PATIENCE_S)
     again = broker.add(f"LATER://{HOST}:0")
     with broker.secure(again) as client:
         assert is_served(client, "ann")

@@ -9,6 +9,7 @@ import socket
 import ssl
 import struct
 import time
+from functools import partial
 
 import pytest
 
@@ -24,6 +25,7 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.security.scram import ScramType, salted_password
 from ops.bench.brokers import HOST
+from tests.polling import PATIENCE_S, TRIES, is_soon
 from tests.real_clients.tools import eventually
 from tests.security.broker import (
     FAILED_DELAY_MS,
@@ -96,12 +98,12 @@ def test_two_requests_in_one_record(broker: SecureBroker) -> None:
     """Both are decrypted at once; the second must not wait for another byte from the socket."""
     with broker.connect("TLS") as client:
         serves(client)
-        frames = client.frame(*METADATA) + client.frame(*METADATA)
-        begun = time.monotonic()
-        client.send(frames)
-        answers = [client.answer(ApiKey.METADATA, 12) for _ in range(2)]
-        assert time.monotonic() - begun < SOON_S
-        assert all(len(answer.brokers) == 1 for answer in answers)
+
+        def both() -> None:
+            client.send(client.frame(*METADATA) + client.frame(*METADATA))
+            assert all(len(client.answer(ApiKey.METADATA, 12).brokers) == 1 for _ in range(2))
+
+        assert is_soon(both, SOON_S)
         # Many, and one that is cut in the middle by the end of a record.
         frames = b"".join(client.frame(*METADATA) for _ in range(600))
         client.send(frames[:-3])
@@ -129,7 +131,7 @@ def test_a_frame_byte_by_byte(broker: SecureBroker) -> None:
     ids=["http", "zeros", "garbage", "almost a hello", "nothing"],
 )
 def test_what_is_no_tls(broker: SecureBroker, data: bytes) -> None:
-    with socket.create_connection((HOST, broker.ports["TLS"]), timeout=20) as plain:
+    with socket.create_connection((HOST, broker.ports["TLS"]), timeout=PATIENCE_S) as plain:
         plain.sendall(data)
         if not data:
             plain.shutdown(socket.SHUT_WR)
@@ -147,7 +149,7 @@ def _receive(sock: socket.socket) -> bytes:
 
 
 def test_a_kafka_request_in_plain_text_on_a_tls_port(broker: SecureBroker) -> None:
-    with socket.create_connection((HOST, broker.ports["TLS"]), timeout=20) as plain:
+    with socket.create_connection((HOST, broker.ports["TLS"]), timeout=PATIENCE_S) as plain:
         client = RawClient(plain)
         client.send(client.frame(*METADATA))
         while _receive(plain):
@@ -157,7 +159,7 @@ def test_a_kafka_request_in_plain_text_on_a_tls_port(broker: SecureBroker) -> No
 def test_a_slow_handshake_holds_up_nobody(broker: SecureBroker) -> None:
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     slow = broker.tls_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
-    with socket.create_connection((HOST, broker.ports["TLS"]), timeout=20) as plain:
+    with socket.create_connection((HOST, broker.ports["TLS"]), timeout=PATIENCE_S) as plain:
         with pytest.raises(ssl.SSLWantReadError):
             slow.do_handshake()
         hello = outgoing.read()
@@ -199,7 +201,7 @@ def test_certificates_are_exchanged_without_dropping_connections(broker: SecureB
         old = before.sock.getpeercert(binary_form=True)
         renewed = broker.signed("broker")
         renewed.write(broker.directory / "new.pem").replace(broker.directory / "broker.pem")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             with broker.connect("TLS") as after:
                 assert isinstance(after.sock, ssl.SSLSocket)
@@ -229,28 +231,33 @@ def test_plain(broker: SecureBroker, listener: str) -> None:
 
 def test_pipelined_behind_the_last_token(broker: SecureBroker) -> None:
     """A client need not wait: what comes with the token is for whoever comes after it."""
-    for listener in ("SASL", "BOTH"):
+
+    def come(listener: str) -> None:
         with broker.connect(listener) as client:
             client.handshake("PLAIN")
             token = SaslAuthenticateRequest(f"\0ann\0{PLAIN_PASSWORD}".encode())
-            begun = time.monotonic()
             client.send(client.frame(ApiKey.SASL_AUTHENTICATE, 2, token) + client.frame(*METADATA))
             assert client.answer(ApiKey.SASL_AUTHENTICATE, 2).error_code == 0
             assert len(client.answer(ApiKey.METADATA, 12).brokers) == 1
-            assert time.monotonic() - begun < SOON_S
+
+    for listener in ("SASL", "BOTH"):
+        assert is_soon(partial(come, listener), SOON_S)
 
 
 def test_a_wrong_password_is_answered_late(broker: SecureBroker) -> None:
-    for listener in ("SASL", "BOTH"):
+
+    def fail(listener: str) -> None:
         with broker.connect(listener) as client:
             client.handshake("PLAIN")
             begun = time.monotonic()
             answer = client.token(b"\0ann\0wrong")
-            took_ms = (time.monotonic() - begun) * 1000
+            assert (time.monotonic() - begun) * 1000 >= FAILED_DELAY_MS
             assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
             assert answer.error_message == "Authentication failed: Invalid username or password"
-            assert FAILED_DELAY_MS <= took_ms < FAILED_DELAY_MS + 1000 * SOON_S
             assert client.ends()
+
+    for listener in ("SASL", "BOTH"):
+        assert is_soon(partial(fail, listener), FAILED_DELAY_MS / 1000 + SOON_S), "and no later"
 
 
 def test_what_comes_while_an_answer_is_held_back_is_ignored(broker: SecureBroker) -> None:
@@ -337,15 +344,25 @@ def test_oauthbearer(broker: SecureBroker) -> None:
 
 @pytest.mark.parametrize("listener", ["SHORT", "SHORTTLS"])
 def test_a_session_is_renewed_in_time(broker: SecureBroker, listener: str) -> None:
+    assert any(outlives_two_sessions(broker, listener) for _ in range(TRIES))
+
+
+def outlives_two_sessions(broker: SecureBroker, listener: str) -> bool:
+    """False if this machine was busy with something else when the session should have been renewed."""
+    lives_s = REAUTH_MS / 1000
     with broker.connect(listener) as client:
+        begun = renewed = time.monotonic()
         assert client.plain().session_lifetime_ms == REAUTH_MS
-        until = time.monotonic() + 2.5 * REAUTH_MS / 1000
-        renewed = time.monotonic()
-        while time.monotonic() < until:
-            assert serves(client)
-            if time.monotonic() - renewed > 0.75 * REAUTH_MS / 1000:
-                assert client.plain().session_lifetime_ms == REAUTH_MS
-                renewed = time.monotonic()
+        while time.monotonic() < begun + 2.1 * lives_s:
+            try:
+                if (now := time.monotonic()) - renewed > 0.7 * lives_s:
+                    assert client.plain().session_lifetime_ms == REAUTH_MS
+                    renewed = now
+                assert serves(client)
+            except Closed:
+                assert time.monotonic() - renewed > lives_s, "it was not late"
+                return False
+        return True
 
 
 @pytest.mark.parametrize("listener", ["SHORT", "SHORTTLS"])

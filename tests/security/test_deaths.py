@@ -14,12 +14,12 @@ import pytest
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import AlterUserScramCredentialsRequest, MetadataRequest
 from mpbroker.security.scram import ScramType, salted_password
+from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import served
 from tests.security.broker import SCRAM_PASSWORD, Closed, SecureBroker
 
 SHA512 = ScramType.SCRAM_SHA_512
 Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
-PATIENCE_S = 20
 NOT_CONTROLLER = 41
 
 
@@ -46,7 +46,7 @@ def eventually(what: str, broker: SecureBroker, user: str) -> None:
                 return
         except (Closed, OSError):
             continue
-    pytest.fail(f"{user} cannot {what} within {PATIENCE_S} s")
+    pytest.fail(f"{user} cannot {what} within {PATIENCE_S:.0f} s")
 
 
 def add(broker: SecureBroker, user: str) -> int:

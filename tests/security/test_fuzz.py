@@ -5,8 +5,8 @@ from pathlib import Path
 from tests.security import fuzz
 from tests.security.broker import SecureBroker
 
-LAYERS = 7
-ROUNDS = 130 * LAYERS
+LAYERS = 9
+ROUNDS = 110 * LAYERS
 
 
 def test_damaged_bytes_leave_nothing_behind(tmp_path: Path) -> None:

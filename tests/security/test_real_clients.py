@@ -19,6 +19,7 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import stop_cleanly
 from tests.real_clients.tools import kafka_tool
 from tests.security.broker import (
@@ -32,7 +33,6 @@ from tests.security.broker import (
 )
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 30
 BIG_BYTES = 900_000
 
 
@@ -43,7 +43,7 @@ def command(broker: SecureBroker, *arguments: str, stdin: str = "", code: int = 
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         env={**os.environ, "PYTHONPATH": str(ROOT), "MPBROKER_BOOTSTRAP_SERVER": broker.bootstrap},
         check=False,
     )

@@ -14,6 +14,7 @@ from mpbroker.cli.errors import CliError
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import MetadataRequest
 from ops.bench.brokers import HOST
+from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import served
 from tests.real_clients.tools import eventually
 from tests.security.broker import KEY_PASSWORD, PLAIN_PASSWORD, Closed, RawClient, SecureBroker
@@ -114,6 +115,6 @@ def test_what_cannot_be_used_changes_nothing(broker: SecureBroker, old: str, new
     assert shown_certificate(broker, "TLS") == before
     with broker.connect("SASL") as client:
         assert client.plain("ann", PLAIN_PASSWORD).error_code == 0
-    with socket.create_connection((HOST, broker.port), timeout=20) as plain:
+    with socket.create_connection((HOST, broker.port), timeout=PATIENCE_S) as plain:
         assert is_answered(RawClient(plain))
     assert NEW_PASSWORD not in broker.output()

@@ -17,6 +17,7 @@ from mpbroker.protocol.messages import MetadataRequest, ProduceRequest
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import HOST
+from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.real_clients.test_quotas import PRODUCE, VERSIONS
 from tests.real_clients.tools import eventually
@@ -99,7 +100,7 @@ def test_what_is_under_way_is_answered_when_the_broker_stops(broker: SecureBroke
         assert [p.error_code for t in answer.responses for p in t.partition_responses] == [0]
         assert busy.ends()
         assert idle.ends()
-    assert broker.process.wait(60) == 0
+    assert broker.process.wait(PATIENCE_S) == 0
     assert "ERROR" not in broker.output(), broker.output()
 
 
@@ -115,7 +116,7 @@ def test_who_logs_in_while_a_processor_leaves_is_let_in_or_closed(broker: Secure
     """Nobody waits for the handshakes of its connections; those of the other one go on."""
     with contextlib.ExitStack() as stack:
         silent = [
-            stack.enter_context(socket.create_connection((HOST, broker.ports["TLS"]), timeout=20))
+            stack.enter_context(socket.create_connection((HOST, broker.ports["TLS"]), timeout=PATIENCE_S))
             for _ in range(4)
         ]
         talking = [stack.enter_context(broker.connect("BOTH")) for _ in range(4)]

@@ -126,11 +126,21 @@ def test_versions_that_are_not_known_may_be_asked_again() -> None:
 
 
 def test_a_mechanism_that_is_not_enabled() -> None:
-    answer = read(ApiKey.SASL_HANDSHAKE, 1, fails(SaslServer(offer()), handshake("GSSAPI")).answer)
+    failure = fails(SaslServer(offer()), handshake("GSSAPI"))
+    said = "the client wants the mechanism GSSAPI, which is not enabled; enabled are PLAIN, ENDING"
+    assert str(failure) == said
+    answer = read(ApiKey.SASL_HANDSHAKE, 1, failure.answer)
     assert (answer.error_code, answer.mechanisms) == (
         ErrorCode.UNSUPPORTED_SASL_MECHANISM,
         ["PLAIN", "ENDING"],
     )
+
+
+@pytest.mark.parametrize("name", ["a\n2026 ERROR b", "x" * 30_000, "\x1b[2J" * 99, "\u202eMALP", "é" * 64])
+def test_the_log_has_one_short_line_of_a_mechanism(name: str) -> None:
+    said = str(fails(SaslServer(offer()), handshake(name)))
+    assert said.replace("…", "").isascii(), said
+    assert (said.isprintable(), len(said) < 150) == (True, True), said
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import MetadataRequest, SaslAuthenticateRequest
 from mpbroker.security.scram import ScramType
 from ops.bench.brokers import ROOT
-from tests.polling import is_readable
+from tests.polling import PATIENCE_S, is_readable
 from tests.real_clients.tools import eventually
 from tests.security.broker import KEY_PASSWORD, PLAIN_PASSWORD, SCRAM_PASSWORD, Closed, SecureBroker
 from tests.security.certificates import Authority
@@ -32,7 +32,6 @@ from tests.security.test_real_clients import command
 from tests.security.tokens import Signer
 
 STORE_PASSWORD, WRONG = "5t0re-Pa55word", "wr0ng-Pa55word"
-PROMPT_TIMEOUT_S = 30
 
 
 def forms(secret: str) -> list[bytes]:
@@ -137,7 +136,7 @@ def run(*arguments: str) -> tuple[int, str]:
         [sys.executable, "-m", "mpbroker", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=False,
     )
@@ -185,7 +184,7 @@ class Terminal:
         self.shown = ""
 
     def read_until(self, text: str) -> None:
-        deadline = time.monotonic() + PROMPT_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while text not in self.shown:
             assert time.monotonic() < deadline, self.shown
             if not self._read():
@@ -197,10 +196,10 @@ class Terminal:
     def end(self) -> int:
         while self._read():
             pass
-        return self.process.wait(PROMPT_TIMEOUT_S)
+        return self.process.wait(PATIENCE_S)
 
     def _read(self) -> bool:
-        is_readable(self.fd, PROMPT_TIMEOUT_S)
+        is_readable(self.fd, PATIENCE_S)
         try:
             data = os.read(self.fd, 4096)
         except OSError:

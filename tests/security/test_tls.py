@@ -80,7 +80,7 @@ def changed(settings: SecuritySettings, **changes: object) -> SecuritySettings:
 
 def test_a_handshake(stored: SecuritySettings, tmp_path: Path) -> None:
     agreed = shake(load_context(stored), client_context(tmp_path, CLIENT))
-    assert agreed == Agreed("TLSv1.3", "TLS_AES_256_GCM_SHA384", None, SERVER.der)
+    assert agreed == Agreed("TLSv1.3", "TLS_AES_128_GCM_SHA256", None, SERVER.der)
 
 
 def test_clients_show_certificates(stored: SecuritySettings, tmp_path: Path) -> None:
@@ -178,6 +178,32 @@ def test_a_server_chooses_a_suite_of_tls_13(stored: SecuritySettings, tmp_path: 
     assert shake(load_context(settings), client_context(tmp_path)).cipher == suite
     with pytest.raises(TlsError, match="cannot choose among them"):
         load_client_context(settings, check_hostname=False)
+
+
+@pytest.mark.parametrize("suites", [TLS13_SUITES, TLS13_SUITES[::-1]])
+def test_the_order_of_the_settings_counts(
+    stored: SecuritySettings, tmp_path: Path, suites: tuple[str, ...]
+) -> None:
+    context = load_context(changed(stored, ssl_cipher_suites=suites))
+    assert shake(context, client_context(tmp_path)).cipher == suites[0]
+
+
+@pytest.mark.parametrize(
+    ("offered", "chosen"),
+    [
+        ("AES256-GCM-SHA384:AES128-GCM-SHA256:CHACHA20-POLY1305", "AES128-GCM-SHA256"),
+        ("AES256-GCM-SHA384:CHACHA20-POLY1305", "AES256-GCM-SHA384"),
+        ("CHACHA20-POLY1305:AES128-GCM-SHA256", "CHACHA20-POLY1305"),
+    ],
+)
+def test_without_settings_the_fastest_for_both_is_chosen(
+    stored: SecuritySettings, tmp_path: Path, offered: str, chosen: str
+) -> None:
+    """Who offers ChaCha20 first has no AES in hardware."""
+    client = client_context(tmp_path)
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    client.set_ciphers(":".join(f"ECDHE-ECDSA-{name}" for name in offered.split(":")))
+    assert shake(load_context(stored), client).cipher == f"ECDHE-ECDSA-{chosen}"
 
 
 def test_a_changed_certificate_is_for_new_connections(stored: SecuritySettings, tmp_path: Path) -> None:

@@ -44,6 +44,13 @@ def test_keys_in_any_case_and_unknown_ones() -> None:
     assert not options.fail_on_data_loss
 
 
+def test_a_misspelt_option_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    parse_options(BASE | {"startingOffset": "latest", "path": "x", "columns": "key", "kafka.x": "1"})
+    assert caplog.messages == [
+        "option startingoffset is not known and ignored; did you mean startingOffsets?"
+    ]
+
+
 def test_offsets_and_times() -> None:
     options = parse_options(
         BASE | {"startingOffsets": '{"t":{"0":23,"1":-2}}', "endingOffsets": '{"t":{"0":-1}}'}

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.log.reader import Bound
+from mpbroker.log.reader import Bound, SegmentGone
 from mpbroker.records.compression import Codec
 from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord
@@ -454,3 +454,29 @@ def test_a_partition_that_has_moved_to_another_log_directory_is_read_there(
     shutil.move(other / "t-0", log_dir)
     rows += [row for batch in found for row in batch.to_pylist()]
     assert offsets(rows) == list(range(1200))
+
+
+def test_a_partition_that_is_always_somewhere_else_is_not_looked_for_for_ever(
+    log_dir: Path, tmp_path: Path, fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(log_dir / "meta.properties", other)
+    writer = PartitionWriter(log_dir, "t", 0)
+    fill(writer, 3)
+    fake_broker.publish(writer)
+    both = source(Path(f"{log_dir},{other}"))
+    reader = both.reader(both.schema())
+    (partition,) = reader.partitions()
+    moves: list[Path] = []
+
+    def leaves(directory: Path, *_: object) -> None:
+        assert len(moves) < 1000
+        moves.append(directory)
+        shutil.move(directory, other if directory.parent == log_dir else log_dir)
+        raise SegmentGone(f"{directory} is gone")
+
+    monkeypatch.setattr(read_local, "pieces", leaves)
+    with pytest.raises(DataLoss, match=r"in another log directory than .* again and again"):
+        list(reader.read(partition))
+    assert len(moves) == read_local.TRIES + 1

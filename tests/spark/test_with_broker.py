@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrameReader, SparkSession
 
 from ops.bench.brokers import Broker
+from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import make_broker
 
 RECORDS = 5_000
@@ -45,7 +46,7 @@ def topic(broker: Broker) -> str:
 def make_topic(broker: Broker, topic: str) -> None:
     # The futures die with the client.
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(15)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(PATIENCE_S)
 
 
 def produce(broker: Broker, topic: str, numbers: range, codec: str = "none") -> None:
@@ -64,7 +65,7 @@ def produce(broker: Broker, topic: str, numbers: range, codec: str = "none") -> 
             on_delivery=lambda error, _message: failed.append(error) if error else None,
         )
         producer.poll(0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert failed == []
 
 
@@ -127,7 +128,7 @@ def test_what_was_deleted_is_not_read(spark: SparkSession, broker: Broker, mode:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     wanted = [TopicPartition(name, 0, 40), TopicPartition(name, 1, -1)]
     for future in admin.delete_records(wanted).values():
-        future.result(15)
+        future.result(PATIENCE_S)
     found = {(row.partition, row.offset) for row in frame.load().collect()}
     left = {(p, o) for p in range(2, PARTITIONS) for o in range(300 // PARTITIONS)}
     assert found == left | {(0, o) for o in range(40, 300 // PARTITIONS)}

@@ -10,8 +10,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from mpbroker.cli.control import ControlClient
 from ops.bench.brokers import Mpbroker
+from tests.polling import PATIENCE_S
 
-PATIENCE_S = 60
 FIRST = """\
 num.io.threads=2
 num.network.threads=2

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +11,7 @@ from hypothesis import strategies as st
 
 from mpbroker.config.broker import LARGEST_REQUEST_BYTES, BrokerConfig
 from mpbroker.ipc import topology
-from mpbroker.ipc.topology import SharedMemory, Sizes
+from mpbroker.ipc.topology import SharedMemory
 from mpbroker.supervisor import buffers
 from mpbroker.supervisor.resize import Resize
 
@@ -62,15 +58,6 @@ class FakeTree:
 
     def retire(self, _roles: list[int]) -> None:
         self.check()
-
-
-@pytest.fixture(name="memory")
-def _memory() -> Iterator[SharedMemory]:
-    directory = Path(tempfile.mkdtemp(prefix="mpbroker-test-", dir="/dev/shm"))
-    made = SharedMemory(directory / "public", Sizes(partition_slots=16, arena_extent_bytes=1 << 20))
-    yield made
-    made.close()
-    shutil.rmtree(directory)
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2), (3, 3)])

@@ -23,6 +23,7 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.log.damage import Damage, FileIdentity
 from mpbroker.supervisor import scrubbing
 from mpbroker.supervisor.control import ANSWER_BYTES_MAX, Command, ControlSocket
+from tests.polling import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def asked(control: ControlSocket, directory: Path, watched: dict[int, Callable[[
     (connection,) = control.asking.values()
     connection.setblocking(True)
     watched[connection.fileno()]()
-    asking.join(10)
+    asking.join(PATIENCE_S)
     return told[0]
 
 
@@ -85,7 +86,7 @@ def test_a_supervisor_without_descriptors_says_so_and_lives(
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         assert control.asking == {}
-        client.settimeout(10)
+        client.settimeout(PATIENCE_S)
         assert b"Too many open files" in client.recv(1000)
         client.close()
         assert "LimitNOFILE" in caplog.text

@@ -6,6 +6,7 @@ A tmpfs ends with the broker. For ext4 one must be root; what was on it is there
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -15,9 +16,12 @@ from pathlib import Path
 import psutil
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from mpbroker.log.names import CLEAN_SHUTDOWN
 from ops.bench import frames, scenarios
 from ops.bench.brokers import MPBROKER_COMMAND, Mpbroker
+from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.real_clients.tools import eventually
 
@@ -25,6 +29,9 @@ KAFKA_STORAGE_ERROR = 56
 VALUE_BYTES = 100_000
 SIZE = "24m"
 TRIES_TO_FILL = 20
+# Of ext4, as mkfs makes it that small.
+BLOCK_BYTES = 1024
+UNIQUE = itertools.count(86_400_000)
 OWN_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 # What `exec "$@"` runs sees the mount; when it ends, so does the mount.
 ON_TMPFS = f"sh -c 'mount -t tmpfs -o size={SIZE} tmpfs {{log_dir}} && exec \"$@\"' sh"
@@ -54,12 +61,12 @@ def settings(flush_policy: str, *more: str) -> list[str]:
     ]
 
 
-def on_small_disk(directory: Path, launcher: str, flush_policy: str) -> Mpbroker:
+def on_small_disk(directory: Path, launcher: str, flush_policy: str, *more: str) -> Mpbroker:
     tried = subprocess.run([*OWN_NAMESPACE, "true"], capture_output=True, text=True, check=False)
     if tried.returncode:
         pytest.skip(f"this machine gives no mount namespace: {tried.stderr.strip()}")
     template = f"{' '.join(OWN_NAMESPACE)} {launcher} {MPBROKER_COMMAND}"
-    return Mpbroker(directory / "small", template=template, flags=settings(flush_policy))
+    return Mpbroker(directory / "small", template=template, flags=settings(flush_policy, *more))
 
 
 @pytest.fixture
@@ -104,13 +111,27 @@ def produce(broker: Mpbroker, topic: str, most: int) -> int:
     return most
 
 
-def fill(broker: Mpbroker) -> None:
-    """To the last block, which a refused produce leaves over."""
+def use_up(broker: Mpbroker) -> int:
+    """All the room that produces get; `ballast` can go. -> how many records of `kept` were taken."""
+    scenarios.create_topic(broker, "ballast")
+    assert produce(broker, "ballast", 80) == 80
+    acked = produce(broker, "kept", 1000)
+    assert 0 < acked < 1000
+    return acked
+
+
+def seen_by(broker: Mpbroker) -> Path:
+    """Its log directory, as it is mounted for it."""
     assert broker.process is not None
     supervisor = psutil.Process(broker.process.pid).children()[0]
-    seen_by_it = Path("/proc", str(supervisor.pid), "root", *broker.log_dir.parts[1:], "more")
+    return Path("/proc", str(supervisor.pid), "root", *broker.log_dir.parts[1:])
+
+
+def fill(broker: Mpbroker) -> None:
+    """To the last block, which a refused produce leaves over."""
+    seen_by_it = seen_by(broker) / f"more{next(UNIQUE)}"
     for number in range(TRIES_TO_FILL):
-        with seen_by_it.with_name(f"filler{number}").open("wb", buffering=0) as filler:
+        with seen_by_it.with_name(f"{seen_by_it.name}-{number}").open("wb", buffering=0) as filler:
             with contextlib.suppress(OSError):
                 while filler.write(bytes(1024)):
                     pass
@@ -131,7 +152,7 @@ def read(broker: Mpbroker, topic: str, last: int) -> list[int]:
     consumer.assign([TopicPartition(topic, 0, 0)])
     offsets: list[int] = []
     while not offsets or offsets[-1] < last:
-        message = consumer.poll(10)
+        message = consumer.poll(PATIENCE_S)
         assert message is not None, offsets
         assert message.error() is None, message.error()
         offsets.append(message.offset())
@@ -140,11 +161,8 @@ def read(broker: Mpbroker, topic: str, last: int) -> list[int]:
 
 
 def test_a_full_disk_refuses_produces_loses_nothing_and_recovers_by_itself(small: Mpbroker) -> None:
-    scenarios.create_topic(small, "ballast")
     scenarios.create_topic(small, "kept")
-    assert produce(small, "ballast", 80) == 80
-    acked = produce(small, "kept", 1000)
-    assert 0 < acked < 1000
+    acked = use_up(small)
     # Said after the answer is given.
     eventually(lambda: "is refused until there is room" in small.output(), "the operator is told")
     # One record was there since the topic was made.
@@ -157,14 +175,12 @@ def test_a_full_disk_refuses_produces_loses_nothing_and_recovers_by_itself(small
 
 
 def test_a_broker_that_was_killed_on_a_full_disk_starts_again(tmp_path: Path) -> None:
-    """Who cannot start cannot delete anything either, so nobody could make room."""
-    broker = on_small_disk(tmp_path, AGAIN_ON_TMPFS, "group")
+    """Who cannot start cannot delete anything either, so nobody could make room. Nothing is kept here."""
+    broker = on_small_disk(tmp_path, AGAIN_ON_TMPFS, "group", "log.reserve.bytes=0")
     try:
         broker.start()
-        scenarios.create_topic(broker, "ballast")
         scenarios.create_topic(broker, "kept")
-        assert produce(broker, "ballast", 80) == 80
-        acked = produce(broker, "kept", 1000)
+        acked = use_up(broker)
         fill(broker)
         assert broker.process is not None
         shell = psutil.Process(broker.process.pid)
@@ -178,18 +194,15 @@ def test_a_broker_that_was_killed_on_a_full_disk_starts_again(tmp_path: Path) ->
         eventually(lambda: "mpbroker.json was written" in broker.output(), "the pointer follows")
         (supervisor,) = shell.children()
         supervisor.terminate()
-        assert broker.process.wait(30) == 0
+        assert broker.process.wait(PATIENCE_S) == 0
     finally:
         broker.kill()
 
 
 def test_ext4_without_a_free_block(on_ext4: Mpbroker) -> None:
     """Reads and retention go on, a start works after a kill and after a stop, retention makes room."""
-    scenarios.create_topic(on_ext4, "ballast")
     create_topic(on_ext4.bootstrap, "kept", 1, {"retention.bytes": "-1"})
-    assert produce(on_ext4, "ballast", 80) == 80
-    acked = produce(on_ext4, "kept", 1000)
-    assert 0 < acked < 1000
+    acked = use_up(on_ext4)
     fill(on_ext4)
     assert produce(on_ext4, "kept", 1) == 0
     assert read(on_ext4, "kept", acked - 1) == list(range(acked))
@@ -212,6 +225,47 @@ def test_ext4_without_a_free_block(on_ext4: Mpbroker) -> None:
     assert read(on_ext4, "kept", acked) == list(range(acked + 1))
     assert first_offset(on_ext4, "ballast") > 0
     stop_cleanly(on_ext4)
+
+
+def test_on_a_full_disk_topics_are_deleted_and_a_stop_is_clean(on_ext4: Mpbroker) -> None:
+    """Both have to write, and there is room left that produces do not get."""
+    create_topic(on_ext4.bootstrap, "kept", 1, {"retention.bytes": "-1"})
+    acked = use_up(on_ext4)
+    fill(on_ext4)
+    stop_cleanly(on_ext4)
+    assert CLEAN_SHUTDOWN in names_on(on_ext4.log_dir.with_suffix(".ext4"))
+    on_ext4.start()
+    fill(on_ext4)
+    assert produce(on_ext4, "kept", 1) == 0
+    metadata = Path("__cluster_metadata-0", "00000000000000000000.log")
+    begun = size_on(on_ext4, metadata)
+    while size_on(on_ext4, metadata) // BLOCK_BYTES < begun // BLOCK_BYTES + 2:
+        alter(on_ext4, "kept", "max.message.bytes", str(next(UNIQUE)))
+    assert produce(on_ext4, "kept", 1) == 0
+    scenarios.delete_topic(on_ext4, "ballast")
+    eventually(lambda: produce(on_ext4, "kept", 1) == 1, "a produce succeeds when there is room again")
+    assert read(on_ext4, "kept", acked) == list(range(acked + 1))
+    stop_cleanly(on_ext4)
+
+
+def alter(broker: Mpbroker, topic: str, key: str, value: str) -> None:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    resource.add_incremental_config(ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET))
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for altered in admin.incremental_alter_configs([resource]).values():
+        altered.result(PATIENCE_S)
+
+
+def size_on(broker: Mpbroker, path: Path) -> int:
+    return (seen_by(broker) / path).stat().st_size
+
+
+def names_on(image: Path) -> list[str]:
+    """What lies in its topmost directory, as the device has it."""
+    listing = subprocess.run(
+        ["debugfs", "-R", "ls -p /", str(image)], capture_output=True, text=True, check=True
+    )
+    return [line.split("/")[5] for line in listing.stdout.splitlines() if line.startswith("/")]
 
 
 def first_offset(broker: Mpbroker, topic: str) -> int:

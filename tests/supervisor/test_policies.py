@@ -17,6 +17,7 @@ from mpbroker.ipc.process import (
     LOG_FENCE_RESUME,
     FatalError,
 )
+from mpbroker.log.log_dir import remove_empty
 from mpbroker.supervisor import runtime_dir
 from mpbroker.supervisor.main import raise_file_limit
 from mpbroker.supervisor.plans import needed_to_start, peers_of, stages_of
@@ -124,14 +125,16 @@ def test_the_runtime_directory_goes_if_it_was_made_here_and_is_empty(
     monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
     monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
     config = structs.replace(BrokerConfig(), log_dirs=(str(tmp_path / "data"),))
-    own = runtime_dir.runtime_dir(config)
+    own, _ = runtime_dir.make(config)
     (own / "of somebody").touch()
     runtime_dir.remove(own)
     assert own.is_dir()
     (own / "of somebody").unlink()
     runtime_dir.remove(own)
     assert not own.exists()
-    monkeypatch.setenv("MPBROKER_RUNTIME_DIR", str(tmp_path / "named"))
-    named = runtime_dir.runtime_dir(config)
+    monkeypatch.setenv("MPBROKER_RUNTIME_DIR", str(own / "named"))
+    named, made = runtime_dir.make(config)
     runtime_dir.remove(named)
     assert named.is_dir()
+    remove_empty(made)
+    assert not own.exists()

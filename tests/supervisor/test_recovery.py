@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from mpbroker.ipc.topology import LOG
 from mpbroker.log.names import LOCK
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
+from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import stop_cleanly
 from tests.real_clients.tools import eventually
 
@@ -36,13 +38,13 @@ def broker(tmp_path: Path) -> Iterator[Mpbroker]:
 
 
 def produce_to_all(broker: Mpbroker) -> list[int]:
-    with frames.connected(broker.address, timeout_s=60) as connection:
+    with frames.connected(broker.address, timeout_s=PATIENCE_S) as connection:
         request = frames.produce(TOPIC, records=1, value_bytes=100)
         return [frames.exchange(connection, request.for_partition(n))[0] for n in range(PARTITIONS)]
 
 
 def create(broker: Mpbroker) -> None:
-    with frames.connected(broker.address, timeout_s=60) as connection:
+    with frames.connected(broker.address, timeout_s=PATIENCE_S) as connection:
         assert frames.exchange(connection, frames.create_topic(TOPIC, PARTITIONS))[0] == 0
 
 
@@ -60,6 +62,24 @@ def test_more_partitions_than_descriptors(broker: Mpbroker, is_clean: bool) -> N
     assert not [p for p in broker.tree().members() if "recovery" in " ".join(p.cmdline())]
     assert set(produce_to_all(broker)) == {0}
     assert ControlClient(broker.runtime_dir).call("status")["recovery"] == []
+
+
+def test_a_start_says_what_it_checked_after_a_stop_that_was_not_clean(broker: Mpbroker) -> None:
+    """And nothing of a directory that is new, or was closed cleanly."""
+    broker.start()
+    create(broker)
+    assert "not closed cleanly" not in broker.output()
+    broker.kill()
+    broker.start()
+    stop_cleanly(broker)
+    # With the metadata.
+    checked = (
+        rf"INFO \[log 0\] {broker.log_dir}: it was not closed cleanly; {PARTITIONS + 1} of {PARTITIONS + 1} "
+        r"partitions were checked, \d+\.\d MB read, 0 bytes restored from the commit journal, in \d+ ms\n"
+    )
+    assert re.search(checked, broker.output()), broker.output()
+    broker.start()
+    assert broker.output().count("not closed cleanly") == 1
 
 
 def test_a_status_is_given_while_it_recovers(broker: Mpbroker) -> None:

@@ -17,6 +17,7 @@ from mpbroker.cli.main import app
 from ops.bench import frames, scenarios
 from ops.bench.brokers import Mpbroker
 from tests.log.test_scrub import flip
+from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import stop_cleanly
 from tests.real_clients.tools import eventually
 from tests.supervisor.test_workers import pids
@@ -69,7 +70,7 @@ def read(broker: Mpbroker, offset: int) -> int | None:
     consumer.assign([TopicPartition("t", 0, offset)])
     try:
         while True:
-            message = consumer.poll(20)
+            message = consumer.poll(PATIENCE_S)
             assert message is not None
             error = message.error()
             if error is None:
@@ -95,7 +96,8 @@ def test_the_life_of_a_finding(broker: Mpbroker) -> None:
     assert read(broker, base) is None
     assert read(broker, base + 1) == base + 1
     assert read(broker, base - 1) == base - 1
-    assert f"{path.parent.name}/{path.name} is damaged from byte 0" in broker.output()
+    said = f"{path.parent.name}/{path.name} is damaged from byte 0"
+    eventually(lambda: said in broker.output(), "the log says it")
 
     # Whoever dies: the words stay, and the successor goes on with the file.
     scrubber = pids(broker)["scrubber"]

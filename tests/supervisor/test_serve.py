@@ -18,14 +18,13 @@ from confluent_kafka import KafkaError, Message, Producer
 from mpbroker.cli.control import ControlClient
 from mpbroker.supervisor.main import SAME_STOP_S
 from ops.bench.brokers import HOST, Broker, Mpbroker, free_port
+from tests.polling import PATIENCE_S
 from tests.real_clients.adapters import confluent_read, confluent_write
 from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.real_clients.samples import sample_records, stored_in
 from tests.real_clients.tools import eventually
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-START_TIMEOUT_S = 30
-STOP_TIMEOUT_S = 20
 IN_FLIGHT_MAX = 50
 FAILED, WRONG_SETTINGS = 1, 2
 
@@ -63,7 +62,7 @@ def titled(broker: Broker, title: str) -> psutil.Process:
 
 
 def all_end(members: list[psutil.Process]) -> bool:
-    _, alive = psutil.wait_procs(members, timeout=STOP_TIMEOUT_S)
+    _, alive = psutil.wait_procs(members, timeout=PATIENCE_S)
     return not alive
 
 
@@ -81,7 +80,7 @@ def refused(tmp_path: Path, *flags: str, runtime_dir: str | None = None) -> tupl
             capture_output=True,
             text=True,
             env=environment,
-            timeout=START_TIMEOUT_S,
+            timeout=PATIENCE_S,
             check=False,
         )
     finally:
@@ -109,7 +108,9 @@ def test_a_second_broker_on_the_same_directory(broker: Mpbroker, tmp_path: Path)
 def test_a_second_broker_in_the_same_runtime_directory(broker: Mpbroker, tmp_path: Path) -> None:
     code, said = refused(tmp_path, runtime_dir=str(broker.runtime_dir))
     assert (code, "is in use by another broker" in said) == (FAILED, True), said
-    assert control(broker).call("status")["node_id"] == 1
+    told = control(broker).call("status")
+    assert told["node_id"] == 1
+    assert [(one["log_dir"], one["state"]) for one in told["log_dirs"]] == [(str(broker.log_dir), "works")]
 
 
 def test_a_foreign_directory(tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_a_foreign_directory(tmp_path: Path) -> None:
     (tmp_path / "photos" / "cat.jpg").touch()
     code, said = refused(tmp_path, "--log-dirs", str(tmp_path / "photos"))
     assert (code, "is not empty (it contains cat.jpg)" in said) == (FAILED, True), said
-    assert [path.name for path in (tmp_path / "photos").iterdir() if path.name != ".lock"] == ["cat.jpg"]
+    assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
 
 
 def test_the_directory_of_another_node(broker: Mpbroker, tmp_path: Path) -> None:
@@ -140,9 +141,58 @@ def test_what_has_no_certificate_or_users_is_never_served(tmp_path: Path, protoc
     assert (code, why in said) == (WRONG_SETTINGS, True), said
 
 
+def test_a_keystore_that_cannot_be_used(tmp_path: Path) -> None:
+    """A wrong setting: the service manager must not try it again."""
+    keystore = tmp_path / "broker.pem"
+    keystore.write_text("no certificate")
+    code, said = refused(
+        tmp_path,
+        *("--listeners", f"SSL://{HOST}:{free_port()}"),
+        *("-o", f"ssl.keystore.location={keystore}"),
+    )
+    assert (code, str(keystore) in said) == (WRONG_SETTINGS, True), said
+
+
 def test_a_runtime_directory_that_is_not_in_memory(tmp_path: Path) -> None:
     code, said = refused(tmp_path, runtime_dir="/proc/self")
     assert (code, "is on proc, not on a tmpfs" in said) == (FAILED, True), said
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_start_that_is_refused_leaves_no_path_of_a_socket(
+    broker: Mpbroker, tmp_path: Path, is_first: bool
+) -> None:
+    """Of the second broker in a runtime directory, or where another listener cannot be bound."""
+    path = tmp_path / "socket"
+    taken = [f"PLAINTEXT://{broker.bootstrap}"] if is_first else []
+    listeners = ",".join([f"CLIENTS://unix:{path}", *taken])
+    code, said = refused(
+        tmp_path,
+        *(
+            "--listeners",
+            listeners,
+            "-o",
+            "listener.security.protocol.map=CLIENTS:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        ),
+        *("-o", "inter.broker.listener.name=CLIENTS"),
+        runtime_dir=None if is_first else str(broker.runtime_dir),
+    )
+    assert (code, ("the port is in use" if is_first else "by another broker") in said) == (FAILED, True), said
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("why", ["port", "runtime directory"])
+def test_a_start_that_is_refused_leaves_nothing(tmp_path: Path, why: str) -> None:
+    """An empty directory with a lock in it would be in the way of whoever moves a backup there."""
+    with socket.create_server((HOST, 0)) as busy:
+        port = busy.getsockname()[1] if why == "port" else free_port()
+        runtime = None if why == "port" else str(tmp_path / "disk" / "runtime")
+        new = tmp_path / "new" / "data"
+        flags = ("--log-dirs", str(new), "--listeners", f"PLAINTEXT://{HOST}:{port}")
+        code, said = refused(tmp_path, *flags, runtime_dir=runtime)
+    assert (code, ("in use" if why == "port" else "not on a tmpfs") in said) == (FAILED, True), said
+    assert not new.parent.exists()
+    assert not (tmp_path / "disk").exists()
 
 
 def test_a_runtime_directory_with_too_long_a_name(tmp_path: Path) -> None:
@@ -152,7 +202,7 @@ def test_a_runtime_directory_with_too_long_a_name(tmp_path: Path) -> None:
 
 def test_an_address_of_another_machine(tmp_path: Path) -> None:
     code, said = refused(tmp_path, "--listeners", f"PLAINTEXT://192.0.2.1:{free_port()}")
-    assert (code, "Cannot assign requested address" in said) == (FAILED, True), said
+    assert (code, "Cannot assign requested address. Name an address of this" in said) == (FAILED, True), said
 
 
 def test_several_brokers_on_one_host(broker: Mpbroker, neighbour: Mpbroker) -> None:
@@ -205,13 +255,13 @@ def test_sigterm_stops_gracefully_under_load(broker: Mpbroker, whole_group: bool
     create_topic(broker.bootstrap, "loaded", 1)
     load = Load(broker.bootstrap, "loaded")
     try:
-        assert load.enough.wait(STOP_TIMEOUT_S)
+        assert load.enough.wait(PATIENCE_S)
         members = processes(broker)
         if whole_group:
             os.killpg(members[0].pid, signal.SIGTERM)
         else:
             members[0].terminate()
-        assert members[0].wait(STOP_TIMEOUT_S) == 0, broker.output()
+        assert members[0].wait(PATIENCE_S) == 0, broker.output()
         assert all_end(members)
     finally:
         load.end()
@@ -231,7 +281,7 @@ def test_a_signal_that_comes_twice_is_one(broker: Mpbroker) -> None:
     members = processes(broker)
     members[0].terminate()
     members[0].send_signal(signal.SIGINT)  # two of a kind could become one on their way
-    assert members[0].wait(STOP_TIMEOUT_S) == 0, broker.output()
+    assert members[0].wait(PATIENCE_S) == 0, broker.output()
     assert "ERROR" not in broker.output()
 
 
@@ -243,7 +293,7 @@ def test_a_second_signal_ends_it_at_once(broker: Mpbroker) -> None:
     heard = time.monotonic()
     eventually(lambda: time.monotonic() > heard + SAME_STOP_S, "another signal is another stop")
     members[0].terminate()
-    assert members[0].wait(STOP_TIMEOUT_S) == FAILED
+    assert members[0].wait(PATIENCE_S) == FAILED
     assert all_end(members)
     assert "told to stop a second time" in broker.output()
     assert not (broker.log_dir / CLEAN_SHUTDOWN).exists()
@@ -260,7 +310,7 @@ def test_a_stop_does_not_wait_for_who_does_not_acknowledge(broker: Mpbroker) -> 
     heard = time.monotonic()
     eventually(lambda: time.monotonic() > heard + SAME_STOP_S, "another signal is another stop")
     members[0].terminate()
-    assert members[0].wait(STOP_TIMEOUT_S) == FAILED
+    assert members[0].wait(PATIENCE_S) == FAILED
     assert all_end(members)
     assert "does not acknowledge" not in broker.output(), "nobody waited until that"
 
@@ -314,9 +364,9 @@ def test_port_0_is_a_free_port(tmp_path: Path) -> None:
         pattern = rf"serving on PLAINTEXT://{HOST}:(\d+)"
         found = next(filter(None, (re.search(pattern, line) for line in process.stderr)), None)
         assert found
-        socket.create_connection((HOST, int(found[1])), timeout=START_TIMEOUT_S).close()
+        socket.create_connection((HOST, int(found[1])), timeout=PATIENCE_S).close()
         process.terminate()
-        process.communicate(timeout=STOP_TIMEOUT_S)
+        process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
     finally:
         process.kill()

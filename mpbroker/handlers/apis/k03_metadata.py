@@ -12,9 +12,9 @@ from typing import TypeAlias
 
 from mpbroker.handlers.acl_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from mpbroker.handlers.apis import api
+from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.metadata import Topic
-from mpbroker.ipc import calls
 from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics
 from mpbroker.ipc.table import PartitionFlag, read_partition
 from mpbroker.protocol.api_keys import ApiKey
@@ -138,14 +138,13 @@ def answer(exchange: Exchange, errors: dict[str, int] | None = None) -> Metadata
     )
 
 
-def created(exchange: Exchange, names: list[str], message: calls.Message) -> None:
-    if isinstance(message, CreatedTopics):
-        errors = {t.name: t.error for t in message.topics if t.error}
+def created(exchange: Exchange, names: list[str], found: CreatedTopics | Unanswered) -> None:
+    if isinstance(found, CreatedTopics):
+        errors = {t.name: t.error for t in found.topics if t.error}
     else:
-        # The coordinator could not be asked: an error that makes the client ask again.
+        # Who asks for metadata knows of no controller: this is what makes such a client ask again.
         errors = dict.fromkeys(names, int(ErrorCode.LEADER_NOT_AVAILABLE))
-    throttle_ms = message.throttle_ms if isinstance(message, CreatedTopics) else 0
-    exchange.reply(answer(exchange, errors), throttle_ms)
+    exchange.reply(answer(exchange, errors), found.throttle_ms)
 
 
 @api(ApiKey.METADATA, 0, 13, name="Metadata", failed=failed)
@@ -161,11 +160,12 @@ def handle(exchange: Exchange) -> MetadataResponse | None:
     names = missing(exchange)
     if not names:
         return answer(exchange)
-    exchange.broker.coordinator.call(
+    ask_coordinator(
+        exchange,
         CreateTopics(
             [CreateTopic(name) for name in names], automatic=True, account=exchange.account(strict=False)
         ),
-        exchange.later(lambda message: created(exchange, names, message)),
-        exchange.slot.connection,
+        CreatedTopics,
+        lambda found: created(exchange, names, found),
     )
     return None

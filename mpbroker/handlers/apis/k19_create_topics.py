@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 from mpbroker.config.describe import describe_topic
 from mpbroker.handlers.apis import api
+from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.exchange import Exchange
-from mpbroker.ipc import calls
 from mpbroker.ipc.calls import CreatedTopic, CreatedTopics, CreateTopic, CreateTopics
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
@@ -69,21 +69,15 @@ def result(exchange: Exchange, topic: CreatedTopic) -> Result:
     )
 
 
-def created(exchange: Exchange, results: dict[str, Result], asked: list[str], message: calls.Message) -> None:
-    if isinstance(message, CreatedTopics):
-        results.update((t.name, result(exchange, t)) for t in message.topics)
-    text = (
-        message.message
-        if isinstance(message, calls.Failed)
-        else "the coordinator did not answer for this topic"
-    )
-    timed_out = isinstance(message, calls.Failed) and message.error == ErrorCode.REQUEST_TIMED_OUT
-    # NOT_CONTROLLER makes every admin client ask again.
-    code = ErrorCode.REQUEST_TIMED_OUT if timed_out else ErrorCode.NOT_CONTROLLER
-    for name in asked:
-        results.setdefault(name, refused(name, code, text))
-    throttle_ms = message.throttle_ms if isinstance(message, CreatedTopics) else 0
-    exchange.reply(CreateTopicsResponse(topics=list(results.values())), throttle_ms)
+def created(
+    exchange: Exchange, results: dict[str, Result], asked: list[str], answer: CreatedTopics | Unanswered
+) -> None:
+    if isinstance(answer, CreatedTopics):
+        found = {topic.name: topic for topic in answer.topics}
+        results.update((name, result(exchange, found[name])) for name in asked)
+    else:
+        results.update((name, refused(name, answer.code, answer.message)) for name in asked)
+    exchange.reply(CreateTopicsResponse(topics=list(results.values())), answer.throttle_ms)
 
 
 @api(ApiKey.CREATE_TOPICS, 2, 7, name="CreateTopics", failed=failed)
@@ -104,14 +98,15 @@ def handle(exchange: Exchange) -> CreateTopicsResponse | None:
     if not good:
         return CreateTopicsResponse(topics=list(results.values()))
     names = [topic.name for topic in good]
-    exchange.broker.coordinator.call(
+    ask_coordinator(
+        exchange,
         CreateTopics(
             good,
             validate_only=request.validate_only,
             account=exchange.account(strict=exchange.version >= FIRST_STRICT_VERSION),
         ),
-        exchange.later(lambda message: created(exchange, results, names, message)),
-        exchange.slot.connection,
-        exchange.broker.monotonic_ms() + max(0, request.timeout_ms),
+        CreatedTopics,
+        lambda answer: created(exchange, results, names, answer),
+        request.timeout_ms,
     )
     return None

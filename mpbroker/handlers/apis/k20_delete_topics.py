@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
+from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.exchange import Exchange
-from mpbroker.ipc import calls
 from mpbroker.ipc.calls import DeletedTopics, DeleteTopics
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -42,21 +42,20 @@ def failed(exchange: Exchange, code: ErrorCode) -> DeleteTopicsResponse:
     return DeleteTopicsResponse(responses=[refused(w, code) for w in wanted_topics(exchange)])
 
 
-def deleted(exchange: Exchange, results: list[Result], asked: list[Wanted], message: calls.Message) -> None:
-    found: dict[str | bytes | None, Result] = {}
-    if isinstance(message, DeletedTopics):
-        for topic in message.topics:
+def deleted(
+    exchange: Exchange, results: list[Result], asked: list[Wanted], answer: DeletedTopics | Unanswered
+) -> None:
+    # A name or an id has one answer, however often it was given.
+    each_once = list({(w.name, w.topic_id): w for w in asked}.values())
+    if isinstance(answer, DeletedTopics):
+        found: dict[str | bytes | None, Result] = {}
+        for topic in answer.topics:
             one = Result(topic.name, topic.topic_id, topic.error, topic.message)
             found[topic.name] = found[topic.topic_id] = one
-    timed_out = isinstance(message, calls.Failed) and message.error == ErrorCode.REQUEST_TIMED_OUT
-    # A name or an id has one answer, however often it was given.
-    for wanted in {(w.name, w.topic_id): w for w in asked}.values():
-        # NOT_CONTROLLER makes every admin client ask again.
-        missing = refused(wanted, ErrorCode.REQUEST_TIMED_OUT if timed_out else ErrorCode.NOT_CONTROLLER)
-        key = wanted.name if wanted.topic_id == ZERO_UUID else wanted.topic_id
-        results.append(found.get(key, missing))
-    throttle_ms = message.throttle_ms if isinstance(message, DeletedTopics) else 0
-    exchange.reply(DeleteTopicsResponse(responses=results), throttle_ms)
+        results += [found[w.name if w.topic_id == ZERO_UUID else w.topic_id] for w in each_once]
+    else:
+        results += [refused(w, answer.code) for w in each_once]
+    exchange.reply(DeleteTopicsResponse(responses=results), answer.throttle_ms)
 
 
 @api(ApiKey.DELETE_TOPICS, 1, 6, name="DeleteTopics", failed=failed)
@@ -77,14 +76,15 @@ def handle(exchange: Exchange) -> DeleteTopicsResponse | None:
             good.append(topic)
     if not good:
         return DeleteTopicsResponse(responses=results)
-    exchange.broker.coordinator.call(
+    ask_coordinator(
+        exchange,
         DeleteTopics(
             names=[w.name for w in good if w.name is not None],
             ids=[w.topic_id for w in good if w.topic_id != ZERO_UUID],
             account=exchange.account(strict=exchange.version >= FIRST_STRICT_VERSION),
         ),
-        exchange.later(lambda message: deleted(exchange, results, good, message)),
-        exchange.slot.connection,
-        exchange.broker.monotonic_ms() + max(0, exchange.body.timeout_ms),
+        DeletedTopics,
+        lambda answer: deleted(exchange, results, good, answer),
+        exchange.body.timeout_ms,
     )
     return None

@@ -1,7 +1,7 @@
 """DescribeConfigs (key 32), versions 1-4: every setting of a topic or of the broker, and its source.
 
-The broker named "" has the cluster-wide dynamic settings, of which there are none. Other kinds of resources
-do not exist here. (Kafka: ConfigHelper.describeConfigs; KIP-226, KIP-569 for types and documentation in v3.)
+The broker named "" has what clients have altered of all brokers. Other kinds of resources do not exist here.
+(Kafka: ConfigHelper.describeConfigs; KIP-226, KIP-569 for types and documentation in v3.)
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from mpbroker.config.describe import Entry, describe_broker, describe_topic
+from mpbroker.config.describe import Entry, describe_all_brokers, describe_broker, describe_topic
 from mpbroker.handlers.apis import api
+from mpbroker.handlers.config_changes import check_broker
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
@@ -41,15 +42,9 @@ def topic_entries(exchange: Exchange, name: str, keys: list[str] | None) -> list
 
 
 def broker_entries(exchange: Exchange, name: str, keys: list[str] | None) -> list[Entry]:
-    node = exchange.broker.metadata.node_id
-    if not name:
-        return []
-    if name != str(node):
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST,
-            f"Unexpected broker id, expected {node} or empty string, but received {name}",
-        )
-    return describe_broker(exchange.broker.config, keys)
+    check_broker(exchange, name)
+    config = exchange.broker.config
+    return describe_broker(config, keys) if name else describe_all_brokers(config.altered, keys)
 
 
 def entries(exchange: Exchange, resource: Resource) -> list[Entry]:

@@ -1,7 +1,8 @@
-"""AlterConfigs (key 33), versions 0-2: replaces all settings that a topic has of its own.
+"""AlterConfigs (key 33), versions 0-2: replaces all that a topic, this broker or all brokers have altered.
 
-Answered when the alteration is durable, the log process heeds it and all handlers do. What the request does
-not name goes back to the default. (Kafka: KafkaApis.handleAlterConfigsRequest, ConfigurationControlManager.)
+Answered when the alteration is durable, the log process heeds it and all handlers do; of the broker, when all
+its processes have heard of it. What the request does not name goes back to what it was. (Kafka:
+KafkaApis.handleAlterConfigsRequest, ConfigurationControlManager.)
 """
 
 from __future__ import annotations
@@ -23,5 +24,5 @@ def changes_of(resource: Any) -> list[ConfigChange]:
 
 @api(ApiKey.ALTER_CONFIGS, 0, 2, name="AlterConfigs", failed=failing(AlterConfigsResponse))
 def handle(exchange: Exchange) -> Message | None:
-    """Replaces the settings of topics; the broker's own cannot be altered."""
+    """Replaces the settings of topics, and what was altered of the broker's own."""
     return alter(exchange, changes_of, AlterConfigsResponse, replaces=True)

@@ -10,8 +10,8 @@ from collections import Counter
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
+from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.exchange import Exchange
-from mpbroker.ipc import calls
 from mpbroker.ipc.calls import AlteredTopics, CreatePartitions, MorePartitions
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -37,17 +37,15 @@ def more_of(topic: Wanted) -> MorePartitions:
     )
 
 
-def created(exchange: Exchange, results: list[Result], asked: list[Wanted], answer: calls.Message) -> None:
+def created(
+    exchange: Exchange, results: list[Result], asked: list[Wanted], answer: AlteredTopics | Unanswered
+) -> None:
     if isinstance(answer, AlteredTopics):
         outcomes = answer.results
     else:
-        timed_out = isinstance(answer, calls.Failed) and answer.error == ErrorCode.REQUEST_TIMED_OUT
-        # NOT_CONTROLLER makes every admin client ask again.
-        code = ErrorCode.REQUEST_TIMED_OUT if timed_out else ErrorCode.NOT_CONTROLLER
-        outcomes = [(code, code.message)] * len(asked)
+        outcomes = [(answer.code, answer.code.message)] * len(asked)
     results += [Result(topic.name, *outcome) for topic, outcome in zip(asked, outcomes, strict=True)]
-    throttle_ms = answer.throttle_ms if isinstance(answer, AlteredTopics) else 0
-    exchange.reply(CreatePartitionsResponse(results=results), throttle_ms)
+    exchange.reply(CreatePartitionsResponse(results=results), answer.throttle_ms)
 
 
 @api(ApiKey.CREATE_PARTITIONS, 0, 3, name="CreatePartitions", failed=failed)
@@ -64,14 +62,15 @@ def handle(exchange: Exchange) -> CreatePartitionsResponse | None:
     good = [topic for topic in exchange.body.topics if times[topic.name] == 1]
     if not good:
         return CreatePartitionsResponse(results=results)
-    exchange.broker.coordinator.call(
+    ask_coordinator(
+        exchange,
         CreatePartitions(
             [more_of(topic) for topic in good],
             exchange.body.validate_only,
             exchange.account(strict=exchange.version >= FIRST_STRICT_VERSION),
         ),
-        exchange.later(lambda answer: created(exchange, results, good, answer)),
-        exchange.slot.connection,
-        exchange.broker.monotonic_ms() + max(0, exchange.body.timeout_ms),
+        AlteredTopics,
+        lambda answer: created(exchange, results, good, answer),
+        exchange.body.timeout_ms,
     )
     return None

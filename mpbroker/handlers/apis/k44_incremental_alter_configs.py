@@ -1,6 +1,7 @@
-"""IncrementalAlterConfigs (key 44), versions 0-1: sets and removes settings of topics, and parts of lists.
+"""IncrementalAlterConfigs (key 44), versions 0-1: settings of topics and of the broker, and parts of lists.
 
-Answered when the alteration is durable, the log process heeds it and all handlers do. (Kafka:
+Answered when the alteration is durable, the log process heeds it and all handlers do; of the broker, when all
+its processes have heard of it. (Kafka:
 KafkaApis.handleIncrementalAlterConfigsRequest, ConfigAdminManager, ConfigurationControlManager; KIP-339.)
 """
 
@@ -28,5 +29,5 @@ def changes_of(resource: Any) -> list[ConfigChange]:
     failed=failing(IncrementalAlterConfigsResponse),
 )
 def handle(exchange: Exchange) -> Message | None:
-    """Sets and removes settings of topics; the broker's own cannot be altered."""
+    """Sets and removes settings of topics and dynamic ones of the broker, and parts of lists."""
     return alter(exchange, changes_of, IncrementalAlterConfigsResponse, replaces=False)

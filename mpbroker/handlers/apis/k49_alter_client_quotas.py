@@ -8,8 +8,8 @@ address, never for a name: to look one up takes as long as a resolver wants, and
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
+from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.exchange import Exchange
-from mpbroker.ipc import calls
 from mpbroker.ipc.calls import AlteredQuotas, AlterQuotas, QuotaAlteration
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -42,15 +42,12 @@ def alteration(entry: AlterClientQuotasRequest.EntryData) -> QuotaAlteration:
     return QuotaAlteration(entity, changes)
 
 
-def altered(exchange: Exchange, results: list[Result | None], message: calls.Message) -> None:
-    asked = results.count(None)
-    if isinstance(message, AlteredQuotas) and len(message.results) == asked:
-        found = iter(message.results)
+def altered(exchange: Exchange, results: list[Result | None], found: AlteredQuotas | Unanswered) -> None:
+    if isinstance(found, AlteredQuotas):
+        left = iter(found.results)
     else:
-        text = message.message if isinstance(message, calls.Failed) else "the coordinator did not answer"
-        # NOT_CONTROLLER makes every admin client ask again.
-        found = iter([(int(ErrorCode.NOT_CONTROLLER), text)] * asked)
-    exchange.reply(answer(exchange, [next(found) if one is None else one for one in results]))
+        left = iter([(int(found.code), found.message)] * results.count(None))
+    exchange.reply(answer(exchange, [next(left) if one is None else one for one in results]))
 
 
 @api(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, name="AlterClientQuotas", failed=failed)
@@ -68,9 +65,10 @@ def handle(exchange: Exchange) -> AlterClientQuotasResponse | None:
             results.append((ErrorCode.INVALID_REQUEST, str(error)))
     if not good:
         return answer(exchange, [one for one in results if one is not None])
-    exchange.broker.coordinator.call(
+    ask_coordinator(
+        exchange,
         AlterQuotas(good, exchange.body.validate_only),
-        exchange.later(lambda message: altered(exchange, results, message)),
-        exchange.slot.connection,
+        AlteredQuotas,
+        lambda found: altered(exchange, results, found),
     )
     return None

@@ -6,8 +6,8 @@ No list, or an empty one, means everybody. (Kafka: ScramImage.describe; KIP-554.
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
+from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.exchange import Exchange
-from mpbroker.ipc import calls
 from mpbroker.ipc.calls import DescribeScram, ScramUsers
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -18,16 +18,15 @@ def failed(_exchange: Exchange, code: ErrorCode) -> Response:
     return Response(error_code=code, error_message=code.message)
 
 
-def described(exchange: Exchange, message: calls.Message) -> None:
-    if not isinstance(message, ScramUsers):
-        # NOT_CONTROLLER makes every admin client ask again.
-        exchange.fail(ErrorCode.NOT_CONTROLLER)
+def described(exchange: Exchange, answer: ScramUsers | Unanswered) -> None:
+    if isinstance(answer, Unanswered):
+        exchange.fail(answer.code)
         return
     results = [
         Response.DescribeUserScramCredentialsResult(
             user.user, user.error, user.message, [Response.CredentialInfo(*one) for one in user.credentials]
         )
-        for user in message.users
+        for user in answer.users
     ]
     exchange.reply(Response(error_message=None, results=results))
 
@@ -36,8 +35,9 @@ def described(exchange: Exchange, message: calls.Message) -> None:
 def handle(exchange: Exchange) -> None:
     """Users with SCRAM credentials, their mechanisms and iterations."""
     users = exchange.body.users
-    exchange.broker.coordinator.call(
+    ask_coordinator(
+        exchange,
         DescribeScram([one.name for one in users] if users else None),
-        exchange.later(lambda message: described(exchange, message)),
-        exchange.slot.connection,
+        ScramUsers,
+        lambda answer: described(exchange, answer),
     )

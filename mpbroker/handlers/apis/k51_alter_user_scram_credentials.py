@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
+from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.exchange import Exchange
-from mpbroker.ipc import calls
 from mpbroker.ipc.calls import AlterScram, ScramUsers
 from mpbroker.ipc.credentials import ScramImage
 from mpbroker.protocol.api_keys import ApiKey
@@ -40,12 +40,11 @@ def upsertion(asked: Request.ScramCredentialUpsertion) -> ScramImage:
     )
 
 
-def altered(exchange: Exchange, message: calls.Message) -> None:
-    if not isinstance(message, ScramUsers):
-        # NOT_CONTROLLER makes every admin client ask again.
-        exchange.fail(ErrorCode.NOT_CONTROLLER)
+def altered(exchange: Exchange, answer: ScramUsers | Unanswered) -> None:
+    if isinstance(answer, Unanswered):
+        exchange.fail(answer.code)
         return
-    exchange.reply(Response(results=[Result(u.user, u.error, u.message) for u in message.users]))
+    exchange.reply(Response(results=[Result(u.user, u.error, u.message) for u in answer.users]))
 
 
 @api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, name="AlterUserScramCredentials", failed=failed)
@@ -54,10 +53,11 @@ def handle(exchange: Exchange) -> None:
     body = exchange.body
     if exchange.names_too_many(len(body.upsertions) + len(body.deletions)):
         return
-    exchange.broker.coordinator.call(
+    ask_coordinator(
+        exchange,
         AlterScram(
             [upsertion(one) for one in body.upsertions], [(one.name, one.mechanism) for one in body.deletions]
         ),
-        exchange.later(lambda message: altered(exchange, message)),
-        exchange.slot.connection,
+        ScramUsers,
+        lambda answer: altered(exchange, answer),
     )

@@ -15,6 +15,9 @@
  * waited all the same. Below what the broker can do this is what clients feel that do not send the more the faster they
  * are answered.
  *
+ * With --tls-ca every connection is encrypted, to a server that one of these authorities vouches for. As many records are
+ * read at once as lie in the socket, and a response goes into the same scratch buffer as without.
+ *
  * With --partitions each request goes to the next of so many partitions: their number stands at --partition-at in it.
  *
  * Output: "measuring" on a line of its own when the warm-up is over (who samples the broker's CPU time starts
@@ -30,6 +33,8 @@
 #include <getopt.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -55,7 +60,7 @@ enum {
 };
 
 struct options {
-    const char *host, *request_path;
+    const char *host, *request_path, *tls_ca;
     int port, connections, error_at, partitions, partition_at;
     double seconds, warmup, rate;
     size_t min_response;
@@ -70,6 +75,7 @@ struct request {
 struct connection {
     struct connection *next_idle;
     int fd;
+    SSL *tls; /* NULL: plain */
     bool wants_write;
     size_t sent, received;
     uint64_t started_ns;
@@ -88,6 +94,7 @@ static struct request request;
 static struct totals totals;
 static unsigned char scratch[SCRATCH_BYTES];
 static int poller;
+static SSL_CTX *tls_context; /* NULL: plain */
 
 /* Those that wait for nothing, and when the next request is due; with --rate. */
 static struct {
@@ -158,11 +165,41 @@ static void watch(struct connection *c, uint32_t events, int operation)
         fail("epoll_ctl: %s", strerror(errno));
 }
 
+/* What OpenSSL says of a call that moved nothing, as a system call would. */
+static ssize_t tls_result(struct connection *c, int result)
+{
+    switch (SSL_get_error(c->tls, result)) {
+    case SSL_ERROR_WANT_READ:
+    case SSL_ERROR_WANT_WRITE: errno = EAGAIN; return -1;
+    case SSL_ERROR_ZERO_RETURN: return 0;
+    case SSL_ERROR_SYSCALL: return errno ? -1 : 0;
+    default: fail("TLS: %s", ERR_reason_error_string(ERR_get_error()));
+    }
+}
+
+static ssize_t put(struct connection *c, const void *from, size_t size)
+{
+    if (!c->tls)
+        return send(c->fd, from, size, MSG_NOSIGNAL);
+    ERR_clear_error();
+    int n = SSL_write(c->tls, from, (int)size);
+    return n > 0 ? n : tls_result(c, n);
+}
+
+static ssize_t get(struct connection *c, void *into, size_t size)
+{
+    if (!c->tls)
+        return recv(c->fd, into, size, 0);
+    ERR_clear_error();
+    int n = SSL_read(c->tls, into, (int)size);
+    return n > 0 ? n : tls_result(c, n);
+}
+
 /* Sends what the socket takes; asks to be told when it takes more. */
 static void send_rest(struct connection *c)
 {
     while (c->sent < request.size) {
-        ssize_t n = send(c->fd, request.bytes + c->sent, request.size - c->sent, MSG_NOSIGNAL);
+        ssize_t n = put(c, request.bytes + c->sent, request.size - c->sent);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && errno == EAGAIN)
@@ -248,6 +285,26 @@ static void check(const struct connection *c)
     }
 }
 
+static void make_tls_context(void)
+{
+    tls_context = SSL_CTX_new(TLS_client_method());
+    if (!tls_context || !SSL_CTX_load_verify_locations(tls_context, options.tls_ca, NULL))
+        fail("%s has no certificates", options.tls_ca);
+    SSL_CTX_set_verify(tls_context, SSL_VERIFY_PEER, NULL);
+    SSL_CTX_set_mode(tls_context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    /* Otherwise it is two system calls for each record. */
+    SSL_CTX_set_read_ahead(tls_context, 1);
+    SSL_CTX_set_default_read_buffer_len(tls_context, SCRATCH_BYTES);
+}
+
+static void shake_hands(struct connection *c)
+{
+    c->tls = SSL_new(tls_context);
+    if (!c->tls || !X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(c->tls), options.host) || !SSL_set_fd(c->tls, c->fd) ||
+        SSL_connect(c->tls) != 1)
+        fail("TLS with %s:%d: %s", options.host, options.port, ERR_reason_error_string(ERR_get_error()));
+}
+
 static void open_connection(struct connection *c)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)options.port)};
@@ -258,6 +315,8 @@ static void open_connection(struct connection *c)
         fail("cannot connect to %s:%d: %s", options.host, options.port, strerror(errno));
     int on = 1;
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (tls_context)
+        shake_hands(c);
     fcntl(c->fd, F_SETFL, O_NONBLOCK);
     c->wants_write = false;
     watch(c, EPOLLIN, EPOLL_CTL_ADD);
@@ -267,6 +326,8 @@ static void reset_connection(struct connection *c)
 {
     struct linger at_once = {.l_onoff = 1, .l_linger = 0};
     setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    SSL_free(c->tls);
+    c->tls = NULL;
     close(c->fd);
 }
 
@@ -292,21 +353,22 @@ static void finish(struct connection *c)
 static ssize_t receive_some(struct connection *c)
 {
     if (c->received < HEAD_BYTES) {
-        ssize_t n = recv(c->fd, scratch, SCRATCH_BYTES, 0);
+        ssize_t n = get(c, scratch, SCRATCH_BYTES);
         if (n > 0) {
             size_t room = HEAD_BYTES - c->received;
             memcpy(c->head + c->received, scratch, (size_t)n < room ? (size_t)n : room);
         }
         return n;
     }
-    return recv(c->fd, scratch, options.discard ? 1 << 30 : SCRATCH_BYTES, options.discard ? MSG_TRUNC : 0);
+    return options.discard ? recv(c->fd, scratch, 1 << 30, MSG_TRUNC) : get(c, scratch, SCRATCH_BYTES);
 }
 
-static void receive(struct connection *c)
+/* False: there is nothing more now. */
+static bool receive(struct connection *c)
 {
     ssize_t n = receive_some(c);
     if (n < 0 && (errno == EINTR || errno == EAGAIN))
-        return;
+        return false;
     if (n < 0)
         fail("recv: %s", strerror(errno));
     if (n == 0)
@@ -314,7 +376,7 @@ static void receive(struct connection *c)
     c->received += (size_t)n;
     totals.bytes_in += (uint64_t)n;
     if (c->received < CORRELATION_ID_AT_RESPONSE + 4)
-        return;
+        return true;
     size_t whole = (size_t)big_endian_32(c->head) + 4;
     if (c->received > whole)
         fail("%zu bytes came where the response has %zu", c->received, whole);
@@ -323,6 +385,7 @@ static void receive(struct connection *c)
             fail("a response came before its request was sent");
         finish(c);
     }
+    return true;
 }
 
 /* ---- the run ------------------------------------------------------------------------------------------------- */
@@ -345,7 +408,9 @@ static uint64_t run_for(double seconds)
             if (events[i].events & EPOLLOUT)
                 send_rest(c);
             if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR))
-                receive(c);
+                /* What OpenSSL has read ahead the poller does not tell of. */
+                while (receive(c) && c->tls && SSL_has_pending(c->tls))
+                    ;
         }
         now = now_ns();
     }
@@ -390,7 +455,7 @@ static void __attribute__((noreturn)) usage(void)
 {
     fputs("usage: load --port PORT --request FILE [--host ADDRESS] [--connections N] [--seconds S] [--warmup S]\n"
           "            [--error-at OFFSET] [--min-response BYTES] [--discard] [--reconnect] [--json]\n"
-          "            [--rate REQUESTS_PER_S] [--partitions N --partition-at OFFSET]\n", stderr);
+          "            [--rate REQUESTS_PER_S] [--partitions N --partition-at OFFSET] [--tls-ca FILE]\n", stderr);
     exit(1);
 }
 
@@ -401,7 +466,7 @@ static void read_options(int count, char **values)
         {"warmup", 1, 0, 'w'},   {"request", 1, 0, 'r'},  {"error-at", 1, 0, 'e'},     {"min-response", 1, 0, 'm'},
         {"discard", 0, 0, 'd'},  {"reconnect", 0, 0, 'n'}, {"json", 0, 0, 'j'},
         {"partitions", 1, 0, 'P'}, {"partition-at", 1, 0, 'a'},
-        {"rate", 1, 0, 'R'},       {0},
+        {"rate", 1, 0, 'R'},       {"tls-ca", 1, 0, 't'},   {0},
     };
     for (int option; (option = getopt_long(count, values, "", known, NULL)) != -1;)
         switch (option) {
@@ -419,10 +484,12 @@ static void read_options(int count, char **values)
         case 'P': options.partitions = atoi(optarg); break;
         case 'a': options.partition_at = atoi(optarg); break;
         case 'R': options.rate = atof(optarg); break;
+        case 't': options.tls_ca = optarg; break;
         default: usage();
         }
     if (!options.request_path || options.port < 1 || options.port > 65535 || options.connections < 1 ||
-        options.seconds <= 0 || options.partitions < 0 || options.rate < 0 || optind != count)
+        options.seconds <= 0 || options.partitions < 0 || options.rate < 0 || (options.discard && options.tls_ca) ||
+        optind != count)
         usage();
     if (options.error_at > HEAD_BYTES - 2)
         fail("--error-at %d lies behind the %d bytes that are looked at", options.error_at, HEAD_BYTES);
@@ -432,6 +499,8 @@ int main(int count, char **values)
 {
     read_options(count, values);
     read_request();
+    if (options.tls_ca)
+        make_tls_context();
     poller = epoll_create1(EPOLL_CLOEXEC);
     struct connection *connections = calloc((size_t)options.connections, sizeof *connections);
     if (poller < 0 || !connections)

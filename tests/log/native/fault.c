@@ -57,6 +57,7 @@ GUARDED(ssize_t, pwritev, WRITE, (int fd, const struct iovec *parts, int n, off_
 GUARDED(ssize_t, pwritev64, WRITE, (int fd, const struct iovec *parts, int n, off64_t at), (fd, parts, n, at))
 GUARDED(int, fsync, SYNC, (int fd), (fd))
 GUARDED(int, fdatasync, SYNC, (int fd), (fd))
+GUARDED(int, syncfs, SYNC, (int fd), (fd))
 GUARDED(ssize_t, read, READ, (int fd, void *data, size_t bytes), (fd, data, bytes))
 GUARDED(ssize_t, pread, READ, (int fd, void *data, size_t bytes, off_t at), (fd, data, bytes, at))
 GUARDED(ssize_t, pread64, READ, (int fd, void *data, size_t bytes, off64_t at), (fd, data, bytes, at))

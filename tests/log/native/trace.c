@@ -8,6 +8,7 @@
  *   WRITE   a file, b position, data            SIZE    a file, b its size from now on
  *   SYNC    a file or directory, b how many events there were when the sync began, c 1 if of the data only
  *   MARK    data, from trace_mark()
+ *   SYNC_ALL  a directory, b how many events there were when it began: all below it is a file system of its own
  *
  * One lock orders events as the file system saw them. A sync is not done, only waited for a little: whoever runs beside it goes on. */
 #define _GNU_SOURCE
@@ -25,7 +26,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { CREATE = 1, MKDIR, UNLINK, RENAME, WRITE, SIZE, SYNC, MARK };
+enum { CREATE = 1, MKDIR, UNLINK, RENAME, WRITE, SIZE, SYNC, MARK, SYNC_ALL };
 enum { SYNC_US = 200 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -112,8 +113,31 @@ static uint64_t traced(int fd) {
 
 /* ---- opening, naming ---- */
 
+/* It gets a name by linkat, if at all; no other file gets its number. */
+static int open_unnamed(int dir, const char *path, int flags, mode_t mode) {
+    char whole[PATH_MAX], link[64];
+    int fd = (int)syscall(SYS_openat, dir, path, flags, mode);
+    if (fd >= 0 && below(dir, path, whole)) {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        long held = syscall(SYS_openat, AT_FDCWD, link, O_PATH | O_CLOEXEC, 0);
+        (void)held;
+    }
+    return fd;
+}
+
+int linkat(int from, const char *path, int to, const char *name, int flags) {
+    char whole[PATH_MAX];
+    if (!below(to, name, whole)) return (int)syscall(SYS_linkat, from, path, to, name, flags);
+    pthread_mutex_lock(&lock);
+    int failed = (int)syscall(SYS_linkat, from, path, to, name, flags);
+    if (!failed) name_event(CREATE, whole, inode_at(whole));
+    pthread_mutex_unlock(&lock);
+    return failed;
+}
+
 static int open_traced(int dir, const char *path, int flags, mode_t mode) {
     char whole[PATH_MAX];
+    if ((flags & O_TMPFILE) == O_TMPFILE) return open_unnamed(dir, path, flags, mode);
     if (!(flags & (O_CREAT | O_TRUNC)) || !below(dir, path, whole)) return (int)syscall(SYS_openat, dir, path, flags, mode);
     pthread_mutex_lock(&lock);
     int is_new = access(whole, F_OK) != 0;
@@ -243,18 +267,19 @@ int posix_fallocate64(int fd, off_t at, off_t bytes) { return posix_fallocate(fd
 
 /* ---- syncing ---- */
 
-static int sync_traced(int fd, int data_only) {
+static int sync_traced(int fd, uint32_t kind, int data_only) {
     uint64_t file = traced(fd);
-    if (!file) return (int)syscall(data_only ? SYS_fdatasync : SYS_fsync, fd);
+    if (!file) return (int)syscall(kind == SYNC_ALL ? SYS_syncfs : data_only ? SYS_fdatasync : SYS_fsync, fd);
     pthread_mutex_lock(&lock);
     uint64_t begun = events;
     pthread_mutex_unlock(&lock);
     usleep(SYNC_US);
     pthread_mutex_lock(&lock);
-    event(SYNC, file, begun, (uint64_t)data_only, NULL, 0);
+    event(kind, file, begun, (uint64_t)data_only, NULL, 0);
     pthread_mutex_unlock(&lock);
     return 0;
 }
 
-int fsync(int fd) { return sync_traced(fd, 0); }
-int fdatasync(int fd) { return sync_traced(fd, 1); }
+int fsync(int fd) { return sync_traced(fd, SYNC, 0); }
+int fdatasync(int fd) { return sync_traced(fd, SYNC, 1); }
+int syncfs(int fd) { return sync_traced(fd, SYNC_ALL, 0); }

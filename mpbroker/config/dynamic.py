@@ -1,0 +1,174 @@
+"""Which settings of the broker clients may alter, and the configuration that comes of it (KIP-226).
+
+What counts for a key, first to last: what was altered of this broker, what was altered of all brokers, file
+and flags, the default. Dynamic is what Kafka calls so and a running broker can take over here. Settings of
+single listeners are read from the file alone: they come with files of keys, and with passwords, which are
+never kept in the metadata log. (Kafka: DynamicBrokerConfig, DynamicConfig.Broker, as of 4.3.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from msgspec import structs
+
+from mpbroker.config import known
+from mpbroker.config.altered import Altered, Beneath
+from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
+from mpbroker.config.keys import LONG_MAX, ConfigType, Key, Problem, Value, field_name, format_value
+from mpbroker.config.limits import LIMIT_KEYS, limits_by_address
+from mpbroker.config.security import SECURITY_KEYS
+from mpbroker.config.topic_config import TOPIC_KEYS
+from mpbroker.config.workers import MAX_HANDLERS, MAX_PROCESSORS, resize_problem
+
+OVERRIDES: Final = "max.connections.per.ip.overrides"
+# Of a topic's default the finest key alone, as in Kafka: log.retention.hours cannot be altered.
+_OF_TOPICS = {key.synonyms[0] for key in TOPIC_KEYS.values() if key.synonyms}
+DYNAMIC: Final = frozenset(_OF_TOPICS & BROKER_KEYS.keys()) | {
+    "log.cleaner.backoff.ms",
+    "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.io.buffer.load.factor",
+    "log.cleaner.io.buffer.size",
+    "log.cleaner.io.max.bytes.per.second",
+    "max.connection.creation.rate",
+    "max.connections",
+    "max.connections.per.ip",
+    OVERRIDES,
+    "num.io.threads",
+    "num.network.threads",
+    "producer.id.expiration.ms",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+}
+# kafka-reassign-partitions --throttle sets them on every broker; a single node replicates to nobody.
+REPLICATION_RATES: Final = {
+    name: Key(
+        ConfigType.LONG, f"Bytes a second of replication by a {role}; there is none.", name, LONG_MAX, 0
+    )
+    for role in ("leader", "follower")
+    for name in [f"{role}.replication.throttled.rate"]
+}
+_WORKERS = {
+    "num.io.threads": ("handlers", MAX_HANDLERS),
+    "num.network.threads": ("processors", MAX_PROCESSORS),
+}
+_OF_LISTENERS = {"advertised.listeners", "listeners", "listener.security.protocol.map"}
+_LISTENER = re.compile(r"listener\.name\.[^.]+\.(?P<rest>.+)")
+_IN_THE_FILE = "Change them in the broker's properties file, then mpbroker ctl reload"
+
+
+def refusal(names: Iterable[str], *, of_all_brokers: bool) -> str | None:
+    """Why these cannot be set at all, in Kafka's words; None if they can. A text is looked at later."""
+    wanted = sorted(set(names) - DYNAMIC - REPLICATION_RATES.keys())
+    if not wanted:
+        return None
+    if secrets := [name for name in wanted if _is_secret(name)]:
+        return (
+            f"Cannot update these configs dynamically: {_listed(secrets)}. The metadata log keeps no "
+            f"passwords. {_IN_THE_FILE}"
+        )
+    if unprefixed := [name for name in wanted if name in SECURITY_KEYS]:
+        return (
+            "These security configs can be dynamically updated only per-listener using the listener prefix: "
+            f"{_listed(unprefixed)}. {_IN_THE_FILE}"
+        )
+    of_one = [name for name in wanted if _is_of_one_broker(name)]
+    if of_all_brokers and of_one:
+        return (
+            "Cannot update these configs at default cluster level, broker id must be specified: "
+            f"{_listed(of_one)}"
+        )
+    unknown = [name for name in wanted if name not in BROKER_KEYS and not known.is_known(name)]
+    if unknown:
+        return f"Unknown broker config name: {', '.join(unknown)}{known.hint(unknown, DYNAMIC)}"
+    return (
+        f"Cannot update these configs dynamically: {_listed(wanted)}. {_IN_THE_FILE}: it says what needs a "
+        "restart"
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return f"[{', '.join(names)}]"
+
+
+def _is_secret(name: str) -> bool:
+    """Whatever it is a prefix for (Kafka: DynamicPasswordConfigs)."""
+    secrets = (key for key, one in SECURITY_KEYS.items() if one.type is ConfigType.PASSWORD)
+    return any(name == key or name.endswith(f".{key}") for key in secrets) or name.endswith(".password")
+
+
+def _is_of_one_broker(name: str) -> bool:
+    match = _LISTENER.fullmatch(name)
+    return name in _OF_LISTENERS or (match is not None and match["rest"] not in LIMIT_KEYS)
+
+
+def parse(name: str, text: str) -> Value:
+    """The value of a dynamic setting. Raises ValueError, with Kafka's words."""
+    if name in REPLICATION_RATES:
+        return REPLICATION_RATES[name].parse(text)
+    value = BROKER_KEYS[name].parse(text)
+    if name == OVERRIDES:
+        assert isinstance(value, tuple)
+        try:
+            limits_by_address(value)
+        except ValueError as error:
+            raise BROKER_KEYS[name].invalid(
+                text, f"{error}; hosts are looked up at a start only, give addresses"
+            ) from error
+    return value
+
+
+def usable(texts: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
+    """What another version of the broker may have let pass is left out."""
+    good, problems = {}, []
+    for name, text in texts.items():
+        try:
+            if name not in DYNAMIC and name not in REPLICATION_RATES:
+                raise ValueError(f"{name} is no setting that can be altered")
+            parse(name, text)
+        except ValueError as error:
+            problems.append(Problem(name, "AlterConfigs", str(error)))
+        else:
+            good[name] = text
+    return good, problems
+
+
+def overlaid(static: BrokerConfig, broker: Mapping[str, str], default: Mapping[str, str]) -> BrokerConfig:
+    """`static` as file and flags say it, beneath what was altered. Raises ValueError."""
+    counting = {name: text for name, text in {**default, **broker}.items() if name in BROKER_KEYS}
+    values = {field_name(name): parse(name, text) for name, text in counting.items()}
+    beneath = {
+        name: Beneath(format_value(getattr(static, field_name(name))), static.origins.get(name, ""))
+        for name in counting
+    }
+    whose = {name: "AlterConfigs of this broker" if name in broker else "AlterConfigs" for name in counting}
+    return structs.replace(
+        static,
+        **values,
+        origins={**static.origins, **whose},
+        altered=Altered(dict(broker), dict(default), beneath),
+    )
+
+
+def static_of(config: BrokerConfig) -> BrokerConfig:
+    """What file and flags say."""
+    beneath = config.altered.beneath
+    values = {
+        field_name(name): None if one.text is None else BROKER_KEYS[name].parse(one.text)
+        for name, one in beneath.items()
+    }
+    origins = {name: origin for name, origin in config.origins.items() if name not in beneath}
+    origins |= {name: one.origin for name, one in beneath.items() if one.origin}
+    return structs.replace(config, **values, origins=origins, altered=Altered())
+
+
+def step_problem(now: BrokerConfig, before: Altered, after: BrokerConfig) -> str | None:
+    """Numbers of workers go from what there is by Kafka's rule, if what was altered says another one."""
+    for name, (kind, most) in _WORKERS.items():
+        if before.text(name) == after.altered.text(name):
+            continue
+        old, new = getattr(now, field_name(name)), getattr(after, field_name(name))
+        if problem := resize_problem(kind, old, new, most):
+            return problem
+    return None

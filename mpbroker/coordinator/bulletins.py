@@ -1,0 +1,36 @@
+"""The coordinator's bulletins: who reads which, and who of them is behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from mpbroker.ipc.bulletin import BulletinPublisher
+from mpbroker.ipc.topology import ACCEPTORS, HANDLERS, PROCESSORS, SUPERVISOR, SharedMemory
+
+
+class Bulletins:
+    """`is_alive`: whether a role has a process now."""
+
+    def __init__(self, memory: SharedMemory, is_alive: Callable[[int], bool]) -> None:
+        self._memory = memory
+        self._is_alive = is_alive
+        self.topics = self._publisher("bulletin", "bulletin_acks", HANDLERS)
+        self.credentials = self._publisher("credentials", "credential_acks", PROCESSORS)
+        self.limits = self._publisher("limits", "limit_acks", ACCEPTORS)
+        # Without the supervisor nobody is.
+        self.brokers = self._publisher("brokers", "broker_acks", (SUPERVISOR,), lambda _: True)
+
+    def behind(self) -> list[int]:
+        """Who keeps one of them from being written anew."""
+        publishers = (self.topics, self.credentials, self.limits, self.brokers)
+        return [reader for publisher in publishers for reader in publisher.behind()]
+
+    def _publisher(
+        self, block: str, acks: str, readers: Iterable[int], is_alive: Callable[[int], bool] | None = None
+    ) -> BulletinPublisher:
+        counts = is_alive or self._is_alive
+        return BulletinPublisher(
+            self._memory.private.block(block),
+            self._memory.words(acks),
+            lambda: [reader for reader in readers if counts(reader)],
+        )

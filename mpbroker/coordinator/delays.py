@@ -1,0 +1,136 @@
+"""What clients have waited for too long is told once: whose change it is, and who owes what to it.
+
+The coordinator itself waits for nothing; its callers wait for other processes: a log worker that is at its
+disk, a reader that does not follow the bulletin. Without a word here nobody could tell a slow disk from a
+broker that hangs. (Kafka: EventPerformanceMonitor tells of slow events of the controller.)
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mpbroker.coordinator.log_link import LogLink
+from mpbroker.coordinator.state import Topic
+from mpbroker.coordinator.waiting import Caller, Change, Pending, Token, Waiting
+from mpbroker.ipc.hangs import Patience
+from mpbroker.ipc.topology import log_worker, name_of
+from mpbroker.protocol.uuids import uuid_text
+
+LOOK_EVERY_S: Final = 1.0
+TOLD_AFTER_S: Final = 5.0
+# What waits beside those whose change is durable, each told of on its own.
+ROUND, CALLS = "round", "calls"
+# Tokens that are no topic's, as an operator calls them.
+_NEWS = {"announced": "quotas", "known": "credentials", "limited": "rates of addresses"}
+_SETTINGS = "followed"
+_log = logging.getLogger("mpbroker")
+
+
+@dataclass
+class _Wait:
+    since_s: float
+    patience: Patience
+    is_told: bool = False
+
+
+@dataclass(frozen=True)
+class Now:
+    """`written`: the calls whose round is on its way into the metadata log. `undecided`: how many calls wait
+    behind it; `away`: why none is decided at all.
+    """
+
+    topics: Mapping[bytes, Topic]
+    written: Iterable[str]
+    undecided: int
+    away: str | None
+
+
+class Delays:
+    """`behind`: the readers who keep bulletins from being written anew."""
+
+    def __init__(
+        self,
+        link: LogLink,
+        waiting: Waiting,
+        behind: Callable[[], Iterable[int]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._link = link
+        self._waiting = waiting
+        self._behind = behind
+        self._clock = clock
+        self._next_look_s = 0.0
+        self._waits: dict[Caller | str, _Wait] = {}
+        self._longest_s = 0.0
+
+    def look(self, now: Callable[[], Now]) -> None:
+        """To be called from time to time: looks once a second."""
+        time_s = self._clock()
+        if time_s < self._next_look_s:
+            return
+        self._next_look_s = time_s + LOOK_EVERY_S
+        seen = now()
+        there: dict[Caller | str, Pending | None] = {one.caller: one for one in self._waiting.pending}
+        if seen.written:
+            there[ROUND] = None
+        if seen.undecided and seen.away is not None:
+            there[CALLS] = None
+        self._forget_but(there, time_s)
+        overdue = []
+        for what in there:
+            wait = self._waits.setdefault(what, _Wait(time_s, Patience(TOLD_AFTER_S, self._clock)))
+            if wait.patience.is_over() and not wait.is_told:
+                wait.is_told = True
+                overdue.append(what)
+        if overdue:
+            self._tell(overdue[0], there[overdue[0]], len(overdue) - 1, seen)
+
+    def _forget_but(self, there: Mapping[Caller | str, object], time_s: float) -> None:
+        told_before = any(wait.is_told for wait in self._waits.values())
+        for what in [what for what in self._waits if what not in there]:
+            wait = self._waits.pop(what)
+            if wait.is_told:
+                self._longest_s = max(self._longest_s, time_s - wait.since_s)
+        if told_before and not any(wait.is_told for wait in self._waits.values()):
+            _log.info("what was waited for has come, after %.0f s at most", self._longest_s)
+            self._longest_s = 0.0
+
+    def _tell(self, what: Caller | str, pending: Pending | None, more: int, now: Now) -> None:
+        """One line, however many wait: it is mostly the same that they wait for."""
+        if pending is not None:
+            who = f"{type(pending.answer).__name__} for {name_of(pending.caller.handler)}"
+            why = now.away or self._why(next(iter(pending.missing)), now.topics)
+        elif what == ROUND:
+            who = ", ".join(sorted(set(now.written)))
+            why = now.away or f"{name_of(log_worker(0))} has not made the change of metadata durable"
+        else:
+            who, why = f"what clients ask the coordinator for ({now.undecided} calls)", f"{now.away}"
+        _log.warning(
+            "%s has waited for %.0f s%s: %s. `mpbroker ctl status` tells what each process is at",
+            who,
+            TOLD_AFTER_S,
+            f", as {more} more" if more else "",
+            why,
+        )
+
+    def _why(self, token: Token, topics: Mapping[bytes, Topic]) -> str:
+        kind, topic_id = ("changed", token.topic_id) if isinstance(token, Change) else token
+        if kind == _SETTINGS:
+            return "the supervisor has not followed what was altered of the broker's settings"
+        if kind in _NEWS:
+            return f"news of {_NEWS[kind]} are not out{self._for_readers()}"
+        topic = topics.get(topic_id)
+        name = topic.name if topic is not None else uuid_text(topic_id)
+        owing = [name_of(log_worker(worker)) for worker in sorted(self._link.owing(topic_id))]
+        if owing:
+            done = "removed" if kind == "gone" else "opened"
+            return f"partitions of topic {name} are not {done} by {', '.join(owing)}"
+        return f"news of topic {name} are not out{self._for_readers()}"
+
+    def _for_readers(self) -> str:
+        behind = [name_of(reader) for reader in self._behind()]
+        return f", {', '.join(behind)} did not read the last ones" if behind else ""

@@ -1,0 +1,55 @@
+"""Asking the coordinator as clients ask Kafka's controller: for topics, settings, credentials and quotas.
+
+(Requests about groups are handed on as they are: `groups`.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from mpbroker.handlers.calls import NEVER_MS
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.ipc import calls
+from mpbroker.protocol.errors import ErrorCode
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """What came in place of an answer. REQUEST_TIMED_OUT: what was asked for goes on; else NOT_CONTROLLER,
+    which makes every admin client ask again.
+    """
+
+    code: ErrorCode
+    message: str
+    throttle_ms: int = 0
+
+
+def ask_coordinator(
+    exchange: Exchange,
+    question: calls.Message,
+    answer: type[Answer],
+    then: Callable[[Answer | Unanswered], None],
+    timeout_ms: int | None = None,
+) -> None:
+    """`then` gets an `answer`, or why there is none; after `timeout_ms` its client waits no longer."""
+
+    def answered(message: calls.Message) -> None:
+        then(message if isinstance(message, answer) else _unanswered(message))
+
+    exchange.broker.coordinator.call(
+        question,
+        exchange.later(answered),
+        exchange.slot.connection,
+        NEVER_MS if timeout_ms is None else exchange.broker.monotonic_ms() + max(0, timeout_ms),
+    )
+
+
+def _unanswered(message: calls.Message) -> Unanswered:
+    if not isinstance(message, calls.Failed):
+        return Unanswered(ErrorCode.NOT_CONTROLLER, "the coordinator did not answer")
+    timed_out = message.error == ErrorCode.REQUEST_TIMED_OUT
+    return Unanswered(ErrorCode.REQUEST_TIMED_OUT if timed_out else ErrorCode.NOT_CONTROLLER, message.message)

@@ -1,0 +1,140 @@
+"""What log workers say of log directories and partitions: how large they are, and whether a directory works.
+
+A record per log directory and two words per partition slot, in the public region. Sizes are as of the last
+look that their log worker took (`mpbroker.log.sizes`), and not there before each has taken one; whether the
+directory works, and its name, the first log worker says at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from mpbroker.ipc.progress import MOST_DIRS
+from shm.word import Words
+
+RECORD_BYTES = 1024
+DIRS_BYTES = MOST_DIRS * RECORD_BYTES
+# Of a worker: its partitions, and one more; bytes.
+# Of a partition: generation of its slot << 32 | segments, then bytes.
+PARTITION_BYTES = 16
+_FIRST_WORKER, _WORKER_WORDS = 8, 2
+_NAME_AT = 256
+
+
+class DirState(IntEnum):
+    NONE = 0
+    WORKS = 1
+    FAILED = 2
+
+
+class _Word(IntEnum):
+    """The first log worker's. Behind them those of each one."""
+
+    STATE = 0  # DirState
+    TOTAL_BYTES = 1  # of its file system …
+    USABLE_BYTES = 2  # … of these, what is left for the broker
+    WORKERS = 3  # how many there are
+
+
+@dataclass(frozen=True)
+class DirSeen:
+    """Of all log workers together. `size_bytes`: segments of `partitions`, as in DescribeLogDirs. None: not
+    looked at yet.
+    """
+
+    name: str
+    failed: bool
+    total_bytes: int | None
+    usable_bytes: int | None
+    partitions: int | None
+    size_bytes: int | None
+
+
+class DirSizes:
+    """The records of all log directories."""
+
+    def __init__(self, block: memoryview) -> None:
+        self._block = block
+
+    def introduce(self, number: int, name: str, workers: int, *, failed: bool) -> None:
+        """By the first log worker; a successor writes what is there already."""
+        text = name.encode("utf-8", "surrogateescape")[: RECORD_BYTES - _NAME_AT]
+        at = number * RECORD_BYTES + _NAME_AT
+        self._block[at : at + len(text)] = text
+        self._words(number).store(_Word.WORKERS, workers)
+        self._words(number).store(_Word.STATE, DirState.FAILED if failed else DirState.WORKS)
+
+    def put_volume(self, number: int, total_bytes: int, usable_bytes: int) -> None:
+        words = self._words(number)
+        words.store(_Word.TOTAL_BYTES, total_bytes)
+        words.store(_Word.USABLE_BYTES, usable_bytes)
+
+    def put_sizes(self, number: int, worker: int, partitions: int, size_bytes: int) -> None:
+        words, at = self._words(number), _FIRST_WORKER + worker * _WORKER_WORDS
+        words.store(at + 1, size_bytes)
+        words.store(at, partitions + 1)
+
+    def all(self) -> dict[int, DirSeen]:
+        """By number."""
+        found = {}
+        for number in range(MOST_DIRS):
+            words = self._words(number)
+            state = words.load(_Word.STATE)
+            if state == DirState.NONE:
+                continue
+            at = number * RECORD_BYTES
+            name = bytes(self._block[at + _NAME_AT : at + RECORD_BYTES]).rstrip(b"\0")
+            found[number] = DirSeen(
+                name.decode("utf-8", "backslashreplace"),
+                state == DirState.FAILED,
+                words.load(_Word.TOTAL_BYTES) or None,
+                words.load(_Word.USABLE_BYTES) if words.load(_Word.TOTAL_BYTES) else None,
+                *_sums(words),
+            )
+        return found
+
+    def _words(self, number: int) -> Words:
+        at = number * RECORD_BYTES
+        return Words(self._block[at : at + _NAME_AT])
+
+
+def _sums(words: Words) -> tuple[int, int] | tuple[None, None]:
+    """Of partitions and bytes, if every worker has said its own."""
+    ends = _FIRST_WORKER + words.load(_Word.WORKERS) * _WORKER_WORDS
+    partitions = [words.load(at) - 1 for at in range(_FIRST_WORKER, ends, _WORKER_WORDS)]
+    if min(partitions, default=-1) < 0:
+        return None, None
+    return sum(partitions), sum(words.load(at + 1) for at in range(_FIRST_WORKER, ends, _WORKER_WORDS))
+
+
+class PartitionSizes:
+    """By slot of the partition table; written by the slot's log worker."""
+
+    def __init__(self, block: memoryview) -> None:
+        self._words = Words(block)
+
+    def put(self, slot: int, generation: int, segments: int, size_bytes: int) -> None:
+        """A reader takes the size for what it is only between two equal looks at the word before it."""
+        self._words.store(2 * slot, 0)
+        self._words.store(2 * slot + 1, size_bytes)
+        self._words.store(2 * slot, generation << 32 | segments)
+
+    def get(self, slot: int, generation: int) -> tuple[int, int] | None:
+        """-> segments, bytes; None: nobody has looked at that partition yet, or it is being written."""
+        before = self._words.load(2 * slot)
+        size_bytes = self._words.load(2 * slot + 1)
+        if before >> 32 != generation or self._words.load(2 * slot) != before:
+            return None
+        return before & 0xFFFFFFFF, size_bytes
+
+
+@dataclass(frozen=True)
+class LogSeen:
+    """`sizes`: segments and bytes; None: not looked at yet."""
+
+    topic: str
+    partition: int
+    log_start: int
+    log_end: int
+    sizes: tuple[int, int] | None

@@ -1,0 +1,9 @@
+"""Which errors of files pass without a repair; any other one ends the use of a log directory."""
+
+from __future__ import annotations
+
+import errno
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# A full disk, or too few descriptors or memory for this process at the moment.
+PASSING = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}

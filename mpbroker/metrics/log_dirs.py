@@ -1,0 +1,69 @@
+"""Log directories and the logs in them (Kafka: LogManager.scala, UnifiedLog.scala)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mpbroker.metrics.broker import OURS
+from mpbroker.metrics.families import Bean, View, family, value
+
+MANAGER = "kafka.log:type=LogManager,name="
+LOGS = "kafka.log:type=Log,name="
+_QUOTED = str.maketrans({"\\": "\\\\", '"': '\\"', "*": "\\*", "?": "\\?", "\n": "\\n"})
+
+
+def quoted(name: str) -> str:
+    """As javax.management.ObjectName.quote: a path cannot stand in a name as it is."""
+    return f'"{name.translate(_QUOTED)}"'
+
+
+@family(
+    MANAGER + "OfflineLogDirectoryCount", "gauge", "Log directories that failed since the broker's start."
+)
+def offline_count(view: View) -> Iterator[Bean]:
+    failed = sum(seen.failed for seen in view.now.log_dirs.values())
+    yield value(f"{MANAGER}OfflineLogDirectoryCount", failed)
+
+
+@family(MANAGER + "LogDirectoryOffline,logDirectory=<log directory>", "gauge", "1 if it failed.")
+def offline(view: View) -> Iterator[Bean]:
+    for _, seen in sorted(view.now.log_dirs.items()):
+        name = f"{MANAGER}LogDirectoryOffline,logDirectory={quoted(seen.name)}"
+        yield value(name, int(seen.failed))
+
+
+@family(
+    OURS + "LogDir,name=<log directory>",
+    "gauge",
+    "What DescribeLogDirs says, as of the last half minute: bytes of segments, without indexes and what is "
+    "being deleted, in how many partitions; of the file system all, and what is left for the broker. "
+    "Not there before the first look.",
+    ("size-bytes", "partitions", "total-bytes", "usable-bytes"),
+)
+def sizes(view: View) -> Iterator[Bean]:
+    for _, seen in sorted(view.now.log_dirs.items()):
+        attributes = {
+            "size-bytes": seen.size_bytes,
+            "partitions": seen.partitions,
+            "total-bytes": seen.total_bytes,
+            "usable-bytes": seen.usable_bytes,
+        }
+        known: dict[str, float] = {name: size for name, size in attributes.items() if size is not None}
+        if known:
+            yield Bean(f"{OURS}LogDir,name={quoted(seen.name)}", known)
+
+
+@family(
+    LOGS + "<Size|NumLogSegments|LogStartOffset|LogEndOffset>,topic=<topic>,partition=<partition>",
+    "gauge",
+    "Of one partition. Size and NumLogSegments are as of the last half minute, and not there before the "
+    "first look; offsets are those of now.",
+)
+def logs(view: View) -> Iterator[Bean]:
+    for seen in sorted(view.now.logs, key=lambda one: (one.topic, one.partition)):
+        where = f",topic={seen.topic},partition={seen.partition}"
+        if seen.sizes is not None:
+            yield value(f"{LOGS}NumLogSegments{where}", seen.sizes[0])
+            yield value(f"{LOGS}Size{where}", seen.sizes[1])
+        yield value(f"{LOGS}LogStartOffset{where}", seen.log_start)
+        yield value(f"{LOGS}LogEndOffset{where}", seen.log_end)

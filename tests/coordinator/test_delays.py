@@ -1,0 +1,175 @@
+"""What clients have waited for too long is told: the change, and who owes what to it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from mpbroker.coordinator import delays
+from mpbroker.coordinator.delays import LOOK_EVERY_S, TOLD_AFTER_S, Delays, Now
+from mpbroker.coordinator.log_link import LogLink
+from mpbroker.coordinator.state import Topic
+from mpbroker.coordinator.waiting import Caller, Change, Token, Waiting
+from mpbroker.ipc.calls import Acknowledged, CreateTopic, CreateTopics, DeleteTopics
+from mpbroker.ipc.slots import SlotKind, kind_of
+from mpbroker.ipc.topology import handler, processor
+from tests.coordinator.tree import Tree
+
+TOPIC_ID = bytes(range(16))
+IDLE = Now({TOPIC_ID: Topic("t", TOPIC_ID, 8)}, [], 0, None)
+
+
+class Link:
+    def __init__(self) -> None:
+        self.owes: set[int] = set()
+
+    def owing(self, topic_id: bytes) -> set[int]:
+        return self.owes if topic_id == TOPIC_ID else set()
+
+
+class World:
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO, "mpbroker")
+        self.caplog = caplog
+        self.time_s = 100.0
+        self.link = Link()
+        self.behind: list[int] = []
+        self.waiting = Waiting(lambda *_: None)
+        self.delays = Delays(cast(LogLink, self.link), self.waiting, lambda: self.behind, lambda: self.time_s)
+
+    def wait(self, number: int, token: Token) -> None:
+        self.waiting.add(Caller(handler(number), 0, 1), Acknowledged(), {token})
+
+    def pass_s(self, seconds: float, now: Now = IDLE) -> list[str]:
+        """What is told meanwhile."""
+        self.caplog.clear()
+        for _ in range(round(seconds / LOOK_EVERY_S)):
+            self.time_s += LOOK_EVERY_S
+            self.delays.look(lambda: now)
+        return [record.getMessage() for record in self.caplog.records]
+
+
+@pytest.fixture
+def world(caplog: pytest.LogCaptureFixture) -> World:
+    return World(caplog)
+
+
+def test_who_has_not_opened_a_topic_is_named_once(world: World) -> None:
+    world.link.owes = {0, 2}
+    world.wait(1, ("usable", TOPIC_ID))
+    assert world.pass_s(TOLD_AFTER_S) == []
+    (told,) = world.pass_s(60)
+    assert told == (
+        "Acknowledged for handler 1 has waited for 5 s: partitions of topic t are not opened by log 0, log 2"
+        ". `mpbroker ctl status` tells what each process is at"
+    )
+    world.waiting.settle({("usable", TOPIC_ID)})
+    (told,) = world.pass_s(3)
+    assert told == "what was waited for has come, after 65 s at most"
+    assert world.pass_s(10) == []
+
+
+def test_what_comes_in_time_is_not_told(world: World) -> None:
+    for _ in range(10):
+        world.wait(0, ("gone", TOPIC_ID))
+        assert world.pass_s(TOLD_AFTER_S - 1) == []
+        world.waiting.settle({("gone", TOPIC_ID)})
+        assert world.pass_s(1) == []
+
+
+@pytest.mark.parametrize(
+    ("token", "owes", "behind", "why"),
+    [
+        (("gone", TOPIC_ID), {1}, [], "partitions of topic t are not removed by log 1"),
+        (Change(TOPIC_ID, 2, 9), {1}, [], "partitions of topic t are not opened by log 1"),
+        (("usable", TOPIC_ID), set(), [], "news of topic t are not out. "),
+        (("usable", TOPIC_ID), set(), [handler(1)], "are not out, handler 1 did not read the last ones"),
+        (("gone", bytes(16)), set(), [], "news of topic AAAAAAAAAAAAAAAAAAAAAA are not out"),
+        (("announced", b"x"), set(), [handler(0)], "news of quotas are not out, handler 0 did not"),
+        (("known", b"x"), set(), [processor(0)], "news of credentials are not out, processor 0 did not"),
+        (("followed", bytes(8)), set(), [], "the supervisor has not followed what was altered"),
+        (("limited", b"x"), set(), [], "news of rates of addresses are not out"),
+    ],
+)
+def test_every_wait_has_its_reason(
+    world: World, token: Token, owes: set[int], behind: list[int], why: str
+) -> None:
+    world.link.owes, world.behind = owes, behind
+    world.wait(0, token)
+    (told,) = world.pass_s(20)
+    assert why in told
+
+
+def test_many_that_wait_are_one_line(world: World) -> None:
+    for number in range(3):
+        world.wait(number, ("usable", TOPIC_ID))
+    (told,) = world.pass_s(20)
+    assert "has waited for 5 s, as 2 more:" in told
+
+
+def test_a_log_that_is_away_keeps_all_waiting(world: World) -> None:
+    away = Now({}, ["DeleteTopics", "CreateTopics", "CreateTopics"], 7, "waiting for a log process")
+    (told,) = world.pass_s(20, away)
+    assert told.startswith(
+        "CreateTopics, DeleteTopics has waited for 5 s, as 1 more: waiting for a log process"
+    )
+    world.pass_s(5)
+    (told,) = world.pass_s(20, Now({}, [], 7, "waiting for a log process"))
+    assert told.startswith("what clients ask the coordinator for (7 calls) has waited for 5 s: waiting for")
+
+
+def test_a_coordinator_that_was_stopped_itself_tells_of_nothing(world: World) -> None:
+    world.wait(0, ("usable", TOPIC_ID))
+    world.pass_s(1)
+    world.time_s += 60
+    assert world.pass_s(1) == []
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[], str]]:
+    """What a coordinator that is forked from now on logs, and looks at soon."""
+    monkeypatch.setattr(delays, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(delays, "TOLD_AFTER_S", 0.05)
+    log, path = logging.getLogger("mpbroker"), tmp_path / "log"
+    to_file, before = logging.FileHandler(path), log.level
+    log.addHandler(to_file)
+    log.setLevel(logging.INFO)
+    yield path.read_text
+    log.removeHandler(to_file)
+    log.setLevel(before)
+    to_file.close()
+
+
+def test_a_coordinator_names_the_log_process_that_does_not_answer(
+    make_tree: Callable[..., Tree], written: Callable[[], str]
+) -> None:
+    tree = make_tree()
+    tree.start()
+    tree.until(tree.is_ready)
+    log = tree.log
+    assert log is not None
+
+    def told(text: str) -> None:
+        tree.until(lambda: text in written(), pump_log=False)
+
+    def asked() -> bool:
+        return any(kind_of(slot) == SlotKind.CALL for slot in log.inbox.untaken())
+
+    request = tree.handlers[0].call(CreateTopics([CreateTopic("a", 2)]))
+    told("CreateTopics has waited for 0 s: log 0 has not made the change of metadata durable")
+    log.pump()
+    tree.until(asked, pump_log=False)
+    told("CreatedTopics for handler 0 has waited for 0 s: partitions of topic a are not opened by log 0")
+    log.pump()
+    tree.until(lambda: request in tree.handlers[0].answers)
+    told("what was waited for has come")
+    request = tree.handlers[0].call(DeleteTopics(["a"]))
+    tree.until(tree.append_waits, pump_log=False)
+    log.pump()
+    told("are not removed by log 0")
+    tree.until(lambda: request in tree.handlers[0].answers)
+    assert tree.stop() == 0

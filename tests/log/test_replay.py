@@ -1,0 +1,126 @@
+"""What a replay of a commit journal says of what it has done, and how that gets on the device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from mpbroker.log import home, replay
+from mpbroker.log.checkpoints import write_epochs
+from mpbroker.log.journal import JournalFile
+from tests.log.conftest import Syncs
+from tests.log.test_journal import Journaled, extents, fill, node  # noqa: F401
+
+
+def taken_over(n: Journaled, file_system: Syncs | None = None) -> home.LogDir:
+    log_dir = home.LogDir(0, n.dirs[0], group=True, failed=False)
+    if file_system is not None:
+        log_dir.file_system = file_system  # type: ignore[assignment]
+    log_dir.take_over(print)
+    return log_dir
+
+
+def test_what_a_replay_has_brought_back_is_durable(
+    node: Callable[..., Journaled],  # noqa: F811
+    batch: Callable[..., bytearray],
+) -> None:
+    """It was acknowledged, and the segments have it now; of one that is gone nothing is said."""
+    n = node()
+    n.boot()
+    fill(n, batch)
+    n.power_cut(3)
+    n.segment(2).unlink()
+    log_dir = taken_over(n)
+    assert [log_dir.durable(("t", number)) for number in range(3)] == [10, 10, 0]
+
+
+def test_durable_is_what_the_last_record_of_a_segment_says(
+    node: Callable[..., Journaled],  # noqa: F811
+    batch: Callable[..., bytearray],
+) -> None:
+    """What was cut from the log after a sync that failed, and appended anew, was never acknowledged."""
+    n = node()
+    n.boot()
+    fill(n, batch, partitions=1)
+    n.power_cut()
+    first, *_, last = extents(n.path)
+    records = iter([last, first])
+    kept = SimpleNamespace(path=n.path, records=lambda: records)
+    targets = home.LogDir(0, n.dirs[0], group=True, failed=False).partitions()
+    assert replay.replay(kept, targets, {}, str).ends == {("t", 0): 1}  # type: ignore[arg-type]
+
+
+def test_what_is_left_out_says_nothing_of_what_is_durable(
+    node: Callable[..., Journaled],  # noqa: F811
+    batch: Callable[..., bytearray],
+) -> None:
+    n = node()
+    n.boot()
+    fill(n, batch, partitions=2)
+    n.power_cut(2)
+    write_epochs(n.dirs[0] / "t-0", [(0, 0), (1, 0)])
+    found = JournalFile(n.path)
+    partitions = home.LogDir(0, n.dirs[0], group=True, failed=False).partitions()
+    assert replay.replay(found, partitions, {("t", 1): 10}, str).ends.keys() <= {("__cluster_metadata", 0)}
+    found.close()
+
+
+def noted_syncs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Inodes of what is synced by itself from now on."""
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append(os.fstat(fd).st_ino)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return synced
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_many_segments_are_synced_as_one_before_the_journal_is_emptied(
+    node: Callable[..., Journaled],  # noqa: F811
+    batch: Callable[..., bytearray],
+    monkeypatch: pytest.MonkeyPatch,
+    at_once: bool,
+) -> None:
+    n = node()
+    n.boot()
+    fill(n, batch)
+    had = n.power_cut(3)
+    monkeypatch.setattr(replay, "MANY", 2)
+    with pytest.raises(OSError, match="Input/output error"):
+        taken_over(n, Syncs(fails_at=1))
+    assert extents(n.path), "what is not in the segments for certain stays in the journal"
+    synced = noted_syncs(monkeypatch)
+    whole = Syncs(is_synced_at_once=at_once)
+    taken_over(n, whole)
+    assert whole.count == at_once
+    segments = {n.segment(number).stat().st_ino for number in range(3)}
+    assert segments & set(synced) == (set() if at_once else segments)
+    assert [n.segment(number).read_bytes() for number in range(3)] == had
+    assert extents(n.path) == []
+
+
+def test_a_segment_on_another_file_system_is_synced_by_itself(
+    node: Callable[..., Journaled],  # noqa: F811
+    batch: Callable[..., bytearray],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    n = node()
+    n.boot()
+    fill(n, batch)
+    n.power_cut(3)
+    monkeypatch.setattr(replay, "MANY", 2)
+    whole = Syncs()
+    elsewhere = n.segment(1).stat().st_ino
+    whole.elsewhere.add(elsewhere)
+    synced = noted_syncs(monkeypatch)
+    taken_over(n, whole)
+    assert whole.count == 1
+    segments = {n.segment(number).stat().st_ino for number in range(3)}
+    assert segments & set(synced) == {elsewhere}

@@ -1,0 +1,135 @@
+"""Sizes of log directories and partitions, as the metrics have them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mpbroker.ipc.log_sizes import DirSeen, PartitionSizes
+from mpbroker.log.partition_log import segments_of
+from mpbroker.log.process import LogProcess
+from mpbroker.log.reader import segment_bytes
+from shm.word import Words
+from tests.log.rig import ensure
+from tests.log.several import Several, SeveralRig
+from tests.log.test_log_dirs import Node, wait_for_helper
+from tests.log.test_turn import settle
+
+
+@pytest.fixture
+def node(rig: Callable[..., object], tmp_path: Path) -> Iterator[Callable[[int], Node]]:
+    made: list[Node] = []
+
+    def build(dirs: int) -> Node:
+        made.append(Node(rig, tmp_path, dirs))
+        return made[-1]
+
+    yield build
+    for one in made:
+        one.crash()
+
+
+def look(process: LogProcess) -> None:
+    for _ in process.sizes.looking():
+        os.sched_yield()
+    wait_for_helper(process)
+
+
+def seen(node: Node) -> dict[int, DirSeen]:
+    return node.rig.memory.dir_sizes().all()
+
+
+def test_a_look_says_what_the_files_say(node: Callable[[int], Node], batch: Callable[..., bytearray]) -> None:
+    n = node(2)
+    for _ in range(2):  # the second one finds segments that it has not written
+        process = n.boot()
+        assert {(one.partitions, one.total_bytes) for one in seen(n).values()} == {(None, None)}
+        targets = n.open(ensure(4))
+        for target in targets:
+            log = process.manager.logs[target.slot]
+            n.produce(target, batch(size=500), 3)
+            for fd in log.roll():
+                os.close(fd)
+            n.produce(target, batch(size=500))
+        look(process)
+        found = seen(n)
+        for number, directory in enumerate(n.dirs):
+            system = os.statvfs(directory)
+            there = list(directory.glob("t-*"))
+            assert found[number].name == str(directory)
+            assert not found[number].failed
+            assert found[number].partitions == len(there) == 2
+            assert found[number].size_bytes == sum(map(segment_bytes, there)) > 0
+            assert found[number].total_bytes == system.f_blocks * system.f_frsize
+            assert 0 < (found[number].usable_bytes or 0) <= system.f_blocks * system.f_frsize
+        sizes = n.rig.memory.partition_sizes()
+        for target in targets:
+            path = process.manager.logs[target.slot].directory
+            assert sizes.get(target.slot, target.slot_generation) == (
+                len(segments_of(path)),
+                segment_bytes(path),
+            )
+
+
+def test_a_directory_that_fails_is_said_at_once_and_by_a_successor(
+    node: Callable[[int], Node], batch: Callable[..., bytearray]
+) -> None:
+    n = node(2)
+    process = n.boot()
+    n.produce(n.open(ensure(2))[0], batch())
+    process.turn.storage_failed(1, errno.EIO)
+    settle(process)
+    assert [one.failed for one in seen(n).values()] == [False, True]
+    look(n.succeed())
+    assert [one.failed for one in seen(n).values()] == [False, True]
+    assert seen(n)[1].partitions == 0
+
+
+def test_several_workers_are_added_up(tmp_path: Path, batch: Callable[..., bytearray]) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    made = SeveralRig(directory, Path(f"/dev/shm/sizes{os.getpid()}"), {"log_dirs": (str(directory),)}, 3)
+    several = Several(made)
+    try:
+        for target in several.open(ensure(6)):
+            made.job([((target.slot, target.slot_generation, 5), bytes(batch()))])
+        several.settle()
+        for process in several.processes:
+            (found,) = made.memory.dir_sizes().all().values()
+            assert (found.partitions, found.size_bytes) == (None, None), "some of them have not looked"
+            look(process)
+        (found,) = made.memory.dir_sizes().all().values()
+        assert found.partitions == 6
+        assert found.size_bytes == 6 * len(batch())
+    finally:
+        several.crash()
+        made.close()
+
+
+def test_the_first_look_comes_when_all_is_open(node: Callable[[int], Node]) -> None:
+    n = node(1)
+    process = n.boot()
+    n.open(ensure(3))
+    process._keep_house()
+    assert not process._chores
+    process._next_sizes = 0
+    process._keep_house()
+    while process._chores:
+        process.do_chores()
+    assert seen(n)[0].partitions == 3
+
+
+def test_what_another_partition_of_the_slot_had_is_not_taken() -> None:
+    block = memoryview(bytearray(16 * 4))
+    sizes = PartitionSizes(block)
+    assert sizes.get(2, 1) is None
+    sizes.put(2, 1, 3, 4_711)
+    assert sizes.get(2, 1) == (3, 4_711)
+    assert sizes.get(2, 2) is None
+    # Its writer is killed in the middle.
+    Words(block).store(2 * 2, 0)
+    assert sizes.get(2, 1) is None

@@ -1,0 +1,142 @@
+"""What the supervisor makes of altered settings: told once, twice, with something that it cannot use."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from mpbroker.config.altered import Altered
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.load import Loaded, load
+from mpbroker.ipc.broker_settings import BrokerSettings
+from mpbroker.ipc.bulletin import BulletinPublisher
+from mpbroker.ipc.topology import SUPERVISOR, SharedMemory
+from mpbroker.supervisor.altering import AlteredSettings
+from mpbroker.supervisor.reload import Reload, ReloadError
+
+
+class Coordinator:
+    """Its end of the bulletin; each one begins with a base, as a successor does."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        block, acks = memory.private.block("brokers"), memory.words("broker_acks")
+        self._publisher = BulletinPublisher(block, acks, lambda: [SUPERVISOR])
+        self._told = False
+
+    def tell(self, version: int, **brokers: dict[str, str]) -> None:
+        """`all` is the resource of all brokers, `one` is broker 1."""
+        names = {"all": "", "one": "1", "other": "2"}
+        news = BrokerSettings(version, {names[name]: texts for name, texts in brokers.items()})
+        send = self._publisher.publish_delta if self._told else self._publisher.publish_base
+        send(msgspec.msgpack.encode(news))
+        self._told = True
+
+
+def test_what_is_told_twice_is_news_once(memory: SharedMemory) -> None:
+    altering, coordinator = AlteredSettings(memory, node_id=1), Coordinator(memory)
+    done = memory.words("brokers_done")
+    assert not altering.look()
+    coordinator.tell(0)
+    assert not altering.look()
+    texts = {"max.connections": "5"}
+    coordinator.tell(1, all={"max.connections": "4"}, one={}, other={"max.connections": "9"})
+    coordinator.tell(2, all={"max.connections": "4"}, one=texts)
+    assert altering.look()
+    assert altering.waits
+    assert altering.now == Altered(texts, {"max.connections": "4"})
+    assert done.load(0) == 0
+    altering.acknowledge()
+    assert done.load(0) == 2
+    altering.waits = False
+    Coordinator(memory).tell(2, all={"max.connections": "4"}, one=texts)
+    assert not altering.look()
+    assert not altering.waits
+    coordinator = Coordinator(memory)
+    coordinator.tell(3, all={"max.connections": "4"})
+    assert altering.look()
+    assert altering.now == Altered({}, {"max.connections": "4"})
+
+
+def test_what_cannot_be_used_is_told_and_left_out(
+    memory: SharedMemory, caplog: pytest.LogCaptureFixture
+) -> None:
+    altering = AlteredSettings(memory, node_id=1)
+    Coordinator(memory).tell(1, one={"max.connections": "5", "of.the.future": "x"})
+    assert altering.look()
+    assert altering.now == Altered({"max.connections": "5"})
+    assert "of.the.future is no setting that can be altered" in caplog.text
+
+
+# ---- what a reload makes of it
+
+
+class Room:
+    """A configuration file as a list of overrides, and a broker that follows at once."""
+
+    def __init__(self, *file: str) -> None:
+        self.file = list(file)
+        self.now = self._load().config
+        self.reload = Reload(self.now, self._load)
+
+    def _load(self) -> Loaded:
+        return load(None, self.file)
+
+    def reread(self, altered: Altered) -> list[str]:
+        return self._done(altered, reread=True)
+
+    def altered(self, altered: Altered) -> list[str]:
+        return self._done(altered, reread=False)
+
+    def _done(self, altered: Altered, *, reread: bool) -> list[str]:
+        look = self.reload.changes if reread else self.reload.altered
+        changes = look(self.now, altered)
+        self.now = changes.config
+        self.reload.done(changes)
+        return changes.names
+
+
+def test_the_file_lies_beneath_and_is_not_read_unasked() -> None:
+    room = Room("max.connections=7")
+    altered = Altered({"max.connections": "5"})
+    assert room.altered(altered) == ["max.connections"]
+    room.file = ["max.connections=8", "num.partitions=3", "log.workers=2"]
+    assert room.altered(altered) == []
+    assert (room.now.max_connections, room.now.num_partitions) == (5, 1)
+    assert room.reread(altered) == ["num.partitions"]
+    assert (room.now.max_connections, room.now.num_partitions) == (5, 3)
+    assert room.altered(Altered()) == ["max.connections"]
+    # What cannot change while the broker runs is as it was, also beneath.
+    assert (room.now.max_connections, room.now.log_workers) == (8, 1)
+    assert room.now.altered == Altered()
+
+
+def test_an_altered_number_of_workers_counts_even_if_the_file_says_the_same() -> None:
+    room = Room("num.io.threads=2")
+    altered = Altered({"num.io.threads": "2"})
+    changes = room.reload.altered(room.now, altered)
+    assert changes.handlers == 2  # `ctl resize` may have made it another one
+    room.reload.done(changes)
+    assert room.reload.altered(room.now, altered).handlers is None
+    assert room.reload.changes(room.now, altered).handlers is None
+    assert room.reload.altered(room.now, Altered()).handlers == 2
+
+
+def test_a_file_that_contradicts_what_was_altered_changes_nothing() -> None:
+    room = Room()
+    altered = Altered({"log.cleaner.max.compaction.lag.ms": "100"})
+    room.altered(altered)
+    room.file = ["log.cleaner.min.compaction.lag.ms=200", "num.partitions=3"]
+    with pytest.raises(ReloadError, match=r"compaction\.lag\.ms=200 is above"):
+        room.reread(altered)
+    assert room.now.num_partitions == 1
+    assert room.reread(Altered()) == [
+        "log.cleaner.max.compaction.lag.ms",
+        "log.cleaner.min.compaction.lag.ms",
+        "num.partitions",
+    ]
+
+
+def test_without_a_file_there_is_still_something_beneath() -> None:
+    reload = Reload(BrokerConfig(max_connections=7), None)
+    now = reload.altered(BrokerConfig(max_connections=7), Altered({}, {"max.connections": "5"})).config
+    assert now.max_connections == 5
