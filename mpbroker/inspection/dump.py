@@ -120,8 +120,8 @@ def _journal(path: Path) -> Iterator[Entry]:
     try:
         journal = JournalFile(path)
         try:
-            for number, extents in enumerate(journal.records()):
-                for extent in extents:
+            for number, record in enumerate(journal.records()):
+                for extent in record.extents:
                     yield _extent(number, extent)
         finally:
             journal.close()

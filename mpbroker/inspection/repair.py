@@ -132,8 +132,8 @@ def _refuse_if_in(path: Path, partition: Partition) -> None:
         try:
             is_named = any(
                 (one.topic_id, one.partition) == (partition.topic_id, partition.partition)
-                for extents in journal.records()
-                for one in extents
+                for record in journal.records()
+                for one in record.extents
             )
         finally:
             journal.close()

@@ -27,6 +27,7 @@ typedef struct JournalWrite {
     int fd;
     int error;
     int went_around; /* there was no room to write, and the segments themselves were synced */
+    int first;       /* its owner has written no record before */
     uint64_t nonce, ring_bytes;
     uint64_t sequence, payload; /* of the record; extents == 0: none */
     uint64_t version, start;    /* of the head; version 0: none */
@@ -58,7 +59,7 @@ typedef struct Flusher {
 static int flusher_write_record(const JournalWrite *w, uint8_t *buffer) {
     uint64_t bytes = journal_record_bytes((uint64_t)w->count, w->payload);
     uint64_t at = sizeof(JournalRecord) + (uint64_t)w->count * sizeof(JournalExtent);
-    JournalRecord record = {JOURNAL_RECORD_MAGIC, 0, w->nonce, w->sequence, bytes, (uint32_t)w->count, 0};
+    JournalRecord record = {JOURNAL_RECORD_MAGIC, 0, w->nonce, w->sequence, bytes, (uint32_t)w->count, (uint32_t)w->first};
     memcpy(buffer, &record, sizeof record);
     memcpy(buffer + sizeof record, w->extents, (size_t)w->count * sizeof(JournalExtent));
     for (int i = 0; i < w->count; i++) {

@@ -7,14 +7,15 @@
  *   8192    ring       records one behind the other, each from a multiple of 512 on: none shares a sector with one that was synced before
  *
  *   head    magic 8 | version 8 | nonce 8 | ring bytes 8 | start 8 | CRC-32C 4 of all in front of it
- *   record  magic 4 | CRC-32C 4 of all behind it | nonce 8 | sequence 8 | bytes 8, a multiple of 512 | extents 4 | 0 4
+ *   record  magic 4 | CRC-32C 4 of all behind it | nonce 8 | sequence 8 | bytes 8, a multiple of 512 | extents 4 | first 4
  *           then its extents, then the batches of the first extent, of the second, ..., then zeros
  *   extent  topic id 16 | segment base offset 8 | position in the segment 8 | offset behind it 8 | bytes 4 | partition 4
  *
  * All numbers are little endian. A record's sequence is the place at which it begins in an endless stream, of which the ring holds the last
  * bytes: it lies at `sequence % ring bytes`, and the next one has the sequence `sequence + bytes`. Reading begins at the head's `start`
  * and ends with the first record that is not the expected one; only the last one can be torn, since a round is synced before the next begins:
- * with a whole one behind it, the journal is damaged.
+ * with a whole one behind it, the journal is damaged. So a record says of the one in front of it that its round was finished, with all that
+ * was synced elsewhere; not the first one of a process (`first` is 1), whose predecessor may have died in that round.
  * What lies before `start` is in segments that were synced; it is written over only when that head is on disk. The nonce is new with
  * each start of the broker: nothing that a producer sent earlier, and nothing of an earlier lap, is taken for a record. */
 #ifndef MPBROKER_LOG_JOURNAL_H
@@ -43,7 +44,7 @@ typedef struct JournalHead {
 typedef struct JournalRecord {
     uint32_t magic, crc;
     uint64_t nonce, sequence, bytes;
-    uint32_t extents, zero;
+    uint32_t extents, first;
 } JournalRecord;
 
 typedef struct JournalExtent {

@@ -24,6 +24,7 @@ cdef extern from "mpbroker/log/journal.h" nogil:
         uint64_t sequence
         uint64_t bytes
         uint32_t extents
+        uint32_t first
     ctypedef struct JournalExtent:
         uint8_t topic_id[16]
         int64_t segment_base
@@ -44,6 +45,7 @@ cdef extern from "mpbroker/log/flusher.h" nogil:
         int fd
         int error
         int went_around
+        int first
         uint64_t nonce
         uint64_t ring_bytes
         uint64_t sequence
@@ -73,6 +75,7 @@ cdef struct JournalRef:
     uint64_t version            # of the head that is on disk, and its `start`
     uint64_t start
     uint64_t head               # where the next record goes
+    bint first                  # nothing has been written there by this process
     uint64_t wanted             # all before it is to be released, however empty the ring is
     uint64_t in_background      # segments with records from here on are being synced; NOT_SYNCING: none
     uint64_t inherited          # a predecessor's, from here on, wait for the sync of their segments; NOT_SYNCING: none

@@ -18,6 +18,8 @@ cdef enum:
 
 # Bytes of one segment that a round made durable; `end_offset` is that behind the last record in it.
 Extent = namedtuple("Extent", "topic_id partition segment_base position end_offset data")
+# What a round wrote; `is_first`: its process had written none before, so that it says nothing of the one in front of it.
+Record = namedtuple("Record", "is_first extents")
 
 
 class JournalDamaged(Exception):
@@ -44,7 +46,7 @@ cdef uint64_t journal_record_most(const JournalRef *journal) noexcept nogil:
 cdef void journal_begin(JournalRef *journal, JournalWrite *write) noexcept nogil:
     """A round is put together."""
     write.fd, write.nonce, write.ring_bytes = journal.fd, journal.nonce, journal.ring_bytes
-    write.sequence = journal.head
+    write.sequence, write.first = journal.head, journal.first
     write.payload = write.version = 0
     write.count = write.error = write.went_around = 0
 
@@ -100,6 +102,7 @@ cdef void journal_written(JournalRef *journal, JournalWrite *write) noexcept nog
         return
     if write.count:
         journal.head += journal_record_bytes(write.count, write.payload)
+        journal.first = 0
     if write.version:
         journal.version, journal.start = write.version, write.start
 
@@ -204,7 +207,7 @@ cdef class JournalFile:
         return self.head.start
 
     def records(self):
-        """The extents of each record, oldest first, up to the first record that is not whole. Raises OSError, JournalDamaged."""
+        """Each record, oldest first, up to the first one that is not whole. Raises OSError, JournalDamaged."""
         cdef JournalRecord *found
         cdef uint64_t sequence = self.head.start
         while True:
@@ -214,7 +217,7 @@ cdef class JournalFile:
                 self.refuse_later(sequence)
                 return
             sequence += found.bytes
-            yield extents_of(record)
+            yield record_of(record)
 
     def survey(self) -> tuple:
         """Where the next record goes, and (topic id, partition, base offset) of all segments that are named. Raises OSError,
@@ -307,7 +310,7 @@ cdef class JournalFile:
             self.fd = -1
 
 
-cdef list extents_of(bytearray record):
+cdef object record_of(bytearray record):
     cdef const uint8_t *p = record
     cdef const JournalRecord *head = <const JournalRecord *>p
     cdef const JournalExtent *extent
@@ -321,4 +324,4 @@ cdef list extents_of(bytearray record):
             (<const char *>extent.topic_id)[:16], extent.partition, extent.segment_base, extent.position, extent.end_offset,
             data[at:at + extent.bytes]))
         at += extent.bytes
-    return found
+    return Record(head.first != 0, found)

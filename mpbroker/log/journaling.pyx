@@ -13,7 +13,7 @@ def use_journal(Turn turn, int log_dir, JournalFile journal, uint64_t end, int64
     memset(&ref, 0, sizeof(ref))
     ref.fd, ref.direct_bytes = journal.fd, direct_bytes
     ref.nonce, ref.ring_bytes, ref.version = journal.head.nonce, journal.head.ring_bytes, journal.head.version
-    ref.start, ref.head = journal.head.start, end
+    ref.start, ref.head, ref.first = journal.head.start, end, True
     ref.in_background = NOT_SYNCING
     ref.inherited = ref.start if end > ref.start else NOT_SYNCING
     commit_use_journal(&turn.commit, log_dir, &ref)

@@ -39,7 +39,9 @@ _log = logging.getLogger("mpbroker")
 
 
 class Replayed(NamedTuple):
-    """`ends`: where what was acknowledged ends, of the partitions whose segments have it now."""
+    """`ends`: of partitions whose segments have now what the journal has, where that ends. All in front of it
+    is on the device, too: the round was finished.
+    """
 
     restored_bytes: int
     ends: dict[TopicPartition, int]
@@ -57,19 +59,24 @@ def replay(
     `file_system`: theirs, opened before anything was written there.
     """
     ends: dict[TopicPartition, int] = {}
+    # Those that count if the next record says that the round was finished.
+    said: dict[TopicPartition, int] = {}
     targets: _Targets | None = None
     segments = _Segments()
     try:
-        for number, extents in enumerate(journal.records()):
+        for number, record in enumerate(journal.records()):
             if number % SAY_EVERY == 0:
                 say(f"replaying {journal.path}")
             targets = targets or _Targets(partitions, recovery_points)
-            chosen = [(path, one) for one in extents if (path := targets.segment_of(one)) is not None]
+            chosen = [(path, one) for one in record.extents if (path := targets.segment_of(one)) is not None]
             for path, extent in chosen:
                 segments.read_anew(path, extent)
+            if not record.is_first:
+                ends |= said
+            said.clear()
             for path, extent in chosen:
                 if segments.restore(path, extent):
-                    ends[targets.name_of(extent)] = extent.end_offset
+                    said[targets.name_of(extent)] = extent.end_offset
         say(f"syncing what {journal.path} names")
         if file_system is not None and file_system.is_synced_at_once and segments.touched > MANY:
             file_system.sync()

@@ -77,12 +77,16 @@ def fill(n: Journaled, batch: Callable[..., bytearray], partitions: int = 3, rou
             assert n.produce(target, batch(1 + i)) == [0]
 
 
-def extents(path: Path) -> list[list[journal.Extent]]:
+def records(path: Path) -> list[journal.Record]:
     found = JournalFile(path)
     try:
         return list(found.records())
     finally:
         found.close()
+
+
+def extents(path: Path) -> list[list[journal.Extent]]:
+    return [record.extents for record in records(path)]
 
 
 def test_what_segments_lost_comes_back(

@@ -12,7 +12,9 @@ from mpbroker.log import home, replay
 from mpbroker.log.checkpoints import write_epochs
 from mpbroker.log.journal import JournalFile
 from tests.log.conftest import Syncs
-from tests.log.test_journal import Journaled, extents, fill, node  # noqa: F401
+from tests.log.rig import ensure
+from tests.log.test_journal import Journaled, extents, fill, node, records  # noqa: F401
+from tests.log.test_log_dirs import wait_for_helper
 
 
 def taken_over(n: Journaled, file_system: Syncs | None = None) -> home.LogDir:
@@ -37,6 +39,41 @@ def test_what_a_replay_has_brought_back_is_durable(
     assert [log_dir.durable(("t", number)) for number in range(3)] == [10, 10, 0]
 
 
+def test_the_last_round_may_not_have_been_finished(
+    node: Callable[..., Journaled],  # noqa: F811
+    batch: Callable[..., bytearray],
+) -> None:
+    """Its record is written before the files are synced that it lacks, and may get on the device alone."""
+    n = node()
+    n.boot()
+    fill(n, batch, partitions=2)
+    n.power_cut(2)
+    log_dir = taken_over(n)
+    assert [log_dir.durable(("t", number)) for number in range(2)] == [10, 6]
+    assert [n.segment(number).stat().st_size > 0 for number in range(2)] == [True, True]
+
+
+def test_a_successor_does_not_know_whether_its_predecessors_last_round_was_finished(
+    node: Callable[..., Journaled],  # noqa: F811
+    batch: Callable[..., bytearray],
+) -> None:
+    n = node()
+    n.boot()
+    fill(n, batch, partitions=2)
+    n.succeed()
+    assert n.process is not None
+    wait_for_helper(n.process)
+    n.process.manager.journals.use()
+    target, _ = n.open(ensure(2))
+    for _ in range(2):
+        assert n.produce(target, batch(1)) == [0]
+    said = [record.is_first for record in records(n.path)]
+    assert [number for number, is_first in enumerate(said) if is_first] == [0, len(said) - 2]
+    n.power_cut(2)
+    log_dir = taken_over(n)
+    assert [log_dir.durable(("t", number)) for number in range(2)] == [11, 6]
+
+
 def test_durable_is_what_the_last_record_of_a_segment_says(
     node: Callable[..., Journaled],  # noqa: F811
     batch: Callable[..., bytearray],
@@ -46,9 +83,9 @@ def test_durable_is_what_the_last_record_of_a_segment_says(
     n.boot()
     fill(n, batch, partitions=1)
     n.power_cut()
-    first, *_, last = extents(n.path)
-    records = iter([last, first])
-    kept = SimpleNamespace(path=n.path, records=lambda: records)
+    first, *_, last = records(n.path)
+    found = [last, first._replace(is_first=False), first._replace(is_first=False)]
+    kept = SimpleNamespace(path=n.path, records=lambda: iter(found))
     targets = home.LogDir(0, n.dirs[0], group=True, failed=False).partitions()
     assert replay.replay(kept, targets, {}, str).ends == {("t", 0): 1}  # type: ignore[arg-type]
 
