@@ -100,13 +100,13 @@ def produce_value(topic: str, value: bytes, *, zstd: bool = False) -> Request:
     return _produce(topic, record_batch(1, 0, value, zstd=zstd), version=7 if zstd else 3)
 
 
-def produce_batch(topic: str, batch: bytes) -> Request:
+def produce_batch(topic: str, batch: bytes | bytearray) -> Request:
     """The same, of this batch."""
     return _produce(topic, batch)
 
 
 def _produce(
-    topic: str, batch: bytes, acks: int = -1, client_id: str = CLIENT_ID, *, version: int = 3
+    topic: str, batch: bytes | bytearray, acks: int = -1, client_id: str = CLIENT_ID, *, version: int = 3
 ) -> Request:
     body = struct.pack(">hhii", -1, acks, TIMEOUT_MS, 1) + _string(topic)
     body += struct.pack(">iii", 1, 0, len(batch)) + batch

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]
 
 from mpbroker.records.arrow_batches import SCHEMA, arrow_batches
 from mpbroker.records.batch import BATCH_OK, assign_offset_and_epoch, bench_scan, checksum

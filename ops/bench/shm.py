@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -252,9 +253,9 @@ def lines(scale: float) -> list[Line]:
     found += [
         Line(
             f"arena, copied in, lent, copied out, {size >> 10} KiB",
-            -best(lambda s=size, b=blocks: arena_transfer(s, n(b))),
+            -best(partial(arena_transfer, size, n(blocks))),
             "GB/s",
-        )  # type: ignore[misc]
+        )
         for size, blocks in ((16 << 10, 20_000), (128 << 10, 6_000), (1 << 20, 1_000))
     ]
     return [

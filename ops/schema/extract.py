@@ -149,7 +149,7 @@ def structs_of(per_version: Versioned, top: str) -> Iterator[tuple[str, Versione
 
 def message(schema_name: str, kind: EntityType, api_key: int) -> Json:
     valid = sorted(v for v, kinds in schema_name_map[schema_name].items() if kind in kinds)
-    per_version: Versioned = {v: load_entity_schema(schema_name, v, kind) for v in valid}
+    per_version: Versioned = {v: load_entity_schema(schema_name, v, kind) for v in valid}  # type: ignore[arg-type]
     flexible = [v for v in valid if per_version[v].__flexible__]  # type: ignore[attr-defined]
     name = camel(schema_name) + kind.name.capitalize()
     out: Json = {
