@@ -2,7 +2,8 @@
 
 A record per log directory and two words per partition slot, in the public region. Sizes are as of the last
 look that their log worker took (`mpbroker.log.sizes`), and not there before each has taken one; whether the
-directory works, and its name, the first log worker says at once.
+directory works, and its name, the first log worker says at once. How many partitions are in it, the partition
+table says (`partition_counts`).
 """
 
 from __future__ import annotations
@@ -15,10 +16,8 @@ from shm.word import Words
 
 RECORD_BYTES = 1024
 DIRS_BYTES = MOST_DIRS * RECORD_BYTES
-# Of a worker: its partitions, and one more; bytes.
-# Of a partition: generation of its slot << 32 | segments, then bytes.
+# Generation of its slot << 32 | segments, then bytes.
 PARTITION_BYTES = 16
-_FIRST_WORKER, _WORKER_WORDS = 8, 2
 _NAME_AT = 256
 
 
@@ -29,25 +28,23 @@ class DirState(IntEnum):
 
 
 class _Word(IntEnum):
-    """The first log worker's. Behind them those of each one."""
+    """The first log worker's, and then one of each worker."""
 
     STATE = 0  # DirState
     TOTAL_BYTES = 1  # of its file system …
     USABLE_BYTES = 2  # … of these, what is left for the broker
     WORKERS = 3  # how many there are
+    FIRST_WORKER = 8  # bytes of its partitions, and one more
 
 
 @dataclass(frozen=True)
 class DirSeen:
-    """Of all log workers together. `size_bytes`: segments of `partitions`, as in DescribeLogDirs. None: not
-    looked at yet.
-    """
+    """`size_bytes`: segments, as in DescribeLogDirs, of all log workers together. None: not looked at yet."""
 
     name: str
     failed: bool
     total_bytes: int | None
     usable_bytes: int | None
-    partitions: int | None
     size_bytes: int | None
 
 
@@ -70,10 +67,9 @@ class DirSizes:
         words.store(_Word.TOTAL_BYTES, total_bytes)
         words.store(_Word.USABLE_BYTES, usable_bytes)
 
-    def put_sizes(self, number: int, worker: int, partitions: int, size_bytes: int) -> None:
-        words, at = self._words(number), _FIRST_WORKER + worker * _WORKER_WORDS
-        words.store(at + 1, size_bytes)
-        words.store(at, partitions + 1)
+    def put_size(self, number: int, worker: int, size_bytes: int) -> None:
+        """By each log worker, of its own partitions."""
+        self._words(number).store(_Word.FIRST_WORKER + worker, size_bytes + 1)
 
     def all(self) -> dict[int, DirSeen]:
         """By number."""
@@ -90,7 +86,7 @@ class DirSizes:
                 state == DirState.FAILED,
                 words.load(_Word.TOTAL_BYTES) or None,
                 words.load(_Word.USABLE_BYTES) if words.load(_Word.TOTAL_BYTES) else None,
-                *_sums(words),
+                _sum(words),
             )
         return found
 
@@ -99,13 +95,10 @@ class DirSizes:
         return Words(self._block[at : at + _NAME_AT])
 
 
-def _sums(words: Words) -> tuple[int, int] | tuple[None, None]:
-    """Of partitions and bytes, if every worker has said its own."""
-    ends = _FIRST_WORKER + words.load(_Word.WORKERS) * _WORKER_WORDS
-    partitions = [words.load(at) - 1 for at in range(_FIRST_WORKER, ends, _WORKER_WORDS)]
-    if min(partitions, default=-1) < 0:
-        return None, None
-    return sum(partitions), sum(words.load(at + 1) for at in range(_FIRST_WORKER, ends, _WORKER_WORDS))
+def _sum(words: Words) -> int | None:
+    """None until every worker has said its own."""
+    sizes = [words.load(_Word.FIRST_WORKER + worker) - 1 for worker in range(words.load(_Word.WORKERS))]
+    return None if min(sizes, default=-1) < 0 else sum(sizes)
 
 
 class PartitionSizes:

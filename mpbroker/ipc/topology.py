@@ -128,20 +128,6 @@ def slots_given(partitions: SlotTable, log_workers: int) -> Iterator[int]:
         yield from takewhile(partitions.version, own)
 
 
-def offline_partitions(partitions: SlotTable) -> int:
-    """How many cannot be used: they are damaged, or their log directory has failed."""
-    return sum(_is_offline(partitions, slot) for slot in range(partitions.slots) if partitions.version(slot))
-
-
-def _is_offline(partitions: SlotTable, slot: int) -> bool:
-    try:
-        flags = partition_table.read_partition(partitions, slot).flags
-    except table.SlotBusy:
-        return False  # it is being written, or its writer died over it: the next one writes it anew
-    deleted = partition_table.PartitionFlag.PARTITION_DELETED
-    return bool(flags & partition_table.PartitionFlag.PARTITION_OFFLINE) and not flags & deleted
-
-
 def handlers_of(processor: int) -> tuple[int, ...]:
     """Who takes the requests of a processor: the handlers of its plane."""
     return (CONTROL_HANDLER,) if processor == CONTROL_PROCESSOR else HANDLERS[:MAX_HANDLERS]

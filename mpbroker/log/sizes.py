@@ -43,7 +43,6 @@ class SizeLook:
     def looking(self) -> Generator[None, None, None]:
         """One look at every partition."""
         manager = self._manager
-        counts = [0 for _ in manager.dirs]
         sums = [0 for _ in manager.dirs]
         slots = list(manager.logs)
         for at in range(0, len(slots), LOOKED_AT_ONCE):
@@ -53,11 +52,10 @@ class SizeLook:
                 state, number = log.state, log.state.log_dir
                 size = state.size + sum(max(segment.size, 0) for segment in log.sealed)
                 self._partitions.put(state.table_slot, state.generation, len(log.sealed) + 1, size)
-                counts[number] += 1
                 sums[number] += size
             yield
         for home in manager.dirs:
-            self._dirs.put_sizes(home.number, manager.worker.number, counts[home.number], sums[home.number])
+            self._dirs.put_size(home.number, manager.worker.number, sums[home.number])
             if manager.worker.is_first and not home.failed:
                 manager.helper.submit(partial(self._measure_volume, home), home.number)
 

@@ -191,7 +191,7 @@ def partitions(view: View) -> Iterator[Bean]:
     "Partitions that cannot be used: damaged, or in a log directory that has failed. The log says which.",
 )
 def offline_replicas(view: View) -> Iterator[Bean]:
-    yield value("kafka.server:type=ReplicaManager,name=OfflineReplicaCount", view.now.offline_partitions)
+    yield value("kafka.server:type=ReplicaManager,name=OfflineReplicaCount", view.now.partitions.offline)
 
 
 @family(
@@ -201,7 +201,7 @@ def offline_replicas(view: View) -> Iterator[Bean]:
 )
 def offline_partitions(view: View) -> Iterator[Bean]:
     yield value(
-        "kafka.controller:type=KafkaController,name=OfflinePartitionsCount", view.now.offline_partitions
+        "kafka.controller:type=KafkaController,name=OfflinePartitionsCount", view.now.partitions.offline
     )
 
 

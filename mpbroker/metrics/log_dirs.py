@@ -35,22 +35,21 @@ def offline(view: View) -> Iterator[Bean]:
 @family(
     OURS + "LogDir,name=<log directory>",
     "gauge",
-    "What DescribeLogDirs says, as of the last half minute: bytes of segments, without indexes and what is "
-    "being deleted, in how many partitions; of the file system all, and what is left for the broker. "
-    "Not there before the first look.",
-    ("size-bytes", "partitions", "total-bytes", "usable-bytes"),
+    "What DescribeLogDirs says: partitions that can be used; bytes of their segments, without indexes and "
+    "what is being deleted; of the file system all, and what is left for the broker. Bytes are as of the "
+    "last half minute, and not there before the first look.",
+    ("partitions", "size-bytes", "total-bytes", "usable-bytes"),
 )
 def sizes(view: View) -> Iterator[Bean]:
-    for _, seen in sorted(view.now.log_dirs.items()):
+    for number, seen in sorted(view.now.log_dirs.items()):
         attributes = {
+            "partitions": view.now.partitions.live.get(number, 0),
             "size-bytes": seen.size_bytes,
-            "partitions": seen.partitions,
             "total-bytes": seen.total_bytes,
             "usable-bytes": seen.usable_bytes,
         }
-        known: dict[str, float] = {name: size for name, size in attributes.items() if size is not None}
-        if known:
-            yield Bean(f"{OURS}LogDir,name={quoted(seen.name)}", known)
+        known: dict[str, float] = {name: count for name, count in attributes.items() if count is not None}
+        yield Bean(f"{OURS}LogDir,name={quoted(seen.name)}", known)
 
 
 @family(

@@ -18,6 +18,7 @@ from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.listeners import MAX_LISTENERS, ListenerCount, ListenerState
 from mpbroker.ipc.log_sizes import DirSeen, DirSizes, LogSeen, PartitionSizes
 from mpbroker.ipc.meters import ClientKind, QuotaKind, QuotaWord, Reader, TopicMeter
+from mpbroker.ipc.partition_counts import PartitionCounts, count_partitions
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from shm.counters import BUCKETS, bucket_bounds
@@ -140,7 +141,7 @@ class Snapshot:
     listeners: dict[int, ListenerSeen]  # by number
     log_dirs: dict[int, DirSeen]  # by number
     logs: list[LogSeen]
-    offline_partitions: int
+    partitions: PartitionCounts
 
     def get(self, process: int, counter: int) -> int:
         return self.counters[process][counter]
@@ -192,7 +193,7 @@ def take(public: Region) -> Snapshot:
         listeners=_take_listeners(public),
         log_dirs=DirSizes(public.block("log_dirs")).all(),
         logs=[],
-        offline_partitions=topology.offline_partitions(topology.attach_table(public)),
+        partitions=count_partitions(topology.attach_table(public)),
     )
     _take_meters(public, found)
     return found

@@ -10,6 +10,7 @@ import psutil
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.partition_counts import count_partitions
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.supervisor import progress as recovery
 from mpbroker.supervisor.child import Child
@@ -25,6 +26,7 @@ def status(
 ) -> dict[str, Any]:
     """The broker and each of its processes; times in seconds, memory in bytes."""
     pages = {child.role: memory.counters(child.role) for child in children}
+    partitions = count_partitions(memory.table())
 
     def total(counter: Counter) -> int:
         return sum(page.get(counter) for page in pages.values())
@@ -38,12 +40,12 @@ def status(
             {
                 "log_dir": one.name,
                 "state": "failed" if one.failed else "works",
-                "partitions": one.partitions,
+                "partitions": partitions.live.get(number, 0),
                 "size_bytes": one.size_bytes,
                 "total_bytes": one.total_bytes,
                 "usable_bytes": one.usable_bytes,
             }
-            for one in memory.dir_sizes().all().values()
+            for number, one in memory.dir_sizes().all().items()
         ],
         "flush_policy": config.log_flush_policy,
         "runtime_dir": str(memory.public_path.parent),
@@ -52,7 +54,7 @@ def status(
         "records_appended": total(Counter.COUNT_RECORDS_APPENDED),
         "bytes_appended": total(Counter.COUNT_BYTES_APPENDED),
         "restarts": memory.counters(topology.SUPERVISOR).get(Counter.COUNT_RESTARTS),
-        "offline_partitions": topology.offline_partitions(memory.table()),
+        "offline_partitions": partitions.offline,
         "recovery": recovery.rows(config, memory),
         "scrub": progress(memory),
         "processes": [_process(child, memory) for child in children],

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from mpbroker.ipc.log_sizes import DirSeen, PartitionSizes
+from mpbroker.ipc.partition_counts import count_partitions
 from mpbroker.log.partition_log import segments_of
 from mpbroker.log.process import LogProcess
 from mpbroker.log.reader import segment_bytes
 from shm.word import Words
-from tests.log.rig import ensure
+from tests.log.rig import TOPIC_ID, ensure
 from tests.log.several import Several, SeveralRig
 from tests.log.test_log_dirs import Node, wait_for_helper
 from tests.log.test_turn import settle
@@ -43,11 +44,25 @@ def seen(node: Node) -> dict[int, DirSeen]:
     return node.rig.memory.dir_sizes().all()
 
 
+def live(node: Node) -> Mapping[int, int]:
+    return count_partitions(node.rig.memory.table()).live
+
+
+def test_partitions_are_counted_without_a_look(node: Callable[[int], Node]) -> None:
+    n = node(2)
+    process = n.boot()
+    assert live(n) == {}
+    n.open(ensure(3))
+    assert sorted(live(n).values()) == [1, 2]
+    process.manager.remove("t", TOPIC_ID)
+    assert live(n) == {}
+
+
 def test_a_look_says_what_the_files_say(node: Callable[[int], Node], batch: Callable[..., bytearray]) -> None:
     n = node(2)
     for _ in range(2):  # the second one finds segments that it has not written
         process = n.boot()
-        assert {(one.partitions, one.total_bytes) for one in seen(n).values()} == {(None, None)}
+        assert {(one.size_bytes, one.total_bytes) for one in seen(n).values()} == {(None, None)}
         targets = n.open(ensure(4))
         for target in targets:
             log = process.manager.logs[target.slot]
@@ -62,7 +77,7 @@ def test_a_look_says_what_the_files_say(node: Callable[[int], Node], batch: Call
             there = list(directory.glob("t-*"))
             assert found[number].name == str(directory)
             assert not found[number].failed
-            assert found[number].partitions == len(there) == 2
+            assert live(n)[number] == len(there) == 2
             assert found[number].size_bytes == sum(map(segment_bytes, there)) > 0
             assert found[number].total_bytes == system.f_blocks * system.f_frsize
             assert 0 < (found[number].usable_bytes or 0) <= system.f_blocks * system.f_frsize
@@ -84,9 +99,11 @@ def test_a_directory_that_fails_is_said_at_once_and_by_a_successor(
     process.turn.storage_failed(1, errno.EIO)
     settle(process)
     assert [one.failed for one in seen(n).values()] == [False, True]
+    assert live(n) == {0: 1}
     look(n.succeed())
     assert [one.failed for one in seen(n).values()] == [False, True]
-    assert seen(n)[1].partitions == 0
+    assert live(n) == {0: 1}
+    assert seen(n)[1].size_bytes == 0
 
 
 def test_several_workers_are_added_up(tmp_path: Path, batch: Callable[..., bytearray]) -> None:
@@ -100,10 +117,10 @@ def test_several_workers_are_added_up(tmp_path: Path, batch: Callable[..., bytea
         several.settle()
         for process in several.processes:
             (found,) = made.memory.dir_sizes().all().values()
-            assert (found.partitions, found.size_bytes) == (None, None), "some of them have not looked"
+            assert found.size_bytes is None, "some of them have not looked"
             look(process)
         (found,) = made.memory.dir_sizes().all().values()
-        assert found.partitions == 6
+        assert count_partitions(made.memory.table()).live == {0: 6}
         assert found.size_bytes == 6 * len(batch())
     finally:
         several.crash()
@@ -120,7 +137,7 @@ def test_the_first_look_comes_when_all_is_open(node: Callable[[int], Node]) -> N
     process._keep_house()
     while process._chores:
         process.do_chores()
-    assert seen(n)[0].partitions == 3
+    assert seen(n)[0].size_bytes == 0
 
 
 def test_what_another_partition_of_the_slot_had_is_not_taken() -> None:

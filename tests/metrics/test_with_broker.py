@@ -65,6 +65,7 @@ def create(client: Client, name: str, partitions: int = 1, **config: str) -> Non
 def test_a_partition_that_is_damaged_is_counted_as_offline(own_broker: Mpbroker) -> None:
     client = Client(own_broker)
     create(client, "t", partitions=2)
+    assert in_use(own_broker) == (2, 2)  # at once
     for partition in (0, 1):
         client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce("t", batch(), partition=partition))
     client.close()
@@ -74,6 +75,14 @@ def test_a_partition_that_is_damaged_is_counted_as_offline(own_broker: Mpbroker)
     os.truncate(segment, segment.stat().st_size // 2)
     own_broker.start()
     assert offline(own_broker) == (1, 1, 1)
+    assert in_use(own_broker) == (1, 1)
+
+
+def in_use(broker: Mpbroker) -> tuple[float, int]:
+    """Partitions of the log directory, as metrics and as the status have it."""
+    (bean,) = Meter(broker).beans("mpbroker:type=LogDir,").values()
+    (directory,) = ControlClient(broker.runtime_dir).call("status")["log_dirs"]
+    return bean["partitions"], directory["partitions"]
 
 
 def offline(broker: Mpbroker) -> tuple[float, float, int]:

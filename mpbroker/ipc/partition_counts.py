@@ -1,0 +1,44 @@
+"""How many partitions there are and cannot be used, counted from the partition table by whoever asks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from mpbroker.ipc.metadata import METADATA_SLOT
+from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
+from shm.table import SlotBusy, SlotTable
+
+
+@dataclass(frozen=True)
+class PartitionCounts:
+    """`live`: those that can be used, by the number of their log directory, without the metadata's.
+    `offline`: those that cannot: they are damaged, or their log directory has failed.
+    """
+
+    live: Mapping[int, int]
+    offline: int
+
+
+def count_partitions(table: SlotTable) -> PartitionCounts:
+    """As they are now."""
+    live: Counter[int] = Counter()
+    offline = 0
+    for slot, partition in _partitions(table):
+        if partition.flags & PartitionFlag.PARTITION_DELETED:
+            continue
+        if partition.flags & PartitionFlag.PARTITION_OFFLINE:
+            offline += 1
+        elif partition.flags & PartitionFlag.PARTITION_LIVE and slot != METADATA_SLOT:
+            live[partition.log_dir] += 1
+    return PartitionCounts(live, offline)
+
+
+def _partitions(table: SlotTable) -> Iterator[tuple[int, Partition]]:
+    for slot in range(table.slots):
+        if table.version(slot):
+            try:
+                yield slot, read_partition(table, slot)
+            except SlotBusy:
+                continue  # it is being written, or its writer died over it: the next one writes it anew
