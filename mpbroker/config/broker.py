@@ -524,6 +524,8 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
 
     # What clients have altered, and what stands beneath it; the fields above have what comes of it (dynamic).
     altered: Altered = msgspec.field(default_factory=Altered)
+    # Numbers of workers that were accepted and are not there yet, by key.
+    resizing_to: dict[str, int] = msgspec.field(default_factory=dict)
 
     def security_of(self, listener: str, mechanism: str = "") -> SecuritySettings:
         """What holds for a listener, or for one of its mechanisms."""

@@ -163,12 +163,19 @@ def static_of(config: BrokerConfig) -> BrokerConfig:
     return structs.replace(config, **values, origins=origins, altered=Altered())
 
 
-def step_problem(now: BrokerConfig, before: Altered, after: BrokerConfig) -> str | None:
-    """Numbers of workers go from what there is by Kafka's rule, if what was altered says another one."""
+def step_problem(now: BrokerConfig, was: BrokerConfig, becomes: BrokerConfig) -> str | None:
+    """A number of workers that is altered goes by Kafka's rule from the one that was accepted last.
+
+    `now`: as the broker runs, which may not have followed what it `was` altered to so far.
+    """
     for name, (kind, most) in _WORKERS.items():
-        if before.text(name) == after.altered.text(name):
+        text = was.altered.text(name)
+        if text == becomes.altered.text(name):
             continue
-        old, new = getattr(now, field_name(name)), getattr(after, field_name(name))
-        if problem := resize_problem(kind, old, new, most):
+        if text == now.altered.text(name):
+            old = now.resizing_to.get(name, getattr(now, field_name(name)))
+        else:
+            old = getattr(was, field_name(name))
+        if problem := resize_problem(kind, old, getattr(becomes, field_name(name)), most):
             return problem
     return None

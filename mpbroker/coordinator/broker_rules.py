@@ -62,7 +62,7 @@ def _check(before: Brokers, after: Brokers, now: BrokerConfig) -> None:
     known = {problem.message for problem in contradictions(was)}
     if problems := [str(one) for one in contradictions(becomes) if one.message not in known]:
         raise Refused(ErrorCode.INVALID_REQUEST, "; ".join(problems))
-    if problem := dynamic.step_problem(now, was.altered, becomes):
+    if problem := dynamic.step_problem(now, was, becomes):
         raise Refused(ErrorCode.INVALID_REQUEST, problem)
 
 

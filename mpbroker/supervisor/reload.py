@@ -157,7 +157,13 @@ class Reload:
         if "advertised_listeners" in effective:
             effective["advertised_listeners"] = _advertised(read, asked, now)
         origins = _origins(read, asked, later)
-        config = structs.replace(now, **effective, origins=origins, altered=read.altered)
+        config = structs.replace(
+            now,
+            **effective,
+            origins=origins,
+            altered=read.altered,
+            resizing_to={_KEYS[name]: number for name, number in workers.items()},
+        )
         known = {problem.message for problem in contradictions(now)}
         if problems := [one for one in contradictions(config) if one.message not in known]:
             raise ReloadError(f"with what cannot change while the broker runs: {_one_line(problems)}")

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.keys import field_name
 from mpbroker.config.workers import MAX_HANDLERS, MAX_PROCESSORS, resize_problem
 from mpbroker.ipc import topology
 from mpbroker.ipc.process import FatalError
@@ -97,10 +98,12 @@ class Resize:
 
     def applied_to(self, config: BrokerConfig) -> BrokerConfig:
         if self.error:
-            return config
-        return structs.replace(
-            config, num_io_threads=self.handlers.after, num_network_threads=self.processors.after
-        )
+            return structs.replace(config, resizing_to={})
+        there = {"num.io.threads": self.handlers.after, "num.network.threads": self.processors.after}
+        # A client may have asked for others meanwhile: they come next.
+        others = {key: number for key, number in config.resizing_to.items() if number != there[key]}
+        values = {field_name(key): number for key, number in there.items()}
+        return structs.replace(config, **values, resizing_to=others)
 
     def go_on(
         self, tree: Tree, new_handler: Callable[[int], Child], new_processor: Callable[[int], Child]

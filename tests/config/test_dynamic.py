@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mpbroker.config.altered import Altered
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
@@ -76,11 +77,11 @@ def test_what_another_version_let_pass_is_left_out(bad: str) -> None:
 
 
 def test_numbers_of_workers_go_step_by_step() -> None:
-    now = BrokerConfig(num_io_threads=3, num_network_threads=2)  # resized since
-
     def problem(before: dict[str, str], after: dict[str, str], static: int = 2) -> str | None:
         beneath = BrokerConfig(num_io_threads=static)
-        return step_problem(now, Altered(before), overlaid(beneath, after, {}))
+        was, becomes = overlaid(beneath, before, {}), overlaid(beneath, after, {})
+        now = structs.replace(was, num_io_threads=3)  # resized since
+        return step_problem(now, was, becomes)
 
     key = "num.io.threads"
     assert problem({}, {}) is None
@@ -89,6 +90,19 @@ def test_numbers_of_workers_go_step_by_step() -> None:
     assert problem({key: "30"}, {key: "30"}) is None
     assert problem({key: "30"}, {}) is None
     assert "cannot resize handlers from 3 to 20" in (problem({key: "3"}, {}, static=20) or "")
+
+
+def test_a_step_goes_from_the_number_that_was_accepted_last() -> None:
+    """Not from those that are there: the first step may not have been taken yet, or not ended."""
+    key = "num.io.threads"
+    static = BrokerConfig(num_io_threads=2)
+    was, eight, nine = (overlaid(static, {key: number}, {}) for number in ("4", "8", "9"))
+    followed = structs.replace(was, num_io_threads=2, resizing_to={key: 4})
+    for now in (static, followed):
+        assert step_problem(now, was, eight) is None
+        assert "cannot resize handlers from 4 to 9" in (step_problem(now, was, nine) or "")
+    failed = structs.replace(followed, resizing_to={})
+    assert "cannot resize handlers from 2 to 8" in (step_problem(failed, was, eight) or "")
 
 
 @pytest.mark.parametrize(

@@ -338,6 +338,8 @@ def test_a_value_is_judged_by_what_it_makes_of_the_whole() -> None:
     assert error_of(of_broker("1", (max_lag, DELETE, None), (min_lag, DELETE, None))) == 0
     assert error_of(of_broker("", ("num.io.threads", SET, "5"))) == ErrorCode.INVALID_REQUEST
     assert error_of(of_broker("1", ("num.io.threads", SET, "4"))) == 0
+    assert error_of(of_broker("1", ("num.io.threads", SET, "9"))) == ErrorCode.INVALID_REQUEST
+    assert error_of(of_broker("1", ("num.io.threads", SET, "8"))) == 0  # whether four are there yet or not
     # Beneath the broker's own it changes nothing now.
     assert error_of(of_broker("", ("num.io.threads", SET, "9"))) == 0
     assert error_of(of_broker("1", ("max.connections", SET, "1" * 40_000))) == ErrorCode.INVALID_REQUEST

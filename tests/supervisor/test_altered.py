@@ -179,6 +179,11 @@ def test_workers_go_by_the_rule_and_the_last_word_counts(broker: Configured) -> 
     assert alter(broker, OF_BROKER, num_io_threads=None) == OK
     until_settled(broker)
     assert workers(broker, "handler") == 2
+    # Nobody has to wait for a step to end before the next one.
+    for number in ("4", "7", "3"):
+        assert alter(broker, OF_BROKER, num_io_threads=number) == OK
+    until_settled(broker)
+    assert workers(broker, "handler") == 3
 
 
 @pytest.mark.parametrize(

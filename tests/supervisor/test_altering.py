@@ -115,6 +115,7 @@ def test_an_altered_number_of_workers_counts_even_if_the_file_says_the_same() ->
     altered = Altered({"num.io.threads": "2"})
     changes = room.reload.altered(room.now, altered)
     assert changes.handlers == 2  # `ctl resize` may have made it another one
+    assert changes.config.resizing_to == {"num.io.threads": 2}
     room.reload.done(changes)
     assert room.reload.altered(room.now, altered).handlers is None
     assert room.reload.changes(room.now, altered).handlers is None
