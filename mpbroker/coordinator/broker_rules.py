@@ -8,6 +8,7 @@ if it had stood in the file. (Kafka: ConfigAdminManager, DynamicBrokerConfig.val
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from mpbroker.config import dynamic
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
@@ -15,7 +16,8 @@ from mpbroker.config.keys import Key, field_name, format_value
 from mpbroker.config.load import contradictions
 from mpbroker.coordinator import config_rules
 from mpbroker.coordinator.config_rules import Configs
-from mpbroker.coordinator.topic_rules import CONFIG_VALUE_LENGTH_MAX, Refused
+from mpbroker.coordinator.image_sizes import brokers_bytes, config_bytes
+from mpbroker.coordinator.topic_rules import CONFIG_VALUE_LENGTH_MAX, Refused, check_lengths
 from mpbroker.ipc.calls import ConfigAlteration
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ConfigRecord
@@ -24,6 +26,10 @@ from mpbroker.protocol.numbers import ConfigOperation, ResourceType
 ALL_BROKERS = ""
 Brokers = Mapping[str, Configs]
 _KEYS = BROKER_KEYS | dynamic.REPLICATION_RATES
+# Everything that can be altered of this broker and of all, at its longest; what another version has left in
+# the log may be more.
+_ALTERABLE = {*dynamic.DYNAMIC, *dynamic.REPLICATION_RATES}
+BROKERS_BYTES_MAX: Final = 2 * sum(config_bytes(key, "x" * CONFIG_VALUE_LENGTH_MAX) for key in _ALTERABLE)
 
 
 def altered(brokers: Brokers, alteration: ConfigAlteration, now: BrokerConfig) -> list[ConfigRecord]:
@@ -40,19 +46,26 @@ def altered(brokers: Brokers, alteration: ConfigAlteration, now: BrokerConfig) -
         return others.get(key.name) or format_value(static) or ""
 
     after = {key: text or "" for key, text in config_rules.after(before, alteration, _KEYS, beneath).items()}
-    if any(len(text.encode()) > CONFIG_VALUE_LENGTH_MAX for text in after.values()):
-        raise Refused(
-            ErrorCode.INVALID_REQUEST,
-            "The configuration value cannot be added because it exceeds the maximum value size of "
-            f"{CONFIG_VALUE_LENGTH_MAX} bytes.",
-        )
+    check_lengths(after, ErrorCode.INVALID_REQUEST)
     try:
         for key in wanted:
             dynamic.parse(key, after[key])
     except ValueError as error:
         raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from error
+    _check_room(brokers, {**brokers, name: after})
     _check(brokers, {**brokers, name: after}, now)
     return config_rules.records(ResourceType.BROKER, name, before, after)
+
+
+def _check_room(before: Brokers, after: Brokers) -> None:
+    """Raises Refused."""
+    taken = brokers_bytes(after)
+    if taken > max(BROKERS_BYTES_MAX, brokers_bytes(before)):
+        raise Refused(
+            ErrorCode.POLICY_VIOLATION,
+            f"All that is altered of brokers would take {taken} bytes, and {BROKERS_BYTES_MAX} at most fit. "
+            "Delete what has no effect: the broker's log names it at each start",
+        )
 
 
 def _check(before: Brokers, after: Brokers, now: BrokerConfig) -> None:

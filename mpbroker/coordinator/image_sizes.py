@@ -1,6 +1,6 @@
-"""How much of a metadata base everything takes: upper bounds, so that a base always fits into the bulletin.
+"""How much of a base everything takes: upper bounds, so that a base always fits into its bulletin.
 
-Topics and quotas that no base can hold could not be announced any more. MessagePack: a header of an array, a
+What no base can hold could not be announced any more. MessagePack: a header of an array, a
 string or a map has at most five bytes, a number nine; see `mpbroker/ipc/metadata.py` for what is encoded.
 """
 
@@ -23,8 +23,13 @@ def topic_bytes(name: str, partitions: int, configs: Mapping[str, str]) -> int:
 
 
 def config_bytes(name: str, value: str | None) -> int:
-    """Of one setting of a topic; None: it has none."""
+    """Of one setting of a topic or a broker; None: it has none."""
     return 0 if value is None else _text_bytes(name) + _text_bytes(value)
+
+
+def brokers_bytes(brokers: Mapping[str, Mapping[str, str]]) -> int:
+    """Of what is altered of brokers."""
+    return sum(config_bytes(key, value) for configs in brokers.values() for key, value in configs.items())
 
 
 def quota_bytes(entity: Iterable[tuple[str, str | None]], values: Mapping[str, float]) -> int:

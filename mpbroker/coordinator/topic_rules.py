@@ -6,6 +6,7 @@ ConfigurationControlManager (settings), as of 4.3.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
@@ -19,7 +20,7 @@ PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 
 
 class Refused(Exception):
-    """The topic cannot be created like this; the text is for the client."""
+    """What a client asks for cannot be done; the text is for the client."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -41,17 +42,22 @@ def check_configs(configs: dict[str, str | None], broker: BrokerConfig) -> dict[
             ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}"
         )
     own = {name: value for name, value in configs.items() if value is not None}
-    if any(len(value.encode()) > CONFIG_VALUE_LENGTH_MAX for value in own.values()):
-        raise Refused(
-            ErrorCode.INVALID_CONFIG,
-            "The configuration value cannot be added because it exceeds the maximum value size of "
-            f"{CONFIG_VALUE_LENGTH_MAX} bytes.",
-        )
+    check_lengths(own, ErrorCode.INVALID_CONFIG)
     try:
         validate(broker, own)
     except TopicConfigError as error:
         raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
     return own
+
+
+def check_lengths(configs: Mapping[str, str], error: ErrorCode) -> None:
+    """Of the values. Raises Refused."""
+    if any(len(value.encode()) > CONFIG_VALUE_LENGTH_MAX for value in configs.values()):
+        raise Refused(
+            error,
+            "The configuration value cannot be added because it exceeds the maximum value size of "
+            f"{CONFIG_VALUE_LENGTH_MAX} bytes.",
+        )
 
 
 def too_many_text(asked: int) -> str:

@@ -229,7 +229,8 @@ class SharedMemory:
     BULLETIN_BYTES = 256 << 20
     CREDENTIALS_BYTES = 64 << 20
     LIMITS_BYTES = 64 << 20
-    BROKERS_BYTES = 64 << 20
+    # Of all that can be altered of brokers a base takes 2.7 MB at most (coordinator.broker_rules).
+    BROKERS_BYTES = 8 << 20
 
     def __init__(self, public_path: Path, sizes: Sizes) -> None:
         self.sizes = sizes

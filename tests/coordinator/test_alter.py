@@ -8,8 +8,11 @@ import signal
 import msgspec
 import pytest
 
+from mpbroker.config import dynamic
+from mpbroker.coordinator.broker_rules import BROKERS_BYTES_MAX
+from mpbroker.coordinator.topic_rules import CONFIG_VALUE_LENGTH_MAX
 from mpbroker.ipc.broker_settings import BrokerSettings
-from mpbroker.ipc.bulletin import BulletinReader
+from mpbroker.ipc.bulletin import BulletinPublisher, BulletinReader
 from mpbroker.ipc.calls import (
     Account,
     AlteredTopics,
@@ -22,12 +25,13 @@ from mpbroker.ipc.calls import (
     DeleteTopics,
     MorePartitions,
 )
-from mpbroker.ipc.topology import SUPERVISOR
+from mpbroker.ipc.topology import SUPERVISOR, SharedMemory
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ConfigRecord
 from mpbroker.protocol.numbers import ConfigOperation
 from mpbroker.quotas.entities import USER, QuotaTable
 from mpbroker.quotas.mutations import Mutations
+from shm.word import Words
 from tests.coordinator.test_decide import Room
 from tests.coordinator.tree import Tree
 
@@ -343,6 +347,29 @@ def test_a_value_is_judged_by_what_it_makes_of_the_whole() -> None:
     # Beneath the broker's own it changes nothing now.
     assert error_of(of_broker("", ("num.io.threads", SET, "9"))) == 0
     assert error_of(of_broker("1", ("max.connections", SET, "1" * 40_000))) == ErrorCode.INVALID_REQUEST
+
+
+def test_what_fits_into_no_bulletin_is_refused() -> None:
+    room = Room()
+    # Of a version that knows more settings.
+    room.state.brokers["1"] = {f"of.the.future.{n}": "x" * CONFIG_VALUE_LENGTH_MAX for n in range(100)}
+    answer = room.call(AlterSettings([of_broker("", ("max.connections", SET, "5"))]))
+    assert isinstance(answer, AlteredTopics)
+    ((error, text),) = answer.results
+    assert error == ErrorCode.POLICY_VIOLATION
+    assert f"and {BROKERS_BYTES_MAX} at most fit. Delete what has no effect" in (text or "")
+    # They can be deleted one by one.
+    answer = room.call(AlterSettings([of_broker("1", ("of.the.future.0", DELETE, None))]))
+    assert answer == AlteredTopics([(0, None)])
+
+
+def test_all_settings_of_brokers_at_their_longest_fit_into_a_bulletin() -> None:
+    keys = dynamic.DYNAMIC | dynamic.REPLICATION_RATES.keys()
+    longest = dict.fromkeys(keys, "x" * CONFIG_VALUE_LENGTH_MAX)
+    told = msgspec.msgpack.encode(BrokerSettings(1 << 60, {"2147483647": longest, "": longest}))
+    block, acks = bytearray(SharedMemory.BROKERS_BYTES), Words(memoryview(bytearray(8)))
+    BulletinPublisher(memoryview(block), acks, list).publish_base(told)
+    assert len(told) <= BROKERS_BYTES_MAX + 64
 
 
 def told_to_the_supervisor(tree: Tree) -> list[BrokerSettings]:
