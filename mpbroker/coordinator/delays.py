@@ -15,7 +15,7 @@ from typing import Final
 
 from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.state import Topic
-from mpbroker.coordinator.waiting import Caller, Change, Pending, Token, Waiting
+from mpbroker.coordinator.waiting import Awaited, Caller, Change, Pending, Token, Waiting
 from mpbroker.ipc.hangs import Patience
 from mpbroker.ipc.topology import log_worker, name_of
 from mpbroker.protocol.uuids import uuid_text
@@ -24,9 +24,12 @@ LOOK_EVERY_S: Final = 1.0
 TOLD_AFTER_S: Final = 5.0
 # What waits beside those whose change is durable, each told of on its own.
 ROUND, CALLS = "round", "calls"
-# Tokens that are no topic's, as an operator calls them.
-_NEWS = {"announced": "quotas", "known": "credentials", "limited": "rates of addresses"}
-_SETTINGS = "followed"
+# As an operator calls them.
+_NEWS = {
+    Awaited.QUOTAS: "quotas",
+    Awaited.CREDENTIALS: "credentials",
+    Awaited.RATES: "rates of addresses",
+}
 _log = logging.getLogger("mpbroker")
 
 
@@ -118,8 +121,8 @@ class Delays:
         )
 
     def _why(self, token: Token, topics: Mapping[bytes, Topic]) -> str:
-        kind, topic_id = ("changed", token.topic_id) if isinstance(token, Change) else token
-        if kind == _SETTINGS:
+        kind, topic_id = (None, token.topic_id) if isinstance(token, Change) else token
+        if kind is Awaited.SETTINGS:
             return "the supervisor has not followed what was altered of the broker's settings"
         if kind in _NEWS:
             return f"news of {_NEWS[kind]} are not out{self._for_readers()}"
@@ -127,7 +130,7 @@ class Delays:
         name = topic.name if topic is not None else uuid_text(topic_id)
         owing = [name_of(log_worker(worker)) for worker in sorted(self._link.owing(topic_id))]
         if owing:
-            done = "removed" if kind == "gone" else "opened"
+            done = "removed" if kind is Awaited.GONE else "opened"
             return f"partitions of topic {name} are not {done} by {', '.join(owing)}"
         return f"news of topic {name} are not out{self._for_readers()}"
 

@@ -30,7 +30,7 @@ from mpbroker.coordinator.news import broker_news, credential_news, limit_news, 
 from mpbroker.coordinator.replay import replay
 from mpbroker.coordinator.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic
 from mpbroker.coordinator.topic_lines import topic_lines
-from mpbroker.coordinator.waiting import Caller, Change, Token, Waiting
+from mpbroker.coordinator.waiting import Awaited, Caller, Change, Token, Waiting
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.calls import (
     Abandon,
@@ -439,8 +439,9 @@ class Coordinator:
         self._state = state
         for caller, _, decision in done.decided:
             missing: set[Token] = set()
+            by_call = caller.handler.to_bytes(2) + caller.request.to_bytes(4)
             for topic in decision.removes:
-                missing.add(("gone", topic.topic_id))
+                missing.add((Awaited.GONE, topic.topic_id))
                 remove = partial(self._log.remove, topic.name, topic.topic_id)
                 self._announcer.gone(topic.topic_id, remove)
                 self._failed.discard(topic.topic_id)
@@ -449,7 +450,7 @@ class Coordinator:
                 self._groups.topics_deleted([topic.name for topic in decision.removes])
             for topic_id in decision.awaits:
                 if topic_id not in self._announcer.announced and topic_id in state.topics:
-                    missing.add(("usable", topic_id))
+                    missing.add((Awaited.USABLE, topic_id))
                     if topic_id not in self._announcer.slots:
                         self._open(state.topics[topic_id])
             for change in decision.changes:
@@ -457,20 +458,17 @@ class Coordinator:
                 if change.topic_id in state.topics:
                     self._open(state.topics[change.topic_id])
             if decision.quotas:
-                token = ("announced", caller.handler.to_bytes(2) + caller.request.to_bytes(4))
-                missing.add(token)
+                missing.add(token := (Awaited.QUOTAS, by_call))
                 self._announcer.quotas_changed(decision.quotas)
                 self._announcer.then(partial(self._waiting.settle, {token}))
                 if addresses := limited(decision.quotas):
-                    limit = ("limited", token[1])
-                    missing.add(limit)
-                    self._limits.changed(addresses, partial(self._waiting.settle, {limit}))
+                    missing.add(token := (Awaited.RATES, by_call))
+                    self._limits.changed(addresses, partial(self._waiting.settle, {token}))
             if decision.credentials:
-                token = ("known", caller.handler.to_bytes(2) + caller.request.to_bytes(4))
-                missing.add(token)
+                missing.add(token := (Awaited.CREDENTIALS, by_call))
                 self._credentials.changed(decision.credentials, partial(self._waiting.settle, {token}))
             if decision.brokers_version:
-                missing.add(("followed", decision.brokers_version.to_bytes(8)))
+                missing.add((Awaited.SETTINGS, decision.brokers_version.to_bytes(8)))
                 self._brokers.changed(state.brokers, lambda: None)
             self._waiting.add(caller, decision.answer, missing)
         self._settle_announced()
@@ -566,7 +564,7 @@ class Coordinator:
     def removed(self, topic_id: bytes, answer: Message) -> None:
         if isinstance(answer, Failed):
             self._context.log.error("files of topic id %s stay behind: %s", topic_id.hex(), answer.message)
-        self._waiting.settle({("gone", topic_id)})
+        self._waiting.settle({(Awaited.GONE, topic_id)})
 
     def _settle_announced(self) -> None:
         """Topics that handlers can see now, and those that were deleted before anybody saw them."""
@@ -579,10 +577,10 @@ class Coordinator:
             if seen is not None:
                 return seen.config_version >= token.config_version and seen.partitions >= token.partitions
             return token.topic_id not in self._state.topics
-        if token[0] == "followed":
+        if token[0] is Awaited.SETTINGS:
             return int.from_bytes(token[1]) <= self._followed
         is_there = token[1] in self._announcer.announced or token[1] not in self._state.topics
-        return token[0] == "usable" and is_there
+        return token[0] is Awaited.USABLE and is_there
 
 
 def run(context: ProcessContext, cluster_id: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 from mpbroker.ipc.calls import Message
@@ -26,8 +27,19 @@ class Change(NamedTuple):
     partitions: int
 
 
-Token = tuple[str, bytes] | Change
-"""What has not happened yet: a kind and a name, or a change."""
+class Awaited(StrEnum):
+    """What a caller may wait for beside changes of topics."""
+
+    USABLE = "usable"  # a topic, by its id: handlers know where its partitions are
+    GONE = "gone"  # the same: its partitions are removed
+    QUOTAS = "quotas"  # told to handlers; these three by the call
+    CREDENTIALS = "credentials"  # told to processors
+    RATES = "rates"  # of addresses, told to acceptors
+    SETTINGS = "settings"  # of brokers, by their version: the supervisor has followed
+
+
+Token = tuple[Awaited, bytes] | Change
+"""What has not happened yet: a kind and what it is about, or a change."""
 
 
 @dataclass

@@ -13,7 +13,7 @@ from mpbroker.coordinator import delays
 from mpbroker.coordinator.delays import LOOK_EVERY_S, TOLD_AFTER_S, Delays, Now
 from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.state import Topic
-from mpbroker.coordinator.waiting import Caller, Change, Token, Waiting
+from mpbroker.coordinator.waiting import Awaited, Caller, Change, Token, Waiting
 from mpbroker.ipc.calls import Acknowledged, CreateTopic, CreateTopics, DeleteTopics
 from mpbroker.ipc.slots import SlotKind, kind_of
 from mpbroker.ipc.topology import handler, processor
@@ -60,14 +60,14 @@ def world(caplog: pytest.LogCaptureFixture) -> World:
 
 def test_who_has_not_opened_a_topic_is_named_once(world: World) -> None:
     world.link.owes = {0, 2}
-    world.wait(1, ("usable", TOPIC_ID))
+    world.wait(1, (Awaited.USABLE, TOPIC_ID))
     assert world.pass_s(TOLD_AFTER_S) == []
     (told,) = world.pass_s(60)
     assert told == (
         "Acknowledged for handler 1 has waited for 5 s: partitions of topic t are not opened by log 0, log 2"
         ". `mpbroker ctl status` tells what each process is at"
     )
-    world.waiting.settle({("usable", TOPIC_ID)})
+    world.waiting.settle({(Awaited.USABLE, TOPIC_ID)})
     (told,) = world.pass_s(3)
     assert told == "what was waited for has come, after 65 s at most"
     assert world.pass_s(10) == []
@@ -75,24 +75,34 @@ def test_who_has_not_opened_a_topic_is_named_once(world: World) -> None:
 
 def test_what_comes_in_time_is_not_told(world: World) -> None:
     for _ in range(10):
-        world.wait(0, ("gone", TOPIC_ID))
+        world.wait(0, (Awaited.GONE, TOPIC_ID))
         assert world.pass_s(TOLD_AFTER_S - 1) == []
-        world.waiting.settle({("gone", TOPIC_ID)})
+        world.waiting.settle({(Awaited.GONE, TOPIC_ID)})
         assert world.pass_s(1) == []
 
 
 @pytest.mark.parametrize(
     ("token", "owes", "behind", "why"),
     [
-        (("gone", TOPIC_ID), {1}, [], "partitions of topic t are not removed by log 1"),
+        ((Awaited.GONE, TOPIC_ID), {1}, [], "partitions of topic t are not removed by log 1"),
         (Change(TOPIC_ID, 2, 9), {1}, [], "partitions of topic t are not opened by log 1"),
-        (("usable", TOPIC_ID), set(), [], "news of topic t are not out. "),
-        (("usable", TOPIC_ID), set(), [handler(1)], "are not out, handler 1 did not read the last ones"),
-        (("gone", bytes(16)), set(), [], "news of topic AAAAAAAAAAAAAAAAAAAAAA are not out"),
-        (("announced", b"x"), set(), [handler(0)], "news of quotas are not out, handler 0 did not"),
-        (("known", b"x"), set(), [processor(0)], "news of credentials are not out, processor 0 did not"),
-        (("followed", bytes(8)), set(), [], "the supervisor has not followed what was altered"),
-        (("limited", b"x"), set(), [], "news of rates of addresses are not out"),
+        ((Awaited.USABLE, TOPIC_ID), set(), [], "news of topic t are not out. "),
+        (
+            (Awaited.USABLE, TOPIC_ID),
+            set(),
+            [handler(1)],
+            "are not out, handler 1 did not read the last ones",
+        ),
+        ((Awaited.GONE, bytes(16)), set(), [], "news of topic AAAAAAAAAAAAAAAAAAAAAA are not out"),
+        ((Awaited.QUOTAS, b"x"), set(), [handler(0)], "news of quotas are not out, handler 0 did not"),
+        (
+            (Awaited.CREDENTIALS, b"x"),
+            set(),
+            [processor(0)],
+            "of credentials are not out, processor 0 did",
+        ),
+        ((Awaited.SETTINGS, bytes(8)), set(), [], "the supervisor has not followed what was altered"),
+        ((Awaited.RATES, b"x"), set(), [], "news of rates of addresses are not out"),
     ],
 )
 def test_every_wait_has_its_reason(
@@ -106,7 +116,7 @@ def test_every_wait_has_its_reason(
 
 def test_many_that_wait_are_one_line(world: World) -> None:
     for number in range(3):
-        world.wait(number, ("usable", TOPIC_ID))
+        world.wait(number, (Awaited.USABLE, TOPIC_ID))
     (told,) = world.pass_s(20)
     assert "has waited for 5 s, as 2 more:" in told
 
@@ -123,7 +133,7 @@ def test_a_log_that_is_away_keeps_all_waiting(world: World) -> None:
 
 
 def test_a_coordinator_that_was_stopped_itself_tells_of_nothing(world: World) -> None:
-    world.wait(0, ("usable", TOPIC_ID))
+    world.wait(0, (Awaited.USABLE, TOPIC_ID))
     world.pass_s(1)
     world.time_s += 60
     assert world.pass_s(1) == []
