@@ -7,7 +7,6 @@ first, and the source of the value is that of its first synonym.
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from itertools import dropwhile
-from typing import Any
 
 import msgspec
 
@@ -109,7 +108,7 @@ def _altered(altered: Altered, key: Key) -> list[Synonym]:
     ]
 
 
-def _wanted(table: Mapping[str, Any], names: Iterable[str] | None) -> list[str]:
+def _wanted(table: Mapping[str, object], names: Iterable[str] | None) -> list[str]:
     wanted = set(table) if names is None else set(names)
     return sorted(wanted & set(table))
 

@@ -21,7 +21,7 @@ from mpbroker.config.keys import LONG_MAX, ConfigType, Key, Problem, Value, fiel
 from mpbroker.config.limits import LIMIT_KEYS, limits_by_address
 from mpbroker.config.security import SECURITY_KEYS
 from mpbroker.config.topic_config import TOPIC_KEYS
-from mpbroker.config.workers import MAX_HANDLERS, MAX_PROCESSORS, resize_problem
+from mpbroker.config.workers import RESIZABLE, resize_problem
 
 OVERRIDES: Final = "max.connections.per.ip.overrides"
 # Of a topic's default the finest key alone, as in Kafka: log.retention.hours cannot be altered.
@@ -48,10 +48,6 @@ REPLICATION_RATES: Final = {
     )
     for role in ("leader", "follower")
     for name in [f"{role}.replication.throttled.rate"]
-}
-_WORKERS = {
-    "num.io.threads": ("handlers", MAX_HANDLERS),
-    "num.network.threads": ("processors", MAX_PROCESSORS),
 }
 _OF_LISTENERS = {"advertised.listeners", "listeners", "listener.security.protocol.map"}
 _LISTENER = re.compile(r"listener\.name\.[^.]+\.(?P<rest>.+)")
@@ -168,7 +164,7 @@ def step_problem(now: BrokerConfig, was: BrokerConfig, becomes: BrokerConfig) ->
 
     `now`: as the broker runs, which may not have followed what it `was` altered to so far.
     """
-    for name, (kind, most) in _WORKERS.items():
+    for name, (kind, most) in RESIZABLE.items():
         text = was.altered.text(name)
         if text == becomes.altered.text(name):
             continue

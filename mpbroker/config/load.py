@@ -332,6 +332,12 @@ def _listener_contradictions(config: BrokerConfig, names: set[str]) -> list[Prob
     return found
 
 
+def new_contradictions(before: BrokerConfig, after: BrokerConfig) -> list[Problem]:
+    """Those of `after` that are not `before`'s already: what was let pass then does not forbid a change."""
+    known = {problem.message for problem in contradictions(before)}
+    return [problem for problem in contradictions(after) if problem.message not in known]
+
+
 def contradictions(config: BrokerConfig) -> list[Problem]:
     """Values that are fine alone and wrong together (`KafkaConfig.validateValues`)."""
     found = []

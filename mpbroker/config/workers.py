@@ -19,18 +19,23 @@ MAX_LOG_WORKERS = 7
 # So are a bit and a journal's place for each of so many log directories.
 MAX_LOG_DIRS = 64
 
+# Those whose numbers change while the broker runs: what they are called here, and how many there may be.
+RESIZABLE = {
+    "num.io.threads": ("handlers", MAX_HANDLERS),
+    "num.network.threads": ("processors", MAX_PROCESSORS),
+}
 RESIZE_FACTOR = 2
 
 
 def resize_problem(kind: str, old: int, new: int, most: int) -> str | None:
-    """Kafka's rule for one step: at least one, at least half (rounded down) and at most double of what is
-    effective now (DynamicThreadPool.validateReconfiguration, SocketServer.resizeThreadPool).
+    """Kafka's rule for one step: at least one, at least half (rounded down) and at most double of the number
+    that was accepted last (DynamicThreadPool.validateReconfiguration, SocketServer.resizeThreadPool).
     """
     if new < 1 or new > most:
         return f"cannot resize {kind} from {old} to {new}: the number must lie in 1..{most}"
     if new < old // RESIZE_FACTOR or new > old * RESIZE_FACTOR:
         return (
-            f"cannot resize {kind} from {old} to {new}: one step may go from half of what there is "
+            f"cannot resize {kind} from {old} to {new}: one step may go from half of that "
             f"({max(1, old // RESIZE_FACTOR)}) to double ({min(most, old * RESIZE_FACTOR)})"
         )
     return None

@@ -13,7 +13,7 @@ from typing import Final
 from mpbroker.config import dynamic
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
 from mpbroker.config.keys import Key, field_name, format_value
-from mpbroker.config.load import contradictions
+from mpbroker.config.load import new_contradictions
 from mpbroker.coordinator import config_rules
 from mpbroker.coordinator.config_rules import Configs
 from mpbroker.coordinator.image_sizes import brokers_bytes, config_bytes
@@ -72,9 +72,8 @@ def _check(before: Brokers, after: Brokers, now: BrokerConfig) -> None:
     """Raises Refused."""
     static = dynamic.static_of(now)
     was, becomes = _overlaid(static, before), _overlaid(static, after)
-    known = {problem.message for problem in contradictions(was)}
-    if problems := [str(one) for one in contradictions(becomes) if one.message not in known]:
-        raise Refused(ErrorCode.INVALID_REQUEST, "; ".join(problems))
+    if problems := new_contradictions(was, becomes):
+        raise Refused(ErrorCode.INVALID_REQUEST, "; ".join(map(str, problems)))
     if problem := dynamic.step_problem(now, was, becomes):
         raise Refused(ErrorCode.INVALID_REQUEST, problem)
 

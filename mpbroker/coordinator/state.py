@@ -25,7 +25,7 @@ from mpbroker.coordinator.waiting import Change
 from mpbroker.ipc.calls import (
     Account,
     AllocateProducerIds,
-    AlteredTopics,
+    AlteredResources,
     AlterQuotas,
     AlterScram,
     AlterSettings,
@@ -367,7 +367,7 @@ class Decider:
 
     def _alter(self, draft: MetadataState, call: AlterSettings) -> Decision:
         """`draft` collects the alterations of this very call."""
-        decision = Decision(answers := AlteredTopics([]))
+        decision = Decision(answers := AlteredResources([]))
         for alteration in call.alterations:
             try:
                 if alteration.of_broker:
@@ -404,7 +404,7 @@ class Decider:
 
     def _create_partitions(self, draft: MetadataState, call: CreatePartitions) -> Decision:
         mutation = self._begin_mutation(draft, call.account)
-        decision = Decision(answers := AlteredTopics([]), mutation=mutation)
+        decision = Decision(answers := AlteredResources([]), mutation=mutation)
         for more in call.topics:
             try:
                 records = self._add_partitions(draft, more, mutation)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.exchange import Exchange
-from mpbroker.ipc.calls import AlteredTopics, AlterSettings, ConfigAlteration, ConfigChange
+from mpbroker.ipc.calls import AlteredResources, AlterSettings, ConfigAlteration, ConfigChange
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse, Message
 from mpbroker.protocol.numbers import ConfigOperation, ResourceType
@@ -76,8 +76,8 @@ def alter(
     if not alterations:
         return response_of(response, exchange, [one for one in outcomes if one is not None])
 
-    def answered(answer: AlteredTopics | Unanswered) -> None:
-        if isinstance(answer, AlteredTopics):
+    def answered(answer: AlteredResources | Unanswered) -> None:
+        if isinstance(answer, AlteredResources):
             results = [Outcome(*one) for one in answer.results]
         else:
             results = [Outcome(answer.code, answer.code.message)] * len(alterations)
@@ -88,7 +88,7 @@ def alter(
     ask_coordinator(
         exchange,
         AlterSettings(alterations, exchange.body.validate_only),
-        AlteredTopics,
+        AlteredResources,
         answered,
     )
     return None

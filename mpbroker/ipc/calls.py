@@ -122,7 +122,7 @@ class CreatePartitions(Struct, tag="create_partitions"):
     account: Account | None = None
 
 
-class AlteredTopics(Struct, tag="altered_topics"):
+class AlteredResources(Struct, tag="altered_resources"):
     """(error, message) of each topic (or broker), in the order asked; all handlers can see what changed."""
 
     results: list[tuple[int, str | None]]
@@ -428,7 +428,7 @@ Message = (
     | DeletedTopics
     | AlterSettings
     | CreatePartitions
-    | AlteredTopics
+    | AlteredResources
     | AlterQuotas
     | AlteredQuotas
     | AllocateProducerIds

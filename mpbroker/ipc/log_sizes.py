@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from mpbroker.ipc.progress import MOST_DIRS
+from mpbroker.config.workers import MAX_LOG_DIRS
 from shm.word import Words
 
 RECORD_BYTES = 1024
-DIRS_BYTES = MOST_DIRS * RECORD_BYTES
+DIRS_BYTES = MAX_LOG_DIRS * RECORD_BYTES
 # Generation of its slot << 32 | segments, then bytes.
 PARTITION_BYTES = 16
 _NAME_AT = 256
@@ -74,7 +74,7 @@ class DirSizes:
     def all(self) -> dict[int, DirSeen]:
         """By number."""
         found = {}
-        for number in range(MOST_DIRS):
+        for number in range(MAX_LOG_DIRS):
             words = self._words(number)
             state = words.load(_Word.STATE)
             if state == DirState.NONE:
@@ -120,14 +120,3 @@ class PartitionSizes:
         if before >> 32 != generation or self._words.load(2 * slot) != before:
             return None
         return before & 0xFFFFFFFF, size_bytes
-
-
-@dataclass(frozen=True)
-class LogSeen:
-    """`sizes`: segments and bytes; None: not looked at yet."""
-
-    topic: str
-    partition: int
-    log_start: int
-    log_end: int
-    sizes: tuple[int, int] | None

@@ -13,9 +13,8 @@ from enum import IntEnum
 from mpbroker.config.workers import MAX_LOG_DIRS
 from shm.word import Words
 
-MOST_DIRS = MAX_LOG_DIRS
 ROW_WORDS = 8
-BYTES = MOST_DIRS * ROW_WORDS * 8
+BYTES = MAX_LOG_DIRS * ROW_WORDS * 8
 
 
 class _Word(IntEnum):
@@ -89,4 +88,4 @@ def read_progress(words: Words, log_workers: int, log_dir: int) -> Progress:
 
 
 def _row(worker: int, log_dir: int) -> int:
-    return (worker * MOST_DIRS + log_dir) * ROW_WORDS
+    return (worker * MAX_LOG_DIRS + log_dir) * ROW_WORDS

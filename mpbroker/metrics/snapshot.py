@@ -16,7 +16,7 @@ from pathlib import Path
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.listeners import MAX_LISTENERS, ListenerCount, ListenerState
-from mpbroker.ipc.log_sizes import DirSeen, DirSizes, LogSeen, PartitionSizes
+from mpbroker.ipc.log_sizes import DirSeen, DirSizes, PartitionSizes
 from mpbroker.ipc.meters import ClientKind, QuotaKind, QuotaWord, Reader, TopicMeter
 from mpbroker.ipc.partition_counts import PartitionCounts, count_partitions
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
@@ -117,6 +117,17 @@ class ListenerSeen:
 
     name: str
     counts: list[int]
+
+
+@dataclass(frozen=True)
+class LogSeen:
+    """A partition's log. `sizes`: segments and bytes; None: not looked at yet."""
+
+    topic: str
+    partition: int
+    log_start: int
+    log_end: int
+    sizes: tuple[int, int] | None
 
 
 @dataclass

@@ -36,10 +36,11 @@ _ENTRY: Final = struct.Struct(">qi")
 _HEAD: Final = struct.Struct(">Ibb")
 _LENGTH: Final = struct.Struct(">i")
 _TIMESTAMP: Final = struct.Struct(">q")
+# Of magic 0, without key and value.
 _SMALLEST: Final = 14
 _CODEC_MASK: Final = 0x07
 _TIMESTAMP_TYPE_BIT: Final = 0x08
-# So much gzip makes small at most, and so much is unpacked at most.
+# gzip packs so many bytes into one at most, the others fewer; in no case are more than these unpacked.
 _MOST_TIMES: Final = 1032
 _MOST_BYTES: Final = 1 << 30
 LARGEST_DELTA: Final = 0x7FFFFFFF
@@ -91,15 +92,12 @@ def entry_at(data: memoryview, position: int) -> Entry:
     if span > LARGEST_DELTA or any(after.offset < before.offset for before, after in pairwise(messages)):
         raise CorruptBatch(position, "the offsets in a compressed message are out of order")
     first = message.offset - messages[-1].offset if message.magic else 0
-    return Entry(
-        length,
-        codec,
-        kind,
-        [
-            _record(one, first + one.offset, message.timestamp if kind else one.timestamp, kind)
-            for one in messages
-        ],
-    )
+    appended = message.timestamp if kind == LOG_APPEND_TIME else None
+    records = [
+        _record(one, first + one.offset, one.timestamp if appended is None else appended, kind)
+        for one in messages
+    ]
+    return Entry(length, codec, kind, records)
 
 
 def _limit_of(value: bytes) -> int:

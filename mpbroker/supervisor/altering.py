@@ -1,7 +1,7 @@
 """What clients have altered of this broker's settings, as the coordinator tells it.
 
-It tells all of it whenever something changes, and again when it was replaced: what is told twice changes
-nothing. The newest counts; it is kept for the next look at the configuration file, beneath which it never is.
+It tells all of it whenever something changes, and its successor tells it again: what is told twice changes
+nothing. The newest counts, and is kept for when the configuration file, which lies beneath it, is read again.
 (Kafka: DynamicConfigPublisher, DynamicBrokerConfig.)
 """
 
@@ -46,7 +46,7 @@ class AlteredSettings:
         self._version = told.version
         mine, others = (self._usable(told.brokers.get(name, {})) for name in (self._node, ""))
         after = Altered(mine, others)
-        differs = any(True for _ in self.now.differing(after))
+        differs = after != self.now
         self.now = after
         self.waits = self.waits or differs
         return differs

@@ -381,7 +381,7 @@ class Broker:
         try:
             changes, security, _ = self._checked(self._altered, Resize.of)
         except (ReloadError, SecurityError, FatalError) as error:
-            log.debug("altered by clients, and is looked at again: %s", error)
+            log.debug("what clients have altered cannot be followed yet: %s", error)
         else:
             self._publish(changes, security)
 
@@ -437,7 +437,7 @@ class Broker:
             raise
         except Exception as error:
             # A file that we cannot even judge is no reason to end what serves.
-            log.exception("reload: the check of the configuration fails")
+            log.exception("the check of the configuration fails")
             raise ReloadError(f"the check of the configuration fails: {error}") from error
         return changes, security, resize
 

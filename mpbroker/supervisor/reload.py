@@ -26,9 +26,10 @@ from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
 from mpbroker.config.dynamic import overlaid
 from mpbroker.config.keys import ConfigError, field_name
 from mpbroker.config.limits import resolved_overrides
-from mpbroker.config.load import Loaded, contradictions
+from mpbroker.config.load import Loaded, new_contradictions
 from mpbroker.config.security import SecuritySettings
 from mpbroker.config.topic_config import TOPIC_KEYS
+from mpbroker.config.workers import RESIZABLE
 from mpbroker.ipc import settings
 
 ReadAgain: TypeAlias = Callable[[], Loaded]
@@ -81,7 +82,7 @@ FOLLOWED = {
 IN_TABLES = {field_name(name) for key in TOPIC_KEYS.values() for name in key.synonyms} | {
     "fetch_purgatory_purge_interval_requests"
 }
-WORKERS = {"num_network_threads", "num_io_threads"}
+WORKERS = {field_name(name) for name in RESIZABLE}
 # All others are known to what was made before the first fork, or lie on disk.
 _LISTENERS = "mpbroker ctl listener adds and removes listeners at once"
 _RESTART = "restart the broker"
@@ -164,8 +165,7 @@ class Reload:
             altered=read.altered,
             resizing_to={_KEYS[name]: number for name, number in workers.items()},
         )
-        known = {problem.message for problem in contradictions(now)}
-        if problems := [one for one in contradictions(config) if one.message not in known]:
+        if problems := new_contradictions(now, config):
             raise ReloadError(f"with what cannot change while the broker runs: {_one_line(problems)}")
         kept = {name: getattr(asked, name) for name in later}
         return Changes(

@@ -20,8 +20,8 @@ from mpbroker.supervisor.activation import Inherited
 
 # A listener's socket belongs to the broker's user and group.
 SOCKET_UMASK = 0o117
-# No IPv6 here, or no such address.
 ADDRESS_ADVICE = "Name an address of this machine; what clients are told goes into advertised.listeners"
+# No IPv6 here, or no such address.
 NOT_OF_THIS_MACHINE = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
 
 

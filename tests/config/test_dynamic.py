@@ -86,7 +86,7 @@ def test_numbers_of_workers_go_step_by_step() -> None:
     key = "num.io.threads"
     assert problem({}, {}) is None
     assert problem({}, {key: "6"}) is None
-    assert "one step may go from half of what there is (1) to double (6)" in (problem({}, {key: "7"}) or "")
+    assert "one step may go from half of that (1) to double (6)" in (problem({}, {key: "7"}) or "")
     assert problem({key: "30"}, {key: "30"}) is None
     assert problem({key: "30"}, {}) is None
     assert "cannot resize handlers from 3 to 20" in (problem({key: "3"}, {}, static=20) or "")

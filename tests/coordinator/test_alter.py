@@ -15,7 +15,7 @@ from mpbroker.ipc.broker_settings import BrokerSettings
 from mpbroker.ipc.bulletin import BulletinPublisher, BulletinReader
 from mpbroker.ipc.calls import (
     Account,
-    AlteredTopics,
+    AlteredResources,
     AlterSettings,
     ConfigAlteration,
     ConfigChange,
@@ -53,7 +53,7 @@ def room_with(**configs: str) -> Room:
 
 def alter(room: Room, *of: ConfigAlteration, validate_only: bool = False) -> list[tuple[int, str | None]]:
     answer = room.call(AlterSettings(list(of), validate_only))
-    assert isinstance(answer, AlteredTopics)
+    assert isinstance(answer, AlteredResources)
     return answer.results
 
 
@@ -130,13 +130,13 @@ def test_only_validated_nothing_changes() -> None:
     room = room_with()
     before = room.state.draft()
     assert alter(room, alteration(("retention.ms", SET, "1")), validate_only=True) == [(0, None)]
-    assert room.call(CreatePartitions([MorePartitions("a", 5)], True)) == AlteredTopics([(0, None)])
+    assert room.call(CreatePartitions([MorePartitions("a", 5)], True)) == AlteredResources([(0, None)])
     assert room.state == before
 
 
 def test_more_partitions() -> None:
     room = room_with()
-    assert room.call(CreatePartitions([MorePartitions("a", 5)])) == AlteredTopics([(0, None)])
+    assert room.call(CreatePartitions([MorePartitions("a", 5)])) == AlteredResources([(0, None)])
     assert room.state.topics[room.state.ids["a"]].partitions == 5
     assert room.state.partitions == 5
 
@@ -164,7 +164,7 @@ def test_partitions_that_cannot_be(more: MorePartitions, code: int, says: str) -
     room.create(CreateTopic("__consumer_offsets", 3), automatic=True)
     before = room.state.draft()
     answer = room.call(CreatePartitions([more]))
-    assert isinstance(answer, AlteredTopics)
+    assert isinstance(answer, AlteredResources)
     ((error, message),) = answer.results
     assert (error, says in (message or "")) == (code, True), message
     assert room.state == before
@@ -172,14 +172,14 @@ def test_partitions_that_cannot_be(more: MorePartitions, code: int, says: str) -
 
 def test_an_assignment_of_the_only_broker() -> None:
     room = room_with()
-    assert room.call(CreatePartitions([MorePartitions("a", 4, [[1], [1]])])) == AlteredTopics([(0, None)])
+    assert room.call(CreatePartitions([MorePartitions("a", 4, [[1], [1]])])) == AlteredResources([(0, None)])
 
 
 # ---- the process ----
 
 
 def altered_to(tree: Tree, *changes: tuple[str, int, str | None]) -> None:
-    assert tree.ask(AlterSettings([alteration(*changes)])) == AlteredTopics([(0, None)])
+    assert tree.ask(AlterSettings([alteration(*changes)])) == AlteredResources([(0, None)])
 
 
 def test_what_is_altered_is_seen_by_all_before_it_is_answered(tree: Tree) -> None:
@@ -198,7 +198,7 @@ def test_what_is_altered_is_seen_by_all_before_it_is_answered(tree: Tree) -> Non
 
 def test_more_partitions_are_seen_by_all_before_it_is_answered(tree: Tree) -> None:
     tree.ask(CreateTopics([CreateTopic("a", 1)]))
-    assert tree.ask(CreatePartitions([MorePartitions("a", 3)])) == AlteredTopics([(0, None)])
+    assert tree.ask(CreatePartitions([MorePartitions("a", 3)])) == AlteredResources([(0, None)])
     tree.pump()
     for fake in tree.handlers:
         found = [(p.partition, p.slot, p.slot_generation) for p in fake.topics["a"].partitions.values()]
@@ -229,7 +229,7 @@ def test_the_log_process_dies_on_the_way(tree: Tree, step: str) -> None:
     altered_to(tree, ("retention.ms", SET, "8"))
     assert tree.log_lives == 2
     tree.log.dies_at = step
-    assert tree.ask(CreatePartitions([MorePartitions("a", 3)])) == AlteredTopics([(0, None)])
+    assert tree.ask(CreatePartitions([MorePartitions("a", 3)])) == AlteredResources([(0, None)])
     assert tree.log_lives == 3
     tree.pump()
     for fake in tree.handlers:
@@ -250,7 +250,7 @@ def test_altered_again_while_it_is_opened_and_deleted_in_between(tree: Tree) -> 
     sent = [fake.call(call) for call in calls]
     tree.until(lambda: all(request in fake.answers for request in sent))
     for request in (*sent[:3], sent[4]):
-        assert fake.answers[request] == AlteredTopics([(0, None)])
+        assert fake.answers[request] == AlteredResources([(0, None)])
     tree.pump()
     assert set(fake.topics) == {"a"}
     assert fake.topics["a"].configs == {"retention.ms": "2"}
@@ -264,9 +264,9 @@ def test_partitions_cost_what_the_quota_says() -> None:
     room.state.quotas = QuotaTable()
     room.state.quotas.change(((USER, "ann"),), "controller_mutation_rate", 1.0)
 
-    def ask(count: int) -> AlteredTopics:
+    def ask(count: int) -> AlteredResources:
         answer = room.call(CreatePartitions([MorePartitions("a", count)], False, Account("ann", "c", True)))
-        assert isinstance(answer, AlteredTopics)
+        assert isinstance(answer, AlteredResources)
         return answer
 
     assert ask(10).results == [(0, None)]
@@ -331,7 +331,7 @@ def test_a_value_is_judged_by_what_it_makes_of_the_whole() -> None:
 
     def error_of(*of: ConfigAlteration) -> int:
         answer = room.call(AlterSettings(list(of)))
-        assert isinstance(answer, AlteredTopics)
+        assert isinstance(answer, AlteredResources)
         return answer.results[0][0]
 
     assert error_of(of_broker("", (max_lag, SET, "100"))) == 0
@@ -354,13 +354,13 @@ def test_what_fits_into_no_bulletin_is_refused() -> None:
     # Of a version that knows more settings.
     room.state.brokers["1"] = {f"of.the.future.{n}": "x" * CONFIG_VALUE_LENGTH_MAX for n in range(100)}
     answer = room.call(AlterSettings([of_broker("", ("max.connections", SET, "5"))]))
-    assert isinstance(answer, AlteredTopics)
+    assert isinstance(answer, AlteredResources)
     ((error, text),) = answer.results
     assert error == ErrorCode.POLICY_VIOLATION
     assert f"and {BROKERS_BYTES_MAX} at most fit. Delete what has no effect" in (text or "")
     # They can be deleted one by one.
     answer = room.call(AlterSettings([of_broker("1", ("of.the.future.0", DELETE, None))]))
-    assert answer == AlteredTopics([(0, None)])
+    assert answer == AlteredResources([(0, None)])
 
 
 def test_all_settings_of_brokers_at_their_longest_fit_into_a_bulletin() -> None:
@@ -394,7 +394,7 @@ def test_whoever_alters_a_broker_waits_for_the_supervisor(tree: Tree) -> None:
     assert request not in fake.answers
     tree.memory.words("brokers_done").store(0, 1)
     tree.until(lambda: request in fake.answers)
-    assert fake.answers[request] == AlteredTopics([(0, None)])
+    assert fake.answers[request] == AlteredResources([(0, None)])
 
 
 def test_a_coordinator_killed_before_it_tells_has_a_successor_who_does(tree: Tree) -> None:

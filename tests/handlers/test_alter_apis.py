@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mpbroker.ipc.calls import (
-    AlteredTopics,
+    AlteredResources,
     AlterSettings,
     ConfigAlteration,
     ConfigChange,
@@ -72,7 +72,7 @@ def test_topics_are_altered_by_the_coordinator(ready: Rig, version: int) -> None
         ],
         True,
     )
-    ready.coordinator.answer(call, AlteredTopics([(0, None), (42, "why"), (0, None), (3, "no")]))
+    ready.coordinator.answer(call, AlteredResources([(0, None), (42, "why"), (0, None), (3, "no")]))
     ready.turn()
     response = ready.answer(INCREMENTAL, version)
     wrong = ["nulls", "doubles", "odd", "twice", "twice", "g", "1"]
@@ -116,7 +116,7 @@ def test_partitions_are_made_by_the_coordinator(ready: Rig, version: int) -> Non
     assert asked.topics == [MorePartitions("orders", 4), MorePartitions("other", 2, [[1]])]
     assert asked.account is not None
     assert asked.account.strict == (version >= 3)
-    ready.coordinator.answer(call, AlteredTopics([(0, None), (37, "no")], 30))
+    ready.coordinator.answer(call, AlteredResources([(0, None), (37, "no")], 30))
     ready.turn()
     response = ready.answer(CREATE_PARTITIONS, version)
     assert [(r.name, r.error_code) for r in response.results] == [("orders", 0), ("other", 37)]

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.exchange import Exchange
-from mpbroker.ipc.calls import AlteredTopics, CreatePartitions, MorePartitions
+from mpbroker.ipc.calls import AlteredResources, CreatePartitions, MorePartitions
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import CreatePartitionsRequest, CreatePartitionsResponse
@@ -38,9 +38,9 @@ def more_of(topic: Wanted) -> MorePartitions:
 
 
 def created(
-    exchange: Exchange, results: list[Result], asked: list[Wanted], answer: AlteredTopics | Unanswered
+    exchange: Exchange, results: list[Result], asked: list[Wanted], answer: AlteredResources | Unanswered
 ) -> None:
-    if isinstance(answer, AlteredTopics):
+    if isinstance(answer, AlteredResources):
         outcomes = answer.results
     else:
         outcomes = [(answer.code, answer.code.message)] * len(asked)
@@ -69,7 +69,7 @@ def handle(exchange: Exchange) -> CreatePartitionsResponse | None:
             exchange.body.validate_only,
             exchange.account(strict=exchange.version >= FIRST_STRICT_VERSION),
         ),
-        AlteredTopics,
+        AlteredResources,
         lambda answer: created(exchange, results, good, answer),
         exchange.body.timeout_ms,
     )
