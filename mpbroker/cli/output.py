@@ -13,9 +13,7 @@ def print_json(value: Any) -> None:
 
 
 def log_offsets(start: int, end: int) -> str:
-    """Of a partition's log, by Kafka's names: of a range it would be asked whether it has the last one, and
-    this one may have none.
-    """
+    """By Kafka's names: a range would leave open whether its last offset is there, and a log may be empty."""
     return f"log start offset {start:,}, log end offset {end:,}"
 
 

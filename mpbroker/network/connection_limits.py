@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.keys import field_name
 from mpbroker.config.limits import ListenerLimits, limits_by_address
 from mpbroker.network.connection_quotas import ConnectionQuotas, Limits
 
@@ -42,5 +43,5 @@ def limits_of(config: BrokerConfig, listener: str) -> tuple[Limits, bool]:
 def limit_key(config: BrokerConfig, listener: str, key: str) -> str:
     """Where a limit of a listener is set: for it alone, or for all."""
     own = config.listener_limits.get(listener, ListenerLimits())
-    is_own = getattr(own, key.replace(".", "_")) is not None
+    is_own = getattr(own, field_name(key)) is not None
     return f"listener.name.{listener.lower()}.{key}" if is_own else key

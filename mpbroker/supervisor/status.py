@@ -39,7 +39,7 @@ def status(
         "log_dirs": [
             {
                 "log_dir": one.name,
-                "state": "failed" if one.failed else "works",
+                "state": "offline" if one.failed else "online",
                 "partitions": partitions.live.get(number, 0),
                 "size_bytes": one.size_bytes,
                 "total_bytes": one.total_bytes,

@@ -110,7 +110,7 @@ def test_a_second_broker_in_the_same_runtime_directory(broker: Mpbroker, tmp_pat
     assert (code, "is in use by another broker" in said) == (FAILED, True), said
     told = control(broker).call("status")
     assert told["node_id"] == 1
-    assert [(one["log_dir"], one["state"]) for one in told["log_dirs"]] == [(str(broker.log_dir), "works")]
+    assert [(one["log_dir"], one["state"]) for one in told["log_dirs"]] == [(str(broker.log_dir), "online")]
 
 
 def test_a_foreign_directory(tmp_path: Path) -> None:
