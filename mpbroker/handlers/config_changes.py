@@ -80,7 +80,7 @@ def alter(
         if isinstance(answer, AlteredResources):
             results = [Outcome(*one) for one in answer.results]
         else:
-            results = [Outcome(answer.code, answer.code.message)] * len(alterations)
+            results = [Outcome(answer.code, answer.message)] * len(alterations)
         left = iter(results)
         all_of_them = [next(left) if one is None else one for one in outcomes]
         exchange.reply(response_of(response, exchange, all_of_them))

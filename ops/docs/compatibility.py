@@ -53,11 +53,9 @@ NOT_BUILT = (
         "their settings are refused at start: who is in may do everything",
     ),
     (
-        "altering the broker's settings",
-        "refused with INVALID_REQUEST; the file is read again at SIGHUP and by `mpbroker ctl reload`. So "
-        "`kafka-reassign-partitions` cannot throttle moves between log directories: "
-        "`replica.alter.log.dirs.io.max.bytes.per.second` in the file does. That it takes throttles back is "
-        "accepted",
+        "altering passwords and settings of single listeners",
+        "refused with INVALID_REQUEST: they are read from the file, at SIGHUP and by `mpbroker ctl reload`, "
+        "too. Which others can be altered stands below",
     ),
     ("replication, tiered storage", "one replica; see below for what asks for more"),
     (

@@ -420,7 +420,9 @@ def test_delete_topics_by_id(ready: Rig) -> None:
     assert (message.names, message.ids) == ([], [topic_id(1)] * 2), "it says what is wrong with that"
     ready.coordinator.answer(call, Failed(-1, "no"))
     ready.turn()
-    assert [t.error_code for t in ready.answer(DELETE, 6).responses] == [42, 42, 41]
+    answers = ready.answer(DELETE, 6).responses
+    assert [t.error_code for t in answers] == [42, 42, 41]
+    assert answers[2].error_message == "no"
 
 
 def test_deletion_can_be_disabled() -> None:

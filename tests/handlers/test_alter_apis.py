@@ -97,7 +97,9 @@ def test_settings_are_replaced(ready: Rig, version: int) -> None:
     assert asked == AlterSettings([ConfigAlteration("orders", [ConfigChange("retention.ms", 0, "1")], True)])
     ready.coordinator.answer(call, Failed(-1, "gone"))
     ready.turn()
-    assert results(ready.answer(ALTER, version)) == [(NOT_CONTROLLER, "orders")]
+    response = ready.answer(ALTER, version)
+    assert results(response) == [(NOT_CONTROLLER, "orders")]
+    assert response.responses[0].error_message == "gone"
 
 
 def partitions(*counts: int) -> CreatePartitionsRequest:
@@ -133,6 +135,7 @@ def test_a_topic_that_is_named_twice(ready: Rig) -> None:
     response = ready.answer(CREATE_PARTITIONS, 3)
     found = [(r.name, r.error_code) for r in response.results]
     assert found == [("orders", INVALID_REQUEST), ("other", NOT_CONTROLLER)]
+    assert response.results[1].error_message == "the coordinator died before it answered"
 
 
 def test_partitions_that_take_too_long(ready: Rig) -> None:

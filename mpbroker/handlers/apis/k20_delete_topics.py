@@ -54,7 +54,7 @@ def deleted(
             found[topic.name] = found[topic.topic_id] = one
         results += [found[w.name if w.topic_id == ZERO_UUID else w.topic_id] for w in each_once]
     else:
-        results += [refused(w, answer.code) for w in each_once]
+        results += [refused(w, answer.code, answer.message) for w in each_once]
     exchange.reply(DeleteTopicsResponse(responses=results), answer.throttle_ms)
 
 

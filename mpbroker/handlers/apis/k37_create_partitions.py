@@ -43,7 +43,7 @@ def created(
     if isinstance(answer, AlteredResources):
         outcomes = answer.results
     else:
-        outcomes = [(answer.code, answer.code.message)] * len(asked)
+        outcomes = [(answer.code, answer.message)] * len(asked)
     results += [Result(topic.name, *outcome) for topic, outcome in zip(asked, outcomes, strict=True)]
     exchange.reply(CreatePartitionsResponse(results=results), answer.throttle_ms)
 
