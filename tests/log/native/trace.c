@@ -115,9 +115,9 @@ static uint64_t traced(int fd) {
 
 /* It gets a name by linkat, if at all; no other file gets its number. */
 static int open_unnamed(int dir, const char *path, int flags, mode_t mode) {
-    char whole[PATH_MAX], link[64];
+    char link[64];
     int fd = (int)syscall(SYS_openat, dir, path, flags, mode);
-    if (fd >= 0 && below(dir, path, whole)) {
+    if (fd >= 0 && traced(fd)) {
         snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
         long held = syscall(SYS_openat, AT_FDCWD, link, O_PATH | O_CLOEXEC, 0);
         (void)held;
