@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 NO_EPOCH = -1
@@ -44,7 +45,7 @@ def shared(epochs: Epochs) -> Epochs:
 
 def epoch_of(epochs: Epochs, offset: int) -> int:
     """The epoch that wrote the offset; -1 if it lies before all that are known."""
-    place = bisect_right([start for _, start in epochs], offset)
+    place = bisect_right(epochs, offset, key=itemgetter(1))
     return epochs[place - 1][0] if place else NO_EPOCH
 
 

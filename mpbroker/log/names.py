@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 
@@ -59,8 +60,7 @@ class NotAPartition(ValueError):
     """A directory whose name is not that of a partition."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionName:
+class PartitionName(NamedTuple):
     """What a directory's name says. `suffix` is empty for a live partition."""
 
     topic: str
