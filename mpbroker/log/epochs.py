@@ -30,6 +30,9 @@ def trimmed(epochs: Epochs, log_start: int, log_end: int) -> list[tuple[int, int
     """As a log with these ends has them. The last epoch stays: what comes next is of it."""
     if not epochs:
         return [(0, log_end)]
+    if len(epochs) == 1:
+        # As most of thousands of partitions have it.
+        return [(epochs[0][0], min(max(epochs[0][1], log_start), log_end))]
     inside = [entry for entry in epochs if entry[1] < log_end]
     if not inside or inside[-1][0] != epochs[-1][0]:
         inside.append((epochs[-1][0], log_end))

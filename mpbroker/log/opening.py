@@ -35,8 +35,9 @@ SURVEY_S = 0.02
 _log = logging.getLogger("mpbroker")
 # So long the loop may look at nothing else while there are no clients yet, and while there are.
 STAY_S, STAY_WITH_CLIENTS_S = 0.005, 0.0005
-# Partitions that workers have or wait for them: more than enough for all of them.
-GIVEN_MOST = 256
+# Partitions that workers have or wait for them: more than enough for all of them. Once there are that many
+# the next ones are given when there are a good deal fewer, many together.
+GIVEN_MOST, GIVEN_FEW = 256, 160
 
 
 class ByWorker(NamedTuple):
@@ -156,6 +157,8 @@ class Opening:
     def _begin_some(self, key: Key | None = None) -> None:
         """Those that were named first; until that partition has been given, or enough wait."""
         before = self._recovery.given
+        if before > GIVEN_FEW and (key is None or self._recovery.home_of(key) is not None):
+            return
         while self._to_begin:
             topic_id, steps = self._to_begin[0]
             is_next = key is not None and key[0] == topic_id and self._recovery.home_of(key) is None
