@@ -122,7 +122,8 @@ class Opening:
     @property
     def stay_s(self) -> float:
         """How long what is in order may be opened before the loop looks at something else."""
-        return STAY_S if self._goes_on and not self._is_successor else STAY_WITH_CLIENTS_S
+        is_start = self._goes_on and not self._is_successor and self._recovery.given
+        return STAY_S if is_start else STAY_WITH_CLIENTS_S
 
     def begin(
         self,
