@@ -2,7 +2,6 @@
 
 import os
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,6 +58,8 @@ ctl_app.add_typer(listener_app, name="listener")
 def _version(wanted: bool) -> None:
     if not wanted:
         return
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         typer.echo(f"mpbroker {version('mpbroker')}")
     except PackageNotFoundError:

@@ -1,5 +1,6 @@
 """`mpbroker serve`: settings are read, checked and complained about here; then the supervisor takes over."""
 
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,8 @@ def serve(
         print("mpbroker: the settings are good", file=sys.stderr)
         return 0
     refuse_other_platforms(sys.platform)
+    # Until the supervisor forks: of what is imported nothing goes away.
+    gc.disable()
     from mpbroker.supervisor.main import run
 
     file = config_file.absolute() if config_file is not None else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 NO_EPOCH = -1
@@ -29,6 +30,9 @@ def trimmed(epochs: Epochs, log_start: int, log_end: int) -> list[tuple[int, int
     """As a log with these ends has them. The last epoch stays: what comes next is of it."""
     if not epochs:
         return [(0, log_end)]
+    if len(epochs) == 1:
+        # As most of thousands of partitions have it.
+        return [(epochs[0][0], min(max(epochs[0][1], log_start), log_end))]
     inside = [entry for entry in epochs if entry[1] < log_end]
     if not inside or inside[-1][0] != epochs[-1][0]:
         inside.append((epochs[-1][0], log_end))
@@ -44,7 +48,7 @@ def shared(epochs: Epochs) -> Epochs:
 
 def epoch_of(epochs: Epochs, offset: int) -> int:
     """The epoch that wrote the offset; -1 if it lies before all that are known."""
-    place = bisect_right([start for _, start in epochs], offset)
+    place = bisect_right(epochs, offset, key=itemgetter(1))
     return epochs[place - 1][0] if place else NO_EPOCH
 
 

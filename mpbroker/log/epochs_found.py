@@ -89,9 +89,12 @@ def are_refuted(directory: Path, said: Epochs) -> bool:
 
 
 def _is_ascending(epochs: Epochs) -> bool:
-    return all(a[0] < b[0] and a[1] <= b[1] for a, b in pairwise(epochs)) and all(
-        epoch >= 0 and start >= 0 for epoch, start in epochs
-    )
+    before, least = NO_EPOCH, 0
+    for epoch, start in epochs:
+        if epoch <= before or start < least:
+            return False
+        before, least = epoch, start
+    return True
 
 
 def _continued(said: Epochs, seen: Seen, durable: int) -> tuple[Epochs, tuple[int, int] | None]:

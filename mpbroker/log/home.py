@@ -408,14 +408,18 @@ class LogDir:
         """The directories of partitions, also of those to be deleted. What else is here is left alone."""
         return ((self.path / name, parsed) for name, parsed in self._names())
 
-    def own_partitions(self) -> Iterator[tuple[str, PartitionName]]:
-        """The names of those of this log worker: of thousands few are looked at. As `directories_in`."""
-        for name, parsed in self._names():
+    def own_partitions(self, suffix: str = "") -> Iterator[tuple[str, PartitionName]]:
+        """The names of those of this log worker: of thousands few are looked at. As `directories_in`.
+        `suffix`: only of those with it.
+        """
+        for name, parsed in self._names(suffix):
             if self.worker.owns(parsed.topic, parsed.partition):
                 yield name, parsed
 
-    def _names(self) -> Iterator[tuple[str, PartitionName]]:
+    def _names(self, suffix: str = "") -> Iterator[tuple[str, PartitionName]]:
         for name in [] if self.failed else directories_in(self.path):
+            if not name.endswith(suffix):
+                continue
             try:
                 parsed = parse_partition(name)
             except NotAPartition:

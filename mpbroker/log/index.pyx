@@ -117,12 +117,18 @@ def offset_ceiling(int fd, int64_t base, int64_t position):
     return None if found < 0 else base + found
 
 
+cdef bytes whole_file(int fd):
+    """Raises OSError."""
+    cdef int64_t size = os.fstat(fd).st_size
+    return os.pread(fd, size, 0) if size else b""
+
+
 def sound_entries(int fd, int64_t base, int64_t below, int64_t size) -> tuple:
     """(entries, offset, position): how many entries of an `.index` from the first on rise in both, with offsets below `below` and
     positions below `size`, and the last of them. Pages of a file that was never synced may have become zeros. Raises OSError."""
     cdef int64_t count = 0, offset = base - 1, position = 0, next_offset, next_position
     cdef const uint8_t *p
-    cdef bytes data = os.pread(fd, os.fstat(fd).st_size, 0)
+    cdef bytes data = whole_file(fd)
     cdef int64_t room = len(data) // OFFSET_ENTRY_BYTES
     p = data
     while count < room:
@@ -139,7 +145,7 @@ def sound_times(int fd, int64_t base, int64_t below) -> tuple:
     """The same for a `.timeindex`: (entries, timestamp, offset), with offsets of at most `below`."""
     cdef int64_t count = 0, timestamp = -1, offset = base - 1, next_timestamp, next_offset
     cdef const uint8_t *p
-    cdef bytes data = os.pread(fd, os.fstat(fd).st_size, 0)
+    cdef bytes data = whole_file(fd)
     cdef int64_t room = len(data) // TIME_ENTRY_BYTES
     p = data
     while count < room:

@@ -39,6 +39,7 @@ from mpbroker.log.names import (
     RECOVERY_POINTS,
     SCRUB,
     NotAPartition,
+    is_live_partition,
     parse_partition,
 )
 from mpbroker.protocol.uuids import uuid_text
@@ -323,17 +324,16 @@ def directories_in(log_dir: Path) -> Iterator[str]:
     """
     with os.scandir(log_dir) as entries:
         for entry in entries:
-            if _is_dir(entry) and entry.name not in NOT_PARTITIONS:
+            # A link that leads nowhere, or to itself, is none.
+            is_dir = entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and Path(entry.path).is_dir())
+            if is_dir and entry.name not in NOT_PARTITIONS:
                 yield entry.name
-
-
-def _is_dir(entry: os.DirEntry[str]) -> bool:
-    """A link that leads nowhere, or to itself, is none."""
-    return Path(entry.path).is_dir() if entry.is_symlink() else entry.is_dir()
 
 
 def _refuse_unknown_directories(directory: Path) -> None:
     for name in directories_in(directory):
+        if is_live_partition(name):
+            continue
         try:
             parse_partition(name)
         except NotAPartition as error:

@@ -202,7 +202,6 @@ class LogManager:
             log.overrides = topic.configs
             self._alter(log, config, topic.config_version)
             return log
-        self.say(f"opening {topic.name}-{number}")
         log, home = yield from self._recovered(topic, number, config)
         epoch = log.epochs[-1][0]
         self._place(log, home, topic, epoch)
@@ -223,6 +222,7 @@ class LogManager:
             log = PartitionLog(f"{home.path}/{name}", topic.name, number, topic.topic_id, config)
             by_worker.opened.adopt(log)
             return log, home
+        self.say(f"opening {name}")
         yield from self._set_others_aside(topic, number)
         found = self.placing.holder_of(name)
         if found is not None:
@@ -447,9 +447,7 @@ class LogManager:
 
     def _queue_old_deletions(self) -> None:
         for home in self.dirs:
-            for name, parsed in home.own_partitions():
-                if parsed.suffix != names.DELETE_SUFFIX:
-                    continue
+            for name, parsed in home.own_partitions(names.DELETE_SUFFIX):
                 self.deletions.add(0, home.number, partial(remove_tree, home.path / name))
                 if not (home.path / names.partition_name(parsed.topic, parsed.partition)).is_dir():
                     # Its checkpoints were still to be written.

@@ -2,7 +2,7 @@
 
 The coordinator names the topics; what their partitions need is given to the workers of the log directory as
 soon as it does (`pool`), and taken from them when it is their turn. How much there is in all is known from
-the names in the log directories, and from a survey of what is to be checked.
+the names in the log directories, and, if it takes long, from a survey of what is to be checked.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,17 +21,23 @@ from mpbroker.ipc.progress import Progress, write_progress
 from mpbroker.log import names
 from mpbroker.log.home import LogDir
 from mpbroker.log.opened import Opened
+from mpbroker.log.partition_files import bytes_behind
 from mpbroker.log.per_partition import PerPartition
 from mpbroker.log.pool import Key, OpenJob, Recovery
 from mpbroker.log.recovery import Known
 from shm.word import Words
 
 REPORT_EVERY_S = 0.1
+# Of a start that is over by then nobody wants to know how long it takes, and a survey would make it longer.
+SURVEY_AFTER_S = 5.0
+# So much of it at each report: workers wait for the log process, too.
+SURVEY_S = 0.02
 _log = logging.getLogger("mpbroker")
-# So long the loop may look at nothing else: there are no clients yet.
-STAY_S = 0.005
-# Partitions that workers have or wait for them: more than enough for all of them.
-GIVEN_MOST = 256
+# So long the loop may look at nothing else while there are no clients yet, and while there are.
+STAY_S, STAY_WITH_CLIENTS_S = 0.005, 0.0005
+# Partitions that workers have or wait for them: more than enough for all of them. Once there are that many
+# the next ones are given when there are a good deal fewer, many together.
+GIVEN_MOST, GIVEN_FEW = 256, 160
 
 
 class ByWorker(NamedTuple):
@@ -46,6 +53,8 @@ class _Found:
     done: int = 0
     # By the log process itself.
     checked_bytes: int = 0
+    # All that is to be checked; 0: nothing, or it has not been surveyed.
+    bytes_to_check: int = 0
 
 
 class Opening:
@@ -59,6 +68,8 @@ class Opening:
         self._dirs: Sequence[LogDir] = ()
         # Topics whose partitions are being given to workers, the first one first.
         self._to_begin: deque[tuple[bytes, Generator[None, None, None]]] = deque()
+        # What is left of the survey.
+        self._to_survey: Iterator[None] = iter(())
         self._started = time.monotonic()
         self._report_at = 0.0
         self._goes_on = True
@@ -72,10 +83,7 @@ class Opening:
         for home in dirs:
             found = _Found()
             self._found.append(found)
-            takes = self._recovery.takes(home.number)
-            points = home.known[names.RECOVERY_POINTS]
-            wanted = []
-            for directory, name in home.own_partitions():
+            for _, name in home.own_partitions():
                 if name.suffix:
                     continue
                 found.partitions += 1
@@ -84,13 +92,38 @@ class Opening:
                 if key in self._homes:
                     twice.add(key)
                 self._homes[key] = home.number
-                if takes and not home.clean and not is_successor:
-                    wanted.append((directory, points.get(key, 0)))
-            if wanted:
-                self._recovery.survey(home.number, wanted)
         for one in twice:
             del self._homes[one]
+        self._to_survey = self._surveying()
         self.report()
+
+    def _surveying(self) -> Iterator[None]:
+        """How many bytes workers are going to check, in steps."""
+        for home, found in zip(self._dirs, self._found, strict=True):
+            if home.clean or self._is_successor or not self._recovery.takes(home.number):
+                continue
+            points = home.known[names.RECOVERY_POINTS]
+            total = 0
+            for directory, name in home.own_partitions():
+                if not name.suffix:
+                    # What cannot be read now is said by whoever opens it.
+                    with suppress(OSError):
+                        point = points.get((name.topic, name.partition), 0)
+                        total += bytes_behind(f"{home.path}/{directory}", point)
+                yield
+            found.bytes_to_check = total
+
+    def _survey_on(self) -> None:
+        leave_at = time.monotonic() + SURVEY_S
+        for _ in self._to_survey:
+            if time.monotonic() >= leave_at:
+                return
+
+    @property
+    def stay_s(self) -> float:
+        """How long what is in order may be opened before the loop looks at something else."""
+        is_start = self._goes_on and not self._is_successor and self._recovery.given
+        return STAY_S if is_start else STAY_WITH_CLIENTS_S
 
     def begin(
         self,
@@ -124,6 +157,9 @@ class Opening:
 
     def _begin_some(self, key: Key | None = None) -> None:
         """Those that were named first; until that partition has been given, or enough wait."""
+        before = self._recovery.given
+        if before > GIVEN_FEW and (key is None or self._recovery.home_of(key) is not None):
+            return
         while self._to_begin:
             topic_id, steps = self._to_begin[0]
             is_next = key is not None and key[0] == topic_id and self._recovery.home_of(key) is None
@@ -131,7 +167,8 @@ class Opening:
                 break
             if next(steps, self) is self:
                 self._to_begin.popleft()
-        self._recovery.hand_out()
+        if self._recovery.given != before:
+            self._recovery.hand_out()
 
     def result(self, key: Key) -> Generator[None, None, ByWorker | None]:
         """What a worker has opened; None: the log process is to do it.
@@ -178,6 +215,8 @@ class Opening:
         if now < self._report_at and not at_once:
             return
         self._report_at = now + REPORT_EVERY_S
+        if self._goes_on and now >= self._started + SURVEY_AFTER_S:
+            self._survey_on()
         for number, found in enumerate(self._found):
             pool = self._recovery.pools[number]
             progress = Progress(
@@ -185,7 +224,7 @@ class Opening:
                 self._goes_on and found.done < found.partitions,
                 found.partitions,
                 found.done,
-                pool.bytes_to_check if not pool.surveys else 0,
+                found.bytes_to_check,
                 pool.checked_bytes,
                 now - self._started,
             )

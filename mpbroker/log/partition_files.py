@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mpbroker.log.index import offset_floor
 from mpbroker.log.names import (
@@ -20,45 +20,48 @@ from mpbroker.log.names import (
     segment_name,
 )
 
-_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 _LEFTOVERS = (SWAP_FILE_SUFFIX, CLEANED_FILE_SUFFIX, DELETED_FILE_SUFFIX, ".tmp")
 
 
-@dataclass(frozen=True)
-class PartitionFiles:
+class PartitionFiles(NamedTuple):
     """Base offsets of segments and indexes, offsets of snapshots; lists are in order.
 
     `aborted`: segments with a `.txnindex`. `has_leftovers`: of something that was not finished.
     """
 
     bases: list[int]
-    indexes: frozenset[int]
-    time_indexes: frozenset[int]
-    aborted: frozenset[int]
+    indexes: set[int]
+    time_indexes: set[int]
+    aborted: set[int]
     snapshots: list[int]
     has_leftovers: bool
 
     @classmethod
     def of(cls, directory: str) -> PartitionFiles:
         """Raises OSError."""
-        found: dict[str, list[int]] = {suffix: [] for suffix in _SUFFIXES}
+        bases: list[int] = []
+        snapshots: list[int] = []
+        indexes: set[int] = set()
+        time_indexes: set[int] = set()
+        aborted: set[int] = set()
+        add = {
+            LOG_SUFFIX: bases.append,
+            INDEX_SUFFIX: indexes.add,
+            TIME_INDEX_SUFFIX: time_indexes.add,
+            TXN_INDEX_SUFFIX: aborted.add,
+            SNAPSHOT_SUFFIX: snapshots.append,
+        }
         leftovers = False
         for name in os.listdir(directory):  # noqa: PTH208 - thousands of directories, and only their names
-            stem, kind = name[:OFFSET_DIGITS], found.get(name[OFFSET_DIGITS:])
-            if kind is not None and len(stem) == OFFSET_DIGITS and stem.isdecimal():
-                kind.append(int(stem))
-            else:
-                leftovers |= name.endswith(_LEFTOVERS)
-        bases = sorted(found[LOG_SUFFIX])
-        indexes = {*found[INDEX_SUFFIX], *found[TIME_INDEX_SUFFIX], *found[TXN_INDEX_SUFFIX]}
-        return cls(
-            bases,
-            frozenset(found[INDEX_SUFFIX]),
-            frozenset(found[TIME_INDEX_SUFFIX]),
-            frozenset(found[TXN_INDEX_SUFFIX]),
-            sorted(found[SNAPSHOT_SUFFIX]),
-            leftovers or not indexes.issubset(bases),
-        )
+            kind = add.get(name[OFFSET_DIGITS:])
+            if kind is not None and name[:OFFSET_DIGITS].isdecimal():
+                kind(int(name[:OFFSET_DIGITS]))
+            elif name.endswith(_LEFTOVERS):
+                leftovers = True
+        bases.sort()
+        snapshots.sort()
+        leftovers = leftovers or not (indexes | time_indexes | aborted).issubset(bases)
+        return cls(bases, indexes, time_indexes, aborted, snapshots, leftovers)
 
 
 def first_suspect(bases: list[int], recovery_point: int) -> int:

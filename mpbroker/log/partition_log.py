@@ -95,7 +95,7 @@ def open_files(directory: Path | str, base: int, *, fresh: bool) -> tuple[int, i
     fds: list[int] = []
     flags = _WRITE | (os.O_TRUNC if fresh else 0)
     stem = f"{directory}/{segment_name(base, '')}"
-    paths = [stem + suffix for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+    paths = (stem + LOG_SUFFIX, stem + INDEX_SUFFIX, stem + TIME_INDEX_SUFFIX)
     try:
         for path in paths:
             fds.append(os.open(path, flags, 0o644))
@@ -166,7 +166,7 @@ class PartitionLog:
     @property
     def path(self) -> str:
         """`directory`, for what is done to thousands."""
-        return os.path.join(self._home, self._renamed or self.name)  # noqa: PTH118 - see above
+        return self._home + (self._renamed or self.name)
 
     @property
     def directory(self) -> Path:
@@ -177,9 +177,9 @@ class PartitionLog:
         self._settle_in(os.fspath(directory))
 
     def _settle_in(self, directory: str) -> None:
-        home, name = os.path.split(directory)
+        home, slash, name = directory.rpartition("/")
         # The same string for all partitions of a log directory.
-        self._home = sys.intern(home)
+        self._home = sys.intern(home + slash)
         self._renamed = name if name != self.name else None
 
     @property

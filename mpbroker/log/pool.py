@@ -18,16 +18,17 @@ import logging
 import math
 import mmap
 import os
+import select
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Protocol
 
+import msgspec
 import setproctitle
 
 from mpbroker.config.topic_config import TopicConfig
@@ -38,7 +39,6 @@ from mpbroker.log.device import EACH_FILE, AtOnce, Syncs
 from mpbroker.log.file_system import FileSystem
 from mpbroker.log.names import CLEAN_SHUTDOWN, LOCK
 from mpbroker.log.opened import Opened
-from mpbroker.log.partition_files import bytes_behind
 from mpbroker.log.recovery import Known, PartitionDamaged, load
 from shm.word import Words
 
@@ -46,33 +46,19 @@ from shm.word import Words
 CLEAN_LEAST, UNCLEAN_LEAST = 200, 20
 # Jobs in a message: most take less time than the message. Who has only so few left gets more, and need not
 # wait for them.
-SENT_AT_ONCE = 16
+SENT_AT_ONCE = 32
 FEW_LEFT = 8
 TRIES = 2
-SURVEYED_AT_ONCE = 100
 # What takes longer is told at once, with all that was done before.
 TELL_AFTER_S = 0.005
-WAIT_S = 0.002
+WAIT_MS = 2
 Key = tuple[bytes, int]
 Failure = PartitionDamaged | CheckpointCorrupt | OSError
-Result = Opened | None | int
+Result = Opened | None
 _log = logging.getLogger("mpbroker")
 
 
-class Job(Protocol):
-    """What a worker can do. `run` raises PartitionDamaged, CheckpointCorrupt, OSError."""
-
-    @property
-    def key(self) -> Key: ...
-    @property
-    def name(self) -> str: ...
-    def run(self, count: Callable[[int], None], syncs: Syncs) -> Result: ...
-    def again(self) -> Job:
-        """What is to be done if somebody has begun with it and died."""
-
-
-@dataclass(frozen=True)
-class OpenJob:
+class OpenJob(msgspec.Struct, frozen=True):
     """A partition is opened; the result is None if the directory is another topic's."""
 
     directory: str
@@ -109,31 +95,7 @@ class OpenJob:
         return Opened.of(log)
 
     def again(self) -> OpenJob:
-        return replace(self, is_first_try=False)
-
-
-@dataclass(frozen=True)
-class Survey:
-    """How many bytes are going to be checked, for who wants to know how long it takes."""
-
-    number: int
-    path: str
-    directories: list[tuple[str, int]]  # of partitions there, each with its recovery point
-
-    @property
-    def key(self) -> Key:
-        return b"", self.number
-
-    @property
-    def name(self) -> str:
-        return "a survey"
-
-    def run(self, count: Callable[[int], None], syncs: Syncs) -> int:
-        del count, syncs
-        return sum(bytes_behind(f"{self.path}/{name}", point) for name, point in self.directories)
-
-    def again(self) -> Survey:
-        return self
+        return msgspec.structs.replace(self, is_first_try=False)
 
 
 def _unsaid(text: str) -> None:
@@ -145,7 +107,7 @@ class Worker:
     pid: int
     channel: Connection
     number: int
-    under_way: dict[Key, Job] = field(default_factory=dict)
+    under_way: dict[Key, OpenJob] = field(default_factory=dict)
     # What it has told of; it may have done more.
     told: int = 0
     pulse: Pulse = field(default_factory=Pulse)
@@ -157,14 +119,11 @@ class Pool:
 
     path: Path
     workers: list[Worker] = field(default_factory=list)
-    waiting: deque[Job] = field(default_factory=deque)
+    waiting: deque[OpenJob] = field(default_factory=deque)
     tries: dict[Key, int] = field(default_factory=dict)
     # What was given up on: the log process does it.
     left_over: set[Key] = field(default_factory=set)
     done: dict[Key, Opened | Failure] = field(default_factory=dict)
-    # All that is to be checked, once it has been surveyed.
-    bytes_to_check: int = 0
-    surveys: int = 0
     # Of each worker, which alone writes them: how many bytes it has checked, and how many jobs it has done.
     checked: Words | None = None
     jobs_done: Words | None = None
@@ -179,7 +138,7 @@ class Pool:
             return 0
         return sum(self.checked.load(number) for number in range(self.forked))
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: OpenJob) -> None:
         self.waiting.append(job)
 
     def hand_out(self) -> None:
@@ -210,19 +169,11 @@ class Pool:
             return
         worker.told += len(told)
         for key, result in told:
-            job = worker.under_way.pop(key)
-            if isinstance(job, Survey):
-                self._surveyed(result)
-            elif result is None:
+            del worker.under_way[key]
+            if result is None:
                 self.left_over.add(key)
             else:
-                assert not isinstance(result, int)
                 self.done[key] = result
-
-    def _surveyed(self, found: Result | Failure) -> None:
-        """What cannot be read now is said by whoever opens it."""
-        self.bytes_to_check += found if isinstance(found, int) else 0
-        self.surveys -= 1
 
     def _lost(self, worker: Worker) -> None:
         self.workers.remove(worker)
@@ -244,8 +195,6 @@ class Pool:
             self.tries[job.key] = self.tries.get(job.key, 0) + (job is culprit)
             if self.tries[job.key] < TRIES:
                 self.waiting.append(job.again())
-            elif isinstance(job, Survey):
-                self.surveys -= 1
             else:
                 self.left_over.add(job.key)
 
@@ -358,7 +307,7 @@ def _run(pool: Pool, channel: Connection, number: int, parent: int, lane: int) -
     done = 0
     while True:
         try:
-            jobs: list[Job] = channel.recv()
+            jobs: list[OpenJob] = channel.recv()
         except EOFError:
             return
         to_tell: list[tuple[Key, Result | Failure]] = []
@@ -374,7 +323,7 @@ def _run(pool: Pool, channel: Connection, number: int, parent: int, lane: int) -
             channel.send(to_tell)
 
 
-def _outcome(job: Job, count: Callable[[int], None], syncs: Syncs) -> Result | Failure:
+def _outcome(job: OpenJob, count: Callable[[int], None], syncs: Syncs) -> Result | Failure:
     try:
         return job.run(count, syncs)
     except (PartitionDamaged, CheckpointCorrupt, OSError) as failure:
@@ -395,13 +344,6 @@ class Recovery:
     def takes(self, number: int) -> bool:
         """Whether the partitions of that log directory are for its workers."""
         return number < len(self.pools) and bool(self.pools[number].workers)
-
-    def survey(self, number: int, directories: Sequence[tuple[str, int]]) -> None:
-        pool = self.pools[number]
-        for at in range(0, len(directories), SURVEYED_AT_ONCE):
-            pool.surveys += 1
-            pool.submit(Survey(at, os.fspath(pool.path), list(directories[at : at + SURVEYED_AT_ONCE])))
-        pool.hand_out()
 
     def submit(self, number: int, job: OpenJob) -> None:
         """Once: whoever asks again gets what came of it, or comes of it. `hand_out` sends it."""
@@ -426,10 +368,13 @@ class Recovery:
 
     def step(self) -> None:
         """Takes what is done and gives what waits; sleeps a little if nothing is done."""
-        channels: dict[object, tuple[Pool, Worker]] = {
-            worker.channel: (pool, worker) for pool in self.pools for worker in pool.workers
-        }
-        for channel in wait([worker.channel for _, worker in channels.values()], WAIT_S):
+        poll = select.poll()
+        channels: dict[int, tuple[Pool, Worker]] = {}
+        for pool in self.pools:
+            for worker in pool.workers:
+                channels[worker.channel.fileno()] = pool, worker
+                poll.register(worker.channel, select.POLLIN)
+        for channel, _ in poll.poll(WAIT_MS):
             pool, worker = channels[channel]
             pool.receive(worker)
         self.hand_out()

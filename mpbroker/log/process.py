@@ -59,8 +59,6 @@ PRODUCER_EXPIRATION_CHECK_MS = 600_000
 # After so much the recovery points are written before their time: a recovery looks at what lies behind them.
 POINTS_EVERY_BYTES = 256 << 20
 NO_ROOM_SAID_EVERY_S = 10
-# So long partitions are opened that workers have found in order.
-OPENING_S = 0.0005
 
 _Steps: TypeAlias = Generator[None, None, calls.Message | None]
 
@@ -415,7 +413,7 @@ class LogProcess:
         if not self._ensuring:
             return False
         call, steps = self._ensuring[0]
-        leave_at = time.monotonic() + OPENING_S
+        leave_at = time.monotonic() + self.opening.stay_s
         answer: calls.Message
         try:
             while True:

@@ -11,8 +11,9 @@ import logging
 import os
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log import check, scan
@@ -76,8 +77,7 @@ class PartitionDamaged(Exception):
     """The partition's files contradict what was durable; an operator has to decide."""
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(msgspec.Struct, frozen=True):
     """What checkpoints say of a partition, or the table after a crash of the log process alone."""
 
     clean: bool
@@ -105,13 +105,14 @@ def load(
     """
     log = PartitionLog(directory, topic, partition, topic_id, config)
     log.apply_config(config)
-    files = PartitionFiles.of(log.path)
+    path = log.path
+    files = PartitionFiles.of(path)
     if files.has_leftovers:
         finish_swaps(log.directory)
         remove_leftovers(log.directory)
-        files = PartitionFiles.of(log.path)
+        files = PartitionFiles.of(path)
     bases = files.bases
-    said = said_epochs(log.path)
+    said = said_epochs(path)
     if not bases:
         _start_empty(log, known)
         _trim_epochs(log, said or (), said)
@@ -119,7 +120,7 @@ def load(
     log.log_start = max(known.log_start, bases[0])
     loader = _Loader(log, files, known, say, count, syncs)
     try:
-        if any(begins_old(log.path, base) for base in bases[:-1]):
+        if any(begins_old(path, base) for base in bases[:-1]):
             raise OldMessages
         loader.run()
         epochs = loader.settled_epochs(said)
@@ -189,7 +190,7 @@ class _Loader:
         self.bases = files.bases
         self.snapshots = files.snapshots
         # Segments that may have a `.txnindex`.
-        self.aborted = set(files.aborted)
+        self.aborted = files.aborted.copy()
         self.known = known
         self.say = say
         self.count = count
@@ -375,7 +376,7 @@ class _Loader:
             self.epochs += checked.epochs
             position, next_offset = checked.valid_bytes, checked.next_offset
             if checked.reason or position >= size:
-                return checked._replace(aborted=aborted)
+                return check.Checked(position, next_offset, checked.reason, aborted, checked.epochs)
             self.say(f"checking {self.directory}, at offset {next_offset}")
 
     # ---- segments ----

@@ -121,7 +121,6 @@ class _Target(NamedTuple):
     name: TopicPartition
     letters: bytes
     synced_up_to: int
-    epoch: int
 
 
 class _Targets:
@@ -135,6 +134,8 @@ class _Targets:
         self._by_letters: dict[tuple[bytes, int], _Target] = {}
         self._numbered: dict[int, list[_Target]] = {}
         self._said: set[Path] = set()
+        # Of those that a journal names.
+        self._epochs: dict[Path, int] = {}
         self._refuted: dict[Path, bool] = {}
         self._paths: dict[tuple[bytes, int, int], str | None] = {}
         for directory, parsed in partitions:
@@ -145,10 +146,7 @@ class _Targets:
             except FileNotFoundError:
                 continue
             key = parsed.topic, parsed.partition
-            # Where nobody knows it, nobody else has written.
-            epochs = said_epochs(str(directory))
-            epoch = epochs[-1][0] if epochs else NO_EPOCH
-            target = _Target(directory, key, letters, synced.get(key, 0), epoch)
+            target = _Target(directory, key, letters, synced.get(key, 0))
             self._by_letters[letters, parsed.partition] = target
             self._numbered.setdefault(parsed.partition, []).append(target)
 
@@ -183,7 +181,7 @@ class _Targets:
         if target is None or extent.end_offset <= target.synced_up_to:
             return None
         first_epoch = int.from_bytes(extent.data[LEADER_EPOCH_AT : LEADER_EPOCH_AT + 4], "big", signed=True)
-        if first_epoch < target.epoch and not self._is_refuted(target):
+        if first_epoch < self._epoch_of(target) and not self._is_refuted(target):
             if target.directory not in self._said:
                 self._said.add(target.directory)
                 _log.warning(
@@ -192,6 +190,13 @@ class _Targets:
                 )
             return None
         return self.path_of(extent.topic_id, extent.partition, extent.segment_base)
+
+    def _epoch_of(self, target: _Target) -> int:
+        """The last one that its checkpoint says; where nobody knows it, nobody else has written."""
+        if target.directory not in self._epochs:
+            epochs = said_epochs(str(target.directory))
+            self._epochs[target.directory] = epochs[-1][0] if epochs else NO_EPOCH
+        return self._epochs[target.directory]
 
     def _is_refuted(self, target: _Target) -> bool:
         """Whether what its checkpoint says of leader epochs cannot be: a bit has flipped there."""

@@ -170,8 +170,9 @@ class Broker:
         for key in HOT_APIS:
             codec.prepare(key)
         metadata_records.prepare()
-        gc.collect()
+        # To look for what is garbage by now takes longer than all of it is worth.
         gc.freeze()
+        gc.enable()
         code = EXIT_OK
         try:
             self.tree.watch(control.fileno(), control.accept)

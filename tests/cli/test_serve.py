@@ -1,6 +1,7 @@
 """`mpbroker serve` up to the moment the supervisor takes over: flags, settings, refusals."""
 
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,23 @@ def test_flags_beat_overrides_beat_the_file(tmp_path: Path) -> None:
     config = serve.read_config(path, ["num.partitions=4"], flags)
     assert (config.num_io_threads, config.num_partitions, config.log_dirs) == (5, 4, ("/b", "/c"))
     assert str(config.listeners[0]) == "PLAINTEXT://[::1]:0"
+
+
+def test_flags_are_taken_without_what_takes_long_to_import(tmp_path: Path) -> None:
+    """Pydantic would be in all processes of a broker, for texts that stay as they are."""
+    path = tmp_path / "server.properties"
+    path.write_text("num.partitions=2\n")
+    code = f"""
+import sys
+from mpbroker.cli.main import app
+try:
+    app(["serve", "--check-config", "--config", {str(path)!r}, "--log-dirs", {str(tmp_path)!r},
+         "-o", "num.io.threads=3", "-o", "log.retention.ms=7"])
+except SystemExit as ended:
+    print(ended.code, *sorted({{"pydantic", "email", "rich"}} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("0\n", "mpbroker: the settings are good\n")
 
 
 @pytest.mark.parametrize("check", [["--check-config"], []])

@@ -38,12 +38,14 @@ A3 = bytes.fromhex(
 def test_partition_names(name: str, parsed: tuple[str, int, str]) -> None:
     found = names.parse_partition(name)
     assert (found.topic, found.partition, found.suffix) == parsed
+    assert names.is_live_partition(name) == (not found.suffix)
 
 
 @pytest.mark.parametrize("name", ["a", "-1", "a-", "a-x", "a--", "photos"])
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(names.NotAPartition):
         names.parse_partition(name)
+    assert not names.is_live_partition(name)
 
 
 def test_renamed_directories_fit_a_file_system() -> None:

@@ -34,7 +34,7 @@ def test_what_passes_is_tried_again_and_no_recovery_point_moves(
         raise OSError(errno.EMFILE, "too many files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(replay, "said_epochs", refuse)
+        patched.setattr(replay, "read_whole", refuse)
         process = filled.succeed()
         wait_for_helper(process)
     process.work(0)

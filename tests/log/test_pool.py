@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import pickle
 import signal
@@ -16,15 +17,18 @@ from pathlib import Path
 import pytest
 
 from mpbroker.config.topic_config import TopicConfig
+from mpbroker.ipc import progress
 from mpbroker.ipc.calls import EnsureTopic
 from mpbroker.ipc.progress import read_progress
-from mpbroker.log import pool
+from mpbroker.log import opening, pool
 from mpbroker.log.device import EACH_FILE, Syncs
+from mpbroker.log.home import LogDir
 from mpbroker.log.names import LOCK, segment_name
 from mpbroker.log.opened import Opened
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.pool import OpenJob, Recovery, fork_pools, outlive
 from mpbroker.log.recovery import Known, PartitionDamaged
+from shm.word import Words
 from tests.log.conftest import Writer, make_batch
 from tests.log.rig import TOPIC_ID
 from tests.log.test_log_dirs import Node, flip_bit, node  # noqa: F401
@@ -98,14 +102,25 @@ def test_what_workers_open_can_be_appended_to(home: Path, recovery: Recovery, to
     assert recovery.pools[0].checked_bytes > 0
 
 
-def test_a_survey_counts_what_is_behind_the_recovery_point(home: Path, recovery: Recovery) -> None:
+def test_of_a_long_start_a_survey_counts_what_is_to_be_checked(
+    home: Path, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is behind the recovery points; a little with each report."""
     sizes = [(home / f"t-{n}" / segment_name(0)).stat().st_size for n in range(PARTITIONS)]
-    recovery.survey(0, [(f"t-{n}", 0) for n in range(PARTITIONS)])
-    deadline = time.monotonic() + PATIENCE_S
-    while recovery.pools[0].surveys:
-        assert time.monotonic() < deadline
-        recovery.step()
-    assert recovery.pools[0].bytes_to_check == sum(sizes)
+    words = Words(memoryview(bytearray(progress.BYTES)))
+    monkeypatch.setattr(opening, "SURVEY_S", 0)
+    monkeypatch.setattr(opening, "SURVEY_AFTER_S", math.inf)
+    looked_at = opening.Opening(recovery, words)
+    looked_at.found([LogDir(0, home, group=True, failed=False)], is_successor=False)
+    for _ in range(2 * PARTITIONS):
+        looked_at.report(at_once=True)
+    assert read_progress(words, 1, 0).bytes == 0
+    monkeypatch.setattr(opening, "SURVEY_AFTER_S", 0)
+    for _ in range(PARTITIONS):
+        assert read_progress(words, 1, 0).bytes == 0
+        looked_at.report(at_once=True)
+    looked_at.report(at_once=True)
+    assert read_progress(words, 1, 0).bytes == sum(sizes)
 
 
 def test_damage_and_strangers_are_told(home: Path, recovery: Recovery, topic_config) -> None:  # type: ignore[no-untyped-def]
@@ -123,8 +138,7 @@ def test_damage_and_strangers_are_told(home: Path, recovery: Recovery, topic_con
         recovery.step()
 
 
-@dataclass(frozen=True)
-class Deadly(OpenJob):
+class Deadly(OpenJob, frozen=True):
     """Kills its worker so many times."""
 
     times: int = 1
@@ -228,8 +242,7 @@ def test_of_an_idle_partition_little_is_opened(home: Path, topic_config, monkeyp
     assert listed == [str(home / "u-0")]
 
 
-@dataclass(frozen=True)
-class Stopped(OpenJob):
+class Stopped(OpenJob, frozen=True):
     """Stops its worker once; the signal is one of those that nobody can ignore."""
 
     def run(self, count: Callable[[int], None], syncs: Syncs) -> Opened | None:
