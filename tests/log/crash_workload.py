@@ -6,6 +6,7 @@ DIRECTORY/data0 is the log directory. KIND `several`: each start has another num
 it has two log directories, between which partitions move. `stopping`: it is stopped all the time. Between
 what the trace says of files stand marks, each a JSON list:
 
+    ["topic", topic id]                              that of the topic from now on
     ["sent", topic id, partition, CRC]               a batch is on its way
     ["acked", topic id, partition, CRC, offset]      it is answered, and was to be durable then
     ["appended", topic id, partition, CRC, offset]   it is answered without that
@@ -85,6 +86,7 @@ class Workload:
     def new_topic(self) -> None:
         self.topic = calls.EnsureTopic("t", self.random.randbytes(16), list(range(PARTITIONS)), {}, 5)
         self.shown = [0] * PARTITIONS
+        mark("topic", self.topic.topic_id.hex())
 
     def open(self) -> None:
         self.targets = self.node.open(self.topic)
@@ -96,8 +98,8 @@ class Workload:
 
     # ---- what happens ----
 
-    def run(self) -> None:
-        for step in range(STEPS):
+    def run(self, steps: int = STEPS) -> None:
+        for step in range(steps):
             self.produce()
             if self.random.random() < 0.3:
                 for process in self.processes:
@@ -335,8 +337,8 @@ class MovingWorkload(Workload):
 class StoppingWorkload(Workload):
     """Some work, then a clean stop, again and again."""
 
-    def run(self) -> None:
-        for _ in range(STOPS):
+    def run(self, stops: int = STOPS) -> None:
+        for _ in range(stops):
             for _ in range(self.random.choice((1, 3, 8))):
                 self.produce()
                 if self.random.random() < 0.3:
