@@ -12,6 +12,7 @@ own directory. Marks are the workload's, and
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import random
@@ -36,7 +37,9 @@ from tests.log.crash_checks import Recover, Task, recovered, recovered_both
 from tests.log.crash_images import write_image
 from tests.log.crash_workload import KINDS, Workload, mark
 
-KILLED_AT = ("pwrite", "write", "fsync", "fdatasync", "ftruncate", "unlink", "rename")
+SYNCS = ("fsync", "fdatasync")
+KILLED_AT = (*SYNCS, "pwrite", "write", "ftruncate", "unlink", "rename")
+HELPER = "log helper"
 
 
 class Killed(BaseException):
@@ -44,27 +47,34 @@ class Killed(BaseException):
 
 
 @contextmanager
-def killed(left: int) -> Iterator[None]:
-    """What is in there ends before the call with that number that changes files; what then still goes on
-    changes none.
+def killed(chance: random.Random) -> Iterator[None]:
+    """What is in there ends, perhaps, before a call that changes files: mostly a sync, which would have made
+    durable what was just done. What then still goes on changes none; but for the helper, who is not killed.
     """
     real = {name: getattr(os, name) for name in KILLED_AT}
+    how_likely = chance.choice((0.3, 0.1, 0.03))
+    is_over = False
 
-    def counted(call: Callable[..., object]) -> Callable[..., object]:
-        def counting(*arguments: object, **more: object) -> object:
-            nonlocal left
-            if threading.current_thread() is threading.main_thread():
-                left -= 1
-                if left < 0:
+    def dying(name: str, call: Callable[..., object]) -> Callable[..., object]:
+        share = how_likely if name in SYNCS else how_likely / 10
+
+        def die(*arguments: object, **more: object) -> object:
+            nonlocal is_over
+            if threading.current_thread().name != HELPER:
+                is_over = is_over or chance.random() < share
+                if is_over:
                     raise Killed
             return call(*arguments, **more)
 
-        return counting
+        return die
 
     try:
         for name, call in real.items():
-            setattr(os, name, counted(call))
+            setattr(os, name, dying(name, call))
         yield
+        if is_over:
+            # A thread has met it.
+            raise Killed
     finally:
         for name, call in real.items():
             setattr(os, name, call)
@@ -94,12 +104,9 @@ def each_file(_: Path) -> Syncs:
 
 
 def start_killed(directory: Path, chance: random.Random, recover: Callable[..., object]) -> None:
-    """At one of its first calls, or at none."""
-    try:
-        with killed(chance.randint(0, chance.choice((12, 60)))):
-            recover(directory, syncs_of=chance.choice((at_once, each_file)))
-    except Killed:
-        pass
+    """Or not."""
+    with contextlib.suppress(Killed), killed(chance):
+        recover(directory, syncs_of=chance.choice((at_once, each_file)))
 
 
 def going_on(kind: type[Workload], number: int, task: Task) -> type[Workload]:
@@ -136,6 +143,7 @@ def going_on(kind: type[Workload], number: int, task: Task) -> type[Workload]:
             # No batch is the same as one of before.
             self.batches = max(self.batches, number + 1 << 20)
             super().new_topic()
+            self.is_replacing = False
             if self.is_new and task.topic:
                 self.topic = msgspec.structs.replace(self.topic, topic_id=bytes.fromhex(task.topic))
                 mark("topic", task.topic)
@@ -143,16 +151,38 @@ def going_on(kind: type[Workload], number: int, task: Task) -> type[Workload]:
             self.topic = msgspec.structs.replace(self.topic, new_from=0)
             self.is_new = False
 
+        def boot(self) -> None:
+            given.clear()
+            super().boot()
+
         def open(self) -> None:
             given.clear()
-            if chance.random() < 0.3:
-                try:
-                    with killed(chance.randint(0, 12)):
-                        super().open()
-                except Killed:
-                    given.clear()
-                    (self.node.boot if kind is KINDS["several"] else self.node.succeed)()
             super().open()
+
+        def replace_topic(self) -> None:
+            self.is_replacing = True
+            super().replace_topic()
+
+        def do_some(self, step: int) -> None:
+            """In between it may be killed, and another one goes on."""
+            if chance.random() < 0.6:
+                super().do_some(step)
+                return
+            try:
+                with killed(chance):
+                    if chance.random() < 0.2:
+                        self.replace_topic()
+                    super().do_some(step)
+            except Killed:
+                if self.is_replacing:
+                    mark("removed", self.topic.topic_id.hex())
+                    self.new_topic()
+                # Which of several it was nobody knows.
+                if kind is KINDS["several"] or chance.random() < 0.5:
+                    self.boot()
+                else:
+                    self.node.succeed()
+                    self.open()
 
     return GoingOn
 

@@ -100,25 +100,28 @@ class Workload:
 
     def run(self, steps: int = STEPS) -> None:
         for step in range(steps):
-            self.produce()
-            if self.random.random() < 0.3:
-                for process in self.processes:
-                    process.work(1)
-                    process.manager.journals.use()
-            else:
-                self.settle()
-            self.take_replies()
-            self.show()
-            for process in self.processes:
-                process.manager.awake.ease()
-            if step % 4 == 3:
-                self.something_else()
+            self.do_some(step)
         self.settle()
         self.take_replies()
         self.show()
         self.node.crash()
         for rig in self.rigs:
             rig.close()
+
+    def do_some(self, step: int) -> None:
+        self.produce()
+        if self.random.random() < 0.3:
+            for process in self.processes:
+                process.work(1)
+                process.manager.journals.use()
+        else:
+            self.settle()
+        self.take_replies()
+        self.show()
+        for process in self.processes:
+            process.manager.awake.ease()
+        if step % 4 == 3:
+            self.something_else()
 
     @property
     def processes(self) -> list[LogProcess]:
