@@ -109,82 +109,109 @@ def start_killed(directory: Path, chance: random.Random, recover: Callable[..., 
         recover(directory, syncs_of=chance.choice((at_once, each_file)))
 
 
-def going_on(kind: type[Workload], number: int, task: Task) -> type[Workload]:
-    """That workload, with what the image has."""
-    chance = random.Random(task.seed)
-    recover: Recover = recovered_both if kind is KINDS["moving"] else recovered
-    syncs_of = chance.choice((at_once, each_file))
-    given: dict[Path, Syncs] = {}
+class Workers:
+    """They open partitions of each log directory; the metadata is opened without them."""
 
-    def load_by_worker(directory: Path, *what: Any) -> object:
-        """As the recovery workers of that directory do; the metadata is opened without them."""
+    def __init__(self, syncs_of: Callable[[Path], Syncs]) -> None:
+        self._syncs_of = syncs_of
+        self._syncs: dict[Path, Syncs] = {}
+
+    def renew(self) -> None:
+        """Those of another process."""
+        self._syncs.clear()
+
+    def load(self, directory: Path, *what: Any) -> object:
         if directory.name.startswith(METADATA_TOPIC):
             return load(directory, *what)
-        if directory.parent not in given:
-            given[directory.parent] = syncs_of(directory.parent)
-        return load(directory, *what, syncs=given[directory.parent])
+        if directory.parent not in self._syncs:
+            self._syncs[directory.parent] = self._syncs_of(directory.parent)
+        return load(directory, *what, syncs=self._syncs[directory.parent])
 
-    manager.load = load_by_worker  # type: ignore[assignment]
 
-    class GoingOn(kind):  # type: ignore[misc,valid-type]
-        is_new = True
+class GoingOn(Workload):
+    """In front of a kind of workload: it begins with what the image has."""
 
-        def make_node(self, directory: Path) -> Any:
-            node = super().make_node(directory)
-            data = directory / "data0"
-            write_image(task.image, data)
-            FileSystem(directory).sync()
-            mark("begun", number, data.stat().st_ino)
-            for _ in range(chance.choice((0, 1, 1, 2))):
-                start_killed(data, chance, recover)
-            return node
+    number: int
+    task: Task
+    chance: random.Random
+    workers: Workers
+    is_several: bool
+    recover: Recover
+    is_new = True
+    is_replacing = False
 
-        def new_topic(self) -> None:
-            # No batch is the same as one of before.
-            self.batches = max(self.batches, number + 1 << 20)
-            super().new_topic()
-            self.is_replacing = False
-            if self.is_new and task.topic:
-                self.topic = msgspec.structs.replace(self.topic, topic_id=bytes.fromhex(task.topic))
-                mark("topic", task.topic)
-            # Checkpoints may name yet what went just before a kill; what is missing is told by who checks.
-            self.topic = msgspec.structs.replace(self.topic, new_from=0)
-            self.is_new = False
+    def make_node(self, directory: Path) -> Any:
+        node = super().make_node(directory)
+        data = directory / "data0"
+        write_image(self.task.image, data)
+        FileSystem(directory).sync()
+        mark("begun", self.number, data.stat().st_ino)
+        for _ in range(self.chance.choice((0, 1, 1, 2))):
+            start_killed(data, self.chance, type(self).recover)
+        return node
 
-        def boot(self) -> None:
-            given.clear()
-            super().boot()
+    def new_topic(self) -> None:
+        # No batch is the same as one of before.
+        self.batches = max(self.batches, self.number + 1 << 20)
+        super().new_topic()
+        self.is_replacing = False
+        if self.is_new and self.task.topic:
+            self.topic = msgspec.structs.replace(self.topic, topic_id=bytes.fromhex(self.task.topic))
+            mark("topic", self.task.topic)
+        # Checkpoints may name yet what went just before a kill; what is missing is told by who checks.
+        self.topic = msgspec.structs.replace(self.topic, new_from=0)
+        self.is_new = False
 
-        def open(self) -> None:
-            given.clear()
-            super().open()
+    def boot(self) -> None:
+        self.workers.renew()
+        super().boot()
 
-        def replace_topic(self) -> None:
-            self.is_replacing = True
-            super().replace_topic()
+    def open(self) -> None:
+        self.workers.renew()
+        super().open()
 
-        def do_some(self, step: int) -> None:
-            """In between it may be killed, and another one goes on."""
-            if chance.random() < 0.6:
+    def replace_topic(self) -> None:
+        self.is_replacing = True
+        super().replace_topic()
+
+    def do_some(self, step: int) -> None:
+        """In between it may be killed, and another one goes on."""
+        if self.chance.random() < 0.6:
+            super().do_some(step)
+            return
+        try:
+            with killed(self.chance):
+                if self.chance.random() < 0.2:
+                    self.replace_topic()
                 super().do_some(step)
-                return
-            try:
-                with killed(chance):
-                    if chance.random() < 0.2:
-                        self.replace_topic()
-                    super().do_some(step)
-            except Killed:
-                if self.is_replacing:
-                    mark("removed", self.topic.topic_id.hex())
-                    self.new_topic()
-                # Which of several it was nobody knows.
-                if kind is KINDS["several"] or chance.random() < 0.5:
-                    self.boot()
-                else:
-                    self.node.succeed()
-                    self.open()
+        except Killed:
+            self.go_on()
 
-    return GoingOn
+    def go_on(self) -> None:
+        if self.is_replacing:
+            mark("removed", self.topic.topic_id.hex())
+            self.new_topic()
+        # Which of several it was nobody knows.
+        if self.is_several or self.chance.random() < 0.5:
+            self.boot()
+        else:
+            self.node.succeed()
+            self.open()
+
+
+def going_on(kind: type[Workload], number: int, task: Task) -> type[GoingOn]:
+    chance = random.Random(task.seed)
+    workers = Workers(chance.choice((at_once, each_file)))
+    manager.load = workers.load  # type: ignore[assignment]
+    given = {
+        "number": number,
+        "task": task,
+        "chance": chance,
+        "workers": workers,
+        "is_several": kind is KINDS["several"],
+        "recover": recovered_both if kind is KINDS["moving"] else recovered,
+    }
+    return type("GoingOnWith", (GoingOn, kind), given)
 
 
 def main() -> None:

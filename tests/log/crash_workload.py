@@ -72,10 +72,13 @@ class Workload:
         return Node(self.make_rig, directory)
 
     def make_rig(self, _: str, **options: object) -> Rig:
-        for rig in self.rigs:
-            rig.close()
+        self.close_rigs()
         self.rigs = [Rig(self.node.dirs[0], self.public / f"region{self.batches}", {**OPTIONS, **options})]
         return self.rigs[0]
+
+    def close_rigs(self) -> None:
+        while self.rigs:
+            self.rigs.pop().close()
 
     def boot(self) -> None:
         self.node.boot()
@@ -105,8 +108,7 @@ class Workload:
         self.take_replies()
         self.show()
         self.node.crash()
-        for rig in self.rigs:
-            rig.close()
+        self.close_rigs()
 
     def do_some(self, step: int) -> None:
         self.produce()
@@ -270,8 +272,7 @@ class SeveralWorkload(Workload):
         return SeveralNode(self.random, self.make_rig, directory)
 
     def make_rig(self, _: str, **options: object) -> Rig:
-        for rig in self.rigs:
-            rig.close()
+        self.close_rigs()
         public = self.public / f"region{self.batches}"
         workers = self.random.choice((1, 2, 3))
         self.rigs = [SeveralRig(self.node.dirs[0], public, {**OPTIONS, **options}, workers)]
@@ -354,8 +355,7 @@ class StoppingWorkload(Workload):
             mark("stopped")
             self.boot()
         self.node.crash()
-        for rig in self.rigs:
-            rig.close()
+        self.close_rigs()
 
 
 KINDS = {"several": SeveralWorkload, "moving": MovingWorkload, "stopping": StoppingWorkload}
