@@ -456,3 +456,4 @@ class Recovery:
     def close(self) -> None:
         for pool in self.pools:
             pool.close()
+        self._given_before.clear()
