@@ -135,7 +135,7 @@ def _write(
         if marker is not None and marker.kind == ABORT:
             _note_aborted(log, batch.producer_id, last)
     except OSError as error:
-        os.ftruncate(state.fd, position)
+        state.cut_back()
         return _storage_error(error)
     if max_timestamp > state.max_timestamp:
         state.raise_max_timestamp(max_timestamp, last)

@@ -87,6 +87,7 @@ cdef void appended(CommitRef *commit, PartitionCore *core) noexcept nogil:
     core.slot.high_watermark = end_bound(core)
     core.slot.last_stable = stable_bound(core)
     core.slot.log_end_offset = core.log_end
+    core.was_cut = 0
     move(commit, core)
 
 
@@ -126,8 +127,11 @@ cdef void fly(CommitRef *commit, PartitionCore *core) noexcept nogil:
     cdef int dir = core.slot.log_dir
     core.unsynced = 0
     core.in_flight = 1
-    core.journaled = not commit.bypass and dir < commit.journal_count and journal_add(
+    # Of what was cut off a segment nothing may come back behind what is acknowledged next: it is synced itself.
+    core.journaled = not commit.bypass and not core.was_cut and dir < commit.journal_count and journal_add(
         &commit.journals[dir], &commit.flusher.writes[dir], core)
+    if not core.journaled:
+        core.was_cut = 0
     core.covered = end_bound(core)
     core.stable = stable_bound(core)
     commit.flusher.fds[commit.in_flight_count] = -1 if core.journaled else core.fd

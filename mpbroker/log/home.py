@@ -131,7 +131,8 @@ class LogDir:
         return Offsets({key: offset for key, offset in offsets.items() if self.worker.owns(*key)})
 
     def take_over(self, say: Callable[[str], None], *, is_successor: bool = False) -> None:
-        """What the last run left: its journals go into the segments, its mark of a clean stop is taken.
+        """What the last run left: its journals go into the segments, its mark of a clean stop is taken, and
+        the names of partitions are on disk, also of what was being made, or moved here, when it was killed.
 
         All journals that are found, however many workers there were: when one of them takes appends, none
         has a record of before. Where the stop was clean, ours or Kafka's, they have nothing that counts.
@@ -148,6 +149,7 @@ class LogDir:
             if self.worker.is_first:
                 # If it is there it must not stay: from now on a crash is to be seen.
                 self.clean = take_clean_shutdown(self.path)
+            fsync_directory(self.path)
             return
         is_clean = (self.path / names.CLEAN_SHUTDOWN).exists()
         for name in sorted(os.listdir(self.path)):  # noqa: PTH208 - thousands, and only their names
@@ -161,6 +163,7 @@ class LogDir:
         if not self.worker.is_alone:
             self._settle_checkpoints()
         self.clean = take_clean_shutdown(self.path)
+        fsync_directory(self.path)
 
     def _read_journal(self, path: Path, *, is_clean: bool) -> JournalFile | None:
         try:

@@ -340,6 +340,8 @@ class Recovery:
         self._tick = Patience(TICK_S)
         # Which log directory has what was given to its workers.
         self._given: dict[Key, int] = {}
+        # What came to nothing, as without a descriptor left, may come again.
+        self._given_before: set[Key] = set()
 
     def takes(self, number: int) -> bool:
         """Whether the partitions of that log directory are for its workers."""
@@ -349,7 +351,8 @@ class Recovery:
         """Once: whoever asks again gets what came of it, or comes of it. `hand_out` sends it."""
         if job.key not in self._given:
             self._given[job.key] = number
-            self.pools[number].submit(job)
+            self.pools[number].submit(job.again() if job.key in self._given_before else job)
+            self._given_before.add(job.key)
 
     def hand_out(self) -> None:
         """Several at a time."""
@@ -398,3 +401,4 @@ class Recovery:
     def close(self) -> None:
         for pool in self.pools:
             pool.close()
+        self._given_before.clear()

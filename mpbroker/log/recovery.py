@@ -220,7 +220,6 @@ class _Loader:
                 self.say(f"checking {self._name(base)}")
                 next_offset, was_cut = self._check(base, next_offset, next_base=end, trusted=i < self.suspect)
                 if was_cut:
-                    self._drop_after(i)
                     break
             elif last:
                 next_offset = self._resume(base, replay_from)
@@ -240,13 +239,13 @@ class _Loader:
             if self.replay_from == next_offset and not self.was_rebuilt:
                 self.log.settled_end = next_offset
             return
+        if not self.is_as_on_device:
+            # Names of segments, given by a round that never came, and what a killed start removed.
+            fsync_directory(self.log.directory)
         if next_offset <= self.known.durable or (self.is_as_on_device and self.checked_bytes <= LITTLE_BYTES):
             # Its records are on the device. Syncing files that are not needed for that would cost some ten
             # milliseconds for each partition.
             self.log.recovery_point = self.known.recovery_point
-            if self.log.state.size == 0:
-                # The round that would have made its name durable may never have come.
-                fsync_directory(self.log.directory)
             return
         self._settle()
         self.log.recovery_point = next_offset
@@ -458,6 +457,7 @@ class _Loader:
             damaged = trusted or checked.next_offset < self.known.durable
             if damaged:
                 raise self._damaged(base, checked.valid_bytes, checked.next_offset, checked.reason)
+            self._drop_behind(base)
             self._cut(fds[0], base, size, checked)
         # What says which transactions were aborted may have been deleted with an index.
         if self._lacks_index(base) and remake(self.log.directory, base, self.count):
@@ -465,9 +465,10 @@ class _Loader:
         if not trusted:
             self._replace_aborted(base, [AbortedTransaction(*entry) for entry in checked.aborted])
         state.finish_rebuilt(checked.next_offset)
-        ends_here = bool(checked.reason) or (
-            not trusted and self._lost_its_end(checked.next_offset, next_base)
-        )
+        ends_here = bool(checked.reason)
+        if not ends_here and not trusted and self._lost_its_end(checked.next_offset, next_base):
+            ends_here = True
+            self._drop_behind(base)
         if next_base is not None and not ends_here:
             self.log.finish_segment()
             for fd in fds[1:]:
@@ -478,12 +479,12 @@ class _Loader:
 
     def _sync_and_read_anew(self, fd: int, position: int, size: int) -> None:
         """What was not durable is on the device before readers see it, and what is checked is what is there:
-        if a sync of it failed once, by whomever, the page cache may have what nobody will write. Where there
-        is nothing like that, as in thousands of partitions that rest, nothing is synced.
+        if a sync of it failed once, by whomever, the page cache may have what nobody will write. Its size is
+        synced in any case: a start that was killed may have cut it just now to what is durable.
         """
+        self.is_as_on_device = self.syncs.sync(fd)
         behind = scan.find_offset(fd, position, size, self.known.durable)
         if behind is not None:
-            self.is_as_on_device = self.syncs.sync(fd)
             read_anew(fd, behind.position)
 
     def _replace_aborted(self, base: int, found: list[AbortedTransaction]) -> None:
@@ -560,12 +561,16 @@ class _Loader:
         os.ftruncate(fd, checked.valid_bytes)
         sync(fd)
 
-    def _drop_after(self, place: int) -> None:
-        """Segments behind the cut were never durable."""
-        for base in self.bases[place + 1 :]:
+    def _drop_behind(self, end: int) -> None:
+        """Segments behind this one, where the log ends, were never durable. The last one first, and before
+        the torn tail is cut: whoever is killed meanwhile leaves what tells the next start to go on with it.
+        """
+        behind = [base for base in self.bases if base > end]
+        for base in reversed(behind):
             _log.warning("%s: removed, it lies behind a torn tail", self._name(base))
             remove_segment(self.log.directory, base)
-        fsync_directory(self.log.directory)
+        if behind:
+            fsync_directory(self.log.directory)
 
     def _damaged(self, base: int, position: int, offset: int, reason: str) -> PartitionDamaged:
         return PartitionDamaged(

@@ -1,5 +1,7 @@
 """A partition's state for Python: opened, rolled and configured here, appended to by the turn. `state.pxd` draws it."""
 cimport cython
+import os
+
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
@@ -434,6 +436,17 @@ cdef class PartitionState:
     def can_rest(self):
         """Whether nothing of it waits for a sync: its files may be closed until they are needed again."""
         return self.core == NULL or nothing_waits(self.core)
+
+    def cut_back(self) -> None:
+        """What a failed write left behind the end is cut off. Raises OSError."""
+        cdef PartitionCore *core = self.own()
+        core.was_cut = 1
+        os.ftruncate(core.fd, core.size)
+
+    @property
+    def was_cut(self):
+        """A failed write was, and the segment is not synced since."""
+        return self.core != NULL and bool(self.core.was_cut)
 
     @property
     def unsynced(self):

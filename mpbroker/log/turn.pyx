@@ -333,6 +333,7 @@ cdef class Turn:
         cdef int32_t at
         cdef Planned *planned
         cdef Producer *producer
+        core.was_cut = 1
         if ftruncate(core.fd, core.size) != 0 or not is_full_disk(error):
             fail_dir(&self.commit, &self.answers, core.slot.log_dir, error)
         self.commit.last_errno = error

@@ -188,9 +188,10 @@ def _scatter(content: bytearray, events: list[Event], chance: random.Random, uni
 
 
 def write_image(image: dict[str, bytes | None], directory: Path) -> None:
-    directory.mkdir()
+    """Into one that is not there, or has nothing but empty directories of the same names."""
+    directory.mkdir(exist_ok=True)
     for path, content in image.items():
         if content is None:
-            (directory / path).mkdir()
+            (directory / path).mkdir(exist_ok=True)
         else:
             (directory / path).write_bytes(content)

@@ -6,6 +6,7 @@ DIRECTORY/data0 is the log directory. KIND `several`: each start has another num
 it has two log directories, between which partitions move. `stopping`: it is stopped all the time. Between
 what the trace says of files stand marks, each a JSON list:
 
+    ["topic", topic id]                              that of the topic from now on
     ["sent", topic id, partition, CRC]               a batch is on its way
     ["acked", topic id, partition, CRC, offset]      it is answered, and was to be durable then
     ["appended", topic id, partition, CRC, offset]   it is answered without that
@@ -71,10 +72,13 @@ class Workload:
         return Node(self.make_rig, directory)
 
     def make_rig(self, _: str, **options: object) -> Rig:
-        for rig in self.rigs:
-            rig.close()
+        self.close_rigs()
         self.rigs = [Rig(self.node.dirs[0], self.public / f"region{self.batches}", {**OPTIONS, **options})]
         return self.rigs[0]
+
+    def close_rigs(self) -> None:
+        while self.rigs:
+            self.rigs.pop().close()
 
     def boot(self) -> None:
         self.node.boot()
@@ -85,6 +89,7 @@ class Workload:
     def new_topic(self) -> None:
         self.topic = calls.EnsureTopic("t", self.random.randbytes(16), list(range(PARTITIONS)), {}, 5)
         self.shown = [0] * PARTITIONS
+        mark("topic", self.topic.topic_id.hex())
 
     def open(self) -> None:
         self.targets = self.node.open(self.topic)
@@ -96,27 +101,29 @@ class Workload:
 
     # ---- what happens ----
 
-    def run(self) -> None:
-        for step in range(STEPS):
-            self.produce()
-            if self.random.random() < 0.3:
-                for process in self.processes:
-                    process.work(1)
-                    process.manager.journals.use()
-            else:
-                self.settle()
-            self.take_replies()
-            self.show()
-            for process in self.processes:
-                process.manager.awake.ease()
-            if step % 4 == 3:
-                self.something_else()
+    def run(self, steps: int = STEPS) -> None:
+        for step in range(steps):
+            self.do_some(step)
         self.settle()
         self.take_replies()
         self.show()
         self.node.crash()
-        for rig in self.rigs:
-            rig.close()
+        self.close_rigs()
+
+    def do_some(self, step: int) -> None:
+        self.produce()
+        if self.random.random() < 0.3:
+            for process in self.processes:
+                process.work(1)
+                process.manager.journals.use()
+        else:
+            self.settle()
+        self.take_replies()
+        self.show()
+        for process in self.processes:
+            process.manager.awake.ease()
+        if step % 4 == 3:
+            self.something_else()
 
     @property
     def processes(self) -> list[LogProcess]:
@@ -265,8 +272,7 @@ class SeveralWorkload(Workload):
         return SeveralNode(self.random, self.make_rig, directory)
 
     def make_rig(self, _: str, **options: object) -> Rig:
-        for rig in self.rigs:
-            rig.close()
+        self.close_rigs()
         public = self.public / f"region{self.batches}"
         workers = self.random.choice((1, 2, 3))
         self.rigs = [SeveralRig(self.node.dirs[0], public, {**OPTIONS, **options}, workers)]
@@ -335,8 +341,8 @@ class MovingWorkload(Workload):
 class StoppingWorkload(Workload):
     """Some work, then a clean stop, again and again."""
 
-    def run(self) -> None:
-        for _ in range(STOPS):
+    def run(self, stops: int = STOPS) -> None:
+        for _ in range(stops):
             for _ in range(self.random.choice((1, 3, 8))):
                 self.produce()
                 if self.random.random() < 0.3:
@@ -349,8 +355,7 @@ class StoppingWorkload(Workload):
             mark("stopped")
             self.boot()
         self.node.crash()
-        for rig in self.rigs:
-            rig.close()
+        self.close_rigs()
 
 
 KINDS = {"several": SeveralWorkload, "moving": MovingWorkload, "stopping": StoppingWorkload}

@@ -18,10 +18,10 @@ import pytest
 from mpbroker.log import closing, names
 from mpbroker.log.file_system import FileSystem
 from tests.log.conftest import Syncs
+from tests.log.crash_checks import Promises, Run, built_tracer, check, traced
 from tests.log.crash_images import MARK, Disk, write_image
 from tests.log.rig import ensure
 from tests.log.test_log_dirs import HIGH_WATERMARKS, Node
-from tests.log.test_power_cut import Promises, Run, built_tracer, check, traced
 
 IMAGES_PER_EVENT = 4
 RECOVERED_SHARE = 0.05

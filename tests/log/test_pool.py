@@ -21,7 +21,7 @@ from mpbroker.ipc import progress
 from mpbroker.ipc.calls import EnsureTopic
 from mpbroker.ipc.progress import read_progress
 from mpbroker.log import opening, pool
-from mpbroker.log.device import EACH_FILE, Syncs
+from mpbroker.log.device import Syncs
 from mpbroker.log.home import LogDir
 from mpbroker.log.names import LOCK, segment_name
 from mpbroker.log.opened import Opened
@@ -214,6 +214,13 @@ class Spy:
         self.channel.close()
 
 
+class Synced:
+    """All there is."""
+
+    def sync(self, _: int) -> bool:
+        return True
+
+
 def test_of_an_idle_partition_little_is_opened(home: Path, topic_config, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """There may be ten thousand of them."""
     w = Writer(PartitionLog.create(home / "u-0", "u", 0, TOPIC_ID, topic_config()))
@@ -234,7 +241,7 @@ def test_of_an_idle_partition_little_is_opened(home: Path, topic_config, monkeyp
 
     monkeypatch.setattr(os, "open", note_open)
     monkeypatch.setattr(os, "listdir", note_list)
-    found = OpenJob(str(home / "u-0"), "u", 0, TOPIC_ID, topic_config(), known).run(lambda _: None, EACH_FILE)
+    found = OpenJob(str(home / "u-0"), "u", 0, TOPIC_ID, topic_config(), known).run(lambda _: None, Synced())
     assert found is not None
     assert sorted(Path(path).suffix or Path(path).name for path in opened) == sorted(
         [".index", ".log", ".metadata", ".snapshot", ".timeindex", "leader-epoch-checkpoint"]

@@ -7,77 +7,48 @@ names lost, and recovered by the code that recovers. `CRASH_SEEDS=100-200` tries
 from __future__ import annotations
 
 import bisect
+import copy
 import json
 import os
+import pickle
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.topic_config import resolve
-from mpbroker.log import futures, names
-from mpbroker.log.checkpoints import read_topic_id
-from mpbroker.log.home import LogDir
-from mpbroker.log.partition_log import PartitionLog, segments_of
-from mpbroker.log.recovery import Known, PartitionDamaged, load
-from mpbroker.records.batch import CRC_AT
-from mpbroker.records.iterate import iterate_batches
-from tests.log.crash_images import MARK, Disk, Event, read_trace, write_image
+from tests.log.crash_checks import (
+    Promises,
+    Recover,
+    Run,
+    Task,
+    built_tracer,
+    check,
+    note_offset,
+    recovered,
+    recovered_both,
+    trace_of,
+    traced,
+)
+from tests.log.crash_images import MARK, Disk, write_image
 
-ROOT = Path(__file__).parents[2]
-SOURCE = Path(__file__).with_name("native") / "trace.c"
 FIRST, _, LAST = os.environ.get("CRASH_SEEDS", "1-2").partition("-")
 SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
 CUTS = 150
 IMAGES_PER_CUT = 2
-CONFIG = resolve(BrokerConfig(), {})
-
-Partition = tuple[str, int]
-
-
-@dataclass
-class Promises:
-    """What the workload had been told when the power failed."""
-
-    sent: dict[Partition, set[int]] = field(default_factory=lambda: defaultdict(set))
-    acked: dict[Partition, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
-    visible: dict[Partition, int] = field(default_factory=dict)
-    removed: set[str] = field(default_factory=set)
-
-    def take(self, what: str, topic: str = "", *more: int) -> None:
-        if what == "removed":
-            self.removed.add(topic)
-        elif what == "sent":
-            self.sent[topic, more[0]].add(more[1])
-        elif what == "acked":
-            self.acked[topic, more[0]][more[2]] = more[1]
-        elif what == "visible":
-            self.visible[topic, more[0]] = more[1]
-
-
-@dataclass
-class Run:
-    events: list[Event]
-    root: int
-    offsets: dict[Partition, dict[int, int]]  # every answered batch by its base offset, also later ones
-
-
-@contextmanager
-def built_tracer() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as directory:
-        library = Path(directory) / "trace.so"
-        command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl", "-lpthread"]
-        subprocess.run(command, check=True)
-        yield library
+# Of a workload so many power cuts are gone on from, and so many are made of each of these.
+GONE_ON = 6
+SEEDS_AGAIN = SEEDS if "CRASH_SEEDS" in os.environ else SEEDS[:1]
+CUTS_AGAIN = 12
+# Traces.
+KEPT = 6
+KINDS = pytest.mark.parametrize(
+    "how", [(), ("several",), ("moving",)], ids=["one worker", "several", "moving"]
+)
+Traced = Callable[..., Run]
 
 
 @pytest.fixture(scope="module")
@@ -86,119 +57,19 @@ def tracer() -> Iterator[Path]:
         yield library
 
 
-def traced(tracer: Path, directory: Path, seed: int, *how: str) -> Run:
-    trace = directory / "trace"
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "LD_PRELOAD": str(tracer),
-        "TRACE_ROOT": str(directory / "data0"),
-        "TRACE_FILE": str(trace),
-    }
-    command = [sys.executable, "-m", "tests.log.crash_workload", str(directory), str(seed), *how]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    events = read_trace(trace)
-    offsets: dict[Partition, dict[int, int]] = defaultdict(dict)
-    for event in events:
-        if event.kind == MARK:
-            what, *more = json.loads(event.data)
-            if what in ("acked", "appended"):
-                topic, partition, crc, offset = more
-                offsets[topic, partition][offset] = crc
-    return Run(events, (directory / "data0").stat().st_ino, offsets)
+@pytest.fixture(scope="module")
+def run_of(tracer: Path, tmp_path_factory: pytest.TempPathFactory) -> Traced:
+    """A workload, run once for all tests."""
+    done: dict[tuple[object, ...], Run] = {}
 
+    def run(seed: int, *how: str) -> Run:
+        if (seed, how) not in done:
+            if len(done) == KEPT:
+                done.clear()
+            done[seed, how] = traced(tracer, tmp_path_factory.mktemp("run"), seed, *how)
+        return done[seed, how]
 
-def recovered(
-    directory: Path, close: Callable[[PartitionLog], None] = PartitionLog.close_files
-) -> tuple[dict[Partition, dict[int, tuple[int, int]]], list[str]]:
-    """Of each partition its batches by base offset, as (count, CRC); and what was found to be damaged."""
-    found: dict[Partition, dict[int, tuple[int, int]]] = {}
-    damaged = []
-    home = LogDir(0, directory, group=True, failed=False)
-    home.take_over(str)
-    assert home.journal is None or list(home.journal.records()) == []
-    for path, parsed in list(home.partitions()):
-        topic_id = read_topic_id(path) if not parsed.suffix else None
-        if topic_id is None:
-            continue
-        key = (parsed.topic, parsed.partition)
-        known = Known(
-            clean=home.clean,
-            recovery_point=home.known[names.RECOVERY_POINTS].get(key, 0),
-            durable=home.durable(key),
-            log_start=home.known[names.LOG_STARTS].get(key, 0),
-        )
-        try:
-            log = load(path, parsed.topic, parsed.partition, topic_id, CONFIG, known, str)
-        except PartitionDamaged as problem:
-            damaged.append(f"{topic_id.hex()} {problem}")
-            continue
-        batches: dict[int, tuple[int, int]] = {}
-        for base in segments_of(path):
-            # A partition that no checkpoint knows yet may have a hole where two segments meet.
-            end = sum(max(batches.items())[1:][0][:1], max(batches)) if batches else base
-            if end != base and (known.durable or known.recovery_point):
-                damaged.append(f"{topic_id.hex()} {path} has a hole before {base}")
-            for batch in iterate_batches((path / names.segment_name(base)).read_bytes()):
-                crc = int.from_bytes(batch.bytes[CRC_AT : CRC_AT + 4], "big")
-                batches[batch.header.base_offset] = (batch.header.record_count, crc)
-        found[topic_id.hex(), parsed.partition] = batches
-        close(log)
-    if home.journal is not None:
-        home.journal.close()
-    return found, damaged
-
-
-def recovered_both(
-    directory: Path,
-) -> tuple[dict[Partition, dict[int, tuple[int, int]]], list[str]]:
-    """Of two log directories, between which partitions were moving: each is in one of them."""
-    there = [path for path in (directory / "data0", directory / "data1") if path.is_dir()]
-    homes = [LogDir(number, path, group=True, failed=False) for number, path in enumerate(there)]
-    for home in homes:
-        home.take_over(str)
-        if home.journal is not None:
-            home.journal.close()
-    futures.settle(homes)
-    found: dict[Partition, dict[int, tuple[int, int]]] = {}
-    damaged: list[str] = []
-    for path in there:
-        more, problems = recovered(path)
-        assert not found.keys() & more.keys(), "a partition is in both"
-        found |= more
-        damaged += problems
-    return found, damaged
-
-
-Recover = Callable[[Path], tuple[dict[Partition, dict[int, tuple[int, int]]], list[str]]]
-
-
-def check(run: Run, promises: Promises, directory: Path, recover: Recover = recovered) -> None:
-    found, damaged = recover(directory)
-    for problem in damaged:
-        assert problem.split()[0] in promises.removed, problem
-    for key, acked in promises.acked.items():
-        if key[0] in promises.removed:
-            continue
-        batches = found.get(key, {})
-        for offset, crc in acked.items():
-            assert batches.get(offset, (0, 0))[1] == crc, f"{key}: what was acknowledged at {offset} is gone"
-    for key, end in promises.visible.items():
-        if key[0] in promises.removed:
-            continue
-        batches, next_offset = found.get(key, {}), 0
-        while next_offset < end:
-            assert next_offset in batches, f"{key}: readers were shown {next_offset}, below {end}"
-            count, crc = batches[next_offset]
-            assert run.offsets[key].get(next_offset, crc) == crc, f"{key}: {next_offset} is another one now"
-            next_offset += count
-    for key, batches in found.items():
-        if key[0] not in promises.removed and key[0] != METADATA_ID:
-            assert {crc for _, crc in batches.values()} <= promises.sent[key], f"{key}: never sent"
-
-
-METADATA_ID = "00000000000000000000000000000001"
+    return run
 
 
 def cut_short(directory: Path, chance: random.Random, recover: Recover = recovered) -> None:
@@ -225,12 +96,19 @@ def cut_short(directory: Path, chance: random.Random, recover: Recover = recover
     os.waitpid(pid, 0)
 
 
+def check_one(run: Run, promises: Promises, directory: Path, recover: Recover, what: str) -> None:
+    try:
+        check(run, promises, directory, recover)
+    except Exception as problem:
+        problem.add_note(what)
+        raise
+    shutil.rmtree(directory)
+
+
+@KINDS
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("how", [(), ("several",), ("moving",)], ids=["one worker", "several", "moving"])
-def test_nothing_acknowledged_or_shown_is_lost(
-    seed: int, how: tuple[str, ...], tracer: Path, tmp_path: Path
-) -> None:
-    run = traced(tracer, tmp_path, seed, *how)
+def test_nothing_acknowledged_or_shown_is_lost(seed: int, how: tuple[str, ...], run_of: Traced) -> None:
+    run = run_of(seed, *how)
     recover = recovered_both if "moving" in how else recovered
     chance = random.Random(seed)
     cuts = sorted(chance.randrange(len(run.events) + 1) for _ in range(CUTS))
@@ -244,14 +122,75 @@ def test_nothing_acknowledged_or_shown_is_lost(
                     write_image(disk.image(random.Random(picture)), directory)
                     if picture % 4 == 0:
                         cut_short(directory, random.Random(picture), recover)
-                    try:
-                        check(run, promises, directory, recover)
-                    except Exception as problem:
-                        problem.add_note(f"seed {seed}, power cut before event {number}, image {picture}")
-                        raise
-                    shutil.rmtree(directory)
+                    what = f"seed {seed}, power cut before event {number}, image {picture}"
+                    check_one(run, promises, directory, recover, what)
             if event is not None:
                 disk.take(number, event)
                 if event.kind == MARK:
                     promises.take(*json.loads(event.data))
     assert sum(len(acked) for acked in promises.acked.values()) > 100
+
+
+# ---- and it fails again in the starts behind that, or in what they go on with ----
+
+
+def power_cuts(run: Run, chance: random.Random) -> list[tuple[Task, Promises]]:
+    """Some of a workload, from its first batch on."""
+    first = next(n for n, event in enumerate(run.events) if b'"sent"' in event.data and event.kind == MARK)
+    cuts = sorted(chance.randrange(first, len(run.events)) for _ in range(GONE_ON))
+    disk, promises, made = Disk(run.root), Promises(), []
+    for number, event in enumerate(run.events):
+        for _ in range(cuts.count(number)):
+            task = Task(disk.image(chance), promises.topic, chance.randrange(1 << 32))
+            made.append((task, copy.deepcopy(promises)))
+        disk.take(number, event)
+        if event.kind == MARK:
+            promises.take(*json.loads(event.data))
+    return made
+
+
+def gone_on(run: Run, begun: int, ended: int, earlier: Run, promises: Promises) -> Run:
+    """What is between these events, behind what earlier readers were shown."""
+    part = Run(run.events[begun:ended], json.loads(run.events[begun].data)[2], defaultdict(dict))
+    for key, offsets in earlier.offsets.items():
+        end = promises.visible.get(key, 0)
+        part.offsets[key] = {offset: crc for offset, crc in offsets.items() if offset < end}
+    for event in part.events:
+        if event.kind == MARK:
+            note_offset(part.offsets, *json.loads(event.data))
+    return part
+
+
+@KINDS
+@pytest.mark.parametrize("seed", SEEDS_AGAIN)
+def test_nor_is_it_when_the_power_fails_again(
+    seed: int, how: tuple[str, ...], run_of: Traced, tracer: Path, tmp_path: Path
+) -> None:
+    """In a start, in one that follows one that was killed, or soon after."""
+    run = run_of(seed, *how)
+    recover = recovered_both if "moving" in how else recovered
+    chance = random.Random(seed)
+    made = power_cuts(run, chance)
+    (tmp_path / "tasks").write_bytes(pickle.dumps([task for task, _ in made]))
+    events = trace_of(tracer, tmp_path, "again", "tests.log.crash_again", *how)
+    again = Run(events, (tmp_path / "again").stat().st_ino, {})
+    begun = [n for n, event in enumerate(events) if event.kind == MARK and b'"begun"' in event.data]
+    ended = [n for n, event in enumerate(events) if event.kind == MARK and b'"ended"' in event.data]
+    assert len(begun) == len(ended) == GONE_ON
+    disk = Disk(again.root)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        at = 0
+        for number, (first, last, (_, promises)) in enumerate(zip(begun, ended, made, strict=True)):
+            part = gone_on(again, first, last, run, promises)
+            cuts = sorted(chance.randrange(first + 1, last + 1) for _ in range(CUTS_AGAIN))
+            for at in range(at, last + 1):  # noqa: B020 - each goes on where the last one ended
+                for _ in range(cuts.count(at)):
+                    picture = chance.randrange(1 << 32)
+                    disk.root = part.root
+                    write_image(disk.image(random.Random(picture)), Path(name) / "data")
+                    what = f"seed {seed}, power cut {number}, again before event {at}, image {picture}"
+                    check_one(part, promises, Path(name) / "data", recover, what)
+                disk.take(at, events[at])
+                if at > first and events[at].kind == MARK:
+                    promises.take(*json.loads(events[at].data))
+            at = last + 1

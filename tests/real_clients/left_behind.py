@@ -33,10 +33,10 @@ from mpbroker.log.recovery import Known, load
 from mpbroker.records.compression import Codec
 from ops.bench.brokers import Mpbroker
 from tests.log import flips
+from tests.log.crash_checks import built_tracer, recovered, traced
 from tests.log.crash_images import Disk, write_image
 from tests.log.segments import Segments
 from tests.log.test_faults import CASES, ROOT, built_faults
-from tests.log.test_power_cut import built_tracer, recovered, traced
 from tests.log.test_scrub import flip
 from tests.real_clients.adapters import CODECS, confluent_write_idempotent
 from tests.real_clients.adoption import Adopting, complaints
