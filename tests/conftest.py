@@ -51,7 +51,7 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def tidy() -> None:
-    """For tests that count descriptors: none that an earlier test left is closed by the collector meanwhile."""
+    """For tests that count descriptors: the collector closes none meanwhile that an earlier test left."""
     gc.collect()
 
 

@@ -161,8 +161,8 @@ def test_every_kind_of_ack(broker: Broker, new_topic: TopicMaker, acks: str) -> 
 
 @pytest.fixture
 def waiting_consumer(broker: Broker, new_topic: TopicMaker) -> Iterator[tuple[Consumer, str]]:
-    """A consumer whose fetch waits at the end of an empty topic. It is told where that is: one that asks could
-    be answered after the record has come, and wait behind it.
+    """A consumer whose fetch waits at the end of an empty topic. It is told where that is: one that asks
+    could be answered after the record has come, and wait behind it.
     """
     topic = new_topic(1)
     settings = {"bootstrap.servers": broker.bootstrap, "group.id": "unused", "enable.auto.commit": False}
