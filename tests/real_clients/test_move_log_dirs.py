@@ -229,7 +229,7 @@ def test_killed_on_the_way_it_goes_on(two: Broker, tmp_path: Path) -> None:
     if not isinstance(two, Mpbroker):
         pytest.skip("it is about processes of ours")
     two.kill()
-    two.flags = (*two.flags, "-o", f"replica.alter.log.dirs.io.max.bytes.per.second={1 << 20}")
+    two.flags = (*two.flags, "-o", f"replica.alter.log.dirs.io.max.bytes.per.second={1 << 16}")
     two.start()
     create_topic(two.bootstrap, TOPIC, 1, CONFIGS)
     with Load(two) as load:
