@@ -24,6 +24,7 @@ from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.supervisor.child import Child, fork_child
 from mpbroker.supervisor.resize import Resize
 from mpbroker.supervisor.tree import BrokerStops, Tree
+from tests.polling import PATIENCE_S
 
 HANDLER, PROCESSOR = topology.handler(0), topology.processor(0)
 
@@ -122,11 +123,10 @@ def mended(tree: Tree, role: int, incarnation: int) -> bool:
 
 
 def step_until_mended(tree: Tree, role: int, incarnation: int) -> None:
-    for _ in range(200):
-        if mended(tree, role, incarnation):
-            return
+    until = time.monotonic() + PATIENCE_S
+    while not mended(tree, role, incarnation):
+        assert time.monotonic() < until, f"{topology.name_of(role)} was not replaced"
         tree.step(100)
-    raise AssertionError(f"{topology.name_of(role)} was not replaced")
 
 
 def status_of(tree: Tree, role: int) -> list[str]:
@@ -345,11 +345,10 @@ def gone(tree: Tree, *roles: int) -> bool:
 
 
 def step_until_gone(tree: Tree, *roles: int) -> None:
-    for _ in range(200):
-        if gone(tree, *roles):
-            return
+    until = time.monotonic() + PATIENCE_S
+    while not gone(tree, *roles):
+        assert time.monotonic() < until, f"{[topology.name_of(role) for role in roles]} are still there"
         tree.step(100)
-    raise AssertionError(f"{[topology.name_of(role) for role in roles]} are still there")
 
 
 def test_who_gives_work_hears_first_that_a_handler_leaves(tree: Tree) -> None:
