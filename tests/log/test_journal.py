@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -78,11 +79,8 @@ def fill(n: Journaled, batch: Callable[..., bytearray], partitions: int = 3, rou
 
 
 def records(path: Path) -> list[journal.Record]:
-    found = JournalFile(path)
-    try:
+    with closing(JournalFile(path)) as found:
         return list(found.records())
-    finally:
-        found.close()
 
 
 def extents(path: Path) -> list[list[journal.Extent]]:
