@@ -7,7 +7,8 @@ thread). The supervisor judges its children so, a log process the workers of its
 alive     its turn counter moves; every loop turns at least each 300 ms
 works     it has announced a heavy request, or recovers, and uses the CPU: counts as alive, the request up to
           `HEAVY_TIMEOUTS` times handler.hang.timeout.ms, recovery for as long as it takes
-waits     it is in an uninterruptible sleep of the kernel: its disk is slow, and no signal can end that
+waits     it is in an uninterruptible sleep of the kernel: its disk is slow, and no signal can end that; or it
+          could go on if it got a processor, and others have them all
 hangs     none of these for handler.hang.timeout.ms, or ten times that in recovery: it is killed and mended
           like any other death
 """
@@ -29,7 +30,7 @@ LOOK_MAX_S = 2.0
 HEAVY_TIMEOUTS = 10
 
 _STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12
-_WAITS_FOR_DISK = "D"
+_WAITS_FOR_DISK, _COULD_RUN = "D", "R"
 
 
 class Patience:
@@ -82,6 +83,8 @@ class Pulse:
         if worked and self.working_ticks < working_limit_ticks:
             self.working_ticks += 1
             self.silent_ticks = 0
+            return Verdict.ALIVE
+        if state == _COULD_RUN and not worked:
             return Verdict.ALIVE
         self.silent_ticks += 1
         if self.silent_ticks < limit_ticks:

@@ -440,7 +440,7 @@ class Moving:
 
     def _has_last(self, move: Move) -> Generator[None, None, bool]:
         """Whether the future replica is the same as the current one, in time."""
-        log, until = move.log, time.monotonic() + HELD_MOST_S
+        log, since = move.log, time.monotonic()
         while log.state.unsynced:
             self._check(move)
             yield
@@ -450,7 +450,7 @@ class Moving:
         copied = self._placer.submit(move.copy.run, self._wanted(log, is_last=True))
         copied.add_done_callback(lambda _: self._wake())
         while not copied.done():
-            if log.is_held and time.monotonic() > until:
+            if log.is_held and time.monotonic() > since + HELD_MOST_S:
                 _log.warning("%s: %s is too slow now; the move is tried again", log.name, move.target.path)
                 log.is_held = False
                 log.state.release()

@@ -21,6 +21,7 @@ Answer = Callable[[bytes], bytes]
 
 OK, BROKEN, ERRORS = 0, 1, 2
 FIRST_PERCENTILE_US = 1.0
+RUNS_S = (0.2, 2, 20)
 
 
 def framed(payload: bytes) -> bytes:
@@ -86,15 +87,27 @@ def generator() -> None:
 
 
 def load(
-    server: Server, directory: Path, *options: str, request: bytes = b""
+    server: Server,
+    directory: Path,
+    *options: str,
+    request: bytes = b"",
+    enough: Callable[[], bool] = lambda: True,
 ) -> subprocess.CompletedProcess[str]:
+    """A short run; a longer one if this machine was too busy for a response in it, or for enough of them."""
     path = directory / "request"
     path.write_bytes(request or frames.api_versions().frame)
     command = [str(scenarios.GENERATOR), "--port", str(server.port), "--request", str(path), "--json"]
-    timing = ("--seconds", "0.2", "--error-at", "8")
-    return subprocess.run(
-        [*command, *timing, *options], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    for seconds in RUNS_S:
+        done = subprocess.run(
+            [*command, "--seconds", str(seconds), "--error-at", "8", *options],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        if "no response within" not in done.stderr and enough():
+            return done
+    pytest.fail(f"nothing comes in {RUNS_S[-1]} s: {done.stderr}")
 
 
 def figures(done: subprocess.CompletedProcess[str]) -> dict[str, float]:
@@ -133,16 +146,20 @@ def test_one_error_among_many_is_found(server: Server, tmp_path: Path) -> None:
         return answer_with(3 if seen == 5 else 0)(b"")
 
     server.answer = answer
-    done = load(server, tmp_path)
+    done = load(server, tmp_path, enough=lambda: seen >= 5)
     assert done.returncode == ERRORS
     assert figures(done)["errors"] == 1
 
 
 def test_an_error_during_the_warm_up_ends_the_run(server: Server, tmp_path: Path) -> None:
     server.answer = answer_with(3)
-    done = load(server, tmp_path, "--warmup", "0.05")
-    assert done.returncode == ERRORS
-    assert "measuring" not in done.stdout
+
+    def comes_in_time(warmup_s: float) -> bool:
+        done = load(server, tmp_path, "--warmup", str(warmup_s))
+        assert done.returncode == ERRORS
+        return "measuring" not in done.stdout
+
+    assert any(map(comes_in_time, (0.05, *RUNS_S)))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +232,7 @@ def test_a_response_that_is_too_small_is_an_error(server: Server, tmp_path: Path
 
 def test_a_request_larger_than_the_sockets_buffers_arrives_unharmed(server: Server, tmp_path: Path) -> None:
     request = frames.produce("big", records=1, value_bytes=8_000_000).frame
-    done = load(server, tmp_path, "--connections", "2", "--seconds", "0.5", request=request)
+    done = load(server, tmp_path, "--connections", "2", request=request)
     assert done.returncode == OK, done.stderr
     assert server.requests == {request}
 

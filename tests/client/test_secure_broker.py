@@ -54,7 +54,7 @@ def test_writing_and_asking(broker: SecureBroker, listener: str) -> None:
     made = cluster(broker, listener, **own)
     topic = m.MetadataRequest.MetadataRequestTopic(name=f"written-over-{listener.lower()}")
     try:
-        for _ in range(100):
+        for _ in range(1000):
             if not made.refresh(m.MetadataRequest([topic], True)).topics[0].error_code:
                 break
             made.client.poll(50)

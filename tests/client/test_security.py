@@ -280,7 +280,7 @@ class Silent(Listener):
 
 def test_who_answers_nothing_in_time_is_not_told_of_another_protocol() -> None:
     with Silent() as listener, pytest.raises(ConnectionLost, match=r"at its max\.connections\?$"):
-        asked(listener, settings("PLAINTEXT", request_timeout_ms=200))
+        asked(listener, settings("PLAINTEXT", request_timeout_ms=1_000))
 
 
 def test_tls_to_a_port_of_plaintext(trusted: str) -> None:

@@ -30,6 +30,7 @@ from tests.handlers.shared import Rig, partition_payload, request_frame, rig, to
 from tests.handlers.test_fetch import FETCH, Logged, answer, fetch, partition_of
 from tests.polling import PATIENCE_S
 
+pytestmark = pytest.mark.usefixtures("tidy")
 MIB = 1 << 20
 TRIES = 20
 

@@ -19,6 +19,7 @@ from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.chaos.leaks import held
 from tests.metrics.conftest import Meter
+from tests.polling import is_soon
 from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.real_clients.tools import eventually
 
@@ -27,7 +28,7 @@ WAIT_MS = 2_000
 MAX_WAIT_AT = struct.calcsize(">i hhi h") + len(frames.CLIENT_ID) + 4
 FETCHES = 20
 RACES = 100
-STEP_S = 0.0005
+DELAY_S = 0.015
 CORRELATION_AT = struct.calcsize(">i hh")
 PARKED = "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations,delayedOperation=Fetch"
 
@@ -57,24 +58,24 @@ def test_one_whose_client_goes_leaves_the_purgatory(broker: Mpbroker) -> None:
 def test_what_comes_at_its_time_is_one_answer(broker: Mpbroker) -> None:
     """The record and the end of the wait race: each fetch is answered once, and the next one is another's."""
     create_topic(broker.bootstrap, "t", 1)
-    wait_ms = 15
+    wait_ms, outcomes = 15, []
     fetch, produce = bytearray(waiting_fetch(wait_ms).frame), frames.produce("t", 1, 10, acks=1)
-    delay_s, outcomes = wait_ms / 1000, []
     with frames.connected(broker.address) as asking, frames.connected(broker.address) as writing:
         empty_bytes = len(frames.exchange(asking, frames.Request(bytes(fetch), 0))[1]) - 4
         for number in range(RACES):
             struct.pack_into(">i", fetch, CORRELATION_AT, number)
+            struct.pack_into(">i", fetch, MAX_WAIT_AT, wait_ms)
             struct.pack_into(">q", fetch, len(fetch) - 12, number)
             asking.sendall(fetch)
-            until = time.monotonic() + delay_s
+            until = time.monotonic() + DELAY_S
             while time.monotonic() < until:
                 pass
             assert frames.exchange(writing, produce)[0] == 0
             (size,) = struct.unpack(">i", frames.receive(asking, 4))
             assert struct.unpack_from(">i", frames.receive(asking, size))[0] == number
             outcomes.append(size > empty_bytes)
-            # Who won is hindered the next time: so they stay close, however fast this machine is.
-            delay_s += STEP_S if outcomes[-1] else -STEP_S
+            # Who won is hindered the next time: so they stay close, however fast machine and disk are.
+            wait_ms = wait_ms - 1 if outcomes[-1] else wait_ms + 3
         asking.settimeout(0.1)
         with pytest.raises(TimeoutError):
             asking.recv(1)
@@ -137,20 +138,23 @@ def test_each_is_answered_once_when_handlers_die(broker: Mpbroker, deaths: int) 
 
 def test_it_ends_at_its_time(broker: Mpbroker) -> None:
     create_topic(broker.bootstrap, "t", 1)
-    took: list[float] = []
 
-    def fetch() -> None:
-        with frames.connected(broker.address) as connection:
-            start = time.monotonic()
-            assert frames.exchange(connection, waiting_fetch(WAIT_MS))[0] == 0
-            took.append(time.monotonic() - start)
+    def all_wait() -> None:
+        took: list[float] = []
 
-    threads = [threading.Thread(target=fetch) for _ in range(FETCHES)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(took) == FETCHES
-    # Deadlines are kept in whole milliseconds.
-    assert min(took) > (WAIT_MS - 1) / 1000 - 0.001
-    assert max(took) < 2 * WAIT_MS / 1000
+        def fetch() -> None:
+            with frames.connected(broker.address) as connection:
+                start = time.monotonic()
+                assert frames.exchange(connection, waiting_fetch(WAIT_MS))[0] == 0
+                took.append(time.monotonic() - start)
+
+        threads = [threading.Thread(target=fetch) for _ in range(FETCHES)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(took) == FETCHES
+        # Deadlines are kept in whole milliseconds.
+        assert min(took) > (WAIT_MS - 1) / 1000 - 0.001
+
+    assert is_soon(all_wait, 2 * WAIT_MS / 1000)

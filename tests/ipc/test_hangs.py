@@ -42,6 +42,15 @@ def test_a_slow_disk_is_no_hang() -> None:
     assert verdicts([(7, IN_THE_DISK, 0)] * (LIMIT + 1))[-1] is Verdict.WAITS_FOR_DISK
 
 
+def test_a_busy_machine_is_no_hang() -> None:
+    """What could run and gets no processor neither turns nor uses any CPU."""
+    starved = [(7, "R", 0)] * (10 * LIMIT)
+    assert set(verdicts(starved)) == {Verdict.ALIVE}
+    # Nor does it make a hang look shorter than it is.
+    found = verdicts([(7, SLEEPS, 0), *starved, *[(7, SLEEPS, 0)] * LIMIT])
+    assert found == [Verdict.ALIVE] * (len(found) - 1) + [Verdict.HANGS]
+
+
 def test_using_the_cpu_counts_only_for_who_announced_work() -> None:
     busy = [(7, "R", ticks) for ticks in range(LIMIT + 1)]
     assert verdicts(busy)[-1] is Verdict.HANGS

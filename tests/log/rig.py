@@ -291,8 +291,14 @@ def ensure(partitions: int = 1, **configs: str) -> calls.EnsureTopic:
     return calls.EnsureTopic("t", TOPIC_ID, list(range(partitions)), named, 5)
 
 
+def end_workers(process: LogProcess) -> None:
+    """As the end of a real process does it: its successor waits until no worker of its recovery is left."""
+    process.opening._recovery.close()
+
+
 def _close_files(process: LogProcess) -> None:
     """What the end of a real process would close."""
+    end_workers(process)
     process.turn.close()
     for log in process.manager.logs.values():
         log.close_files()

@@ -10,7 +10,7 @@ from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.table import Partition
 from mpbroker.log.names import log_worker_of
 from mpbroker.log.process import LogProcess
-from tests.log.rig import Reply, Rig
+from tests.log.rig import Reply, Rig, end_workers
 from tests.log.test_turn import settle
 
 
@@ -91,6 +91,7 @@ class Several:
 
 
 def crash(process: LogProcess) -> None:
+    end_workers(process)
     for log in process.manager.logs.values():
         log.close_files()
     process.helper.close()

@@ -15,6 +15,7 @@ from mpbroker.ipc.topology import LOG
 from tests.log.rig import Reply, Result
 from tests.log.test_turn import T0, Broker, settle
 
+pytestmark = pytest.mark.usefixtures("tidy")
 TIMED_OUT = 7
 MakeRig = Callable[..., Any]
 
@@ -35,8 +36,11 @@ def other_threads() -> list[Path]:
 
 
 def is_asleep(task: Path) -> bool:
-    """Whether it waits for somebody, and not for the disk or a processor."""
-    text = (task / "stat").read_text()
+    """Whether it waits for somebody, and not for the disk or a processor; or has ended just now."""
+    try:
+        text = (task / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
     return text[text.rindex(")") + 2] == "S"
 
 

@@ -401,12 +401,13 @@ def test_producers_do_not_wait_for_a_target_that_is_slow(
     target = filled(made, batch)
     to = other(made, target)
     _, goes_on = held_up(monkeypatch)
-    monkeypatch.setattr("mpbroker.log.moving.HELD_MOST_S", 0.05)
+    monkeypatch.setattr("mpbroker.log.moving.HELD_MOST_S", PATIENCE_S)
     log = process.manager.logs[target.slot]
     assert order(process, to) == 0
     turn_until(process, lambda: log.is_held)
     ask(made, target, batch(producer=(3, 0, 40), size=500))
     assert (made.rig.replies(), log.is_held) == ([], True)
+    monkeypatch.setattr("mpbroker.log.moving.HELD_MOST_S", 0)
     replies: list[Reply] = []
     turn_until(process, lambda: bool(replies.extend(made.rig.replies()) or replies))
     assert not log.is_held

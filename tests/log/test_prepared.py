@@ -24,6 +24,7 @@ from tests.log.conftest import TOPIC_ID
 from tests.log.rig import ensure
 from tests.log.test_log_dirs import Node, wait_for_helper
 
+pytestmark = pytest.mark.usefixtures("tidy")
 Writer = Any  # the class lies in conftest.py
 Files = dict[str, bytes]
 

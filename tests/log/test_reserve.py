@@ -13,6 +13,7 @@ import pytest
 from mpbroker.log.file_system import set_aside
 from mpbroker.log.reserve import BLOCK_BYTES, METADATA_BYTES, PIECE_BYTES, Reserve, keep_room_behind
 
+pytestmark = pytest.mark.usefixtures("tidy")
 SIZE = 3 * PIECE_BYTES + 1000
 
 

@@ -23,6 +23,7 @@ from tests.log.rig import TOPIC_ID, Result, ensure
 from tests.log.test_log_dirs import wait_for_helper
 from tests.log.test_turn import Broker, settle
 
+pytestmark = pytest.mark.usefixtures("tidy")
 KAFKA_STORAGE_ERROR = 56
 NOT_LEADER = 6
 

@@ -19,7 +19,7 @@ SOURCE = Path(__file__).with_name("native") / "slow_disk.c"
 TIMED_OUT = 7
 TIMEOUT_AT = struct.calcsize(">i hhi h") + len(frames.CLIENT_ID) + struct.calcsize(">hh")
 TIMEOUT_MS = 300
-SOON_S = 10
+SOON_S = frames.TIMEOUT_MS / 1000 / 2  # not when others would give up
 
 
 class SlowDisk(Mpbroker):

@@ -239,22 +239,27 @@ def test_what_is_refused(plain: Client, seen: Meter) -> None:
     assert seen.get(f"{TOPICS}MessagesInPerSec,topic=small") == 0
 
 
-def test_a_fetch_that_waits_and_expires(plain: Client, seen: Meter) -> None:
+def test_a_fetch_that_waits_and_expires(secure: SecureBroker, plain: Client, seen: Meter) -> None:
     expired = "kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec,fetcherType=consumer"
     create(plain, "empty")
     before = seen.get(expired)
-    plain.send(ApiKey.FETCH, FETCH_VERSION, fetch("empty", 0, wait_ms=500))
+    # One that is waited for until it was seen, and one that expires.
+    patient = Client(secure)
+    patient.send(ApiKey.FETCH, FETCH_VERSION, fetch("empty", 0, wait_ms=600_000))
     for size in ("PurgatorySize", "NumDelayedOperations"):
         name = f"{PURGATORY}{size},delayedOperation=Fetch"
         eventually(lambda name=name: seen.get(name, "Value") == 1, "it is parked")
-    plain.receive(ApiKey.FETCH, FETCH_VERSION)
+    patient.close()
+    eventually(lambda: seen.get(f"{PURGATORY}PurgatorySize,delayedOperation=Fetch", "Value") == 0, "it went")
+    assert seen.get(expired) == before
+    plain.call(ApiKey.FETCH, FETCH_VERSION, fetch("empty", 0, wait_ms=50))
     assert seen.get(expired) == before + 1
     assert seen.get(f"{PURGATORY}PurgatorySize,delayedOperation=Fetch", "Value") == 0
 
 
 def test_a_client_that_is_throttled(secure: SecureBroker, seen: Meter) -> None:
     """The pause is long enough for the muted channel to be seen, and its end too."""
-    request, quota = m.AlterClientQuotasRequest, [m.AlterClientQuotasRequest.OpData("producer_byte_rate", 90)]
+    request, quota = m.AlterClientQuotasRequest, [m.AlterClientQuotasRequest.OpData("producer_byte_rate", 80)]
     client = Client(secure, name="slow")
     entry = request.EntryData([request.EntityData("client-id", "slow")], quota)
     assert client.call(ApiKey.ALTER_CLIENT_QUOTAS, 1, request([entry])).entries[0].error_code == 0

@@ -27,7 +27,7 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import ROOT, Mpbroker
 from tests.metrics.conftest import Client, Meter
-from tests.polling import PATIENCE_S
+from tests.polling import PATIENCE_S, TRIES
 from tests.real_clients.tools import eventually
 
 REQUESTS = "kafka.network:type=RequestMetrics,name="
@@ -172,12 +172,16 @@ def test_stages_of_the_slow_path(client: Client, meter: Meter, topic: str) -> No
 
 
 def test_stages_of_a_parked_fetch(client: Client, meter: Meter, topic: str) -> None:
-    before = stages(meter, ApiKey.FETCH)
-    client.call(ApiKey.FETCH, FETCH_VERSION, fetch(topic, 0, wait_ms=PARKED_MS))
-    spent = took(meter, ApiKey.FETCH, before, 1)
-    assert_adds_up(spent)
-    assert spent[ApiHistogram.REMOTE_NS] > PARKED_MS * 900_000, "it waited in the purgatory"
-    assert spent[ApiHistogram.LOCAL_NS] < PARKED_MS * 500_000
+    def own_ns() -> int:
+        before = stages(meter, ApiKey.FETCH)
+        client.call(ApiKey.FETCH, FETCH_VERSION, fetch(topic, 0, wait_ms=PARKED_MS))
+        spent = took(meter, ApiKey.FETCH, before, 1)
+        assert_adds_up(spent)
+        assert spent[ApiHistogram.REMOTE_NS] > PARKED_MS * 900_000, "it waited in the purgatory"
+        return spent[ApiHistogram.LOCAL_NS]
+
+    # A handler may lose its processor at any moment, but not each time.
+    assert any(own_ns() < PARKED_MS * 500_000 for _ in range(TRIES))
 
 
 def test_stages_of_an_admin_request(client: Client, meter: Meter) -> None:
@@ -406,18 +410,22 @@ def test_rates_of_an_interval(broker: Mpbroker, client: Client, meter: Meter, to
 
     loading = threading.Thread(target=load)
     loading.start()
-    try:
+
+    def agrees() -> bool:
+        """Not if the load stood still, or nearly so."""
         found = metrics_command(broker, "--interval", "0.5")
+        name = f"{TOPICS}MessagesInPerSec,topic={topic}"
+        rate, count = found[name]["IntervalRate"], meter.get(name)
+        idle = found["kafka.network:type=SocketServer,name=NetworkProcessorAvgIdlePercent"]["Value"]
+        assert 0 < idle <= 1
+        selector = found["kafka.server:type=socket-server-metrics,networkProcessor=0"]
+        return 0 < rate * 0.4 < count and selector["response-rate"] == pytest.approx(rate, rel=0.2)
+
+    try:
+        assert any(agrees() for _ in range(TRIES))
     finally:
         stop.set()
         loading.join()
-    name = f"{TOPICS}MessagesInPerSec,topic={topic}"
-    rate, count = found[name]["IntervalRate"], meter.get(name)
-    assert 0 < rate * 0.4 < count
-    selector = found["kafka.server:type=socket-server-metrics,networkProcessor=0"]
-    assert selector["response-rate"] == pytest.approx(rate, rel=0.2)
-    idle = found["kafka.network:type=SocketServer,name=NetworkProcessorAvgIdlePercent"]["Value"]
-    assert 0 < idle <= 1
 
 
 def test_counts_outlive_the_processes_that_counted(own_broker: Mpbroker) -> None:

@@ -10,11 +10,12 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from ops.bench.brokers import Broker
+from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import TopicMaker
 from tests.real_clients.tools import ToolError, eventually, kafka_tool
 
 CONFIGS = "kafka.admin.ConfigCommand"
-TIMEOUT_S = 15.0
+TIMEOUT_S = PATIENCE_S
 DYNAMIC_BROKER, DEFAULT = 2, 5
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import (
-    OFFSET_END,
     Consumer,
     KafkaError,
     KafkaException,
@@ -162,12 +161,14 @@ def test_every_kind_of_ack(broker: Broker, new_topic: TopicMaker, acks: str) -> 
 
 @pytest.fixture
 def waiting_consumer(broker: Broker, new_topic: TopicMaker) -> Iterator[tuple[Consumer, str]]:
-    """A consumer whose fetch waits at the end of an empty topic."""
+    """A consumer whose fetch waits at the end of an empty topic. It is told where that is: one that asks
+    could be answered after the record has come, and wait behind it.
+    """
     topic = new_topic(1)
     settings = {"bootstrap.servers": broker.bootstrap, "group.id": "unused", "enable.auto.commit": False}
     waits = {"fetch.wait.max.ms": WAIT_MS, "socket.timeout.ms": 2 * WAIT_MS}
     consumer = Consumer({**settings, **waits})
-    consumer.assign([TopicPartition(topic, 0, OFFSET_END)])
+    consumer.assign([TopicPartition(topic, 0, 0)])
     assert consumer.poll(1.0) is None
     yield consumer, topic
     consumer.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -28,6 +29,8 @@ PARTITIONS = 3
 TOPIC = "read"
 RECORDS = 400
 KILLED_RECORDS = 1500
+PAUSE_S = 0.005
+ENOUGH = 10
 HANDLERS = 2
 SESSIONS = "kafka.server:type=FetchSessionCache,name=NumIncrementalFetchSessions"
 
@@ -59,17 +62,19 @@ def fetches(broker: Mpbroker, attribute: str) -> float:
 
 
 class Load:
-    """Writes record by record, so that a reader has to fetch often."""
+    """Writes record by record, so that a reader has to fetch often; `most` of them until told otherwise."""
 
-    def __init__(self, bootstrap: str, pause_s: float = 0.0) -> None:
+    def __init__(self, bootstrap: str, most: float = math.inf) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True})
-        self._pause_s = pause_s
+        self.most = most
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.written = 0
 
     def _run(self) -> None:
-        while not self._ended.wait(self._pause_s):
+        while not self._ended.wait(PAUSE_S):
+            if self.written >= self.most:
+                continue
             self._producer.produce(TOPIC, b"v" * 20, partition=self.written % PARTITIONS)
             assert self._producer.flush(PATIENCE_S) == 0
             self.written += 1
@@ -133,10 +138,15 @@ def grouped(stored: Sequence[Stored]) -> Offsets:
     return found
 
 
-def feed(broker: Mpbroker, reader: Reader, count: int) -> None:
-    """Writes for as long as the client reads, beginning when it asks."""
+def feed(broker: Mpbroker, reader: Reader, count: int, attribute: str) -> None:
+    """Writes for as long as the client reads, beginning when it asks; the last one comes when it has fetched
+    often enough.
+    """
     eventually(lambda: fetches(broker, "fetch-total") > 0, "the client fetches")
-    with Load(broker.bootstrap).running():
+    load = Load(broker.bootstrap, count - 1)
+    with load.running():
+        eventually(lambda: fetches(broker, attribute) > ENOUGH, "it fetches often")
+        load.most = math.inf
         whole(reader.found, count)
 
 
@@ -148,18 +158,16 @@ def whole(found: Offsets, count: int) -> None:
 
 
 def test_the_java_consumer_keeps_a_session(broker: Mpbroker) -> None:
-    feed(broker, by_java(broker, RECORDS), RECORDS)
-    assert fetches(broker, "fetch-incremental-total") > 10
+    feed(broker, by_java(broker, RECORDS), RECORDS, "fetch-incremental-total")
 
 
 def test_franz_go_keeps_a_session(broker: Mpbroker, franz: Franz) -> None:
-    feed(broker, by_franz(broker, franz, RECORDS), RECORDS)
-    assert fetches(broker, "fetch-incremental-total") > 10
+    feed(broker, by_franz(broker, franz, RECORDS), RECORDS, "fetch-incremental-total")
 
 
 def test_librdkafka_keeps_none(broker: Mpbroker) -> None:
     """It says epoch -1 each time: who did not know that would wonder about the metrics."""
-    feed(broker, by_confluent(broker, RECORDS), RECORDS)
+    feed(broker, by_confluent(broker, RECORDS), RECORDS, "fetch-total")
     assert fetches(broker, "fetch-incremental-total") == 0
     assert counts(broker)[SESSIONS]["Value"] == 0
 
@@ -168,21 +176,25 @@ def test_librdkafka_keeps_none(broker: Mpbroker) -> None:
 def test_the_handler_that_keeps_the_session_dies(
     broker: Mpbroker, client: str, request: pytest.FixtureRequest
 ) -> None:
-    """Each handler in turn, while a consumer goes on; its session is lost with one of them at least."""
+    """Each handler in turn, while a consumer goes on; its session is lost with one of them at least. Without
+    the last record it cannot end before that.
+    """
     if client == "java":
         reader = by_java(broker, KILLED_RECORDS)
     else:
         reader = by_franz(broker, request.getfixturevalue("franz"), KILLED_RECORDS)
     eventually(lambda: fetches(broker, "fetch-total") > 0, "the client fetches")
-    with Load(broker.bootstrap, pause_s=0.005).running():
+    load = Load(broker.bootstrap, KILLED_RECORDS - 1)
+    with load.running():
         for number in range(2 * HANDLERS):
             await_more_fetches(broker)
             (victim,) = members(broker, f"handler {number % HANDLERS}")
             victim.kill()
             victim.wait()
         await_more_fetches(broker)
+        load.most = math.inf
         whole(reader.found, KILLED_RECORDS)
-    assert fetches(broker, "fetch-incremental-total") > 10
+    assert fetches(broker, "fetch-incremental-total") > ENOUGH
 
 
 def await_more_fetches(broker: Mpbroker) -> None:

@@ -185,9 +185,10 @@ def read_all(broker: Mpbroker, topic: str = "t", partitions: int = PARTITIONS) -
 
 
 def write_some(broker: Mpbroker, first: int, count: int = 3) -> None:
-    """To every partition; raises if any is refused."""
+    """To every partition, once, whatever dies meanwhile; raises if any is refused."""
     errors: list[object] = []
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 2, "log_level": 0})
+    settings = {"enable.idempotence": True, "linger.ms": 2, "log_level": 0}
+    producer = Producer({"bootstrap.servers": broker.bootstrap, **settings})
     for number in range(first, first + count):
         for partition in range(PARTITIONS):
             producer.produce(

@@ -26,6 +26,7 @@ from mpbroker.protocol.messages import (
 )
 from ops.bench import frames
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
+from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.real_clients.test_log_workers import kill_worker
 from tests.real_clients.tools import eventually, java_command, kafka_tool
@@ -33,7 +34,7 @@ from tests.real_clients.tools import eventually, java_command, kafka_tool
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 CONFIGS = {"segment.bytes": str(1 << 20), "file.delete.delay.ms": "1000"}
-TOPIC, VALUE_BYTES, TIMEOUT_S = "t", 1000, 30
+TOPIC, VALUE_BYTES, TIMEOUT_S = "t", 1000, PATIENCE_S
 MOVES, DYNAMIC_BROKER = "replica.alter.log.dirs.io.max.bytes.per.second", 2
 
 
@@ -229,7 +230,7 @@ def test_killed_on_the_way_it_goes_on(two: Broker, tmp_path: Path) -> None:
     if not isinstance(two, Mpbroker):
         pytest.skip("it is about processes of ours")
     two.kill()
-    two.flags = (*two.flags, "-o", f"replica.alter.log.dirs.io.max.bytes.per.second={1 << 20}")
+    two.flags = (*two.flags, "-o", f"replica.alter.log.dirs.io.max.bytes.per.second={1 << 16}")
     two.start()
     create_topic(two.bootstrap, TOPIC, 1, CONFIGS)
     with Load(two) as load:

@@ -168,6 +168,15 @@ def bases(broker: Broker, partition: str) -> list[int]:
     return sorted(int(path.stem) for path in (broker.log_dir / partition).glob("*.log"))
 
 
+def nothing_more_goes(broker: Broker, partition: str, retention_bytes: int) -> bool:
+    """Whether what lies behind the oldest segment is less than what is to be kept."""
+    try:
+        sizes = [path.stat().st_size for path in sorted((broker.log_dir / partition).glob("*.log"))]
+    except FileNotFoundError:
+        return False  # it went just now
+    return sum(sizes[1:]) < retention_bytes
+
+
 def test_old_segments_go_and_what_is_left_is_kafkas(retaining: Mpbroker) -> None:
     admin = AdminClient({"bootstrap.servers": retaining.bootstrap})
     create_topic(retaining.bootstrap, "kept", 1, {"retention.ms": "-1", **SEGMENT})
@@ -203,7 +212,8 @@ def test_readers_beside_retention_get_every_record_once_or_learn_where_the_log_s
     retaining: Mpbroker,
 ) -> None:
     """A writer fills segments, retention takes them, a reader follows: what it gets is right and in order."""
-    settings = {"retention.bytes": str(3 << 20), "retention.ms": "-1", **SEGMENT}
+    kept_bytes = 3 << 20
+    settings = {"retention.bytes": str(kept_bytes), "retention.ms": "-1", **SEGMENT}
     create_topic(retaining.bootstrap, "river", 1, settings)
     admin = AdminClient({"bootstrap.servers": retaining.bootstrap})
     written = threading.Event()
@@ -226,6 +236,7 @@ def test_readers_beside_retention_get_every_record_once_or_learn_where_the_log_s
         passes += 1
     thread.join()
     eventually(lambda: earliest(admin, "river") > 0, "retention has taken segments")
+    eventually(lambda: nothing_more_goes(retaining, "river-0", kept_bytes), "what is left stays")
     consumer = Consumer({"bootstrap.servers": retaining.bootstrap, "group.id": "x"})
     low, high = consumer.get_watermark_offsets(TopicPartition("river", 0), TIMEOUT_S)
     consumer.close()
@@ -273,7 +284,8 @@ def test_the_tool_says_why_nothing_was_deleted(broker: Broker, new_topic: TopicM
 
 def test_the_log_process_dies_again_and_again_while_segments_go(retaining: Mpbroker) -> None:
     """What lies behind the log start is there, once and in order, whoever deletes and whoever dies."""
-    settings = {"retention.bytes": str(2 << 20), "retention.ms": "-1", **SEGMENT}
+    kept_bytes = 2 << 20
+    settings = {"retention.bytes": str(kept_bytes), "retention.ms": "-1", **SEGMENT}
     create_topic(retaining.bootstrap, "river", 1, settings)
     admin = AdminClient({"bootstrap.servers": retaining.bootstrap})
     stop = threading.Event()
@@ -312,6 +324,7 @@ def test_the_log_process_dies_again_and_again_while_segments_go(retaining: Mpbro
     stop.set()
     thread.join()
     assert errors == []
+    eventually(lambda: nothing_more_goes(retaining, "river-0", kept_bytes), "what is left stays")
     consumer = Consumer({"bootstrap.servers": retaining.bootstrap, "group.id": "x"})
     low, high = consumer.get_watermark_offsets(TopicPartition("river", 0), TIMEOUT_S)
     assert (low >= deleted, high) == (True, sent)

@@ -24,6 +24,7 @@ from mpbroker.network.listener_orders import AddListener, Orders, RemoveListener
 from mpbroker.supervisor import sockets
 from mpbroker.supervisor.listeners import Listeners
 
+pytestmark = pytest.mark.usefixtures("tidy")
 HOST = "127.0.0.1"
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
+from tests.polling import PATIENCE_S
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = PATIENCE_S
 
 
 @pytest.fixture

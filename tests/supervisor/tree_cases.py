@@ -24,6 +24,7 @@ from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.supervisor.child import Child, fork_child
 from mpbroker.supervisor.resize import Resize
 from mpbroker.supervisor.tree import BrokerStops, Tree
+from tests.polling import PATIENCE_S
 
 HANDLER, PROCESSOR = topology.handler(0), topology.processor(0)
 
@@ -122,11 +123,10 @@ def mended(tree: Tree, role: int, incarnation: int) -> bool:
 
 
 def step_until_mended(tree: Tree, role: int, incarnation: int) -> None:
-    for _ in range(200):
-        if mended(tree, role, incarnation):
-            return
+    until = time.monotonic() + PATIENCE_S
+    while not mended(tree, role, incarnation):
+        assert time.monotonic() < until, f"{topology.name_of(role)} was not replaced"
         tree.step(100)
-    raise AssertionError(f"{topology.name_of(role)} was not replaced")
 
 
 def status_of(tree: Tree, role: int) -> list[str]:
@@ -199,12 +199,12 @@ def test_a_log_process_that_recovers_holds_up_nobody_and_hears_afterwards_what_i
 def test_a_coordinator_that_waits_for_recovery_is_not_killed_and_nobody_who_needs_it(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mpbroker.supervisor.tree.READY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("mpbroker.supervisor.tree.READY_TIMEOUT_S", 1)
     start(tree, topology.LOG)
     waiting = [Child(topology.COORDINATOR, opens_many_partitions), Child(HANDLER, opens_many_partitions)]
     for child in waiting:
         tree.launch(child)
-    until = time.monotonic() + 1
+    until = time.monotonic() + 2
     while time.monotonic() < until:
         tree.step(50)
     tree.memory.words("dirty").store(0, 1)
@@ -320,7 +320,7 @@ def test_a_handler_that_sleeps_at_a_heavy_request_hangs(tree: Tree) -> None:
 def test_who_does_not_acknowledge_a_fence_is_killed_and_does_not_hold_up_the_others(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mpbroker.supervisor.tree.ACKNOWLEDGE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("mpbroker.supervisor.tree.ACKNOWLEDGE_TIMEOUT_S", 1)
     start(tree, topology.LOG)
     tree.start(Child(PROCESSOR, deaf))
     deaf_pid = tree.children[PROCESSOR].pid
@@ -345,11 +345,10 @@ def gone(tree: Tree, *roles: int) -> bool:
 
 
 def step_until_gone(tree: Tree, *roles: int) -> None:
-    for _ in range(200):
-        if gone(tree, *roles):
-            return
+    until = time.monotonic() + PATIENCE_S
+    while not gone(tree, *roles):
+        assert time.monotonic() < until, f"{[topology.name_of(role) for role in roles]} are still there"
         tree.step(100)
-    raise AssertionError(f"{[topology.name_of(role) for role in roles]} are still there")
 
 
 def test_who_gives_work_hears_first_that_a_handler_leaves(tree: Tree) -> None:

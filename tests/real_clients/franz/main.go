@@ -22,7 +22,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-const timeout = 30 * time.Second
+// Longer than whoever runs this waits: a loaded machine is slow, not wrong.
+const timeout = 10 * time.Minute
 
 var codecs = map[string]kgo.CompressionCodec{
 	"none":   kgo.NoCompression(),
