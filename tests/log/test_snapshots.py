@@ -115,7 +115,7 @@ def test_one_of_what_was_lost_is_gone_for_good(
     )
     log, _ = reopened(taken.log.directory, topic_config(index_interval_bytes="4096"), 50)
     assert log.state.log_end == 50
-    assert gone == [True]
+    assert set(gone) == {True}
 
 
 @pytest.mark.parametrize("lost", [slice(0, 8), slice(8, 16), slice(40, 48)])
