@@ -20,7 +20,7 @@ ABSENT = NONE
 GAP_MOST = 64
 
 
-cdef class Numbers:
+cdef class _Numbers:
     """The native half: what a start does some ten times for each partition."""
 
     # Topic -> array of numbers, NONE where there is none.
@@ -103,10 +103,10 @@ cdef class Numbers:
     def __sizeof__(self):
         return object.__sizeof__(self) + sum(sys.getsizeof(numbers) for numbers in self.near.values())
 
-    cdef bint is_same(self, Numbers other):
+    cdef bint is_same(self, _Numbers other):
         return self.near == other.near and self.far == other.far
 
-    cdef take(self, Numbers other):
+    cdef take(self, _Numbers other):
         """All that the other has, and nothing else."""
         self.near = {topic: numbers[:] for topic, numbers in other.near.items()}
         self.far, self.count = other.far.copy(), other.count
@@ -117,7 +117,7 @@ cdef class Numbers:
         return near + [partition for other, partition in self.far if other == topic]
 
 
-class PerPartition(Numbers, MutableMapping):
+class PerPartition(_Numbers, MutableMapping):
     """No number is negative."""
 
     __slots__ = ()
@@ -128,7 +128,7 @@ class PerPartition(Numbers, MutableMapping):
             self.put_all(numbers)
 
     def __eq__(self, other):
-        if isinstance(other, Numbers) and (<Numbers>self).is_same(other):
+        if isinstance(other, _Numbers) and (<_Numbers>self).is_same(other):
             return True
         return isinstance(other, Mapping) and len(self) == len(other) and dict(self) == dict(other)
 
@@ -138,5 +138,5 @@ class PerPartition(Numbers, MutableMapping):
 
     def copy(self):
         made = PerPartition()
-        (<Numbers>made).take(self)
+        (<_Numbers>made).take(self)
         return made

@@ -14,7 +14,8 @@ import errno
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ from mpbroker.log.disk_errors import NO_ROOM
 from mpbroker.log.epochs import NO_EPOCH
 from mpbroker.log.epochs_found import are_refuted, said_epochs
 from mpbroker.log.file_system import FileSystem
-from mpbroker.log.journal import Extent, JournalFile
+from mpbroker.log.journal import Extent, JournalFile, Record
 from mpbroker.log.names import PARTITION_METADATA, PartitionName, segment_name
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.records.batch import LEADER_EPOCH_AT
@@ -34,7 +35,8 @@ OPEN_AT_ONCE = 128
 # So many segments are rather synced by one call, with all else that is on their file system.
 MANY = 100
 TOPIC_ID_LETTERS = 22
-SAY_EVERY = 1000
+# A record has at most as much again.
+GROUP_BYTES = 16 << 20
 _log = logging.getLogger("mpbroker")
 
 
@@ -64,19 +66,23 @@ def replay(
     targets: _Targets | None = None
     segments = _Segments()
     try:
-        for number, record in enumerate(journal.records()):
-            if number % SAY_EVERY == 0:
-                say(f"replaying {journal.path}")
+        for records in _in_groups(journal.records()):
+            say(f"replaying {journal.path}")
             targets = targets or _Targets(partitions, recovery_points)
-            chosen = [(path, one) for one in record.extents if (path := targets.segment_of(one)) is not None]
-            for path, extent in chosen:
+            chosen = [
+                [(path, one) for one in record.extents if (path := targets.segment_of(one)) is not None]
+                for record in records
+            ]
+            for path, extent in chain.from_iterable(chosen):
                 segments.read_anew(path, extent)
-            if not record.is_first:
-                ends |= said
-            said.clear()
-            for path, extent in chosen:
-                if segments.restore(path, extent):
-                    said[targets.name_of(extent)] = extent.end_offset
+            for record, extents in zip(records, chosen, strict=True):
+                if not record.is_first:
+                    ends |= said
+                said = {
+                    targets.name_of(extent): extent.end_offset
+                    for path, extent in extents
+                    if segments.restore(path, extent)
+                }
         say(f"syncing what {journal.path} names")
         if file_system is not None and file_system.is_synced_at_once and segments.touched > MANY:
             file_system.sync()
@@ -94,6 +100,21 @@ def replay(
     finally:
         segments.close()
     return Replayed(segments.restored_bytes, ends)
+
+
+def _in_groups(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """As many at a time as their segments are held open: what is read of these goes on side by side."""
+    group: list[Record] = []
+    extents = data_bytes = 0
+    for record in records:
+        group.append(record)
+        extents += len(record.extents)
+        data_bytes += sum(len(extent.data) for extent in record.extents)
+        if extents >= OPEN_AT_ONCE or data_bytes >= GROUP_BYTES:
+            yield group
+            group, extents, data_bytes = [], 0, 0
+    if group:
+        yield group
 
 
 def sync_named(
