@@ -10,9 +10,10 @@ SYNCED := .venv/.synced
 BUILT := .venv/.built
 NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.h')
 DATA ?= data
+CRASH_SEEDS ?= 1-20
 LISTENERS ?= PLAINTEXT://127.0.0.1:9092
 
-.PHONY: help setup run test demo bench bench-kafka bench-network bench-quotas bench-compaction bench-start bench-cold bench-spark chaos fuzz explore flips adopt lint fmt clean
+.PHONY: help setup run test demo bench bench-kafka bench-network bench-quotas bench-compaction bench-start bench-cold bench-spark chaos fuzz explore flips power-cuts adopt lint fmt clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -77,6 +78,9 @@ explore: setup ## the property tests with new examples each time
 
 flips: setup ## one flipped bit anywhere in a log directory, thousands of times (ARGS='--first 0 --seeds 5000')
 	$(BIN)/python -m tests.log.flips $(ARGS)
+
+power-cuts: setup ## the power fails at any moment, and again in the starts behind it, in other workloads (CRASH_SEEDS=1-20)
+	CRASH_SEEDS="$(CRASH_SEEDS)" $(BIN)/python -m pytest tests/log/test_power_cut.py --show-capture=no $(ARGS)
 
 adopt: setup ## Apache Kafka on the directories that faults have left, many times (ARGS='--first 0 --seeds 100')
 	$(BIN)/python -m tests.real_clients.left_behind $(ARGS)
