@@ -37,8 +37,8 @@ from mpbroker.log.snapshots import submit_snapshot
 from mpbroker.records.batch import CRC_AT
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from tests.log.rig import Rig
-from tests.log.several import Several, SeveralRig, crash
+from tests.log.rig import Rig, end
+from tests.log.several import Several, SeveralRig
 from tests.log.test_log_dirs import Node, wait_for_helper
 from tests.log.test_turn import settle
 
@@ -243,7 +243,7 @@ class SeveralNode(Node):
         assert self.several is not None
         assert self.process is not None
         number = self.process.worker.number
-        crash(self.process)
+        end(self.process)
         self.rig.memory.reset_rings_of(topology.log_worker(number))
         self.rig.bind()
         assert isinstance(self.rig, SeveralRig)

@@ -296,6 +296,17 @@ def end_workers(process: LogProcess) -> None:
     process.opening._recovery.close()
 
 
+def end(process: LogProcess) -> None:
+    """As by a signal; its threads first: none may find another file under a number that it was given."""
+    end_workers(process)
+    process.moving.stop()
+    process.moving.close()
+    process.helper.close()
+    process.turn.close()
+    for log in process.manager.logs.values():
+        log.close_files()
+
+
 def _close_files(process: LogProcess) -> None:
     """What the end of a real process would close."""
     end_workers(process)

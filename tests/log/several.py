@@ -10,7 +10,7 @@ from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.table import Partition
 from mpbroker.log.names import log_worker_of
 from mpbroker.log.process import LogProcess
-from tests.log.rig import Reply, Rig, end_workers
+from tests.log.rig import Reply, Rig, end
 from tests.log.test_turn import settle
 
 
@@ -78,7 +78,7 @@ class Several:
 
     def crash(self) -> None:
         for process in self.processes:
-            crash(process)
+            end(process)
         self.rig.processes.clear()
         self.processes = []
 
@@ -88,11 +88,3 @@ class Several:
             assert process._stop() == 0
         self.rig.processes.clear()
         self.processes = []
-
-
-def crash(process: LogProcess) -> None:
-    end_workers(process)
-    for log in process.manager.logs.values():
-        log.close_files()
-    process.helper.close()
-    process.turn.close()

@@ -20,7 +20,7 @@ from mpbroker.ipc.topology import LOG
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.process import LogProcess
 from mpbroker.protocol.uuids import uuid_text
-from tests.log.rig import TOPIC_ID, Rig, end_workers, ensure
+from tests.log.rig import TOPIC_ID, Rig, end, ensure
 from tests.log.test_turn import settle
 from tests.polling import PATIENCE_S
 
@@ -65,13 +65,7 @@ class Node:
 
     def crash(self) -> None:
         if self.process is not None:
-            end_workers(self.process)
-            for log in self.process.manager.logs.values():
-                log.close_files()
-            self.process.moving.stop()
-            self.process.moving.close()
-            self.process.helper.close()
-            self.process.turn.close()
+            end(self.process)
         self.process = None
 
     def stop(self) -> None:

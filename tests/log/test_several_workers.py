@@ -23,8 +23,8 @@ from mpbroker.log.home import LogDir
 from mpbroker.log.names import CLEAN_SHUTDOWN, HIGH_WATERMARKS, LogWorker, log_worker_of, segment_name
 from mpbroker.log.process import run
 from mpbroker.protocol.topic_names import METADATA_TOPIC
-from tests.log.rig import TOPIC_ID, ensure
-from tests.log.several import Several, SeveralRig, crash
+from tests.log.rig import TOPIC_ID, end, ensure
+from tests.log.several import Several, SeveralRig
 from tests.log.test_log_dirs import wait_for_helper
 from tests.log.test_moving import order, turn_until
 from tests.log.test_turn import settle
@@ -97,7 +97,7 @@ def test_a_slot_says_whose_it_is_also_after_a_death(make: Make, batch, workers: 
         assert one.slot % workers == log_worker_of("t", one.partition, workers)
     produce(several, targets, batch(2))
     last = workers - 1
-    crash(several.processes[last])
+    end(several.processes[last])
     several.rig.memory.reset_rings_of(topology.log_worker(last))
     several.rig.bind()
     several.processes[last] = several.rig.start_worker(last, incarnation=2)
@@ -247,7 +247,7 @@ def test_a_successor_goes_on_with_its_own_journal(make: Make, batch, victim: int
     produce(several, targets, batch(), 3)
     other = several.processes[1 - victim]
     before = (several.rig.directory / journal.name_of(1 - victim)).read_bytes()
-    crash(several.processes[victim])
+    end(several.processes[victim])
     several.rig.memory.reset_rings_of(topology.log_worker(victim))
     several.rig.bind()
     several.processes[victim] = several.rig.start_worker(victim, incarnation=2)
@@ -278,7 +278,7 @@ def test_the_others_begin_when_the_first_one_has_taken_over(make: Make) -> None:
         first = made.start_worker(0)
         assert made.memory.words("taken_over").load(IS_TAKEN_OVER) == 1
         made.until(SUPERVISOR, lambda: states.load(role) == State.READY)
-        crash(first)
+        end(first)
         made.processes.clear()
     finally:
         os.kill(pid, signal.SIGKILL)
@@ -319,7 +319,7 @@ def test_what_was_closed_cleanly_is_known_to_all(make: Make, batch) -> None:  # 
     several = Several(make(2))
     assert several.rig.memory.words("taken_over").load(CLEAN_DIRS) == 1
     assert [process.manager.dirs[0].clean for process in several.processes] == [True, True]
-    crash(several.processes[1])
+    end(several.processes[1])
     several.rig.memory.reset_rings_of(topology.log_worker(1))
     several.processes[1] = several.rig.start_worker(1, incarnation=2)
     assert not several.processes[1].manager.dirs[0].clean, "its predecessor may have written"
@@ -329,7 +329,7 @@ def test_what_was_closed_cleanly_is_known_to_all(make: Make, batch) -> None:  # 
 def test_without_one_of_them_there_is_no_mark(make: Make, batch) -> None:  # type: ignore[no-untyped-def]
     several = Several(make(3))
     produce(several, several.open(ensure(PARTITIONS)), batch())
-    crash(several.processes.pop(1))
+    end(several.processes.pop(1))
     directory = several.rig.directory
     several.stop()
     assert not (directory / CLEAN_SHUTDOWN).exists()
@@ -459,7 +459,7 @@ def test_who_moves_a_partition_alone_has_the_whole_rate(make: Make) -> None:
     turn_until(first, lambda: first.moving.is_at_rest)
     assert rates()[1] == 1000
     order_of(0)
-    crash(second)
+    end(second)
     made.memory.reset_rings_of(topology.log_worker(1))
     assert rates()[0] == 500, "its successor may go on with it"
     several.processes[1] = made.start_worker(1, incarnation=2)
@@ -483,7 +483,7 @@ def test_a_directory_that_fails_for_one_fails_for_all(make: Make) -> None:
         is_offline = bool(made.partition(one.slot).flags & PartitionFlag.PARTITION_OFFLINE)
         assert is_offline == (one.partition in there)
     assert several.processes[0].manager.dirs[1].failed
-    crash(several.processes[0])
+    end(several.processes[0])
     made.memory.reset_rings_of(LOG)
     several.processes[0] = made.start_worker(0, incarnation=2)
     assert several.processes[0].manager.dirs[1].failed, "a successor does not use it either"
