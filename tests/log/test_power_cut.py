@@ -21,12 +21,14 @@ from pathlib import Path
 import pytest
 
 from tests.log.crash_checks import (
+    Partition,
     Promises,
     Recover,
     Run,
     Task,
     built_tracer,
     check,
+    holes_in,
     note_offset,
     recovered,
     recovered_both,
@@ -148,9 +150,11 @@ def power_cuts(run: Run, chance: random.Random) -> list[tuple[Task, Promises]]:
     return made
 
 
-def gone_on(run: Run, begun: int, ended: int, earlier: Run, promises: Promises) -> Run:
+def gone_on(
+    run: Run, begun: int, ended: int, earlier: Run, promises: Promises, holes: dict[Partition, dict[int, int]]
+) -> Run:
     """What is between these events, behind what earlier readers were shown."""
-    part = Run(run.events[begun:ended], json.loads(run.events[begun].data)[2], defaultdict(dict))
+    part = Run(run.events[begun:ended], json.loads(run.events[begun].data)[2], defaultdict(dict), holes)
     for key, offsets in earlier.offsets.items():
         end = promises.visible.get(key, 0)
         part.offsets[key] = {offset: crc for offset, crc in offsets.items() if offset < end}
@@ -180,8 +184,10 @@ def test_nor_is_it_when_the_power_fails_again(
     disk = Disk(again.root)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         at = 0
-        for number, (first, last, (_, promises)) in enumerate(zip(begun, ended, made, strict=True)):
-            part = gone_on(again, first, last, run, promises)
+        for number, (first, last, (task, promises)) in enumerate(zip(begun, ended, made, strict=True)):
+            write_image(task.image, Path(name) / "data")
+            part = gone_on(again, first, last, run, promises, holes_in(recover(Path(name) / "data")[0]))
+            shutil.rmtree(Path(name) / "data")
             cuts = sorted(chance.randrange(first + 1, last + 1) for _ in range(CUTS_AGAIN))
             for at in range(at, last + 1):  # noqa: B020 - each goes on where the last one ended
                 for _ in range(cuts.count(at)):
