@@ -199,8 +199,8 @@ def was_there(run: Run, problem: str) -> bool:
 def holes_in(found: dict[Partition, dict[int, tuple[int, int]]]) -> dict[Partition, dict[int, int]]:
     holes: dict[Partition, dict[int, int]] = defaultdict(dict)
     for key, batches in found.items():
-        ends = [base + count for base, (count, _) in sorted(batches.items())]
-        for end, base in zip(ends, sorted(batches)[1:], strict=False):
+        ends = [0, *(base + count for base, (count, _) in sorted(batches.items()))]
+        for end, base in zip(ends, sorted(batches), strict=False):
             if end != base:
                 holes[key][end] = base
     return holes
