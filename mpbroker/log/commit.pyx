@@ -79,16 +79,26 @@ cdef void appended(CommitRef *commit, PartitionCore *core) noexcept nogil:
     """The partition's log end has moved: visible at once, or with the next commit round."""
     if commit.group:
         core.ticket = commit.flusher.asked + 1
-        if not core.unsynced:
-            core.unsynced = 1
-            commit.unsynced[commit.unsynced_count] = core
-            commit.unsynced_count += 1
+        join_round(commit, core)
         return
     core.slot.high_watermark = end_bound(core)
     core.slot.last_stable = stable_bound(core)
     core.slot.log_end_offset = core.log_end
-    core.was_cut = 0
     move(commit, core)
+
+
+cdef void was_cut(CommitRef *commit, PartitionCore *core) noexcept nogil:
+    """What a failed write left was cut off its segment. Nothing of that may come back behind what is acknowledged next."""
+    core.was_cut = 1
+    join_round(commit, core)
+
+
+cdef void join_round(CommitRef *commit, PartitionCore *core) noexcept nogil:
+    """It takes part in the next round."""
+    if not core.unsynced:
+        core.unsynced = 1
+        commit.unsynced[commit.unsynced_count] = core
+        commit.unsynced_count += 1
 
 
 cdef void ask_next(CommitRef *commit, uint64_t now_ns) noexcept nogil:
@@ -127,11 +137,9 @@ cdef void fly(CommitRef *commit, PartitionCore *core) noexcept nogil:
     cdef int dir = core.slot.log_dir
     core.unsynced = 0
     core.in_flight = 1
-    # Of what was cut off a segment nothing may come back behind what is acknowledged next: it is synced itself.
     core.journaled = not commit.bypass and not core.was_cut and dir < commit.journal_count and journal_add(
         &commit.journals[dir], &commit.flusher.writes[dir], core)
-    if not core.journaled:
-        core.was_cut = 0
+    core.was_cut = 0
     core.covered = end_bound(core)
     core.stable = stable_bound(core)
     commit.flusher.fds[commit.in_flight_count] = -1 if core.journaled else core.fd

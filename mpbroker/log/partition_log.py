@@ -425,7 +425,7 @@ class PartitionLog:
     @property
     def is_settled(self) -> bool:
         """Whether a clean stop would leave its files just as they are."""
-        return self.settled_end == self.state.log_end and not self.state.was_cut
+        return self.settled_end == self.state.log_end
 
     def settle(self) -> None:
         """The files as a clean stop leaves them; appending may go on. Raises OSError."""

@@ -40,7 +40,7 @@ cdef struct PartitionCore:
     int journaled                   # ... by way of the journal alone; else its segment is synced
     Bound covered                   # ... which makes it durable up to here, ...
     Bound stable                    # ... and stable up to there
-    int was_cut                     # what a failed write left was cut off the segment, and that is not synced
+    int was_cut                     # what a failed write left was cut off its segment: the next round syncs that itself
     uint64_t ticket                 # the commit round that covers its latest append
     int64_t synced                  # all below this offset is in segments that were synced, ...
     int64_t syncing                 # ... and below this one when the sync in the background is done
@@ -100,8 +100,7 @@ cdef inline Bound stable_bound(const PartitionCore *core) noexcept nogil:
 
 cdef inline bint nothing_waits(const PartitionCore *core) noexcept nogil:
     return not (
-        core.unsynced or core.in_flight or core.was_cut or core.is_behind or core.syncing > core.synced
-        or core.first_planned != NOTHING_PLANNED
+        core.unsynced or core.in_flight or core.is_behind or core.syncing > core.synced or core.first_planned != NOTHING_PLANNED
     )
 
 

@@ -438,15 +438,10 @@ cdef class PartitionState:
         return self.core == NULL or nothing_waits(self.core)
 
     def cut_back(self) -> None:
-        """What a failed write left behind the end is cut off. Raises OSError."""
+        """What a failed write left behind the end is cut off; `finish_batch` has it synced. Raises OSError."""
         cdef PartitionCore *core = self.own()
         core.was_cut = 1
         os.ftruncate(core.fd, core.size)
-
-    @property
-    def was_cut(self):
-        """A failed write was, and the segment is not synced since."""
-        return self.core != NULL and bool(self.core.was_cut)
 
     @property
     def unsynced(self):

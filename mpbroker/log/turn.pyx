@@ -20,7 +20,7 @@ from mpbroker.log.answers cimport (
 )
 from mpbroker.log.commit cimport (
     appended, ask_next, commit_close, commit_is_busy, commit_open, commit_start, fail_dir, publish_moved, retire_file,
-    something_is_done, take_in,
+    something_is_done, take_in, was_cut,
 )
 from mpbroker.log.held cimport take_held
 from mpbroker.log.planned cimport write_planned
@@ -333,7 +333,7 @@ cdef class Turn:
         cdef int32_t at
         cdef Planned *planned
         cdef Producer *producer
-        core.was_cut = 1
+        was_cut(&self.commit, core)
         if ftruncate(core.fd, core.size) != 0 or not is_full_disk(error):
             fail_dir(&self.commit, &self.answers, core.slot.log_dir, error)
         self.commit.last_errno = error
@@ -468,11 +468,14 @@ cdef class Turn:
         """What Python did with it; gathering goes on behind it."""
         cdef JobHeader *job = job_of(&self.answers, <ProduceSlot *>&self.jobs[self.job])
         cdef JobBatch *batch = &batches_of(job)[self.batch]
+        cdef PartitionCore *core = self.answers.cores[batch.slot] if batch.slot < self.answers.core_count else NULL
         fill(batch, error, base_offset, append_time_ms, log_start)
         if was_appended:
-            appended(&self.commit, self.answers.cores[batch.slot])
+            appended(&self.commit, core)
             counter_add(self.commit.counters, COUNT_BATCHES_APPENDED, 1)
-            self.count_appended(self.answers.cores[batch.slot], batch.count, batch.length)
+            self.count_appended(core, batch.count, batch.length)
+        elif core != NULL and core.was_cut:
+            was_cut(&self.commit, core)
         counter_add(self.commit.counters, COUNT_PRODUCE_SLOW, 1)
         self.batches_done += 1
         self.batch += 1
