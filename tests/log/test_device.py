@@ -206,8 +206,13 @@ def test_the_page_in_which_it_begins_is_read_anew_too(tmp_path: Path, position: 
         assert is_cached()
         os.posix_fadvise(fd, position, 0, os.POSIX_FADV_DONTNEED)
         assert is_cached(), "the kernel keeps a page of which a part is named"
-        read_anew(fd, position)
-        assert not is_cached()
+        # One that the kernel itself looks at in this moment, as DAMON does now and then, stays.
+        for _ in range(100):
+            read_anew(fd, position)
+            if not is_cached():
+                break
+        else:
+            pytest.fail("what lies in the page before it is not read anew")
 
 
 # ---- all at once ----
