@@ -17,6 +17,22 @@ from tests.log.test_journal import Journaled, extents, fill, node, records  # no
 from tests.log.test_log_dirs import wait_for_helper
 
 
+@pytest.fixture
+def filled(
+    node: Callable[..., Journaled],  # noqa: F811
+    batch: Callable[..., bytearray],
+) -> Callable[..., Journaled]:
+    """Made by the partitions that it has: ten records in each."""
+
+    def make(partitions: int = 3) -> Journaled:
+        n = node()
+        n.boot()
+        fill(n, batch, partitions=partitions)
+        return n
+
+    return make
+
+
 def taken_over(n: Journaled, file_system: Syncs | None = None) -> home.LogDir:
     log_dir = home.LogDir(0, n.dirs[0], group=True, failed=False)
     if file_system is not None:
@@ -25,28 +41,18 @@ def taken_over(n: Journaled, file_system: Syncs | None = None) -> home.LogDir:
     return log_dir
 
 
-def test_what_a_replay_has_brought_back_is_durable(
-    node: Callable[..., Journaled],  # noqa: F811
-    batch: Callable[..., bytearray],
-) -> None:
+def test_what_a_replay_has_brought_back_is_durable(filled: Callable[..., Journaled]) -> None:
     """It was acknowledged, and the segments have it now; of one that is gone nothing is said."""
-    n = node()
-    n.boot()
-    fill(n, batch)
+    n = filled()
     n.power_cut(3)
     n.segment(2).unlink()
     log_dir = taken_over(n)
     assert [log_dir.durable(("t", number)) for number in range(3)] == [10, 10, 0]
 
 
-def test_the_last_round_may_not_have_been_finished(
-    node: Callable[..., Journaled],  # noqa: F811
-    batch: Callable[..., bytearray],
-) -> None:
+def test_the_last_round_may_not_have_been_finished(filled: Callable[..., Journaled]) -> None:
     """Its record is written before the files are synced that it lacks, and may get on the device alone."""
-    n = node()
-    n.boot()
-    fill(n, batch, partitions=2)
+    n = filled(2)
     n.power_cut(2)
     log_dir = taken_over(n)
     assert [log_dir.durable(("t", number)) for number in range(2)] == [10, 6]
@@ -54,12 +60,10 @@ def test_the_last_round_may_not_have_been_finished(
 
 
 def test_a_successor_does_not_know_whether_its_predecessors_last_round_was_finished(
-    node: Callable[..., Journaled],  # noqa: F811
+    filled: Callable[..., Journaled],
     batch: Callable[..., bytearray],
 ) -> None:
-    n = node()
-    n.boot()
-    fill(n, batch, partitions=2)
+    n = filled(2)
     n.succeed()
     assert n.process is not None
     wait_for_helper(n.process)
@@ -74,14 +78,9 @@ def test_a_successor_does_not_know_whether_its_predecessors_last_round_was_finis
     assert [log_dir.durable(("t", number)) for number in range(2)] == [11, 6]
 
 
-def test_durable_is_what_the_last_record_of_a_segment_says(
-    node: Callable[..., Journaled],  # noqa: F811
-    batch: Callable[..., bytearray],
-) -> None:
+def test_durable_is_what_the_last_record_of_a_segment_says(filled: Callable[..., Journaled]) -> None:
     """What was cut from the log after a sync that failed, and appended anew, was never acknowledged."""
-    n = node()
-    n.boot()
-    fill(n, batch, partitions=1)
+    n = filled(1)
     n.power_cut()
     first, *_, last = records(n.path)
     found = [last, first._replace(is_first=False), first._replace(is_first=False)]
@@ -90,13 +89,8 @@ def test_durable_is_what_the_last_record_of_a_segment_says(
     assert replay.replay(kept, targets, {}, str).ends == {("t", 0): 1}  # type: ignore[arg-type]
 
 
-def test_what_is_left_out_says_nothing_of_what_is_durable(
-    node: Callable[..., Journaled],  # noqa: F811
-    batch: Callable[..., bytearray],
-) -> None:
-    n = node()
-    n.boot()
-    fill(n, batch, partitions=2)
+def test_what_is_left_out_says_nothing_of_what_is_durable(filled: Callable[..., Journaled]) -> None:
+    n = filled(2)
     n.power_cut(2)
     write_epochs(n.dirs[0] / "t-0", [(0, 0), (1, 0)])
     found = JournalFile(n.path)
@@ -120,14 +114,11 @@ def noted_syncs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_many_segments_are_synced_as_one_before_the_journal_is_emptied(
-    node: Callable[..., Journaled],  # noqa: F811
-    batch: Callable[..., bytearray],
+    filled: Callable[..., Journaled],
     monkeypatch: pytest.MonkeyPatch,
     at_once: bool,
 ) -> None:
-    n = node()
-    n.boot()
-    fill(n, batch)
+    n = filled()
     had = n.power_cut(3)
     monkeypatch.setattr(replay, "MANY", 2)
     with pytest.raises(OSError, match="Input/output error"):
@@ -144,13 +135,10 @@ def test_many_segments_are_synced_as_one_before_the_journal_is_emptied(
 
 
 def test_a_segment_on_another_file_system_is_synced_by_itself(
-    node: Callable[..., Journaled],  # noqa: F811
-    batch: Callable[..., bytearray],
+    filled: Callable[..., Journaled],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    n = node()
-    n.boot()
-    fill(n, batch)
+    n = filled()
     n.power_cut(3)
     monkeypatch.setattr(replay, "MANY", 2)
     whole = Syncs()
