@@ -583,9 +583,7 @@ class LogManager:
             self.dirs[number].failed = True
         for home in self.dirs:
             self.journals.empty(home)
-            # What was never opened, or is damaged, is to be checked next time.
-            live = {f"{home.path}/{name}" for name, parsed in home.own_partitions() if not parsed.suffix}
-            if not home.failed and live <= closed:
+            if not home.failed and closing.is_all_closed(home, closed):
                 clean |= 1 << home.number
         return clean
 

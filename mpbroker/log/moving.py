@@ -164,18 +164,23 @@ class Moving:
         return self._begun(log, target)
 
     def _begun(self, log: PartitionLog, target: LogDir) -> int:
-        future, path = target.path / futures.new_name(log.topic, log.partition), target.path / log.name
-        try:
-            if path.exists():
-                _log.error("%s cannot move to %s: there is one already", log.directory, path)
-                return ErrorCode.KAFKA_STORAGE_ERROR
-            futures.unmark(log.directory)
-            futures.make(future, log.topic_id)
-        except OSError as error:
-            _log.error("%s cannot move to %s: %s", log.directory, target.path, error)
-            if error.errno not in PASSING:
-                self._manager.turn.storage_failed(target.number, error.errno or 0)
+        source, path = self._manager.dirs[log.state.log_dir], target.path / log.name
+        if _is_there(path):
+            _log.error("%s cannot move to %s: there is one already", log.directory, path)
             return ErrorCode.KAFKA_STORAGE_ERROR
+        future = target.path / futures.new_name(log.topic, log.partition)
+        steps: list[tuple[LogDir, Callable[[], None]]] = [
+            (source, partial(futures.unmark, log.directory)),
+            (target, partial(futures.make, future, log.topic_id)),
+        ]
+        for home, step in steps:
+            try:
+                step()
+            except OSError as error:
+                _log.error("%s cannot move to %s: %s", log.directory, target.path, error)
+                if error.errno not in PASSING:
+                    self._manager.turn.storage_failed(home.number, error.errno or 0)
+                return ErrorCode.KAFKA_STORAGE_ERROR
         _log.info("%s moves to %s, as asked for", log.directory, target.path)
         self._begin(log, target, future)
         return 0
@@ -537,10 +542,10 @@ def _run(job: Callable[[], object]) -> None:
     job()
 
 
-def _is_there(future: Path) -> bool:
+def _is_there(path: Path) -> bool:
     """As far as its log directory can tell."""
     try:
-        return future.is_dir()
+        return path.exists()
     except OSError:
         return False
 

@@ -16,10 +16,12 @@ import pytest
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.table import PartitionFlag
+from mpbroker.log import names
 from mpbroker.log.process import LogProcess
 from tests.log.full import files_take
 from tests.log.rig import TOPIC_ID, ensure
 from tests.log.test_log_dirs import STORAGE_ERROR, Node, node, wait_for_helper
+from tests.log.test_moving import order
 from tests.log.test_turn import settle
 
 __all__ = ["node"]
@@ -142,19 +144,33 @@ def test_a_topic_goes_from_the_directories_that_work(
     assert all(name.endswith("-delete") for number in (0, 2) for name in made.names(number) if name[0] == "t")
 
 
-def test_a_move_to_a_directory_that_fails(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("call", "target"), [("mkdir", 1), ("stat", 0)])
+def test_a_move_fails_one_of_its_directories(
+    node: Callable[..., Node],
+    batch: Callable[..., bytearray],
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    target: int,
+) -> None:
+    """The second one fails, whether a partition is to go there or to leave it: the first one goes on."""
+    made = node(2)
+    process, both = two_dirs(made)
+    moved = made.rig.partition(both[1 - target].slot).partition
+    with monkeypatch.context() as disk:
+        asked = failing(call, made.dirs[1], disk)
+        assert order(process, target, moved) == STORAGE_ERROR
+        assert asked
+    assert process.turn.failed_dirs == 0b10
+    assert made.produce(both[0], batch()) == [0]
+
+
+def test_a_clean_stop_beside_a_directory_that_fails(
+    node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = node(2)
-    process, (first, _) = two_dirs(made)
-    number = made.rig.partition(first.slot).partition
+    two_dirs(made)
     with monkeypatch.context() as disk:
-        asked = failing("stat", made.dirs[1], disk)
-        steps = process.moving.ordering(calls.MovePartitions([calls.MovePartition("t", number, TOPIC_ID, 1)]))
-        next(steps)
+        asked = failing("scandir", made.dirs[1], disk)
+        made.stop()
         assert asked
-        with pytest.raises(StopIteration) as end:
-            next(steps)
-    assert end.value.value == calls.MovesBegun([STORAGE_ERROR])
-    assert process.turn.failed_dirs == 0b10
-    assert made.produce(first, batch()) == [0]
+    assert [(path / names.CLEAN_SHUTDOWN).exists() for path in made.dirs] == [True, False]
