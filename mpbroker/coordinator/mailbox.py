@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import deque
 
 from mpbroker.ipc.calls import Message, decode
+from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.process import ProcessContext
-from mpbroker.ipc.slots import Call, pack_return
+from mpbroker.ipc.slots import Call, SlotKind, pack_call, pack_return
 from mpbroker.ipc.topology import COORDINATOR, name_of
-from shm.arena import Arena
+from shm.arena import Arena, ArenaFull
 from shm.ring import BYTES_PER_SLOT, Ring
 
 
@@ -44,6 +45,15 @@ class Peer:
 
     def send(self, slot: bytes) -> None:
         self._unsent.append(slot)
+
+    def answer(self, lender: Lender, answer: Message, request: int) -> None:
+        """Without a block if there is no memory for one: what was asked ends all the same."""
+        try:
+            slot = lender.message(SlotKind.ANSWER, answer, self.index, request)
+        except ArenaFull as error:
+            self._context.log.error("no memory for an answer to %s: %s", name_of(self.index), error)
+            slot = pack_call(SlotKind.ANSWER, COORDINATOR, request)
+        self.send(slot)
 
     def flush(self) -> None:
         """Sends what there is room for and rings once."""

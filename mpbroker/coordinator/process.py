@@ -256,8 +256,7 @@ class Coordinator:
         if caller is OURSELVES:
             self._groups.created(answer)
         elif caller.life == self._lives[caller.handler]:
-            slot = self._lender.message(SlotKind.ANSWER, answer, caller.handler, caller.request)
-            self._peer(caller.handler).send(slot)
+            self._peer(caller.handler).answer(self._lender, answer, caller.request)
 
     # --- deaths and successors
 

@@ -190,8 +190,9 @@ class Caller:
             self._outbox.push(pack_return(answer.owner, answer.block, answer.generation))
         if pending is None:
             return
-        stale = Failed(ErrorCode.UNKNOWN_SERVER_ERROR, f"the {self._name}'s answer was stale")
-        self._end(answer.request, pending, message or stale)
+        why = "was stale" if answer.block else "found no memory"
+        none = Failed(ErrorCode.UNKNOWN_SERVER_ERROR, f"the {self._name}'s answer {why}")
+        self._end(answer.request, pending, message or none)
 
     def fenced(self) -> None:
         """The peer is dead: nothing that was asked will be answered."""

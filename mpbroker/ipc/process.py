@@ -156,6 +156,10 @@ class ProcessContext:
         """Whether the role has a process now, as far as the supervisor declared."""
         return self._roles.load(role) != 0
 
+    def is_ready(self, role: int) -> bool:
+        """Whether it serves, too. Who does not yet is introduced later to all who are there by then."""
+        return self.is_alive(role) and self._states.load(role) == State.READY
+
     def incarnation_of(self, role: int) -> int:
         """Which of the role's processes serves now; 0: none does."""
         return self._roles.load(role)

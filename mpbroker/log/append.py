@@ -135,8 +135,7 @@ def _write(
         if marker is not None and marker.kind == ABORT:
             _note_aborted(log, batch.producer_id, last)
     except OSError as error:
-        state.cut_back()
-        return _storage_error(error)
+        return _cut_back(log, error)
     if max_timestamp > state.max_timestamp:
         state.raise_max_timestamp(max_timestamp, last)
     indexed = state.bytes_since_index > state.index_interval_bytes
@@ -152,6 +151,15 @@ def _write(
     return Appended(
         ErrorCode.NONE, base, now_ms if state.append_time else -1, state.log_start, was_appended=True
     )
+
+
+def _cut_back(log: PartitionLog, error: OSError) -> Appended:
+    """What a write has left must not come back to life: where it cannot be cut off, nothing is appended."""
+    try:
+        log.state.cut_back()
+    except OSError as worse:
+        return Appended(ErrorCode.KAFKA_STORAGE_ERROR, failure=worse.errno or errno.EIO)
+    return _storage_error(error)
 
 
 def _note_aborted(log: PartitionLog, producer_id: int, last: int) -> None:

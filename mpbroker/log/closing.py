@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 
 from mpbroker.log.home import LogDir
 from mpbroker.log.partition_log import PartitionLog
@@ -37,6 +38,15 @@ def close_cleanly(
         (together if _is_synced_with(home, log) else apart).append(log)
     closed = untouched + _each(home, apart, PartitionLog.close_cleanly)
     return closed + _closed_together(home, together, say)
+
+
+def is_all_closed(home: LogDir, closed: AbstractSet[str]) -> bool:
+    """What was never opened, or is damaged, is to be checked next time. `closed`: paths of partitions."""
+    try:
+        return closed >= {f"{home.path}/{name}" for name, found in home.own_partitions() if not found.suffix}
+    except OSError as error:
+        _log.error("%s cannot be marked clean, the next start checks it: %s", home.path, error)
+        return False
 
 
 def _is_synced_with(home: LogDir, log: PartitionLog) -> bool:

@@ -21,7 +21,7 @@ from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log import names
 from mpbroker.log.cleanable import COMPACT, Dirty, Limits, dirty_part, is_due
-from mpbroker.log.deletion import LOOKED_AT_ONCE, Deletion, segments_of, unlink_deleted
+from mpbroker.log.deletion import LOOKED_AT_ONCE, Deletion, unlink_deleted
 from mpbroker.log.disk_errors import PASSING
 from mpbroker.log.manager import LogManager
 from mpbroker.log.partition_log import PartitionLog
@@ -125,8 +125,11 @@ class Compaction:
         return found
 
     def _dirty_part(self, log: PartitionLog) -> Dirty | None:
-        """None while a segment has not been looked at."""
+        """None while a segment has not been looked at, or cannot be."""
         if log.is_swapping or log.is_moving or any(segment.size < 0 for segment in log.sealed):
+            return None
+        segments = self._deletion.segments_of(log)
+        if not segments:
             return None
         published = log.state.published
         # The segment that a mark is in is read up to the mark's position: it must stay as it is.
@@ -145,7 +148,7 @@ class Compaction:
             self._manager.turn.clock_ms(),
         )
         first_ms = [*(segment.first_ms for segment in log.sealed), log.state.first_timestamp]
-        return dirty_part(segments_of(log), first_ms, log.config, limits)
+        return dirty_part(segments, first_ms, log.config, limits)
 
     def _granted(self, best: tuple[Dirty, PartitionLog]) -> calls.ToClean:
         dirty, log = best

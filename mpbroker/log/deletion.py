@@ -82,7 +82,15 @@ class Deletion:
     def _expired(self, log: PartitionLog, now_ms: int) -> list[Doomed]:
         if log.is_swapping or any(segment.size < 0 for segment in log.sealed):
             return []
-        return doomed(segments_of(log), log.config, self._marks(log, now_ms))
+        return doomed(self.segments_of(log), log.config, self._marks(log, now_ms))
+
+    def segments_of(self, log: PartitionLog) -> list[Segment]:
+        """The active one last; none if they cannot be looked at."""
+        try:
+            return segments_of(log)
+        except OSError as error:
+            self._failed(log, error)
+            return []
 
     def _marks(self, log: PartitionLog, now_ms: int) -> Marks:
         return Marks(log.log_start, log.state.high_watermark, now_ms)
@@ -135,7 +143,7 @@ class Deletion:
 
     def _below_start(self, log: PartitionLog) -> list[Doomed]:
         # What cannot go now, the next look takes.
-        return [] if log.is_swapping else below_log_start(segments_of(log), self._marks(log, 0))
+        return [] if log.is_swapping else below_log_start(self.segments_of(log), self._marks(log, 0))
 
     # ---- files ----
 
@@ -186,12 +194,13 @@ class Deletion:
         self._manager.awake.changed(log)
 
     def _failed(self, log: PartitionLog, error: OSError) -> None:
-        _log.error("%s: segments cannot be deleted: %s", log.directory, error)
+        _log.error("%s: its segments cannot be reached: %s", log.directory, error)
         if error.errno not in PASSING:
             self._manager.turn.storage_failed(log.state.log_dir, error.errno or 0)
 
 
 def segments_of(log: PartitionLog) -> list[Segment]:
+    """Raises OSError."""
     state = log.state
     ends = [*(segment.base for segment in log.sealed[1:]), state.segment_base]
     sealed = [

@@ -419,6 +419,14 @@ class LogDir:
             if self.worker.owns(parsed.topic, parsed.partition):
                 yield name, parsed
 
+    def directories_of(self, topic: str) -> list[tuple[Path, int]]:
+        """Of the topic's partitions that are this log worker's, and of their future replicas."""
+        return [
+            (self.path / name, parsed.partition)
+            for name, parsed in self.own_partitions()
+            if parsed.topic == topic and parsed.suffix in ("", names.FUTURE_SUFFIX)
+        ]
+
     def _names(self, suffix: str = "") -> Iterator[tuple[str, PartitionName]]:
         for name in [] if self.failed else directories_in(self.path):
             if not name.endswith(suffix):

@@ -382,7 +382,7 @@ class LogManager:
     # ---- removal ----
 
     def remove(self, name: str, topic_id: bytes) -> None:
-        """Unreachable at once; the files go after file.delete.delay.ms."""
+        """Unreachable at once; the files go after file.delete.delay.ms. Raises OSError after the rest."""
         delay_ms = self.config.log_segment_delete_delay_ms
         numbers = set()
         unreadable = set()
@@ -398,22 +398,38 @@ class LogManager:
             numbers.add(log.partition)
             unreadable.add(log.directory)
         numbers.update(self._slots.forget(topic_id))
+        failure: OSError | None = None
         for home in self.dirs:
-            of_topic = [
-                (home.path / there, parsed)
-                for there, parsed in home.own_partitions()
-                if parsed.topic == name and parsed.suffix in ("", names.FUTURE_SUFFIX)
-            ]
-            for directory, parsed in of_topic:
-                holder = topic_id_if_any(directory)
-                if holder == topic_id or (holder is None and directory in unreadable):
-                    gone = self._rename(directory, names.DELETE_SUFFIX)
-                    self.deletions.add(delay_ms, home.number, partial(remove_tree, gone))
-                    numbers.add(parsed.partition)
-            for number in numbers:
-                # Of another topic by now?
-                if not (home.path / names.partition_name(name, number)).is_dir():
-                    home.forget((name, number))
+            try:
+                self._remove_from(home, name, topic_id, delay_ms, numbers, unreadable)
+            except OSError as error:
+                # What lies in the others goes all the same.
+                failure = error
+                if error.errno not in PASSING:
+                    self.turn.storage_failed(home.number, error.errno or errno.EIO)
+        if failure is not None:
+            raise failure
+
+    def _remove_from(
+        self,
+        home: LogDir,
+        name: str,
+        topic_id: bytes,
+        delay_ms: int,
+        numbers: set[int],
+        unreadable: set[Path],
+    ) -> None:
+        """`numbers`: of the topic's partitions, as far as they are known. Raises OSError."""
+        for directory, number in home.directories_of(name):
+            holder = topic_id_if_any(directory)
+            if holder == topic_id or (holder is None and directory in unreadable):
+                gone = self._rename(directory, names.DELETE_SUFFIX)
+                self.deletions.add(delay_ms, home.number, partial(remove_tree, gone))
+                numbers.add(number)
+        for number in numbers:
+            # Of another topic by now?
+            if not (home.path / names.partition_name(name, number)).is_dir():
+                home.forget((name, number))
 
     def set_strays_aside(self, topics: dict[str, bytes]) -> None:
         """Every topic that exists has been ensured: what else looks like a partition is not one of ours."""
@@ -567,9 +583,7 @@ class LogManager:
             self.dirs[number].failed = True
         for home in self.dirs:
             self.journals.empty(home)
-            # What was never opened, or is damaged, is to be checked next time.
-            live = {f"{home.path}/{name}" for name, parsed in home.own_partitions() if not parsed.suffix}
-            if not home.failed and live <= closed:
+            if not home.failed and closing.is_all_closed(home, closed):
                 clean |= 1 << home.number
         return clean
 

@@ -164,18 +164,23 @@ class Moving:
         return self._begun(log, target)
 
     def _begun(self, log: PartitionLog, target: LogDir) -> int:
+        source, path = self._manager.dirs[log.state.log_dir], target.path / log.name
+        if _is_there(path):
+            _log.error("%s cannot move to %s: there is one already", log.directory, path)
+            return ErrorCode.KAFKA_STORAGE_ERROR
         future = target.path / futures.new_name(log.topic, log.partition)
-        if (target.path / log.name).exists():
-            _log.error("%s cannot move to %s: there is one already", log.directory, target.path / log.name)
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        try:
-            futures.unmark(log.directory)
-            futures.make(future, log.topic_id)
-        except OSError as error:
-            _log.error("%s cannot move to %s: %s", log.directory, target.path, error)
-            if error.errno not in PASSING:
-                self._manager.turn.storage_failed(target.number, error.errno or 0)
-            return ErrorCode.KAFKA_STORAGE_ERROR
+        steps: list[tuple[LogDir, Callable[[], None]]] = [
+            (source, partial(futures.unmark, log.directory)),
+            (target, partial(futures.make, future, log.topic_id)),
+        ]
+        for home, step in steps:
+            try:
+                step()
+            except OSError as error:
+                _log.error("%s cannot move to %s: %s", log.directory, target.path, error)
+                if error.errno not in PASSING:
+                    self._manager.turn.storage_failed(home.number, error.errno or 0)
+                return ErrorCode.KAFKA_STORAGE_ERROR
         _log.info("%s moves to %s, as asked for", log.directory, target.path)
         self._begin(log, target, future)
         return 0
@@ -382,7 +387,7 @@ class Moving:
 
     def _waits_for(self, move: Move, error: OSError) -> bool:
         """A full disk passes; any other failure takes the target along. Raises _Over."""
-        if error.errno == errno.ENOENT and not move.copy.future.exists():
+        if error.errno == errno.ENOENT and not _is_there(move.copy.future):
             _log.error("%s stays where it is: %s was removed", move.log.directory, move.copy.future)
             raise _Over from error
         if error.errno not in PASSING:
@@ -464,7 +469,7 @@ class Moving:
         log, future = move.log, move.copy.future
         move.is_decided = True
         error = yield from self._done(partial(futures.place, future, move.target.path / log.name))
-        if error is not None and future.is_dir():
+        if error is not None and _is_there(future):
             # It still has its name.
             move.is_decided = False
             return self._waits_for(move, error)
@@ -535,6 +540,14 @@ class Moving:
 
 def _run(job: Callable[[], object]) -> None:
     job()
+
+
+def _is_there(path: Path) -> bool:
+    """As far as its log directory can tell."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def _places(move: Move) -> tuple[Path, Path]:

@@ -232,7 +232,7 @@ class PartitionLog:
         """
         state = self.state
         self.wake()
-        base = state.log_end
+        base, largest_ms = state.log_end, self.largest_ms()
         aborted = self.open_aborted()
         try:
             begun = self._begun_at(base)
@@ -241,7 +241,7 @@ class PartitionLog:
                 os.close(fd)
             raise
         self.finish_segment()
-        ended = Sealed(state.segment_base, state.size, self.largest_ms(), state.first_timestamp)
+        ended = Sealed(state.segment_base, state.size, largest_ms, state.first_timestamp)
         self.sealed = [*self.sealed, ended]
         old = [state.fd, *state.index_fds]
         state.open_segment(base, *begun.segment, wall_ms())

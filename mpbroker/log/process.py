@@ -288,8 +288,7 @@ class LogProcess:
             return ". Raise the limit of open files (ulimit -n, LimitNOFILE), or use fewer partitions at once"
         if error not in NO_ROOM:
             return ""
-        free = [(path, shutil.disk_usage(path).free >> 20) for path in self.context.config.log_dirs]
-        listed = ", ".join(f"{path} {mib} MiB" for path, mib in free)
+        listed = ", ".join(f"{home.path} {_free_text(home.path)}" for home in self.manager.dirs)
         delay_ms = self.manager.config.log_segment_delete_delay_ms
         return (
             f" (free: {listed}). Make the file system larger, delete topics or shorten their retention; what "
@@ -545,3 +544,11 @@ class LogProcess:
         self.say("stopped")
         self.context.stopped()
         return 0
+
+
+def _free_text(path: Path) -> str:
+    """Of a disk that may have failed."""
+    try:
+        return f"{shutil.disk_usage(path).free >> 20} MiB"
+    except OSError as error:
+        return error.strerror or "unknown"

@@ -115,7 +115,7 @@ class Processor:
             self.secure = self._secure_channels(listeners)
         self.next_news_ns = 0
         for role in topology.handlers_of(context.index):
-            if context.is_alive(role):
+            if context.is_ready(role):
                 self.turn.welcome_handler(role - topology.FIRST_HANDLER)
 
     @property

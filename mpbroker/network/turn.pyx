@@ -423,7 +423,10 @@ cdef class ProcessorTurn:
     # ---- orders
 
     def welcome_handler(self, uint32_t number) -> None:
-        """A handler (or a dead one's successor) is there: bind its rings anew."""
+        """A handler (or a dead one's successor) is there: bind its rings anew. One that is known already, since this
+        process began while that did, keeps what it has been given."""
+        if self.t.handlers[number].known:
+            return
         cdef Turn *t = self.t
         cdef int process = FIRST_HANDLER + number
         cdef Ring requests = self.memory.ring(t.process, process)

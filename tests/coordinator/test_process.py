@@ -389,3 +389,24 @@ def test_the_log_process_is_told_of_every_topic_that_there_is(tree: Tree) -> Non
     tree.start()
     tree.until(lambda: tree.log.recovered > seen)
     assert tree.log.existing == ids
+
+
+def test_an_answer_that_there_is_no_memory_for(tree: Tree) -> None:
+    """A handler that stands still has all of it. Who asked meanwhile is told, and nobody else notices."""
+    pid, (fake, still) = tree.pid, tree.handlers
+    assert errors(tree.ask(create("a"))) == {"a": 0}
+
+    def wrong(count: int) -> CreateTopics:
+        """Its answer has the names, 32 KB each."""
+        return create(*("?" * 32_000 + str(number) for number in range(count)))
+
+    still.sleeps = True
+    requests = [still.call(wrong(300)) for _ in range(3)]
+    refused = fake.call(wrong(600))
+    tree.until(lambda: refused in fake.answers)
+    assert fake.answers[refused] == Failed(-1, "no block")
+    assert errors(tree.ask(create("b"))) == {"b": 0}
+    still.sleeps = False
+    tree.until(lambda: all(request in still.answers for request in requests))
+    assert errors(tree.ask(create("c"), 1)) == {"c": 0}
+    assert tree.pid == pid

@@ -277,6 +277,9 @@ class FakeHandler:
         for at in range(0, len(slots), 64):
             call = unpack_call(slots, at // 64)
             assert kind_of(slots, at // 64) == SlotKind.ANSWER
+            if not call.block:
+                self.answers[call.request] = Failed(-1, "no block")
+                continue
             lender = self.memory.arena(COORDINATOR)
             assert lender.check(call.block, call.generation)
             self.answers[call.request] = decode(bytes(lender.view(call.block, call.length)))

@@ -11,9 +11,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.listeners import Listener
 from mpbroker.handlers.sessions import first_id
 from mpbroker.ipc.slots import Request, SlotFlag, SlotKind, kind_of, unpack_request
 from tests.network.rig import Rig, frame, is_closed, parts_answer
+from tests.network.test_log_events import Served
 
 METADATA, CREATE_TOPICS, INIT_PRODUCER_ID, HEARTBEAT, PRODUCE = 3, 19, 22, 12, 0
 FETCH, FETCH_VERSION = 1, 11
@@ -150,6 +153,23 @@ def test_nobody_spins_while_only_one_that_leaves_has_room(pool: Pool) -> None:
     pool.rig.turn.welcome_handler(0)
     pool.rig.step()
     assert pool.waiting()[0] == 1
+
+
+def test_one_that_starts_gets_nothing_before_it_is_ready() -> None:
+    """Whoever gives it something meanwhile has it wait, or hear that there are no topics."""
+    listeners = tuple(Listener(name, "PLAINTEXT", "127.0.0.1", 9000) for name in ("A", "B"))
+    served = Served(BrokerConfig(listeners=listeners), handlers=2)
+    clients = [served.connect() for _ in range(8)]
+    for client in clients:
+        client.sendall(frame(METADATA, 0, 1))
+        served.step()
+    assert [served.requests[h].waiting() for h in range(2)] == [8, 0]
+    served.turn.welcome_handler(1)
+    clients.append(served.connect())
+    clients[-1].sendall(frame(METADATA, 0, 1))
+    served.step()
+    assert [served.requests[h].waiting() for h in range(2)] == [8, 1]
+    served.close()
 
 
 class Model(RuleBasedStateMachine):

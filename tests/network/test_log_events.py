@@ -18,7 +18,7 @@ import pytest
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
 from mpbroker.ipc import topology
-from mpbroker.ipc.process import ProcessContext
+from mpbroker.ipc.process import ProcessContext, State
 from mpbroker.ipc.slots import PART_BYTES_EACH, PartKind, Request, SlotKind, pack_part, pack_reply
 from mpbroker.network import handover
 from mpbroker.network import processor as module
@@ -34,9 +34,12 @@ INTERNAL = 1
 class Served(Rig):
     """The rig with a whole processor in the place of the bare turn; the acceptor's end is ours."""
 
-    def __init__(self, config: BrokerConfig) -> None:
-        super().__init__()
-        self.memory.words("roles").store(topology.handler(0), 1)
+    def __init__(self, config: BrokerConfig, handlers: int = 1) -> None:
+        """All of them are alive, the first one is ready."""
+        super().__init__(handlers)
+        for number in range(handlers):
+            self.memory.words("roles").store(topology.handler(number), 1)
+        self.memory.words("states").store(topology.handler(0), State.READY)
         context = ProcessContext(PROCESSOR, self.memory, config)
         self.processor = Processor(context, self.handover, {}, ())
         self.turn = self.processor.turn

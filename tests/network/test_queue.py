@@ -163,3 +163,24 @@ def test_slots_that_are_no_requests_do_not_fill_the_queue() -> None:
         rig.step()
         assert rig.counter(Counter.COUNT_QUEUED_REQUESTS) == 0
     rig.close()
+
+
+def test_a_handler_that_is_welcomed_once_more_keeps_what_it_has() -> None:
+    """A processor that began while it was starting may know it already, and have given it requests."""
+    rig = Rig(queued_max=8)
+    clients = [rig.connect() for _ in range(6)]
+    for client in clients[:3]:
+        client.sendall(frame(METADATA, 1, 1))
+    rig.step()
+    rig.turn.welcome_handler(0)
+    clients[3].sendall(frame(METADATA, 1, 1))
+    rig.step()
+    assert rig.counter(Counter.COUNT_QUEUED_REQUESTS) == 4
+    assert len(rig.requests_taken()) == 4
+    rig.step()
+    assert rig.memory.words("queued").load(PROCESSOR) == 0
+    for client in clients[4:]:
+        client.sendall(frame(METADATA, 1, 1))
+    rig.step()
+    assert len(rig.requests_taken()) == 2
+    rig.close()

@@ -1,0 +1,176 @@
+"""A call that fails beside reads, writes and syncs: cutting, looking, renaming.
+
+It takes the log directory with it that it was made in, and neither the log worker nor another directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpbroker.ipc import calls
+from mpbroker.ipc.table import PartitionFlag
+from mpbroker.log import names
+from mpbroker.log.process import LogProcess
+from tests.log.full import files_take
+from tests.log.rig import TOPIC_ID, ensure
+from tests.log.test_log_dirs import STORAGE_ERROR, Node, node, wait_for_helper
+from tests.log.test_moving import order
+from tests.log.test_turn import settle
+
+__all__ = ["node"]
+
+
+def failing(name: str, below: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """That call of `os`, for whatever lies below the directory. Returns the paths that it was made for."""
+    real, asked = getattr(os, name), []
+
+    def call(path: Any, *arguments: Any, **more: Any) -> Any:
+        at = str(Path(f"/proc/self/fd/{path}").readlink()) if isinstance(path, int) else os.fspath(path)
+        if at.startswith(str(below)):
+            asked.append(at)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), at)
+        return real(path, *arguments, **more)
+
+    monkeypatch.setattr(os, name, call)
+    return asked
+
+
+def two_dirs(made: Node, **options: object) -> tuple[LogProcess, list[calls.EnsuredPartition]]:
+    """-> partitions in the first log directory and in the second one."""
+    process = made.boot(**options)
+    targets = made.open(ensure(4))
+    where = [made.rig.partition(target.slot).log_dir for target in targets]
+    return process, [targets[where.index(number)] for number in range(2)]
+
+
+def is_offline(made: Node, target: calls.EnsuredPartition) -> bool:
+    assert made.process is not None
+    settle(made.process)
+    return bool(made.rig.partition(target.slot).flags & PartitionFlag.PARTITION_OFFLINE)
+
+
+def test_a_write_that_cannot_be_cut_back(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first batch of a segment goes by way of Python; the file system has become read-only."""
+    made = node(2)
+    _, (first, second) = two_dirs(made)
+    with monkeypatch.context() as disk:
+        failing("pwrite", made.dirs[1], disk)
+        asked = failing("ftruncate", made.dirs[1], disk)
+        assert made.produce(second, batch()) == [STORAGE_ERROR]
+        assert asked
+        assert is_offline(made, second)
+        assert made.produce(first, batch()) == [0]
+
+
+def test_a_full_disk_beside_a_directory_that_is_gone(
+    node: Callable[..., Node], batch: Callable[..., bytearray]
+) -> None:
+    """Whoever tells how much room there is where asks the other one as well."""
+    made = node(2)
+    process, (first, _) = two_dirs(made)
+    assert made.produce(first, batch()) == [0]
+    process.turn.storage_failed(1, errno.EIO)
+    process._take_failures()
+    shutil.rmtree(made.dirs[1])
+    with files_take(4000):
+        assert made.produce(first, batch(size=5000)) == [STORAGE_ERROR]
+    assert made.produce(first, batch(size=5000)) == [0]
+    assert not is_offline(made, first)
+
+
+def look(process: LogProcess, steps: Iterable[None]) -> None:
+    for _ in steps:
+        wait_for_helper(process)
+
+
+def test_retention_in_a_directory_that_fails(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a partition without records the segment's time of the last write counts."""
+    made = node(2)
+    process, (first, second) = two_dirs(made)
+    with monkeypatch.context() as disk:
+        asked = failing("stat", made.dirs[1], disk)
+        look(process, process.deletion.looking())
+        assert asked
+    assert is_offline(made, second)
+    assert made.produce(first, batch()) == [0]
+
+
+@pytest.mark.parametrize("what", ["deleting", "choosing"])
+def test_others_that_look_at_segments(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    made = node(2)
+    process = made.boot()
+    targets = made.open(ensure(4, cleanup_policy="compact"))
+    first, second = (next(t for t in targets if made.rig.partition(t.slot).log_dir == n) for n in range(2))
+    wanted = calls.DeleteRecords([calls.DeleteBefore(second.slot, second.slot_generation, 0)])
+    steps: Generator[None, None, calls.Message] = process.compaction.choosing()
+    if what == "deleting":
+        steps = process.deletion.deleting(wanted)
+    with monkeypatch.context() as disk:
+        asked = failing("stat", made.dirs[1], disk)
+        look(process, steps)
+        assert asked
+    assert is_offline(made, second)
+    assert made.produce(first, batch()) == [0]
+
+
+def test_a_topic_goes_from_the_directories_that_work(
+    node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that fails is asked before others."""
+    made = node(3)
+    process = made.boot()
+    made.open(ensure(6))
+    assert [name for name in made.names(2) if name.startswith("t-")]
+    with monkeypatch.context() as disk:
+        asked = failing("rename", made.dirs[1], disk)
+        made.rig.call(calls.RemoveTopic("t", TOPIC_ID))
+        settle(process)
+        assert asked
+    assert isinstance(made.rig.take_answer(), calls.Failed)
+    assert process.turn.failed_dirs == 0b010
+    assert all(name.endswith("-delete") for number in (0, 2) for name in made.names(number) if name[0] == "t")
+
+
+@pytest.mark.parametrize(("call", "target"), [("mkdir", 1), ("stat", 0)])
+def test_a_move_fails_one_of_its_directories(
+    node: Callable[..., Node],
+    batch: Callable[..., bytearray],
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    target: int,
+) -> None:
+    """The second one fails, whether a partition is to go there or to leave it: the first one goes on."""
+    made = node(2)
+    process, both = two_dirs(made)
+    moved = made.rig.partition(both[1 - target].slot).partition
+    with monkeypatch.context() as disk:
+        asked = failing(call, made.dirs[1], disk)
+        assert order(process, target, moved) == STORAGE_ERROR
+        assert asked
+    assert process.turn.failed_dirs == 0b10
+    assert made.produce(both[0], batch()) == [0]
+
+
+def test_a_clean_stop_beside_a_directory_that_fails(
+    node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = node(2)
+    two_dirs(made)
+    with monkeypatch.context() as disk:
+        asked = failing("scandir", made.dirs[1], disk)
+        made.stop()
+        assert asked
+    assert [(path / names.CLEAN_SHUTDOWN).exists() for path in made.dirs] == [True, False]
