@@ -122,6 +122,8 @@ class LogDir:
         self.inherited_is_synced = False
         self._is_syncing = False
         self._making: JournalMaking | None = None
+        # For a journal; that was said.
+        self._lacks_room = False
         if not failed:
             self._heed_policy()
 
@@ -267,16 +269,23 @@ class LogDir:
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            _log.error(
-                "log.journal.bytes: there is no room for a commit journal of %d MiB in %s: %s. Until there "
-                "is, every commit syncs each file by itself, which is slower with many partitions. Free some "
-                "space, or set a smaller one",
-                journal_bytes >> 20,
-                self.path,
-                error.strerror,
-            )
+            self._say_no_journal(journal_bytes, error)
             return
         helper.submit(partial(self._make_on, helper), self.number)
+
+    def _say_no_journal(self, journal_bytes: int, error: OSError) -> None:
+        """Once: it is tried again from time to time, and nothing is lost meanwhile."""
+        if self._lacks_room:
+            return
+        self._lacks_room = True
+        _log.warning(
+            "log.journal.bytes: there is no room for a commit journal of %d MiB in %s: %s. Until there is, "
+            "every commit syncs each file by itself, which is slower with many partitions. Free some space, "
+            "or set a smaller one",
+            journal_bytes >> 20,
+            self.path,
+            error.strerror,
+        )
 
     def _make_on(self, helper: Helper) -> None:
         """In the helper's thread, a piece at a time: other jobs go in between."""
@@ -289,8 +298,11 @@ class LogDir:
             raise
         if self.journal is None:
             helper.submit(partial(self._make_on, helper), self.number)
-        else:
-            self._making = None
+            return
+        self._making = None
+        if self._lacks_room:
+            self._lacks_room = False
+            _log.info("%s: there is room for its commit journal now", self.path)
 
     @property
     def lacks_journal(self) -> bool:

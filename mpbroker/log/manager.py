@@ -34,6 +34,7 @@ from mpbroker.log.partition_log import PartitionLog, SyncFailed
 from mpbroker.log.per_partition import PerPartition
 from mpbroker.log.placing import Placing
 from mpbroker.log.recovery import Known, PartitionDamaged, load
+from mpbroker.log.refusals import WaitingPartitions
 from mpbroker.log.removal import remove_tree
 from mpbroker.log.takeover import TakeOver
 from mpbroker.log.turn import Turn
@@ -100,8 +101,7 @@ class LogManager:
         self.deletions = DelayedDeletions(helper)
         self._rolled: dict[int, tuple[int, int]] = {}
         self._slots = OwnSlots(table, worker)
-        # Partitions that cannot be opened at the moment, and whose reason was logged.
-        self._said: set[tuple[bytes, int]] = set()
+        self._waiting = WaitingPartitions([home.path for home in self.dirs], config)
         self._queue_old_deletions()
         opening.found(self.dirs, is_successor=not is_first_life)
 
@@ -173,16 +173,14 @@ class LogManager:
                 code = ErrorCode.INVALID_CONFIG
                 raise Unusable(problem)
             log = yield from self._opening(topic, number, config)
-            self._said.discard((topic.topic_id, number))
+            self._waiting.end(topic, number)
             error, message = self._offline_error(log)
         except (OSError, PartitionDamaged, CheckpointCorrupt, Unusable) as failure:
             error, message = code, str(failure)
-            passes = isinstance(failure, OSError) and failure.errno in PASSING
-            if not passes or (topic.topic_id, number) not in self._said:
-                _log.error("%s-%d is offline: %s", topic.name, number, message)
-            if passes:
-                self._said.add((topic.topic_id, number))
+            if isinstance(failure, OSError) and failure.errno in PASSING:
+                self._waiting.begin(topic, number, failure)
                 return EnsuredPartition(number, 0, 0, error, message)
+            _log.error("%s-%d is offline: %s", topic.name, number, message)
             log = self._offline(topic, number, config)
             if isinstance(failure, SyncFailed):
                 self.turn.storage_failed(log.state.log_dir, failure.errno or errno.EIO)
@@ -398,6 +396,7 @@ class LogManager:
             numbers.add(log.partition)
             unreadable.add(log.directory)
         numbers.update(self._slots.forget(topic_id))
+        self._waiting.forget(topic_id)
         failure: OSError | None = None
         for home in self.dirs:
             try:

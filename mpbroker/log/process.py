@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import time
 from collections import deque
 from collections.abc import Generator
@@ -37,7 +36,7 @@ from mpbroker.log.append import append_batch
 from mpbroker.log.attaching import give_back_memory
 from mpbroker.log.compaction import Compaction
 from mpbroker.log.deletion import Deletion
-from mpbroker.log.disk_errors import NO_ROOM, PASSING
+from mpbroker.log.disk_errors import PASSING
 from mpbroker.log.helper import Helper
 from mpbroker.log.manager import LogManager
 from mpbroker.log.moving import Moving
@@ -45,6 +44,7 @@ from mpbroker.log.moving_turn import hold_job
 from mpbroker.log.names import LogWorker
 from mpbroker.log.opening import Opening
 from mpbroker.log.pool import Recovery, fork_pools
+from mpbroker.log.refusals import RefusedProduces, room_advice
 from mpbroker.log.reserve import keep_room_behind
 from mpbroker.log.sizes import LOOK_EVERY_S, SizeLook
 from mpbroker.log.snapshots import snapshotting
@@ -58,7 +58,6 @@ HIGH_WATERMARK_CHECKPOINT_MS = 5_000
 PRODUCER_EXPIRATION_CHECK_MS = 600_000
 # After so much the recovery points are written before their time: a recovery looks at what lies behind them.
 POINTS_EVERY_BYTES = 256 << 20
-NO_ROOM_SAID_EVERY_S = 10
 
 _Steps: TypeAlias = Generator[None, None, calls.Message | None]
 
@@ -126,7 +125,7 @@ class LogProcess:
         now = time.monotonic()
         self._next_retention = now + context.config.log_initial_task_delay_ms / 1000
         self._next_sizes = float("inf")
-        self._next_no_room = now
+        self._refused = RefusedProduces()
         self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
         self._next_points = now + context.config.log_flush_offset_checkpoint_interval_ms / 1000
         self._next_points_bytes = context.counters.get(Counter.COUNT_BYTES_APPENDED) + POINTS_EVERY_BYTES
@@ -271,30 +270,28 @@ class LogProcess:
             self._say_no_room(error)
 
     def _say_no_room(self, error: int) -> None:
-        """Not with every produce that is refused: producers try again and again."""
-        now = time.monotonic()
-        if now < self._next_no_room:
+        appended = self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
+        if not self._refused.is_to_be_said(time.monotonic(), appended):
             return
-        self._next_no_room = now + NO_ROOM_SAID_EVERY_S
+        paths = [home.path for home in self.manager.dirs]
+        advice = room_advice(error, paths, self.manager.config.log_segment_delete_delay_ms)
         text = (
             f"{os.strerror(error)}: what producers send is refused until there is room; reading goes on, and "
-            f"nothing acknowledged is lost{self._room_advice(error)}"
+            f"nothing acknowledged is lost{advice}"
         )
         self.context.log.error("%s", text)
         self.context.counters.set_last_error(text)
+        self._measure_soon()
 
-    def _room_advice(self, error: int) -> str:
-        if error in (errno.EMFILE, errno.ENFILE):
-            return ". Raise the limit of open files (ulimit -n, LimitNOFILE), or use fewer partitions at once"
-        if error not in NO_ROOM:
-            return ""
-        listed = ", ".join(f"{home.path} {_free_text(home.path)}" for home in self.manager.dirs)
-        delay_ms = self.manager.config.log_segment_delete_delay_ms
-        return (
-            f" (free: {listed}). Make the file system larger, delete topics or shorten their retention; what "
-            f"is deleted gives its space back after file.delete.delay.ms (of topics that do not set it "
-            f"{delay_ms} ms)"
-        )
+    def _say_there_is_room(self) -> None:
+        self.context.log.info("what producers send is accepted again")
+        self.context.counters.set_last_error("")
+        self._measure_soon()
+
+    def _measure_soon(self) -> None:
+        """What there is in a log directory is no longer what was said of it."""
+        if self._next_sizes != float("inf"):
+            self._next_sizes = 0.0
 
     def _keep_house(self) -> None:
         now = time.monotonic()
@@ -309,6 +306,8 @@ class LogProcess:
             # Behind those that may need it.
             self._keep_room()
         appended = self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
+        if self._refused.is_over(now, appended):
+            self._say_there_is_room()
         if now >= self._next_points or appended >= self._next_points_bytes:
             self._next_points = now + self.context.config.log_flush_offset_checkpoint_interval_ms / 1000
             self._next_points_bytes = appended + POINTS_EVERY_BYTES
@@ -544,11 +543,3 @@ class LogProcess:
         self.say("stopped")
         self.context.stopped()
         return 0
-
-
-def _free_text(path: Path) -> str:
-    """Of a disk that may have failed."""
-    try:
-        return f"{shutil.disk_usage(path).free >> 20} MiB"
-    except OSError as error:
-        return error.strerror or "unknown"
