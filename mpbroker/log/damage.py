@@ -53,11 +53,13 @@ class Damage(msgspec.Struct, frozen=True):
         return self.suffix == LOG_SUFFIX
 
     def is_there(self, log_dir: Path) -> bool:
-        """Whether the file is the one that was found damaged."""
+        """Whether the file is the one that was found damaged; one that cannot be looked at is."""
         try:
             status = (log_dir / self.partition / segment_name(self.base, self.suffix)).stat()
         except (FileNotFoundError, NotADirectoryError):
             return False
+        except OSError:
+            return True
         return FileIdentity.of(status) == self.file
 
     def __str__(self) -> str:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+
+# A service manager that does not read must not keep the supervisor from its children.
+PATIENCE_S = 1.0
+
+log = logging.getLogger("mpbroker")
 
 
 class Notifier:
@@ -17,7 +23,13 @@ class Notifier:
             return
         address = "\0" + self.address[1:] if self.address.startswith("@") else self.address
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            sock.sendto("\n".join(assignments).encode(), address)
+            sock.settimeout(PATIENCE_S)
+            try:
+                sock.sendto("\n".join(assignments).encode(), address)
+            except OSError as error:
+                # Whether it hears of us or not, clients are served.
+                what, whom = assignments[0], self.address
+                log.warning("the service manager (NOTIFY_SOCKET=%s) is not told %s: %s", whom, what, error)
 
     def ready(self, status: str) -> None:
         self.send("READY=1", f"STATUS={status}")

@@ -114,8 +114,12 @@ class Pointers:
 
 
 def remove_pointers(config: BrokerConfig) -> None:
-    for log_dir in config.log_dirs:
-        (Path(log_dir) / POINTER_NAME).unlink(missing_ok=True)
+    """One that stays says nothing any more: the region that it names is gone."""
+    for path in (Path(log_dir) / POINTER_NAME for log_dir in config.log_dirs):
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s stays: %s", path, error.strerror)
 
 
 def remove(directory: Path) -> None:

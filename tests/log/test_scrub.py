@@ -24,6 +24,7 @@ from mpbroker.log.scrub_process import ASKED, BEGUN, ScrubProcess
 from mpbroker.records.batch import BATCH_HEADER_BYTES, LEADER_EPOCH_AT
 from tests.log.conftest import Writer
 from tests.log.rig import Rig
+from tests.log.test_failing_calls import failing
 from tests.log.test_turn import Broker
 
 RECORDS = 3
@@ -381,6 +382,22 @@ def test_what_is_about_a_file_that_is_no_more_is_forgotten(world: World, how: st
         path.parent.rename(world.rig.directory / "t-0.abc-delete")
     world.process.tend()
     assert (world.known().damages, world.version, world.counted) == ([], 0, 0)
+
+
+def test_what_is_about_a_file_that_cannot_be_looked_at_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk with damaged records may well lose more: its scrubber would die of it again and again."""
+    path = world.segments[1]
+    flip(path, 100)
+    world.scrub()
+    with monkeypatch.context() as disk:
+        asked = failing("stat", path, disk)
+        world.process.tend()
+        world.again()
+        assert asked
+    assert [one.base for one in damages_of(world.directory)] == [int(path.stem)]
+    assert (world.version, world.counted) == (2, 1)
 
 
 def test_the_segment_that_is_written_is_left_alone(world: World) -> None:

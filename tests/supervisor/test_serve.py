@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
 from mpbroker.supervisor.main import SAME_STOP_S
-from ops.bench.brokers import HOST, Broker, Mpbroker, free_port
+from ops.bench.brokers import HOST, MPBROKER_COMMAND, Broker, Mpbroker, free_port
 from tests.polling import PATIENCE_S
 from tests.real_clients.adapters import confluent_read, confluent_write
 from tests.real_clients.conftest import create_topic, stop_cleanly
@@ -41,9 +42,9 @@ def neighbour(tmp_path: Path) -> Iterator[Mpbroker]:
     yield from started(tmp_path / "neighbour")
 
 
-def started(directory: Path) -> Iterator[Mpbroker]:
+def started(directory: Path, **options: str) -> Iterator[Mpbroker]:
     directory.mkdir()
-    running = Mpbroker(directory)
+    running = Mpbroker(directory, **options)  # type: ignore[arg-type]
     try:
         running.start()
         yield running
@@ -362,6 +363,19 @@ def test_the_pointer_names_the_broker_while_it_runs(broker: Mpbroker) -> None:
     assert (pointer["runtime_dir"], pointer["pid"]) == (str(broker.runtime_dir), processes(broker)[0].pid)
     stop_cleanly(broker)
     assert not path.exists()
+
+
+def test_a_log_directory_that_is_gone_stays_behind_a_clean_stop(tmp_path: Path) -> None:
+    """Nothing below it can be asked for or removed; all else is as behind any other stop."""
+    directory, other = tmp_path / "broker", tmp_path / "other"
+    template = MPBROKER_COMMAND.replace("{log_dir}", f"{{log_dir}},{other}")
+    with contextlib.contextmanager(started)(directory, template=template) as running:
+        shutil.rmtree(other)
+        other.touch()
+        stop_cleanly(running)
+        assert not any(running.runtime_dir.glob("*"))
+        assert not (running.log_dir / "mpbroker.json").exists()
+        assert (running.log_dir / CLEAN_SHUTDOWN).exists()
 
 
 def test_port_0_is_a_free_port(tmp_path: Path) -> None:

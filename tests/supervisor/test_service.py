@@ -1,5 +1,6 @@
 """What systemd is told: READY=1 only when the ports answer, STOPPING=1 before they close (sd_notify(3))."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mpbroker.supervisor.notify import Notifier
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.polling import PATIENCE_S
@@ -82,3 +84,28 @@ def test_a_service_that_cannot_start_is_never_ready(directory: Path) -> None:
             manager.told_until("READY=1")
     finally:
         manager.close()
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_manager_that_does_not_listen_keeps_nobody_from_being_served(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_there: bool
+) -> None:
+    """Its socket is gone, or it reads nothing of what is in it."""
+    address = str(directory / "notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", address)
+    with contextlib.ExitStack() as stack:
+        if is_there:
+            manager, other = (
+                stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) for _ in range(2)
+            )
+            manager.bind(address)
+            other.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    other.sendto(b"full", address)
+        notifier = Notifier()
+        notifier.ready("Serving")
+        notifier.stopping()
+    said = [record.getMessage() for record in caplog.records]
+    for what, text in zip(("READY=1", "STOPPING=1"), said, strict=True):
+        assert f"(NOTIFY_SOCKET={address}) is not told {what}" in text
