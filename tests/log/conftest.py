@@ -16,6 +16,7 @@ from mpbroker.log.partition_log import PartitionLog
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
+from tests.log.node import Journaled, Node, nodes
 from tests.log.rig import Rig
 
 # In the future, so that no producer has expired.
@@ -100,6 +101,16 @@ def rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
     for one in made:
         one.close()
     public.rmdir()
+
+
+@pytest.fixture
+def node(rig: Callable[..., Rig], tmp_path: Path) -> Iterator[Callable[..., Node]]:
+    yield from nodes(Node, rig, tmp_path)
+
+
+@pytest.fixture
+def journaled(rig: Callable[..., Rig], tmp_path: Path) -> Iterator[Callable[..., Journaled]]:
+    yield from nodes(Journaled, rig, tmp_path)
 
 
 class Syncs:

@@ -37,9 +37,9 @@ from mpbroker.log.snapshots import submit_snapshot
 from mpbroker.records.batch import CRC_AT
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
+from tests.log.node import Node, wait_for_helper
 from tests.log.rig import Rig, end
 from tests.log.several import Several, SeveralRig
-from tests.log.test_log_dirs import Node, wait_for_helper
 from tests.log.test_turn import settle
 
 PARTITIONS = 4

@@ -37,8 +37,8 @@ from mpbroker.records.batch import CRC_AT
 from mpbroker.records.builder import build_batch
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
+from tests.log.node import Node
 from tests.log.rig import Rig
-from tests.log.test_log_dirs import Node
 from tests.log.test_turn import settle
 
 PARTITIONS = 4

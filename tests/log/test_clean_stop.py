@@ -20,8 +20,8 @@ from mpbroker.log.file_system import FileSystem
 from tests.log.conftest import Syncs
 from tests.log.crash_checks import Promises, Run, built_tracer, check, traced
 from tests.log.crash_images import MARK, Disk, write_image
+from tests.log.node import HIGH_WATERMARKS, Node
 from tests.log.rig import ensure
-from tests.log.test_log_dirs import HIGH_WATERMARKS, Node
 
 IMAGES_PER_EVENT = 4
 RECOVERED_SHARE = 0.05

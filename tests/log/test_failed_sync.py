@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mpbroker.records.batch import assign_offset_and_epoch
+from tests.log.node import SEGMENT, STORAGE_ERROR, Node
 from tests.log.rig import Rig, ensure
-from tests.log.test_log_dirs import SEGMENT, STORAGE_ERROR, Node
 
 
 def test_it_takes_the_directory_with_it(

@@ -19,12 +19,10 @@ from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log import names
 from mpbroker.log.process import LogProcess
 from tests.log.full import files_take
+from tests.log.node import STORAGE_ERROR, Node, wait_for_helper
 from tests.log.rig import TOPIC_ID, ensure
-from tests.log.test_log_dirs import STORAGE_ERROR, Node, node, wait_for_helper
 from tests.log.test_moving import order
 from tests.log.test_turn import settle
-
-__all__ = ["node"]
 
 
 def failing(name: str, below: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:

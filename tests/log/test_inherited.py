@@ -13,9 +13,8 @@ import pytest
 from mpbroker.ipc.process import FatalError
 from mpbroker.log import names, replay
 from mpbroker.log.home import LogDir
+from tests.log.node import Journaled, fill, wait_for_helper
 from tests.log.rig import Rig, ensure
-from tests.log.test_journal import Journaled, fill
-from tests.log.test_log_dirs import wait_for_helper
 
 
 @pytest.fixture

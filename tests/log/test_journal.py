@@ -6,8 +6,7 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -19,79 +18,28 @@ from mpbroker.log import home, journal, replay
 from mpbroker.log.checkpoints import write_epochs
 from mpbroker.log.journal import JournalDamaged, JournalFile
 from mpbroker.log.journal_making import MAKING_SUFFIX
-from mpbroker.log.journaling import journal_ends, release_journals
-from mpbroker.log.names import CLEAN_SHUTDOWN, segment_name
+from mpbroker.log.journaling import release_journals
+from mpbroker.log.names import CLEAN_SHUTDOWN
+from tests.log.node import (
+    OTHER_ID,
+    SEGMENT,
+    STORAGE_ERROR,
+    Journaled,
+    extents,
+    fill,
+    wait_for_helper,
+)
 from tests.log.rig import TOPIC_ID, Rig, ensure
 from tests.log.test_delayed_produce import Stalled
-from tests.log.test_log_dirs import OTHER_ID, SEGMENT, STORAGE_ERROR, Node, wait_for_helper
 from tests.log.test_turn import settle
 
 SMALL = 128 << 10
 
 
-class Journaled(Node):
-    """A node whose journal is in use as soon as it has booted."""
-
-    def boot(self, **options: object) -> None:  # type: ignore[override]
-        super().boot(**options)
-        assert self.process is not None
-        wait_for_helper(self.process)
-        self.process.manager.journals.use()
-
-    @property
-    def path(self) -> Path:
-        return self.dirs[0] / journal.NAME
-
-    def ends(self, number: int = 0) -> tuple[int, int]:
-        assert self.process is not None
-        return journal_ends(self.process.turn, number)
-
-    def segment(self, partition: int = 0, base: int = 0) -> Path:
-        return self.dirs[0] / f"t-{partition}" / segment_name(base)
-
-    def power_cut(self, partitions: int = 1) -> list[bytes]:
-        """The segments lose everything; returns what they had."""
-        self.crash()
-        had = []
-        for number in range(partitions):
-            had.append(self.segment(number).read_bytes())
-            os.truncate(self.segment(number), 0)
-        return had
-
-
-@pytest.fixture
-def node(rig: Callable[..., Rig], tmp_path: Path) -> Iterator[Callable[..., Journaled]]:
-    made: list[Journaled] = []
-
-    def build(dirs: int = 1) -> Journaled:
-        made.append(Journaled(rig, tmp_path, dirs))
-        return made[-1]
-
-    yield build
-    for one in made:
-        one.crash()
-
-
-def fill(n: Journaled, batch: Callable[..., bytearray], partitions: int = 3, rounds: int = 4) -> None:
-    targets = n.open(ensure(partitions))
-    for i in range(rounds):
-        for target in targets:
-            assert n.produce(target, batch(1 + i)) == [0]
-
-
-def records(path: Path) -> list[journal.Record]:
-    with closing(JournalFile(path)) as found:
-        return list(found.records())
-
-
-def extents(path: Path) -> list[list[journal.Extent]]:
-    return [record.extents for record in records(path)]
-
-
 def test_what_segments_lost_comes_back(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray]
+    journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    n = node()
+    n = journaled()
     n.boot()
     fill(n, batch)
     had = n.power_cut(3)
@@ -106,9 +54,9 @@ def test_what_segments_lost_comes_back(
 
 
 def test_a_round_is_one_record_whatever_its_partitions(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray]
+    journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    n = node()
+    n = journaled()
     n.boot()
     targets = n.open(ensure(5))
     for target in targets:
@@ -128,10 +76,10 @@ def test_a_round_is_one_record_whatever_its_partitions(
 
 
 def test_a_torn_record_ends_the_replay(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray]
+    journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
     """Nothing of it was acknowledged, and the rest is."""
-    n = node()
+    n = journaled()
     n.boot()
     fill(n, batch, partitions=1)
     _, head = n.ends()
@@ -145,9 +93,9 @@ def test_a_torn_record_ends_the_replay(
 
 
 def test_a_replay_that_is_cut_short_is_done_again(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+    journaled: Callable[..., Journaled], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    n = node()
+    n = journaled()
     n.boot()
     fill(n, batch)
     had = n.power_cut(3)
@@ -167,10 +115,10 @@ def test_a_replay_that_is_cut_short_is_done_again(
 
 
 def test_what_belongs_to_no_segment_is_left_out(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray]
+    journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
     """Deleted partitions, deleted and new ones of the same name, segments that retention took."""
-    n = node()
+    n = journaled()
     n.boot()
     fill(n, batch)
     n.power_cut(3)
@@ -186,9 +134,9 @@ def test_what_belongs_to_no_segment_is_left_out(
 
 
 def test_what_another_broker_wrote_since_stays(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray]
+    journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    n = node()
+    n = journaled()
     n.boot()
     fill(n, batch, partitions=1)
     n.power_cut()
@@ -197,9 +145,9 @@ def test_what_another_broker_wrote_since_stays(
     assert n.segment().read_bytes() == b""
 
 
-def test_the_ring_goes_round(node: Callable[..., Journaled], batch: Callable[..., bytearray]) -> None:
+def test_the_ring_goes_round(journaled: Callable[..., Journaled], batch: Callable[..., bytearray]) -> None:
     """Many times its size in small rounds: segments are synced behind it, and the last lap is restored."""
-    n = node()
+    n = journaled()
     n.boot(log_journal_bytes=SMALL)
     assert n.process is not None
     targets = n.open(ensure(3))
@@ -230,9 +178,9 @@ def test_the_ring_goes_round(node: Callable[..., Journaled], batch: Callable[...
 
 
 def test_much_for_one_file_goes_there_alone(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray]
+    journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    n = node()
+    n = journaled()
     n.boot(log_journal_direct_bytes=10_000)
     assert n.process is not None
     (target,) = n.open(ensure(1))
@@ -245,10 +193,10 @@ def test_much_for_one_file_goes_there_alone(
 
 
 def test_a_ring_that_is_full_holds_nobody_up(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray]
+    journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
     """One record may take a quarter of it: what does not fit is synced where it is."""
-    n = node()
+    n = journaled()
     n.boot(log_journal_bytes=SMALL)
     assert n.process is not None
     targets = n.open(ensure(6))
@@ -265,9 +213,9 @@ def test_a_ring_that_is_full_holds_nobody_up(
 
 
 def test_release_syncs_what_the_journal_has(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray]
+    journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    n = node()
+    n = journaled()
     n.boot()
     assert n.process is not None
     fill(n, batch)
@@ -283,9 +231,9 @@ def test_release_syncs_what_the_journal_has(
 
 
 def test_a_roll_while_the_journal_is_behind(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray]
+    journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    n = node()
+    n = journaled()
     n.boot(log_journal_bytes=8 << 20)
     assert n.process is not None
     (target,) = n.open(ensure(1, segment_bytes="1048576"))
@@ -305,10 +253,10 @@ def test_a_roll_while_the_journal_is_behind(
 
 
 def test_a_successor_goes_on_with_the_journal(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray]
+    journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
     """Only the process died: the segments are whole in the page cache, and may yet be lost from there."""
-    n = node()
+    n = journaled()
     n.boot()
     fill(n, batch)
     _, head = n.ends()
@@ -327,9 +275,9 @@ def test_a_successor_goes_on_with_the_journal(
 
 
 def test_what_a_predecessor_wrote_is_kept_until_its_segments_are_synced(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+    journaled: Callable[..., Journaled], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    n = node()
+    n = journaled()
     n.boot(log_journal_bytes=SMALL)
     fill(n, batch)
     monkeypatch.setattr(home, "sync_named", lambda *_: None)
@@ -404,9 +352,9 @@ def test_a_roll_with_nothing_behind_it(rig: Callable[..., Rig], batch: Callable[
 
 
 def test_a_clean_stop_leaves_an_empty_journal(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray]
+    journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    n = node()
+    n = journaled()
     n.boot()
     fill(n, batch)
     n.stop()
@@ -415,9 +363,9 @@ def test_a_clean_stop_leaves_an_empty_journal(
 
 
 def test_after_somebody_elses_clean_stop_the_journal_does_not_count(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray]
+    journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    n = node()
+    n = journaled()
     n.boot()
     fill(n, batch, partitions=1)
     n.crash()
@@ -431,9 +379,9 @@ def test_after_somebody_elses_clean_stop_the_journal_does_not_count(
 
 @pytest.mark.parametrize("after", ["os", "group"])
 def test_the_policy_may_change(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray], after: str
+    journaled: Callable[..., Journaled], batch: Callable[..., bytearray], after: str
 ) -> None:
-    n = node()
+    n = journaled()
     n.boot()
     fill(n, batch)
     had = n.power_cut(3)
@@ -448,9 +396,9 @@ def test_the_policy_may_change(
 
 
 def test_another_size_makes_another_journal(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray]
+    journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    n = node()
+    n = journaled()
     n.boot(log_journal_bytes=SMALL)
     fill(n, batch)
     had = n.power_cut(3)
@@ -463,9 +411,9 @@ def test_another_size_makes_another_journal(
 
 
 def test_a_journal_that_cannot_be_written_takes_the_directory_offline(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray]
+    journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    n = node(2)
+    n = journaled(2)
     n.boot()
     assert n.process is not None
     targets = n.open(ensure(3))
@@ -483,7 +431,7 @@ def test_a_journal_that_cannot_be_written_takes_the_directory_offline(
 
 
 def test_no_room_for_a_journal_is_said_and_serves(
-    node: Callable[..., Journaled],
+    journaled: Callable[..., Journaled],
     batch: Callable[..., bytearray],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -496,7 +444,7 @@ def test_no_room_for_a_journal_is_said_and_serves(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         reserve(fd, offset, count)
 
-    n = node()
+    n = journaled()
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", full)
         n.boot()
@@ -517,14 +465,17 @@ def test_no_room_for_a_journal_is_said_and_serves(
 
 @pytest.mark.parametrize("at", ["pwrite", "fsync"])
 def test_no_room_to_restore_is_an_error_and_loses_nothing(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch, at: str
+    journaled: Callable[..., Journaled],
+    batch: Callable[..., bytearray],
+    monkeypatch: pytest.MonkeyPatch,
+    at: str,
 ) -> None:
     """Some file systems find out when they sync. The journal has it all: the next start does it again."""
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    n = node()
+    n = journaled()
     n.boot()
     fill(n, batch)
     n.power_cut(3)
@@ -537,9 +488,9 @@ def test_no_room_to_restore_is_an_error_and_loses_nothing(
 
 
 def test_a_damaged_journal_is_not_taken_for_an_empty_one(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray]
+    journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    n = node()
+    n = journaled()
     n.boot()
     fill(n, batch)
     n.crash()
@@ -555,8 +506,8 @@ def test_a_damaged_journal_is_not_taken_for_an_empty_one(
     assert [n.end_of(t) for t in n.open(ensure(3))] == [10, 10, 10]
 
 
-def test_a_torn_head_leaves_the_other(node: Callable[..., Journaled]) -> None:
-    n = node()
+def test_a_torn_head_leaves_the_other(journaled: Callable[..., Journaled]) -> None:
+    n = journaled()
     n.boot()
     n.crash()
     found = JournalFile(n.path)
@@ -573,9 +524,9 @@ def test_a_torn_head_leaves_the_other(node: Callable[..., Journaled]) -> None:
 
 
 def test_an_unfinished_journal_is_made_anew(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray]
+    journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    n = node()
+    n = journaled()
     n.boot()
     n.crash()
     unfinished = n.path.with_name(n.path.name + ".tmp")
@@ -588,10 +539,10 @@ def test_an_unfinished_journal_is_made_anew(
 
 
 def test_segments_above_the_journals_view(
-    node: Callable[..., Journaled], batch: Callable[..., bytearray]
+    journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
     """Bulk that was synced by itself lies behind what the journal has."""
-    n = node()
+    n = journaled()
     n.boot(log_journal_direct_bytes=10_000)
     (target,) = n.open(ensure(1))
     n.produce(target, batch())

@@ -12,9 +12,8 @@ import pytest
 
 from mpbroker.ipc.process import FatalError
 from mpbroker.log import journal
+from tests.log.node import STORAGE_ERROR, Journaled, fill, flip_bit
 from tests.log.rig import Rig, ensure
-from tests.log.test_journal import Journaled, fill
-from tests.log.test_log_dirs import STORAGE_ERROR, flip_bit
 
 
 @pytest.fixture

@@ -8,123 +8,26 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.ipc.topology import LOG
 from mpbroker.log.partition_log import PartitionLog
-from mpbroker.log.process import LogProcess
 from mpbroker.protocol.uuids import uuid_text
-from tests.log.rig import TOPIC_ID, Rig, end, ensure
-from tests.log.test_turn import settle
-from tests.polling import PATIENCE_S
-
-OTHER_ID = bytes(range(1, 17))
-SEGMENT = "00000000000000000000.log"
-HIGH_WATERMARKS = "replication-offset-checkpoint"
-STORAGE_ERROR = 56
-
-
-def wait_for_helper(process: LogProcess) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not process.helper.is_idle:
-        assert time.monotonic() < deadline
-        os.sched_yield()
-
-
-class Node:
-    """A log process on directories that outlive it."""
-
-    def __init__(self, rig: Callable[..., Rig], tmp_path: Path, dirs: int = 1) -> None:
-        self.make = rig
-        self.dirs = [tmp_path / f"data{number}" for number in range(dirs)]
-        for directory in self.dirs:
-            directory.mkdir()
-        self.process: LogProcess | None = None
-
-    def boot(self, **options: object) -> LogProcess:
-        """The whole broker starts."""
-        self.crash()
-        names = tuple(str(directory) for directory in self.dirs)
-        self.rig = self.make(self.dirs[0].name, log_dirs=names, **options)
-        self.process = self.rig.in_process()
-        return self.process
-
-    def succeed(self) -> LogProcess:
-        """Only the log process died: memory stays."""
-        self.crash()
-        self.rig.memory.reset_rings_of(LOG)
-        self.rig.bind()
-        self.process = self.rig.in_process()
-        return self.process
-
-    def crash(self) -> None:
-        if self.process is not None:
-            end(self.process)
-        self.process = None
-
-    def stop(self) -> None:
-        assert self.process is not None
-        assert self.process._stop() == 0
-        self.process = None
-
-    def checkpoint(self) -> None:
-        assert self.process is not None
-        self.process.manager.checkpoint_high_watermarks()
-        self.process.manager.checkpoint_recovery_points()
-        wait_for_helper(self.process)
-
-    def open(self, topic: calls.EnsureTopic) -> list[calls.EnsuredPartition]:
-        assert self.process is not None
-        return self.process.manager.ensure(topic).partitions
-
-    def produce(self, target: calls.EnsuredPartition, data: bytes, count: int = 1) -> list[int]:
-        """The errors."""
-        assert self.process is not None
-        for _ in range(count):
-            self.rig.job([((target.slot, target.slot_generation, 5), data)])
-        settle(self.process)
-        return [reply.results[0].error for reply in self.rig.replies()]
-
-    def end_of(self, target: calls.EnsuredPartition) -> int:
-        return self.rig.partition(target.slot).high_watermark
-
-    def names(self, number: int = 0) -> list[str]:
-        return sorted(e.name for e in self.dirs[number].iterdir() if e.is_dir())
-
-    def offsets(self, name: str = HIGH_WATERMARKS, number: int = 0) -> list[str]:
-        lines = (self.dirs[number] / name).read_text().splitlines()[2:]
-        return [line for line in lines if not line.startswith("mpbroker:crc ")]
-
-
-@pytest.fixture
-def node(rig: Callable[..., Rig], tmp_path: Path) -> Iterator[Callable[..., Node]]:
-    made: list[Node] = []
-
-    def build(dirs: int = 1) -> Node:
-        made.append(Node(rig, tmp_path, dirs))
-        return made[-1]
-
-    yield build
-    for one in made:
-        one.crash()
-
-
-def again(*, new_from: int | None = 0) -> calls.EnsureTopic:
-    """Another topic of the same name."""
-    return calls.EnsureTopic("t", OTHER_ID, [0], {}, 5, new_from)
-
-
-def flip_bit(path: Path, at: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
-
+from tests.log.node import (
+    HIGH_WATERMARKS,
+    OTHER_ID,
+    SEGMENT,
+    STORAGE_ERROR,
+    Node,
+    again,
+    flip_bit,
+    wait_for_helper,
+)
+from tests.log.rig import TOPIC_ID, ensure
 
 # ---- deleted and created anew ----
 

@@ -19,12 +19,11 @@ from mpbroker.log import copying, futures, names
 from mpbroker.log.aborted import AbortedTransaction
 from mpbroker.log.partition_log import segments_of
 from mpbroker.log.process import LogProcess
+from tests.log.node import Node, wait_for_helper
 from tests.log.rig import TOPIC_ID, Reply, ensure
-from tests.log.test_log_dirs import Node, node, wait_for_helper
 from tests.log.test_turn import settle
 from tests.polling import PATIENCE_S
 
-__all__ = ["node"]
 STORAGE_ERROR, UNKNOWN, NOT_AVAILABLE = 56, 3, 9
 SEGMENT_BYTES = "1048576"
 

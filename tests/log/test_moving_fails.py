@@ -14,8 +14,8 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log import futures
 from mpbroker.log.process import LogProcess
+from tests.log.node import Node
 from tests.log.rig import ensure
-from tests.log.test_log_dirs import Node, node
 from tests.log.test_moving import (
     SEGMENT_BYTES,
     STORAGE_ERROR,
@@ -26,8 +26,6 @@ from tests.log.test_moving import (
     started,
     turn_until,
 )
-
-__all__ = ["node"]
 
 
 def opened(made: Node) -> tuple[calls.EnsuredPartition, tuple[int, int, int]]:

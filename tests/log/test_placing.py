@@ -9,10 +9,8 @@ import pytest
 
 from mpbroker.ipc.process import FatalError
 from mpbroker.log import pool
+from tests.log.node import Node
 from tests.log.rig import ensure
-from tests.log.test_log_dirs import Node, node
-
-__all__ = ["node"]
 
 
 @pytest.mark.parametrize("workers_of", ["none", "both", "the first", "the second"])

@@ -30,8 +30,8 @@ from mpbroker.log.pool import OpenJob, Recovery, fork_pools, outlive
 from mpbroker.log.recovery import Known, PartitionDamaged
 from shm.word import Words
 from tests.log.conftest import Writer, make_batch
+from tests.log.node import Node, flip_bit
 from tests.log.rig import TOPIC_ID
-from tests.log.test_log_dirs import Node, flip_bit, node  # noqa: F401
 from tests.log.test_turn import settle
 from tests.polling import PATIENCE_S
 
@@ -338,7 +338,7 @@ def test_workers_end_with_the_log_process(home: Path) -> None:
 
 
 @pytest.mark.parametrize("whole_broker", [True, False])
-def test_a_log_process_has_its_partitions_opened(node: Callable[..., Node], whole_broker: bool) -> None:  # noqa: F811
+def test_a_log_process_has_its_partitions_opened(node: Callable[..., Node], whole_broker: bool) -> None:
     n = node()
     n.boot()
     topic = EnsureTopic("t", TOPIC_ID, list(range(PARTITIONS)), {}, 5)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -21,8 +20,8 @@ from mpbroker.log.prepared import FILES, Prepared
 from mpbroker.log.process import LogProcess
 from mpbroker.log.recovery import Known, load
 from tests.log.conftest import TOPIC_ID
+from tests.log.node import Node, wait_for_helper
 from tests.log.rig import ensure
-from tests.log.test_log_dirs import Node, wait_for_helper
 
 pytestmark = pytest.mark.usefixtures("tidy")
 Writer = Any  # the class lies in conftest.py
@@ -126,19 +125,6 @@ def test_what_is_not_used_is_closed(writer: Callable[..., Writer]) -> None:
 
 
 # ---- who gets one ----
-
-
-@pytest.fixture
-def node(rig: Callable[..., object], tmp_path: Path) -> Iterator[Callable[..., Node]]:
-    made: list[Node] = []
-
-    def build(dirs: int = 1) -> Node:
-        made.append(Node(rig, tmp_path, dirs))
-        return made[-1]
-
-    yield build
-    for one in made:
-        one.crash()
 
 
 def opened(node: Node, partitions: int, segment_bytes: int) -> list[PartitionLog]:

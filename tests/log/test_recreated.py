@@ -10,8 +10,8 @@ import pytest
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.process import MAX_SLEEP_MS
+from tests.log.node import Node, again
 from tests.log.rig import TOPIC_ID, Rig, ensure
-from tests.log.test_log_dirs import Node, again
 from tests.polling import PATIENCE_S, is_readable
 
 

@@ -14,10 +14,8 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.log import partition_log, refusals
 from mpbroker.log.refusals import OVER_AFTER_S, SAID_EVERY_S, RefusedProduces, WaitingPartitions
 from tests.log.full import files_take
+from tests.log.node import STORAGE_ERROR, Node, wait_for_helper
 from tests.log.rig import TOPIC_ID, ensure
-from tests.log.test_log_dirs import STORAGE_ERROR, Node, node, wait_for_helper
-
-__all__ = ["node"]
 
 
 def texts(caplog: pytest.LogCaptureFixture, part: str) -> int:

@@ -12,20 +12,16 @@ from mpbroker.log import home, replay
 from mpbroker.log.checkpoints import write_epochs
 from mpbroker.log.journal import JournalFile
 from tests.log.conftest import Syncs
+from tests.log.node import Journaled, extents, fill, records, wait_for_helper
 from tests.log.rig import ensure
-from tests.log.test_journal import Journaled, extents, fill, node, records  # noqa: F401
-from tests.log.test_log_dirs import wait_for_helper
 
 
 @pytest.fixture
-def filled(
-    node: Callable[..., Journaled],  # noqa: F811
-    batch: Callable[..., bytearray],
-) -> Callable[..., Journaled]:
+def filled(journaled: Callable[..., Journaled], batch: Callable[..., bytearray]) -> Callable[..., Journaled]:
     """Made by the partitions that it has: ten records in each."""
 
     def make(partitions: int = 3) -> Journaled:
-        n = node()
+        n = journaled()
         n.boot()
         fill(n, batch, partitions=partitions)
         return n

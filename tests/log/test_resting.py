@@ -19,8 +19,8 @@ from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log import awake
 from mpbroker.log.attaching import rest
 from mpbroker.log.partition_log import PartitionLog
+from tests.log.node import wait_for_helper
 from tests.log.rig import TOPIC_ID, Result, ensure
-from tests.log.test_log_dirs import wait_for_helper
 from tests.log.test_turn import Broker, settle
 
 pytestmark = pytest.mark.usefixtures("tidy")

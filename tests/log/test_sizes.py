@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-
-import pytest
 
 from mpbroker.ipc.log_sizes import DirSeen, PartitionSizes
 from mpbroker.ipc.partition_counts import count_partitions
@@ -15,23 +13,10 @@ from mpbroker.log.partition_log import segments_of
 from mpbroker.log.process import LogProcess
 from mpbroker.log.reader import segment_bytes
 from shm.word import Words
+from tests.log.node import Node, wait_for_helper
 from tests.log.rig import TOPIC_ID, ensure
 from tests.log.several import Several, SeveralRig
-from tests.log.test_log_dirs import Node, wait_for_helper
 from tests.log.test_turn import settle
-
-
-@pytest.fixture
-def node(rig: Callable[..., object], tmp_path: Path) -> Iterator[Callable[[int], Node]]:
-    made: list[Node] = []
-
-    def build(dirs: int) -> Node:
-        made.append(Node(rig, tmp_path, dirs))
-        return made[-1]
-
-    yield build
-    for one in made:
-        one.crash()
 
 
 def look(process: LogProcess) -> None:

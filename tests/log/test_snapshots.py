@@ -15,7 +15,7 @@ from mpbroker.log.helper import Helper
 from mpbroker.log.partition_log import PartitionLog, offsets_of
 from mpbroker.log.recovery import Known, load
 from tests.log.conftest import Writer
-from tests.log.test_log_dirs import flip_bit
+from tests.log.node import flip_bit
 from tests.log.test_recovery import offsets_in
 
 BATCH_BYTES = 10_000

@@ -17,10 +17,9 @@ from mpbroker.log.partition_log import PartitionLog, segments_of
 from mpbroker.log.pool import OpenJob, Pool, Recovery
 from mpbroker.log.recovery import Known, load
 from tests.log.full import files_take
+from tests.log.node import Journaled, Node, extents, wait_for_helper
 from tests.log.rig import Rig, ensure
 from tests.log.test_device import Device, at_once, fill
-from tests.log.test_journal import Journaled, extents
-from tests.log.test_log_dirs import Node, wait_for_helper
 from tests.log.test_recovery import offsets_in
 
 TOPIC_ID = bytes(range(16))
