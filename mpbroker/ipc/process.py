@@ -7,6 +7,8 @@ mended in stages, so that what depends on what is done in order; the stage is in
 A role that leaves a running broker is announced in the same way (`LEAVING`: give it nothing new), and so is a
 new configuration (`SETTINGS_CHANGED`).
 `roles` is changed when all have acknowledged the welcome: who sees the role there when it starts gets none.
+Handlers and acceptors are there from their launch on, since they count as readers of a bulletin before they
+are ready (`is_ready`); their welcome comes then all the same.
 """
 
 from __future__ import annotations
