@@ -19,7 +19,7 @@
 #include "mpbroker/log/journal.h"
 #include "shm/atomics.h"
 
-enum { LOG_DIRS_MOST = 64 };
+enum { LOG_DIRS_MOST = 64, PAGE_BYTES = 4096 };
 
 /* What a round writes to one journal. Its extents name bytes that lie in segments already, in the page cache: from there they are taken,
  * since the requests that brought them may be gone. */
@@ -48,7 +48,7 @@ typedef struct Flusher {
     int started;
     uint64_t journals; /* log directories whose journal is written, as a bit set */
     JournalWrite writes[LOG_DIRS_MOST];
-    uint8_t *buffer; /* where records are put together: room for the largest */
+    uint8_t *buffer; /* where records are put together: room for the largest, from the beginning of a page on */
     uint64_t buffer_bytes;
     uint64_t stop;
     uint64_t *bell_armed;
@@ -164,12 +164,13 @@ static int flusher_open(int fd) {
     return open(path, O_RDWR | O_CLOEXEC);
 }
 
-/* Room for records of up to so many bytes: what is never written to takes no memory. */
+/* Room for records of up to so many bytes: what is never written to takes no memory. The disk may take them from there. */
 static int flusher_reserve_record(Flusher *f, uint64_t bytes) {
+    void *buffer;
     if (bytes <= f->buffer_bytes) return 1;
-    uint8_t *buffer = (uint8_t *)realloc(f->buffer, bytes);
-    if (!buffer) return 0;
-    f->buffer = buffer;
+    if (posix_memalign(&buffer, PAGE_BYTES, bytes)) return 0;
+    free(f->buffer);
+    f->buffer = (uint8_t *)buffer;
     f->buffer_bytes = bytes;
     return 1;
 }

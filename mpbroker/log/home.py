@@ -255,10 +255,6 @@ class LogDir:
             helper.submit(self._sync_inherited, self.number)
             return
         if self.journal is not None and self.journal.ring_bytes == ring_bytes_of(journal_bytes):
-            # A cold page would have to be read before a part of it is written.
-            helper.submit(
-                partial(os.posix_fadvise, self.journal.fd, 0, 0, os.POSIX_FADV_WILLNEED), self.number
-            )
             return
         if self.journal is not None:
             self.journal.close()

@@ -128,10 +128,11 @@ static int journal_get(int fd, uint8_t *to, uint64_t bytes, uint64_t sequence, u
     return failed ? failed : journal_pread(fd, to + first, bytes - first, JOURNAL_RING_AT);
 }
 
+/* As records: a whole block, of memory that is aligned as one. So it may go past the page cache. */
 static int journal_put_head(int fd, uint64_t version, uint64_t nonce, uint64_t ring_bytes, uint64_t start) {
-    JournalHead head;
-    journal_fill_head(&head, version, nonce, ring_bytes, start);
-    return journal_pwrite(fd, (const uint8_t *)&head, sizeof head, journal_head_at(version));
+    _Alignas(JOURNAL_BLOCK_BYTES) uint8_t block[JOURNAL_BLOCK_BYTES] = {0};
+    journal_fill_head((JournalHead *)block, version, nonce, ring_bytes, start);
+    return journal_pwrite(fd, block, sizeof block, journal_head_at(version));
 }
 
 #endif

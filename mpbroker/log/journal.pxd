@@ -68,7 +68,7 @@ cdef enum:
     RECORD_BYTES_MOST = 16777216
 
 cdef struct JournalRef:
-    int fd
+    int fd                      # for writing
     int64_t direct_bytes        # a file with so much in a round is synced itself
     uint64_t nonce
     uint64_t ring_bytes         # 0: there is no journal
@@ -96,7 +96,8 @@ cdef uint64_t journal_target(const JournalRef *journal) noexcept nogil
 
 
 cdef class JournalFile:
-    cdef readonly int fd
+    cdef readonly int fd            # read, and written at a start, through the page cache
+    cdef readonly int write_fd      # rounds write to it: `fd`, or one that goes past the page cache
     cdef readonly object path
     cdef JournalHead head
     cdef JournalRecord *next_record(self, bytearray room, uint64_t sequence) except? NULL

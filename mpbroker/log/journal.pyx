@@ -1,4 +1,5 @@
 """The commit journal: its ring as the commit rounds use it, its file as the next start reads it. `journal.pxd`, `journal.h`."""
+import errno
 import os
 import re
 from collections import namedtuple
@@ -8,6 +9,8 @@ from libc.string cimport memcpy, memset
 from posix.unistd cimport close
 
 from mpbroker.log.state cimport PartitionCore
+
+from mpbroker.log.disk_errors import NO_ROOM
 
 NAME = JOURNAL_NAME.decode()
 _OF_A_WORKER = re.compile(re.escape(NAME) + r"(?:\.([1-9]\d*))?")
@@ -162,9 +165,11 @@ cdef class JournalFile:
     """Owns the fd."""
 
     def __cinit__(self, *_) -> None:
-        self.fd = -1
+        self.fd = self.write_fd = -1
 
     def __dealloc__(self) -> None:
+        if self.write_fd != self.fd:
+            close(self.write_fd)
         if self.fd >= 0:
             close(self.fd)
 
@@ -174,7 +179,7 @@ cdef class JournalFile:
         cdef uint64_t version
         cdef int error
         self.path = path
-        self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self.fd = self.write_fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         memset(&self.head, 0, sizeof(self.head))
         size = os.fstat(self.fd).st_size
         for at in (0, JOURNAL_HEAD_BYTES):
@@ -304,10 +309,38 @@ cdef class JournalFile:
             raise OSError(error, os.strerror(error), str(self.path))
         return 0
 
+    def write_directly(self) -> bool:
+        """Rounds write past the page cache from now on: their records are not copied once more, and a sync need not look for them there.
+        False where the file system or the disk does not take blocks of BLOCK_BYTES that way. Raises OSError.
+        """
+        cdef int fd, failed
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            return False
+        # Who opens it that way may refuse the first write. So one is made now: a head that says the same as the last one.
+        failed = journal_put_head(fd, self.head.version + 1, self.head.nonce, self.head.ring_bytes, self.head.start)
+        if failed == errno.EINVAL:
+            os.close(fd)
+            return False
+        self.write_fd = fd
+        if failed and failed not in NO_ROOM:
+            raise OSError(failed, os.strerror(failed), str(self.path))
+        if not failed:
+            # On disk before that last one is written over.
+            os.fdatasync(fd)
+            self.head.version += 1
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        return True
+
     def close(self) -> None:
         if self.fd >= 0:
+            if self.write_fd != self.fd:
+                os.close(self.write_fd)
             os.close(self.fd)
-            self.fd = -1
+            self.fd = self.write_fd = -1
 
 
 cdef object record_of(bytearray record):

@@ -11,7 +11,7 @@ def use_journal(Turn turn, int log_dir, JournalFile journal, uint64_t end, int64
     """Rounds go by way of this journal, behind its record that ends at `end`: all but those in which a file gets `direct_bytes` or more."""
     cdef JournalRef ref
     memset(&ref, 0, sizeof(ref))
-    ref.fd, ref.direct_bytes = journal.fd, direct_bytes
+    ref.fd, ref.direct_bytes = journal.write_fd, direct_bytes
     ref.nonce, ref.ring_bytes, ref.version = journal.head.nonce, journal.head.ring_bytes, journal.head.version
     ref.start, ref.head, ref.first = journal.head.start, end, True
     ref.in_background = NOT_SYNCING

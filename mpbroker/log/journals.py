@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.log.helper import Helper
 from mpbroker.log.home import LogDir
+from mpbroker.log.journal import BLOCK_BYTES, JournalFile
 from mpbroker.log.journaling import bypass_journals, inherited_is_synced, release_journals, use_journal
 from mpbroker.log.turn import Turn
 
@@ -52,9 +55,7 @@ class Journals:
         """Those that are there by now."""
         for home in self._dirs:
             if home.journal is not None and home.number not in self._in_use and not home.failed:
-                self._in_use.add(home.number)
-                direct_bytes = self._config.log_journal_direct_bytes
-                use_journal(self._turn, home.number, home.journal, home.journal_end, direct_bytes)
+                self._put_to_use(home, home.journal)
             if home.inherited_is_synced:
                 home.inherited_is_synced = False
                 inherited_is_synced(self._turn, home.number)
@@ -79,6 +80,25 @@ class Journals:
         except OSError as error:
             _log.error("the commit journal in %s cannot be emptied: %s", home.path, error)
             home.failed = True
+
+    def _put_to_use(self, home: LogDir, journal: JournalFile) -> None:
+        try:
+            if not journal.write_directly():
+                _log.info(
+                    "%s is written by way of the page cache: its file system or disk has no direct writes in "
+                    "blocks of %d bytes",
+                    journal.path,
+                    BLOCK_BYTES,
+                )
+                # A cold page would have to be read before a part of it is written.
+                will_need = partial(os.posix_fadvise, journal.fd, 0, 0, os.POSIX_FADV_WILLNEED)
+                self._helper.submit(will_need, home.number)
+        except OSError as error:
+            self._give_up(home, error)
+            return
+        self._in_use.add(home.number)
+        direct_bytes = self._config.log_journal_direct_bytes
+        use_journal(self._turn, home.number, journal, home.journal_end, direct_bytes)
 
     def _prepare(self, home: LogDir) -> None:
         try:

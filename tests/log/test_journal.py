@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from tests.log.node import (
 from tests.log.rig import TOPIC_ID, Rig, ensure
 from tests.log.test_delayed_produce import Stalled
 from tests.log.test_turn import settle
+from tests.polling import PATIENCE_S
 
 SMALL = 128 << 10
 
@@ -280,17 +282,16 @@ def test_what_a_predecessor_wrote_is_kept_until_its_segments_are_synced(
     n = journaled()
     n.boot(log_journal_bytes=SMALL)
     fill(n, batch)
-    monkeypatch.setattr(home, "sync_named", lambda *_: None)
+    may_sync = threading.Event()
+    monkeypatch.setattr(home, "sync_named", lambda *_: may_sync.wait(PATIENCE_S))
     n.succeed()
     assert n.process is not None
-    wait_for_helper(n.process)
-    n.process.manager.dirs[0].inherited_is_synced = False
-    n.process.manager.journals.use()
     targets = n.open(ensure(3))
     for _ in range(300):
         assert n.produce(targets[0], batch(1, size=700)) == [0]
     assert n.ends()[0] == 0, "however full the ring is"
-    n.process.manager.dirs[0].inherited_is_synced = True
+    may_sync.set()
+    wait_for_helper(n.process)
     n.process.manager.journals.use()
     for _ in range(300):
         assert n.produce(targets[0], batch(1, size=700)) == [0]
@@ -423,7 +424,7 @@ def test_a_journal_that_cannot_be_written_takes_the_directory_offline(
     held = n.process.manager.dirs[1].journal
     assert held is not None
     nowhere = os.open("/dev/full", os.O_RDONLY)
-    os.dup2(nowhere, held.fd)
+    os.dup2(nowhere, held.write_fd)
     os.close(nowhere)
     assert n.produce(by_dir[1], batch()) == [STORAGE_ERROR]
     assert n.produce(by_dir[0], batch()) == [0]
