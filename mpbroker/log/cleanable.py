@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from mpbroker.config.topic_config import TopicConfig
-from mpbroker.log.retention import Segment
+from mpbroker.log.segments import Segment
 
 COMPACT = "compact"
 LARGEST_RELATIVE_OFFSET = 0x7FFFFFFF

@@ -21,11 +21,12 @@ from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log import names
 from mpbroker.log.cleanable import COMPACT, Dirty, Limits, dirty_part, is_due
-from mpbroker.log.deletion import LOOKED_AT_ONCE, Deletion, unlink_deleted
+from mpbroker.log.deletion import unlink_deleted
 from mpbroker.log.disk_errors import PASSING
 from mpbroker.log.manager import LogManager
+from mpbroker.log.measuring import LOOKED_AT_ONCE, Measuring, is_measured
 from mpbroker.log.partition_log import PartitionLog
-from mpbroker.log.retention import Sealed
+from mpbroker.log.segments import Sealed
 from mpbroker.log.swap import begin_swap, swap_in
 from shm.counters import CounterPage
 
@@ -71,9 +72,9 @@ class _Swap:
 
 
 class Compaction:
-    def __init__(self, manager: LogManager, deletion: Deletion, counters: CounterPage) -> None:
+    def __init__(self, manager: LogManager, measuring: Measuring, counters: CounterPage) -> None:
         self._manager = manager
-        self._deletion = deletion
+        self._measuring = measuring
         self._counters = counters
         self._grant: _Grant | None = None
         self._tickets = 0
@@ -90,7 +91,7 @@ class Compaction:
         slots = list(self._manager.logs)
         for at in range(0, len(slots), LOOKED_AT_ONCE):
             some = slots[at : at + LOOKED_AT_ONCE]
-            yield from self._deletion.measuring(self._compacted(some))
+            yield from self._measuring.until_measured(self._compacted(some))
             for log in self._compacted(some):
                 dirty = self._dirty_part(log)
                 if dirty is None:
@@ -126,9 +127,9 @@ class Compaction:
 
     def _dirty_part(self, log: PartitionLog) -> Dirty | None:
         """None while a segment has not been looked at, or cannot be."""
-        if log.is_swapping or log.is_moving or any(segment.size < 0 for segment in log.sealed):
+        if log.is_swapping or log.is_moving or not is_measured(log):
             return None
-        segments = self._deletion.segments_of(log)
+        segments = self._measuring.segments_of(log)
         if not segments:
             return None
         published = log.state.published

@@ -21,35 +21,24 @@ from functools import partial
 from pathlib import Path
 
 from mpbroker.ipc import calls
-from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.log import scan
 from mpbroker.log.checkpoints import write_epochs_at
-from mpbroker.log.disk_errors import PASSING
-from mpbroker.log.indexed import LONGEST_TIME, time_before
 from mpbroker.log.manager import LogManager
-from mpbroker.log.names import (
-    DELETED_FILE_SUFFIX,
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    segment_name,
-)
+from mpbroker.log.measuring import LOOKED_AT_ONCE, Measuring, is_measured
+from mpbroker.log.names import DELETED_FILE_SUFFIX, segment_name
 from mpbroker.log.partition_log import SEGMENT_FILES, PartitionLog
 from mpbroker.log.removal import remove_file
-from mpbroker.log.retention import Doomed, Marks, Sealed, Segment, below_log_start, doomed
+from mpbroker.log.retention import Doomed, Marks, below_log_start, doomed
 from mpbroker.protocol.errors import ErrorCode
 
 HIGH_WATERMARK = -1
-# Partitions between two looks at everything else: a fraction of a millisecond.
-LOOKED_AT_ONCE = 64
-
 _log = logging.getLogger("mpbroker")
 
 
 class Deletion:
-    def __init__(self, manager: LogManager) -> None:
+    def __init__(self, manager: LogManager, measuring: Measuring) -> None:
         self._manager = manager
+        self._measuring = measuring
 
     # ---- retention ----
 
@@ -58,39 +47,16 @@ class Deletion:
         slots = list(self._manager.logs)
         for at in range(0, len(slots), LOOKED_AT_ONCE):
             some = slots[at : at + LOOKED_AT_ONCE]
-            yield from self.measuring(self.open_logs(some))
+            yield from self._measuring.until_measured(self._measuring.open_logs(some))
             now_ms = self._manager.turn.clock_ms()
             # Some may have gone meanwhile.
-            self._delete([(log, self._expired(log, now_ms)) for log in self.open_logs(some)])
+            self._delete([(log, self._expired(log, now_ms)) for log in self._measuring.open_logs(some)])
             yield
 
-    def open_logs(self, slots: Iterable[int]) -> list[PartitionLog]:
-        """But for the metadata: all of its records count."""
-        logs = (self._manager.logs.get(slot) for slot in slots if slot != METADATA_SLOT)
-        return [log for log in logs if log is not None and log.state.flags == PartitionFlag.PARTITION_LIVE]
-
-    def measuring(self, logs: Iterable[PartitionLog]) -> Generator[None, None, None]:
-        """Until segments that were there before the start have been looked at. Not while their directory may
-        get another name: what is not found passes for empty.
-        """
-        for log in logs:
-            unknown = [segment for segment in log.sealed if segment.size < 0]
-            if unknown and not log.is_swapping:
-                self._manager.helper.submit(partial(_measure, log.directory, unknown), log.state.log_dir)
-        yield from self._manager.helper.catching_up()
-
     def _expired(self, log: PartitionLog, now_ms: int) -> list[Doomed]:
-        if log.is_swapping or any(segment.size < 0 for segment in log.sealed):
+        if log.is_swapping or not is_measured(log):
             return []
-        return doomed(self.segments_of(log), log.config, self._marks(log, now_ms))
-
-    def segments_of(self, log: PartitionLog) -> list[Segment]:
-        """The active one last; none if they cannot be looked at."""
-        try:
-            return segments_of(log)
-        except OSError as error:
-            self._failed(log, error)
-            return []
+        return doomed(self._measuring.segments_of(log), log.config, self._marks(log, now_ms))
 
     def _marks(self, log: PartitionLog, now_ms: int) -> Marks:
         return Marks(log.log_start, log.state.high_watermark, now_ms)
@@ -142,8 +108,10 @@ class Deletion:
         return 0, log, log.log_start
 
     def _below_start(self, log: PartitionLog) -> list[Doomed]:
-        # What cannot go now, the next look takes.
-        return [] if log.is_swapping else below_log_start(self.segments_of(log), self._marks(log, 0))
+        if log.is_swapping:
+            # The next look takes it.
+            return []
+        return below_log_start(self._measuring.segments_of(log), self._marks(log, 0))
 
     # ---- files ----
 
@@ -156,7 +124,7 @@ class Deletion:
             try:
                 directory = os.open(log.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except OSError as error:
-                self._failed(log, error)
+                self._measuring.cannot_reach(log, error)
                 continue
             going = self._without_active(log, going)
             if not going:
@@ -181,7 +149,7 @@ class Deletion:
         try:
             self._manager.roll(log)
         except OSError as error:
-            self._failed(log, error)
+            self._measuring.cannot_reach(log, error)
             return going[:-1]
         # All of it lay below the high watermark, and so it is where it was: at the end.
         log.state.all_is_durable(log.state.synced)
@@ -193,77 +161,8 @@ class Deletion:
         log.state.publish(self._manager.table)
         self._manager.awake.changed(log)
 
-    def _failed(self, log: PartitionLog, error: OSError) -> None:
-        _log.error("%s: its segments cannot be reached: %s", log.directory, error)
-        if error.errno not in PASSING:
-            self._manager.turn.storage_failed(log.state.log_dir, error.errno or 0)
-
-
-def segments_of(log: PartitionLog) -> list[Segment]:
-    """Raises OSError."""
-    state = log.state
-    ends = [*(segment.base for segment in log.sealed[1:]), state.segment_base]
-    sealed = [
-        Segment(segment.base, end, segment.size, segment.largest_ms)
-        for segment, end in zip(log.sealed, ends, strict=False)
-    ]
-    active = Segment(state.segment_base, state.log_end, state.size, log.largest_ms(), is_active=True)
-    return [*sealed, active]
-
 
 # ---- in the helper's thread ----
-
-
-def _measure(directory: Path, segments: list[Sealed]) -> None:
-    """What was deleted by hand is empty and very old."""
-    for segment in segments:
-        try:
-            status = (directory / segment_name(segment.base)).stat()
-        except FileNotFoundError:
-            segment.largest_ms = segment.size = 0
-            continue
-        largest_ms = _largest_ms(directory, segment.base, status.st_size)
-        segment.largest_ms = largest_ms if largest_ms >= 0 else status.st_mtime_ns // 1_000_000
-        segment.size = status.st_size
-        segment.first_ms = _first_ms(directory, segment.base, status.st_size)
-
-
-@contextlib.contextmanager
-def _opened(directory: Path, base: int, suffix: str) -> Generator[int, None, None]:
-    """-1 if it is not there."""
-    try:
-        fd = os.open(directory / segment_name(base, suffix), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        yield -1
-        return
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _first_ms(directory: Path, base: int, size: int) -> int:
-    """The largest timestamp of the first batch; -1 without any."""
-    with _opened(directory, base, LOG_SUFFIX) as fd:
-        batch = scan.find_offset(fd, 0, size, base) if fd >= 0 else None
-    return batch.max_timestamp if batch is not None else -1
-
-
-def _largest_ms(directory: Path, base: int, size: int) -> int:
-    """By the last entry of the time index, which a segment gets when it is sealed, if the log says the same;
-    -1 without any.
-    """
-    with (
-        _opened(directory, base, LOG_SUFFIX) as fd,
-        _opened(directory, base, INDEX_SUFFIX) as index_fd,
-        _opened(directory, base, TIME_INDEX_SUFFIX) as time_fd,
-    ):
-        if fd < 0:
-            return -1
-        found = time_before(fd, index_fd, time_fd, base, LONGEST_TIME)[0] if time_fd >= 0 else -1
-        if found >= 0:
-            return found
-        return max((batch.max_timestamp for batch in scan.batches(fd, 0, size)), default=-1)
 
 
 def _set_aside(fd: int, directory: Path, going: list[Doomed], epochs: list[tuple[int, int]]) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mpbroker.log.epochs import shared
 from mpbroker.log.partition_log import PartitionLog
-from mpbroker.log.retention import Sealed
+from mpbroker.log.segments import Sealed
 
 
 class Opened(NamedTuple):

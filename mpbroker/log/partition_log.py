@@ -32,7 +32,7 @@ from mpbroker.log.names import (
 )
 from mpbroker.log.prepared import Begun, Prepared
 from mpbroker.log.producers import Producers
-from mpbroker.log.retention import Sealed
+from mpbroker.log.segments import Sealed
 from mpbroker.log.state import PartitionState
 
 _log = logging.getLogger("mpbroker")

@@ -39,6 +39,7 @@ from mpbroker.log.deletion import Deletion
 from mpbroker.log.disk_errors import PASSING
 from mpbroker.log.helper import Helper
 from mpbroker.log.manager import LogManager
+from mpbroker.log.measuring import Measuring
 from mpbroker.log.moving import Moving
 from mpbroker.log.moving_turn import hold_job
 from mpbroker.log.names import LogWorker
@@ -110,9 +111,10 @@ class LogProcess:
             self.worker,
             is_first_life=context.incarnation == 1,
         )
-        self.deletion = Deletion(self.manager)
-        self.sizes = SizeLook(self.manager, self.deletion, memory.dir_sizes(), memory.partition_sizes())
-        self.compaction = Compaction(self.manager, self.deletion, context.counters)
+        measuring = Measuring(self.manager)
+        self.deletion = Deletion(self.manager, measuring)
+        self.sizes = SizeLook(self.manager, measuring, memory.dir_sizes(), memory.partition_sizes())
+        self.compaction = Compaction(self.manager, measuring, context.counters)
         workers = LOG_WORKERS[: self.worker.count]
         self.moving = Moving(self.manager, self._wake, [memory.counters(index) for index in workers])
         self.rings: dict[int, list[Ring]] = {}

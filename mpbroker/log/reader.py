@@ -21,7 +21,7 @@ from mpbroker.log import index, scan
 from mpbroker.log.aborted import AbortedTransaction, aborted_between, read_aborted
 from mpbroker.log.checkpoints import read_epochs
 from mpbroker.log.damage import Damage, damages_of
-from mpbroker.log.indexed import LONGEST_TIME, NO_TIMESTAMP, position_before, time_before
+from mpbroker.log.indexed import LATEST_TIME, NO_TIMESTAMP, position_before, time_before
 from mpbroker.log.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -480,7 +480,7 @@ class PartitionReader:
         """The first batch with the largest timestamp; a sealed segment's last time index entry tells it.
         `below`: the offset from which on the segment is not to be seen, if it has any.
         """
-        timestamp, offset = self._time_floor(segment, LONGEST_TIME, below)
+        timestamp, offset = self._time_floor(segment, LATEST_TIME, below)
         is_there = timestamp >= 0 and offset >= log_start
         at = self._indexed(segment, offset if is_there else max(log_start, segment.base))
         if is_there and below is None:

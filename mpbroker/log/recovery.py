@@ -59,7 +59,7 @@ from mpbroker.log.partition_log import (
 )
 from mpbroker.log.producers import SnapshotCorrupt
 from mpbroker.log.recall import recall
-from mpbroker.log.retention import Sealed
+from mpbroker.log.segments import Sealed
 from mpbroker.log.state import PartitionState
 from mpbroker.log.swap import finish_swaps
 from mpbroker.log.upconvert import OldMessages, OutOfPlace, begins_old, has_old, upconvert

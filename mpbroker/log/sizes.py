@@ -12,9 +12,9 @@ from collections.abc import Generator
 from functools import partial
 
 from mpbroker.ipc.log_sizes import DirSizes, PartitionSizes
-from mpbroker.log.deletion import LOOKED_AT_ONCE, Deletion
 from mpbroker.log.home import LogDir
 from mpbroker.log.manager import LogManager
+from mpbroker.log.measuring import LOOKED_AT_ONCE, Measuring
 
 LOOK_EVERY_S = 30.0
 _log = logging.getLogger("mpbroker")
@@ -22,10 +22,10 @@ _log = logging.getLogger("mpbroker")
 
 class SizeLook:
     def __init__(
-        self, manager: LogManager, deletion: Deletion, dirs: DirSizes, partitions: PartitionSizes
+        self, manager: LogManager, measuring: Measuring, dirs: DirSizes, partitions: PartitionSizes
     ) -> None:
         self._manager = manager
-        self._deletion = deletion
+        self._measuring = measuring
         self._dirs = dirs
         self._partitions = partitions
         if manager.worker.is_first:
@@ -47,8 +47,8 @@ class SizeLook:
         slots = list(manager.logs)
         for at in range(0, len(slots), LOOKED_AT_ONCE):
             some = slots[at : at + LOOKED_AT_ONCE]
-            yield from self._deletion.measuring(self._deletion.open_logs(some))
-            for log in self._deletion.open_logs(some):
+            yield from self._measuring.until_measured(self._measuring.open_logs(some))
+            for log in self._measuring.open_logs(some):
                 state, number = log.state, log.state.log_dir
                 size = state.size + sum(max(segment.size, 0) for segment in log.sealed)
                 self._partitions.put(state.table_slot, state.generation, len(log.sealed) + 1, size)

@@ -7,7 +7,7 @@ import pytest
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import TopicConfig, resolve
 from mpbroker.log.cleanable import Dirty, Limits, Source, dirty_part, groups, is_due
-from mpbroker.log.retention import Segment
+from mpbroker.log.segments import Segment
 
 NOW = 1_000_000
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.log.deletion import _measure
+from mpbroker.log.measuring import measure
 from mpbroker.log.names import TIME_INDEX_SUFFIX
-from mpbroker.log.retention import Sealed
+from mpbroker.log.segments import Sealed
 from tests.log import flips
 from tests.log.test_scrub import flip
 
@@ -36,13 +36,13 @@ def test_no_flip_makes_a_segment_older(place: tuple[Path, list[flips.Image]]) ->
     directory = place[1][0].directory / "t-0"
     first = sorted(directory.glob("*.log"))[0]
     known = [Sealed(int(first.stem))]
-    _measure(directory, known)
+    measure(directory, known)
     index = first.with_suffix(TIME_INDEX_SUFFIX)
     for at in range(index.stat().st_size):
         for bit in range(8):
             flip(index, at, 1 << bit)
             again = [Sealed(int(first.stem))]
-            _measure(directory, again)
+            measure(directory, again)
             assert again == known, f"byte {at}, bit {bit}"
             flip(index, at, 1 << bit)
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import TopicConfig, resolve
 from mpbroker.log.epochs import EpochEnd, end_of, epoch_of, trimmed
-from mpbroker.log.retention import Marks, Segment, doomed
+from mpbroker.log.retention import Marks, doomed
+from mpbroker.log.segments import Segment
 
 NOW_MS = 1_000_000
 
