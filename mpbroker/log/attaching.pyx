@@ -7,7 +7,6 @@ import gc
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from mpbroker.ipc.meters cimport Meters
 from mpbroker.ipc.table cimport PARTITION_LIVE, PARTITION_OFFLINE
 from mpbroker.log.commit cimport drop_core
 from mpbroker.log.state cimport PartitionCore, PartitionState, nothing_waits
@@ -28,12 +27,11 @@ def give_back_memory() -> None:
 
 def attach(Turn turn, PartitionState state, str topic) -> None:
     """From now on the turn appends to it, and it is in the partition table."""
-    cdef Meters meters = turn.keep[4]
     cdef PartitionCore *core = state.own()
-    meters.name_topic(core.table_slot, core.slot.generation, (<uint8_t *>core.slot.topic_id)[:16], topic)
+    turn.meters.name_topic(core.table_slot, core.slot.generation, (<uint8_t *>core.slot.topic_id)[:16], topic)
     turn.states[core.table_slot] = state
     wake(turn, state)
-    state.publish(turn.keep[0])
+    state.publish(turn.table)
 
 
 def wake(Turn turn, PartitionState state) -> None:
@@ -43,7 +41,7 @@ def wake(Turn turn, PartitionState state) -> None:
     turn.answers.resting[core.table_slot] = 0
     if turn.commit.failed_dirs >> core.slot.log_dir & 1 and core.slot.flags != PARTITION_OFFLINE:
         state.flags = PARTITION_OFFLINE
-        state.publish(turn.keep[0])
+        state.publish(turn.table)
 
 
 def rest(Turn turn, PartitionState state) -> None:
@@ -64,9 +62,8 @@ def rest(Turn turn, PartitionState state) -> None:
 
 def detach(Turn turn, PartitionState state) -> None:
     """It is appended to no more; what it had open is synced with the next commit round and closed. All of its topic goes."""
-    cdef Meters meters = turn.keep[4]
     cdef PartitionCore *core = state.own()
-    meters.forget_topic((<uint8_t *>core.slot.topic_id)[:16])
+    turn.meters.forget_topic((<uint8_t *>core.slot.topic_id)[:16])
     drop_core(&turn.commit, core)
     turn.answers.cores[core.table_slot] = NULL
     turn.answers.resting[core.table_slot] = 0

@@ -43,4 +43,4 @@ def relocate(Turn turn, PartitionState state, int log_dir) -> None:
     if turn.commit.failed_dirs >> log_dir & 1:
         state.flags = PARTITION_OFFLINE
     core.synced = core.log_end
-    state.publish(turn.keep[0])
+    state.publish(turn.table)

@@ -10,6 +10,7 @@ does that one batch by itself (`append.py`) with the same result, and gathering 
 """
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
 
+from mpbroker.ipc.meters cimport Meters
 from mpbroker.ipc.slots cimport JobBatch, JobHeader, ProduceSlot
 from mpbroker.log.answers cimport PROCESS_COUNT, AnswersRef
 from mpbroker.log.commit cimport CommitRef
@@ -18,6 +19,7 @@ from mpbroker.log.planned cimport Planned
 from mpbroker.log.state cimport PartitionCore
 from shm.doorbell cimport BellRef
 from shm.ring cimport RingRef, Slot
+from shm.table cimport SlotTable
 
 cdef enum:
     JOBS_PER_ROUND = 4096
@@ -49,8 +51,10 @@ cdef class Turn:
     cdef uint64_t batches_done
     cdef int64_t fixed_now_ms
     cdef bint by_reference
-    cdef list states
-    cdef object keep
+    cdef SlotTable table
+    cdef Meters meters
+    cdef list states            # by partition table slot: whose `cores` the turn appends to
+    cdef list keep              # what else it points into
     cdef int64_t now_ms(self) noexcept nogil
     cdef void take(self) noexcept nogil
     cdef bint something_waits(self) noexcept nogil

@@ -73,7 +73,8 @@ cdef class Turn:
         """`dirty`, `failed_dirs`: this worker's own words. `others_failed`: what the other workers' say."""
         self.answers.process, self.answers.worker, self.answers.workers = process, worker, workers
         self.states = [None] * slots
-        self.keep = [table, marks, dirty, counters, meters, bell, failed_dirs]
+        self.table, self.meters = table, meters
+        self.keep = [marks, dirty, counters, bell, failed_dirs]
         self.answers.meters = &meters.ref
         self.commit.table, self.commit.marks = &table.ref, &marks.ref
         self.commit.dirty = <uint64_t *>&dirty[0]
