@@ -63,9 +63,9 @@ def _is_synced_with(home: LogDir, log: PartitionLog) -> bool:
 def _closed_together(
     home: LogDir, touched: list[PartitionLog], say: Callable[[str], None]
 ) -> list[PartitionLog]:
-    for step in (PartitionLog.end_files, PartitionLog.write_last_snapshot, PartitionLog.settled):
+    for step in (PartitionLog.end_files, PartitionLog.write_last_snapshot, PartitionLog.note_settled):
         touched = _each(home, touched, step)
-        if touched and step is not PartitionLog.settled and not _synced(home, say):
+        if touched and step is not PartitionLog.note_settled and not _synced(home, say):
             return []
     return touched
 

@@ -1,13 +1,16 @@
-"""Whether the last entries of the active segment's indexes are right (Kafka: AbstractIndex.sanityCheck).
+"""Behind which entries of a segment's indexes others may be appended (Kafka: AbstractIndex.sanityCheck).
 
-All others are to be appended behind them: of an entry with a flipped bit, far above what is in the log, the
-index would refuse every later one.
+Of an entry with a flipped bit, far above what is in the log, the index would refuse every later one. So the
+last one has to be of a batch: `odd_entry` says whether it is after a clean stop, `believed` up to where the
+indexes of a segment that is to be checked are kept.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from mpbroker.log import scan
-from mpbroker.log.index import offset_floor
+from mpbroker.log.index import offset_floor, sound_entries, sound_times
 from mpbroker.log.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 
 
@@ -28,13 +31,39 @@ def odd_entry(
         name = segment_name(base, INDEX_SUFFIX)
         return f"{name}: the last of {entries} entries, offset {offset} at byte {position}, is of no batch"
     times, timestamp, offset = time
-    if times and not is_time_of(fds, base, at, timestamp, offset):
+    if times and not _is_time_of(fds, base, at, timestamp, offset):
         name = segment_name(base, TIME_INDEX_SUFFIX)
         return f"{name}: the last of {times} entries, time {timestamp} up to offset {offset}, is of no batch"
     return None
 
 
-def is_time_of(
+class Believed(NamedTuple):
+    """The batch that the last entry of `.index` is of begins at `position`. `entry`: (entries, offset,
+    position), `time`: (entries, timestamp, offset) of the last ones that are kept.
+    """
+
+    position: int
+    base_offset: int
+    entry: tuple[int, int, int]
+    time: tuple[int, int, int]
+
+
+def believed(fds: tuple[int, int, int], base: int, below: int, size: int) -> Believed | None:
+    """The entries below that offset, up to which the indexes were synced: a recovery point, or a snapshot,
+    before which they are. None: nothing of them, if there are none, or the last one is of no batch.
+    """
+    entries, offset, position = sound_entries(fds[1], base, below, size)
+    at = scan.find_offset(fds[0], position, size, offset) if entries else None
+    if at is None or (at.position, at.last_offset) != (position, offset):
+        return None
+    times, timestamp, latest = sound_times(fds[2], base, offset)
+    if times and not _is_time_of(fds, base, [at], timestamp, latest):
+        return None
+    time = (times, timestamp, latest if times else base)
+    return Believed(position, at.base_offset, (entries, offset, position), time)
+
+
+def _is_time_of(
     fds: tuple[int, int, int], base: int, at: list[scan.BatchAt], timestamp: int, offset: int
 ) -> bool:
     """Whether this is the largest timestamp of the batch with that offset, one of `at` or before them."""

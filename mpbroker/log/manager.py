@@ -99,6 +99,7 @@ class LogManager:
         self.logs: dict[int, PartitionLog] = {}
         self.slot_of: PerPartition[bytes] = PerPartition()
         self.deletions = DelayedDeletions(helper)
+        # By slot: the commit round that syncs what the last roll ended, and the base of the segment it began.
         self._rolled: dict[int, tuple[int, int]] = {}
         self._slots = OwnSlots(table, worker)
         self._waiting = WaitingPartitions([home.path for home in self.dirs], config)
@@ -229,7 +230,10 @@ class LogManager:
             log = load(found.path / name, topic.name, number, topic.topic_id, config, known, self.say, count)
             log.close_files()
             return log, found
-        self._refuse_to_replace(topic, number)
+        earlier = self._slots.before((topic.topic_id, number))
+        is_new = earlier is None and topic.new_from is not None and number >= topic.new_from
+        if not is_new:
+            self.placing.refuse_to_replace((topic.name, number), earlier.high_watermark if earlier else 0)
         yield from self._forgotten(self.dirs, (topic.name, number))
         home = self.placing.for_new((topic.name, number), self.logs.values())
         return PartitionLog.create(home.path / name, topic.name, number, topic.topic_id, config), home
@@ -278,32 +282,6 @@ class LogManager:
             log_start=log_start,
             producer_expiration_ms=self.config.producer_id_expiration_ms,
         )
-
-    def _refuse_to_replace(self, topic: EnsureTopic, number: int) -> None:
-        """The partition is in no directory that works: only of a new one is that nothing to worry about.
-
-        Raises PartitionDamaged.
-        """
-        key = (topic.name, number)
-        name = names.partition_name(*key)
-        earlier = self._slots.before((topic.topic_id, number))
-        if earlier is None and topic.new_from is not None and number >= topic.new_from:
-            return
-        for home in self.dirs:
-            if home.failed:
-                raise PartitionDamaged(
-                    f"{name} is in none of the log directories that work, and {home.path} failed. "
-                    "It stays offline until the broker is restarted"
-                )
-        for home in self.dirs:
-            had = max(home.known[file].get(key, 0) for file in (names.HIGH_WATERMARKS, names.RECOVERY_POINTS))
-            if had > 0:
-                raise PartitionDamaged(
-                    f"{home.path / name} is gone, but the partition had offsets below {had}. Restore it, or "
-                    "delete the topic"
-                )
-        if earlier is not None and earlier.high_watermark > 0:
-            raise PartitionDamaged(f"the directory of {name} is gone. Restore it, or delete the topic")
 
     def _forgotten(self, homes: Iterable[LogDir], key: tuple[str, int]) -> Generator[None, None, None]:
         """Until no checkpoint has the offsets of an earlier partition of that name, also after a crash."""
@@ -475,11 +453,13 @@ class LogManager:
         self.awake.note(log)
         for fd in log.roll():
             self.turn.retire(fd, log.state.log_dir)
-        self.note_roll(log, self.turn.commit_rounds + 2)
+        self.note_roll(log)
 
-    def note_roll(self, log: PartitionLog, commit_round: int) -> None:
-        """Everything below the new segment is on disk once that commit round is done."""
-        self._rolled[log.state.table_slot] = (commit_round, log.state.segment_base)
+    def note_roll(self, log: PartitionLog) -> None:
+        """The files of the old segment were just retired: everything below the new one is on disk once the
+        next commit round is done, behind one that may be in flight.
+        """
+        self._rolled[log.state.table_slot] = (self.turn.commit_rounds + 2, log.state.segment_base)
         self.awake.preparing.rolled(log)
 
     def synced_end(self, log: PartitionLog) -> int:

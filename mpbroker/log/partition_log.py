@@ -143,7 +143,7 @@ class PartitionLog:
         self, directory: Path | str, topic: str, partition: int, topic_id: bytes, config: TopicConfig
     ) -> None:
         self.topic, self.partition, self.topic_id = topic, partition, topic_id
-        self._settle_in(os.fspath(directory))
+        self._set_directory(os.fspath(directory))
         self.config = config
         # What the topic says itself; for all else the broker's settings hold.
         self.overrides: Mapping[str, str] = _NOTHING
@@ -174,9 +174,9 @@ class PartitionLog:
 
     @directory.setter
     def directory(self, directory: Path) -> None:
-        self._settle_in(os.fspath(directory))
+        self._set_directory(os.fspath(directory))
 
-    def _settle_in(self, directory: str) -> None:
+    def _set_directory(self, directory: str) -> None:
         home, slash, name = directory.rpartition("/")
         # The same string for all partitions of a log directory.
         self._home = sys.intern(home + slash)
@@ -445,8 +445,8 @@ class PartitionLog:
         """Raises OSError."""
         os.close(self._write_snapshot(self.state.log_end))
 
-    def settled(self) -> None:
-        """All of it is on disk. Raises OSError."""
+    def note_settled(self) -> None:
+        """All of it is on disk: what is older goes. Raises OSError."""
         self.drop_old_snapshots()
         self.recovery_point = self.settled_end = self.state.log_end
 

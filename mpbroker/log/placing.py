@@ -1,14 +1,16 @@
-"""In which log directory a partition is, and where a new one goes (Kafka: LogManager.nextLogDirs)."""
+"""In which log directory a partition is, and where a new one may go (Kafka: LogManager.nextLogDirs)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from mpbroker.ipc.process import FatalError
+from mpbroker.log import names
 from mpbroker.log.checkpoints import TopicPartition
 from mpbroker.log.home import LogDir
 from mpbroker.log.names import LogWorker
 from mpbroker.log.partition_log import PartitionLog
+from mpbroker.log.recovery import PartitionDamaged
 
 # Of partitions that do not exist; whoever asks for more has the oldest forgotten.
 PREFERRED_MOST = 10_000
@@ -29,6 +31,29 @@ class Placing:
                 f"{name} is in {holders[0].path} and in {holders[1].path}. Move one of them away"
             )
         return holders[0] if holders else None
+
+    def refuse_to_replace(self, key: TopicPartition, durable: int) -> None:
+        """A partition that is not new is in no directory that works: it must not be made anew if it may have
+        had records. `durable`: what a predecessor of this process said of its high watermark.
+
+        Raises PartitionDamaged.
+        """
+        name = names.partition_name(*key)
+        for home in self._dirs:
+            if home.failed:
+                raise PartitionDamaged(
+                    f"{name} is in none of the log directories that work, and {home.path} failed. "
+                    "It stays offline until the broker is restarted"
+                )
+        for home in self._dirs:
+            had = max(home.known[file].get(key, 0) for file in (names.HIGH_WATERMARKS, names.RECOVERY_POINTS))
+            if had > 0:
+                raise PartitionDamaged(
+                    f"{home.path / name} is gone, but the partition had offsets below {had}. Restore it, or "
+                    "delete the topic"
+                )
+        if durable > 0:
+            raise PartitionDamaged(f"the directory of {name} is gone. Restore it, or delete the topic")
 
     def prefer(self, key: TopicPartition, number: int) -> None:
         """Until the partition is made, or the process ends."""

@@ -16,7 +16,6 @@ from mpbroker.log.names import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_I
 # The log file last: what makes it a segment.
 _SUFFIXES = (SNAPSHOT_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)
 _UNNAMED = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
-FILES = 1 + len(_SUFFIXES)
 
 
 class Begun(NamedTuple):

@@ -253,7 +253,7 @@ class LogProcess:
             self._say_no_room(done.no_room)
         if log is not None and log.state.segment_base != before:
             self.context.counters.add(Counter.COUNT_SEGMENTS_ROLLED)
-            self.manager.note_roll(log, self.turn.commit_rounds + 2)
+            self.manager.note_roll(log)
 
     def _take_failures(self) -> None:
         for number, problem in self.helper.failures():

@@ -36,10 +36,8 @@ from mpbroker.log.index import (
     last_offset_entry,
     last_time_entry,
     offset_floor,
-    sound_entries,
-    sound_times,
 )
-from mpbroker.log.last_entries import is_time_of, odd_entry
+from mpbroker.log.last_entries import believed, odd_entry
 from mpbroker.log.names import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -247,7 +245,7 @@ class _Loader:
             # milliseconds for each partition.
             self.log.recovery_point = self.known.recovery_point
             return
-        self._settle()
+        self._make_durable()
         self.log.recovery_point = next_offset
 
     def settled_epochs(self, said: Epochs | None) -> Epochs:
@@ -274,7 +272,7 @@ class _Loader:
         if behind:
             fsync_directory(self.log.directory)
 
-    def _settle(self) -> None:
+    def _make_durable(self) -> None:
         """What was found is durable before it is served. A full disk does not keep the partition from being
         read: without a snapshot the next recovery replays from an older one.
         """
@@ -363,7 +361,9 @@ class _Loader:
         apply_index: bool,
         producers_from: int,
     ) -> check.Checked:
-        """All batches from there on, in pieces: nobody is to take a large segment for a hang."""
+        """All batches from there on, in pieces: nobody is to take a large segment for a hang. Their leader
+        epochs are added to `self.epochs`.
+        """
         aborted: list[tuple[int, int, int, int]] = []
         while True:
             checked = check.check_batches(
@@ -375,7 +375,7 @@ class _Loader:
             self.epochs += checked.epochs
             position, next_offset = checked.valid_bytes, checked.next_offset
             if checked.reason or position >= size:
-                return check.Checked(position, next_offset, checked.reason, aborted, checked.epochs)
+                return checked._replace(aborted=aborted, epochs=[])
             self.say(f"checking {self.directory}, at offset {next_offset}")
 
     # ---- segments ----
@@ -415,14 +415,7 @@ class _Loader:
         if replay_from < log_end:
             self._replay_open(fds, base, max(replay_from, base))
         self.epochs += [(batch.leader_epoch, batch.base_offset) for batch in at if batch.leader_epoch >= 0]
-        first = scan.find_offset(fds[0], 0, size, base)
-        self.log.state.resume_at(
-            size,
-            log_end,
-            first.max_timestamp if first else -1,
-            entry,
-            time,
-        )
+        self.log.state.resume_at(size, log_end, _first_ms(fds[0], base, size), entry, time)
         return log_end
 
     def _is_whole(self, fd: int, base: int, size: int, odd: str) -> bool:
@@ -506,33 +499,18 @@ class _Loader:
     def _believe_indexes(
         self, fds: tuple[int, int, int], base: int, size: int, next_offset: int
     ) -> tuple[int, int]:
-        """Where the check begins, and with which offset: at the last batch to which the index has an entry,
-        of those below the recovery point and the snapshot. Before a snapshot is written indexes are synced.
-        What they have behind it goes; so does all of it, if the last time is of no batch.
+        """Where the check begins, and with which offset: at the last batch up to which the indexes are
+        believed. What they have behind it goes, or all of it.
         """
-        below = min(self.known.recovery_point, self.replay_from)
-        entries, offset, position = sound_entries(fds[1], base, below, size)
-        at = scan.find_offset(fds[0], position, size, offset) if entries else None
-        times, timestamp, latest = sound_times(fds[2], base, offset) if at is not None else (0, -1, base)
-        if (
-            at is None
-            or (at.position, at.last_offset) != (position, offset)
-            or (times and not is_time_of(fds, base, [at], timestamp, latest))
-        ):
-            _shorten(fds[1], 0)
-            _shorten(fds[2], 0)
-            return 0, next_offset
-        first = scan.find_offset(fds[0], 0, size, base)
+        found = believed(fds, base, min(self.known.recovery_point, self.replay_from), size)
+        entries, times = (found.entry[0], found.time[0]) if found is not None else (0, 0)
         _shorten(fds[1], entries * OFFSET_ENTRY)
         _shorten(fds[2], times * TIME_ENTRY)
-        self.log.state.resume_at(
-            position,
-            at.base_offset,
-            first.max_timestamp if first is not None else -1,
-            (entries, offset, position),
-            (times, timestamp, latest if times else base),
-        )
-        return position, at.base_offset
+        if found is None:
+            return 0, next_offset
+        first_ms = _first_ms(fds[0], base, size)
+        self.log.state.resume_at(found.position, found.base_offset, first_ms, found.entry, found.time)
+        return found.position, found.base_offset
 
     def _lost_its_end(self, next_offset: int, next_base: int | None) -> bool:
         """Whether whole batches are missing in front of the next segment, which was not synced either.
@@ -587,6 +565,12 @@ def _last_batches(fd: int, position: int, size: int) -> list[scan.BatchAt]:
     if position and (not at or at[-1].position + at[-1].length != size):
         return scan.batches(fd, 0, size)
     return at
+
+
+def _first_ms(fd: int, base: int, size: int) -> int:
+    """The largest timestamp of the segment's first batch; -1 without any."""
+    first = scan.find_offset(fd, 0, size, base)
+    return first.max_timestamp if first is not None else -1
 
 
 def _trim(fd: int, entry_bytes: int) -> None:

@@ -16,7 +16,7 @@ from mpbroker.log import preparing
 from mpbroker.log.checkpoints import write_all
 from mpbroker.log.names import CLEAN_SHUTDOWN
 from mpbroker.log.partition_log import PartitionLog, segments_of
-from mpbroker.log.prepared import FILES, Prepared
+from mpbroker.log.prepared import Prepared
 from mpbroker.log.process import LogProcess
 from mpbroker.log.recovery import Known, load
 from tests.log.conftest import TOPIC_ID
@@ -26,6 +26,8 @@ from tests.log.rig import ensure
 pytestmark = pytest.mark.usefixtures("tidy")
 Writer = Any  # the class lies in conftest.py
 Files = dict[str, bytes]
+# .log, .index, .timeindex, .snapshot and the directory.
+FILES = 5
 
 
 def files_of(log: PartitionLog) -> Files:
