@@ -24,12 +24,12 @@ from mpbroker.log.damage import Damage, FileIdentity, Place
 from mpbroker.log.epochs import NO_EPOCH, Epochs, epoch_of
 from mpbroker.log.names import LEADER_EPOCHS, SWAP_FILE_SUFFIX, segment_name
 from mpbroker.log.walk import Walk, base_offset, header_of, next_whole
+from mpbroker.records.batch import BATCH_HEADER_BYTES
 
 # What is read at a time; whether a piece was in the page cache is known for all of it.
 PIECE_BYTES = 256 << 10
 # Behind damage: a batch that begins in the first half of a window is found if it ends in the window.
 WINDOW_BYTES = 16 << 20
-HEADER_BYTES = 61
 # What a batch's offset may be above its segment's base.
 OFFSET_SPAN = 1 << 31
 _log = logging.getLogger("mpbroker")
@@ -166,13 +166,13 @@ class SegmentScrub:
         """Whether the first batch here, or of the next segment, is of the epoch that it should be."""
         if not epochs:
             return False
-        seen = [header_of(self._file.read(0, HEADER_BYTES))] if self._size >= HEADER_BYTES else []
+        seen = [header_of(self._file.read(0, BATCH_HEADER_BYTES))] if self._size >= BATCH_HEADER_BYTES else []
         try:
             with self._file.path.with_name(segment_name(self._next_base)).open("rb") as behind:
-                data = behind.read(HEADER_BYTES)
+                data = behind.read(BATCH_HEADER_BYTES)
         except FileNotFoundError:
             data = b""
-        if len(data) == HEADER_BYTES:
+        if len(data) == BATCH_HEADER_BYTES:
             seen.append(header_of(data))
         said = [(offset, epoch, epoch_of(epochs, offset)) for offset, epoch in seen]
         odd = [one for one in said if NO_EPOCH not in one[1:] and one[1] != one[2]]
