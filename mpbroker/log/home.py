@@ -1,4 +1,4 @@
-"""One entry of log.dirs in the log process: whether it works, and its checkpoints.
+"""One entry of log.dirs in the log process: whether it works, what the last run left there, its checkpoints.
 
 (Kafka: OffsetCheckpointFile, LogManager.) A checkpoint keeps the offsets of every partition that it has
 named: what is not open, not yet or because it is damaged, stands in it with what was known of it. Only
@@ -33,14 +33,14 @@ from mpbroker.log.checkpoints import (
     write_offsets,
     write_whole,
 )
-from mpbroker.log.disk_errors import NO_ROOM
+from mpbroker.log.dir_journal import DirJournal, damaged
 from mpbroker.log.file_system import FileSystem
 from mpbroker.log.helper import Helper
 from mpbroker.log.journal import JournalDamaged, JournalFile
-from mpbroker.log.journal_making import MAKING_SUFFIX, JournalMaking, ring_bytes_of
+from mpbroker.log.journal_making import MAKING_SUFFIX
 from mpbroker.log.log_dir import directories_in, take_clean_shutdown
 from mpbroker.log.names import ALONE, LogWorker, NotAPartition, PartitionName, parse_partition
-from mpbroker.log.replay import replay, sync_named
+from mpbroker.log.replay import replay
 from mpbroker.log.reserve import Reserve
 
 CHECKPOINTS = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS, names.CLEANER_OFFSETS)
@@ -63,13 +63,6 @@ def _file_system_of(path: Path) -> FileSystem | None:
     except OSError as error:
         _log.warning("%s cannot be opened: %s", path, error)
         return None
-
-
-def _damaged(problem: JournalDamaged) -> FatalError:
-    return FatalError(
-        f"{problem}. Records that were acknowledged last may be nowhere else. Restore the file, or delete "
-        "it: then partitions that lack such records stay offline"
-    )
 
 
 class LogDir:
@@ -98,7 +91,8 @@ class LogDir:
         # Opened before anything is written there: what fails from then on is told by its next sync.
         self.file_system = None if failed else _file_system_of(path)
         self.reserve = Reserve(path, 0 if failed else reserve_bytes)
-        self._journal_path = path / journal.name_of(worker.number)
+        own_journal = path / journal.name_of(worker.number)
+        self.journal = DirJournal(number, own_journal, is_wanted=group and not failed)
         read = {name: Offsets() if failed else _read_checkpoint(path / name) for name in CHECKPOINTS}
         self._unreadable = [name for name, offsets in read.items() if offsets is None]
         self._lacks_points = names.RECOVERY_POINTS in self._unreadable
@@ -114,16 +108,6 @@ class LogDir:
         # What the helper is going to write, or is at.
         self._on_their_way: list[Offsets] = []
         self._strangers: set[str] = set()
-        # There on disk: to be put to use.
-        self.journal: JournalFile | None = None
-        # Where its records end. A predecessor's are there until all segments that they name are synced.
-        self.journal_end = 0
-        self._inherited: list[tuple[bytes, int, int]] = []
-        self.inherited_is_synced = False
-        self._is_syncing = False
-        self._making: JournalMaking | None = None
-        # For a journal; that was said.
-        self._lacks_room = False
         if not failed:
             self._heed_policy()
 
@@ -142,12 +126,7 @@ class LogDir:
         OSError, FatalError.
         """
         if is_successor:
-            making = self._journal_path.with_name(self._journal_path.name + MAKING_SUFFIX)
-            making.unlink(missing_ok=True)
-            if self._group and self._journal_path.exists():
-                found = self._read_journal(self._journal_path, is_clean=False)
-                assert found is not None
-                self._inherit(found)
+            self.journal.inherit()
             if self.worker.is_first:
                 # If it is there it must not stay: from now on a crash is to be seen.
                 self.clean = take_clean_shutdown(self.path)
@@ -172,43 +151,16 @@ class LogDir:
             return JournalFile(path)
         except JournalDamaged as problem:
             if not is_clean:
-                raise _damaged(problem) from problem
+                raise damaged(problem) from problem
             path.unlink()
             return None
-
-    def _inherit(self, found: JournalFile) -> None:
-        """A head that was written and not synced must not be built upon. Raises OSError, FatalError."""
-        try:
-            self.journal_end, self._inherited = found.survey()
-        except JournalDamaged as problem:
-            raise _damaged(problem) from problem
-        os.fdatasync(found.fd)
-        self.journal = found
-
-    def _sync_inherited(self) -> None:
-        """In the helper's thread. What passes, as too few descriptors, is tried again; see `must_sync`."""
-        try:
-            sync_named(self._inherited, self.partitions())
-        finally:
-            self._is_syncing = False
-        self.inherited_is_synced = True
-        self._inherited = []
-
-    @property
-    def is_inheriting(self) -> bool:
-        return bool(self._inherited) or self.inherited_is_synced
-
-    @property
-    def must_sync(self) -> bool:
-        """What a predecessor left could not be synced."""
-        return bool(self._inherited) and not self._is_syncing and not self.failed
 
     def _empty(self, found: JournalFile, *, is_clean: bool, say: Callable[[str], None]) -> None:
         if not is_clean:
             try:
                 replayed = replay(found, self.partitions(), self._points_for(found), say, self.file_system)
             except JournalDamaged as problem:
-                raise _damaged(problem) from problem
+                raise damaged(problem) from problem
             self.restored_bytes += replayed.restored_bytes
             if replayed.restored_bytes:
                 _log.warning(
@@ -223,7 +175,7 @@ class LogDir:
         found.reset()
         number = journal.worker_of(found.path.name)
         if self._group and number == self.worker.number:
-            self.journal = found
+            self.journal.file = found
             return
         found.close()
         if not self._group or number is None or number >= self.worker.count:
@@ -247,75 +199,6 @@ class LogDir:
                 "journal: then partitions that lack records of it stay offline"
             )
         return self._cleaned
-
-    def prepare_journal(self, journal_bytes: int, helper: Helper) -> None:
-        """Keeps the one that is there, or begins to make one of that size: `journal` when it is done."""
-        if self._inherited:
-            self._is_syncing = True
-            helper.submit(self._sync_inherited, self.number)
-            return
-        if self.journal is not None and self.journal.ring_bytes == ring_bytes_of(journal_bytes):
-            return
-        if self.journal is not None:
-            self.journal.close()
-            self.journal.path.unlink()
-            self.journal, self.journal_end = None, 0
-        try:
-            self._making = JournalMaking(self._journal_path, journal_bytes)
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-            self._say_no_journal(journal_bytes, error)
-            return
-        helper.submit(partial(self._make_on, helper), self.number)
-
-    def _say_no_journal(self, journal_bytes: int, error: OSError) -> None:
-        """Once: it is tried again from time to time, and nothing is lost meanwhile."""
-        if self._lacks_room:
-            return
-        self._lacks_room = True
-        _log.warning(
-            "log.journal.bytes: there is no room for a commit journal of %d MiB in %s: %s. Until there is, "
-            "every commit syncs each file by itself, which is slower with many partitions. Free some space, "
-            "or set a smaller one",
-            journal_bytes >> 20,
-            self.path,
-            error.strerror,
-        )
-
-    def _make_on(self, helper: Helper) -> None:
-        """In the helper's thread, a piece at a time: other jobs go in between."""
-        if self._making is None:
-            return
-        try:
-            self.journal = self._making.step()
-        except OSError:
-            self._making = None
-            raise
-        if self.journal is None:
-            helper.submit(partial(self._make_on, helper), self.number)
-            return
-        self._making = None
-        if self._lacks_room:
-            self._lacks_room = False
-            _log.info("%s: there is room for its commit journal now", self.path)
-
-    @property
-    def lacks_journal(self) -> bool:
-        """And none is being made."""
-        return self._group and not self.failed and self.journal is None and self._making is None
-
-    def empty_journal(self) -> None:
-        """All segments are synced; the helper is at rest. Raises OSError."""
-        if self._inherited:
-            raise OSError(errno.EAGAIN, "segments that it names could not be synced")
-        if self._making is not None:
-            self._making.abandon()
-        if self.journal is not None:
-            self.journal.close()
-            last = JournalFile(self.journal.path)
-            last.reset()
-            last.close()
 
     def _heed_policy(self) -> None:
         """High watermarks that were written without group commit, by us or by Kafka, need not be on disk."""
@@ -383,7 +266,7 @@ class LogDir:
             self._on_their_way.pop(0)
 
     def _write(self, name: str, offsets: Offsets) -> None:
-        if name == names.RECOVERY_POINTS and self._inherited:
+        if name == names.RECOVERY_POINTS and self.journal.is_unsynced:
             # None moves on before that is synced, or a replay would leave it out. The next one is written.
             self._submitted.pop(name, None)
             if self._lacks_points:

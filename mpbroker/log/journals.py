@@ -54,13 +54,15 @@ class Journals:
     def use(self) -> None:
         """Those that are there by now."""
         for home in self._dirs:
-            if home.journal is not None and home.number not in self._in_use and not home.failed:
-                self._put_to_use(home, home.journal)
-            if home.inherited_is_synced:
-                home.inherited_is_synced = False
+            found = home.journal.file
+            if found is not None and home.number not in self._in_use and not home.failed:
+                self._put_to_use(home, found)
+            if home.journal.inherited_is_synced:
+                home.journal.inherited_is_synced = False
                 inherited_is_synced(self._turn, home.number)
-        awaited = [home for home in self._dirs if home.number not in self._in_use or home.is_inheriting]
-        self.awaited = self._is_group and bool(awaited)
+        self.awaited = self._is_group and any(
+            home.number not in self._in_use or home.journal.is_inheriting for home in self._dirs
+        )
 
     def release(self) -> None:
         """What they alone have is to be in synced segments the next time; those that are missing are made,
@@ -68,7 +70,7 @@ class Journals:
         """
         release_journals(self._turn)
         for home in self._dirs:
-            if home.lacks_journal or home.must_sync:
+            if not home.failed and (home.journal.is_missing or home.journal.must_sync):
                 self._prepare(home)
 
     def empty(self, home: LogDir) -> None:
@@ -76,7 +78,7 @@ class Journals:
         if home.failed:
             return
         try:
-            home.empty_journal()
+            home.journal.empty()
         except OSError as error:
             _log.error("the commit journal in %s cannot be emptied: %s", home.path, error)
             home.failed = True
@@ -98,11 +100,11 @@ class Journals:
             return
         self._in_use.add(home.number)
         direct_bytes = self._config.log_journal_direct_bytes
-        use_journal(self._turn, home.number, journal, home.journal_end, direct_bytes)
+        use_journal(self._turn, home.number, journal, home.journal.end, direct_bytes)
 
     def _prepare(self, home: LogDir) -> None:
         try:
-            home.prepare_journal(self._config.log_journal_bytes, self._helper)
+            home.journal.prepare(self._config.log_journal_bytes, self._helper, home.partitions)
         except OSError as error:
             self._give_up(home, error)
 

@@ -197,7 +197,7 @@ class _Run:
         for _, problem in helper.failures():
             raise problem
         for home in self.dirs:
-            home.empty_journal()
+            home.journal.empty()
             if not any(one.problem for one in self.done[home.number].values()):
                 write_clean_shutdown(home.path)
 

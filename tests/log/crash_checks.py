@@ -134,7 +134,7 @@ def recovered(
     damaged = []
     home = LogDir(0, directory, group=True, failed=False)
     home.take_over(str)
-    assert home.journal is None or list(home.journal.records()) == []
+    assert home.journal.file is None or list(home.journal.file.records()) == []
     for path, parsed in list(home.partitions()):
         topic_id = read_topic_id(path) if not parsed.suffix else None
         if topic_id is None:
@@ -162,8 +162,8 @@ def recovered(
                 batches[batch.header.base_offset] = (batch.header.record_count, crc)
         found[topic_id.hex(), parsed.partition] = batches
         close(log)
-    if home.journal is not None:
-        home.journal.close()
+    if home.journal.file is not None:
+        home.journal.file.close()
     return found, damaged
 
 
@@ -173,8 +173,8 @@ def recovered_both(directory: Path, syncs_of: Callable[[Path], Syncs] = lambda _
     homes = [LogDir(number, path, group=True, failed=False) for number, path in enumerate(there)]
     for home in homes:
         home.take_over(str)
-        if home.journal is not None:
-            home.journal.close()
+        if home.journal.file is not None:
+            home.journal.file.close()
     futures.settle(homes)
     found: dict[Partition, dict[int, tuple[int, int]]] = {}
     damaged: list[str] = []

@@ -314,5 +314,5 @@ def _close_files(process: LogProcess) -> None:
     for log in process.manager.logs.values():
         log.close_files()
     for home in process.manager.dirs:
-        if home.journal is not None:
-            home.journal.close()
+        if home.journal.file is not None:
+            home.journal.file.close()

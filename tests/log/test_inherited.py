@@ -38,14 +38,14 @@ def test_what_passes_is_tried_again_and_no_recovery_point_moves(
         wait_for_helper(process)
     process.work(0)
     (home,) = process.manager.dirs
-    assert home.must_sync
+    assert home.journal.must_sync
     filled.open(ensure(3))
     home.checkpoint(names.RECOVERY_POINTS, {("t", 0): 10}, process.helper)
     wait_for_helper(process)
     assert not any(home.on_disk[names.RECOVERY_POINTS].values())
     filled.checkpoint()
     process.manager.journals.use()
-    assert not home.is_inheriting
+    assert not home.journal.is_inheriting
     home.checkpoint(names.RECOVERY_POINTS, {("t", 0): 10}, process.helper)
     wait_for_helper(process)
     assert home.on_disk[names.RECOVERY_POINTS]["t", 0] == 10
@@ -80,8 +80,8 @@ def test_without_recovery_points_all_is_written_back_but_what_was_compacted(
     home = LogDir(0, filled.dirs[0], group=True, failed=False)
     home.take_over(str)
     assert [filled.segment(number).read_bytes() for number in range(3)] == [had[0], b"", had[2]]
-    assert home.journal is not None
-    home.journal.close()
+    assert home.journal.file is not None
+    home.journal.file.close()
 
 
 @pytest.mark.parametrize("content", [b"0\n2\nt 0 1\n", b"\xff\xfe", None])

@@ -15,7 +15,7 @@ import pytest
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.process import FatalError
-from mpbroker.log import home, journal, replay
+from mpbroker.log import dir_journal, home, journal, replay
 from mpbroker.log.checkpoints import write_epochs
 from mpbroker.log.journal import JournalDamaged, JournalFile
 from mpbroker.log.journal_making import MAKING_SUFFIX
@@ -283,7 +283,7 @@ def test_what_a_predecessor_wrote_is_kept_until_its_segments_are_synced(
     n.boot(log_journal_bytes=SMALL)
     fill(n, batch)
     may_sync = threading.Event()
-    monkeypatch.setattr(home, "sync_named", lambda *_: may_sync.wait(PATIENCE_S))
+    monkeypatch.setattr(dir_journal, "sync_named", lambda *_: may_sync.wait(PATIENCE_S))
     n.succeed()
     assert n.process is not None
     targets = n.open(ensure(3))
@@ -421,7 +421,7 @@ def test_a_journal_that_cannot_be_written_takes_the_directory_offline(
     for target in targets:
         assert n.produce(target, batch()) == [0]
     by_dir = {n.rig.partition(t.slot).log_dir: t for t in targets}
-    held = n.process.manager.dirs[1].journal
+    held = n.process.manager.dirs[1].journal.file
     assert held is not None
     nowhere = os.open("/dev/full", os.O_RDONLY)
     os.dup2(nowhere, held.write_fd)

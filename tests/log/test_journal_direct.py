@@ -43,7 +43,7 @@ def refused() -> int:
 
 def in_use(n: Journaled, number: int = 0) -> JournalFile:
     assert n.process is not None
-    used = n.process.manager.dirs[number].journal
+    used = n.process.manager.dirs[number].journal.file
     assert used is not None
     return used
 

@@ -251,7 +251,7 @@ def test_a_successor_goes_on_with_its_own_journal(make: Make, batch, victim: int
     several.rig.memory.reset_rings_of(topology.log_worker(victim))
     several.rig.bind()
     several.processes[victim] = several.rig.start_worker(victim, incarnation=2)
-    assert several.processes[victim].manager.dirs[0].journal_end > 0
+    assert several.processes[victim].manager.dirs[0].journal.end > 0
     assert (several.rig.directory / journal.name_of(1 - victim)).read_bytes() == before
     settle(other)
     targets = several.open(ensure(PARTITIONS))
