@@ -17,7 +17,6 @@ from functools import partial
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log import names
 from mpbroker.log.cleanable import COMPACT, Dirty, Limits, dirty_part, is_due
@@ -91,6 +90,7 @@ class Compaction:
         slots = list(self._manager.logs)
         for at in range(0, len(slots), LOOKED_AT_ONCE):
             some = slots[at : at + LOOKED_AT_ONCE]
+            self._forget_others(some)
             yield from self._measuring.until_measured(self._compacted(some))
             for log in self._compacted(some):
                 dirty = self._dirty_part(log)
@@ -111,19 +111,13 @@ class Compaction:
         return self._granted(best) if best is not None else calls.NothingToClean()
 
     def _compacted(self, slots: Iterable[int]) -> list[PartitionLog]:
-        """Those that are open and compacted; of others no checkpoint is kept."""
-        found = []
-        for slot in slots:
-            log = self._manager.logs.get(slot)
-            if log is None or slot == METADATA_SLOT or log.state.flags != PartitionFlag.PARTITION_LIVE:
-                continue
-            if COMPACT in log.config.cleanup_policy:
-                found.append(log)
-            else:
-                home = self._manager.dirs[log.state.log_dir]
-                if home.known[names.CLEANER_OFFSETS].pop((log.topic, log.partition), None) is not None:
-                    home.is_stale = True
-        return found
+        return [log for log in self._measuring.open_logs(slots) if COMPACT in log.config.cleanup_policy]
+
+    def _forget_others(self, slots: Iterable[int]) -> None:
+        """Of what is open and not compacted any more no checkpoint is kept."""
+        for log in self._measuring.open_logs(slots):
+            if COMPACT not in log.config.cleanup_policy:
+                self._manager.dirs[log.state.log_dir].forget_cleaned((log.topic, log.partition))
 
     def _dirty_part(self, log: PartitionLog) -> Dirty | None:
         """None while a segment has not been looked at, or cannot be."""

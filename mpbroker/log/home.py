@@ -234,6 +234,11 @@ class LogDir:
             if offsets.pop(key, None) is not None:
                 self.is_stale = True
 
+    def forget_cleaned(self, key: TopicPartition) -> None:
+        """The partition stays, but is not compacted any more."""
+        if self.known[names.CLEANER_OFFSETS].pop(key, None) is not None:
+            self.is_stale = True
+
     def is_on_disk(self, key: TopicPartition) -> bool:
         """Whether a checkpoint names the partition, or may do so after a crash."""
         # In this order: what is written meanwhile is in both.

@@ -46,7 +46,7 @@ from mpbroker.log.names import (
     segment_name,
 )
 from mpbroker.log.pace import Pace
-from mpbroker.log.partition_log import segments_of
+from mpbroker.log.partition_log import segments_of, wall_ms
 from mpbroker.log.scrub import ColdFile, SegmentReplaced, SegmentScrub
 
 NICENESS = 19
@@ -194,10 +194,10 @@ class ScrubProcess:
             self.asked.store(BEGUN, self.asked.load(ASKED))
             self._first_at = 0
             for home in self.dirs:
-                home.known.current = home.known.current or Pass(_now_ms())
+                home.known.current = home.known.current or Pass(wall_ms())
         if not rate or time.monotonic() < self._first_at:
             return None
-        due = [home for home in self.dirs if home.is_due(_now_ms(), self._interval_ms)]
+        due = [home for home in self.dirs if home.is_due(wall_ms(), self._interval_ms)]
         return due[0] if due else None
 
     @property
@@ -277,7 +277,7 @@ class ScrubProcess:
     def scrub(self, home: ScrubbedDir) -> None:
         """A pass over one directory, from where it was. Raises Abandoned."""
         known = home.known
-        current = known.current = known.current or Pass(_now_ms())
+        current = known.current = known.current or Pass(wall_ms())
         counters = self.context.counters
         try:
             names = home.partitions()
@@ -303,7 +303,7 @@ class ScrubProcess:
     def _end(self, home: ScrubbedDir, current: Pass) -> None:
         known, counters = home.known, self.context.counters
         known.damages, known.at = known.all_damages(), None
-        current.ended_ms = _now_ms()
+        current.ended_ms = wall_ms()
         known.current, known.last = None, current
         self._save(home)
         counters.set(Counter.COUNT_SCRUB_PASS_TOTAL, 0)
@@ -345,7 +345,7 @@ class ScrubProcess:
             if at is None or (at.partition, at.base, at.file) != (name, base, file.identity):
                 known.damages, at = known.all_damages(), Place(name, base, file.identity)
                 known.at = at
-            work = SegmentScrub(file, at, next_base, _now_ms, _epochs_of(home.path / name))
+            work = SegmentScrub(file, at, next_base, wall_ms, _epochs_of(home.path / name))
             found, batches = len(at.found), 0
             for count in work.run():
                 self._count(home, count, work.batches - batches)
@@ -391,7 +391,7 @@ class ScrubProcess:
             next_base,
             reason,
             identity,
-            _now_ms(),
+            wall_ms(),
             TXN_INDEX_SUFFIX,
         )
         if reason and found.is_there(home.path):
@@ -442,10 +442,6 @@ class ScrubProcess:
         if path not in self._said:
             self._said.add(path)
             self.context.log.error("%s cannot be scrubbed: %s", path, error)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _key_of(directory: Path) -> tuple[bytes, int]:

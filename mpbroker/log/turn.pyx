@@ -535,11 +535,10 @@ cdef class Turn:
 
     # ---- files and log directories ----
 
-    def retire(self, int fd, int log_dir) -> int:
-        """Syncs the file with the next commit round and closes it then; returns the number of that round."""
+    def retire(self, int fd, int log_dir) -> None:
+        """Syncs the file with the next commit round and closes it then."""
         if not retire_file(&self.commit, fd, log_dir):
             raise MemoryError("no memory for a file to sync")
-        return self.commit.flusher.asked + 1
 
     def storage_failed(self, int log_dir, int error) -> None:
         """The directory goes offline for good."""

@@ -447,13 +447,13 @@ def test_passes_come_at_their_time(world: World, monkeypatch: pytest.MonkeyPatch
     assert home is not None
     process.scrub(home)
     assert process._due() is None
-    now = scrub_process._now_ms()
-    monkeypatch.setattr(scrub_process, "_now_ms", lambda: now + 604_800_000 - 60_000)
+    now = scrub_process.wall_ms()
+    monkeypatch.setattr(scrub_process, "wall_ms", lambda: now + 604_800_000 - 60_000)
     assert process._due() is None
-    monkeypatch.setattr(scrub_process, "_now_ms", lambda: now + 604_800_001)
+    monkeypatch.setattr(scrub_process, "wall_ms", lambda: now + 604_800_001)
     assert process._due() is home
     # A clock that was set back.
-    monkeypatch.setattr(scrub_process, "_now_ms", lambda: now - 86_400_000)
+    monkeypatch.setattr(scrub_process, "wall_ms", lambda: now - 86_400_000)
     assert process._due() is home
 
 
