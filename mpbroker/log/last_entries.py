@@ -31,7 +31,7 @@ def odd_entry(
         name = segment_name(base, INDEX_SUFFIX)
         return f"{name}: the last of {entries} entries, offset {offset} at byte {position}, is of no batch"
     times, timestamp, offset = time
-    if times and not _is_time_of(fds, base, at, timestamp, offset):
+    if times and not is_time_of(fds, base, at, timestamp, offset):
         name = segment_name(base, TIME_INDEX_SUFFIX)
         return f"{name}: the last of {times} entries, time {timestamp} up to offset {offset}, is of no batch"
     return None
@@ -57,13 +57,13 @@ def believed(fds: tuple[int, int, int], base: int, below: int, size: int) -> Bel
     if at is None or (at.position, at.last_offset) != (position, offset):
         return None
     times, timestamp, latest = sound_times(fds[2], base, offset)
-    if times and not _is_time_of(fds, base, [at], timestamp, latest):
+    if times and not is_time_of(fds, base, [at], timestamp, latest):
         return None
     time = (times, timestamp, latest if times else base)
     return Believed(position, at.base_offset, (entries, offset, position), time)
 
 
-def _is_time_of(
+def is_time_of(
     fds: tuple[int, int, int], base: int, at: list[scan.BatchAt], timestamp: int, offset: int
 ) -> bool:
     """Whether this is the largest timestamp of the batch with that offset, one of `at` or before them."""
