@@ -7,6 +7,7 @@ from pathlib import Path
 from mpbroker.config.dynamic import DYNAMIC, REPLICATION_RATES
 from mpbroker.handlers.apis import all_apis
 from mpbroker.protocol.api_keys import valid_versions
+from ops.docs import not_served
 
 PAGE = Path(__file__).parents[2] / "docs" / "COMPATIBILITY.md"
 
@@ -105,7 +106,8 @@ def page() -> str:
     missing = [f"| {what} | {instead} |" for what, instead in NOT_BUILT]
     table = ["## Not built yet", "", "| what | what happens instead |", "|---|---|", *missing]
     head = INTRODUCTION + "\n".join(rows) + "\n" + TESTED + "\n"
-    return head + "\n".join(table) + "\n" + DYNAMIC_SETTINGS + _dynamic() + CLOSING
+    missing_apis = "\n" + not_served.table()
+    return head + "\n".join(table) + "\n" + missing_apis + DYNAMIC_SETTINGS + _dynamic() + CLOSING
 
 
 def _dynamic() -> str:
