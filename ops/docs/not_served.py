@@ -166,7 +166,7 @@ def table() -> str:
             "|---|---|---|---|",
             *rows,
             "",
-            f"What only brokers and controllers ask of each other is not here at all: {_listed(AMONG_BROKERS)}.",
+            f"Brokers and controllers alone ask each other these, none is here: {_listed(AMONG_BROKERS)}.",
             "",
         ]
     )
