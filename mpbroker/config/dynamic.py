@@ -94,8 +94,8 @@ def _fixed(names: list[str]) -> str:
     if idle:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in idle.items())
         says.append(
-            f"Cannot update these configs dynamically: {_listed(list(idle))}. They have no effect here, in the "
-            f"file neither: {reasons}"
+            f"Cannot update these configs dynamically: {_listed(list(idle))}. They have no effect here, in "
+            f"the file neither: {reasons}"
         )
     return ". ".join(says)
 

@@ -89,7 +89,7 @@ NOT_SERVED = (
     NotServed(
         (ApiKey.UPDATE_FEATURES,),
         "changing feature levels",
-        "`kafka-features.sh upgrade`, `downgrade` and `disable`",
+        "`kafka-features.sh upgrade`, `downgrade` and `disable`; `describe` shows level 0 of what is off",
         "nothing to change: what this version has it has at once",
     ),
     NotServed(
@@ -108,14 +108,9 @@ NOT_SERVED = (
         (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY),
         "clients that push their metrics to the broker (KIP-714); without a receiver plug-in Kafka does not "
         "advertise them either",
-        "none: clients see that nobody wants their metrics",
+        "`kafka-client-metrics.sh` lists none; `--alter` ends with INVALID_REQUEST. Clients see that nobody "
+        "wants their metrics",
         "the clients' own metrics; the broker's view of them: `mpbroker ctl metrics`",
-    ),
-    NotServed(
-        (ApiKey.LIST_CONFIG_RESOURCES,),
-        "the names of what has settings of its own",
-        "`kafka-client-metrics.sh --list`, `kafka-configs.sh --entity-type client-metrics`",
-        "topics, brokers and groups are listed by Metadata and ListGroups",
     ),
     NotServed(
         (ApiKey.DESCRIBE_TOPIC_PARTITIONS,),
