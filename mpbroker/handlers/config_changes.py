@@ -24,9 +24,9 @@ _WITHOUT_SETTINGS: dict[int, str] = {
         "broker knows of them: mpbroker ctl metrics"
     ),
     ResourceType.GROUP: (
-        "they are those of groups of the consumer, share and streams protocols, and groups here are of the "
-        "classic one. Their members have them in their own configuration: session.timeout.ms and "
-        "heartbeat.interval.ms"
+        "Kafka's are for groups of the consumer, share and streams protocols, and groups here are of the "
+        "classic one. Their members have session.timeout.ms and heartbeat.interval.ms in their own "
+        "configuration"
     ),
 }
 

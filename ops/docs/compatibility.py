@@ -34,7 +34,8 @@ that the broker cannot store compressed batches; versions 0-2 are refused.
 Every change is tested against librdkafka (confluent-kafka and kcat), kafka-python, aiokafka, franz-go, and
 Kafka's own Java tools (TopicCommand, ProducerPerformance, the console producer and consumer,
 ConsumerGroupCommand, GetOffsetShell, ConfigCommand, DeleteRecordsCommand, LogDirsCommand,
-ReassignPartitionsCommand, TransactionsCommand, DumpLogSegments on the written files).
+ReassignPartitionsCommand, TransactionsCommand, LeaderElectionCommand, FeatureCommand, ClientMetricsCommand,
+DumpLogSegments on the written files).
 
 SCRAM needs librdkafka 2.6.1 or newer; older ones send their nonce doubled, which Kafka 4 refuses too.
 """
@@ -90,6 +91,9 @@ and has no effect here is named in a warning at start; an unknown one is an erro
 * `min.insync.replicas` above 1 is refused, for the broker at start and for a topic with INVALID_CONFIG: there
   is one replica, and Kafka would answer every write with NOT_ENOUGH_REPLICAS. With
   `mpbroker.replication.factor.clamp=true` it is taken, shown, and met by the one replica.
+* The broker has two loggers, `root` and `kafka.request.logger`; others do not exist, so their levels cannot
+  be altered. Whose level is deleted is as it was at start: it inherits nothing.
+* Groups have no settings: Kafka's are those of the consumer, share and streams protocols.
 * `flush.ms` and `flush.messages` of a topic are refused under `log.flush.policy=os`; under `group` every
   record is synced anyway.
 * A record batch whose compressed records cannot be read is answered INVALID_RECORD, not with a retriable

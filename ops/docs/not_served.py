@@ -60,7 +60,8 @@ NOT_SERVED = (
     NotServed(
         (ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS),
         "the list of transactional ids, which would be empty, and of hanging transactions",
-        "`kafka-transactions.sh list`, `describe` and `find-hanging`",
+        "`kafka-transactions.sh list`, and `find-hanging` where a transaction is open; `describe` speaks of "
+        "an authorization failure, for after that clients do not ask again",
         "`kafka-transactions.sh describe-producers` shows what is open in a partition, `abort` ends it",
     ),
     NotServed(
