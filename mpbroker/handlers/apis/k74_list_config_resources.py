@@ -38,8 +38,8 @@ def found(exchange: Exchange, kinds: set[int]) -> Iterator[Resource]:
 def handle(exchange: Exchange) -> ListConfigResourcesResponse:
     """The names of topics, broker and loggers; no group and no client metrics have settings here."""
     has_kinds = exchange.version >= FIRST_VERSION_WITH_KINDS
-    supported = set(ResourceType) if has_kinds else {ResourceType.CLIENT_METRICS}
-    kinds = set(exchange.body.resource_types) or supported
+    supported: set[int] = set(ResourceType) if has_kinds else {ResourceType.CLIENT_METRICS}
+    kinds: set[int] = set(exchange.body.resource_types) or supported
     if not kinds <= supported:
         return failed(exchange, ErrorCode.UNSUPPORTED_VERSION)
     return ListConfigResourcesResponse(config_resources=list(found(exchange, kinds)))
