@@ -84,15 +84,9 @@ class OpenJob(msgspec.Struct, frozen=True):
         return f"{self.topic}-{self.partition}"
 
     def run(self, count: Callable[[int], None], syncs: Syncs) -> Opened | None:
-        if self.is_first_try and not self.known.clean and syncs.device is not None:
-            # What it cannot read somebody else says.
-            with suppress(OSError):
-                metadata = text_of_id(self.topic_id)
-                at_rest = opened_at_rest(
-                    self.directory, metadata, self.config, self.known, syncs.device, wall_ms(), count
-                )
-                if at_rest is not None:
-                    return Opened(*at_rest)
+        at_rest = self._at_rest(count, syncs)
+        if at_rest is not None:
+            return at_rest
         if read_topic_id(self.directory, self.topic_id) != self.topic_id:
             return None
         log = load(
@@ -107,6 +101,19 @@ class OpenJob(msgspec.Struct, frozen=True):
             syncs if self.is_first_try else EACH_FILE,
         )
         return Opened.of(log)
+
+    def _at_rest(self, count: Callable[[int], None], syncs: Syncs) -> Opened | None:
+        device = 0 if self.known.clean else syncs.device
+        if not self.is_first_try or device is None:
+            return None
+        metadata = text_of_id(self.topic_id)
+        # What it cannot read is said by whoever opens it then.
+        with suppress(OSError):
+            found = opened_at_rest(
+                self.directory, metadata, self.config, self.known, device, wall_ms(), count
+            )
+            return Opened(*found) if found is not None else None
+        return None
 
     def again(self) -> OpenJob:
         return msgspec.structs.replace(self, is_first_try=False)

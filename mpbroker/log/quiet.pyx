@@ -1,11 +1,11 @@
-"""Opening a partition that an unclean stop found at rest, natively: of thousands nearly all are.
+"""Opening a partition that a stop found at rest, natively: of thousands nearly all are, whether the stop was clean or not.
 
-Nothing lies behind what is durable there, and its files are as a roll, a snapshot or a stop has left them: the same comes of it as of
-`mpbroker.log.recovery`, which does all others. Here files are read and nothing is written: what would be cut, written, removed or replayed
-in another segment, and whatever is odd or cannot be read, is left to that. A test opens the same directories both ways.
+Its files are as a roll, a snapshot or a stop has left them, and if it was not clean nothing lies behind what is durable there: the same comes
+of it as of `mpbroker.log.recovery`, which does all others. Here files are read and nothing is written: what would be cut, written, removed or
+replayed in another segment, and whatever is odd or cannot be read, is left to that. A test opens the same directories both ways.
 
 Where a snapshot is of the log's end, the last entry of `.timeindex` may be that of the stop which wrote it: indexes are synced before a
-snapshot is. A recovery would cut it off, and the next stop write it again.
+snapshot is. A recovery after an unclean stop would cut it off, and the next stop write it again.
 """
 from libc cimport errno
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t
@@ -57,6 +57,8 @@ cdef enum:
     # What is checked at once, without a sign of life.
     CHECKED_MOST = 1 << 20
     SMALL_BYTES = 64 << 10
+    # After a clean stop a larger index is not read, but for its last entry.
+    TRUSTED_INDEX_MOST = 4 << 10
 
 assert DIGITS == names.OFFSET_DIGITS
 
@@ -199,13 +201,14 @@ cdef class _Look:
     cdef int dir, fd, index_fd, times_fd
     cdef Files files
     cdef str directory
+    cdef bint is_clean
     cdef int64_t recovery_point, durable, base, size, replay_from, end, epoch, epoch_start, checked_bytes
     cdef PartitionState state
 
     def __cinit__(self, str directory, known):
         self.dir = self.fd = self.index_fd = self.times_fd = -1
         self.directory = directory
-        self.recovery_point, self.durable = known.recovery_point, known.durable
+        self.is_clean, self.recovery_point, self.durable = known.clean, known.recovery_point, known.durable
         self.entries = opendir(directory.encode("utf-8", "surrogateescape"))
         if self.entries != NULL:
             self.dir = dirfd(self.entries)
@@ -227,14 +230,14 @@ cdef class _Look:
             return False
         self.base = self.files.bases.at[self.files.bases.count - 1]
         # Segments before the last one are not looked at.
-        return self.files.bases.count == 1 or self.base <= self.recovery_point
+        return self.is_clean or self.files.bases.count == 1 or self.base <= self.recovery_point
 
     cdef bint open_files(self, uint64_t device) except? False:
         cdef char name[64]
         cdef Described seen
         name_into(name, self.base, LOG)
         self.fd = openat(self.dir, name, O_RDWR | O_CLOEXEC)
-        if self.fd < 0 or fstat(self.fd, &seen) != 0 or seen.st_dev != device:
+        if self.fd < 0 or fstat(self.fd, &seen) != 0 or (not self.is_clean and seen.st_dev != device):
             return False
         self.size = seen.st_size
         return True
@@ -256,7 +259,8 @@ cdef class _Look:
         """From the newest snapshot that counts, as `recovery` takes it."""
         cdef char name[64]
         cdef int i
-        cdef int64_t offset, count, limit = max(self.recovery_point, self.durable - 1), first = self.files.bases.at[0]
+        cdef int64_t offset, count, first = self.files.bases.at[0]
+        cdef int64_t limit = INT64_MAX if self.is_clean else max(self.recovery_point, self.durable - 1)
         cdef Producers producers = self.state.producers
         self.replay_from = first
         for i in range(self.files.snapshots.count - 1, -1, -1):
@@ -282,11 +286,12 @@ cdef class _Look:
         """What recovery looks at of the active segment; nothing of its indexes is to be cut or written."""
         cdef int64_t index_size = self.open_index(INDEX, &self.index_fd), times_size = self.open_index(TIMES, &self.times_fd)
         cdef int64_t start = 0, next_offset = self.base, entries, offset, position, times = 0, timestamp = -1, latest = self.base
+        cdef int64_t below = INT64_MAX if self.is_clean else min(self.recovery_point, self.replay_from)
         cdef PartitionCore *core
-        if index_size < 0 or times_size < 0:
+        if index_size < 0 or times_size < 0 or (self.is_clean and index_size > TRUSTED_INDEX_MOST):
             return False
         if index_size:
-            entries, offset, position = sound_entries(self.index_fd, self.base, min(self.recovery_point, self.replay_from), self.size)
+            entries, offset, position = sound_entries(self.index_fd, self.base, below, self.size)
             if entries * OFFSET_ENTRY_BYTES != index_size:
                 return False
             at = find_offset(self.fd, position, self.size, offset)
@@ -337,11 +342,18 @@ cdef class _Look:
                 return False
         return bool(seen) or self.files.bases.count == 1
 
+    cdef bint ends_as_closed(self) noexcept nogil:
+        """Where it was when it was closed, with the last time entry, and a snapshot unless it is empty."""
+        cdef const PartitionCore *core = self.state.core
+        if self.end < self.durable or self.end != self.replay_from or (self.end != self.recovery_point and self.recovery_point > 0):
+            return False
+        return core.max_timestamp == core.time_index.last_key or self.size == 0
+
     cdef bint is_whole(self, int64_t log_start) noexcept nogil:
         """It ends where what is durable ends, and nothing is to be removed or written anew."""
         cdef int i
         cdef int64_t start = min(max(self.epoch_start, log_start), self.end)
-        if self.end != self.durable or self.end < log_start or start != self.epoch_start:
+        if self.end < log_start or start != self.epoch_start or not (self.ends_as_closed() if self.is_clean else self.end == self.durable):
             return False
         for i in range(self.files.snapshots.count):
             if self.files.snapshots.at[i] > self.end:
@@ -352,10 +364,10 @@ cdef class _Look:
 
 
 def opened_at_rest(str directory, bytes metadata, config, known, uint64_t device, int64_t now_ms, count):
-    """What `mpbroker.log.opened.Opened` has of the partition, after an unclean stop; None: it is left to `recovery`.
+    """What `mpbroker.log.opened.Opened` has of the partition; None: it is left to `recovery`.
 
     `metadata`: what its `partition.metadata` should be. `device`: the number of the file system that is synced by now, with all that
-    this partition has there. `count` is told of bytes checked. Raises OSError, MemoryError.
+    this partition has there; after a clean stop it does not count. `count` is told of bytes checked. Raises OSError, MemoryError.
     """
     cdef _Look look = _Look(directory, known)
     cdef int64_t log_start, i
@@ -371,6 +383,8 @@ def opened_at_rest(str directory, bytes metadata, config, known, uint64_t device
     log_start = max(<int64_t>known.log_start, look.files.bases.at[0])
     if not look.load_producers(now_ms - <int64_t>known.producer_expiration_ms) or not look.check() or not look.is_whole(log_start):
         return None
-    count(look.checked_bytes)
     epochs = [(look.epoch, look.epoch_start)]
+    if look.is_clean:
+        return look.state.carried(), look.state.producers.carried(), log_start, look.end, look.end, sealed, epochs
+    count(look.checked_bytes)
     return look.state.carried(), look.state.producers.carried(), log_start, look.recovery_point, -1, sealed, epochs

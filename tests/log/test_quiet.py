@@ -60,7 +60,7 @@ def by_recovery(directory: Path, config: TopicConfig, known: Known) -> Opened:
     times = max(directory.glob(f"*{names.TIME_INDEX_SUFFIX}"))
     before = times.stat().st_size
     log = recovery.load(directory, "t", 0, TOPIC_ID, config, known, str, syncs=Synced(None))
-    if times.stat().st_size < before:
+    if times.stat().st_size < before and not known.clean:
         log.finish_segment()
     return Opened.of(log)
 
@@ -118,15 +118,21 @@ def begun_late(w: Writer) -> Known:
     return unclean(6, log_start=6)
 
 
-SHAPES = [never_written, not_closed, closed, with_indexes, out_of_order, rolled, begun_late]
+CLOSED = [never_written, closed, with_indexes, out_of_order, rolled, begun_late]
+SHAPES = [not_closed, *CLOSED]
 Made = tuple[Path, TopicConfig, Known]
 
 
-@pytest.fixture(params=SHAPES, ids=lambda shape: shape.__name__)
+def after_clean_stop(known: Known) -> Known:
+    return Known(True, known.durable, known.durable, known.log_start)
+
+
+@pytest.fixture(params=[*((shape, False) for shape in SHAPES), *((shape, True) for shape in CLOSED)])
 def made(request: pytest.FixtureRequest, writer: Callable[..., Writer], topic_config) -> Made:  # type: ignore[no-untyped-def]
     w = writer(**CONFIG)
-    known = request.param(w)
-    return w.log.directory, topic_config(**CONFIG), known
+    shape, is_clean = request.param
+    known = shape(w)
+    return w.log.directory, topic_config(**CONFIG), after_clean_stop(known) if is_clean else known
 
 
 def test_it_is_as_a_recovery_opens_it(made: Made, tmp_path: Path) -> None:
@@ -139,7 +145,7 @@ def test_it_is_as_a_recovery_opens_it(made: Made, tmp_path: Path) -> None:
     assert files_of(directory) == before
     assert found == tuple(by_recovery(copy, config, known))
     assert files_of(copy) == before
-    assert len(checked) == 1
+    assert len(checked) == (not known.clean)
 
 
 def test_appends_go_on_behind_it(made: Made) -> None:
@@ -160,12 +166,13 @@ def test_workers_open_it_so_once_everything_is_synced(
     made: Made, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     directory, config, known = made
+    device = directory.stat().st_dev
     job = OpenJob(str(directory), "t", 0, TOPIC_ID, config, known)
     copy = Path(shutil.copytree(directory, tmp_path / "copy"))
     elsewhere = OpenJob(str(copy), "t", 0, TOPIC_ID, config, known)
     with monkeypatch.context() as patched:
         patched.setattr("mpbroker.log.pool.load", None)
-        assert job.run(lambda _: None, Synced(directory.stat().st_dev)) is not None
+        assert job.run(lambda _: None, Synced(None if known.clean else device)) is not None
     loaded: list[Path] = []
 
     def load(path: Path, *others: object) -> PartitionLog:
@@ -173,13 +180,10 @@ def test_workers_open_it_so_once_everything_is_synced(
         return recovery.load(path, *others)  # type: ignore[arg-type]
 
     monkeypatch.setattr("mpbroker.log.pool.load", load)
-    for one, syncs in (
-        (elsewhere, Synced(None)),
-        (elsewhere, Synced(directory.stat().st_dev + 1)),
-        (elsewhere.again(), Synced(directory.stat().st_dev)),
-    ):
+    others = [(elsewhere, Synced(None)), (elsewhere, Synced(device + 1))]
+    for one, syncs in [*(() if known.clean else others), (elsewhere.again(), Synced(device))]:
         assert one.run(lambda _: None, syncs) is not None
-    assert loaded == [str(copy)] * 3
+    assert loaded == [str(copy)] * (1 if known.clean else 3)
 
 
 # ---- what is left to a recovery, or comes to the same ----
@@ -209,12 +213,14 @@ def changes(directory: Path) -> Iterator[Callable[[], object]]:
         yield lambda epochs=epochs: write_epochs(directory, epochs)  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("is_clean", [False, True])
 @pytest.mark.parametrize("shape", [closed, with_indexes, rolled], ids=lambda shape: shape.__name__)
 def test_what_is_odd_is_as_a_recovery_finds_it(  # type: ignore[no-untyped-def]
-    shape, writer: Callable[..., Writer], topic_config, tmp_path: Path
+    shape, is_clean: bool, writer: Callable[..., Writer], topic_config, tmp_path: Path
 ) -> None:
     w = writer(**CONFIG)
     known, config, whole = shape(w), topic_config(**CONFIG), w.log.directory
+    known = after_clean_stop(known) if is_clean else known
     count = sum(1 for _ in changes(whole))
     taken = 0
     for number in range(count):
@@ -235,16 +241,22 @@ def test_what_is_odd_is_as_a_recovery_finds_it(  # type: ignore[no-untyped-def]
     assert 0 < taken < count
 
 
+@pytest.mark.parametrize("is_clean", [False, True])
 @pytest.mark.parametrize("log_start", [0, 3, 24, 25, 26])
 @pytest.mark.parametrize("recovery_point", [0, 3, 12, 21, 24, 25, 30])
 @pytest.mark.parametrize("durable", [0, 12, 24, 25, 26])
 def test_whatever_is_known_of_it(  # type: ignore[no-untyped-def]
-    durable: int, recovery_point: int, log_start: int, writer: Callable[..., Writer], topic_config
+    durable: int,
+    recovery_point: int,
+    log_start: int,
+    is_clean: bool,
+    writer: Callable[..., Writer],
+    topic_config,
 ) -> None:
     w = writer(**CONFIG)
     assert rolled(w) == unclean(25)
     assert segments_of(w.log.directory) == [0, 10, 20]
-    known, config = unclean(durable, recovery_point, log_start), topic_config(**CONFIG)
+    known, config = Known(is_clean, recovery_point, durable, log_start), topic_config(**CONFIG)
     before = files_of(w.log.directory)
     found = at_rest(w.log.directory, config, known)
     if found is None:
