@@ -112,7 +112,7 @@ class OpenJob(msgspec.Struct, frozen=True):
             found = opened_at_rest(
                 self.directory, metadata, self.config, self.known, device, wall_ms(), count
             )
-            return Opened(*found) if found is not None else None
+            return Opened._make(found) if found is not None else None
         return None
 
     def again(self) -> OpenJob:
@@ -217,7 +217,7 @@ class Pool:
             if result is None:
                 self.left_over.add(key)
             else:
-                self.done[key] = Opened(*result) if isinstance(result, tuple) else result
+                self.done[key] = Opened._make(result) if isinstance(result, tuple) else result
 
     def _lost(self, worker: Worker) -> None:
         self.workers.remove(worker)
@@ -398,10 +398,11 @@ class Recovery:
 
     def submit(self, number: int, job: OpenJob) -> None:
         """Once: whoever asks again gets what came of it, or comes of it. `hand_out` sends it."""
-        if job.key not in self._given:
-            self._given[job.key] = number
-            self.pools[number].submit(job.again() if job.key in self._given_before else job)
-            self._given_before.add(job.key)
+        key = job.key
+        if key not in self._given:
+            self._given[key] = number
+            self.pools[number].submit(job.again() if key in self._given_before else job)
+            self._given_before.add(key)
 
     def hand_out(self) -> None:
         """Several at a time."""
