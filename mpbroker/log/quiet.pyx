@@ -319,12 +319,12 @@ cdef class _Look:
         return self.has_times(core, times, times_size) and self.is_in_epoch(checked.epochs)
 
     cdef bint has_times(self, PartitionCore *core, int64_t believed, int64_t size) noexcept nogil:
-        """Those that are believed, and perhaps the last one of a segment that was closed."""
+        """Those that are believed, and perhaps the last one of a segment that was closed: there is a snapshot of its end."""
         cdef uint8_t entry[TIME_ENTRY_BYTES]
         cdef int64_t timestamp, offset
         if size == believed * TIME_ENTRY_BYTES:
             return True
-        if size != (believed + 1) * TIME_ENTRY_BYTES or self.replay_from != self.end or not has(&self.files.snapshots, self.end):
+        if size != (believed + 1) * TIME_ENTRY_BYTES or self.replay_from != self.end:
             return False
         if pread(self.times_fd, entry, TIME_ENTRY_BYTES, believed * TIME_ENTRY_BYTES) != TIME_ENTRY_BYTES:
             return False
