@@ -288,6 +288,19 @@ def test_damage_behind_the_recovery_point_is_left_to_a_recovery(writer, topic_co
         by_recovery(w.log.directory, config, damaged)
 
 
+@pytest.mark.parametrize("durable", [0, 1, 19])
+def test_what_lies_behind_what_is_durable_is_left_to_a_recovery(  # type: ignore[no-untyped-def]
+    durable: int, writer, topic_config
+) -> None:
+    """It has to be read from the device, whatever memory has of it."""
+    w = writer(**CONFIG)
+    with_indexes(w)
+    config = topic_config(**CONFIG)
+    assert at_rest(w.log.directory, config, unclean(20)) is not None
+    assert at_rest(w.log.directory, config, unclean(durable, recovery_point=20)) is None
+    assert at_rest(w.log.directory, config, unclean(durable)) is None
+
+
 def test_a_log_that_ends_below_its_start_is_begun_anew_by_a_recovery(writer, topic_config) -> None:  # type: ignore[no-untyped-def]
     w = writer(**CONFIG)
     begun_late(w)
