@@ -584,7 +584,7 @@ def listener_list(log_dirs: LogDirs = None, json: Json = False) -> None:
 def main() -> None:
     """Entry point of the `mpbroker` executable."""
     try:
-        app(prog_name="mpbroker")
+        app.only(sys.argv[1:2])(prog_name="mpbroker")
     except CliError as error:
         for line in str(error).splitlines():
             print(f"mpbroker: {line}", file=sys.stderr)

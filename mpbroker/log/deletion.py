@@ -128,7 +128,7 @@ class Deletion:
         log = self._manager.logs.get(wanted.slot)
         if log is None or log.state.generation != wanted.slot_generation:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, None, -1
-        if log.state.flags & PartitionFlag.PARTITION_OFFLINE:
+        if log.state.is_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR, None, -1
         end = log.state.high_watermark
         offset = end if wanted.offset == HIGH_WATERMARK else wanted.offset
