@@ -130,9 +130,12 @@ def test_the_directory_of_another_node(broker: Mpbroker, tmp_path: Path) -> None
 
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    code, said = refused(tmp_path, "--log-dirs", str(tmp_path / "file" / "data"))
-    assert (code, f"cannot use {tmp_path}/file/data: Not a directory" in said) == (FAILED, True), said
+    file = tmp_path / "file"
+    file.touch()
+    code, said = refused(tmp_path, "--log-dirs", str(file / "data"))
+    assert (code, f"cannot use {file}/data: {file} is not a directory" in said) == (FAILED, True), said
+    code, said = refused(tmp_path, "--log-dirs", str(file))
+    assert (code, f"cannot use {file}: it is not a directory. Name one" in said) == (FAILED, True), said
 
 
 @pytest.mark.parametrize(
