@@ -29,6 +29,7 @@ from mpbroker.cli.flags import (
 from mpbroker.cli.on_host import ctl_app, log_app
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ClientError, ConfigError
+from mpbroker.config.version import VERSION
 
 app = App(
     name="mpbroker",
@@ -52,15 +53,9 @@ app.add_typer(ctl_app, name="ctl")
 
 
 def _version(wanted: bool) -> None:
-    if not wanted:
-        return
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        typer.echo(f"mpbroker {version('mpbroker')}")
-    except PackageNotFoundError:
-        typer.echo("mpbroker, running from its source directory")
-    raise typer.Exit
+    if wanted:
+        typer.echo(f"mpbroker {VERSION}")
+        raise typer.Exit
 
 
 @app.callback()

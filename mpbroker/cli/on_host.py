@@ -95,6 +95,7 @@ def log_scrub(
 ) -> None:
     """Have the running broker look for damage in its segments now.
 
+    In those that are sealed; the last one of a partition is still written.
     Says what the scrubber does and what it has found.
     """
     from mpbroker.cli import scrub

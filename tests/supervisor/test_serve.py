@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
+from mpbroker.config.version import VERSION
 from mpbroker.supervisor.main import SAME_STOP_S
 from ops.bench.brokers import HOST, Broker, Mpbroker, free_port
 from tests.polling import PATIENCE_S
@@ -111,7 +112,8 @@ def test_a_second_broker_in_the_same_runtime_directory(broker: Mpbroker, tmp_pat
     code, said = refused(tmp_path, runtime_dir=str(broker.runtime_dir))
     assert (code, "is in use by another broker" in said) == (FAILED, True), said
     told = control(broker).call("status")
-    assert told["node_id"] == 1
+    assert (told["node_id"], told["version"], told["pid"]) == (1, VERSION, processes(broker)[0].pid)
+    assert told["up_s"] > 0
     assert [(one["log_dir"], one["state"]) for one in told["log_dirs"]] == [(str(broker.log_dir), "online")]
 
 
