@@ -184,14 +184,17 @@ def group_list(
 @group_app.command("describe")
 def group_describe(
     names: GroupNames,
+    members: Annotated[
+        bool, typer.Option("--members", help="Who they are, and which partitions each has.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
-    """Members, committed offsets, and how far behind they are."""
+    """Committed offsets, how far behind they are, and who reads there."""
     from mpbroker.cli import groups
 
-    groups.describe(Where(bootstrap, command_config), names, as_json=json)
+    groups.describe(Where(bootstrap, command_config), names, with_members=members, as_json=json)
 
 
 @group_app.command("delete")
@@ -306,7 +309,13 @@ def quota_delete(
 def produce(
     topic: TopicName,
     partition: Annotated[
-        int, typer.Option("--partition", "-p", metavar="N", help="-1: by key, else in turn.")
+        int,
+        typer.Option(
+            "--partition",
+            "-p",
+            metavar="N",
+            help="-1: by key; lines without one in turn, as many at a time as one read brings.",
+        ),
     ] = -1,
     key_separator: Annotated[
         str | None,
@@ -314,7 +323,7 @@ def produce(
             "--key-separator",
             "-K",
             metavar="SEP",
-            help="What stands between key and value; a line without it has no key.",
+            help="What stands between key and value (also \\t, \\xHH …); a line without it has no key.",
         ),
     ] = None,
     acks: Annotated[str, typer.Option(metavar="all|1|0", help="When a record counts as written.")] = "all",
@@ -359,7 +368,13 @@ def consume(
             "%K and %S lengths of key and value.",
         ),
     ] = "%v\\n",
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="One JSON object a line; what is not UTF-8 in base64, as key_base64 and value_base64.",
+        ),
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
 ) -> None:

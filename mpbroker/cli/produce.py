@@ -17,6 +17,7 @@ import msgspec
 
 from mpbroker.cli.client import Client, Topic
 from mpbroker.cli.errors import INTERRUPTED, USAGE_ERROR, CliError
+from mpbroker.cli.escapes import unescape
 from mpbroker.cli.partitioner import partition_for
 from mpbroker.cli.retry import Retry
 from mpbroker.cli.where import Where
@@ -71,6 +72,8 @@ def produce(where: Where, settings: Settings, properties: Sequence[str] = ()) ->
             _send_all(lines, reader, interrupt)
         except ClientError as error:
             raise CliError(f"{error}; {_written(lines)}") from error
+        if warning := lines.warning():
+            _say(warning)
         if interrupt.came:
             raise CliError(f"interrupted; {_written(lines)}", INTERRUPTED)
 
@@ -193,7 +196,8 @@ class Lines:
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._settings = settings
-        self._separator = settings.key_separator.encode() if settings.key_separator else None
+        self._separator = unescape(settings.key_separator) if settings.key_separator else None
+        self._lines = self._keyed = 0
         topic = _find_topic(client, settings.topic)
         self._partitions = len(topic.partitions)
         if settings.partition >= self._partitions:
@@ -233,7 +237,17 @@ class Lines:
         if self._separator is None:
             return None, line
         key, found, value = line.partition(self._separator)
-        return (key, value) if found else (None, line)
+        self._lines += 1
+        if not found:
+            return None, line
+        self._keyed += 1
+        return key, value
+
+    def warning(self) -> str:
+        """Of a separator that was perhaps not meant; empty if a line had it, or there was none."""
+        if not self._lines or self._keyed:
+            return ""
+        return f"no line had the key separator {self._settings.key_separator!r}: their records have no key"
 
 
 def _cut(records: list[NewRecord]) -> Iterator[list[NewRecord]]:
