@@ -40,7 +40,7 @@ app = App(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-topic_app = App(no_args_is_help=True, help="Create, list, describe and delete topics.")
+topic_app = App(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
 group_app = App(no_args_is_help=True, help="List, describe and delete consumer groups.")
 user_app = App(no_args_is_help=True, help="Add, list and delete SCRAM users.")
 quota_app = App(no_args_is_help=True, help="Set, list and delete the quotas of clients.")
@@ -155,6 +155,51 @@ def topic_describe(
     from mpbroker.cli import topics
 
     topics.describe(Where(bootstrap, command_config), names or [], as_json=json)
+
+
+@topic_app.command("alter")
+def topic_alter(
+    name: TopicName,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", metavar="KEY=VALUE", help="Set it for the topic; repeatable."),
+    ] = None,
+    delete_config: Annotated[
+        list[str] | None,
+        typer.Option("--delete-config", metavar="KEY", help="As the broker has it again; repeatable."),
+    ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", "-p", min=1, metavar="N", help="How many in all; never fewer."),
+    ] = None,
+    timeout: Timeout = 30.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+) -> None:
+    """Change settings of a topic, or give it more partitions."""
+    from mpbroker.cli import topic_changes
+
+    changes = topic_changes.Changes(config or [], delete_config or [], partitions)
+    topic_changes.alter(Where(bootstrap, command_config), name, changes, timeout)
+
+
+@topic_app.command("delete-records")
+def topic_delete_records(
+    name: TopicName,
+    before: Annotated[
+        str,
+        typer.Option("--before", metavar="OFFSET|latest", help="The first that stays; latest: none does."),
+    ],
+    partition: Annotated[int, typer.Option("--partition", metavar="N", help="-1: all.")] = -1,
+    timeout: Timeout = 30.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+) -> None:
+    """Delete the records of a topic below an offset."""
+    from mpbroker.cli import topic_changes
+
+    where = Where(bootstrap, command_config)
+    topic_changes.delete_records(where, name, partition, before, timeout)
 
 
 @topic_app.command("delete")
@@ -330,6 +375,10 @@ def produce(
     compression: Annotated[
         str, typer.Option("--compression", "-z", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
     ] = "none",
+    headers: Annotated[
+        list[str] | None,
+        typer.Option("-H", metavar="NAME=VALUE", help="A header of every record; repeatable."),
+    ] = None,
     properties: Annotated[
         list[str] | None,
         typer.Option("-X", metavar="KEY=VALUE", help="acks or compression by their names in other clients."),
@@ -340,7 +389,8 @@ def produce(
     """Send each line of standard input as one record."""
     from mpbroker.cli import produce as command
 
-    settings = command.Settings(topic, partition, key_separator, acks, compression)
+    named = command.parse_headers(headers or [])
+    settings = command.Settings(topic, partition, key_separator, acks, compression, named)
     command.produce(Where(bootstrap, command_config), settings, properties or [])
 
 

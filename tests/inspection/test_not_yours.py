@@ -74,7 +74,6 @@ def test_a_partition_in_a_directory_that_is_not_yours(directory: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "meta.properties",
         "recovery-point-offset-checkpoint",
         "t-0",
         "t-0/00000000000000000000.log",
@@ -91,8 +90,7 @@ def test_files_that_are_not_yours(directory: Path, name: str) -> None:
     mode = path.stat().st_mode
     closed(path)
     try:
-        if name != "meta.properties":  # that it is there is all one has to know of it
-            assert refused("verify", str(directory)) == f"{path}: {ADVICE}"
+        assert refused("verify", str(directory)) == f"{path}: {ADVICE}"
         if name.startswith("t-0"):
             said = refused("dump", str(path))
             assert said == f"{path}: {ADVICE}"
