@@ -16,7 +16,7 @@ LISTENERS ?= PLAINTEXT://127.0.0.1:9092
 .PHONY: help setup run test demo bench bench-kafka bench-network bench-quotas bench-compaction bench-start bench-cold bench-spark chaos fuzz explore flips power-cuts adopt lint fmt clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup: $(BUILT) ## .venv with everything in it, native modules built in place
 

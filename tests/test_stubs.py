@@ -22,6 +22,7 @@ FOR_THEMSELVES = (
     "mpbroker.handlers.turn.FIRST_HANDLER",
     "mpbroker.handlers.turn.LOG",
     "mpbroker.ipc.session.INDEX_MASK",
+    "mpbroker.log.journal.NO_ROOM",
     "mpbroker.log.places.INDEX_SUFFIX",
     "mpbroker.log.places.LOG_SUFFIX",
     "mpbroker.log.scan.ChunkBuffer",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,3 +67,15 @@ class App(typer.Typer):
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[_Function], _Function]:
         return super().command(name, cls=_Command, **settings)
+
+    def only(self, words: Sequence[str]) -> App:
+        """With nothing but the command or the group that the first word calls, if it is one: to make all of
+        them takes 20 ms, also of a broker's start.
+        """
+        word = next(iter(words), "")
+        narrowed = copy(self)
+        narrowed.registered_commands = [
+            one for one in self.registered_commands if one.callback and one.callback.__name__ == word
+        ]
+        narrowed.registered_groups = [one for one in self.registered_groups if one.name == word]
+        return narrowed if narrowed.registered_commands or narrowed.registered_groups else self

@@ -165,7 +165,7 @@ class Client:
         """First (EARLIEST) or next (LATEST) offset of each partition."""
         wanted = m.ListOffsetsRequest.ListOffsetsPartition
         found: dict[int, int] = {}
-        for leader, indexes in _by_leader(topic, dict.fromkeys(partitions, None)).items():
+        for leader, indexes in by_leader(topic, dict.fromkeys(partitions, None)).items():
             request = m.ListOffsetsRequest(
                 replica_id=-1,
                 topics=[
@@ -187,7 +187,7 @@ class Client:
         """Records from these positions on, of all leaders at once; waits for the first byte of each."""
         asked = [
             self.cluster.start(leader, _fetch_request(topic, mine, max_wait_ms))
-            for leader, mine in _by_leader(topic, positions).items()
+            for leader, mine in by_leader(topic, positions).items()
         ]
         fetched: list[Fetched] = []
         for one in asked:
@@ -242,7 +242,7 @@ def _topic(topic: m.MetadataResponse.MetadataResponseTopic) -> Topic:
     return Topic(topic.name or "", topic.is_internal, partitions, topic.error_code)
 
 
-def _by_leader(topic: Topic, values: Mapping[int, _Value]) -> dict[int, dict[int, _Value]]:
+def by_leader(topic: Topic, values: Mapping[int, _Value]) -> dict[int, dict[int, _Value]]:
     """Splits something that is known per partition by the broker that leads it."""
     leaders = {partition.index: partition.leader for partition in topic.partitions}
     split: dict[int, dict[int, _Value]] = {}

@@ -166,17 +166,31 @@ def _print_all(consumer: Consumer, render: Part, out: BinaryIO) -> None:
 
 
 def _render_json(topic: str, partition: int, record: Record) -> bytes:
-    def text(data: bytes | None) -> str | None:
-        return None if data is None else data.decode("utf-8", "replace")
-
     document = {
         "topic": topic,
         "partition": partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
         "timestamp_type": "LogAppendTime" if record.timestamp_type == LOG_APPEND_TIME else "CreateTime",
-        "headers": [[name, text(value)] for name, value in record.headers],
-        "key": text(record.key),
-        "value": text(record.value),
+        "headers": [[name, _header_json(value)] for name, value in record.headers],
+        **_field_json("key", record.key),
+        **_field_json("value", record.value),
     }
     return msgspec.json.encode(document) + b"\n"
+
+
+def _field_json(name: str, data: bytes | None) -> dict[str, str | bytes | None]:
+    """Text under its name. Other bytes in base64 under another: text would not bring them back."""
+    try:
+        return {name: None if data is None else data.decode()}
+    except UnicodeDecodeError:
+        # Bytes are base64 in JSON.
+        return {f"{name}_base64": data}
+
+
+def _header_json(data: bytes | None) -> str | dict[str, bytes] | None:
+    """Text, or an object with the bytes of what is none."""
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError:
+        return {"base64": data or b""}

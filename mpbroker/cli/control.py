@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from mpbroker.cli.errors import CliError
+from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, read_pointer
 
 REPLY_BYTES_MAX = 1 << 20
@@ -36,10 +36,14 @@ class ControlClient:
         path = directory / POINTER_NAME
         try:
             pointer = read_pointer(directory)
+        except NotADirectoryError as error:
+            raise _no_directory(directory, log_dirs, "is not a directory") from error
         except OSError as error:
             raise CliError(f"{path} cannot be read: {error.strerror}") from error
         except msgspec.DecodeError as error:
             raise CliError(f"{path} is damaged ({error}); set MPBROKER_RUNTIME_DIR instead") from error
+        if pointer is None and not directory.is_dir():
+            raise _no_directory(directory, log_dirs, "is not there")
         if pointer is None:
             raise CliError(
                 f"no broker is running on {directory.absolute()} (it has no {POINTER_NAME}); "
@@ -90,3 +94,13 @@ class ControlClient:
         if error.errno == errno.EACCES:
             return CliError(f"{self.path} is not yours to use; run this as the broker's user")
         return CliError(f"{self.path}: {error.strerror}")
+
+
+def _no_directory(directory: Path, log_dirs: str | None, why: str) -> CliError:
+    """Nobody meant that one; of the default nobody has said that it is there."""
+    given = "--log-dirs: " if log_dirs else "no broker is running here: "
+    return CliError(
+        f"{given}{directory.absolute()} {why}; name the broker's data directory with --log-dirs, or set "
+        "MPBROKER_RUNTIME_DIR",
+        USAGE_ERROR if log_dirs else RUNTIME_ERROR,
+    )

@@ -1,5 +1,6 @@
 """`mpbroker ctl`: the supervisor's answers, printed."""
 
+from datetime import timedelta
 from typing import Any
 
 from mpbroker.cli.control import ControlClient
@@ -15,8 +16,14 @@ RELOAD_TIMEOUT_SECONDS = 300.0
 def status(log_dirs: str | None, *, as_json: bool) -> None:
     """What the supervisor says of itself and its processes."""
     reply = ControlClient.find(log_dirs).call("status")
+    errors: list[str] = []
     if not as_json:
-        reply["processes"] = short(reply.get("processes", []))
+        processes = reply.get("processes", [])
+        errors = last_errors(processes)
+        reply["processes"] = short(processes)
+        if "up_s" in reply:
+            reply = {"up" if name == "up_s" else name: value for name, value in reply.items()}
+            reply["up"] = str(timedelta(seconds=int(reply["up"])))
         if offline := reply.get("offline_partitions"):
             reply["offline_partitions"] = f"{offline}, see the broker's log and mpbroker topic describe"
         if not reply.get("recovery"):
@@ -24,6 +31,8 @@ def status(log_dirs: str | None, *, as_json: bool) -> None:
         if "scrub" in reply:
             reply["scrub"] = scrub_text(reply["scrub"])
     _show(reply, as_json=as_json)
+    if errors:
+        print("\n" + "\n".join(errors))
 
 
 def request_log(log_dirs: str | None, switch: str | None, *, as_json: bool) -> None:
@@ -116,10 +125,15 @@ def short(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:
             row["heartbeat_ms"] = row.pop("heartbeat_age_ms")
         if "rss_bytes" in row:
             row["rss_mb"] = round(row.pop("rss_bytes") / 1e6, 1)
-        if error := row.pop("last_error", "").strip():
-            row["last_error"] = error.splitlines()[-1]
+        row.pop("last_error", None)
         rows.append(row)
     return rows
+
+
+def last_errors(processes: list[dict[str, Any]]) -> list[str]:
+    """A line for each process that has had one; the table would be as wide as the longest."""
+    said = [(process["name"], process.get("last_error", "").strip()) for process in processes]
+    return [f"last error of {name}: {error.splitlines()[-1].strip()}" for name, error in said if error]
 
 
 def _show_listener(what: str, reply: dict[str, Any], *, as_json: bool) -> None:

@@ -12,3 +12,10 @@ class CliError(Exception):
     def __init__(self, message: str, exit_code: int = RUNTIME_ERROR) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def of_file(error: OSError, otherwise: object = "") -> CliError:
+    """Which file, what is wrong with it, what to do; `otherwise`: the file, where the error names none."""
+    where = error.filename if error.filename is not None else otherwise
+    advice = ". Run this as its owner: the broker's user" if isinstance(error, PermissionError) else ""
+    return CliError(f"{where}: {error.strerror or error}{advice}")

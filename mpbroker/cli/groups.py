@@ -20,7 +20,18 @@ from mpbroker.protocol.numbers import LATEST
 # Kafka's protocol of consumers; what other members (Connect's workers) are assigned is their own affair.
 CONSUMER = "consumer"
 DEAD = "Dead"
-COLUMNS = ("topic", "partition", "committed", "end_offset", "lag", "client", "host")
+# Headings as kafka-consumer-groups.sh has them, and what --json calls it.
+PARTITIONS = {
+    "TOPIC": "topic",
+    "PARTITION": "partition",
+    "CURRENT-OFFSET": "committed",
+    "LOG-END-OFFSET": "end_offset",
+    "LAG": "lag",
+    "CONSUMER-ID": "member",
+    "HOST": "host",
+    "CLIENT-ID": "client",
+}
+MEMBERS = ("CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT")
 
 _Value = TypeVar("_Value")
 Place = tuple[str, int]
@@ -41,8 +52,8 @@ def show_list(where: Where, *, as_json: bool) -> None:
         print("no groups")
 
 
-def describe(where: Where, names: list[str], *, as_json: bool) -> None:
-    """State and members of groups, and how far they are behind in each partition."""
+def describe(where: Where, names: list[str], *, with_members: bool, as_json: bool) -> None:
+    """State of groups, and how far they are behind in each partition, or who is in them. JSON: both."""
     with Client(where) as client:
         documents = [_patiently(partial(_describe, client, name)) for name in names]
     if as_json:
@@ -50,10 +61,24 @@ def describe(where: Where, names: list[str], *, as_json: bool) -> None:
         return
     for document in documents:
         about = [document["state"], document["protocol"], f"{len(document['members'])} member(s)"]
-        rows = [[row[column] for column in COLUMNS] for row in document["partitions"]]
-        print_table(COLUMNS, rows, title=f"{document['group']}  {', '.join(filter(None, about))}")
+        title = f"{document['group']}  {', '.join(filter(None, about))}"
+        if with_members:
+            print_table(MEMBERS, map(_row_of_member, document["members"]), title=title)
+            continue
+        rows = [[row[name] for name in PARTITIONS.values()] for row in document["partitions"]]
+        print_table(list(PARTITIONS), rows, title=title)
         if idle := [one["member"] for one in document["members"] if not one["partitions"]]:
             print(f"without a partition: {', '.join(idle)}")
+
+
+def _row_of_member(member: dict[str, Any]) -> list[Any]:
+    """Its assignment as topic(0,1), topic(2)."""
+    places: dict[str, list[str]] = {}
+    for topic, number in member["partitions"]:
+        places.setdefault(topic, []).append(str(number))
+    assignment = ", ".join(f"{topic}({','.join(numbers)})" for topic, numbers in places.items())
+    who = [member[name] for name in ("member", "instance", "host", "client")]
+    return [*who, len(member["partitions"]), assignment or None]
 
 
 def delete(where: Where, names: list[str]) -> None:

@@ -20,17 +20,19 @@ from mpbroker.inspection.directory import (
     LogDirectory,
     NotALogDirectory,
     check_against_each_other,
+    is_there,
     open_directory,
 )
 from mpbroker.inspection.findings import Finding, Severity
 from mpbroker.inspection.partition import Partition, check
 from mpbroker.inspection.segment import Seen
+from mpbroker.ipc.process import FatalError
 
 
 def dump(paths: list[Path], *, with_records: bool, as_json: bool) -> None:
-    """Text: a line per entry. JSON: one document per line, which names its file."""
+    """Text: a line per entry. JSON: one document per line, which names its file. Raises CliError, OSError."""
     for path in paths:
-        if not path.exists():
+        if not is_there(path):
             raise CliError(f"{path}: there is no such file or directory", USAGE_ERROR)
         files = dumping.files_of(path)
         if not files:
@@ -39,7 +41,8 @@ def dump(paths: list[Path], *, with_records: bool, as_json: bool) -> None:
                 USAGE_ERROR,
             )
         for file in files:
-            _dump_file(file, with_records, as_json)
+            with _naming(file):
+                _dump_file(file, with_records, as_json)
 
 
 def _dump_file(file: Path, with_records: bool, as_json: bool) -> None:
@@ -58,6 +61,17 @@ def _dump_file(file: Path, with_records: bool, as_json: bool) -> None:
         raise CliError(str(error), USAGE_ERROR) from error
 
 
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """A disk that fails does not say of which file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def _printable(value: Any) -> str:
     """Nothing in a record moves the cursor of a terminal, or ends a line."""
     text = str(value)
@@ -67,7 +81,7 @@ def _printable(value: Any) -> str:
 
 
 def verify(paths: list[Path], *, as_json: bool) -> None:
-    """Reads everything; the exit code is 1 if records are damaged."""
+    """Reads everything; the exit code is 1 if records are damaged. Raises CliError, OSError."""
     try:
         directories = [open_directory(path) for path in paths]
     except NotALogDirectory as error:
@@ -77,7 +91,7 @@ def verify(paths: list[Path], *, as_json: bool) -> None:
     with _progress([p for directory in directories for p in directory.partitions]) as progress:
         for directory in directories:
             for partition in directory.partitions:
-                with progress(partition) as seen:
+                with progress(partition) as seen, _naming(partition.path):
                     check(partition, seen)
     common = check_against_each_other(directories)
     findings = [*_all_findings(directories), *common]
@@ -90,7 +104,7 @@ def verify(paths: list[Path], *, as_json: bool) -> None:
 
 
 def repair(path: Path, *, is_sure: bool) -> None:
-    """Says what would be lost, asks, and does it."""
+    """Says what would be lost, asks, and does it. Raises CliError, OSError."""
     path = path.resolve()
     try:
         with repairing.locked(path):
@@ -105,6 +119,8 @@ def repair(path: Path, *, is_sure: bool) -> None:
                 sys.stdout.write(f"kept the damaged file as {kept}\n")
     except repairing.CannotRepair as error:
         raise CliError(str(error), USAGE_ERROR) from error
+    except FatalError as error:
+        raise CliError(str(error)) from error
     sys.stdout.write("repaired; the next start of the broker checks it and makes its indexes anew\n")
 
 

@@ -1,15 +1,15 @@
 """Commands and their flags; what a command does stands in a module of its own, imported when it is called."""
 
-import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
+from mpbroker.cli import standard_output
 from mpbroker.cli.app import App
-from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
+from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, of_file
 from mpbroker.cli.flags import (
     DEFAULT_BOOTSTRAP,
     Address,
@@ -19,7 +19,6 @@ from mpbroker.cli.flags import (
     Defaults,
     GroupNames,
     Json,
-    ListenerName,
     LogDirs,
     Overrides,
     Timeout,
@@ -27,8 +26,10 @@ from mpbroker.cli.flags import (
     User,
     UserName,
 )
+from mpbroker.cli.on_host import ctl_app, log_app
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ClientError, ConfigError
+from mpbroker.config.version import VERSION
 
 app = App(
     name="mpbroker",
@@ -39,32 +40,22 @@ app = App(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-topic_app = App(no_args_is_help=True, help="Create, list, describe and delete topics.")
+topic_app = App(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
 group_app = App(no_args_is_help=True, help="List, describe and delete consumer groups.")
 user_app = App(no_args_is_help=True, help="Add, list and delete SCRAM users.")
-ctl_app = App(no_args_is_help=True, help="Look at a running broker on this host, and steer it.")
 quota_app = App(no_args_is_help=True, help="Set, list and delete the quotas of clients.")
-log_app = App(no_args_is_help=True, help="Look into the files of log directories.")
 app.add_typer(topic_app, name="topic")
 app.add_typer(group_app, name="group")
 app.add_typer(log_app, name="log")
 app.add_typer(user_app, name="user")
 app.add_typer(quota_app, name="quota")
 app.add_typer(ctl_app, name="ctl")
-listener_app = App(no_args_is_help=True, help="Listeners of a running broker.")
-ctl_app.add_typer(listener_app, name="listener")
 
 
 def _version(wanted: bool) -> None:
-    if not wanted:
-        return
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        typer.echo(f"mpbroker {version('mpbroker')}")
-    except PackageNotFoundError:
-        typer.echo("mpbroker, running from its source directory")
-    raise typer.Exit
+    if wanted:
+        typer.echo(f"mpbroker {VERSION}")
+        raise typer.Exit
 
 
 @app.callback()
@@ -166,6 +157,51 @@ def topic_describe(
     topics.describe(Where(bootstrap, command_config), names or [], as_json=json)
 
 
+@topic_app.command("alter")
+def topic_alter(
+    name: TopicName,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", metavar="KEY=VALUE", help="Set it for the topic; repeatable."),
+    ] = None,
+    delete_config: Annotated[
+        list[str] | None,
+        typer.Option("--delete-config", metavar="KEY", help="As the broker has it again; repeatable."),
+    ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", "-p", min=1, metavar="N", help="How many in all; never fewer."),
+    ] = None,
+    timeout: Timeout = 30.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+) -> None:
+    """Change settings of a topic, or give it more partitions."""
+    from mpbroker.cli import topic_changes
+
+    changes = topic_changes.Changes(config or [], delete_config or [], partitions)
+    topic_changes.alter(Where(bootstrap, command_config), name, changes, timeout)
+
+
+@topic_app.command("delete-records")
+def topic_delete_records(
+    name: TopicName,
+    before: Annotated[
+        str,
+        typer.Option("--before", metavar="OFFSET|latest", help="The first that stays; latest: none does."),
+    ],
+    partition: Annotated[int, typer.Option("--partition", metavar="N", help="-1: all.")] = -1,
+    timeout: Timeout = 30.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+) -> None:
+    """Delete the records of a topic below an offset."""
+    from mpbroker.cli import topic_changes
+
+    where = Where(bootstrap, command_config)
+    topic_changes.delete_records(where, name, partition, before, timeout)
+
+
 @topic_app.command("delete")
 def topic_delete(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC", hidden=True)],
@@ -193,14 +229,17 @@ def group_list(
 @group_app.command("describe")
 def group_describe(
     names: GroupNames,
+    members: Annotated[
+        bool, typer.Option("--members", help="Who they are, and which partitions each has.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
-    """Members, committed offsets, and how far behind they are."""
+    """Committed offsets, how far behind they are, and who reads there."""
     from mpbroker.cli import groups
 
-    groups.describe(Where(bootstrap, command_config), names, as_json=json)
+    groups.describe(Where(bootstrap, command_config), names, with_members=members, as_json=json)
 
 
 @group_app.command("delete")
@@ -315,7 +354,13 @@ def quota_delete(
 def produce(
     topic: TopicName,
     partition: Annotated[
-        int, typer.Option("--partition", "-p", metavar="N", help="-1: by key, else in turn.")
+        int,
+        typer.Option(
+            "--partition",
+            "-p",
+            metavar="N",
+            help="-1: by key; lines without one in turn, as many at a time as one read brings.",
+        ),
     ] = -1,
     key_separator: Annotated[
         str | None,
@@ -323,13 +368,17 @@ def produce(
             "--key-separator",
             "-K",
             metavar="SEP",
-            help="What stands between key and value; a line without it has no key.",
+            help="What stands between key and value (also \\t, \\xHH …); a line without it has no key.",
         ),
     ] = None,
     acks: Annotated[str, typer.Option(metavar="all|1|0", help="When a record counts as written.")] = "all",
     compression: Annotated[
         str, typer.Option("--compression", "-z", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
     ] = "none",
+    headers: Annotated[
+        list[str] | None,
+        typer.Option("-H", metavar="NAME=VALUE", help="A header of every record; repeatable."),
+    ] = None,
     properties: Annotated[
         list[str] | None,
         typer.Option("-X", metavar="KEY=VALUE", help="acks or compression by their names in other clients."),
@@ -340,7 +389,8 @@ def produce(
     """Send each line of standard input as one record."""
     from mpbroker.cli import produce as command
 
-    settings = command.Settings(topic, partition, key_separator, acks, compression)
+    named = command.parse_headers(headers or [])
+    settings = command.Settings(topic, partition, key_separator, acks, compression, named)
     command.produce(Where(bootstrap, command_config), settings, properties or [])
 
 
@@ -368,7 +418,13 @@ def consume(
             "%K and %S lengths of key and value.",
         ),
     ] = "%v\\n",
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="One JSON object a line; what is not UTF-8 in base64, as key_base64 and value_base64.",
+        ),
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
 ) -> None:
@@ -380,219 +436,37 @@ def consume(
     command.consume(Where(bootstrap, command_config), settings)
 
 
-@ctl_app.callback()
-def _ctl(context: typer.Context, log_dirs: LogDirs = None) -> None:
-    if log_dirs is not None and isinstance(context.command, TyperGroup):
-        context.default_map = _defaults(context.command, log_dirs)
-
-
-def _defaults(group: TyperGroup, log_dirs: str) -> dict[str, Any]:
-    """--log-dirs of every command below, if it has none of its own."""
-    return {
-        name: _defaults(command, log_dirs) if isinstance(command, TyperGroup) else {"log_dirs": log_dirs}
-        for name, command in group.commands.items()
-    }
-
-
-@log_app.command("dump")
-def log_dump(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH", hidden=True)],
-    records: Annotated[bool, typer.Option("--records", help="The records of each batch, too.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="A JSON document per line.")] = False,
-) -> None:
-    """Batches, index entries, producers and checkpoints, one by one.
-
-    PATH is the directory of a partition, or a file in it.
-    """
-    from mpbroker.cli import logs
-
-    logs.dump(paths, with_records=records, as_json=json)
-
-
-@log_app.command("verify")
-def log_verify(
-    paths: Annotated[list[Path], typer.Argument(metavar="DIR", hidden=True)],
-    json: Json = False,
-) -> None:
-    """Read everything; say what is damaged, torn, or will be made anew.
-
-    DIR is a directory of log.dirs, or of one partition. The exit code is 1 if records are damaged.
-    """
-    from mpbroker.cli import logs
-
-    logs.verify(paths, as_json=json)
-
-
-@log_app.command("repair")
-def log_repair(
-    path: Annotated[Path, typer.Argument(metavar="DIR", hidden=True)],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> None:
-    """Take damaged batches out of the partition in DIR.
-
-    The broker has to be stopped. Whole batches stay, and the damaged files are kept beside the new ones.
-    """
-    from mpbroker.cli import logs
-
-    logs.repair(path, is_sure=yes)
-
-
-@log_app.command("recover")
-def log_recover(
-    paths: Annotated[list[Path], typer.Argument(metavar="DIR", hidden=True)],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
-    json: Json = False,
-) -> None:
-    """Do to a stopped broker's directories what its next start would.
-
-    DIR: all of its log.dirs. The exit code is 1 if a partition is damaged and stays as it is.
-    """
-    from mpbroker.cli import recover
-
-    recover.recover(paths, is_dry=dry_run, as_json=json)
-
-
-@log_app.command("scrub")
-def log_scrub(
-    log_dirs: LogDirs = None,
-    status: Annotated[bool, typer.Option("--status", help="Begin nothing, only say how it is.")] = False,
-    json: Json = False,
-) -> None:
-    """Have the running broker look for damage in its segments now.
-
-    Says what the scrubber does and what it has found.
-    """
-    from mpbroker.cli import scrub
-
-    scrub.scrub(log_dirs, only_status=status, as_json=json)
-
-
-@ctl_app.command("status")
-def ctl_status(log_dirs: LogDirs = None, json: Json = False) -> None:
-    """Processes, listeners and counters of the broker."""
-    from mpbroker.cli import ctl
-
-    ctl.status(log_dirs, as_json=json)
-
-
-@ctl_app.command("metrics")
-def ctl_metrics(
-    filters: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--filter",
-            "-f",
-            metavar="TEXT",
-            help="Metrics or attributes with this text, or of this pattern (* and ?).",
-        ),
-    ] = None,
-    interval: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="Between two looks, for rates; 0: one look.")
-    ] = 1.0,
-    file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The public region of a broker that is gone.")
-    ] = None,
-    log_dirs: LogDirs = None,
-    json: Json = False,
-) -> None:
-    """Kafka's metrics by their JMX names.
-
-    They are read from shared memory: a jammed broker has them too.
-    """
-    from mpbroker.cli import metrics
-
-    metrics.show(log_dirs, filters or [], interval, file, as_json=json)
-
-
-@ctl_app.command("request-log")
-def ctl_request_log(
-    switch: Annotated[str | None, typer.Argument(metavar="on|off", hidden=True)] = None,
-    log_dirs: LogDirs = None,
-    json: Json = False,
-) -> None:
-    """Log every request with its times, or say whether that is on.
-
-    As kafka.request.logger does at DEBUG.
-    """
-    from mpbroker.cli import ctl
-
-    ctl.request_log(log_dirs, switch, as_json=json)
-
-
-@ctl_app.command("resize")
-def ctl_resize(
-    handlers: Annotated[int | None, typer.Option(min=1, metavar="N", help="How many handlers.")] = None,
-    processors: Annotated[int | None, typer.Option(min=1, metavar="N", help="How many processors.")] = None,
-    log_dirs: LogDirs = None,
-    json: Json = False,
-) -> None:
-    """Change the number of worker processes while the broker runs."""
-    from mpbroker.cli import ctl
-
-    ctl.resize(log_dirs, handlers, processors, as_json=json)
-
-
-@ctl_app.command("reload")
-def ctl_reload(log_dirs: LogDirs = None, json: Json = False) -> None:
-    """Read the configuration file again.
-
-    What can change while the broker runs does so; what cannot is named.
-    """
-    from mpbroker.cli import ctl
-
-    ctl.reload(log_dirs, as_json=json)
-
-
-@listener_app.command("add")
-def listener_add(
-    listener: Annotated[str, typer.Argument(metavar="NAME://HOST:PORT", hidden=True)],
-    protocol: Annotated[
-        str | None,
-        typer.Option(metavar="PROTOCOL", help="Its security protocol, if its name is not mapped yet."),
-    ] = None,
-    advertised: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="What its clients are told to connect to.")
-    ] = None,
-    log_dirs: LogDirs = None,
-    json: Json = False,
-) -> None:
-    """Serve one more listener until the broker stops.
-
-    Or NAME://unix:/path. What is to last longer is written into the configuration.
-    """
-    from mpbroker.cli import ctl
-
-    ctl.add_listener(log_dirs, listener, protocol, advertised, as_json=json)
-
-
-@listener_app.command("remove")
-def listener_remove(name: ListenerName, log_dirs: LogDirs = None, json: Json = False) -> None:
-    """Stop serving a listener and close its connections."""
-    from mpbroker.cli import ctl
-
-    ctl.remove_listener(log_dirs, name, as_json=json)
-
-
-@listener_app.command("list")
-def listener_list(log_dirs: LogDirs = None, json: Json = False) -> None:
-    """Listeners, what each advertises, and what it has counted."""
-    from mpbroker.cli import ctl
-
-    ctl.list_listeners(log_dirs, as_json=json)
-
-
 def main() -> None:
     """Entry point of the `mpbroker` executable."""
+    standard_output.name_failures()
+    code = _exit_code(lambda: app.only(sys.argv[1:2])(prog_name="mpbroker"))
+    sys.exit(_exit_code(standard_output.flush) or code)
+
+
+def _exit_code(call: Callable[[], object]) -> int:
+    """Of what a command does. What goes wrong is a line that says what and where; a bug stays a traceback."""
     try:
-        app(prog_name="mpbroker")
+        call()
+    except SystemExit as ended:
+        return int(ended.code or 0)
     except CliError as error:
-        for line in str(error).splitlines():
-            print(f"mpbroker: {line}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        return _say(str(error), error.exit_code)
     except ClientError as error:
-        print(f"mpbroker: {error}", file=sys.stderr)
-        sys.exit(USAGE_ERROR if isinstance(error, ConfigError) else RUNTIME_ERROR)
+        return _say(str(error), USAGE_ERROR if isinstance(error, ConfigError) else RUNTIME_ERROR)
     except BrokenPipeError:
-        # Whoever read our output has gone (`| head`); Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(RUNTIME_ERROR)
+        # Whoever read our output has gone (`| head`).
+        standard_output.give_up()
+        return RUNTIME_ERROR
+    except OSError as error:
+        if error.filename is None or error.strerror is None:
+            raise
+        if error.filename == standard_output.NAME:
+            standard_output.give_up()
+        return _say(str(of_file(error)), RUNTIME_ERROR)
+    return 0
+
+
+def _say(text: str, code: int) -> int:
+    for line in text.splitlines():
+        print(f"mpbroker: {line}", file=sys.stderr)
+    return code

@@ -17,6 +17,7 @@ import msgspec
 
 from mpbroker.cli.client import Client, Topic
 from mpbroker.cli.errors import INTERRUPTED, USAGE_ERROR, CliError
+from mpbroker.cli.escapes import unescape
 from mpbroker.cli.partitioner import partition_for
 from mpbroker.cli.retry import Retry
 from mpbroker.cli.where import Where
@@ -24,13 +25,14 @@ from mpbroker.client.errors import ApiFailed, ClientError, without_leader
 from mpbroker.client.producer import Producer
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.compression import Codec
-from mpbroker.records.record import NewRecord
+from mpbroker.records.record import Header, NewRecord
 
 READ_BYTES = 512 << 10
 # Below max.message.bytes, which is 1 MiB unless it was changed; the producer splits what is too large.
 BATCH_BYTES_MAX = 768 << 10
-# The most that lengths, deltas and attributes of a record without headers take.
+# The most that lengths, deltas and attributes of a record take, and the lengths of each header.
 RECORD_OVERHEAD_BYTES = 24
+HEADER_OVERHEAD_BYTES = 10
 # No broker takes a larger request (socket.request.max.bytes).
 LINE_BYTES_MAX = 100 << 20
 GROUPS_AHEAD = 4
@@ -54,6 +56,18 @@ class Settings(msgspec.Struct, frozen=True):
     key_separator: str | None
     acks: str
     compression: str
+    headers: tuple[Header, ...] = ()
+
+
+def parse_headers(texts: Sequence[str]) -> tuple[Header, ...]:
+    """Each is NAME=VALUE; without = the value is null. (So has kcat it.)"""
+    headers: list[Header] = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name:
+            raise CliError(f"-H {text}: this is not NAME=VALUE", USAGE_ERROR)
+        headers.append((name, value.encode() if equals else None))
+    return tuple(headers)
 
 
 def produce(where: Where, settings: Settings, properties: Sequence[str] = ()) -> None:
@@ -71,6 +85,8 @@ def produce(where: Where, settings: Settings, properties: Sequence[str] = ()) ->
             _send_all(lines, reader, interrupt)
         except ClientError as error:
             raise CliError(f"{error}; {_written(lines)}") from error
+        if warning := lines.warning():
+            _say(warning)
         if interrupt.came:
             raise CliError(f"interrupted; {_written(lines)}", INTERRUPTED)
 
@@ -193,7 +209,8 @@ class Lines:
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._settings = settings
-        self._separator = settings.key_separator.encode() if settings.key_separator else None
+        self._separator = unescape(settings.key_separator) if settings.key_separator else None
+        self._lines = self._keyed = 0
         topic = _find_topic(client, settings.topic)
         self._partitions = len(topic.partitions)
         if settings.partition >= self._partitions:
@@ -224,7 +241,8 @@ class Lines:
             partition = self._settings.partition
             if partition < 0:
                 partition = keyless if key is None else partition_for(key, self._partitions)
-            distributed.setdefault(partition, []).append(NewRecord(value=value, key=key, timestamp=now_ms))
+            record = NewRecord(value, key, now_ms, self._settings.headers)
+            distributed.setdefault(partition, []).append(record)
         for partition, records in distributed.items():
             for batch in _cut(records):
                 self.producer.append(partition, batch)
@@ -233,7 +251,17 @@ class Lines:
         if self._separator is None:
             return None, line
         key, found, value = line.partition(self._separator)
-        return (key, value) if found else (None, line)
+        self._lines += 1
+        if not found:
+            return None, line
+        self._keyed += 1
+        return key, value
+
+    def warning(self) -> str:
+        """Of a separator that was perhaps not meant; empty if a line had it, or there was none."""
+        if not self._lines or self._keyed:
+            return ""
+        return f"no line had the key separator {self._settings.key_separator!r}: their records have no key"
 
 
 def _cut(records: list[NewRecord]) -> Iterator[list[NewRecord]]:
@@ -241,6 +269,8 @@ def _cut(records: list[NewRecord]) -> Iterator[list[NewRecord]]:
     first = size = 0
     for index, record in enumerate(records):
         own = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+        for name, value in record.headers:
+            own += HEADER_OVERHEAD_BYTES + len(name.encode()) + len(value or b"")
         if index > first and size + own > BATCH_BYTES_MAX:
             yield records[first:index]
             first, size = index, 0

@@ -9,22 +9,43 @@ from typing import Any
 from mpbroker.cli.control import ControlClient
 from mpbroker.cli.output import print_json
 
+# How long it may take to count the segments of all partitions.
+COUNTS_WITHIN_SECONDS = 5.0
+PAUSE_SECONDS = 0.05
+
 
 def scrub(log_dirs: str | None, *, only_status: bool, as_json: bool) -> None:
     """Begins, unless only the status is wanted; what goes on is not begun again."""
-    arguments = {} if only_status else {"on": True}
-    reply = ControlClient.find(log_dirs).call("scrub", **arguments)
+    broker = ControlClient.find(log_dirs)
+    reply = broker.call("scrub")
+    has_begun = not only_status and not reply["running"]
+    if not only_status:
+        reply = _begin(broker)
     if as_json:
         print_json(reply)
     else:
-        _print(reply)
+        _print(reply, has_begun=has_begun)
 
 
-def _print(reply: dict[str, Any]) -> None:
+def _begin(broker: ControlClient) -> dict[str, Any]:
+    """What the scrubber does as soon as it has counted what there is."""
+    deadline = time.monotonic() + COUNTS_WITHIN_SECONDS
+    reply = broker.call("scrub", on=True)
+    while reply["running"] and not reply["pass_total_bytes"] and time.monotonic() < deadline:
+        time.sleep(PAUSE_SECONDS)
+        reply = broker.call("scrub")
+    return reply
+
+
+def _print(reply: dict[str, Any], *, has_begun: bool) -> None:
     write = sys.stdout.write
     if reply["running"]:
         done, total = reply["pass_bytes"], reply["pass_total_bytes"]
-        write(f"scrubbing: {done:,} of {total:,} bytes\n" if total else "scrubbing: it begins\n")
+        count = f"{done:,} of {total:,} bytes" if total else "it counts what there is"
+        write(f"{'scrub begun' if has_begun else 'scrubbing'}: {count}\n")
+    else:
+        write("scrub done: there was little to read\n" if has_begun else "not scrubbing now\n")
+    write("It reads what is sealed: each partition's last segment is still written, and is not scrubbed.\n")
     for row in reply["directories"]:
         write(f"{row['directory']}: {_directory(row)}\n")
     for one in reply["findings"]:
@@ -41,6 +62,6 @@ def _directory(row: dict[str, Any]) -> str:
     if "error" in row:
         return str(row["error"])
     if "last_ended_ms" not in row:
-        return "never scrubbed to its end yet"
+        return "no complete scrub yet"
     ended = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["last_ended_ms"] / 1000))
-    return f"scrubbed until {ended}, {row['last_batches']:,} batches, {row['last_bytes']:,} bytes"
+    return f"last complete scrub: {ended}, {row['last_batches']:,} batches, {row['last_bytes']:,} bytes"

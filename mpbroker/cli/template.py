@@ -1,19 +1,20 @@
 """The format of `mpbroker consume -f`: kcat's letters, compiled once and filled in per record.
 
 %t topic, %p partition, %o offset, %k key, %v or %s value, %T timestamp (ms), %K and %S lengths of key and
-value (-1 for null), %h headers as name=value, %% a percent sign. Escapes: \\n \\r \\t \\0 \\\\ and \\xNN.
+value (-1 for null), %h headers as name=value, %% a percent sign. Between them stand escapes, too.
 """
 
 import re
 from collections.abc import Callable
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.escapes import unescape
 from mpbroker.records.record import Record
 
 Part = Callable[[str, int, Record], bytes]
 
-_TOKEN = re.compile(r"%(.?)|\\x([0-9a-fA-F]{2})|\\(.?)|([^%\\]+)", re.DOTALL)
-_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
+# What a backslash stands before is no letter.
+_TOKEN = re.compile(r"%(.?)|((?:\\.?|[^%\\])+)", re.DOTALL)
 
 
 def _length(data: bytes | None) -> bytes:
@@ -43,17 +44,13 @@ def compile_template(template: str) -> Part:
     """A function from topic, partition and record to the bytes to print."""
     parts: list[Part] = []
     for match in _TOKEN.finditer(template):
-        letter, hexadecimal, escaped, literal = match.groups()
+        letter, literal = match.groups()
         if letter is not None:
             if letter not in _LETTERS:
                 raise CliError(f"-f knows no %{letter}; it has %{', %'.join(_LETTERS)}", USAGE_ERROR)
             parts.append(_LETTERS[letter])
-        elif hexadecimal is not None:
-            parts.append(_literal(bytes([int(hexadecimal, 16)])))
-        elif escaped is not None:
-            parts.append(_literal(_ESCAPES.get(escaped, b"\\" + escaped.encode())))
         else:
-            parts.append(_literal(literal.encode()))
+            parts.append(_literal(unescape(literal)))
     return lambda topic, partition, record: b"".join([part(topic, partition, record) for part in parts])
 
 

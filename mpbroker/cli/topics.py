@@ -76,13 +76,29 @@ def show_list(where: Where, *, as_json: bool) -> None:
 
 
 def describe(where: Where, names: list[str], *, as_json: bool) -> None:
-    """Partitions with their offsets, and the settings a topic has of its own."""
+    """Partitions with their offsets, and the settings a topic has of its own.
+
+    One that cannot be described does not hide the others.
+    """
+    failed = []
     with Client(where) as client:
-        found = [client.topic(name) for name in names] if names else client.topics()
-        documents = [_describe(client, topic) for topic in found]
+        documents = []
+        for name in names:
+            try:
+                documents.append(_describe(client, client.topic(name)))
+            except ApiFailed as error:
+                failed.append(str(error))
+        if not names:
+            documents = [_describe(client, topic) for topic in client.topics()]
     if as_json:
         print_json(documents)
-        return
+    else:
+        _print(documents)
+    if failed:
+        raise CliError("\n".join(failed))
+
+
+def _print(documents: list[dict[str, Any]]) -> None:
     for document in documents:
         settings = ", ".join(f"{key}={value}" for key, value in document["configs"].items())
         rows = document["partitions"]

@@ -78,10 +78,44 @@ def refusal(names: Iterable[str], *, of_all_brokers: bool) -> str | None:
     unknown = [name for name in wanted if name not in BROKER_KEYS and not known.is_known(name)]
     if unknown:
         return f"Unknown broker config name: {', '.join(unknown)}{known.hint(unknown, DYNAMIC)}"
-    return (
-        f"Cannot update these configs dynamically: {_listed(wanted)}. {_IN_THE_FILE}: it says what needs a "
-        "restart"
+    return _fixed(wanted)
+
+
+def _fixed(names: list[str]) -> str:
+    """Kafka has them: what to do instead of altering them, or why nothing helps."""
+    idle = {name: reason for name in names if (reason := _no_effect(name)) is not None}
+    of_the_file = [name for name in names if name not in idle]
+    says = []
+    if of_the_file:
+        says.append(
+            f"Cannot update these configs dynamically: {_listed(of_the_file)}. {_IN_THE_FILE}: it says what "
+            "needs a restart"
+        )
+    if idle:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in idle.items())
+        says.append(
+            f"Cannot update these configs dynamically: {_listed(list(idle))}. They have no effect here, in "
+            f"the file neither: {reasons}"
+        )
+    return ". ".join(says)
+
+
+def _no_effect(name: str) -> str | None:
+    """Why it does nothing wherever it is set; None: in the file it does."""
+    if name in BROKER_KEYS:
+        return BROKER_KEYS[name].pending or None
+    of_listener = _LISTENER.fullmatch(name)
+    of_the_file = (
+        name in known.ALIASES
+        or name in known.HANDLED
+        or (of_listener is not None and _may_be_of_listener(of_listener["rest"]))
     )
+    return None if of_the_file else known.no_effect(name)
+
+
+def _may_be_of_listener(rest: str) -> bool:
+    """A mechanism may stand before the key."""
+    return rest in LIMIT_KEYS or any(rest == key or rest.endswith(f".{key}") for key in SECURITY_KEYS)
 
 
 def _listed(names: list[str]) -> str:

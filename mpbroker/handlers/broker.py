@@ -17,6 +17,7 @@ from mpbroker.handlers.metadata import Metadata, Topic
 from mpbroker.handlers.throttling import Throttling
 from mpbroker.handlers.waiting import Waiting
 from mpbroker.ipc.listeners import AddedListener
+from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.session import Session
@@ -68,6 +69,7 @@ class Broker:
     session: Callable[[Request], Session]
     listener: Callable[[int], AddedListener]
     throttling: Throttling
+    log_levels: LogLevels
     wall_clock_ms: Callable[[], int] = wall_ms
     monotonic_ms: Callable[[], int] = monotonic_ms
 

@@ -1,6 +1,7 @@
 """What AlterConfigs and IncrementalAlterConfigs have in common: who is asked, and what is refused at once.
 
-Settings, of topics and of the broker, are the coordinator's. (Kafka: ConfigAdminManager.)
+Settings, of topics and of the broker, are the coordinator's; levels of loggers are nobody's. (Kafka:
+ConfigAdminManager.)
 """
 
 from __future__ import annotations
@@ -9,12 +10,25 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
+from mpbroker.handlers import broker_loggers
 from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc.calls import AlteredResources, AlterSettings, ConfigAlteration, ConfigChange
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse, Message
 from mpbroker.protocol.numbers import ConfigOperation, ResourceType
+
+_WITHOUT_SETTINGS: dict[int, str] = {
+    ResourceType.CLIENT_METRICS: (
+        "clients cannot push their metrics to this broker (KIP-714). See their own metrics, or what the "
+        "broker knows of them: mpbroker ctl metrics"
+    ),
+    ResourceType.GROUP: (
+        "Kafka's are for groups of the consumer, share and streams protocols, and groups here are of the "
+        "classic one. Their members have session.timeout.ms and heartbeat.interval.ms in their own "
+        "configuration"
+    ),
+}
 
 
 class Outcome(NamedTuple):
@@ -67,6 +81,10 @@ def alter(
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             changes = changes_of(resource)
             _check(exchange, resource, changes)
+            if resource.resource_type == ResourceType.BROKER_LOGGER:
+                _alter_loggers(exchange, resource.resource_name, changes, replaces=replaces)
+                outcomes.append(Outcome(ErrorCode.NONE, None))
+                continue
         except ApiError as error:
             outcomes.append(Outcome(error.code, error.message))
             continue
@@ -104,12 +122,26 @@ def _check(exchange: Exchange, resource: Any, changes: list[ConfigChange]) -> No
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
     if any(change.operation not in set(ConfigOperation) for change in changes):
         raise ApiError(ErrorCode.INVALID_REQUEST, "Unknown operation.")
-    if resource.resource_type == ResourceType.BROKER:
+    kind = resource.resource_type
+    if kind == ResourceType.BROKER:
         check_broker(exchange, resource.resource_name)
-    elif resource.resource_type != ResourceType.TOPIC:
+    elif kind in _WITHOUT_SETTINGS:
         raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"Resources of type {resource.resource_type} have no settings here."
+            ErrorCode.INVALID_REQUEST,
+            f"Resources of type {ResourceType(kind).name} have no settings here: {_WITHOUT_SETTINGS[kind]}",
         )
+    elif kind not in (ResourceType.TOPIC, ResourceType.BROKER_LOGGER):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+
+
+def _alter_loggers(exchange: Exchange, broker: str, changes: list[ConfigChange], *, replaces: bool) -> None:
+    """At once: nobody else keeps them. Raises ApiError."""
+    if replaces:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            "Resources of type BROKER_LOGGER can be altered by IncrementalAlterConfigs only",
+        )
+    broker_loggers.alter(exchange, broker, changes, validate_only=exchange.body.validate_only)
 
 
 def check_broker(exchange: Exchange, name: str) -> None:

@@ -34,6 +34,7 @@ from mpbroker.handlers.turn import ANY_PROCESSOR, Turn
 from mpbroker.handlers.waiting import Waiting
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.process import (
     LOG_FENCE_ANSWER,
     LOG_FENCE_CLOSE,
@@ -123,10 +124,9 @@ class Handler:
         self._make_broker()
 
     def _watch_words(self) -> None:
-        private, index = self.context.memory.private, self.context.index
-        self.news = BulletinReader(
-            private.block("bulletin"), self.context.memory.words("bulletin_acks"), index
-        )
+        memory, index = self.context.memory, self.context.index
+        private = memory.private
+        self.news = BulletinReader(private.block("bulletin"), memory.words("bulletin_acks"), index)
         self.bulletin_word = self.turn.watch(private.block("bulletin"), 0)
         self.dirty_words = [
             self.turn.watch(private.block("dirty"), worker * DIRTY_BYTES + 8 * self.number)
@@ -204,6 +204,7 @@ class Handler:
                 memory.quota_secret,
                 context.session,
             ),
+            log_levels=LogLevels(memory),
         )
         for worker in self.log_workers:
             self.set_log_up(worker, context.is_alive(log_worker(worker)))

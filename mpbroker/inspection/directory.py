@@ -39,14 +39,23 @@ class LogDirectory:
     findings: list[Finding] = field(default_factory=list)
 
 
+def is_there(path: Path) -> bool:
+    """Raises OSError where this user may not look. (Path.exists says no there, from Python 3.14 on.)"""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def open_directory(path: Path) -> LogDirectory:
     """What is there, nothing of the logs read yet. Raises NotALogDirectory, OSError."""
-    if not (path / META_PROPERTIES).exists():
+    if not is_there(path / META_PROPERTIES):
         return _single_partition(path)
-    directory = LogDirectory(path, is_locked(path), (path / CLEAN_SHUTDOWN).exists())
+    directory = LogDirectory(path, is_locked(path), is_there(path / CLEAN_SHUTDOWN))
     offsets = {name: _checkpoint(directory, name) for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS)}
     durable = dict(offsets[RECOVERY_POINTS])
-    if (path / DURABLE_MARK).exists():
+    if is_there(path / DURABLE_MARK):
         for key, offset in offsets[HIGH_WATERMARKS].items():
             durable[key] = max(durable.get(key, 0), offset)
     for entry in sorted(path.iterdir()):
@@ -68,14 +77,14 @@ def open_directory(path: Path) -> LogDirectory:
 
 def _single_partition(path: Path) -> LogDirectory:
     if not path.is_dir():
-        raise NotALogDirectory(f"{path} is {'no directory' if path.exists() else 'not there'}")
+        raise NotALogDirectory(f"{path} is {'no directory' if is_there(path) else 'not there'}")
     try:
         name = parse_partition(path.name)
     except NotAPartition as error:
         raise NotALogDirectory(
             f"{path} has no {META_PROPERTIES} and is not the directory of a partition (<topic>-<number>)"
         ) from error
-    is_live = (path.parent / META_PROPERTIES).exists() and is_locked(path.parent)
+    is_live = is_there(path.parent / META_PROPERTIES) and is_locked(path.parent)
     partition = Partition(path, name.topic, name.partition)
     return LogDirectory(path, is_live, is_clean=False, partitions=[partition])
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.inspection.directory import is_locked, open_directory
+from mpbroker.inspection.directory import is_locked, is_there, open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import Partition, check
 from mpbroker.inspection.segment import Segment, batches, mapped
@@ -76,14 +76,14 @@ class Plan:
 
 @contextmanager
 def locked(partition: Path) -> Iterator[None]:
-    """No broker starts on its log directory meanwhile. Raises CannotRepair, FatalError."""
+    """No broker starts on its log directory meanwhile. Raises CannotRepair, FatalError, OSError."""
     home = partition.parent
-    if (partition / META_PROPERTIES).exists():
+    if is_there(partition / META_PROPERTIES):
         raise CannotRepair(
             f"{partition} is a whole log directory. Name a partition in it: mpbroker log verify {partition} "
             "says which are damaged"
         )
-    if not (home / META_PROPERTIES).exists():
+    if not is_there(home / META_PROPERTIES):
         raise CannotRepair(
             f"{home} has no {META_PROPERTIES}: it is no log directory. Name a partition in one"
         )

@@ -296,8 +296,9 @@ class SharedMemory:
             Block("request_limits", words),
             # The supervisor, per process: run or stop (process.Order).
             Block("orders", words),
-            # The supervisor: requests are logged.
+            # The supervisor, or a handler for a client: what is logged (ipc.log_levels).
             Block("request_log", 64),
+            Block("log_level", 64),
             # The coordinator: the time of somebody's requests is limited, so that processors take it.
             Block("request_quotas", 64),
             # Each process: how far it is (process.State).

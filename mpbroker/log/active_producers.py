@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mpbroker.ipc.calls import ActiveProducer, PartitionProducers, ProducersOfPartition
-from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.protocol.errors import ErrorCode
 
@@ -12,7 +11,7 @@ def producers_of(log: PartitionLog | None, wanted: PartitionProducers) -> Produc
     """`log`: what is in the slot now."""
     if log is None or log.state.generation != wanted.slot_generation:
         return ProducersOfPartition(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    if log.state.flags & PartitionFlag.PARTITION_OFFLINE:
+    if log.state.is_offline:
         return ProducersOfPartition(ErrorCode.KAFKA_STORAGE_ERROR)
     producers = log.state.producers
     return ProducersOfPartition(

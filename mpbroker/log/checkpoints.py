@@ -159,7 +159,7 @@ def _plain(entries: Iterable[str]) -> Iterator[str]:
 
 def put_id_and_epochs(directory: Path, topic_id: bytes, epochs: Iterable[tuple[int, int]]) -> None:
     """What a new partition has besides its segment; durable when the directory is synced."""
-    _put_whole(directory / PARTITION_METADATA, _text_of_id(topic_id))
+    _put_whole(directory / PARTITION_METADATA, text_of_id(topic_id))
     _put_whole(directory / LEADER_EPOCHS, _text_of_epochs(epochs))
 
 
@@ -219,12 +219,13 @@ def read_epochs(directory: Path | str) -> list[tuple[int, int]]:
 
 
 def write_topic_id(directory: Path, topic_id: bytes) -> None:
-    write_whole(directory / PARTITION_METADATA, _text_of_id(topic_id))
+    write_whole(directory / PARTITION_METADATA, text_of_id(topic_id))
 
 
 # Of all partitions of a topic it is the same.
 @lru_cache(16)
-def _text_of_id(topic_id: bytes) -> bytes:
+def text_of_id(topic_id: bytes) -> bytes:
+    """What `partition.metadata` is to say."""
     return f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode()
 
 
@@ -235,7 +236,7 @@ def read_topic_id(directory: Path | str, expected: bytes | None = None) -> bytes
     path = f"{directory}/{PARTITION_METADATA}"
     try:
         data = read_whole(path)
-        if expected is not None and data == _text_of_id(expected):
+        if expected is not None and data == text_of_id(expected):
             return expected
         lines = data.decode().splitlines()
     except FileNotFoundError:

@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 
 from mpbroker.ipc import calls
-from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.checkpoints import write_epochs_at
 from mpbroker.log.manager import LogManager
 from mpbroker.log.measuring import LOOKED_AT_ONCE, Measuring, is_measured
@@ -94,7 +93,7 @@ class Deletion:
         log = self._manager.logs.get(wanted.slot)
         if log is None or log.state.generation != wanted.slot_generation:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, None, -1
-        if log.state.flags & PartitionFlag.PARTITION_OFFLINE:
+        if log.state.is_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR, None, -1
         end = log.state.high_watermark
         offset = end if wanted.offset == HIGH_WATERMARK else wanted.offset

@@ -36,7 +36,7 @@ def _linux() -> tuple:
 
 cdef class FileSystem:
     cdef int fd
-    cdef object device
+    cdef readonly object device
     cdef readonly bint is_synced_at_once
 
     def __cinit__(self, path):

@@ -111,12 +111,7 @@ class LogDirLocks:
                 is_new = not lock.exists()
                 fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             except OSError as error:
-                advice = (
-                    "Make room" if error.errno in NO_ROOM else "Name a directory that this user may write"
-                )
-                raise FatalError(
-                    f"log.dirs: cannot use {directory}: {os.strerror(error.errno or 0)}. {advice}"
-                ) from error
+                raise FatalError(f"log.dirs: cannot use {directory}: {_why(error, directory)}") from error
             self.fds.append(fd)
             _flock(fd, directory)
             if _is_there(fd, lock):
@@ -124,6 +119,19 @@ class LogDirLocks:
             os.close(self.fds.pop())
         if is_new:
             self._made_locks.append(lock)
+
+
+def _why(error: OSError, directory: Path) -> str:
+    """It cannot be used, and what to do."""
+    reason = os.strerror(error.errno or 0)
+    if error.errno in NO_ROOM:
+        return f"{reason}. Make room"
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        file = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
+        reason = f"{file} is not a directory" if file != directory else "it is not a directory"
+        return f"{reason}. Name one, or a path where one can be made"
+    advice = "Name a directory that this user may write"
+    return f"{reason}. {advice}, or run this as its owner" if directory.is_dir() else f"{reason}. {advice}"
 
 
 def _flock(fd: int, directory: Path) -> None:

@@ -188,7 +188,7 @@ class LogManager:
         return EnsuredPartition(number, log.state.table_slot, log.state.generation, error, message)
 
     def _offline_error(self, log: PartitionLog) -> tuple[int, str | None]:
-        if log.state.flags & PartitionFlag.PARTITION_OFFLINE:
+        if log.state.is_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR, f"{log.directory} is offline"
         return 0, None
 
@@ -515,7 +515,7 @@ class LogManager:
 
     def _online(self) -> Iterator[tuple[int, PartitionLog]]:
         for slot, log in self.logs.items():
-            if not log.state.flags & PartitionFlag.PARTITION_OFFLINE:
+            if not log.state.is_offline:
                 yield slot, log
 
     def _checkpoint(self, name: str, offset_of: Callable[[PartitionLog], int]) -> None:

@@ -18,6 +18,8 @@ DELETED_FILE_SUFFIX = ".deleted"
 # What the cleaner has written, and what the log process is about to put in place.
 CLEANED_FILE_SUFFIX = ".cleaned"
 SWAP_FILE_SUFFIX = ".swap"
+# Of something that was not finished.
+LEFTOVER_SUFFIXES = (SWAP_FILE_SUFFIX, CLEANED_FILE_SUFFIX, DELETED_FILE_SUFFIX, ".tmp")
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"

@@ -37,7 +37,7 @@ _log = logging.getLogger("mpbroker")
 STAY_S, STAY_WITH_CLIENTS_S = 0.005, 0.0005
 # Partitions that workers have or wait for them: more than enough for all of them. Once there are that many
 # the next ones are given when there are a good deal fewer, many together.
-GIVEN_MOST, GIVEN_FEW = 256, 160
+GIVEN_MOST, GIVEN_FEW = 512, 384
 
 
 class ByWorker(NamedTuple):

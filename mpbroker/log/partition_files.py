@@ -8,19 +8,15 @@ from typing import NamedTuple
 
 from mpbroker.log.index import offset_floor
 from mpbroker.log.names import (
-    CLEANED_FILE_SUFFIX,
-    DELETED_FILE_SUFFIX,
     INDEX_SUFFIX,
+    LEFTOVER_SUFFIXES,
     LOG_SUFFIX,
     OFFSET_DIGITS,
     SNAPSHOT_SUFFIX,
-    SWAP_FILE_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     segment_name,
 )
-
-_LEFTOVERS = (SWAP_FILE_SUFFIX, CLEANED_FILE_SUFFIX, DELETED_FILE_SUFFIX, ".tmp")
 
 
 class PartitionFiles(NamedTuple):
@@ -56,7 +52,7 @@ class PartitionFiles(NamedTuple):
             kind = add.get(name[OFFSET_DIGITS:])
             if kind is not None and name[:OFFSET_DIGITS].isdecimal():
                 kind(int(name[:OFFSET_DIGITS]))
-            elif name.endswith(_LEFTOVERS):
+            elif name.endswith(LEFTOVER_SUFFIXES):
                 leftovers = True
         bases.sort()
         snapshots.sort()

@@ -18,15 +18,18 @@ import logging
 import math
 import mmap
 import os
+import pickle
 import select
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import msgspec
 import setproctitle
@@ -34,19 +37,21 @@ import setproctitle
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.ipc.hangs import HEAVY_TIMEOUTS, TICK_S, Patience, Pulse, Verdict, look_at
 from mpbroker.ipc.process import die_with_parent
-from mpbroker.log.checkpoints import CheckpointCorrupt, read_topic_id
+from mpbroker.log.checkpoints import CheckpointCorrupt, read_topic_id, text_of_id
 from mpbroker.log.device import EACH_FILE, AtOnce, Syncs
 from mpbroker.log.file_system import FileSystem
 from mpbroker.log.names import CLEAN_SHUTDOWN, LOCK
 from mpbroker.log.opened import Opened
+from mpbroker.log.partition_log import wall_ms
+from mpbroker.log.quiet import opened_at_rest
 from mpbroker.log.recovery import Known, PartitionDamaged, load
 from shm.word import Words
 
 # From so many entries of a log directory on: what is to be trusted is opened fast, what is to be checked not.
 CLEAN_LEAST, UNCLEAN_LEAST = 200, 20
 # Jobs in a message: most take less time than the message. Who has only so few left gets more, and need not
-# wait for them.
-SENT_AT_ONCE = 32
+# wait for them; a third of a message where there are many.
+SENT_AT_ONCE = 64
 FEW_LEFT = 8
 TRIES = 2
 # What takes longer is told at once, with all that was done before.
@@ -79,6 +84,9 @@ class OpenJob(msgspec.Struct, frozen=True):
         return f"{self.topic}-{self.partition}"
 
     def run(self, count: Callable[[int], None], syncs: Syncs) -> Opened | None:
+        at_rest = self._at_rest(count, syncs)
+        if at_rest is not None:
+            return at_rest
         if read_topic_id(self.directory, self.topic_id) != self.topic_id:
             return None
         log = load(
@@ -94,8 +102,44 @@ class OpenJob(msgspec.Struct, frozen=True):
         )
         return Opened.of(log)
 
+    def _at_rest(self, count: Callable[[int], None], syncs: Syncs) -> Opened | None:
+        device = 0 if self.known.clean else syncs.device
+        if not self.is_first_try or device is None:
+            return None
+        metadata = text_of_id(self.topic_id)
+        # What it cannot read is said by whoever opens it then.
+        with suppress(OSError):
+            found = opened_at_rest(
+                self.directory, metadata, self.config, self.known, device, wall_ms(), count
+            )
+            return Opened._make(found) if found is not None else None
+        return None
+
     def again(self) -> OpenJob:
         return msgspec.structs.replace(self, is_first_try=False)
+
+
+# What goes through a channel is pickled as bare lists and tuples: structs take four times as long.
+
+_KNOWN_AT = OpenJob.__struct_fields__.index("known")
+Bare: TypeAlias = tuple[type[OpenJob], list[Any]]
+Told: TypeAlias = list[tuple[Key, tuple[Any, ...] | Failure | None]]
+
+
+def _packed(jobs: Sequence[OpenJob]) -> bytes:
+    bare: list[Bare] = []
+    for job in jobs:
+        fields = list(msgspec.structs.astuple(job))
+        fields[_KNOWN_AT] = msgspec.structs.astuple(job.known)
+        bare.append((type(job), fields))
+    return pickle.dumps(bare)
+
+
+def _unpacked(message: bytes) -> list[OpenJob]:
+    bare: list[Bare] = pickle.loads(message)
+    for _, fields in bare:
+        fields[_KNOWN_AT] = Known(*fields[_KNOWN_AT])
+    return [kind(*fields) for kind, fields in bare]
 
 
 def _unsaid(text: str) -> None:
@@ -147,13 +191,13 @@ class Pool:
         """
         while self.waiting and self.workers:
             worker = min(self.workers, key=lambda one: len(one.under_way))
-            if len(worker.under_way) > FEW_LEFT:
+            if len(worker.under_way) > max(FEW_LEFT, min(len(self.waiting), SENT_AT_ONCE) // 3):
                 return
             share = min(SENT_AT_ONCE, -(-len(self.waiting) // (2 * len(self.workers))))
             jobs = [self.waiting.popleft() for _ in range(share)]
             worker.under_way.update((job.key, job) for job in jobs)
             try:
-                worker.channel.send(jobs)
+                worker.channel.send_bytes(_packed(jobs))
             except OSError:
                 self._lost(worker)
         if not self.workers:
@@ -163,7 +207,7 @@ class Pool:
     def receive(self, worker: Worker) -> None:
         """What it has done; or it has died."""
         try:
-            told: list[tuple[Key, Result | Failure]] = worker.channel.recv()
+            told: Told = pickle.loads(worker.channel.recv_bytes())
         except (EOFError, OSError):
             self._lost(worker)
             return
@@ -173,7 +217,7 @@ class Pool:
             if result is None:
                 self.left_over.add(key)
             else:
-                self.done[key] = result
+                self.done[key] = Opened._make(result) if isinstance(result, tuple) else result
 
     def _lost(self, worker: Worker) -> None:
         self.workers.remove(worker)
@@ -307,7 +351,7 @@ def _run(pool: Pool, channel: Connection, number: int, parent: int, lane: int) -
     done = 0
     while True:
         try:
-            jobs: list[OpenJob] = channel.recv()
+            jobs = _unpacked(channel.recv_bytes())
         except EOFError:
             return
         to_tell: list[tuple[Key, Result | Failure]] = []
@@ -317,10 +361,15 @@ def _run(pool: Pool, channel: Connection, number: int, parent: int, lane: int) -
             done += 1
             jobs_done.store(number, done)
             if time.monotonic() >= tell_at:
-                channel.send(to_tell)
+                _tell(channel, to_tell)
                 to_tell, tell_at = [], time.monotonic() + TELL_AFTER_S
         if to_tell:
-            channel.send(to_tell)
+            _tell(channel, to_tell)
+
+
+def _tell(channel: Connection, done: list[tuple[Key, Result | Failure]]) -> None:
+    bare: Told = [(key, tuple(one) if isinstance(one, Opened) else one) for key, one in done]
+    channel.send_bytes(pickle.dumps(bare))
 
 
 def _outcome(job: OpenJob, count: Callable[[int], None], syncs: Syncs) -> Result | Failure:
@@ -349,10 +398,11 @@ class Recovery:
 
     def submit(self, number: int, job: OpenJob) -> None:
         """Once: whoever asks again gets what came of it, or comes of it. `hand_out` sends it."""
-        if job.key not in self._given:
-            self._given[job.key] = number
-            self.pools[number].submit(job.again() if job.key in self._given_before else job)
-            self._given_before.add(job.key)
+        key = job.key
+        if key not in self._given:
+            self._given[key] = number
+            self.pools[number].submit(job.again() if key in self._given_before else job)
+            self._given_before.add(key)
 
     def hand_out(self) -> None:
         """Several at a time."""

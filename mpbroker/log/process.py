@@ -275,8 +275,7 @@ class LogProcess:
         appended = self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
         if not self._refused.is_to_be_said(time.monotonic(), appended):
             return
-        paths = [home.path for home in self.manager.dirs]
-        advice = room_advice(error, paths, self.manager.config.log_segment_delete_delay_ms)
+        advice = room_advice(error, self._log_dirs(), self.manager.config.log_segment_delete_delay_ms)
         text = (
             f"{os.strerror(error)}: what producers send is refused until there is room; reading goes on, and "
             f"nothing acknowledged is lost{advice}"
@@ -284,6 +283,9 @@ class LogProcess:
         self.context.log.error("%s", text)
         self.context.counters.set_last_error(text)
         self._measure_soon()
+
+    def _log_dirs(self) -> list[Path]:
+        return [home.path for home in self.manager.dirs]
 
     def _say_there_is_room(self) -> None:
         self.context.log.info("what producers send is accepted again")
@@ -308,7 +310,7 @@ class LogProcess:
             # Behind those that may need it.
             self._keep_room()
         appended = self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
-        if self._refused.is_over(now, appended):
+        if self._refused.is_over(now, appended, self._log_dirs()):
             self._say_there_is_room()
         if now >= self._next_points or appended >= self._next_points_bytes:
             self._next_points = now + self.context.config.log_flush_offset_checkpoint_interval_ms / 1000

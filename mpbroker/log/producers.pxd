@@ -2,7 +2,7 @@
 
 An open-addressed table by producer id. It is a pure function of the batches in the log, so that recovery rebuilds it by replay.
 """
-from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 
 cdef enum:
     REMEMBERED_BATCHES = 5
@@ -78,3 +78,4 @@ cdef inline void producer_begun(Producer *producer, int64_t base_offset) noexcep
 cdef class Producers:
     cdef ProducersRef ref
     cdef Producer *put(self, int64_t producer_id) except NULL
+    cdef int take(self, const uint8_t *entry, int64_t expired_before_ms) except -1

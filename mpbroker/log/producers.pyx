@@ -10,18 +10,26 @@ A snapshot (Kafka: ProducerSnapshot.json), big-endian:
 
 Only the last batch of each producer is in it. The others that are to be remembered are found in the log before it (`mpbroker.log.recall`).
 """
-from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memmove, memset
+
+from mpbroker.records.batch cimport crc32c
+from mpbroker.records.wire cimport load_u16, load_u32, load_u64
 
 import struct
 
 from mpbroker.records.batch import checksum
 
+cdef enum:
+    CRC_ENDS_AT = 6
+    HEAD_BYTES = 10
+    ENTRY_BYTES = 46
+
 SNAPSHOT_VERSION = 1
 _HEAD = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
-assert _HEAD.size == 10 and _ENTRY.size == 46
+assert _HEAD.size == HEAD_BYTES and _ENTRY.size == ENTRY_BYTES
 
 
 class SnapshotCorrupt(ValueError):
@@ -260,27 +268,38 @@ cdef class Producers:
 
     def load(self, bytes data, int64_t expired_before_ms=-1) -> None:
         """Takes over a snapshot but for producers whose last batch is older. Raises SnapshotCorrupt."""
-        cdef Producer *producer
-        if len(data) < _HEAD.size:
-            raise SnapshotCorrupt(f"it has {len(data)} bytes")
-        version, crc, count = _HEAD.unpack_from(data)
+        cdef const uint8_t *p = data
+        cdef int64_t i, count, size = len(data)
+        if size < HEAD_BYTES:
+            raise SnapshotCorrupt(f"it has {size} bytes")
+        version = <int16_t>load_u16(p)
+        count = <int32_t>load_u32(p + 6)
         if version != SNAPSHOT_VERSION:
             raise SnapshotCorrupt(f"its version is {version}, not {SNAPSHOT_VERSION}")
-        if checksum(data[6:]) != crc or count < 0 or len(data) != _HEAD.size + count * _ENTRY.size:
+        if (
+            crc32c(0, p + CRC_ENDS_AT, size - CRC_ENDS_AT) != load_u32(p + 2) or count < 0
+            or size != HEAD_BYTES + count * ENTRY_BYTES
+        ):
             raise SnapshotCorrupt("its checksum or its length is wrong")
         for i in range(count):
-            at = _HEAD.size + i * _ENTRY.size
-            producer_id, epoch, sequence, offset, delta, timestamp, coordinator, transaction = _ENTRY.unpack_from(data, at)
-            if transaction < 0 and timestamp < expired_before_ms:
-                continue
-            producer = self.put(producer_id)
-            if offset >= 0:
-                producer_update(
-                    producer, epoch, sequence_after(sequence, -delta), delta + 1, offset - delta, timestamp)
-            producer.epoch = epoch
-            producer.last_timestamp = timestamp
-            producer.coordinator_epoch = coordinator
-            producer.txn_first_offset = transaction
+            self.take(p + HEAD_BYTES + i * ENTRY_BYTES, expired_before_ms)
+
+    cdef int take(self, const uint8_t *entry, int64_t expired_before_ms) except -1:
+        cdef Producer *producer
+        cdef int16_t epoch = <int16_t>load_u16(entry + 8)
+        cdef int32_t sequence = <int32_t>load_u32(entry + 10), delta = <int32_t>load_u32(entry + 22)
+        cdef int64_t offset = <int64_t>load_u64(entry + 14), timestamp = <int64_t>load_u64(entry + 26)
+        cdef int64_t transaction = <int64_t>load_u64(entry + 38)
+        if transaction < 0 and timestamp < expired_before_ms:
+            return 0
+        producer = self.put(<int64_t>load_u64(entry))
+        if offset >= 0:
+            producer_update(producer, epoch, sequence_after(sequence, -delta), delta + 1, offset - delta, timestamp)
+        producer.epoch = epoch
+        producer.last_timestamp = timestamp
+        producer.coordinator_epoch = <int32_t>load_u32(entry + 34)
+        producer.txn_first_offset = transaction
+        return 0
 
     def wanting(self) -> int:
         """The first offset of the newest batch before which a batch may be that is to be remembered, too; -1: there is none."""

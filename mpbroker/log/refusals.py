@@ -19,6 +19,8 @@ from mpbroker.log.disk_errors import NO_ROOM
 SAID_EVERY_S = 10.0
 # Nothing has been refused for so long, though something was appended: it is over.
 OVER_AFTER_S = 5.0
+# And each log directory has so much: some small record may fit into the last bytes. Looked at so often.
+ROOM_BYTES, LOOK_EVERY_S = 1 << 20, 1.0
 _log = logging.getLogger("mpbroker")
 
 
@@ -44,27 +46,42 @@ def room_advice(error: int, log_dirs: Sequence[Path], delete_delay_ms: int) -> s
     )
 
 
+def has_room(log_dirs: Sequence[Path]) -> bool:
+    """Whether each has some, as far as it can tell."""
+    for path in log_dirs:
+        try:
+            if shutil.disk_usage(path).free < ROOM_BYTES:
+                return False
+        except OSError:
+            # What is not there takes nothing either.
+            continue
+    return True
+
+
 class RefusedProduces:
     """Whether what producers send is refused. Times are of a monotonic clock, in seconds."""
 
     def __init__(self) -> None:
         self._say_at = 0.0
-        self._last = 0.0
+        self._look_at = 0.0
         self._appended = 0
         self.is_on = False
 
     def is_to_be_said(self, now: float, appended_bytes: int) -> bool:
         """Something was refused when so much had been appended in all; whether to say so, again."""
         self.is_on = True
-        self._last, self._appended = now, appended_bytes
+        self._look_at, self._appended = now + OVER_AFTER_S, appended_bytes
         if now < self._say_at:
             return False
         self._say_at = now + SAID_EVERY_S
         return True
 
-    def is_over(self, now: float, appended_bytes: int) -> bool:
+    def is_over(self, now: float, appended_bytes: int, log_dirs: Sequence[Path]) -> bool:
         """Says it once."""
-        if not self.is_on or now < self._last + OVER_AFTER_S or appended_bytes <= self._appended:
+        if not self.is_on or now < self._look_at or appended_bytes <= self._appended:
+            return False
+        self._look_at = now + LOOK_EVERY_S
+        if not has_room(log_dirs):
             return False
         self.is_on = False
         self._say_at = now
@@ -87,7 +104,7 @@ class WaitingPartitions:
                 "they can%s",
                 topic.name,
                 number,
-                failure,
+                f"{failure.filename}: {failure.strerror}" if failure.filename else failure.strerror,
                 advice,
             )
         self._numbers.setdefault(topic.topic_id, set()).add(number)

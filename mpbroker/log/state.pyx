@@ -7,7 +7,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
-from mpbroker.ipc.table cimport PARTITION_LIVE, PartitionSlot
+from mpbroker.ipc.table cimport PARTITION_LIVE, PARTITION_OFFLINE, PartitionSlot
 from mpbroker.ipc.table import PartitionFlag, unpack_partition
 from mpbroker.log.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from shm.table cimport SlotTable, table_write
@@ -338,7 +338,11 @@ cdef class PartitionState:
     def flags(self, int flags):
         cdef PartitionCore *core = self.own()
         core.slot.flags = flags
-        core.appendable = flags == PartitionFlag.PARTITION_LIVE and core.fd >= 0
+        core.appendable = flags == PARTITION_LIVE and core.fd >= 0
+
+    @property
+    def is_offline(self):
+        return bool(self.look().slot.flags & PARTITION_OFFLINE)
 
     @property
     def config_version(self):

@@ -30,7 +30,7 @@ cdef extern from "<sys/socket.h>" nogil:
 cdef enum:
     CIPHERTEXT_BYTES = 64 << 10
     # What a chunk of the caller's becomes, and some more; what is more yet goes the way of what cannot be written.
-    STAGED_BYTES = 96 << 10
+    STAGED_BYTES = 160 << 10
     # So much may be received in one call beyond what the caller gets of it: a client may put each byte into a record.
     WASTED_BYTES = 256 << 10
     # So many records of one call may bring the caller nothing. A change of keys is such a record: it costs us some 20 us,

@@ -1,6 +1,6 @@
 """The answer to ApiVersions, for whoever has to give it: a handler, or a processor before authentication.
 
-(Kafka: ApiVersionsRequest, ApiVersionManager; KIP-511.)
+(Kafka: ApiVersionsRequest, ApiVersionManager; KIP-511, KIP-584 for features.)
 """
 
 from __future__ import annotations
@@ -14,12 +14,17 @@ from mpbroker.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 
 OLDEST, LATEST = 0, 4
 FIRST_VERSION_WITH_SOFTWARE = 3
+# Older clients stop at a feature whose lowest level is 0; Kafka keeps those from them, too.
+FIRST_VERSION_WITH_LEVEL_0 = 4
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 # An API that the broker serves, with the versions that clients are told.
 Served = ApiVersionsResponse.ApiVersion
+# Kafka's features whose level 0, that they are off, is all there is here. None is finalized: that is level 0.
+_OFF = ("eligible.leader.replicas.version", "group.version", "share.version", "streams.version")
+_FEATURES = [ApiVersionsResponse.SupportedFeatureKey(name, 0, 0) for name in _OFF]
 
 
 def unsupported() -> ApiVersionsResponse:
@@ -35,4 +40,5 @@ def answer(request: ApiVersionsRequest, version: int, served: Iterable[Served]) 
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return ApiVersionsResponse(api_keys=list(served))
+    features = _FEATURES if version >= FIRST_VERSION_WITH_LEVEL_0 else []
+    return ApiVersionsResponse(api_keys=list(served), supported_features=features)

@@ -9,10 +9,13 @@ from enum import IntEnum
 
 
 class ResourceType(IntEnum):
-    """Whose settings are meant, of the kinds that exist here."""
+    """Whose settings are meant."""
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 class ConfigOperation(IntEnum):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
+from typing import ClassVar
+
+from shm.word import Words
 
 LEVEL_VARIABLE = "MPBROKER_LOG_LEVEL"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -35,6 +38,25 @@ def configure(level: str = "INFO") -> None:
     root.handlers[:] = [out]
     root.setLevel(level)
     root.propagate = False
+
+
+class _Live(logging.Logger):
+    """Heeds the level that clients have set, in all processes from that moment on (ipc.log_levels)."""
+
+    word: ClassVar[Words]
+
+    def getEffectiveLevel(self) -> int:  # noqa: N802
+        return self.word.load(0) or super().getEffectiveLevel()
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802
+        """What it was asked before is not kept: another process changes it."""
+        return level >= self.getEffectiveLevel()
+
+
+def follow(word: Words) -> None:
+    """Called before the first fork. All modules have the logger in hand already, so it changes itself."""
+    _Live.word = word
+    logging.getLogger("mpbroker").__class__ = _Live
 
 
 def set_process_name(name: str) -> None:

@@ -23,6 +23,7 @@ from mpbroker.coordinator import process as coordinator_process
 from mpbroker.handlers import process as handler_process
 from mpbroker.handlers.apis import served
 from mpbroker.ipc import settings, topology
+from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
@@ -94,7 +95,9 @@ def run(config: BrokerConfig, read_again: ReadAgain | None = None) -> int:
     logs.configure(logs.wanted_level(os.environ))
     setproctitle.setproctitle("mpbroker: supervisor")
     try:
-        return Broker(config, read_again).run()
+        broker = Broker(config, read_again)
+        logs.follow(broker.memory.words("log_level"))
+        return broker.run()
     except FatalError as error:
         log.error("%s", error)
         return error.status
@@ -509,14 +512,12 @@ class Broker:
         return self._change_listeners(command)
 
     def _log_requests(self, command: Command) -> dict[str, Any]:
-        """Handlers look at the word when they are rung. Without a wish: says how it is."""
-        word = self.memory.words("request_log")
+        """Without a wish: says how it is."""
+        levels = LogLevels(self.memory)
         if command.on is not None:
-            word.store(0, int(command.on))
-            for handler in topology.HANDLERS:
-                self.memory.doorbell(handler).ring()
+            levels.log_requests(command.on)
             log.info("the request log is %s", "on" if command.on else "off")
-        return {"request_log": bool(word.load(0))}
+        return {"request_log": levels.logs_requests}
 
     def _change_listeners(self, command: Command) -> Later:
         if not command.listener:

@@ -39,7 +39,8 @@ def progress(memory: SharedMemory) -> dict[str, Any]:
     return {
         "running": bool(total) or words.load(ASKED) != words.load(BEGUN),
         "pass_bytes": page.get(Counter.COUNT_SCRUB_PASS_BYTES) if total else 0,
-        "pass_total_bytes": total,
+        # A pass over nothing has one byte to do, so that it is one.
+        "pass_total_bytes": total if total > 1 else 0,
         "damaged_ranges": page.get(Counter.COUNT_SCRUB_FINDINGS),
     }
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
 import psutil
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.version import VERSION
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.partition_counts import count_partitions
@@ -15,6 +17,7 @@ from mpbroker.ipc.topology import SharedMemory
 from mpbroker.supervisor import progress as recovery
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.scrubbing import progress
+from shm.region import process_start_ticks
 
 
 def status(
@@ -32,6 +35,9 @@ def status(
         return sum(page.get(counter) for page in pages.values())
 
     return {
+        "version": VERSION,
+        "pid": os.getpid(),
+        "up_s": round(_up_s(), 1),
         "cluster_id": cluster_id,
         "node_id": config.node_id,
         "listeners": [one["listener"] for one in listeners],
@@ -59,6 +65,12 @@ def status(
         "scrub": progress(memory),
         "processes": [_process(child, memory) for child in children],
     }
+
+
+def _up_s() -> float:
+    """Of this process, the supervisor."""
+    started_s = process_start_ticks(os.getpid()) / os.sysconf("SC_CLK_TCK")
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
 
 
 def _process(child: Child, memory: SharedMemory) -> dict[str, Any]:

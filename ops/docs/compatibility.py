@@ -7,6 +7,7 @@ from pathlib import Path
 from mpbroker.config.dynamic import DYNAMIC, REPLICATION_RATES
 from mpbroker.handlers.apis import all_apis
 from mpbroker.protocol.api_keys import valid_versions
+from ops.docs import not_served
 
 PAGE = Path(__file__).parents[2] / "docs" / "COMPATIBILITY.md"
 
@@ -33,7 +34,8 @@ that the broker cannot store compressed batches; versions 0-2 are refused.
 Every change is tested against librdkafka (confluent-kafka and kcat), kafka-python, aiokafka, franz-go, and
 Kafka's own Java tools (TopicCommand, ProducerPerformance, the console producer and consumer,
 ConsumerGroupCommand, GetOffsetShell, ConfigCommand, DeleteRecordsCommand, LogDirsCommand,
-ReassignPartitionsCommand, TransactionsCommand, DumpLogSegments on the written files).
+ReassignPartitionsCommand, TransactionsCommand, LeaderElectionCommand, FeatureCommand, ClientMetricsCommand,
+DumpLogSegments on the written files).
 
 SCRAM needs librdkafka 2.6.1 or newer; older ones send their nonce doubled, which Kafka 4 refuses too.
 """
@@ -89,6 +91,9 @@ and has no effect here is named in a warning at start; an unknown one is an erro
 * `min.insync.replicas` above 1 is refused, for the broker at start and for a topic with INVALID_CONFIG: there
   is one replica, and Kafka would answer every write with NOT_ENOUGH_REPLICAS. With
   `mpbroker.replication.factor.clamp=true` it is taken, shown, and met by the one replica.
+* The broker has two loggers, `root` and `kafka.request.logger`; others do not exist, so their levels cannot
+  be altered. Whose level is deleted is as it was at start: it inherits nothing.
+* Groups have no settings: Kafka's are those of the consumer, share and streams protocols.
 * `flush.ms` and `flush.messages` of a topic are refused under `log.flush.policy=os`; under `group` every
   record is synced anyway.
 * A record batch whose compressed records cannot be read is answered INVALID_RECORD, not with a retriable
@@ -105,7 +110,8 @@ def page() -> str:
     missing = [f"| {what} | {instead} |" for what, instead in NOT_BUILT]
     table = ["## Not built yet", "", "| what | what happens instead |", "|---|---|", *missing]
     head = INTRODUCTION + "\n".join(rows) + "\n" + TESTED + "\n"
-    return head + "\n".join(table) + "\n" + DYNAMIC_SETTINGS + _dynamic() + CLOSING
+    missing_apis = "\n" + not_served.table()
+    return head + "\n".join(table) + "\n" + missing_apis + DYNAMIC_SETTINGS + _dynamic() + CLOSING
 
 
 def _dynamic() -> str:

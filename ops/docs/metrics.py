@@ -46,7 +46,8 @@ measured).
 
 `mpbroker ctl request-log on` makes the broker write one line of JSON for each request that has ended, as
 Kafka's `kafka.request.logger` does at DEBUG: header, request and response without record data, who asked, and
-the time of every stage. It is off at start and costs nothing then. While it is on each request is handled the
+the time of every stage. `kafka-configs.sh --entity-type broker-loggers` sets that logger here as well. It is
+off at start and costs nothing then. While it is on each request is handled the
 slow way, in Python; secrets are masked.
 """
 

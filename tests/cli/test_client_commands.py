@@ -99,6 +99,46 @@ def test_what_was_produced_is_consumed(broker: "FakeBroker") -> None:
     assert len({record["partition"] for record in of_a}) == 1
 
 
+def test_a_key_separator_may_be_an_escape(broker: "FakeBroker") -> None:
+    for separator, lines in ((r"\t", b"a\t1\nb\n"), (r"\x00", b"a\x001\nb\n"), ("\t", b"a\t1\nb\n")):
+        broker.topics["t"] = [bytearray()]
+        broker.next_sequence.clear()
+        assert run(broker, "produce", "t", "-K", separator, lines=lines).stderr == b""
+        out = run(broker, "consume", "t", "--from-beginning", "-e", "-f", r"%k|%K|%v\n").stdout
+        assert out == b"a|1|1\n|-1|b\n"
+
+
+def test_a_key_separator_that_no_line_has_is_said(broker: "FakeBroker") -> None:
+    broker.topics["t"] = [bytearray()]
+    said = run(broker, "produce", "t", "-K", ";", lines=b"a:1\nb:2\n").stderr
+    assert said == b"mpbroker: no line had the key separator ';': their records have no key\n"
+    assert broker.end_offset("t", 0) == 2
+    assert run(broker, "produce", "t", "-K", ":", lines=b"").stderr == b""
+
+
+def test_json_has_all_bytes(broker: "FakeBroker") -> None:
+    broker.topics["t"] = [bytearray()]
+    run(broker, "produce", "t", "-K", ":", lines=b"\xff:caf\xc3\xa9\nk:\x80\x00\nnone\n")
+    out = run(broker, "consume", "t", "-o", "0", "-e", "--json").stdout
+    about = ("key", "key_base64", "value", "value_base64")
+    found = [{name: one[name] for name in about if name in one} for one in map(json.loads, out.splitlines())]
+    assert found == [
+        {"key_base64": "/w==", "value": "café"},
+        {"key": "k", "value_base64": "gAA="},
+        {"key": None, "value": "none"},
+    ]
+
+
+def test_topics_that_are_not_there_hide_no_other(broker: "FakeBroker") -> None:
+    run(broker, "topic", "create", "orders")
+    run(broker, "topic", "create", "kill")
+    done = run(broker, "topic", "describe", "orders", "nope", "kill", "--json", code=1)
+    assert [topic["name"] for topic in json.loads(done.stdout)] == ["orders", "kill"]
+    assert done.stderr == b"mpbroker: topic nope: does not exist (UNKNOWN_TOPIC_OR_PARTITION)\n"
+    table = run(broker, "topic", "describe", "orders", "nope", "kill", code=1).stdout.decode()
+    assert [line for line in table.splitlines() if line in ("orders", "kill", "nope")] == ["orders", "kill"]
+
+
 def test_a_topic_that_the_broker_makes_is_named(broker: "FakeBroker") -> None:
     said = run(broker, "produce", "new", lines=b"a\n").stderr
     assert said == b"mpbroker: topic new did not exist; the broker created it with 1 partition(s)\n"
@@ -202,6 +242,10 @@ def test_an_old_broker_is_asked_again_in_version_0(broker: "FakeBroker") -> None
         (["produce", "t", "-X", "batch.size=1"], 2, "-X knows no batch.size"),
         (["produce", "t", "--acks", "2"], 2, "acks is one of"),
         (["produce", "t", "-z", "rar"], 2, "compression is one of"),
+        (["produce", "t", "-H", "=x"], 2, "-H =x: this is not NAME=VALUE"),
+        (["topic", "alter", "t"], 2, "nothing to alter: give -c KEY=VALUE, --delete-config KEY or -p N"),
+        (["topic", "alter", "t", "-c", "a=b", "--delete-config", "a"], 2, "--delete-config a: -c sets it"),
+        (["topic", "delete-records", "t", "--before", "-1"], 2, "--before is an offset or latest, not '-1'"),
         (["topic", "create", "u", "-c", "x"], 2, "-c x: this is not KEY=VALUE"),
         (["topic", "create", "u", "-c", "retention.ms="], 2, "retention.ms has no value"),
         (["topic", "list", "-b", "host"], 1, "cannot connect to host:9092"),

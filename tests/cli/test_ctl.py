@@ -5,12 +5,13 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from mpbroker.cli import ctl
+from mpbroker.cli import ctl, scrub
 from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME
@@ -116,9 +117,81 @@ def test_a_process_is_shown_in_short() -> None:
             "restarts": 1,
             "heartbeat_ms": 5,
             "rss_mb": 37.5,
-            "last_error": "ValueError: x",
         }
     ]
+
+
+def test_errors_stand_below_the_table_and_do_not_widen_it(
+    supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = "ValueError: " + "x" * 300
+    processes = [
+        {"name": "log", "last_error": f"Traceback\n  line\n{why}\n"},
+        {"name": "handler 0", "last_error": ""},
+        {"name": "handler 1", "last_error": "log.dirs: /data is gone"},
+    ]
+    status = {"version": "0.1.0", "pid": 7, "up_s": 90061.5, "processes": processes}
+    supervisor.replies = [msgspec.json.encode(status)] * 2
+    ctl.status(None, as_json=False)
+    table, errors = capsys.readouterr().out.split("\n\n")[-2:]
+    assert max(map(len, table.splitlines())) < 40
+    assert errors.splitlines() == [
+        f"last error of log: {why}",
+        "last error of handler 1: log.dirs: /data is gone",
+    ]
+    ctl.status(None, as_json=True)
+    assert json.loads(capsys.readouterr().out) == status
+
+
+def test_status_says_which_broker_it_is(
+    supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = {"version": "0.1.0", "pid": 7, "up_s": 90061.5, "processes": []}
+    supervisor.replies = [msgspec.json.encode(status)]
+    ctl.status(None, as_json=False)
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert lines[:3] == [["version", "0.1.0"], ["pid", "7"], ["up", "1 day, 1:01:01"]]
+
+
+SCRUB = {"running": False, "pass_bytes": 0, "pass_total_bytes": 0, "damaged_ranges": 0, "findings": []}
+NEVER = {"directories": [{"directory": "data"}]}
+ONCE = {
+    "directories": [{"directory": "data", "last_ended_ms": 0, "last_batches": 1500, "last_bytes": 70_000}]
+}
+SEALED = "It reads what is sealed: each partition's last segment is still written, and is not scrubbed."
+
+
+def test_a_scrub_says_that_it_has_begun_and_how_much_there_is(
+    supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun, goes_on = {"running": True}, {"running": True, "pass_total_bytes": 70_000}
+    replies = [SCRUB | NEVER, SCRUB | NEVER | begun, SCRUB | NEVER | begun, SCRUB | NEVER | goes_on]
+    supervisor.replies = [msgspec.json.encode(reply) for reply in replies]
+    scrub.scrub(None, only_status=False, as_json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "scrub begun: 0 of 70,000 bytes",
+        SEALED,
+        "data: no complete scrub yet",
+        "No damage is known.",
+    ]
+    look, begin = {"command": "scrub"}, {"command": "scrub", "on": True}
+    assert supervisor.requests == [look, begin, look, look]
+
+
+def test_a_scrub_that_goes_on_or_rests(
+    supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    goes_on = SCRUB | ONCE | {"running": True, "pass_bytes": 1000, "pass_total_bytes": 70_000}
+    replies = [goes_on, goes_on, SCRUB | ONCE, SCRUB | NEVER, SCRUB | ONCE]
+    supervisor.replies = [msgspec.json.encode(reply) for reply in replies]
+    for only_status, said in ((False, "scrubbing: 1,000 of 70,000 bytes"), (True, "not scrubbing now")):
+        scrub.scrub(None, only_status=only_status, as_json=False)
+        first, second, third, _ = capsys.readouterr().out.splitlines()
+        assert (first, second) == (said, SEALED)
+        assert third.startswith("data: last complete scrub: 19")
+        assert third.endswith(", 1,500 batches, 70,000 bytes")
+    scrub.scrub(None, only_status=False, as_json=False)
+    assert capsys.readouterr().out.startswith("scrub done: there was little to read\n")
 
 
 def test_listeners_fit_a_terminal(
@@ -243,3 +316,19 @@ def test_the_log_directory_says_where_the_broker_is(tmp_path: Path, monkeypatch:
     pointer.unlink()
     with pytest.raises(CliError, match="no broker is running on"):
         ControlClient.find(str(tmp_path))
+
+
+def test_a_log_directory_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path is what is wrong: whether a broker runs nobody has looked."""
+    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    for name, why in (("nope", "is not there"), ("file", "is not a directory")):
+        for command in (ctl.status, partial(scrub.scrub, only_status=True)):
+            with pytest.raises(CliError) as raised:
+                command(name, as_json=False)
+            assert str(raised.value).startswith(f"--log-dirs: {tmp_path / name} {why}; name the broker's")
+            assert raised.value.exit_code == 2
+    with pytest.raises(CliError, match=f"no broker is running here: {tmp_path}/data is not there") as raised:
+        ctl.status(None, as_json=False)
+    assert raised.value.exit_code == 1

@@ -1,12 +1,14 @@
 """The pieces of the client commands that need no broker."""
 
+import json
 import os
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpbroker.cli.consume import parse_offset
+from mpbroker.cli.consume import _render_json, parse_offset
+from mpbroker.cli.escapes import unescape
 from mpbroker.cli.groups import partitions_in
 from mpbroker.cli.partitioner import murmur2, partition_for
 from mpbroker.cli.produce import read_lines
@@ -50,6 +52,7 @@ def test_lines_that_arrive_in_pieces() -> None:
     [
         (r"%t %p %o %k %v\n", b"t 3 9 k v\n"),
         (r"%T %K %S %h %%\x41\\\q", b"5 1 1 h=x,n= %A\\\\q"),
+        (r"\%k%v", b"\\%kv"),
         ("plain", b"plain"),
         ("", b""),
     ],
@@ -57,6 +60,21 @@ def test_lines_that_arrive_in_pieces() -> None:
 def test_template(template: str, expected: bytes) -> None:
     record = Record(9, 5, 0, b"k", b"v", (("h", b"x"), ("n", None)))
     assert compile_template(template)("t", 3, record) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (":", b":"),
+        ("é", "é".encode()),
+        (r"\t", b"\t"),
+        (r"a\x00\0\\\n", b"a\0\0\\\n"),
+        ("\\", b"\\"),
+        (r"\q\x4", rb"\q\x4"),
+    ],
+)
+def test_escapes(text: str, expected: bytes) -> None:
+    assert unescape(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -94,3 +112,9 @@ def test_assignments_of_members(at: int, other: bytes) -> None:
 def test_bad_addresses(address: str) -> None:
     with pytest.raises(ConfigError, match="is not HOST:PORT"):
         parse_servers(address)
+
+
+def test_headers_that_are_no_text_come_back_from_json() -> None:
+    record = Record(9, 5, 0, None, b"v", (("text", b"x"), ("none", None), ("bytes", b"\xff")))
+    headers = json.loads(_render_json("t", 0, record))["headers"]
+    assert headers == [["text", "x"], ["none", None], ["bytes", {"base64": "/w=="}]]

@@ -184,6 +184,7 @@ def test_log_dirs_may_stand_behind_ctl(
 ) -> None:
     monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / asked).mkdir()
     code, _out, err = typed(*arguments)
     assert code == 1
     assert err.startswith(f"mpbroker: no broker is running on {tmp_path / asked} ")

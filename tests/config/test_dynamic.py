@@ -116,7 +116,15 @@ def test_a_step_goes_from_the_number_that_was_accepted_last() -> None:
         ("listener.name.a.plain.sasl.jaas.config", False, "keeps no passwords"),
         ("listeners", True, "broker id must be specified: [listeners]"),
         ("ssl.truststore.type", False, "only per-listener using the listener prefix: [ssl.truststore.type]"),
-        ("log.cleaner.threads", False, "Cannot update these configs dynamically: [log.cleaner.threads]"),
+        ("num.partitions", False, "[num.partitions]. Change them in the broker's properties file, then"),
+        ("broker.id", False, "[broker.id]. Change them in the broker's properties file"),
+        ("listener.name.a.max.connections", True, "Change them in the broker's properties file"),
+        ("listener.name.a.ssl.keystore.location", False, "Change them in the broker's properties file"),
+        ("listener.name.a.oauthbearer.sasl.server.callback.handler.class", False, "properties file, then"),
+        ("listener.name.a.num.io.threads", False, "cannot be given for a single listener"),
+        ("log.cleaner.threads", False, "in the file neither: log.cleaner.threads: one process compacts all"),
+        ("background.threads", False, "[background.threads]. They have no effect here, in the file neither"),
+        ("authorizer.class.name", False, "authorizer.class.name: authorization is not built yet"),
         ("my.own.password", False, "keeps no passwords"),
         ("my.own.key", False, "Unknown broker config name: my.own.key"),
     ],
@@ -124,6 +132,16 @@ def test_a_step_goes_from_the_number_that_was_accepted_last() -> None:
 def test_refused_in_kafkas_words(key: str, of_all_brokers: bool, says: str | None) -> None:
     text = refusal([key, "max.connections"], of_all_brokers=of_all_brokers)
     assert text is None if says is None else says in (text or "")
+
+
+def test_what_helps_and_what_does_not_is_told_apart() -> None:
+    text = refusal(["log.cleaner.threads", "num.partitions"], of_all_brokers=False)
+    assert text == (
+        "Cannot update these configs dynamically: [num.partitions]. Change them in the broker's properties "
+        "file, then mpbroker ctl reload: it says what needs a restart. "
+        "Cannot update these configs dynamically: [log.cleaner.threads]. They have no effect here, in the "
+        "file neither: log.cleaner.threads: one process compacts all topics"
+    )
 
 
 def test_described_with_every_place_a_value_could_come_from() -> None:

@@ -78,6 +78,7 @@ KAFKA_RANGES = {
     36: (0, 2),
     37: (0, 3),
     42: (0, 2),
+    43: (0, 2),
     44: (0, 1),
     45: (0, 1),
     46: (0, 0),
@@ -89,6 +90,7 @@ KAFKA_RANGES = {
     60: (0, 2),
     61: (0, 0),
     68: (0, 1),
+    74: (0, 1),
 }
 ORDERS = topic_image("orders", 1, partitions=2, retention_ms="1000")
 INTERNAL = topic_image("__consumer_offsets", 2, first_slot=4, internal=True)
@@ -113,6 +115,10 @@ def test_api_versions(ready: Rig, version: int) -> None:
     response = ready.ask(API_VERSIONS, version, ApiVersionsRequest("librdkafka", "2.3.0"))
     assert response.error_code == 0
     assert {k.api_key: (k.min_version, k.max_version) for k in response.api_keys} == KAFKA_RANGES
+    features = {f.name: (f.min_version, f.max_version) for f in response.supported_features}
+    off = ("eligible.leader.replicas.version", "group.version", "share.version", "streams.version")
+    assert features == (dict.fromkeys(off, (0, 0)) if version >= 4 else {})
+    assert (response.finalized_features, response.finalized_features_epoch) == ([], -1)
 
 
 def test_api_versions_of_the_future_is_answered_in_version_0(ready: Rig) -> None:
@@ -491,7 +497,7 @@ def test_describe_configs(ready: Rig, version: int) -> None:
         resource(4, ""),
         resource(2, "nowhere"),
         resource(4, "9"),
-        resource(8, "1"),
+        resource(99, "1"),
         resource(2, "bad name"),
     ]
     results = ready.ask(CONFIGS, version, DescribeConfigsRequest(asked, True, True)).results

@@ -206,9 +206,9 @@ class Spy:
     channel: Connection
     sent: list[int]
 
-    def send(self, message: object) -> None:
-        self.sent.append(len(pickle.dumps(message)))
-        self.channel.send(message)
+    def send_bytes(self, message: bytes) -> None:
+        self.sent.append(len(message))
+        self.channel.send_bytes(message)
 
     def close(self) -> None:
         self.channel.close()
@@ -216,6 +216,8 @@ class Spy:
 
 class Synced:
     """All there is."""
+
+    device = None
 
     def sync(self, _: int) -> bool:
         return True

@@ -5,14 +5,16 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.log import partition_log, refusals
-from mpbroker.log.refusals import OVER_AFTER_S, SAID_EVERY_S, RefusedProduces, WaitingPartitions
+from mpbroker.log.refusals import OVER_AFTER_S, ROOM_BYTES, SAID_EVERY_S, RefusedProduces, WaitingPartitions
 from tests.log.full import files_take
 from tests.log.node import STORAGE_ERROR, Node, wait_for_helper
 from tests.log.rig import TOPIC_ID, ensure
@@ -33,23 +35,41 @@ def test_refusals_are_said_from_time_to_time() -> None:
     assert said == [0, SAID_EVERY_S, 2 * SAID_EVERY_S, 3 * SAID_EVERY_S]
 
 
+NOWHERE: list[Path] = []
+
+
 def test_it_is_over_when_something_was_appended_and_nothing_refused_for_a_while() -> None:
     refused = RefusedProduces()
-    assert not refused.is_over(100.0, 10), "it has not begun"
+    assert not refused.is_over(100.0, 10, NOWHERE), "it has not begun"
     refused.is_to_be_said(100.0, 10)
-    assert not refused.is_over(100.0 + OVER_AFTER_S, 10), "nobody has tried"
-    assert not refused.is_over(99.0 + OVER_AFTER_S, 20), "a small one may fit where others do not"
+    assert not refused.is_over(100.0 + OVER_AFTER_S, 10, NOWHERE), "nobody has tried"
+    assert not refused.is_over(99.0 + OVER_AFTER_S, 20, NOWHERE), "a small one may fit where others do not"
     refused.is_to_be_said(101.0, 20)
-    assert not refused.is_over(100.0 + OVER_AFTER_S, 30)
-    assert refused.is_over(101.0 + OVER_AFTER_S, 30)
-    assert not refused.is_over(200.0, 40), "it was said"
+    assert not refused.is_over(100.0 + OVER_AFTER_S, 30, NOWHERE)
+    assert refused.is_over(101.0 + OVER_AFTER_S, 30, NOWHERE)
+    assert not refused.is_over(200.0, 40, NOWHERE), "it was said"
     assert refused.is_to_be_said(200.0, 40)
+
+
+def test_what_fits_into_the_last_bytes_is_not_the_end_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As what the coordinator writes."""
+    free = [ROOM_BYTES, ROOM_BYTES - 1]
+    where = {tmp_path / name: number for number, name in enumerate("ab")}
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free[where[path]]))
+    refused = RefusedProduces()
+    refused.is_to_be_said(100.0, 0)
+    assert not refused.is_over(110.0, 1, list(where))
+    free[1] = ROOM_BYTES
+    assert not refused.is_over(110.5, 1, list(where)), "it is looked at from time to time"
+    assert refused.is_over(111.0, 1, list(where))
 
 
 def test_a_disk_that_flaps_is_not_told_of_each_time() -> None:
     refused = RefusedProduces()
     refused.is_to_be_said(100.0, 0)
-    assert refused.is_over(108.0, 1)
+    assert refused.is_over(108.0, 1, NOWHERE)
     assert refused.is_to_be_said(109.0, 1)
     assert not refused.is_to_be_said(110.0, 1)
 
@@ -65,12 +85,12 @@ def test_that_the_disk_is_full_is_told_and_that_it_is_over(
     (target,) = made.open(ensure(1))
     counters = process.context.counters
     assert made.produce(target, batch()) == [0]
+    monkeypatch.setattr(refusals, "OVER_AFTER_S", 0.0)
     with files_take(4000):
         for _ in range(3):
             assert made.produce(target, batch(size=5000)) == [STORAGE_ERROR]
     assert texts(caplog, "what producers send is refused") == 1
     assert "what producers send is refused" in counters.last_error
-    monkeypatch.setattr(refusals, "OVER_AFTER_S", 0.0)
     process._keep_house()
     assert counters.last_error, "nobody knows yet"
     assert made.produce(target, batch(size=5000)) == [0]

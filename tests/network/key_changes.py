@@ -43,7 +43,8 @@ class KeyChanger:
     def shake(self) -> bool:
         """A step of the handshake; whether it is done."""
         done = self._lib.SSL_do_handshake(self._tls) == 1
-        self._sock.sendall(self._taken())
+        if said := self._taken():
+            self._sock.sendall(said)
         if not done:
             with contextlib.suppress(BlockingIOError):
                 data = self._sock.recv(_ROOM)

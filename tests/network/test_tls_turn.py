@@ -24,14 +24,16 @@ from mpbroker.network.secure import (
     Stage,
 )
 from mpbroker.network.tls_pipe import CIPHERTEXT_BYTES_MAX, IDLE_RECORDS_MAX
-from tests.network.key_changes import KeyChanger
+from tests.network.key_changes import TLS_1_2, TLS_1_3, KeyChanger
 from tests.network.rig import answer_frame, frame
 from tests.network.secure_rig import METADATA, TLS, SecureRig, receive, secure_rig
 from tests.polling import PATIENCE_S
 
 POOL = 4 << 20
-# What is encrypted at a time (moving.pxi).
-CHUNK_BYTES = 64 << 10
+# What is encrypted at a time, and first (moving.pxi).
+CHUNK_BYTES, FIRST_CHUNK_BYTES = 126 << 10, 63 << 10
+# Of TCP over IPv6 on the loopback interface: its MTU of 64 KiB without 40 bytes for IP and 32 for TCP.
+SEGMENT_BYTES = (64 << 10) - 72
 
 
 @pytest.fixture(name="rig")
@@ -190,6 +192,57 @@ def test_who_reads_nothing_holds_a_chunk_and_goes_when_others_starve(tmp_path: P
         assert [request.correlation for request in taken] == [2]
         assert rig.ends == [(held.connection, CloseReason.CLOSED_STALLED)]
         rig.answer(taken[0], answer_frame(2))
+
+
+def whole_pair() -> tuple[socket.socket, socket.socket]:
+    """One whose reader sees what was written at once."""
+    served, client = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    served.setblocking(False)
+    client.setblocking(False)
+    return served, client
+
+
+@pytest.mark.parametrize(
+    ("version", "suite"),
+    [
+        (TLS_1_3, "TLS_AES_128_GCM_SHA256"),
+        (TLS_1_3, "TLS_CHACHA20_POLY1305_SHA256"),
+        (TLS_1_2, "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"),
+        # The one that adds most to a record.
+        (TLS_1_2, "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA384"),
+    ],
+)
+def test_what_is_written_at_once_fills_its_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, suite: str
+) -> None:
+    """A little more than they hold, and each write would send one more of a few bytes."""
+    answer = answer_frame(1, os.urandom(1 << 20))
+    with secure_rig(tmp_path, f"ssl.cipher.suites={suite}\n") as rig:
+        monkeypatch.setattr(rig, "pair", whole_pair)
+        plain = rig.meet(TLS)
+        rig.clients.append(plain)
+        with contextlib.closing(KeyChanger(plain, rig.janes_store(), version)) as client:
+            while not client.shake() or rig.counter(Counter.COUNT_AUTHENTICATIONS) == 0:
+                rig.step()
+            with contextlib.suppress(BlockingIOError):
+                client.hears(plain.recv(1 << 20))
+            plain.sendall(client.says(frame(METADATA, 1, 1)))
+            rig.step()
+            (taken,) = rig.requests_taken()
+            rig.answer(taken, answer)
+            heard, written = b"", []
+            while len(heard) < len(answer):
+                with contextlib.suppress(BlockingIOError):
+                    data = plain.recv(1 << 20)
+                    written.append(len(data))
+                    heard += client.hears(data)
+                rig.step(1)
+        assert heard == answer
+        first, *others, _ = written
+        assert first > FIRST_CHUNK_BYTES
+        assert min(others) > CHUNK_BYTES
+        for size in (first, *others):
+            assert size % SEGMENT_BYTES > SEGMENT_BYTES // 2
 
 
 def narrow_pair() -> tuple[socket.socket, socket.socket]:

@@ -295,6 +295,15 @@ def test_our_own_command(broker: Broker, new_topic: TopicMaker) -> None:
         assert (rows[1 - mine]["committed"], rows[1 - mine]["lag"]) == (None, None)
         assert rows[1 - mine]["member"] not in (None, rows[mine]["member"])
         assert {row["host"] for row in rows.values()} == {"127.0.0.1"}
+        # Of two with one client id each is told apart, as Kafka's tool does it.
+        table = own(broker, "describe", group).output.splitlines()
+        assert table[1].split()[-3:] == ["CONSUMER-ID", "HOST", "CLIENT-ID"]
+        (line,) = [line for line in table if line.split()[:2] == [topic, str(mine)]]
+        assert line.split()[-3:] == [rows[mine]["member"], "127.0.0.1", "reader"]
+        members = [line.split() for line in own(broker, "describe", group, "--members").output.splitlines()]
+        wanted = ["CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT"]
+        assert members[1] == wanted
+        assert [rows[mine]["member"], "-", "127.0.0.1", "reader", "1", f"{topic}({mine})"] in members
         refused = own(broker, "delete", group)
         assert f"group {group}: The group is not empty (NON_EMPTY_GROUP)" in str(refused.exception)
     listed = own(broker, "list").output

@@ -1,7 +1,8 @@
-"""mpbroker's own produce and consume are clients like others: what a broker finds too large they cut."""
+"""mpbroker's own commands are clients like others; what a broker finds too large they cut."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -48,3 +49,68 @@ def test_a_line_that_is_too_large_is_named(broker: Broker) -> None:
     assert refused.stderr.endswith(b"(MESSAGE_TOO_LARGE); 1 record is written\n")
     read = command(broker, "consume", "small", "--from-beginning", "-e")
     assert read.stdout == b"first\n"
+
+
+def said(broker: Broker, *arguments: str, lines: bytes = b"", code: int = 0) -> list[str]:
+    """The lines of a command: of standard output, or of standard error where it fails."""
+    done = command(broker, *arguments, lines=lines)
+    assert done.returncode == code, done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+    return (done.stderr if code else done.stdout).decode().splitlines()
+
+
+def described(broker: Broker, topic: str) -> tuple[dict[str, str], list[int]]:
+    """Settings of its own, and where each partition begins."""
+    (one,) = json.loads("".join(said(broker, "topic", "describe", topic, "--json")))
+    return one["configs"], [row["start_offset"] for row in one["partitions"]]
+
+
+def test_a_topic_is_altered(broker: Broker) -> None:
+    create_topic(broker.bootstrap, "altered", 1, {"retention.ms": "5000", "segment.bytes": "1048576"})
+    changes = ["-c", "retention.ms=7000", "-c", "cleanup.policy=compact", "--delete-config", "segment.bytes"]
+    settings, partitions = said(broker, "topic", "alter", "altered", *changes, "-p", "3")
+    now = "retention.ms=7000, cleanup.policy=compact, segment.bytes as the broker has it"
+    assert settings == f"altered topic altered: {now}"
+    assert partitions == "topic altered has 3 partition(s)"
+    wanted = {"retention.ms": "7000", "cleanup.policy": "compact"}
+    assert described(broker, "altered") == (wanted, [0, 0, 0])
+
+    (fewer,) = said(broker, "topic", "alter", "altered", "-p", "2", code=1)
+    assert fewer.endswith("(INVALID_PARTITIONS)")
+    (unknown,) = said(broker, "topic", "alter", "altered", "-c", "retenton.ms=1", code=1)
+    assert "(INVALID_CONFIG); did you mean retention.ms?" in unknown
+    for change in (["-c", "retention.ms=1"], ["-p", "2"]):
+        (missing,) = said(broker, "topic", "alter", "nope", *change, code=1)
+        assert missing == "mpbroker: topic nope: does not exist (UNKNOWN_TOPIC_OR_PARTITION)"
+    assert described(broker, "altered") == (wanted, [0, 0, 0])
+
+
+def test_records_are_deleted(broker: Broker) -> None:
+    create_topic(broker.bootstrap, "shortened", 2)
+    for partition, lines in (("0", b"a\n" * 5), ("1", b"b\n" * 3)):
+        said(broker, "produce", "shortened", "-p", partition, lines=lines)
+    before = ["topic", "delete-records", "shortened", "--before"]
+    assert said(broker, *before, "2", "--partition", "0") == ["shortened-0: log start offset 2"]
+    done = command(broker, *before, "4")
+    assert done.returncode == 1
+    assert done.stdout == b"shortened-0: log start offset 4\n"
+    assert done.stderr == b"mpbroker: shortened-1: no such offset 4, it has 0 to 3\n"
+    assert described(broker, "shortened")[1] == [4, 0]
+    assert said(broker, "consume", "shortened", "-o", "beginning", "-e", "-p", "0") == ["a"]
+    assert said(broker, *before, "latest") == [
+        "shortened-0: log start offset 5",
+        "shortened-1: log start offset 3",
+    ]
+    assert described(broker, "shortened")[1] == [5, 3]
+    (missing,) = said(broker, *before, "1", "--partition", "7", code=2)
+    assert missing == "mpbroker: topic shortened has no partition 7, only 0 to 1"
+
+
+def test_headers_of_every_record(broker: Broker) -> None:
+    create_topic(broker.bootstrap, "headed", 1)
+    # So many that batches are cut by what headers take.
+    large = ["-H", f"more={'x' * 2000}"]
+    said(broker, "produce", "headed", "-H", "a=1", "-H", "b", "-H", "c=d=e", *large, lines=b"v\n" * 1000)
+    rows = said(broker, "consume", "headed", "-o", "beginning", "-e", "--json")
+    assert len(rows) == 1000
+    assert json.loads(rows[-1])["headers"][:3] == [["a", "1"], ["b", None], ["c", "d=e"]]

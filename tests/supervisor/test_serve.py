@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
+from mpbroker.config.version import VERSION
 from mpbroker.supervisor.main import SAME_STOP_S
 from ops.bench.brokers import HOST, MPBROKER_COMMAND, Broker, Mpbroker, free_port
 from tests.polling import PATIENCE_S
@@ -112,7 +113,8 @@ def test_a_second_broker_in_the_same_runtime_directory(broker: Mpbroker, tmp_pat
     code, said = refused(tmp_path, runtime_dir=str(broker.runtime_dir))
     assert (code, "is in use by another broker" in said) == (FAILED, True), said
     told = control(broker).call("status")
-    assert told["node_id"] == 1
+    assert (told["node_id"], told["version"], told["pid"]) == (1, VERSION, processes(broker)[0].pid)
+    assert told["up_s"] > 0
     assert [(one["log_dir"], one["state"]) for one in told["log_dirs"]] == [(str(broker.log_dir), "online")]
 
 
@@ -131,9 +133,12 @@ def test_the_directory_of_another_node(broker: Mpbroker, tmp_path: Path) -> None
 
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    code, said = refused(tmp_path, "--log-dirs", str(tmp_path / "file" / "data"))
-    assert (code, f"cannot use {tmp_path}/file/data: Not a directory" in said) == (FAILED, True), said
+    file = tmp_path / "file"
+    file.touch()
+    code, said = refused(tmp_path, "--log-dirs", str(file / "data"))
+    assert (code, f"cannot use {file}/data: {file} is not a directory" in said) == (FAILED, True), said
+    code, said = refused(tmp_path, "--log-dirs", str(file))
+    assert (code, f"cannot use {file}: it is not a directory. Name one" in said) == (FAILED, True), said
 
 
 @pytest.mark.parametrize(

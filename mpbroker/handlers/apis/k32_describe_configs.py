@@ -1,7 +1,8 @@
 """DescribeConfigs (key 32), versions 1-4: every setting of a topic or of the broker, and its source.
 
-The broker named "" has what clients have altered of all brokers. Other kinds of resources do not exist here.
-(Kafka: ConfigHelper.describeConfigs; KIP-226, KIP-569 for types and documentation in v3.)
+The broker named "" has what clients have altered of all brokers. A group or subscription to client metrics
+may have any name, as in Kafka, but no settings: groups are of the classic protocol, and nobody takes metrics.
+(Kafka: ConfigHelper.describeConfigs; KIP-226, KIP-412 for loggers, KIP-569 for types and documentation.)
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from mpbroker.config.describe import Entry, describe_all_brokers, describe_broker, describe_topic
+from mpbroker.handlers import broker_loggers
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.config_changes import check_broker
 from mpbroker.handlers.exchange import Exchange
@@ -20,6 +22,11 @@ from mpbroker.protocol.numbers import ResourceType
 from mpbroker.protocol.topic_names import problem_with
 
 Resource: TypeAlias = DescribeConfigsRequest.DescribeConfigsResource
+# What the names are called of kinds whose settings are all of something that is not built.
+NAMES_OF_NOTHING: dict[int, str] = {
+    ResourceType.CLIENT_METRICS: "Client metrics subscription name",
+    ResourceType.GROUP: "Group name",
+}
 Result: TypeAlias = DescribeConfigsResponse.DescribeConfigsResult
 
 
@@ -55,9 +62,14 @@ def entries(exchange: Exchange, resource: Resource) -> list[Entry]:
         return topic_entries(exchange, resource.resource_name, keys)
     if resource.resource_type == ResourceType.BROKER:
         return broker_entries(exchange, resource.resource_name, keys)
-    raise ApiError(
-        ErrorCode.INVALID_REQUEST, f"Resources of type {resource.resource_type} have no settings here."
-    )
+    if resource.resource_type == ResourceType.BROKER_LOGGER:
+        return broker_loggers.entries(exchange, resource.resource_name, keys)
+    if resource.resource_type in NAMES_OF_NOTHING:
+        if not resource.resource_name:
+            what = NAMES_OF_NOTHING[resource.resource_type]
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"{what} must not be empty")
+        return []
+    raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
 
 
 def on_the_wire(exchange: Exchange, entry: Entry) -> DescribeConfigsResponse.DescribeConfigsResourceResult:
@@ -97,6 +109,6 @@ def pieces(exchange: Exchange) -> Iterator[None]:
 
 @api(ApiKey.DESCRIBE_CONFIGS, 1, 4, name="DescribeConfigs", failed=failed)
 def handle(exchange: Exchange) -> None:
-    """Every setting of a topic or of the broker, with default, synonyms and documentation."""
+    """Every setting of a topic or of the broker, with default, synonyms and documentation; log levels."""
     if not exchange.names_too_many(len(exchange.body.resources)):
         exchange.work_off(pieces(exchange))

@@ -29,5 +29,5 @@ def changes_of(resource: Any) -> list[ConfigChange]:
     failed=failing(IncrementalAlterConfigsResponse),
 )
 def handle(exchange: Exchange) -> Message | None:
-    """Sets and removes settings of topics and dynamic ones of the broker, and parts of lists."""
+    """Settings of topics and dynamic ones of the broker, parts of lists, levels of the broker's loggers."""
     return alter(exchange, changes_of, IncrementalAlterConfigsResponse, replaces=False)

@@ -1,0 +1,20 @@
+"""Bytes that are hard to type: \\n \\r \\t \\0 \\\\ and \\xHH. Before anything else a backslash is one."""
+
+import re
+
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.?))|([^\\]+)", re.DOTALL)
+_LETTERS = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
+
+
+def unescape(text: str) -> bytes:
+    """In UTF-8."""
+    return b"".join(map(_bytes, _ESCAPE.finditer(text)))
+
+
+def _bytes(match: re.Match[str]) -> bytes:
+    hexadecimal, letter, plain = match.groups()
+    if hexadecimal is not None:
+        return bytes([int(hexadecimal, 16)])
+    if letter is not None:
+        return _LETTERS.get(letter, b"\\" + letter.encode())
+    return str(plain).encode()

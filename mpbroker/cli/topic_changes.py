@@ -1,0 +1,119 @@
+"""`mpbroker topic alter` and `delete-records`: settings, more partitions, and where a log begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mpbroker.cli.client import Client, Topic, by_leader, only
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.topics import parse_setting
+from mpbroker.cli.where import Where
+from mpbroker.client.errors import ApiFailed
+from mpbroker.config import known
+from mpbroker.config.topic_config import TOPIC_KEYS
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.numbers import EARLIEST, LATEST, ConfigOperation, ResourceType
+
+# DeleteRecords: all that can be read.
+HIGH_WATERMARK = -1
+
+
+class Changes(NamedTuple):
+    """`settings` are KEY=VALUE, `deleted` keys that the topic is to lose; `partitions`: how many in all."""
+
+    settings: Sequence[str]
+    deleted: Sequence[str]
+    partitions: int | None
+
+
+def alter(where: Where, name: str, changes: Changes, timeout_s: float) -> None:
+    """The settings at once, all or none; then the partitions."""
+    settings = dict(parse_setting(setting) for setting in changes.settings)
+    if both := settings.keys() & set(changes.deleted):
+        raise CliError(f"--delete-config {min(both)}: -c sets it, too", USAGE_ERROR)
+    if not (settings or changes.deleted or changes.partitions):
+        raise CliError("nothing to alter: give -c KEY=VALUE, --delete-config KEY or -p N", USAGE_ERROR)
+    with Client(where) as client:
+        if settings or changes.deleted:
+            _alter_settings(client, name, settings, changes.deleted)
+            said = [f"{key}={value}" for key, value in settings.items()]
+            said += [f"{key} as the broker has it" for key in changes.deleted]
+            print(f"altered topic {name}: {', '.join(said)}")
+        if changes.partitions:
+            _create_partitions(client, name, changes.partitions, timeout_s)
+            print(f"topic {name} has {changes.partitions} partition(s)")
+
+
+def _alter_settings(client: Client, name: str, settings: dict[str, str], deleted: Sequence[str]) -> None:
+    one = m.IncrementalAlterConfigsRequest.AlterableConfig
+    wanted = [one(key, ConfigOperation.SET, value) for key, value in settings.items()]
+    wanted += [one(key, ConfigOperation.DELETE, None) for key in dict.fromkeys(deleted)]
+    resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource(ResourceType.TOPIC, name, wanted)
+    response: m.IncrementalAlterConfigsResponse = client.cluster.ask_any(
+        m.IncrementalAlterConfigsRequest([resource])
+    )
+    result = only(response.responses, f"topic {name}")
+    if result.error_code == ErrorCode.INVALID_CONFIG:
+        error = ApiFailed(f"topic {name}", result.error_code, result.error_message)
+        raise CliError(f"{error}{known.hint([*settings, *deleted], TOPIC_KEYS)}")
+    _check(name, result.error_code, result.error_message)
+
+
+def _create_partitions(client: Client, name: str, count: int, timeout_s: float) -> None:
+    topic = m.CreatePartitionsRequest.CreatePartitionsTopic(name, count, None)
+    timeout_ms = int(timeout_s * 1000)
+    response: m.CreatePartitionsResponse = client.cluster.ask_any(
+        m.CreatePartitionsRequest([topic], timeout_ms), timeout_ms
+    )
+    result = only(response.results, f"topic {name}")
+    _check(name, result.error_code, result.error_message)
+
+
+def _check(name: str, code: int, message: str | None) -> None:
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        message = "does not exist"
+    if code:
+        raise ApiFailed(f"topic {name}", code, message)
+
+
+def delete_records(where: Where, name: str, partition: int, before: str, timeout_s: float) -> None:
+    """Of one partition, or of all if it is -1. One that refuses does not save the others."""
+    if before != "latest" and not before.isdecimal():
+        raise CliError(f"--before is an offset or latest, not '{before}'", USAGE_ERROR)
+    offset = HIGH_WATERMARK if before == "latest" else int(before)
+    failed = []
+    with Client(where) as client:
+        topic = client.topic(name)
+        indexes = [partition] if partition >= 0 else [one.index for one in topic.partitions]
+        for leader, mine in by_leader(topic, dict.fromkeys(indexes, offset)).items():
+            for result in _delete_before(client, leader, topic, mine, timeout_s):
+                where_ = f"{name}-{result.partition_index}"
+                if not result.error_code:
+                    print(f"{where_}: log start offset {result.low_watermark:,}")
+                elif result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    failed.append(_out_of_range(client, topic, result.partition_index, offset))
+                else:
+                    failed.append(str(ApiFailed(f"records of {where_}", result.error_code)))
+    if failed:
+        raise CliError("\n".join(failed))
+
+
+def _delete_before(
+    client: Client, leader: int, topic: Topic, offsets: dict[int, int], timeout_s: float
+) -> list[m.DeleteRecordsResponse.DeleteRecordsPartitionResult]:
+    one = m.DeleteRecordsRequest.DeleteRecordsPartition
+    wanted = m.DeleteRecordsRequest.DeleteRecordsTopic(topic.name, [one(*each) for each in offsets.items()])
+    timeout_ms = int(timeout_s * 1000)
+    response: m.DeleteRecordsResponse = client.cluster.ask(
+        leader, m.DeleteRecordsRequest([wanted], timeout_ms), timeout_ms
+    )
+    results = [result for answer in response.topics for result in answer.partitions]
+    return sorted(results, key=lambda result: result.partition_index)
+
+
+def _out_of_range(client: Client, topic: Topic, partition: int, offset: int) -> str:
+    (start,) = client.offsets(topic, EARLIEST, [partition]).values()
+    (end,) = client.offsets(topic, LATEST, [partition]).values()
+    return f"{topic.name}-{partition}: no such offset {offset:,}, it has {start:,} to {end:,}"

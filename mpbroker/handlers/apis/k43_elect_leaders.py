@@ -1,0 +1,100 @@
+"""ElectLeaders (key 43), versions 0-2: nobody is elected, for the one broker leads all that has a leader.
+
+Without a leader is a partition whose log directory failed; the only one that could lead it has lost it,
+whether the election is clean or not. Of all partitions (null) only those are told that need an election.
+(Kafka: ReplicationControlManager.electLeaders; KIP-183, KIP-460.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.metadata import Topic
+from mpbroker.ipc.table import PartitionFlag, read_partition
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import ElectLeadersRequest, ElectLeadersResponse
+
+# Of the election: of the first replica of each, or of any that is there.
+PREFERRED, UNCLEAN = 0, 1
+_NOBODY = {
+    PREFERRED: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+    UNCLEAN: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+}
+
+OfPartition: TypeAlias = ElectLeadersResponse.PartitionResult
+OfTopic: TypeAlias = ElectLeadersResponse.ReplicaElectionResult
+
+
+def refused(exchange: Exchange, code: ErrorCode, message: str) -> ElectLeadersResponse:
+    request: ElectLeadersRequest = exchange.body
+    return ElectLeadersResponse(
+        error_code=code,
+        replica_election_results=[
+            OfTopic(topic.topic, [OfPartition(number, code, message) for number in topic.partitions])
+            for topic in request.topic_partitions or ()
+        ],
+    )
+
+
+def failed(exchange: Exchange, code: ErrorCode) -> ElectLeadersResponse:
+    return refused(exchange, code, code.message)
+
+
+def has_leader(exchange: Exchange, topic: Topic, number: int) -> bool:
+    """As Metadata tells it."""
+    image = topic.partitions[number]
+    now = read_partition(exchange.broker.table, image.slot)
+    return now.generation != image.slot_generation or not now.flags & PartitionFlag.PARTITION_OFFLINE
+
+
+def outcome(exchange: Exchange, name: str, number: int) -> OfPartition:
+    topic = exchange.broker.metadata.by_name.get(name)
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if topic is None:
+        return OfPartition(number, unknown, f"No such topic as {name}")
+    if number not in topic.partitions:
+        return OfPartition(number, unknown, f"No such partition as {name}-{number}")
+    leads = has_leader(exchange, topic, number)
+    code = ErrorCode.ELECTION_NOT_NEEDED if leads else _NOBODY[exchange.body.election_type]
+    return OfPartition(number, code, code.message)
+
+
+def asked_for(exchange: Exchange) -> Iterable[tuple[str, Iterable[int]]]:
+    request: ElectLeadersRequest = exchange.body
+    if request.topic_partitions is not None:
+        return [(topic.topic, topic.partitions) for topic in request.topic_partitions]
+    return [(topic.name, sorted(topic.partitions)) for topic in exchange.broker.metadata.by_name.values()]
+
+
+def pieces(exchange: Exchange) -> Iterator[None]:
+    tells_all = exchange.body.topic_partitions is not None
+    response = ElectLeadersResponse()
+    count = 0
+    for name, numbers in asked_for(exchange):
+        of_topic = OfTopic(name)
+        response.replica_election_results.append(of_topic)
+        for number in numbers:
+            found = outcome(exchange, name, number)
+            # One of all may be gone by its turn.
+            if tells_all or found.error_code in _NOBODY.values():
+                of_topic.partition_result.append(found)
+            count += 1
+            if exchange.has_had_its_share(count):
+                yield
+    exchange.reply(response)
+
+
+@api(ApiKey.ELECT_LEADERS, 0, 2, name="ElectLeaders", failed=failed)
+def handle(exchange: Exchange) -> ElectLeadersResponse | None:
+    """No election is needed; a partition whose log directory failed nobody can lead."""
+    request: ElectLeadersRequest = exchange.body
+    if request.election_type not in _NOBODY:
+        return refused(exchange, ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
+    named = sum(1 + len(topic.partitions) for topic in request.topic_partitions or ())
+    if not exchange.names_too_many(named):
+        exchange.work_off(pieces(exchange))
+    return None

@@ -1,0 +1,45 @@
+"""ListConfigResources (key 74), versions 0-1: the names of what has settings, of all kinds or of some.
+
+Version 0 is about subscriptions to client metrics alone, when the API was of them (KIP-714). There are none
+here, nor groups with settings of their own. (Kafka: KafkaApis.handleListConfigResources; KIP-1142.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import ListConfigResourcesResponse
+from mpbroker.protocol.numbers import ResourceType
+
+FIRST_VERSION_WITH_KINDS = 1
+
+Resource: TypeAlias = ListConfigResourcesResponse.ConfigResource
+
+
+def failed(_: Exchange, code: ErrorCode) -> ListConfigResourcesResponse:
+    return ListConfigResourcesResponse(error_code=code)
+
+
+def found(exchange: Exchange, kinds: set[int]) -> Iterator[Resource]:
+    metadata = exchange.broker.metadata
+    for kind in (ResourceType.BROKER_LOGGER, ResourceType.BROKER):
+        if kind in kinds:
+            yield Resource(str(metadata.node_id), kind)
+    if ResourceType.TOPIC in kinds:
+        yield from (Resource(name, ResourceType.TOPIC) for name in metadata.by_name)
+
+
+@api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, name="ListConfigResources", failed=failed)
+def handle(exchange: Exchange) -> ListConfigResourcesResponse:
+    """The names of topics, broker and loggers; no group and no client metrics have settings here."""
+    has_kinds = exchange.version >= FIRST_VERSION_WITH_KINDS
+    supported: set[int] = set(ResourceType) if has_kinds else {ResourceType.CLIENT_METRICS}
+    kinds: set[int] = set(exchange.body.resource_types) or supported
+    if not kinds <= supported:
+        return failed(exchange, ErrorCode.UNSUPPORTED_VERSION)
+    return ListConfigResourcesResponse(config_resources=list(found(exchange, kinds)))

@@ -1,0 +1,87 @@
+"""The broker's loggers, described and given other levels by clients. No restart keeps what they set.
+
+There are two: root, for all that the broker says of itself, and the request log. (Kafka: LoggingController.)
+"""
+
+from __future__ import annotations
+
+import logging
+
+from mpbroker.config.describe import ConfigSource, Entry
+from mpbroker.config.keys import ConfigType
+from mpbroker.handlers.exchange import Exchange
+from mpbroker.ipc.calls import ConfigChange
+from mpbroker.ipc.log_levels import LEVELS, ROOT
+from mpbroker.protocol.errors import ApiError, ErrorCode
+from mpbroker.protocol.numbers import ConfigOperation
+
+log = logging.getLogger("mpbroker")
+
+
+def entries(exchange: Exchange, broker: str, names: list[str] | None) -> list[Entry]:
+    """Raises ApiError."""
+    if not broker:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+    _check_node(exchange, broker)
+    return [
+        Entry(
+            name,
+            level,
+            ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG,
+            ConfigType.STRING,
+            read_only=False,
+            is_sensitive=False,
+            documentation="",
+            synonyms=(),
+        )
+        for name, level in exchange.broker.log_levels.all().items()
+        if names is None or name in names
+    ]
+
+
+def alter(exchange: Exchange, broker: str, changes: list[ConfigChange], *, validate_only: bool) -> None:
+    """All of them or none. Raises ApiError."""
+    _check_node(exchange, broker)
+    levels = exchange.broker.log_levels
+    there = levels.all()
+    for change in changes:
+        _check(change, there)
+    if validate_only:
+        return
+    for change in changes:
+        levels.put(change.name, change.value if change.operation == ConfigOperation.SET else None)
+        log.warning("a client has set the log level of %s to %s", change.name, levels.all()[change.name])
+
+
+def _check_node(exchange: Exchange, broker: str) -> None:
+    """Raises ApiError."""
+    node = exchange.broker.metadata.node_id
+    if broker != str(node):
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"Unexpected node id. Expected {node}, but received {broker}"
+        )
+
+
+def _check(change: ConfigChange, there: dict[str, str]) -> None:
+    """Raises ApiError, in Kafka's words."""
+    operation = ConfigOperation(change.operation)
+    if operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"{operation.name} operation is not allowed for the BROKER_LOGGER resource",
+        )
+    if change.name not in there:
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG,
+            f"Logger {change.name} does not exist! Loggers here: {', '.join(there)}",
+        )
+    if operation == ConfigOperation.SET and change.value not in LEVELS:
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG,
+            f"Cannot set the log level of {change.name} to {change.value} as it is not a supported log "
+            f"level. Valid log levels are {', '.join(sorted(LEVELS))}",
+        )
+    if operation == ConfigOperation.DELETE and change.name == ROOT:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"Removing the log level of the {ROOT} logger is not allowed"
+        )

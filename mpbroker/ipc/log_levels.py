@@ -1,0 +1,57 @@
+"""How much the broker logs: words that clients alter and that all its processes look at, until it stops.
+
+`log_level`: the level that somebody has given to root, 0 as the broker was started. `request_log`: whether
+requests are logged, and the level that this was made of, 0 if of none. Who writes last is right. (Kafka:
+LoggingController.)
+"""
+
+from __future__ import annotations
+
+import logging
+
+from mpbroker.ipc import topology
+from mpbroker.ipc.topology import SharedMemory
+
+ROOT, REQUESTS = "root", "kafka.request.logger"
+# Kafka's names with the numbers of `logging`, to which nothing is logged below DEBUG.
+LEVELS = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL": 50}
+
+
+def _name(number: int) -> str:
+    return next(name for name, least in reversed(LEVELS.items()) if least <= number)
+
+
+class LogLevels:
+    """The loggers there are, and their levels by name."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self._memory = memory
+        self._root = memory.words("log_level")
+        self._requests = memory.words("request_log")
+
+    def all(self) -> dict[str, str]:
+        root = self._root.load(0) or logging.getLogger("mpbroker").getEffectiveLevel()
+        requests = self._requests.load(1) or LEVELS["DEBUG" if self.logs_requests else "WARN"]
+        return {REQUESTS: _name(requests), ROOT: _name(root)}
+
+    def put(self, logger: str, level: str | None) -> None:
+        """None: as it was at start."""
+        number = 0 if level is None else LEVELS[level]
+        if logger == ROOT:
+            self._root.store(0, number)
+        else:
+            self._log_requests(0 < number <= LEVELS["DEBUG"], number)
+
+    @property
+    def logs_requests(self) -> bool:
+        return self._requests.load(0) != 0
+
+    def log_requests(self, on: bool) -> None:
+        self._log_requests(on, 0)
+
+    def _log_requests(self, on: bool, level: int) -> None:
+        """Handlers look at the word when they are rung."""
+        self._requests.store(1, level)
+        self._requests.store(0, int(on))
+        for handler in topology.HANDLERS:
+            self._memory.doorbell(handler).ring()

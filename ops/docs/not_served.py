@@ -1,0 +1,168 @@
+"""Kafka's APIs that are not served here: what a user loses, which tool finds that out, what to use instead.
+
+Together with what is served and what only brokers ask of each other these are all keys of Kafka
+(tests/ops/test_docs.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from mpbroker.protocol.api_keys import ApiKey
+
+
+class NotServed(NamedTuple):
+    """A row of the page. `tools`: whose end it is, and how they end if not with the usual words."""
+
+    keys: tuple[ApiKey, ...]
+    lost: str
+    tools: str
+    instead: str
+
+
+# What replicas, controllers and brokers ask of each other; all but the state of share groups no broker of
+# Kafka advertises either.
+AMONG_BROKERS = frozenset(
+    {
+        ApiKey.VOTE,
+        ApiKey.BEGIN_QUORUM_EPOCH,
+        ApiKey.END_QUORUM_EPOCH,
+        ApiKey.ALTER_PARTITION,
+        ApiKey.ENVELOPE,
+        ApiKey.FETCH_SNAPSHOT,
+        ApiKey.BROKER_REGISTRATION,
+        ApiKey.BROKER_HEARTBEAT,
+        ApiKey.ALLOCATE_PRODUCER_IDS,
+        ApiKey.CONTROLLER_REGISTRATION,
+        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+        ApiKey.UPDATE_RAFT_VOTER,
+        ApiKey.INITIALIZE_SHARE_GROUP_STATE,
+        ApiKey.READ_SHARE_GROUP_STATE,
+        ApiKey.WRITE_SHARE_GROUP_STATE,
+        ApiKey.DELETE_SHARE_GROUP_STATE,
+        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
+    }
+)
+
+NOT_SERVED = (
+    NotServed(
+        (
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            ApiKey.ADD_OFFSETS_TO_TXN,
+            ApiKey.END_TXN,
+            ApiKey.TXN_OFFSET_COMMIT,
+        ),
+        "producing in transactions",
+        "none: InitProducerId refuses the producer's `transactional.id` before it comes to these",
+        "idempotent producers (`enable.idempotence=true`, the default of Java's)",
+    ),
+    NotServed(
+        (ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS),
+        "the list of transactional ids, which would be empty, and of hanging transactions",
+        "`kafka-transactions.sh list`, and `find-hanging` where a transaction is open; `describe` speaks of "
+        "an authorization failure, for after that clients do not ask again",
+        "`kafka-transactions.sh describe-producers` shows what is open in a partition, `abort` ends it",
+    ),
+    NotServed(
+        (ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS),
+        "ACLs",
+        "`kafka-acls.sh`",
+        "TLS or SASL on the listener: who is in may do everything",
+    ),
+    NotServed(
+        (
+            ApiKey.CREATE_DELEGATION_TOKEN,
+            ApiKey.RENEW_DELEGATION_TOKEN,
+            ApiKey.EXPIRE_DELEGATION_TOKEN,
+            ApiKey.DESCRIBE_DELEGATION_TOKEN,
+        ),
+        "delegation tokens",
+        "`kafka-delegation-tokens.sh`",
+        "SCRAM users (`mpbroker user`, `kafka-configs.sh --entity-type users`) or OAUTHBEARER",
+    ),
+    NotServed(
+        (ApiKey.DESCRIBE_QUORUM, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER),
+        "state and members of the controllers' quorum; there is one node and no quorum",
+        "`kafka-metadata-quorum.sh`",
+        "`mpbroker ctl status`; DescribeCluster and Metadata tell the controller's id",
+    ),
+    NotServed(
+        (ApiKey.UPDATE_FEATURES,),
+        "changing feature levels",
+        "`kafka-features.sh upgrade`, `downgrade` and `disable`; `describe` shows level 0 of what is off",
+        "nothing to change: what this version has it has at once",
+    ),
+    NotServed(
+        (ApiKey.UNREGISTER_BROKER,),
+        "removing a dead broker from the cluster; there is one broker",
+        "`kafka-cluster.sh unregister`",
+        "nothing to remove",
+    ),
+    NotServed(
+        (ApiKey.CONSUMER_GROUP_DESCRIBE,),
+        "groups of the consumer protocol (KIP-848)",
+        "none: `kafka-consumer-groups.sh` describes the classic groups that there are",
+        "`group.protocol=classic`",
+    ),
+    NotServed(
+        (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY),
+        "clients that push their metrics to the broker (KIP-714); without a receiver plug-in Kafka does not "
+        "advertise them either",
+        "`kafka-client-metrics.sh` lists none; `--alter` ends with INVALID_REQUEST. Clients see that nobody "
+        "wants their metrics",
+        "the clients' own metrics; the broker's view of them: `mpbroker ctl metrics`",
+    ),
+    NotServed(
+        (ApiKey.DESCRIBE_TOPIC_PARTITIONS,),
+        "descriptions of topics in pages, and eligible leader replicas",
+        "none: Java's admin client asks Metadata then",
+        "Metadata",
+    ),
+    NotServed(
+        (
+            ApiKey.SHARE_GROUP_HEARTBEAT,
+            ApiKey.SHARE_GROUP_DESCRIBE,
+            ApiKey.SHARE_FETCH,
+            ApiKey.SHARE_ACKNOWLEDGE,
+            ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+            ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+            ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+        ),
+        "share groups (queues, KIP-932)",
+        "`kafka-console-share-consumer.sh`; `kafka-share-groups.sh` but for `--list`, which is empty",
+        "consumer groups of the classic protocol",
+    ),
+    NotServed(
+        (ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.STREAMS_GROUP_DESCRIBE),
+        "groups of the streams protocol (KIP-1071)",
+        "`kafka-streams-groups.sh` but for `--list`, which is empty",
+        "Kafka Streams with `group.protocol=classic`, its default, and without `exactly_once_v2`",
+    ),
+)
+
+
+def _listed(keys: Iterable[ApiKey]) -> str:
+    return ", ".join(f"{int(key)} {key.name}" for key in sorted(keys))
+
+
+def table() -> str:
+    rows = [
+        f"| {_listed(one.keys)} | {one.lost} | {one.tools} | {one.instead} |" for one in sorted(NOT_SERVED)
+    ]
+    return "\n".join(
+        [
+            "### Kafka's APIs that are not served",
+            "",
+            "All that Kafka 4.3 has for clients. A Java tool that needs one ends with "
+            "`UnsupportedVersionException: The node",
+            "does not support` and the API's name, if nothing else is said.",
+            "",
+            "| keys | what is not to be had | which tools say so | instead |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            f"Brokers and controllers alone ask each other these, none is here: {_listed(AMONG_BROKERS)}.",
+            "",
+        ]
+    )

@@ -1,0 +1,82 @@
+"""Standard output that takes no more: a line that says so and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.test_client_commands import ROOT, run
+from tests.inspection import conftest as of_inspection
+from tests.polling import PATIENCE_S
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import FakeBroker
+
+FULL = Path("/dev/full")
+SAID = b"mpbroker: standard output: No space left on device\n"
+# But where -u says otherwise.
+BUFFERED = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
+directory = of_inspection.directory
+
+
+def to_full(*arguments: str, options: tuple[str, ...] = (), **environment: str) -> bytes:
+    """What is said when the output's device is full; the exit code is 1."""
+    with FULL.open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, *options, "-m", "mpbroker", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=PATIENCE_S,
+            env=BUFFERED | environment,
+            check=False,
+        )
+    assert done.returncode == 1, done.stderr.decode()
+    return done.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("-u",)])
+@pytest.mark.parametrize("lines", [1, 10_000])
+def test_clients_of_a_broker(broker: FakeBroker, lines: int, options: tuple[str, ...]) -> None:
+    """What is printed fails at once, or when all is done."""
+    run(broker, "produce", "t", lines=b"x\n" * lines)
+    commands = [["consume", "t", "-o", "beginning", "-e"], ["topic", "list"]]
+    for command in commands:
+        said = to_full(*command, options=options, MPBROKER_BOOTSTRAP_SERVER=broker.address)
+        assert said == SAID, command
+
+
+def test_help() -> None:
+    assert to_full("--help") == to_full("--version") == SAID
+
+
+def test_the_files_of_a_log(directory: Path) -> None:
+    for command in (["verify"], ["dump"], ["dump", "--json"]):
+        assert to_full("log", *command, str(directory / "t-0")) == SAID, command
+
+
+def test_a_command_that_fails_says_both(broker: FakeBroker) -> None:
+    run(broker, "topic", "create", "orders")
+    said = to_full("topic", "delete", "orders", "nope", MPBROKER_BOOTSTRAP_SERVER=broker.address)
+    assert said == b"mpbroker: topic nope: does not exist (UNKNOWN_TOPIC_OR_PARTITION)\n" + SAID
+
+
+def test_a_reader_that_has_gone(directory: Path) -> None:
+    """As of `| head`: without a word."""
+    for options in ((), ("-u",)):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run(
+            [sys.executable, *options, "-m", "mpbroker", "log", "dump", str(directory / "t-0")],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            timeout=PATIENCE_S,
+            env=BUFFERED,
+            check=False,
+        )
+        os.close(writer)
+        assert (done.returncode, done.stderr) == (1, b"")

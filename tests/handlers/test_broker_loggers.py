@@ -1,0 +1,196 @@
+"""Levels of the broker's loggers, described and altered by clients; and other kinds of resources."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from mpbroker.ipc.log_levels import LogLevels
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.messages import (
+    AlterConfigsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
+)
+from mpbroker.supervisor import logs
+from ops.bench import frames
+from ops.bench.brokers import Mpbroker
+from tests.handlers.shared import Rig, topic_image
+from tests.metrics.conftest import Client
+from tests.real_clients.tools import eventually
+
+CONFIGS, ALTER, INCREMENTAL, LIST = 32, 33, 44, 74
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+SET, DELETE, APPEND = 0, 1, 2
+REQUESTS = "kafka.request.logger"
+UNSUPPORTED_VERSION, INVALID_CONFIG, INVALID_REQUEST = 35, 40, 42
+Change = IncrementalAlterConfigsRequest.AlterableConfig
+Altered = IncrementalAlterConfigsRequest.AlterConfigsResource
+
+
+@pytest.fixture(name="ready")
+def _ready(rig: Rig) -> Iterator[Rig]:
+    """Its logger follows the words, as in a broker's processes."""
+    rig.publish()
+    logger = logging.getLogger("mpbroker")
+    kind, level = logger.__class__, logger.level
+    logger.setLevel(logging.INFO)
+    logs.follow(rig.memory.words("log_level"))
+    yield rig
+    logger.__class__ = kind
+    logger.setLevel(level)
+
+
+def describe(rig: Rig, kind: int, name: str, keys: list[str] | None = None) -> Any:
+    wanted = DescribeConfigsRequest.DescribeConfigsResource(kind, name, keys)
+    (result,) = rig.ask(CONFIGS, 4, DescribeConfigsRequest([wanted])).results
+    return result
+
+
+def levels(rig: Rig) -> dict[str, str]:
+    found = describe(rig, LOGGER, "1")
+    assert (found.error_code, {one.config_source for one in found.configs}) == (0, {6})
+    return {one.name: one.value for one in found.configs}
+
+
+def alter(
+    rig: Rig, *changes: tuple[str, int, str | None], of: str = "1", validate_only: bool = False
+) -> tuple[int, str | None]:
+    wanted = [Altered(LOGGER, of, [Change(*change) for change in changes])]
+    response = rig.ask(INCREMENTAL, 1, IncrementalAlterConfigsRequest(wanted, validate_only))
+    (result,) = response.responses
+    return result.error_code, result.error_message
+
+
+def test_levels_are_altered_and_described(ready: Rig) -> None:
+    log = logging.getLogger("mpbroker")
+    assert levels(ready) == {"root": "INFO", REQUESTS: "WARN"}
+    assert alter(ready, ("root", SET, "DEBUG"), validate_only=True) == (0, None)
+    assert not log.isEnabledFor(logging.DEBUG)
+    assert alter(ready, ("root", SET, "DEBUG")) == (0, None)
+    assert levels(ready) == {"root": "DEBUG", REQUESTS: "WARN"}
+    assert log.isEnabledFor(logging.DEBUG)
+    assert alter(ready, ("root", SET, "ERROR")) == (0, None)
+    assert not log.isEnabledFor(logging.WARNING)
+    for level in ("TRACE", "FATAL", "WARN", "INFO"):
+        assert alter(ready, ("root", SET, level)) == (0, None)
+        assert levels(ready)["root"] == level
+    assert [one.name for one in describe(ready, LOGGER, "1", ["root"]).configs] == ["root"]
+
+
+def test_requests_are_logged_at_debug(ready: Rig) -> None:
+    """The same switch that `mpbroker ctl request-log` turns."""
+    for level, on in (("TRACE", True), ("INFO", False), ("DEBUG", True)):
+        assert alter(ready, (REQUESTS, SET, level)) == (0, None)
+        assert (levels(ready)[REQUESTS], ready.handler.turn.tells_all) == (level, on)
+    assert alter(ready, (REQUESTS, DELETE, None)) == (0, None)
+    assert (levels(ready)[REQUESTS], ready.handler.turn.tells_all) == ("WARN", False)
+    by_ctl = LogLevels(ready.memory)
+    by_ctl.log_requests(True)
+    assert levels(ready)[REQUESTS] == "DEBUG"
+    by_ctl.log_requests(False)
+    assert levels(ready)[REQUESTS] == "WARN"
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "says"),
+    [
+        (
+            ("kafka.server.KafkaApis", SET, "INFO"),
+            INVALID_CONFIG,
+            "Logger kafka.server.KafkaApis does not",
+        ),
+        (("nope", DELETE, None), INVALID_CONFIG, "Logger nope does not exist!"),
+        (
+            ("root", SET, "LOUD"),
+            INVALID_CONFIG,
+            "levels are DEBUG, ERROR, FATAL, INFO, TRACE, WARN",
+        ),
+        (("root", SET, "info"), INVALID_CONFIG, "Cannot set the log level of root to info"),
+        (("root", DELETE, None), INVALID_REQUEST, "Removing the log level of the root logger is not allowed"),
+        (("root", APPEND, "INFO"), INVALID_REQUEST, "APPEND operation is not allowed for the BROKER_LOGGER"),
+    ],
+)
+def test_levels_that_are_refused(
+    ready: Rig, change: tuple[str, int, str | None], code: int, says: str
+) -> None:
+    """All changes of a resource or none."""
+    refused, why = alter(ready, (REQUESTS, SET, "DEBUG"), change)
+    assert refused == code
+    assert says in (why or "")
+    assert levels(ready) == {"root": "INFO", REQUESTS: "WARN"}
+
+
+@pytest.mark.parametrize("name", ["2", "x", ""])
+def test_loggers_of_another_broker(ready: Rig, name: str) -> None:
+    assert alter(ready, ("root", SET, "DEBUG"), of=name)[0] == INVALID_REQUEST
+    assert describe(ready, LOGGER, name).error_code == INVALID_REQUEST
+
+
+def test_levels_are_not_replaced_by_the_older_api(ready: Rig) -> None:
+    """It would put all that it does not name back; Kafka refuses it, too."""
+    resource = AlterConfigsRequest.AlterConfigsResource
+    change = AlterConfigsRequest.AlterableConfig("root", "DEBUG")
+    (result,) = ready.ask(ALTER, 2, AlterConfigsRequest([resource(LOGGER, "1", [change])])).responses
+    assert result.error_code == INVALID_REQUEST
+    assert "IncrementalAlterConfigs only" in result.error_message
+    assert levels(ready)["root"] == "INFO"
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (GROUP, "type GROUP have no settings here"),
+        (CLIENT_METRICS, "type CLIENT_METRICS"),
+        (99, "99"),
+    ],
+)
+def test_kinds_without_settings(ready: Rig, kind: int, says: str) -> None:
+    """Kafka describes a group whether it is there or not; here it has nothing of its own."""
+    wanted = [Altered(kind, "x", [Change("consumer.session.timeout.ms", SET, "1")])]
+    (result,) = ready.ask(INCREMENTAL, 1, IncrementalAlterConfigsRequest(wanted)).responses
+    assert result.error_code == INVALID_REQUEST
+    assert says in result.error_message
+    found = describe(ready, kind, "x")
+    assert (found.error_code, found.configs) == (INVALID_REQUEST if kind == 99 else 0, [])
+    assert describe(ready, kind, "").error_code == INVALID_REQUEST
+
+
+def test_other_processes_heed_a_level(broker: Mpbroker) -> None:
+    """A handler is told; a processor tells of each connection that goes, at DEBUG."""
+
+    def come_and_go() -> bool:
+        frames.advertised_apis(broker.address, timeout_s=5)
+        return " DEBUG [processor" in broker.output()
+
+    assert not come_and_go()
+    with contextlib.closing(Client(broker)) as client:
+        wanted = Altered(LOGGER, "1", [Change("root", SET, "DEBUG")])
+        key = ApiKey.INCREMENTAL_ALTER_CONFIGS
+        (result,) = client.call(key, 1, IncrementalAlterConfigsRequest([wanted])).responses
+    assert result.error_code == 0
+    eventually(come_and_go, "a processor logs at DEBUG")
+
+
+@pytest.mark.parametrize(
+    ("version", "kinds", "says"),
+    [
+        (0, [], []),
+        (1, [], [(LOGGER, "1"), (BROKER, "1"), (TOPIC, "orders")]),
+        (1, [TOPIC, BROKER], [(BROKER, "1"), (TOPIC, "orders")]),
+        (1, [GROUP, CLIENT_METRICS], []),
+        (1, [TOPIC, 99], None),
+    ],
+)
+def test_what_has_settings_is_listed(
+    rig: Rig, version: int, kinds: list[int], says: list[tuple[int, str]] | None
+) -> None:
+    rig.publish(topic_image("orders", 1))
+    response = rig.ask(LIST, version, ListConfigResourcesRequest(kinds))
+    assert response.error_code == (UNSUPPORTED_VERSION if says is None else 0)
+    assert [(one.resource_type, one.resource_name) for one in response.config_resources] == (says or [])

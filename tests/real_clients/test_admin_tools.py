@@ -1,0 +1,53 @@
+"""Kafka's tools for administrators, where one node has little to tell.
+
+The tests state what Apache Kafka does, so they run against it, too.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from ops.bench.brokers import Broker
+from tests.real_clients.conftest import TopicMaker
+from tests.real_clients.tools import ToolError, kafka_tool
+
+ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
+FEATURES = "org.apache.kafka.tools.FeatureCommand"
+CLIENT_METRICS = "org.apache.kafka.tools.ClientMetricsCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
+
+
+def tool(broker: Broker, name: str, *arguments: str) -> str:
+    return kafka_tool(name, "--bootstrap-server", broker.bootstrap, *arguments)
+
+
+def test_no_partition_needs_an_election(broker: Broker, new_topic: TopicMaker) -> None:
+    topic = new_topic(2)
+    of_kind = ("--election-type", "preferred")
+    one = ("--topic", topic, "--partition", "1")
+    said = tool(broker, ELECTION, *of_kind, *one)
+    assert f"Valid replica already elected for partitions {topic}-1" in said
+    assert topic not in tool(broker, ELECTION, *of_kind, "--all-topic-partitions")
+    with pytest.raises(ToolError, match=f"No such partition as {topic}-2"):
+        tool(broker, ELECTION, "--election-type", "unclean", "--topic", topic, "--partition", "2")
+
+
+def test_features_are_described(broker: Broker) -> None:
+    assert "Feature: group.version" in tool(broker, FEATURES, "describe")
+
+
+def test_log_levels_are_altered_and_described(broker: Broker) -> None:
+    loggers = ("--entity-type", "broker-loggers", "--entity-name", "1")
+    tool(broker, CONFIGS, *loggers, "--alter", "--add-config", "root=ERROR")
+    assert "root=ERROR sensitive=false" in tool(broker, CONFIGS, *loggers, "--describe")
+    with pytest.raises(ToolError, match="Cannot set the log level of root to LOUD"):
+        tool(broker, CONFIGS, *loggers, "--alter", "--add-config", "root=LOUD")
+    tool(broker, CONFIGS, *loggers, "--alter", "--add-config", "root=INFO")
+
+
+@pytest.mark.parametrize("kind", ["groups", "client-metrics"])
+def test_nothing_has_settings_of_its_own(broker: Broker, kind: str) -> None:
+    said = tool(broker, CONFIGS, "--entity-type", kind, "--describe")
+    assert "Dynamic configs for" not in said
+    if kind == "client-metrics":
+        assert "Error" not in tool(broker, CLIENT_METRICS, "--list")
