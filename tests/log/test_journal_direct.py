@@ -204,14 +204,14 @@ def test_the_head_that_tries_says_the_same(
 
 
 def test_the_head_that_tries_is_synced_before_the_other_is_written_over(
-    node: Callable[..., Journaled], monkeypatch: pytest.MonkeyPatch
+    journaled: Callable[..., Journaled], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A power cut could take both: the one that was not synced, and the one that was being written."""
 
     def fails(_: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    n = node()
+    n = journaled()
     n.boot()
     n.crash()
     with closing(JournalFile(n.path)) as found, monkeypatch.context() as patch:
