@@ -56,6 +56,24 @@ typedef struct Flusher {
     pthread_t thread;
 } Flusher;
 
+/* A way of its own to an open file; -1 and errno. A failed write is told once to each way: on a duplicate this thread's sync would be told
+ * what the other one's is to hear, too. */
+static int flusher_open(int fd) {
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return open(path, O_RDWR | O_CLOEXEC);
+}
+
+/* By way of the page cache, what cannot go past it: where a limit of the file's size is no multiple of a block, that is EINVAL, and here it
+ * is told as what it is. The journal's sync covers what is written, and hears what becomes of it. */
+static int flusher_put_cached(const JournalWrite *w, const uint8_t *buffer, uint64_t bytes) {
+    int fd = flusher_open(w->fd);
+    if (fd < 0) return errno;
+    int failed = journal_put(fd, buffer, bytes, w->sequence, w->ring_bytes);
+    close(fd);
+    return failed;
+}
+
 static int flusher_write_record(const JournalWrite *w, uint8_t *buffer) {
     uint64_t bytes = journal_record_bytes((uint64_t)w->count, w->payload);
     uint64_t at = sizeof(JournalRecord) + (uint64_t)w->count * sizeof(JournalExtent);
@@ -69,7 +87,8 @@ static int flusher_write_record(const JournalWrite *w, uint8_t *buffer) {
     }
     memset(buffer + at, 0, bytes - at);
     journal_seal(buffer, bytes);
-    return journal_put(w->fd, buffer, bytes, w->sequence, w->ring_bytes);
+    int failed = journal_put(w->fd, buffer, bytes, w->sequence, w->ring_bytes);
+    return failed == EINVAL ? flusher_put_cached(w, buffer, bytes) : failed;
 }
 
 static int flusher_write_journal(const JournalWrite *w, uint8_t *buffer) {
@@ -154,14 +173,6 @@ static int flusher_reserve(Flusher *f, int count) {
     f->errors = errors;
     f->room = room;
     return 1;
-}
-
-/* A way of its own to an open file; -1 and errno. A failed write is told once to each way: on a duplicate this thread's sync would be told
- * what the other one's is to hear, too. */
-static int flusher_open(int fd) {
-    char path[32];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    return open(path, O_RDWR | O_CLOEXEC);
 }
 
 /* Room for records of up to so many bytes: what is never written to takes no memory. The disk may take them from there. */

@@ -201,3 +201,20 @@ def test_the_head_that_tries_says_the_same(
         with n.path.open("r+b") as file:
             file.seek((version & 1) * 4096)
             file.write(bytes(journal.BLOCK_BYTES))
+
+
+def test_the_head_that_tries_is_synced_before_the_other_is_written_over(
+    journaled: Callable[..., Journaled], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut could take both: the one that was not synced, and the one that was being written."""
+
+    def fails(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    n = journaled()
+    n.boot()
+    n.crash()
+    with closing(JournalFile(n.path)) as found, monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fails)
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            found.write_directly()
