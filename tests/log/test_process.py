@@ -170,13 +170,11 @@ def test_a_dead_coordinators_topics_are_no_news_to_its_successor(rig: Callable[.
 
 
 def test_a_full_disk_refuses_and_recovers(rig: Callable[..., Rig], batch: Callable[..., bytearray]) -> None:
-    """The limit of a file's size plays the full disk: EFBIG where a file system says ENOSPC. It is of whole
-    blocks, as a full disk is: a direct write that it cut within one would be refused as invalid.
-    """
+    """The limit of a file's size plays the full disk: EFBIG where a file system says ENOSPC."""
     r = rig()
     r.fork()
     (target,) = targets_of(r)
-    limit = 49 * 4096
+    limit = 200_000
     soft, hard = resource.prlimit(r.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(r.pid, resource.RLIMIT_FSIZE, (limit, hard))
     acked = []
