@@ -196,13 +196,22 @@ def was_there(run: Run, problem: str) -> bool:
     return bool(base) and int(base) in run.holes.get((key[0], int(key[1])), {}).values()
 
 
-def holes_in(found: dict[Partition, dict[int, tuple[int, int]]]) -> dict[Partition, dict[int, int]]:
+def holes_in(
+    found: dict[Partition, dict[int, tuple[int, int]]], directory: Path
+) -> dict[Partition, dict[int, int]]:
+    """Of what was recovered there; also those that end where the last segment begins, with nothing in it."""
     holes: dict[Partition, dict[int, int]] = defaultdict(dict)
-    for key, batches in found.items():
-        ends = [0, *(base + count for base, (count, _) in sorted(batches.items()))]
-        for end, base in zip(ends, sorted(batches), strict=False):
-            if end != base:
-                holes[key][end] = base
+    for metadata in directory.rglob(names.PARTITION_METADATA):
+        topic_id, parsed = read_topic_id(metadata.parent), names.parse_partition(metadata.parent.name)
+        if topic_id is None or parsed.suffix:
+            continue
+        key = (topic_id.hex(), parsed.partition)
+        ends = [(base, (0, 0)) for base in segments_of(metadata.parent)[-1:]]
+        next_offset = 0
+        for base, (count, _) in [*sorted(found.get(key, {}).items()), *ends]:
+            if base > next_offset:
+                holes[key][next_offset] = base
+            next_offset = max(next_offset, base + count)
     return holes
 
 

@@ -185,9 +185,10 @@ def test_nor_is_it_when_the_power_fails_again(
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         at = 0
         for number, (first, last, (task, promises)) in enumerate(zip(begun, ended, made, strict=True)):
-            write_image(task.image, Path(name) / "data")
-            part = gone_on(again, first, last, run, promises, holes_in(recover(Path(name) / "data")[0]))
-            shutil.rmtree(Path(name) / "data")
+            data = Path(name) / "data"
+            write_image(task.image, data)
+            part = gone_on(again, first, last, run, promises, holes_in(recover(data)[0], data))
+            shutil.rmtree(data)
             cuts = sorted(chance.randrange(first + 1, last + 1) for _ in range(CUTS_AGAIN))
             for at in range(at, last + 1):  # noqa: B020 - each goes on where the last one ended
                 for _ in range(cuts.count(at)):
