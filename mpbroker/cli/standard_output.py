@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,13 +15,31 @@ if TYPE_CHECKING:
 NAME = "standard output"
 
 
-class _Output(io.FileIO):
+@contextmanager
+def _named() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        error.filename = NAME
+        raise
+
+
+class _Buffered(io.BufferedWriter):
+    """Above the buffer: Ctrl-C between a write and the buffer's note of it would have that written twice."""
+
     def write(self, data: ReadableBuffer, /) -> int:
-        try:
+        with _named():
             return super().write(data)
-        except OSError as error:
-            error.filename = NAME
-            raise
+
+    def flush(self) -> None:
+        with _named():
+            super().flush()
+
+
+class _Unbuffered(io.FileIO):
+    def write(self, data: ReadableBuffer, /) -> int:
+        with _named():
+            return super().write(data)
 
 
 def name_failures() -> None:
@@ -27,11 +47,12 @@ def name_failures() -> None:
     before = sys.stdout
     if before is None or before is not sys.__stdout__ or not isinstance(before, io.TextIOWrapper):
         return
-    raw = _Output(before.fileno(), "wb", closefd=False)
     # Told not to buffer, Python has none there.
     is_buffered = isinstance(before.buffer, io.BufferedWriter)
+    kind = io.FileIO if is_buffered else _Unbuffered
+    raw = kind(before.fileno(), "wb", closefd=False)
     sys.stdout = io.TextIOWrapper(
-        io.BufferedWriter(raw) if is_buffered else raw,
+        _Buffered(raw) if is_buffered else raw,
         encoding=before.encoding,
         errors=before.errors,
         line_buffering=before.line_buffering,
