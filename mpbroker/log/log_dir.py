@@ -59,6 +59,9 @@ _OUR_FILES = frozenset(
     }
 )
 
+# Of somebody who does not say who they are.
+LOCK_PATIENCE_S, LOCK_POLL_S = 3.0, 0.02
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -135,15 +138,24 @@ def _why(error: OSError, directory: Path) -> str:
 
 
 def _flock(fd: int, directory: Path) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EACCES):
-            raise FatalError(f"log.dirs: cannot lock {directory}: {os.strerror(error.errno or 0)}") from error
-        raise FatalError(
-            f"log.dirs: {directory} is locked by another broker{_holder(directory)}. Stop that broker, "
-            "or give this one its own directory with --log-dirs"
-        ) from error
+    """A broker that was just killed has it until the last of its processes is gone, which takes a moment."""
+    give_up_at = time.monotonic() + LOCK_PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                why = os.strerror(error.errno or 0)
+                raise FatalError(f"log.dirs: cannot lock {directory}: {why}") from error
+            holder = _holder(directory)
+            if holder or time.monotonic() >= give_up_at:
+                raise FatalError(
+                    f"log.dirs: {directory} is locked by another broker{holder}. Stop that broker, or give "
+                    "this one its own directory with --log-dirs"
+                ) from error
+        else:
+            return
+        time.sleep(LOCK_POLL_S)
 
 
 def _is_there(fd: int, lock: Path) -> bool:
