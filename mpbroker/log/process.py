@@ -310,7 +310,7 @@ class LogProcess:
             # Behind those that may need it.
             self._keep_room()
         appended = self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
-        if self._refused.is_over(now, appended, self._log_dirs()):
+        if self._refused.is_on and self._refused.is_over(now, appended, self._log_dirs()):
             self._say_there_is_room()
         if now >= self._next_points or appended >= self._next_points_bytes:
             self._next_points = now + self.context.config.log_flush_offset_checkpoint_interval_ms / 1000

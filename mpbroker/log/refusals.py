@@ -10,6 +10,7 @@ import errno
 import logging
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
@@ -49,12 +50,10 @@ def room_advice(error: int, log_dirs: Sequence[Path], delete_delay_ms: int) -> s
 def has_room(log_dirs: Sequence[Path]) -> bool:
     """Whether each has some, as far as it can tell."""
     for path in log_dirs:
-        try:
+        # What is not there takes nothing either.
+        with suppress(OSError):
             if shutil.disk_usage(path).free < ROOM_BYTES:
                 return False
-        except OSError:
-            # What is not there takes nothing either.
-            continue
     return True
 
 
