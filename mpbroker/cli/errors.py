@@ -1,5 +1,10 @@
 """How commands fail: one line that says what is wrong and what to do, an exit code, no traceback."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 RUNTIME_ERROR = 1
 USAGE_ERROR = 2
 # As a shell has it: 128 and the number of the signal.
@@ -12,6 +17,17 @@ class CliError(Exception):
     def __init__(self, message: str, exit_code: int = RUNTIME_ERROR) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Reads and writes that fail do not say of which file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = what
+        raise
 
 
 def of_file(error: OSError, otherwise: object = "") -> CliError:

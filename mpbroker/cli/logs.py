@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import typer
 
-from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
+from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, naming
 from mpbroker.cli.output import log_offsets, print_json
 from mpbroker.inspection import dump as dumping
 from mpbroker.inspection import repair as repairing
@@ -41,7 +41,7 @@ def dump(paths: list[Path], *, with_records: bool, as_json: bool) -> None:
                 USAGE_ERROR,
             )
         for file in files:
-            with _naming(file):
+            with naming(str(file)):
                 _dump_file(file, with_records, as_json)
 
 
@@ -59,17 +59,6 @@ def _dump_file(file: Path, with_records: bool, as_json: bool) -> None:
         raise CliError(str(error)) from error
     except dumping.NotAFile as error:
         raise CliError(str(error), USAGE_ERROR) from error
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """A disk that fails does not say of which file."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None:
-            error.filename = str(path)
-        raise
 
 
 def _printable(value: Any) -> str:
@@ -91,7 +80,7 @@ def verify(paths: list[Path], *, as_json: bool) -> None:
     with _progress([p for directory in directories for p in directory.partitions]) as progress:
         for directory in directories:
             for partition in directory.partitions:
-                with progress(partition) as seen, _naming(partition.path):
+                with progress(partition) as seen, naming(str(partition.path)):
                     check(partition, seen)
     common = check_against_each_other(directories)
     findings = [*_all_findings(directories), *common]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from mpbroker.cli.errors import naming
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -15,30 +15,21 @@ if TYPE_CHECKING:
 NAME = "standard output"
 
 
-@contextmanager
-def _named() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        error.filename = NAME
-        raise
-
-
 class _Buffered(io.BufferedWriter):
     """Above the buffer: Ctrl-C between a write and the buffer's note of it would have that written twice."""
 
     def write(self, data: ReadableBuffer, /) -> int:
-        with _named():
+        with naming(NAME):
             return super().write(data)
 
     def flush(self) -> None:
-        with _named():
+        with naming(NAME):
             super().flush()
 
 
 class _Unbuffered(io.FileIO):
     def write(self, data: ReadableBuffer, /) -> int:
-        with _named():
+        with naming(NAME):
             return super().write(data)
 
 
