@@ -14,10 +14,7 @@ from mpbroker.config import known
 from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.numbers import EARLIEST, LATEST, ConfigOperation, ResourceType
-
-# DeleteRecords: all that can be read.
-HIGH_WATERMARK = -1
+from mpbroker.protocol.numbers import EARLIEST, HIGH_WATERMARK, LATEST, ConfigOperation, ResourceType
 
 
 class Changes(NamedTuple):

@@ -29,8 +29,8 @@ from mpbroker.log.partition_log import SEGMENT_FILES, PartitionLog
 from mpbroker.log.removal import remove_file
 from mpbroker.log.retention import Doomed, Marks, below_log_start, doomed
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.numbers import HIGH_WATERMARK
 
-HIGH_WATERMARK = -1
 _log = logging.getLogger("mpbroker")
 
 

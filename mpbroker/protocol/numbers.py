@@ -1,6 +1,7 @@
 """Numbers in requests and records that stand for something and that no message schema gives a name.
 
-(Kafka: ConfigResource.Type, ListOffsetsRequest; KIP-734, KIP-405, KIP-1005, KIP-1023 for the timestamps.)
+(Kafka: ConfigResource.Type, DeleteRecordsRequest, ListOffsetsRequest; KIP-734, KIP-405, KIP-1005, KIP-1023
+for the timestamps.)
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ class ConfigOperation(IntEnum):
     APPEND = 2
     SUBTRACT = 3
 
+
+# The offset of DeleteRecords that stands for all that can be read.
+HIGH_WATERMARK = -1
 
 # Timestamps of ListOffsets that ask for an offset by its meaning.
 LATEST = -1
