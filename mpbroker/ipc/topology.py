@@ -278,7 +278,8 @@ class SharedMemory:
             Block("recovery", MAX_LOG_WORKERS * progress.BYTES),
             # The scrubber, per partition slot: the word of damage (table.pxd).
             Block("damaged", 8 * sizes.partition_slots),
-            # How often a scrub was asked for (the supervisor), and which of these has begun (the scrubber).
+            # How often a scrub was asked for (the supervisor), which of these has begun, and whether one goes
+            # on (the scrubber).
             Block("scrub_asked", 64),
             # Each handler: since when, in ns, it runs a heavy request; 0: it runs none.
             Block("heavy", words),

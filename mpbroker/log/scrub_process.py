@@ -53,8 +53,8 @@ NICENESS = 19
 # How often what was found is compared with what is there, and how often a pass says where it is.
 TEND_EVERY_S = 2.0
 SAVE_EVERY_S = 10.0
-# The words of `scrub_asked`: how often one was asked for, and which of them began.
-ASKED, BEGUN = 0, 1
+# The words of `scrub_asked`: how often one was asked for, which of them began, and whether a pass goes on.
+ASKED, BEGUN, GOES_ON = 0, 1, 2
 LARGEST_VERSION = 0xFFFFFFFF
 Found = frozenset[Damage]
 
@@ -188,14 +188,20 @@ class ScrubProcess:
         return self.asked.load(ASKED) != self.asked.load(BEGUN)
 
     def _due(self) -> ScrubbedDir | None:
-        """The directory to be scrubbed now. One that goes on is what was asked for."""
-        rate = self.context.config.log_scrub_max_bytes_per_second
-        if self._is_asked:
-            self.asked.store(BEGUN, self.asked.load(ASKED))
+        """The directory to be scrubbed now, which is told. One that goes on is what was asked for."""
+        asked = self.asked.load(ASKED)
+        if asked != self.asked.load(BEGUN):
             self._first_at = 0
-            for home in self.dirs:
-                home.known.current = home.known.current or Pass(wall_ms())
-        if not rate or time.monotonic() < self._first_at:
+            for one in self.dirs:
+                one.known.current = one.known.current or Pass(wall_ms())
+        home = self._next()
+        # In this order: who has asked sees that it is asked for, or that it goes on, until it is over.
+        self.asked.store(GOES_ON, int(home is not None))
+        self.asked.store(BEGUN, asked)
+        return home
+
+    def _next(self) -> ScrubbedDir | None:
+        if not self.context.config.log_scrub_max_bytes_per_second or time.monotonic() < self._first_at:
             return None
         due = [home for home in self.dirs if home.is_due(wall_ms(), self._interval_ms)]
         return due[0] if due else None
@@ -280,10 +286,10 @@ class ScrubProcess:
         current = known.current = known.current or Pass(wall_ms())
         counters = self.context.counters
         try:
+            counters.set(Counter.COUNT_SCRUB_PASS_BYTES, current.bytes)
             names = home.partitions()
             total = sum(_sealed_bytes(home.path / name) for name in names)
-            counters.set(Counter.COUNT_SCRUB_PASS_TOTAL, max(total, 1))
-            counters.set(Counter.COUNT_SCRUB_PASS_BYTES, current.bytes)
+            counters.set(Counter.COUNT_SCRUB_PASS_TOTAL, total)
             self._save(home)
             for name in names:
                 if known.at is None or name >= known.at.partition:
@@ -307,6 +313,7 @@ class ScrubProcess:
         known.current, known.last = None, current
         self._save(home)
         counters.set(Counter.COUNT_SCRUB_PASS_TOTAL, 0)
+        counters.set(Counter.COUNT_SCRUB_PASS_BYTES, 0)
         counters.add(Counter.COUNT_SCRUB_PASSES)
         counters.set(Counter.COUNT_SCRUB_PASS_ENDED_MS, current.ended_ms)
         counters.set_status("waiting")

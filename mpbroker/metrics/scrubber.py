@@ -37,5 +37,4 @@ def found(view: View) -> Iterator[Bean]:
     yield value(SCRUBBER_BEANS + "DamagedRanges", get(Counter.COUNT_SCRUB_FINDINGS))
     yield value(SCRUBBER_BEANS + "PassesEnded", get(Counter.COUNT_SCRUB_PASSES))
     yield value(SCRUBBER_BEANS + "LastPassEndedMs", get(Counter.COUNT_SCRUB_PASS_ENDED_MS))
-    remaining = max(left, 0) if get(Counter.COUNT_SCRUB_PASS_TOTAL) else 0
-    yield value(SCRUBBER_BEANS + "PassRemainingBytes", remaining)
+    yield value(SCRUBBER_BEANS + "PassRemainingBytes", max(left, 0))

@@ -15,7 +15,7 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.log.checkpoints import CheckpointCorrupt
 from mpbroker.log.damage import read_scrubbed
-from mpbroker.log.scrub_process import ASKED, BEGUN
+from mpbroker.log.scrub_process import ASKED, BEGUN, GOES_ON
 
 # An answer is one message (control.ANSWER_BYTES_MAX); whoever has more than that has lost a disk.
 FINDINGS_BYTES = 128 << 10
@@ -35,12 +35,11 @@ def begin(memory: SharedMemory, config: BrokerConfig) -> None:
 def progress(memory: SharedMemory) -> dict[str, Any]:
     """Of the scrubber, from its counters."""
     page, words = memory.counters(topology.SCRUBBER), memory.words("scrub_asked")
-    total = page.get(Counter.COUNT_SCRUB_PASS_TOTAL)
+    running = words.load(ASKED) != words.load(BEGUN) or bool(words.load(GOES_ON))
     return {
-        "running": bool(total) or words.load(ASKED) != words.load(BEGUN),
-        "pass_bytes": page.get(Counter.COUNT_SCRUB_PASS_BYTES) if total else 0,
-        # A pass over nothing has one byte to do, so that it is one.
-        "pass_total_bytes": total if total > 1 else 0,
+        "running": running,
+        "pass_bytes": page.get(Counter.COUNT_SCRUB_PASS_BYTES) if running else 0,
+        "pass_total_bytes": page.get(Counter.COUNT_SCRUB_PASS_TOTAL) if running else 0,
         "damaged_ranges": page.get(Counter.COUNT_SCRUB_FINDINGS),
     }
 

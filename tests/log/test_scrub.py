@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -18,10 +19,11 @@ from mpbroker.log import scrub_process
 from mpbroker.log.checkpoints import CheckpointCorrupt
 from mpbroker.log.damage import Damage, Place, Scrubbed, damages_of, read_scrubbed
 from mpbroker.log.epochs import Epochs
-from mpbroker.log.names import SCRUB, segment_name
+from mpbroker.log.names import SCRUB, PartitionName, segment_name
 from mpbroker.log.scrub import ColdFile, SegmentReplaced, SegmentScrub
-from mpbroker.log.scrub_process import ASKED, BEGUN, ScrubProcess
+from mpbroker.log.scrub_process import ASKED, BEGUN, ScrubbedDir, ScrubProcess
 from mpbroker.records.batch import BATCH_HEADER_BYTES, LEADER_EPOCH_AT
+from mpbroker.supervisor.scrubbing import progress
 from tests.log.conftest import Writer
 from tests.log.rig import Rig
 from tests.log.test_failing_calls import failing
@@ -455,6 +457,40 @@ def test_passes_come_at_their_time(world: World, monkeypatch: pytest.MonkeyPatch
     # A clock that was set back.
     monkeypatch.setattr(scrub_process, "wall_ms", lambda: now - 86_400_000)
     assert process._due() is home
+
+
+def test_a_pass_is_told_from_its_first_moment_to_its_last(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while it counts what there is, and one that finds nothing."""
+    seen = []
+    counting, ending = ScrubbedDir.partitions, ScrubProcess._end
+
+    def look() -> None:
+        now = progress(world.rig.memory)
+        seen.append((now["running"], now["pass_bytes"], now["pass_total_bytes"]))
+
+    def count(home: ScrubbedDir) -> dict[str, PartitionName]:
+        look()
+        return {name: found for name, found in counting(home).items() if len(seen) > 2}
+
+    def end(process: ScrubProcess, *arguments: Any) -> None:
+        look()
+        ending(process, *arguments)
+        look()
+
+    monkeypatch.setattr(ScrubbedDir, "partitions", count)
+    monkeypatch.setattr(ScrubProcess, "_end", end)
+    for _ in range(2):
+        world.scrub()
+    last = world.known().last
+    assert last is not None
+    assert seen == [
+        *((True, 0, 0) for _ in range(4)),
+        (True, last.bytes, last.bytes),
+        (True, 0, 0),
+    ]
+    assert progress(world.rig.memory)["running"] is False
 
 
 def test_there_is_an_off_switch(world: World) -> None:
