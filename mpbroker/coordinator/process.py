@@ -46,7 +46,7 @@ from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.metadata import METADATA_SLOT, PartitionImage, Places
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, FatalError, Fence, ProcessContext
 from mpbroker.ipc.slots import Batch, SlotKind, kind_of, unpack_call, unpack_return
-from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
+from mpbroker.ipc.table import Partition, PartitionFlag, read_partition, read_partition_surely
 from mpbroker.ipc.topology import (
     COORDINATOR,
     HANDLERS,
@@ -348,7 +348,7 @@ class Coordinator:
     def _remove_leftovers(self, removed: dict[bytes, str]) -> None:
         """Topics removed in our log and still served by the log process: a predecessor died in between."""
         for slot in slots_given(self._table, len(self._log.workers)):
-            partition = read_partition(self._table, slot)
+            partition = read_partition_surely(self._table, slot)
             if partition.flags & PartitionFlag.PARTITION_LIVE and partition.topic_id in removed:
                 self._log.remove(removed[partition.topic_id], partition.topic_id)
 

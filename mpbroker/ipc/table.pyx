@@ -4,7 +4,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from mpbroker.ipc.table cimport PartitionSlot, damage_version
-from shm.table import SlotTable
+from shm.table import SlotBusy, SlotTable
 
 assert sizeof(PartitionSlot) == 128
 PAYLOAD_BYTES = sizeof(PartitionSlot)
@@ -50,6 +50,15 @@ def pack_partition(p) -> bytes:
 def read_partition(table: SlotTable, slot: int):
     """The partition in a slot. Raises shm.table.SlotBusy, IndexError."""
     return unpack_partition(table.read(slot))
+
+
+def read_partition_surely(table: SlotTable, slot: int):
+    """As read_partition, however fast its writer is: for looks that must not miss a slot. Raises IndexError."""
+    while True:
+        try:
+            return read_partition(table, slot)
+        except SlotBusy:
+            continue
 
 
 def damage_word(uint32_t generation, uint32_t version) -> int:

@@ -22,7 +22,7 @@ import psutil
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import MAX_SLEEP_MS, ProcessContext
-from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, damage_word, read_partition
+from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, damage_word, read_partition_surely
 from mpbroker.ipc.topology import slots_given
 from mpbroker.log.aborted_anew import expected, problem
 from mpbroker.log.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
@@ -263,7 +263,8 @@ class ScrubProcess:
     def _read_places(self) -> Iterator[tuple[tuple[bytes, int], tuple[int, Partition]]]:
         given = slots_given(self.table, self.context.memory.sizes.log_workers)
         for slot in (METADATA_SLOT, *given):
-            now = read_partition(self.table, slot)
+            # One that was left out would lose its word of damage.
+            now = read_partition_surely(self.table, slot)
             if now.generation and now.flags & PartitionFlag.PARTITION_LIVE:
                 yield (now.topic_id, now.partition), (slot, now)
 

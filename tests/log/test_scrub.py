@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import Order, ProcessContext
-from mpbroker.ipc.table import PartitionFlag, damage_of
+from mpbroker.ipc.table import PAYLOAD_BYTES, PartitionFlag, damage_of
 from mpbroker.ipc.topology import SCRUBBER
 from mpbroker.log import scrub_process
 from mpbroker.log.checkpoints import CheckpointCorrupt
@@ -24,6 +24,7 @@ from mpbroker.log.scrub import ColdFile, SegmentReplaced, SegmentScrub
 from mpbroker.log.scrub_process import ASKED, BEGUN, ScrubbedDir, ScrubProcess
 from mpbroker.records.batch import BATCH_HEADER_BYTES, LEADER_EPOCH_AT
 from mpbroker.supervisor.scrubbing import progress
+from shm.table import SlotBusy, SlotTable
 from tests.log.conftest import Writer
 from tests.log.rig import Rig
 from tests.log.test_failing_calls import failing
@@ -551,6 +552,33 @@ def test_a_successor_clears_words_that_nothing_stands_behind(world: World) -> No
     world.process.damaged.store(7, 5 << 32 | 3)
     world.again()
     assert world.process.damaged.load(7) == 0
+
+
+class Busy(SlotTable):
+    """Each slot is being written the first time that somebody looks."""
+
+    def __init__(self, block: memoryview, slots: int, payload_bytes: int) -> None:
+        super().__init__(block, slots, payload_bytes)
+        self.met: set[int] = set()
+
+    def read(self, slot: int) -> bytes:
+        if slot not in self.met:
+            self.met.add(slot)
+            raise SlotBusy(f"slot {slot} is being written")
+        return super().read(slot)
+
+
+def test_a_partition_that_is_being_written_is_looked_at_again(world: World) -> None:
+    flip(world.segments[1], 100)
+    world.scrub()
+    assert world.version == 1
+    process = world.process
+    memory = world.rig.memory
+    process.table = Busy(memory.public.block("table"), memory.sizes.partition_slots, PAYLOAD_BYTES)
+    process._places_until = 0
+    process.tend()
+    assert process.table.met
+    assert world.version == 1, "it is refused as before"
 
 
 def test_hot_pages_stay_and_cold_ones_do_not_come(tmp_path: Path) -> None:
