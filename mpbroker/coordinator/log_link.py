@@ -5,7 +5,7 @@ by the process it was asked of, or never if that died: then `forget` drops all o
 are still at, and what still has to be is asked again when there is a successor. Opening and removing are
 idempotent. An append to our own log is dropped only with its own worker: until it is known what became of it
 nobody may read that log. An answer to what we did not ask is dropped: fences keep it from coming, and if one
-fails that must not end us.
+fails that must not end us. What our arena has no room for waits until some of it is returned.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from mpbroker.ipc.topology import (
 from mpbroker.log.names import log_worker_of
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
+from shm.arena import ArenaFull
 
 ACKS_ALL = -1
 # A decision has no client's deadline: what became of it is known or will be read from the log.
@@ -137,6 +138,8 @@ class LogLink:
         self._appends: dict[int, _Append] = {}
         self._questions: dict[int, _Question] = {}
         self._unasked: deque[tuple[_Asked, int, Message]] = deque()
+        self._unsent: deque[tuple[_Append, Sequence[NewBatch]]] = deque()
+        self.waits_for_room = False
         self._opening: set[bytes] = set()
         # Has changed while it was being opened: once more then, as it is now.
         self._opening_again: dict[bytes, tuple[Topic, int | None]] = {}
@@ -155,7 +158,7 @@ class LogLink:
     @property
     def idle(self) -> bool:
         has_unsent = any(peer.has_unsent for peer in self._peers)
-        return not (self._questions or self._unasked or self._removing or has_unsent)
+        return not (self._questions or self._unasked or self._unsent or self._removing or has_unsent)
 
     def owing(self, topic_id: bytes) -> set[int]:
         """The workers that have not answered yet what they were, or are to be, asked about a topic."""
@@ -214,9 +217,27 @@ class LogLink:
         is_to_our_log = all(batch.slot == METADATA_SLOT for batch in batches)
         whole = _Appended(done, [None] * len(batches), len(places), is_to_our_log)
         for worker, own in places.items():
-            self._append_part(_Append(whole, worker, own), [batches[place] for place in own])
+            self._unsent.append((_Append(whole, worker, own), [batches[place] for place in own]))
+        self._send_on()
+
+    def _send_on(self) -> None:
+        """What waits, the appends first, as far as there is room for it in our arena."""
+        try:
+            while self._unsent:
+                self._append_part(*self._unsent[0])
+                self._unsent.popleft()
+            self._ask_on()
+        except ArenaFull as error:
+            if not self._lender.in_use_bytes:
+                raise  # nothing will ever be returned that makes room for it
+            if not self.waits_for_room:
+                self._context.log.warning("the log process is asked when there is room for it: %s", error)
+            self.waits_for_room = True
+        else:
+            self.waits_for_room = False
 
     def _append_part(self, part: _Append, batches: Sequence[NewBatch]) -> None:
+        """Raises ArenaFull, having sent nothing."""
         head = job_bytes(len(batches))
         data = bytes(head) + b"".join(b.data for b in batches)
         block, generation = self._lender.lend(data, log_worker(part.worker))
@@ -266,6 +287,8 @@ class LogLink:
                         self._answered(worker, unpack_call(slot))
                     case kind:
                         raise ValueError(f"log worker {worker} sent a descriptor of kind {kind}")
+        if self.waits_for_room:
+            self._send_on()
 
     def forget(self, worker: int) -> None:
         """A log worker died, with everything that was asked of it; the others go on with what they have."""
@@ -288,6 +311,7 @@ class LogLink:
                 append.whole.is_void = True
         self._appends = {n: one for n, one in self._appends.items() if one.worker != worker}
         self._unasked.clear()
+        self._unsent.clear()
         self._opening.clear()
         self._opening_again.clear()
         self._lender.reclaim(log_worker(worker))
@@ -306,14 +330,15 @@ class LogLink:
         """Each worker its own."""
         asked = _Asked(kind, topic_id, topic, len(messages))
         self._unasked.extend((asked, worker, message) for worker, message in messages.items())
-        self._ask_on()
+        self._send_on()
 
     def _ask_on(self) -> None:
-        """In the order in which it was wanted, as far as the credits go."""
+        """In the order in which it was wanted, as far as the credits go. Raises ArenaFull."""
         while self._unasked and len(self._questions) < QUESTIONS_UNDER_WAY:
-            asked, worker, message = self._unasked.popleft()
+            asked, worker, message = self._unasked[0]
             request = next(self._numbers)
             slot = self._lender.message(SlotKind.CALL, message, log_worker(worker), request)
+            self._unasked.popleft()
             self._questions[request] = _Question(asked, worker, unpack_call(slot))
             self._peers[worker].send(slot)
 
@@ -351,7 +376,7 @@ class LogLink:
         asked = question.asked
         asked.answers.append(self._read(worker, call))
         asked.missing -= 1
-        self._ask_on()
+        self._send_on()
         if asked.missing or asked.is_void:
             return
         failed = next((answer for answer in asked.answers if isinstance(answer, Failed)), None)

@@ -199,7 +199,8 @@ class Coordinator:
     def sleep_ms(self) -> int:
         announcers = (self._announcer, self._credentials, self._limits, self._brokers)
         blocked_base = self.phase is Phase.SERVING and any(one.has_news for one in announcers)
-        most_ms = POLL_MS if blocked_base or self.phase is Phase.READING else MAX_SLEEP_MS
+        polls = blocked_base or self.phase is Phase.READING or self._log.waits_for_room
+        most_ms = POLL_MS if polls else MAX_SLEEP_MS
         return self._groups.sleep_ms(most_ms)
 
     @property

@@ -297,11 +297,13 @@ class Tree:
         handlers: int = 2,
         slots: int = 1024,
         real_log: bool = False,
+        reply_limit_bytes: int = 1 << 30,
         **settings: object,
     ) -> None:
         self.directory = directory
         self.config = BrokerConfig(log_dirs=(str(directory),), **settings)  # type: ignore[arg-type]
-        self.memory = SharedMemory(public, Sizes(partition_slots=slots, arena_extent_bytes=64 << 20))
+        sizes = Sizes(partition_slots=slots, arena_extent_bytes=64 << 20, reply_limit_bytes=reply_limit_bytes)
+        self.memory = SharedMemory(public, sizes)
         self.roles = self.memory.words("roles")
         self.pid = 0
         self._fences = 0
