@@ -33,6 +33,8 @@ from mpbroker.network.listener_orders import AddListener, Orders
 
 # Errors of accept() that a moment's rest may cure; the connection stays in the backlog.
 OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+# The kernel watches so many descriptors for a user (epoll(7)), in all their processes.
+NO_WATCH_LEFT = {errno.ENOSPC, errno.ENOMEM}
 # Errors of handing over: the processor's queue is full, or too many sockets are on their way to all of them.
 NO_ROOM_FOR_NOW = {errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM}
 ACCEPT_BACKOFF_MS = 200
@@ -62,7 +64,8 @@ class _Open:
         self.sock = sock
         self.counts = context.memory.listener_counts(number)
         self.held: _Held | None = None
-        self.rest_until_ms: float | None = None  # after an error of accept()
+        self.rest_until_ms: float | None = None  # after an error of accept() or epoll_ctl()
+        self.is_watched = False
         sock.setblocking(False)
 
     @property
@@ -144,7 +147,7 @@ class Acceptor:
                 self._go_on(there, there.held, now_ms)
             elif there.rest_until_ms is not None and there.rest_until_ms <= now_ms:
                 there.rest_until_ms = None
-                self.epoll.register(there.sock.fileno(), select.EPOLLIN)
+                self._watch(there)
         while self.parked and self.parked[0][0] < now_ms:
             heapq.heappop(self.parked)[2].close()
         self._ask_evictions(owed)
@@ -279,7 +282,8 @@ class Acceptor:
                     continue
                 there.counts.add(ListenerCount.ACCEPT_ERRORS)
                 if error.errno in OUT_OF_RESOURCES:
-                    self._rest(there, error)
+                    self._rest(there, error, "the limit of open files (LimitNOFILE)")
+                    self._look_away(there)
                     return
                 self.log.warning(
                     "a connection on %s was lost before it was accepted: %s",
@@ -296,15 +300,34 @@ class Acceptor:
             sock.close()
         return bool(parked)
 
-    def _rest(self, there: _Open, error: OSError) -> None:
+    def _rest(self, there: _Open, error: OSError, limit: str) -> None:
         self.log.error(
-            "cannot accept on %s: %s; trying again in %d ms. Raise the limit of open files (LimitNOFILE)",
+            "cannot accept on %s: %s; trying again in %d ms. Raise %s",
             there.listener,
             error.strerror,
             ACCEPT_BACKOFF_MS,
+            limit,
         )
         there.rest_until_ms = time.monotonic() * 1000 + ACCEPT_BACKOFF_MS
-        self.epoll.unregister(there.sock.fileno())
+
+    def _watch(self, there: _Open) -> None:
+        """Whoever comes is accepted from now on, or after a rest, if the kernel has no watch left for it."""
+        try:
+            if there.is_watched:
+                self.epoll.modify(there.sock.fileno(), select.EPOLLIN)
+            else:
+                self.epoll.register(there.sock.fileno(), select.EPOLLIN)
+        except OSError as error:
+            if error.errno not in NO_WATCH_LEFT:
+                raise
+            there.counts.add(ListenerCount.ACCEPT_ERRORS)
+            self._rest(there, error, "fs.epoll.max_user_watches (sysctl)")
+        else:
+            there.is_watched = True
+
+    def _look_away(self, there: _Open) -> None:
+        """For a while. The watch is kept: given back, somebody else might take the last one."""
+        self.epoll.modify(there.sock.fileno(), 0)
 
     def _admit(self, there: _Open, connection: socket.socket, peer: Any) -> None:
         now_ns = time.monotonic_ns()
@@ -319,7 +342,7 @@ class Acceptor:
         if not self._advance(there, held, now_ms):
             self.log.debug("connections on %s wait for a slot, their rate or a processor", there.listener)
             there.held = held
-            self.epoll.unregister(there.sock.fileno())
+            self._look_away(there)
             self._tell_that_we_wait()
 
     def _go_on(self, there: _Open, held: _Held, now_ms: float) -> None:
@@ -328,7 +351,7 @@ class Acceptor:
         held.since_ns = now_ns
         if self._advance(there, held, now_ms):
             there.held = None
-            self.epoll.register(there.sock.fileno(), select.EPOLLIN)
+            self._watch(there)
 
     def _advance(self, there: _Open, held: _Held, now_ms: float) -> bool:
         """Whether it need not wait any more: it is with a processor, closed, or parked."""
@@ -445,9 +468,9 @@ class Acceptor:
         there = self.open[sock.fileno()] = _Open(number, listener, sock, self.context)
         limits, is_inter_broker = limits_of(self.context.config, listener.name)
         self.quotas.add_listener(number, limits, inter_broker=is_inter_broker)
-        self.epoll.register(sock.fileno(), select.EPOLLIN)
         there.counts.introduce(listener.name, control_plane=topology.is_control_plane(self.context.index))
         there.counts.set(ListenerCount.STATE, ListenerState.ACCEPTING)
+        self._watch(there)
 
     def _obey(self) -> None:
         """Takes the supervisor's changes of the listeners."""
@@ -470,7 +493,7 @@ class Acceptor:
         """Its socket closes, with what waits in its backlog; so does what waits here."""
         for there in [there for there in self.open.values() if there.number == number]:
             self.quotas.remove_listener(number)
-            if there.may_accept:
+            if there.is_watched:
                 self.epoll.unregister(there.sock.fileno())
             if there.held is not None:
                 there.held.connection.close()

@@ -289,6 +289,13 @@ class Processor:
             added = self.turn.add_connection(fd, number, protocol, privileged)
         except OSError as error:
             os.close(fd)
+            if error.errno == errno.ENOSPC:
+                self.log.error(
+                    "a connection on %s was refused: the kernel watches no more descriptors for this user. "
+                    "Raise fs.epoll.max_user_watches (sysctl)",
+                    listener.name,
+                )
+                return None
             # The client may have gone before it was served.
             level = self.log.debug if error.errno == errno.ENOTCONN else self.log.warning
             level("a new connection on %s could not be registered: %s", listener.name, error)

@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import re
+import select
 import socket
 import tempfile
 import time
@@ -259,6 +260,68 @@ def test_without_descriptors_or_memory_it_rests(
     there.rest_until_ms = 0.0
     world.turns()
     assert world.count(0, ListenerCount.ACCEPTED) == 1
+
+
+class Watches:
+    """An epoll whose kernel has no watch left for this many that are new."""
+
+    def __init__(self, epoll: select.epoll, lacks: int) -> None:
+        self._epoll = epoll
+        self.lacks = lacks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._epoll, name)
+
+    def register(self, fd: int, events: int) -> None:
+        if self.lacks:
+            self.lacks -= 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._epoll.register(fd, events)
+
+
+@pytest.mark.parametrize("pause", ["held", "rest"])
+def test_a_listener_that_pauses_keeps_its_watch(make: Make, pause: str) -> None:
+    world = make()
+    world.acceptor.epoll = Watches(world.acceptor.epoll, lacks=1000)
+    if pause == "rest":
+        world.serve(*PROCESSORS)
+        world.listening[0].errors = [errno.EMFILE]
+    world.connect(0)
+    world.turns()
+    (there,) = [one for one in world.acceptor.open.values() if one.number == 0]
+    assert not there.may_accept
+    if pause == "rest":
+        there.rest_until_ms = 0.0
+    world.serve(*PROCESSORS)
+    world.turns()
+    assert world.count(0, ListenerCount.ACCEPTED) == 1
+    world.connect(0)
+    world.turns()
+    assert world.count(0, ListenerCount.ACCEPTED) == 2, "it is watched again"
+
+
+def test_without_a_watch_a_new_listener_rests(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    world = make()
+    world.serve(*PROCESSORS)
+    sock = world._listen("C", BrokerConfig())
+    world.acceptor.epoll = Watches(world.acceptor.epoll, lacks=2)
+    world.acceptor._add(2, Listener("C", "PLAINTEXT", HOST, sock.getsockname()[1]), sock)
+    world.listening.append(sock)
+    there = world.acceptor.open[sock.fileno()]
+    world.connect(0)
+    world.connect(2)
+    world.turns()
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert record.getMessage().startswith(f"cannot accept on C://{HOST}:")
+    assert "fs.epoll.max_user_watches" in record.getMessage()
+    assert world.count(0, ListenerCount.ACCEPTED) == 1, "the others go on"
+    for accepted in (0, 1):
+        there.rest_until_ms = 0.0
+        world.turns()
+        assert world.count(2, ListenerCount.ACCEPTED) == accepted
+    assert world.count(2, ListenerCount.ACCEPT_ERRORS) == 2
+    world.acceptor._remove(2)
 
 
 def test_who_is_refused_is_named_with_its_port(make: Make, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,7 @@ A real `Processor` around the rig's memory, taken one step at a time.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
@@ -162,6 +163,40 @@ def test_a_handler_that_closes_has_said_why(served: Served, caplog: pytest.LogCa
     served.step()
     assert "see the handlers" in only(caplog, logging.DEBUG)
     assert is_closed(client)
+
+
+class WithoutWatch:
+    """A turn for whose next connection the kernel has no watch left."""
+
+    def __init__(self, turn: ProcessorTurn) -> None:
+        self._turn = turn
+        self._has_failed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._turn, name)
+
+    def add_connection(self, *arguments: Any) -> Any:
+        if self._has_failed:
+            return self._turn.add_connection(*arguments)
+        self._has_failed = True
+        raise OSError(errno.ENOSPC, "epoll_ctl")
+
+
+def test_a_connection_for_which_there_is_no_watch_is_closed_and_others_are_served(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.processor.turn = WithoutWatch(served.turn)
+    before = served.processor.ledger.outstanding()
+    refused = served.connect()
+    message = only(caplog, logging.ERROR)
+    assert message.startswith("a connection on INTERNAL was refused: ")
+    assert "fs.epoll.max_user_watches" in message
+    assert is_closed(refused)
+    assert served.processor.ledger.outstanding() == before, "the acceptor counts it no more"
+    client = served.connect()
+    client.sendall(frame(METADATA, 1, 1))
+    served.step()
+    assert len(served.requests_taken()) == 1
 
 
 def test_a_client_that_went_before_it_was_served(served: Served, caplog: pytest.LogCaptureFixture) -> None:
