@@ -77,14 +77,20 @@ class Compaction:
         self._counters = counters
         self._grant: _Grant | None = None
         self._tickets = 0
+        # How often a cleaner has asked for a task; it asks once at a time.
+        self._asked = 0
         # Partitions whose cleaning failed, until the next start.
         self._uncleanable: set[tuple[bytes, int]] = set()
 
     # ---- what next ----
 
     def choosing(self) -> Generator[None, None, calls.Message]:
-        """The dirtiest of the partitions that are due."""
+        """The dirtiest of the partitions that are due. That of a cleaner that died ends when its successor
+        asks: what it chose must not take the place of what the successor is given.
+        """
         self._grant = None
+        self._asked += 1
+        asked = self._asked
         best: tuple[Dirty, PartitionLog] | None = None
         dirtiest, delay_ms, uncleanable = 0.0, 0, [0, 0]
         slots = list(self._manager.logs)
@@ -104,6 +110,8 @@ class Compaction:
                 if is_due(dirty, log.config) and (best is None or dirty.ratio > best[0].ratio):
                     best = dirty, log
             yield
+            if asked != self._asked:
+                return calls.NothingToClean()
         self._counters.set(Counter.COUNT_CLEANER_DIRTY_PERCENT, round(dirtiest * 100))
         self._counters.set(Counter.COUNT_CLEANER_DELAY_MS, delay_ms)
         self._counters.set(Counter.COUNT_UNCLEANABLE_PARTITIONS, uncleanable[0])
