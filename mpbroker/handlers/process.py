@@ -9,32 +9,17 @@ KafkaRequestHandler.run, RequestHandlerHelper.)
 from __future__ import annotations
 
 import logging
-import os
 import struct
 from collections import deque
 from functools import partial
 
-from mpbroker.handlers.answers import Answers
-from mpbroker.handlers.apis import all_apis
-from mpbroker.handlers.broker import Broker
-from mpbroker.handlers.calls import SUCCESSOR_MS, Caller, CallOutbox, LogOutbox
-from mpbroker.handlers.cold_reads import ColdReads
 from mpbroker.handlers.exchange import Exchange
-from mpbroker.handlers.fetch_sessions import FetchSessionCache
-from mpbroker.handlers.fetches import Fetches
-from mpbroker.handlers.groups import Groups
-from mpbroker.handlers.jobs import Jobs
-from mpbroker.handlers.metadata import Metadata
+from mpbroker.handlers.making import make_broker, session_slots
 from mpbroker.handlers.outbox import Outbox
-from mpbroker.handlers.producer_ids import ProducerIds
-from mpbroker.handlers.readers import Readers
-from mpbroker.handlers.throttling import Throttling
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.handlers.turn import ANY_PROCESSOR, Turn
-from mpbroker.handlers.waiting import Waiting
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.process import (
     LOG_FENCE_ANSWER,
     LOG_FENCE_CLOSE,
@@ -74,7 +59,6 @@ from mpbroker.protocol.headers import encode_response_frame
 from mpbroker.protocol.wire import MalformedMessage
 from shm.arena import ArenaFull
 from shm.clock import monotonic_ms
-from shm.counters import CounterPage
 
 log = logging.getLogger("mpbroker")
 
@@ -121,7 +105,9 @@ class Handler:
         self.fenced_logs: set[int] = set()
         self.coordinator_was_fenced = False
         self._watch_words()
-        self._make_broker()
+        self.broker = make_broker(context, self.number, self.arena, self.turn, self.outboxes)
+        for worker in self.log_workers:
+            self.set_log_up(worker, context.is_alive(log_worker(worker)))
 
     def _watch_words(self) -> None:
         memory, index = self.context.memory, self.context.index
@@ -139,89 +125,6 @@ class Handler:
 
     def _take_limits(self) -> None:
         self.turn.fetch_bytes_max = self.context.config.fetch_max_bytes
-
-    def _session_slots(self) -> int:
-        """This handler's share of the fetch sessions."""
-        config = self.context.config
-        return -(-config.max_incremental_fetch_session_cache_slots // config.num_io_threads)
-
-    def _make_fetch_sessions(self) -> FetchSessionCache:
-        return FetchSessionCache(
-            self._session_slots(),
-            self.number,
-            self.turn.fetch_sessions,
-            self.context.counters,
-            monotonic_ms,
-            self.context.memory.sizes.partition_slots,
-        )
-
-    def _make_broker(self) -> None:
-        context, memory = self.context, self.context.memory
-        outbox = self.outboxes[COORDINATOR]
-        coordinator = self._caller(COORDINATOR, outbox, context.counters, SUCCESSOR_MS)
-        coordinator.peer_is_up = context.is_alive(COORDINATOR)
-        table, marks = memory.table(), memory.marks()
-        # What a predecessor marked is nobody's wait any more.
-        marks.clear_waiter(self.number)
-        metadata = Metadata(context.config, self.turn.topics)
-        waiting = self._make_waiting()
-        self.broker = Broker(
-            config=context.config,
-            metadata=metadata,
-            table=table,
-            answers=Answers(context.index, self.arena, lambda p: self.outboxes[p], waiting),
-            coordinator=coordinator,
-            log=Jobs(context.index, self.arena, self.turn.push_job, waiting, len(self.log_workers)),
-            log_calls=[self._log_caller(worker) for worker in self.log_workers],
-            failed_dirs=memory.failed_dirs,
-            waiting=waiting,
-            apis=all_apis(),
-            fetches=Fetches(
-                table,
-                marks,
-                self.number,
-                context.counters,
-                context.config.fetch_purgatory_purge_interval_requests,
-            ),
-            fetch_sessions=self._make_fetch_sessions(),
-            groups=Groups(coordinator),
-            readers=Readers(context.config.log_dirs),
-            # A ring may be missed by who is about to sleep; this is read by the sleep itself.
-            cold_reads=ColdReads(lambda: os.eventfd_write(context.bell.fd, 1)),
-            damaged=memory.words("damaged"),
-            places=self.turn.places,
-            producer_ids=ProducerIds(coordinator),
-            counters=context.counters,
-            meters=self.turn.meters,
-            tells_all=lambda: self.turn.tells_all,
-            session=context.session,
-            listener=context.listener,
-            throttling=Throttling(
-                context.config,
-                metadata,
-                self.turn.clients,
-                self.turn.meters,
-                memory.quota_secret,
-                context.session,
-            ),
-            log_levels=LogLevels(memory),
-        )
-        for worker in self.log_workers:
-            self.set_log_up(worker, context.is_alive(log_worker(worker)))
-
-    def _log_caller(self, worker: int) -> Caller:
-        return self._caller(log_worker(worker), LogOutbox(lambda slot: self.turn.push_job(slot, worker)))
-
-    def _caller(
-        self, peer: int, outbox: CallOutbox, counters: CounterPage | None = None, successor_ms: int = 0
-    ) -> Caller:
-        arena = self.context.memory.arena(peer)
-        return Caller(self.context.index, peer, self.arena, arena, outbox, counters, successor_ms)
-
-    def _make_waiting(self) -> Waiting:
-        word = self.context.memory.words("replies_out")
-        word.store(self.number, 0)
-        return Waiting(lambda waits: word.store(self.number, waits), monotonic_ms)
 
     def set_log_up(self, worker: int, up: bool) -> None:
         self.turn.set_log_up(worker, up)
@@ -254,7 +157,7 @@ class Handler:
         for word in self.order_words:
             self.turn.changed(word)
         if self.turn.changed(self.request_log_word):
-            self.turn.tells_all = self.context.memory.words("request_log").load(0) != 0
+            self.turn.tells_all = self.broker.log_levels.logs_requests
         if self.turn.changed(self.bulletin_word) or not self.is_ready:
             self.read_news()
         if slots:
@@ -459,7 +362,7 @@ class Handler:
             # What is derived from the defaults of topics takes a successor: see supervisor/rolling.py.
             self.context.follow_settings()
             self._take_limits()
-            self.broker.fetch_sessions.resize(self._session_slots())
+            self.broker.fetch_sessions.resize(session_slots(self.context.config))
         elif is_processor(fence.role):
             self.fence_processor(fence)
         elif is_log_worker(fence.role):
