@@ -1,7 +1,8 @@
 """How much the broker logs: words that clients alter and that all its processes look at, until it stops.
 
-`log_level`: the level that somebody has given to root, 0 as the broker was started. `request_log`: whether
-requests are logged, and the level that this was made of, 0 if of none. Who writes last is right. (Kafka:
+`log_level` and `request_log`: the level that somebody has given to root, and to the request log; 0: as the
+broker was started. They are the exception to one writer per word: the supervisor writes them, and any handler
+for a client. Each change is one store and nobody waits for another one, so who writes last is right. (Kafka:
 LoggingController.)
 """
 
@@ -31,7 +32,7 @@ class LogLevels:
 
     def all(self) -> dict[str, str]:
         root = self._root.load(0) or logging.getLogger("mpbroker").getEffectiveLevel()
-        requests = self._requests.load(1) or LEVELS["DEBUG" if self.logs_requests else "WARN"]
+        requests = self._requests.load(0) or LEVELS["WARN"]
         return {REQUESTS: _name(requests), ROOT: _name(root)}
 
     def put(self, logger: str, level: str | None) -> None:
@@ -40,18 +41,17 @@ class LogLevels:
         if logger == ROOT:
             self._root.store(0, number)
         else:
-            self._log_requests(0 < number <= LEVELS["DEBUG"], number)
+            self._log_requests(number)
 
     @property
     def logs_requests(self) -> bool:
-        return self._requests.load(0) != 0
+        return 0 < self._requests.load(0) <= LEVELS["DEBUG"]
 
     def log_requests(self, on: bool) -> None:
-        self._log_requests(on, 0)
+        self._log_requests(LEVELS["DEBUG"] if on else 0)
 
-    def _log_requests(self, on: bool, level: int) -> None:
+    def _log_requests(self, level: int) -> None:
         """Handlers look at the word when they are rung."""
-        self._requests.store(1, level)
-        self._requests.store(0, int(on))
+        self._requests.store(0, level)
         for handler in topology.HANDLERS:
             self._memory.doorbell(handler).ring()

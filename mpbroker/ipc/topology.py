@@ -297,7 +297,7 @@ class SharedMemory:
             Block("request_limits", words),
             # The supervisor, per process: run or stop (process.Order).
             Block("orders", words),
-            # The supervisor, or a handler for a client: what is logged (ipc.log_levels).
+            # The supervisor, or a handler for a client: what is logged (ipc.log_levels says why both may).
             Block("request_log", 64),
             Block("log_level", 64),
             # The coordinator: the time of somebody's requests is limited, so that processors take it.
