@@ -19,15 +19,13 @@ import os
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 
-from mpbroker.log.home import LogDir
+from mpbroker.log.home import Home
 from mpbroker.log.partition_log import PartitionLog
 
 _log = logging.getLogger("mpbroker")
 
 
-def close_cleanly(
-    home: LogDir, logs: Sequence[PartitionLog], say: Callable[[str], None]
-) -> list[PartitionLog]:
+def close_cleanly(home: Home, logs: Sequence[PartitionLog], say: Callable[[str], None]) -> list[PartitionLog]:
     """Those that are closed now, with all of them on disk; the directory has failed if some are not."""
     touched = [log for log in logs if not log.is_settled]
     untouched = _each(home, [log for log in logs if log.is_settled], PartitionLog.close_files)
@@ -40,7 +38,7 @@ def close_cleanly(
     return closed + _closed_together(home, together, say)
 
 
-def is_all_closed(home: LogDir, closed: AbstractSet[str]) -> bool:
+def is_all_closed(home: Home, closed: AbstractSet[str]) -> bool:
     """What was never opened, or is damaged, is to be checked next time. `closed`: paths of partitions."""
     try:
         return closed >= {f"{home.path}/{name}" for name, found in home.own_partitions() if not found.suffix}
@@ -49,7 +47,7 @@ def is_all_closed(home: LogDir, closed: AbstractSet[str]) -> bool:
         return False
 
 
-def _is_synced_with(home: LogDir, log: PartitionLog) -> bool:
+def _is_synced_with(home: Home, log: PartitionLog) -> bool:
     """Whether a sync of the directory's file system is one of the partition."""
     if home.file_system is None or not home.file_system.is_synced_at_once:
         return False
@@ -61,7 +59,7 @@ def _is_synced_with(home: LogDir, log: PartitionLog) -> bool:
 
 
 def _closed_together(
-    home: LogDir, touched: list[PartitionLog], say: Callable[[str], None]
+    home: Home, touched: list[PartitionLog], say: Callable[[str], None]
 ) -> list[PartitionLog]:
     for step in (PartitionLog.end_files, PartitionLog.write_last_snapshot, PartitionLog.note_settled):
         touched = _each(home, touched, step)
@@ -71,7 +69,7 @@ def _closed_together(
 
 
 def _each(
-    home: LogDir, logs: Sequence[PartitionLog], step: Callable[[PartitionLog], None]
+    home: Home, logs: Sequence[PartitionLog], step: Callable[[PartitionLog], None]
 ) -> list[PartitionLog]:
     """Those with which it went well."""
     done = []
@@ -84,7 +82,7 @@ def _each(
     return done
 
 
-def _synced(home: LogDir, say: Callable[[str], None]) -> bool:
+def _synced(home: Home, say: Callable[[str], None]) -> bool:
     say(f"syncing the file system of {home.path}")
     assert home.file_system is not None
     try:
@@ -95,7 +93,7 @@ def _synced(home: LogDir, say: Callable[[str], None]) -> bool:
     return True
 
 
-def _say_failed(home: LogDir, what: str, error: OSError) -> None:
+def _say_failed(home: Home, what: str, error: OSError) -> None:
     problem = os.strerror(error.errno) if error.errno else error
     _log.error("%s cannot be closed cleanly: %s; the next start recovers it", what, problem)
     home.failed = True

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from mpbroker.log import names
 from mpbroker.log.checkpoints import fsync_directory, topic_id_if_any, write_topic_id, write_whole
-from mpbroker.log.home import LogDir
+from mpbroker.log.home import Home
 
 _log = logging.getLogger("mpbroker")
 
@@ -79,7 +79,7 @@ def unmark(directory: Path) -> None:
         fsync_directory(directory)
 
 
-def settle(homes: Sequence[LogDir]) -> None:
+def settle(homes: Sequence[Home]) -> None:
     """What a crash has left in two log directories is in one of them afterwards. Raises OSError."""
     found: dict[str, list[Path]] = {}
     if len(homes) == 1:
@@ -92,11 +92,11 @@ def settle(homes: Sequence[LogDir]) -> None:
             _settle(paths)
 
 
-def _names_in(home: LogDir) -> list[str]:
+def _names_in(home: Home) -> list[str]:
     return [] if home.failed else os.listdir(home.path)  # noqa: PTH208 - thousands, and only their names
 
 
-def _is_own(home: LogDir, paths: list[Path]) -> bool:
+def _is_own(home: Home, paths: list[Path]) -> bool:
     """Whether it is a partition of this log worker."""
     try:
         parsed = names.parse_partition(paths[0].name)
@@ -117,7 +117,7 @@ def _settle(paths: list[Path]) -> None:
     unmark(marked[0])
 
 
-def futures_in(homes: Sequence[LogDir]) -> Iterator[tuple[LogDir, Path, names.PartitionName]]:
+def futures_in(homes: Sequence[Home]) -> Iterator[tuple[Home, Path, names.PartitionName]]:
     """All that are found, of this log worker."""
     for home in homes:
         for name in _names_in(home):

@@ -65,8 +65,10 @@ def _file_system_of(path: Path) -> FileSystem | None:
         return None
 
 
-class LogDir:
-    """`known` is what the next checkpoints say, `on_disk` what the files say as far as it is certain.
+class Home:
+    """A log directory, as the log process has it.
+
+    `known` is what the next checkpoints say, `on_disk` what the files say as far as it is certain.
 
     A directory that `failed` before this process began is not touched at all.
     """

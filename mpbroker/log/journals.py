@@ -10,7 +10,7 @@ from functools import partial
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.log.helper import Helper
-from mpbroker.log.home import LogDir
+from mpbroker.log.home import Home
 from mpbroker.log.journal import BLOCK_BYTES, JournalFile
 from mpbroker.log.journaling import bypass_journals, inherited_is_synced, release_journals, use_journal
 from mpbroker.log.turn import Turn
@@ -28,7 +28,7 @@ def crowd_journals(turn: Turn, is_crowded: bool) -> None:
 class Journals:
     """`awaited`: some are being made, or what a predecessor left in them is being synced."""
 
-    def __init__(self, config: BrokerConfig, dirs: Sequence[LogDir], turn: Turn, helper: Helper) -> None:
+    def __init__(self, config: BrokerConfig, dirs: Sequence[Home], turn: Turn, helper: Helper) -> None:
         self.awaited = False
         self._config = config
         self._dirs = dirs
@@ -73,7 +73,7 @@ class Journals:
             if not home.failed and (home.journal.is_missing or home.journal.must_sync):
                 self._prepare(home)
 
-    def empty(self, home: LogDir) -> None:
+    def empty(self, home: Home) -> None:
         """Before the mark of a clean stop: whoever writes there next knows nothing of a journal."""
         if home.failed:
             return
@@ -83,7 +83,7 @@ class Journals:
             _log.error("the commit journal in %s cannot be emptied: %s", home.path, error)
             home.failed = True
 
-    def _put_to_use(self, home: LogDir, journal: JournalFile) -> None:
+    def _put_to_use(self, home: Home, journal: JournalFile) -> None:
         try:
             if not journal.write_directly():
                 _log.info(
@@ -102,12 +102,12 @@ class Journals:
         direct_bytes = self._config.log_journal_direct_bytes
         use_journal(self._turn, home.number, journal, home.journal.end, direct_bytes)
 
-    def _prepare(self, home: LogDir) -> None:
+    def _prepare(self, home: Home) -> None:
         try:
             home.journal.prepare(self._config.log_journal_bytes, self._helper, home.partitions)
         except OSError as error:
             self._give_up(home, error)
 
-    def _give_up(self, home: LogDir, error: OSError) -> None:
+    def _give_up(self, home: Home, error: OSError) -> None:
         home.failed = True
         self._turn.storage_failed(home.number, error.errno or errno.EIO)

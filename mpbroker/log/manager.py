@@ -23,7 +23,7 @@ from mpbroker.log.checkpoints import CheckpointCorrupt, Offsets, read_topic_id, 
 from mpbroker.log.delayed_deletions import DelayedDeletions
 from mpbroker.log.disk_errors import PASSING
 from mpbroker.log.helper import Helper
-from mpbroker.log.home import LogDir
+from mpbroker.log.home import Home
 from mpbroker.log.journals import Journals
 from mpbroker.log.log_dir import write_clean_shutdown
 from mpbroker.log.moving_turn import relocate
@@ -81,7 +81,7 @@ class LogManager:
         # A predecessor's: the bytes of a file whose fsync failed may be there or not, whoever asks again.
         failed = turn.failed_dirs
         self.dirs = [
-            LogDir(
+            Home(
                 number,
                 Path(name),
                 group=self.group,
@@ -212,7 +212,7 @@ class LogManager:
 
     def _recovered(
         self, topic: EnsureTopic, number: int, config: TopicConfig
-    ) -> Generator[None, None, tuple[PartitionLog, LogDir]]:
+    ) -> Generator[None, None, tuple[PartitionLog, Home]]:
         """By a worker, by ourselves, or made."""
         name = names.partition_name(topic.name, number)
         by_worker = yield from self.opening.result((topic.topic_id, number))
@@ -259,7 +259,7 @@ class LogManager:
         log.state.publish(self.table)
         self.awake.changed(log)
 
-    def _known(self, home: LogDir, topic: EnsureTopic, number: int) -> Known:
+    def _known(self, home: Home, topic: EnsureTopic, number: int) -> Known:
         key = (topic.name, number)
         recovery_point = home.known[names.RECOVERY_POINTS].get(key, 0)
         # Without group commit the high watermark outlives a crash of the process, but not one of the machine.
@@ -283,7 +283,7 @@ class LogManager:
             producer_expiration_ms=self.config.producer_id_expiration_ms,
         )
 
-    def _forgotten(self, homes: Iterable[LogDir], key: tuple[str, int]) -> Generator[None, None, None]:
+    def _forgotten(self, homes: Iterable[Home], key: tuple[str, int]) -> Generator[None, None, None]:
         """Until no checkpoint has the offsets of an earlier partition of that name, also after a crash."""
         for home in homes:
             home.forget(key)
@@ -318,7 +318,7 @@ class LogManager:
                 yield from self._forgotten([home], key)
                 self._set_aside(directory)
 
-    def _place(self, log: PartitionLog, home: LogDir, topic: EnsureTopic, epoch: int) -> None:
+    def _place(self, log: PartitionLog, home: Home, topic: EnsureTopic, epoch: int) -> None:
         """Gives the partition its slot: the one it had before, if any."""
         key = (topic.topic_id, log.partition)
         slot, generation = self._slots.take(key)
@@ -389,7 +389,7 @@ class LogManager:
 
     def _remove_from(
         self,
-        home: LogDir,
+        home: Home,
         name: str,
         topic_id: bytes,
         delay_ms: int,
@@ -495,7 +495,7 @@ class LogManager:
         home = self.dirs[log.state.log_dir]
         return 0 if home.failed else home.on_disk[names.LOG_STARTS].get((log.topic, log.partition), 0)
 
-    def moved(self, log: PartitionLog, home: LogDir) -> None:
+    def moved(self, log: PartitionLog, home: Home) -> None:
         """All of the partition is in synced files of that log directory, and nothing of it is open."""
         self.awake.forget(log)
         self._rolled.pop(log.state.table_slot, None)

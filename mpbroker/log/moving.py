@@ -44,7 +44,7 @@ from mpbroker.log.copying import (
     Wanted,
 )
 from mpbroker.log.disk_errors import PASSING
-from mpbroker.log.home import LogDir
+from mpbroker.log.home import Home
 from mpbroker.log.manager import LogManager
 from mpbroker.log.moving_turn import retry_held
 from mpbroker.log.pace import Pace
@@ -72,8 +72,8 @@ class _Over(Exception):
 @dataclass(eq=False)
 class Move:
     log: PartitionLog
-    source: LogDir
-    target: LogDir
+    source: Home
+    target: Home
     copy: Copy
     is_cancelled: bool = False
     # From here on it is not to be stopped.
@@ -100,7 +100,7 @@ class Moving:
         self._queue: deque[Move] = deque()
         self._running: list[_Steps] = []
         # Where partitions are to go when they have arrived where they are going now.
-        self._next: dict[PartitionLog, LogDir] = {}
+        self._next: dict[PartitionLog, Home] = {}
         # Whose produces wait; one at a time.
         self._held: Move | None = None
         self._placing: Future[None] | None = None
@@ -163,13 +163,13 @@ class Moving:
             return ErrorCode.KAFKA_STORAGE_ERROR
         return self._begun(log, target)
 
-    def _begun(self, log: PartitionLog, target: LogDir) -> int:
+    def _begun(self, log: PartitionLog, target: Home) -> int:
         source, path = self._manager.dirs[log.state.log_dir], target.path / log.name
         if _is_there(path):
             _log.error("%s cannot move to %s: there is one already", log.directory, path)
             return ErrorCode.KAFKA_STORAGE_ERROR
         future = target.path / futures.new_name(log.topic, log.partition)
-        steps: list[tuple[LogDir, Callable[[], None]]] = [
+        steps: list[tuple[Home, Callable[[], None]]] = [
             (source, partial(futures.unmark, log.directory)),
             (target, partial(futures.make, future, log.topic_id)),
         ]
@@ -185,7 +185,7 @@ class Moving:
         self._begin(log, target, future)
         return 0
 
-    def _begin(self, log: PartitionLog, target: LogDir, future: Path) -> None:
+    def _begin(self, log: PartitionLog, target: Home, future: Path) -> None:
         source = self._manager.dirs[log.state.log_dir]
         move = Move(log, source, target, Copy(log.directory, future, self._pace))
         self._moves[log] = move
@@ -200,7 +200,7 @@ class Moving:
         self._end(move)
         self._set_aside(move.target, move.copy.future)
 
-    def _set_aside(self, home: LogDir, future: Path) -> None:
+    def _set_aside(self, home: Home, future: Path) -> None:
         try:
             gone = futures.set_aside(future)
         except OSError as error:
@@ -313,7 +313,7 @@ class Moving:
     def _is_served(self, log: PartitionLog) -> bool:
         return self._is_here(log) and log.state.flags == PartitionFlag.PARTITION_LIVE
 
-    def _has_failed(self, home: LogDir) -> bool:
+    def _has_failed(self, home: Home) -> bool:
         """As the turn knows it: `home` hears of it later."""
         return home.failed or bool(self._manager.turn.failed_dirs >> home.number & 1)
 

@@ -19,7 +19,7 @@ from mpbroker.config.topic_config import TopicConfig
 from mpbroker.ipc.calls import EnsureTopic
 from mpbroker.ipc.progress import Progress, write_progress
 from mpbroker.log import names
-from mpbroker.log.home import LogDir
+from mpbroker.log.home import Home
 from mpbroker.log.opened import Opened
 from mpbroker.log.partition_files import bytes_behind
 from mpbroker.log.per_partition import PerPartition
@@ -65,7 +65,7 @@ class Opening:
         self._found: list[_Found] = []
         # Partitions that workers may open, and where: those whose name is in one log directory alone.
         self._homes: PerPartition[str] = PerPartition()
-        self._dirs: Sequence[LogDir] = ()
+        self._dirs: Sequence[Home] = ()
         # Topics whose partitions are being given to workers, the first one first.
         self._to_begin: deque[tuple[bytes, Generator[None, None, None]]] = deque()
         # What is left of the survey.
@@ -75,7 +75,7 @@ class Opening:
         self._goes_on = True
         self._is_successor = False
 
-    def found(self, dirs: Sequence[LogDir], *, is_successor: bool) -> None:
+    def found(self, dirs: Sequence[Home], *, is_successor: bool) -> None:
         """The log directories are in order, and their partitions may be opened."""
         self._dirs = dirs
         self._is_successor = is_successor
@@ -130,7 +130,7 @@ class Opening:
         topic: EnsureTopic,
         partitions: Iterable[int],
         config: TopicConfig,
-        known_of: Callable[[LogDir, int], Known],
+        known_of: Callable[[Home, int], Known],
     ) -> None:
         """What workers can open is given to them, a few at a time: what waits for them takes memory.
         `partitions`: those that are not open by then.
@@ -143,7 +143,7 @@ class Opening:
         topic: EnsureTopic,
         partitions: Iterable[int],
         config: TopicConfig,
-        known_of: Callable[[LogDir, int], Known],
+        known_of: Callable[[Home, int], Known],
     ) -> Generator[None, None, None]:
         for number in partitions:
             log_dir = self._homes.get((topic.name, number))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from mpbroker.ipc.process import FatalError
 from mpbroker.log import names
 from mpbroker.log.checkpoints import TopicPartition
-from mpbroker.log.home import LogDir
+from mpbroker.log.home import Home
 from mpbroker.log.names import LogWorker
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.recovery import PartitionDamaged
@@ -17,13 +17,13 @@ PREFERRED_MOST = 10_000
 
 
 class Placing:
-    def __init__(self, dirs: Sequence[LogDir], worker: LogWorker) -> None:
+    def __init__(self, dirs: Sequence[Home], worker: LogWorker) -> None:
         self._dirs = dirs
         self._worker = worker
         # Where a client wants a partition that is still to be made (Kafka: preferredLogDirs).
         self._preferred: dict[TopicPartition, int] = {}
 
-    def holder_of(self, name: str) -> LogDir | None:
+    def holder_of(self, name: str) -> Home | None:
         """The log directory that has the partition. Raises FatalError if two have."""
         holders = [home for home in self._dirs if not home.failed and (home.path / name).is_dir()]
         if len(holders) > 1:
@@ -62,7 +62,7 @@ class Placing:
             del self._preferred[next(iter(self._preferred))]
         self._preferred[key] = number
 
-    def for_new(self, key: TopicPartition, logs: Iterable[PartitionLog]) -> LogDir:
+    def for_new(self, key: TopicPartition, logs: Iterable[PartitionLog]) -> Home:
         """Where a client wants it, else where there are the fewest."""
         preferred = self._preferred.pop(key, None)
         if preferred is not None and not self._dirs[preferred].failed:

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from functools import partial
 
 from mpbroker.ipc.log_sizes import DirSizes, PartitionSizes
-from mpbroker.log.home import LogDir
+from mpbroker.log.home import Home
 from mpbroker.log.manager import LogManager
 from mpbroker.log.measuring import LOOKED_AT_ONCE, Measuring
 
@@ -36,7 +36,7 @@ class SizeLook:
         if self._manager.worker.is_first:
             self._introduce(self._manager.dirs[number], failed=True)
 
-    def _introduce(self, home: LogDir, *, failed: bool) -> None:
+    def _introduce(self, home: Home, *, failed: bool) -> None:
         workers = self._manager.worker.count
         self._dirs.introduce(home.number, os.fspath(home.path), workers, failed=failed)
 
@@ -59,7 +59,7 @@ class SizeLook:
             if manager.worker.is_first and not home.failed:
                 manager.helper.submit(partial(self._measure_volume, home), home.number)
 
-    def _measure_volume(self, home: LogDir) -> None:
+    def _measure_volume(self, home: Home) -> None:
         """In the helper's thread: it may take as long as its disk."""
         try:
             system = os.statvfs(home.path)

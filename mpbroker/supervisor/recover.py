@@ -28,7 +28,7 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.log import names
 from mpbroker.log.checkpoints import CheckpointCorrupt, Offsets, TopicPartition, read_offsets, read_topic_id
 from mpbroker.log.helper import Helper
-from mpbroker.log.home import LogDir
+from mpbroker.log.home import Home
 from mpbroker.log.log_dir import lock_log_dirs, write_clean_shutdown
 from mpbroker.log.partition_log import PartitionLog, segments_of
 from mpbroker.log.recovery import Known, PartitionDamaged, load
@@ -113,7 +113,7 @@ class _Run:
         self.say = say
         self.config = BrokerConfig(log_dirs=tuple(map(str, paths)))
         self.dirs = [
-            LogDir(number, path, group=_is_group(path), failed=False) for number, path in enumerate(paths)
+            Home(number, path, group=_is_group(path), failed=False) for number, path in enumerate(paths)
         ]
         self.done: list[dict[TopicPartition, Recovered]] = [{} for _ in paths]
         self.ends: list[dict[TopicPartition, PartitionLog]] = [{} for _ in paths]
@@ -135,7 +135,7 @@ class _Run:
             self.done[home.number][key] = self._one(home, directory, key)
         self._close()
 
-    def _one(self, home: LogDir, directory: Path, key: TopicPartition) -> Recovered:
+    def _one(self, home: Home, directory: Path, key: TopicPartition) -> Recovered:
         try:
             topic_id = read_topic_id(directory)
             if topic_id is None and key == METADATA:
@@ -156,7 +156,7 @@ class _Run:
             return Recovered(*key, problem=str(problem))
         return Recovered(*key, log.log_start, log.state.log_end)
 
-    def _known(self, home: LogDir, key: TopicPartition) -> Known:
+    def _known(self, home: Home, key: TopicPartition) -> Known:
         return Known(
             clean=home.clean,
             recovery_point=home.known[names.RECOVERY_POINTS].get(key, 0),
@@ -173,7 +173,7 @@ class _Run:
             _log.warning("%s: %s", topic.name if topic is not None else "", error)
             return resolve(self.config, {})
 
-    def _read_metadata(self, home: LogDir, log: PartitionLog) -> None:
+    def _read_metadata(self, home: Home, log: PartitionLog) -> None:
         """Kafka's own may say what we do not know."""
         log.state.describe(0, METADATA_TOPIC_ID, 0, 1, 0, 0, home.number, log.log_start)
         log.state.all_is_durable(log.state.log_end)

@@ -18,7 +18,7 @@ from mpbroker.config.topic_config import resolve
 from mpbroker.log import futures, names
 from mpbroker.log.checkpoints import read_topic_id
 from mpbroker.log.device import EACH_FILE, Syncs
-from mpbroker.log.home import LogDir
+from mpbroker.log.home import Home
 from mpbroker.log.partition_log import PartitionLog, segments_of
 from mpbroker.log.recovery import Known, PartitionDamaged, load
 from mpbroker.records.batch import CRC_AT
@@ -132,7 +132,7 @@ def recovered(
     syncs = syncs_of(directory)
     found: dict[Partition, dict[int, tuple[int, int]]] = {}
     damaged = []
-    home = LogDir(0, directory, group=True, failed=False)
+    home = Home(0, directory, group=True, failed=False)
     home.take_over(str)
     assert home.journal.file is None or list(home.journal.file.records()) == []
     for path, parsed in list(home.partitions()):
@@ -170,7 +170,7 @@ def recovered(
 def recovered_both(directory: Path, syncs_of: Callable[[Path], Syncs] = lambda _: EACH_FILE) -> Found:
     """Of two log directories, between which partitions were moving: each is in one of them."""
     there = [path for path in (directory / "data0", directory / "data1") if path.is_dir()]
-    homes = [LogDir(number, path, group=True, failed=False) for number, path in enumerate(there)]
+    homes = [Home(number, path, group=True, failed=False) for number, path in enumerate(there)]
     for home in homes:
         home.take_over(str)
         if home.journal.file is not None:

@@ -109,7 +109,7 @@ def test_a_replay_that_is_cut_short_is_done_again(
     with monkeypatch.context() as patch:
         patch.setattr(home, "JournalFile", Killed)
         with pytest.raises(InterruptedError):
-            home.LogDir(0, n.dirs[0], group=True, failed=False).take_over(print)
+            home.Home(0, n.dirs[0], group=True, failed=False).take_over(print)
     assert [n.segment(number).read_bytes() for number in range(3)] == had
     os.truncate(n.segment(1), 77)
     n.boot()

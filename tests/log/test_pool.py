@@ -22,7 +22,7 @@ from mpbroker.ipc.calls import EnsureTopic
 from mpbroker.ipc.progress import read_progress
 from mpbroker.log import opening, pool
 from mpbroker.log.device import Syncs
-from mpbroker.log.home import LogDir
+from mpbroker.log.home import Home
 from mpbroker.log.names import LOCK, segment_name
 from mpbroker.log.opened import Opened
 from mpbroker.log.partition_log import PartitionLog
@@ -111,7 +111,7 @@ def test_of_a_long_start_a_survey_counts_what_is_to_be_checked(
     monkeypatch.setattr(opening, "SURVEY_S", 0)
     monkeypatch.setattr(opening, "SURVEY_AFTER_S", math.inf)
     looked_at = opening.Opening(recovery, words)
-    looked_at.found([LogDir(0, home, group=True, failed=False)], is_successor=False)
+    looked_at.found([Home(0, home, group=True, failed=False)], is_successor=False)
     for _ in range(2 * PARTITIONS):
         looked_at.report(at_once=True)
     assert read_progress(words, 1, 0).bytes == 0
