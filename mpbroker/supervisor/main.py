@@ -95,9 +95,9 @@ def run(config: BrokerConfig, read_again: ReadAgain | None = None) -> int:
     logs.configure(logs.wanted_level(os.environ))
     setproctitle.setproctitle("mpbroker: supervisor")
     try:
-        broker = Broker(config, read_again)
-        logs.follow(broker.memory.words("log_level"))
-        return broker.run()
+        supervisor = Supervisor(config, read_again)
+        logs.follow(supervisor.memory.words("log_level"))
+        return supervisor.run()
     except FatalError as error:
         log.error("%s", error)
         return error.status
@@ -119,8 +119,8 @@ class StopAsked(Exception):
     """Told to stop while the tree waits for something that may take long."""
 
 
-class Broker:
-    """The supervisor's state: sockets, memory, tree. Single-threaded."""
+class Supervisor:
+    """Its state: sockets, memory, tree. Single-threaded."""
 
     def __init__(self, config: BrokerConfig, read_again: ReadAgain | None = None) -> None:
         raise_file_limit()
