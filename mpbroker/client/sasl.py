@@ -24,9 +24,9 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.protocol.wire import Buffer, MalformedMessage, UnsupportedVersion
 
-# Kafka: SaslClientAuthenticator.MIN_RESERVED_CORRELATION_ID
+# Kafka: SaslClientAuthenticator
 MIN_RESERVED_CORRELATION_ID = 2147483640
-MAX_CORRELATION_ID = 2147483647
+MAX_RESERVED_CORRELATION_ID = 2147483647
 
 # SaslAuthenticate exists behind a handshake of version 1 only; before that tokens were sent bare.
 FIRST_HANDSHAKE_WITH_FRAMES = 1
@@ -183,7 +183,7 @@ class SaslAuthenticator:
         self, key: ApiKey, version: int, request: Message
     ) -> Generator[Sequence[Buffer], bytearray, Any]:
         self._correlation_id += 1
-        if self._correlation_id > MAX_CORRELATION_ID:
+        if self._correlation_id > MAX_RESERVED_CORRELATION_ID:
             self._correlation_id = MIN_RESERVED_CORRELATION_ID
         header = RequestHeader(key, version, self._correlation_id, self._client_id)
         frame = yield encode_request_frame(header, request)

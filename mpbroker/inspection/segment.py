@@ -15,13 +15,11 @@ from pathlib import Path
 from mpbroker.inspection.findings import Finding, Severity, finding
 from mpbroker.log.epochs import NO_EPOCH, Epochs, epoch_of
 from mpbroker.log.index import read_offset_entries, read_time_entries
-from mpbroker.log.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, parse_segment, segment_name
+from mpbroker.log.names import INDEX_SUFFIX, OFFSET_SPAN, TIME_INDEX_SUFFIX, parse_segment, segment_name
 from mpbroker.records.batch import BATCH_HEADER_BYTES, CURRENT_MAGIC, MAGIC_AT, BatchFrame, frame_at
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.legacy import entry_at, is_old
 
-# Offsets of a segment are its base and 31 bits.
-OFFSET_SPAN = 1 << 31
 # Hears how far a walk is, in bytes.
 Seen = Callable[[int], None]
 

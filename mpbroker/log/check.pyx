@@ -2,6 +2,7 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
+from mpbroker.log.index cimport LARGEST_RELATIVE
 from mpbroker.log.producers cimport (
     Producer, Producers, first_open, producer_begun, producer_ended, producer_find, producer_put, producer_recall, producer_update,
     producer_wants,
@@ -29,7 +30,7 @@ cdef const char *judge(const uint8_t *p, int64_t length, int64_t next_offset, in
     cdef int64_t delta = <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT)
     if crc32c(0, p + CRC_COVERS_FROM, length - CRC_COVERS_FROM) != load_u32(p + CRC_AT):
         return "the CRC does not match"
-    if base < next_offset or delta < 0 or base + delta - segment_base > 0x7fffffff:
+    if base < next_offset or delta < 0 or base + delta - segment_base > LARGEST_RELATIVE:
         return "its offsets are out of order"
     return NULL
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from mpbroker.config.topic_config import TopicConfig
+from mpbroker.log.names import OFFSET_SPAN
 from mpbroker.log.segments import Segment
 
 COMPACT = "compact"
-LARGEST_RELATIVE_OFFSET = 0x7FFFFFFF
 
 
 class Limits(NamedTuple):
@@ -99,7 +99,7 @@ def groups(sources: Iterable[Source], segment_bytes: int, index_bytes: int) -> l
             and sum(other.bytes for other in group) + one.bytes <= segment_bytes
             and sum(other.index_bytes for other in group) + one.index_bytes <= index_bytes
             and sum(other.time_index_bytes for other in group) + one.time_index_bytes <= index_bytes
-            and one.end - 1 - group[0].base <= LARGEST_RELATIVE_OFFSET
+            and one.end - group[0].base <= OFFSET_SPAN
         )
         if fits:
             group.append(one)

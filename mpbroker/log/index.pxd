@@ -21,7 +21,7 @@ from mpbroker.records.wire cimport store_u32, store_u64
 cdef enum:
     OFFSET_ENTRY_BYTES = 8
     TIME_ENTRY_BYTES = 12
-    LARGEST_RELATIVE = 0x7fffffff
+    LARGEST_RELATIVE = 0x7fffffff   # what an offset may be above the base of its segment
 
 cdef struct IndexRef:
     int fd                  # -1: there is none

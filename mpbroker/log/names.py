@@ -25,6 +25,9 @@ DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 FUTURE_SUFFIX = "-future"
 
+# An offset in a segment is its base and 31 bits, as its indexes have it (`LARGEST_RELATIVE` in index.pxd).
+OFFSET_SPAN = 1 << 31
+
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"

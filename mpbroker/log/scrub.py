@@ -22,7 +22,7 @@ from pathlib import Path
 
 from mpbroker.log.damage import Damage, FileIdentity, Place
 from mpbroker.log.epochs import NO_EPOCH, Epochs, epoch_of
-from mpbroker.log.names import LEADER_EPOCHS, SWAP_FILE_SUFFIX, segment_name
+from mpbroker.log.names import LEADER_EPOCHS, OFFSET_SPAN, SWAP_FILE_SUFFIX, segment_name
 from mpbroker.log.walk import Walk, base_offset, header_of, next_whole
 from mpbroker.records.batch import BATCH_HEADER_BYTES
 
@@ -30,8 +30,6 @@ from mpbroker.records.batch import BATCH_HEADER_BYTES
 PIECE_BYTES = 256 << 10
 # Behind damage: a batch that begins in the first half of a window is found if it ends in the window.
 WINDOW_BYTES = 16 << 20
-# What a batch's offset may be above its segment's base.
-OFFSET_SPAN = 1 << 31
 _log = logging.getLogger("mpbroker")
 
 

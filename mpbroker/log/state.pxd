@@ -2,11 +2,10 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from mpbroker.ipc.table cimport Bound, PartitionSlot
-from mpbroker.log.index cimport IndexRef, index_add, index_full, time_index_add
+from mpbroker.log.index cimport LARGEST_RELATIVE, IndexRef, index_add, index_full, time_index_add
 from mpbroker.log.producers cimport Producers, ProducersRef
 
 cdef enum:
-    LARGEST_OFFSET_DELTA = 0x7fffffff
     NOTHING_PLANNED = -1
 
 cdef struct PartitionCore:
@@ -62,7 +61,7 @@ cdef inline bint roll_due(
     cdef int64_t waited_ms
     if size == 0:
         return False
-    if size > core.segment_bytes - length or last_offset - core.segment_base > LARGEST_OFFSET_DELTA:
+    if size > core.segment_bytes - length or last_offset - core.segment_base > LARGEST_RELATIVE:
         return True
     if index_full(&core.index) or core.time_index.entries >= core.time_index.room - 1:
         return True

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-UNLIMITED = 2**31 - 1
+from mpbroker.config.keys import INT_MAX
+
+# As the settings say that there is no limit.
+UNLIMITED = INT_MAX
 
 
 @dataclass
