@@ -20,7 +20,15 @@ from mpbroker.records.batch import correct_max_timestamp
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
-from tests.handlers.shared import PROCESSOR, Rig, request_frame, rig, topic_id, topic_image
+from tests.handlers.shared import (
+    PROCESSOR,
+    Rig,
+    partition_payload,
+    request_frame,
+    rig,
+    topic_id,
+    topic_image,
+)
 
 PRODUCE = 0
 VERSIONS = range(3, 14)
@@ -225,6 +233,29 @@ def test_errors_are_for_the_slow_path(
         assert (answer.error_code, answer.base_offset) == (error, -1)
         if batch == "no key" and version >= 8:
             assert [e.batch_index for e in answer.record_errors] == [0]
+
+
+@pytest.mark.parametrize("version", [4, 5, 13])
+@pytest.mark.parametrize(
+    ("topic", "batch", "told"),
+    [
+        ("keyed", "no key", 7),
+        ("late", "old", 7),
+        ("plain", "cut", 7),
+        ("plain", "bad crc", -1),
+        ("small", "large", -1),
+    ],
+)
+def test_where_the_log_starts_is_told_with_bad_records(
+    ready: Rig, topic: str, batch: str, told: int, version: int
+) -> None:
+    image = next(t for t in TOPICS if t.name == topic)
+    slot = image.partitions[0].slot
+    ready.table.write(slot, partition_payload(image, 0, log_start_offset=7))
+    _, frame, _ = produce(ready, Case({topic: [(0, batch)]}, version=version), native=True)
+    _, response = decode_response_frame(PRODUCE, version, frame[4:])  # type: ignore[index]
+    (answer,) = response.responses[0].partition_responses
+    assert answer.log_start_offset == (told if version >= 5 else -1)
 
 
 @pytest.mark.parametrize("version", [12, 13])
