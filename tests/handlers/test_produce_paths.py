@@ -16,9 +16,9 @@ from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import LOG
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import ProduceRequest
-from mpbroker.records.batch import correct_max_timestamp
+from mpbroker.records.batch import BATCH_HEADER_BYTES, correct_max_timestamp
 from mpbroker.records.builder import build_batch
-from mpbroker.records.compression import Codec
+from mpbroker.records.compression import Codec, compress
 from mpbroker.records.record import NewRecord
 from tests.handlers.shared import (
     PROCESSOR,
@@ -279,6 +279,31 @@ def test_what_needs_more_work_is_appended_by_the_slow_path(ready: Rig, batch: st
     how, _, appended = produce(ready, Case({"plain": [(0, batch)]}), native=True)
     assert how == "slow"
     assert len(appended) == 1
+
+
+@pytest.mark.parametrize(
+    ("codec", "low", "high"), [(Codec.GZIP, "1", "9"), (Codec.LZ4, "1", "17"), (Codec.ZSTD, "-50", "19")]
+)
+def test_what_is_compressed_anew_gets_the_level_of_the_topic(
+    rig: Rig, codec: Codec, low: str, high: str
+) -> None:
+    name = codec.name.lower()
+    settings = [{"compression_type": name, f"compression_{name}_level": level} for level in (low, high)]
+    rig.publish(*(topic_image(f"t{n}", n, first_slot=n, **one) for n, one in enumerate(settings, 1)))
+    text = b" ".join(b"%d" % (n * n) for n in range(2_000))
+    batch = bytes(build_batch([NewRecord(key=b"k", value=text, timestamp=now_ms())]))
+    for number, level in ((1, low), (2, high)):
+        case = Case({f"t{number}": [(0, "one")]})
+        case.built.topic_data[0].partition_data[0].records = batch
+        how, _, appended = produce(rig, case, native=True)
+        assert how == "slow"
+        expected = compress(codec, memoryview(batch)[BATCH_HEADER_BYTES:], int(level))
+        assert appended[0][-1][BATCH_HEADER_BYTES:] == bytes(expected)  # type: ignore[index]
+    low_bytes, high_bytes = (
+        len(bytes(compress(codec, memoryview(batch)[BATCH_HEADER_BYTES:], int(level))))
+        for level in (low, high)
+    )
+    assert high_bytes < low_bytes
 
 
 def test_too_little_room_for_the_answer_is_for_the_slow_path(ready: Rig) -> None:
