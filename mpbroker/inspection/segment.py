@@ -7,7 +7,8 @@ what is left of a damaged segment is told, not only where the damage begins.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator
+from bisect import bisect
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,6 +110,7 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
     offsets = _offset_entries(path, base)
     wanted = {position for _, position in offsets.entries}
     covered: dict[int, tuple[int, int]] = {}
+    damaged: list[range] = []
     with mapped(path) as view:
         segment = Segment(path, base, len(view), next_offset=base)
         for found in batches(view, base):
@@ -116,7 +118,9 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
                 if _has_message(view, found.position):
                     segment.is_old = True
                 else:
-                    segment.findings.append(_judge(segment, found, view, is_last))
+                    judged, goes_on = _judge(segment, found, view, is_last)
+                    segment.findings.append(judged)
+                    damaged.append(range(found.position, goes_on))
                 continue
             last = found.base_offset + found.last_offset_delta
             segment.batches += 1
@@ -134,7 +138,7 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
         text = "it has messages of an old format; the next start makes record batches of them"
         segment.findings.append(finding(Severity.DERIVED, path, text))
     segment.findings += offsets.findings
-    segment.findings += _check_offset_index(offsets, covered)
+    segment.findings += _check_offset_index(offsets, covered, damaged)
     segment.findings += _check_time_index(segment, base)
     return segment
 
@@ -147,15 +151,17 @@ def _has_message(view: memoryview, position: int) -> bool:
         return False
 
 
-def _judge(segment: Segment, error: CorruptBatch, view: memoryview, is_last: bool) -> Finding:
-    """At the very end of the last segment it is what a stop leaves; anywhere else something was there."""
+def _judge(segment: Segment, error: CorruptBatch, view: memoryview, is_last: bool) -> tuple[Finding, int]:
+    """At the very end of the last segment it is what a stop leaves; anywhere else something was there. The
+    number is where whole batches go on.
+    """
     goes_on = _next_batch(view, error.position + 1, segment.next_offset, segment.base)
     if goes_on < len(view):
         text = f"{error.reason}; whole batches go on at byte {goes_on:,}"
-        return finding(Severity.DAMAGE, segment.path, text, error.position, segment.next_offset)
+        return finding(Severity.DAMAGE, segment.path, text, error.position, segment.next_offset), goes_on
     severity = Severity.TORN if is_last else Severity.DAMAGE
     text = f"{error.reason}; no whole batch follows in the last {len(view) - error.position:,} bytes"
-    return finding(severity, segment.path, text, error.position, segment.next_offset)
+    return finding(severity, segment.path, text, error.position, segment.next_offset), goes_on
 
 
 # ---- indexes
@@ -179,7 +185,10 @@ def _entries(path: Path, base: int, read: Callable[[Path, int], list[tuple[int, 
         return _Entries(path, [], [finding(Severity.DERIVED, path, "it is missing")])
 
 
-def _check_offset_index(index: _Entries, covered: dict[int, tuple[int, int]]) -> Iterator[Finding]:
+def _check_offset_index(
+    index: _Entries, covered: dict[int, tuple[int, int]], damaged: Sequence[range]
+) -> Iterator[Finding]:
+    """What is said of damaged batches cannot be told: that the batches are is another finding."""
     before = (-1, -1)
     for number, (offset, position) in enumerate(index.entries):
         if offset <= before[0] or position <= before[1]:
@@ -188,6 +197,9 @@ def _check_offset_index(index: _Entries, covered: dict[int, tuple[int, int]]) ->
             return
         before = (offset, position)
         first, last = covered.get(position, (0, -1))
+        stretch = bisect(damaged, position, key=lambda one: one.start) - 1
+        if stretch >= 0 and position in damaged[stretch]:
+            continue
         if not first <= offset <= last:
             text = f"entry {number} has offset {offset:,} at byte {position:,} of the log, where it is not"
             yield finding(Severity.DERIVED, index.path, text)

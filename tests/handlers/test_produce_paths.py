@@ -16,11 +16,19 @@ from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import LOG
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import ProduceRequest
-from mpbroker.records.batch import correct_max_timestamp
+from mpbroker.records.batch import BATCH_HEADER_BYTES, correct_max_timestamp
 from mpbroker.records.builder import build_batch
-from mpbroker.records.compression import Codec
+from mpbroker.records.compression import Codec, compress
 from mpbroker.records.record import NewRecord
-from tests.handlers.shared import PROCESSOR, Rig, request_frame, rig, topic_id, topic_image
+from tests.handlers.shared import (
+    PROCESSOR,
+    Rig,
+    partition_payload,
+    request_frame,
+    rig,
+    topic_id,
+    topic_image,
+)
 
 PRODUCE = 0
 VERSIONS = range(3, 14)
@@ -227,6 +235,29 @@ def test_errors_are_for_the_slow_path(
             assert [e.batch_index for e in answer.record_errors] == [0]
 
 
+@pytest.mark.parametrize("version", [4, 5, 13])
+@pytest.mark.parametrize(
+    ("topic", "batch", "told"),
+    [
+        ("keyed", "no key", 7),
+        ("late", "old", 7),
+        ("plain", "cut", 7),
+        ("plain", "bad crc", -1),
+        ("small", "large", -1),
+    ],
+)
+def test_where_the_log_starts_is_told_with_bad_records(
+    ready: Rig, topic: str, batch: str, told: int, version: int
+) -> None:
+    image = next(t for t in TOPICS if t.name == topic)
+    slot = image.partitions[0].slot
+    ready.table.write(slot, partition_payload(image, 0, log_start_offset=7))
+    _, frame, _ = produce(ready, Case({topic: [(0, batch)]}, version=version), native=True)
+    _, response = decode_response_frame(PRODUCE, version, frame[4:])  # type: ignore[index]
+    (answer,) = response.responses[0].partition_responses
+    assert answer.log_start_offset == (told if version >= 5 else -1)
+
+
 @pytest.mark.parametrize("version", [12, 13])
 def test_an_unknown_topic(ready: Rig, version: int) -> None:
     how, frame, _ = produce(ready, Case({"nowhere": [(0, "one")]}, version=version), native=True)
@@ -248,6 +279,31 @@ def test_what_needs_more_work_is_appended_by_the_slow_path(ready: Rig, batch: st
     how, _, appended = produce(ready, Case({"plain": [(0, batch)]}), native=True)
     assert how == "slow"
     assert len(appended) == 1
+
+
+@pytest.mark.parametrize(
+    ("codec", "low", "high"), [(Codec.GZIP, "1", "9"), (Codec.LZ4, "1", "17"), (Codec.ZSTD, "-50", "19")]
+)
+def test_what_is_compressed_anew_gets_the_level_of_the_topic(
+    rig: Rig, codec: Codec, low: str, high: str
+) -> None:
+    name = codec.name.lower()
+    settings = [{"compression_type": name, f"compression_{name}_level": level} for level in (low, high)]
+    rig.publish(*(topic_image(f"t{n}", n, first_slot=n, **one) for n, one in enumerate(settings, 1)))
+    text = b" ".join(b"%d" % (n * n) for n in range(2_000))
+    batch = bytes(build_batch([NewRecord(key=b"k", value=text, timestamp=now_ms())]))
+    for number, level in ((1, low), (2, high)):
+        case = Case({f"t{number}": [(0, "one")]})
+        case.built.topic_data[0].partition_data[0].records = batch
+        how, _, appended = produce(rig, case, native=True)
+        assert how == "slow"
+        expected = compress(codec, memoryview(batch)[BATCH_HEADER_BYTES:], int(level))
+        assert appended[0][-1][BATCH_HEADER_BYTES:] == bytes(expected)  # type: ignore[index]
+    low_bytes, high_bytes = (
+        len(bytes(compress(codec, memoryview(batch)[BATCH_HEADER_BYTES:], int(level))))
+        for level in (low, high)
+    )
+    assert high_bytes < low_bytes
 
 
 def test_too_little_room_for_the_answer_is_for_the_slow_path(ready: Rig) -> None:

@@ -17,6 +17,7 @@ from mpbroker.inspection.directory import is_locked, open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import check
 from mpbroker.log.checkpoints import write_epochs, write_offsets
+from mpbroker.log.index import read_offset_entries
 from mpbroker.log.journal_making import JournalMaking
 from mpbroker.log.log_dir import lock_log_dirs, prepare_log_dirs
 from mpbroker.log.names import HIGH_WATERMARKS
@@ -26,6 +27,7 @@ from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from tests.inspection.conftest import BATCHES, RECORDS
 from tests.log.conftest import TOPIC_ID, Writer
+from tests.log.test_scrub import flip
 
 
 def run(*arguments: str) -> Result:
@@ -107,6 +109,19 @@ def test_damage_says_where_and_where_it_ends(directory: Path) -> None:
     )
     assert f"{expected} at byte {2 * length:,}" in result.output
     assert f"To keep what is whole: mpbroker log repair {directory / 't-0'}\n" in result.output
+
+
+def test_an_index_is_not_blamed_for_a_damaged_batch(directory: Path) -> None:
+    """But for what it says of others."""
+    index = next(path for path in segments(directory, ".index") if path.stat().st_size >= 16)
+    path = index.with_suffix(".log")
+    (_, position), (_, other) = read_offset_entries(index, int(path.stem))[:2]
+    flip(path, position + 70)
+    assert findings(directory) == [(Severity.DAMAGE, ".log")]
+    with index.open("r+b") as file:
+        file.seek(12)
+        file.write(struct.pack(">i", other - 1))
+    assert findings(directory) == [(Severity.DAMAGE, ".log"), (Severity.DERIVED, ".index")]
 
 
 def test_empty_partitions_are_one_line(directory: Path) -> None:

@@ -11,6 +11,7 @@ from tests.log.rig import TOPIC_ID, Result, Rig
 from tests.log.test_turn import Broker
 
 NOT_LEADER = 6
+RECORD_LIST_TOO_LARGE = 18
 
 
 def alter(broker: Broker, version: int, partitions: int = 1, **configs: str) -> calls.EnsuredTopic:
@@ -83,4 +84,18 @@ def test_new_partitions_beside_a_directory_that_failed(rig) -> None:  # type: ig
     b.settle()
     # The first partition was there.
     assert [p.error for p in alter(b, 6, partitions=3).partitions] == [56, 0, 0]
+    b.close()
+
+
+@pytest.mark.parametrize("by_reference", [False, True])
+def test_what_is_larger_than_a_segment_is_refused(rig, batch, by_reference: bool) -> None:  # type: ignore[no-untyped-def]
+    """With Kafka's RECORD_LIST_TOO_LARGE; to the byte, and what comes behind it is taken."""
+    small, large = bytes(batch(size=1_000_000)), bytes(batch(size=1_100_000))
+    b = Broker(rig(), segment_bytes=str(len(large)), max_message_bytes="2000000")
+    b.process.turn.for_tests(by_reference=by_reference)
+    assert b.produce(large) == [Result(0, 0, -1, 0)]
+    alter(b, 6, segment_bytes=str(len(large) - 1), max_message_bytes="2000000")
+    b.targets = [(slot, generation, 6) for slot, generation, _ in b.targets]
+    assert b.produce(large, small) == [Result(RECORD_LIST_TOO_LARGE, -1, -1, -1), Result(0, 1, -1, 0)]
+    assert b.rig.partition(b.targets[0][0]).log_end_offset == 2
     b.close()

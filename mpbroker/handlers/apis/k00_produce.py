@@ -171,6 +171,7 @@ class Production:
                 self.waiting.append(answer)
             else:
                 answer = refused(partition.index, found)
+                answer.log_start_offset = self._log_start(topic, partition.index, found)
             answers.append(answer)
             yield
         self.response.responses.append(
@@ -178,6 +179,15 @@ class Production:
                 name=data.name, topic_id=data.topic_id, partition_responses=answers
             )
         )
+
+    def _log_start(self, topic: Topic | ErrorCode, index: int, problem: Problem) -> int:
+        """Told with what is wrong with records, as in Kafka; -1 with everything else."""
+        if isinstance(topic, ErrorCode) or not isinstance(problem, InvalidRecords):
+            return -1
+        if problem.code not in (INVALID_RECORD, INVALID_TIMESTAMP):
+            return -1
+        found = self.exchange.broker.partition(topic, index)
+        return -1 if isinstance(found, ErrorCode) else found[1].log_start_offset
 
     def _check_at_once(
         self, topic: Topic | ErrorCode, data: ProduceRequest.PartitionProduceData
