@@ -267,6 +267,24 @@ def test_listeners_come_and_go_while_the_broker_runs(start: Start) -> None:
             assert HOST.encode() in frames.exchange(again, METADATA)[1]
 
 
+def test_titles_follow_listeners_that_come_and_go(start: Start) -> None:
+    """The acceptor's at once, a processor's with the first connection that it gets."""
+    broker = start("--processors", "1")
+    (acceptor,), (processor,) = processes(broker, "acceptor"), processes(broker, "processor")
+
+    def titles() -> list[str]:
+        return [" ".join(each.cmdline()).strip() for each in (acceptor, processor)]
+
+    assert titles() == ["mpbroker: acceptor PLAINTEXT", "mpbroker: processor 0 PLAINTEXT"]
+    added = control(broker).call("listener-add", listener=f"MORE://{HOST}:0", protocol="PLAINTEXT")
+    assert titles()[0] == "mpbroker: acceptor PLAINTEXT,MORE"
+    with connect(broker, int(added["listener"].rpartition(":")[2])) as visitor:
+        assert is_answered(visitor)
+        assert titles()[1] == "mpbroker: processor 0 PLAINTEXT,MORE"
+    control(broker).call("listener-remove", listener="MORE")
+    assert titles() == ["mpbroker: acceptor PLAINTEXT", "mpbroker: processor 0 PLAINTEXT"]
+
+
 def is_served(broker: Mpbroker, port: int) -> bool:
     try:
         with connect(broker, port) as client:
