@@ -24,13 +24,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
+import setproctitle
+
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.listeners import MAX_LISTENERS
 from mpbroker.ipc import settings
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.listeners import AddedListener
+from mpbroker.ipc.listeners import AddedListener, ListenerCount, ListenerState
 from mpbroker.ipc.session import Session, Sessions
 from mpbroker.ipc.slots import Request
-from mpbroker.ipc.topology import PROCESSES, SUPERVISOR, SharedMemory, name_of
+from mpbroker.ipc.topology import PROCESSES, SUPERVISOR, SharedMemory, is_control_plane, name_of
 from shm.counters import CounterPage
 from shm.doorbell import Doorbell
 
@@ -212,6 +215,18 @@ class ProcessContext:
                 known = self.memory.listeners().get(number)
             self._added[number] = known
         return known
+
+    def entitle(self, about: str) -> None:
+        """What ps shows of this process: its plane, its kind and number, and behind them what it is about."""
+        setproctitle.setproctitle(f"mpbroker: {self.name} {about}".strip())
+
+    def entitle_by_listeners(self) -> None:
+        """Listeners came or went: the title has those that are accepted from now, of this process's plane."""
+        control = is_control_plane(self.index)
+        found = [self.memory.listener_counts(number) for number in range(MAX_LISTENERS)]
+        served = [one for one in found if one.get(ListenerCount.STATE) == ListenerState.ACCEPTING]
+        names = [one.name for one in served if bool(one.get(ListenerCount.CONTROL_PLANE)) == control]
+        self.entitle(",".join(names))
 
     def ring(self, index: int) -> None:
         """Wakes another process if it sleeps; call once after publishing a batch."""

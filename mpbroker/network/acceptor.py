@@ -479,6 +479,7 @@ class Acceptor:
                 self._add(order.number, order.listener, order.sock)
             else:
                 self._remove(order.number)
+        self.context.entitle_by_listeners()
         self.context.ring(topology.SUPERVISOR)
 
     def _follow_settings(self) -> None:

@@ -94,6 +94,7 @@ class Processor:
             if context.memory.listener_counts(n).get(ListenerCount.STATE) == ListenerState.REMOVED
         }
         config = context.config
+        self.listeners_in_title = len(config.listeners)
         self.turn = ProcessorTurn(
             context.memory,
             context.index,
@@ -192,6 +193,7 @@ class Processor:
             self.turn.close_listener(fence.role)
             if self.secure is not None:
                 self.secure.remove_listener(fence.role)
+            self.context.entitle_by_listeners()
         elif topology.is_handler(fence.role):
             number = fence.role - topology.FIRST_HANDLER
             if fence.leaving:
@@ -269,6 +271,10 @@ class Processor:
         if number in self.removed_listeners:
             os.close(fd)
             return None
+        if number >= self.listeners_in_title:
+            # Nobody says that one was added: its first connection does.
+            self.listeners_in_title = number + 1
+            self.context.entitle_by_listeners()
         listener = self.context.listener(number).listener
         if len(self.channels) >= self.connections_max:
             os.close(fd)

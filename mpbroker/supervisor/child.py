@@ -13,8 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import setproctitle
-
 from mpbroker.ipc.hangs import Patience, Pulse
 from mpbroker.ipc.process import ExitCode, FatalError, ProcessContext, die_with_parent
 from mpbroker.ipc.topology import name_of
@@ -62,11 +60,6 @@ class Child:
     @property
     def name(self) -> str:
         return name_of(self.role)
-
-    @property
-    def title(self) -> str:
-        about = self.about()
-        return f"mpbroker: {self.name} {about}".strip()
 
 
 def fork_child(child: Child, context: ProcessContext) -> None:
@@ -118,7 +111,7 @@ def _child_main(
         signal.signal(signal.SIGTERM, lambda *_: _terminated(context, parent))
         _close_other_fds(keep)
         logs.set_process_name(child.name)
-        setproctitle.setproctitle(child.title)
+        context.entitle(child.about())
         die_with_parent(parent)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = child.main(context)

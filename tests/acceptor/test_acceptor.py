@@ -178,6 +178,22 @@ def test_when_all_are_full_each_listener_holds_one_and_goes_on_when_there_is_roo
     assert not world.memory.connections(PROCESSORS[0]).waits(0)
 
 
+def test_what_waits_for_room_is_counted_until_its_listener_is_removed(make: Make) -> None:
+    world = make()
+    world.serve(PROCESSORS[0])
+    world.turns()
+    assert world.taken(PROCESSORS[0]) == [], "the mark of a new processor has no place among them any more"
+    clients = world.connect(0, OUTSTANDING_MAX + 1)
+    world.turns()
+    quotas = world.acceptor.quotas
+    assert quotas.total == OUTSTANDING_MAX + 1
+    world.acceptor._remove(0)
+    assert clients[-1].recv(1) == b"", "it is closed"
+    address = socket.inet_aton(HOST)
+    counts = (quotas.total, quotas.by_listener[0], quotas.by_ip[address])
+    assert counts == (OUTSTANDING_MAX,) * 3, "the others are with their processor"
+
+
 def test_a_listener_that_waits_for_a_slot_does_not_hold_up_the_other(make: Make) -> None:
     world = make(listener_limits={"A": ListenerLimits(max_connections=1)})
     world.serve(*PROCESSORS)

@@ -90,15 +90,19 @@ def test_the_brokers_own_listener_gets_in_and_the_idlest_of_the_others_goes(star
         f"PLAINTEXT://{HOST}:PORT,INSIDE://{HOST}:0",
         "-o",
         "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT",
-        *options(inter_broker_listener_name="INSIDE", max_connections=2),
+        *options(inter_broker_listener_name="INSIDE", max_connections=3),
+        *("--processors", "1"),
     )
-    idle, busy = connect(broker), connect(broker)
-    assert is_answered(idle)
-    assert is_answered(busy)
-    with connect(broker, port_of(broker, "INSIDE")) as inside:
-        assert is_answered(inside)
-        assert is_closed(idle)
+    with connect(broker, port_of(broker, "INSIDE")) as idlest:
+        assert is_answered(idlest)
+        idle, busy = connect(broker), connect(broker)
+        assert is_answered(idle)
         assert is_answered(busy)
+        with connect(broker, port_of(broker, "INSIDE")) as inside:
+            assert is_answered(inside)
+            assert is_closed(idle)
+            assert is_answered(busy)
+        assert is_answered(idlest), "it is of the brokers' own listener"
     said = "the least recently active, to make room for another (max.connections)"
     eventually(lambda: said in broker.output(), "the log says why")
     busy.close()
@@ -267,6 +271,24 @@ def test_listeners_come_and_go_while_the_broker_runs(start: Start) -> None:
             assert HOST.encode() in frames.exchange(again, METADATA)[1]
 
 
+def test_titles_follow_listeners_that_come_and_go(start: Start) -> None:
+    """The acceptor's at once, a processor's with the first connection that it gets."""
+    broker = start("--processors", "1")
+    (acceptor,), (processor,) = processes(broker, "acceptor"), processes(broker, "processor")
+
+    def titles() -> list[str]:
+        return [" ".join(each.cmdline()).strip() for each in (acceptor, processor)]
+
+    assert titles() == ["mpbroker: acceptor PLAINTEXT", "mpbroker: processor 0 PLAINTEXT"]
+    added = control(broker).call("listener-add", listener=f"MORE://{HOST}:0", protocol="PLAINTEXT")
+    assert titles()[0] == "mpbroker: acceptor PLAINTEXT,MORE"
+    with connect(broker, int(added["listener"].rpartition(":")[2])) as visitor:
+        assert is_answered(visitor)
+        assert titles()[1] == "mpbroker: processor 0 PLAINTEXT,MORE"
+    control(broker).call("listener-remove", listener="MORE")
+    assert titles() == ["mpbroker: acceptor PLAINTEXT", "mpbroker: processor 0 PLAINTEXT"]
+
+
 def is_served(broker: Mpbroker, port: int) -> bool:
     try:
         with connect(broker, port) as client:
@@ -297,6 +319,22 @@ def test_what_cannot_be_added_or_removed(start: Start) -> None:
             control(broker).call(command, **arguments)
     with connect(broker) as client:
         assert is_answered(client)
+
+
+def test_a_listener_with_a_role_of_its_own_stays(start: Start) -> None:
+    names = ("PLAINTEXT", "CONTROL", "INTERNAL")
+    broker = start(
+        "--listeners",
+        f"PLAINTEXT://{HOST}:PORT,CONTROL://{HOST}:0,INTERNAL://{HOST}:0",
+        "-o",
+        "listener.security.protocol.map=" + ",".join(f"{name}:PLAINTEXT" for name in names),
+        *options(control_plane_listener_name="CONTROL", inter_broker_listener_name="INTERNAL"),
+    )
+    for name in names[1:]:
+        with pytest.raises(CliError, match=f"listener {name} cannot be removed: the configuration"):
+            control(broker).call("listener-remove", listener=name)
+        with connect(broker, port_of(broker, name)) as client:
+            assert is_answered(client)
 
 
 def test_a_unix_domain_socket(start: Start, tmp_path: Path) -> None:

@@ -191,6 +191,21 @@ def test_what_the_rate_of_an_address_refuses_leaves_no_trace() -> None:
     assert of_broker == of_listeners[CLIENTS] == pytest.approx(1.0), "10 in 10 s, not 50"
 
 
+def test_what_an_address_sends_to_the_brokers_own_listener_changes_no_rate_of_the_others() -> None:
+    """It was never in the broker's rate, so it is not taken out of it either."""
+    quotas = limited(broker=100)
+    quotas.change_ip_rates({None: 1})
+    for _ in range(20):
+        quotas.delay_ms(CLIENTS, 0)
+    before = quotas.rates(0)[0]
+    admissions = []
+    for _ in range(50):
+        quotas.delay_ms(BROKERS, 0)
+        admissions.append(quotas.admit(BROKERS, ADDRESSES[0], 0)[0])
+    assert admissions.count(Admission.THROTTLED) == 40
+    assert quotas.rates(0)[0] == before > 0
+
+
 def test_rates_of_addresses_change_while_running() -> None:
     quotas = limited()
     quotas.change_ip_rates({None: 1})

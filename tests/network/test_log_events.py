@@ -19,7 +19,8 @@ import pytest
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
 from mpbroker.ipc import topology
-from mpbroker.ipc.process import ProcessContext, State
+from mpbroker.ipc.listeners import ListenerCount, ListenerState
+from mpbroker.ipc.process import LISTENER_REMOVED, ProcessContext, State, pack_fence
 from mpbroker.ipc.slots import PART_BYTES_EACH, PartKind, Request, SlotKind, pack_part, pack_reply
 from mpbroker.network import handover
 from mpbroker.network import processor as module
@@ -206,6 +207,26 @@ def test_a_client_that_went_before_it_was_served(served: Served, caplog: pytest.
     client.sendall(frame(METADATA, 1, 1))
     served.step()
     assert len(served.requests_taken()) == 1
+
+
+def test_what_was_on_its_way_when_its_listener_was_removed_is_closed(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles: list[str] = []
+    monkeypatch.setattr(served.processor.context, "entitle", titles.append)
+    for number, state in enumerate((ListenerState.ACCEPTING, ListenerState.REMOVED)):
+        counts = served.memory.listener_counts(number)
+        counts.introduce(("PLAINTEXT", "INTERNAL")[number], control_plane=False)
+        counts.set(ListenerCount.STATE, state)
+    there = served.connect()
+    order = pack_fence(1, LISTENER_REMOVED, INTERNAL)
+    served.memory.words("fence_orders").store(PROCESSOR, order)
+    served.processor._obey()
+    served.step()
+    assert is_closed(there)
+    assert is_closed(served.connect())
+    assert served.processor.channels == {}
+    assert titles == ["PLAINTEXT"]
 
 
 class FullTurn:
