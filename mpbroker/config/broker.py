@@ -361,13 +361,18 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
         ),
     ] = 8_388_608
     log_flush_interval_messages: Annotated[
-        int, Key(LONG, "Records after which a log is synced under log.flush.policy=os.", at_least=1)
+        int,
+        Key(
+            LONG,
+            "Records after which a log's segment itself is synced; also flush.messages.",
+            at_least=1,
+        ),
     ] = LONG_MAX
     log_flush_interval_ms: Annotated[
         int | None,
         Key(
             LONG,
-            "Time after which a log is synced under log.flush.policy=os.",
+            "Time after which a log's segment itself is synced; also flush.ms.",
             synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
         ),
     ] = None

@@ -13,7 +13,7 @@ import msgspec
 
 from mpbroker.config import known, limits, listeners, properties, security
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
-from mpbroker.config.keys import LONG_MAX, ConfigError, ConfigType, Problem, Value, field_name
+from mpbroker.config.keys import ConfigError, ConfigType, Problem, Value, field_name
 from mpbroker.config.workers import MAX_LOG_DIRS
 
 _LISTENER_KEYS = ("listeners", "advertised.listeners", "listener.security.protocol.map")
@@ -389,14 +389,4 @@ def contradictions(config: BrokerConfig) -> list[Problem]:
             f"log.cleaner.min.compaction.lag.ms={lag_min} is above "
             f"log.cleaner.max.compaction.lag.ms={lag_max}",
         )
-    if config.log_flush_policy == "os":
-        for key, value in (
-            ("log.flush.interval.messages", config.log_flush_interval_messages),
-            ("log.flush.interval.ms", config.flush_ms),
-        ):
-            if value != LONG_MAX:
-                wrong(
-                    key,
-                    f"{key} is not built for log.flush.policy=os; log.flush.policy=group syncs all records",
-                )
     return found

@@ -109,7 +109,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Key(
             LONG,
-            "Records after which the log is synced; log.flush.policy=group syncs every record, os none.",
+            "Records after which the segment itself is synced, before they are seen; acks=all waits for it.",
             at_least=1,
             synonyms=("log.flush.interval.messages",),
         ),
@@ -118,7 +118,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Key(
             LONG,
-            "Time after which the log is synced; log.flush.policy=group syncs at once, os not at all.",
+            "Time after which the segment itself is synced; it is looked at twice a second.",
             at_least=0,
             synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
         ),
@@ -345,13 +345,6 @@ def validate(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> Topic
             f"Invalid value {config.min_insync_replicas} for configuration min.insync.replicas: this broker "
             "is a single node with one replica of each partition"
         )
-    if broker.log_flush_policy == "os":
-        for name in ("flush.messages", "flush.ms"):
-            if (value := getattr(config, field_name(name))) != LONG_MAX:
-                raise TopicConfigError(
-                    f"Invalid value {value} for configuration {name}: the broker runs with "
-                    "log.flush.policy=os and leaves syncing to the system"
-                )
     if config.remote_storage_enable:
         raise TopicConfigError(
             "Tiered Storage functionality is disabled in the broker. "

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import resource
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, KeysView
 
 from mpbroker.log.attaching import attach, detach, rest, wake
 from mpbroker.log.helper import Helper
@@ -51,6 +51,9 @@ class Awake:
 
     def __len__(self) -> int:
         return len(self._logs)
+
+    def logs(self) -> KeysView[PartitionLog]:
+        return self._logs.keys()
 
     def begin(self, log: PartitionLog) -> None:
         """It has its slot: from now on the turn appends to it."""

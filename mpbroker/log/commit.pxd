@@ -79,7 +79,7 @@ cdef int commit_start(CommitRef *commit, uint64_t *bell_armed, int bell_fd) noex
 cdef void commit_close(CommitRef *commit) noexcept nogil
 cdef bint retire_file(CommitRef *commit, int fd, int log_dir) noexcept nogil
 cdef void appended(CommitRef *commit, PartitionCore *core) noexcept nogil
-cdef void was_cut(CommitRef *commit, PartitionCore *core) noexcept nogil
+cdef void sync_itself(CommitRef *commit, PartitionCore *core) noexcept nogil
 cdef void take_in(CommitRef *commit, AnswersRef *answers) noexcept nogil
 cdef void ask_next(CommitRef *commit, uint64_t now_ns) noexcept nogil
 cdef bint something_is_done(CommitRef *commit) noexcept nogil

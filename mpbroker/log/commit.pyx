@@ -76,8 +76,11 @@ cdef void move(CommitRef *commit, PartitionCore *core) noexcept nogil:
 
 
 cdef void appended(CommitRef *commit, PartitionCore *core) noexcept nogil:
-    """The partition's log end has moved: visible at once, or with the next commit round."""
-    if commit.group:
+    """The partition's log end has moved: visible at once, or with the next commit round. (Kafka: UnifiedLog.append, which flushes
+    before it returns when flush.messages are due.)"""
+    if not commit.group and flush_is_due(core):
+        core.gated = 1
+    if commit.group or core.gated:
         core.ticket = commit.flusher.asked + 1
         join_round(commit, core)
         return
@@ -87,9 +90,14 @@ cdef void appended(CommitRef *commit, PartitionCore *core) noexcept nogil:
     move(commit, core)
 
 
-cdef void was_cut(CommitRef *commit, PartitionCore *core) noexcept nogil:
-    """What a failed write left was cut off its segment. Nothing of that may come back behind what is acknowledged next."""
-    core.was_cut = 1
+cdef bint flush_is_due(const PartitionCore *core) noexcept nogil:
+    return core.log_end - core.synced >= core.flush_messages
+
+
+cdef void sync_itself(CommitRef *commit, PartitionCore *core) noexcept nogil:
+    """Its segment, with the next round: a flush is due, or what a failed write left was cut off. Nothing of that may come back behind
+    what is acknowledged next."""
+    core.syncs_itself = 1
     join_round(commit, core)
 
 
@@ -135,11 +143,12 @@ cdef void ask_next(CommitRef *commit, uint64_t now_ns) noexcept nogil:
 cdef void fly(CommitRef *commit, PartitionCore *core) noexcept nogil:
     """The partition takes part in the round that is asked for."""
     cdef int dir = core.slot.log_dir
+    cdef bint itself = commit.bypass or core.syncs_itself or flush_is_due(core)
     core.unsynced = 0
     core.in_flight = 1
-    core.journaled = not commit.bypass and not core.was_cut and dir < commit.journal_count and journal_add(
+    core.journaled = not itself and dir < commit.journal_count and journal_add(
         &commit.journals[dir], &commit.flusher.writes[dir], core)
-    core.was_cut = 0
+    core.syncs_itself = 0
     core.covered = end_bound(core)
     core.stable = stable_bound(core)
     commit.flusher.fds[commit.in_flight_count] = -1 if core.journaled else core.fd
@@ -190,13 +199,17 @@ cdef void land(CommitRef *commit, PartitionCore *core) noexcept nogil:
     """The round that the partition took part in is done."""
     cdef JournalRef *journal = &commit.journals[core.slot.log_dir]
     core.in_flight = 0
-    if not commit.group or core.slot.flags & PARTITION_OFFLINE:
+    if core.slot.flags & PARTITION_OFFLINE:
         return
     if core.journaled and not commit.flusher.writes[core.slot.log_dir].went_around:
         journal_behind(journal, &commit.flusher.writes[core.slot.log_dir], core)
     else:
         journal_unlist(journal, core)
         core.synced = core.covered.offset
+    if not commit.group and not core.gated:
+        return
+    # What was appended since waits for the next one.
+    core.gated = core.gated and core.unsynced
     core.slot.high_watermark = core.covered
     core.slot.last_stable = core.stable
     core.slot.log_end_offset = core.log_end

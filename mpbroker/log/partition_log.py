@@ -218,6 +218,8 @@ class PartitionLog:
             config.index_interval_bytes,
             config.segment_index_bytes,
             config.message_timestamp_type == "LogAppendTime",
+            config.flush_messages,
+            config.flush_ms,
         )
 
     def open_fresh_segment(self, base: int) -> None:

@@ -37,6 +37,7 @@ from mpbroker.log.attaching import give_back_memory
 from mpbroker.log.compaction import Compaction
 from mpbroker.log.deletion import Deletion
 from mpbroker.log.disk_errors import PASSING
+from mpbroker.log.flushing import Flushing
 from mpbroker.log.helper import Helper
 from mpbroker.log.manager import LogManager
 from mpbroker.log.measuring import Measuring
@@ -113,6 +114,7 @@ class LogProcess:
         )
         measuring = Measuring(self.manager)
         self.deletion = Deletion(self.manager, measuring)
+        self.flushing = Flushing(self.manager.awake.logs, lambda log: self.turn.flush(log.state))
         self.sizes = SizeLook(self.manager, measuring, memory.dir_sizes(), memory.partition_sizes())
         self.compaction = Compaction(self.manager, measuring, context.counters)
         workers = LOG_WORKERS[: self.worker.count]
@@ -302,6 +304,7 @@ class LogProcess:
         self.manager.write_stale_checkpoints()
         self.manager.deletions.begin_due(now)
         self.manager.awake.ease()
+        self.flushing.look(now)
         if self.manager.journals.awaited:
             self.manager.journals.use()
         if now >= self._next_marks:

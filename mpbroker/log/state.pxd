@@ -1,5 +1,5 @@
 """What the log process keeps of a partition that it appends to: the open segment, its indexes, and what is published or about to be."""
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, INT64_MAX, int64_t, uint32_t, uint64_t
 
 from mpbroker.ipc.table cimport Bound, PartitionSlot
 from mpbroker.log.index cimport LARGEST_RELATIVE, IndexRef, index_add, index_full, time_index_add
@@ -31,6 +31,8 @@ cdef struct PartitionCore:
     int64_t segment_ms              # jitter taken off
     int64_t index_interval_bytes
     int append_time                 # LogAppendTime
+    int64_t flush_messages          # so many records that are in no synced segment are too many
+    int64_t flush_ms                # so long, too; MAX: for ever
     uint32_t oldest_config_version  # batches that were checked under settings before these are not taken
     # durability
     int moved                       # to be published at the end of this round
@@ -39,7 +41,8 @@ cdef struct PartitionCore:
     int journaled                   # ... by way of the journal alone; else its segment is synced
     Bound covered                   # ... which makes it durable up to here, ...
     Bound stable                    # ... and stable up to there
-    int was_cut                     # what a failed write left was cut off its segment: the next round syncs that itself
+    int syncs_itself                # what a failed write left was cut off its segment, or a flush is due: the next round syncs that itself
+    int gated                       # without group commit: its marks wait for the round all the same, a flush was due
     uint64_t ticket                 # the commit round that covers its latest append
     int64_t synced                  # all below this offset is in segments that were synced, ...
     int64_t syncing                 # ... and below this one when the sync in the background is done
@@ -98,6 +101,8 @@ cdef inline Bound stable_bound(const PartitionCore *core) noexcept nogil:
 
 
 cdef inline bint nothing_waits(const PartitionCore *core) noexcept nogil:
+    if core.flush_ms != INT64_MAX and core.synced < core.log_end:
+        return False
     return not (
         core.unsynced or core.in_flight or core.is_behind or core.syncing > core.synced or core.first_planned != NOTHING_PLANNED
     )

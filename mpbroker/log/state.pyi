@@ -22,6 +22,8 @@ class PartitionState:
         index_interval_bytes: int,
         index_bytes: int,
         append_time: bool,
+        flush_messages: int = ...,
+        flush_ms: int = ...,
     ) -> None: ...
     def open_segment(
         self, base: int, fd: int, index_fd: int, time_index_fd: int, created_ms: int

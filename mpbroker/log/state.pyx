@@ -3,7 +3,7 @@ cimport cython
 import os
 
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
@@ -88,6 +88,7 @@ cdef class PartitionState:
         self.core.fd = self.core.index.fd = self.core.time_index.fd = -1
         self.core.first_planned = self.core.last_planned = NOTHING_PLANNED
         self.core.max_timestamp = self.core.first_timestamp = self.core.held_back.offset = -1
+        self.core.flush_messages = self.core.flush_ms = INT64_MAX
         self.replace_producers(Producers())
 
     def __dealloc__(self):
@@ -140,6 +141,7 @@ cdef class PartitionState:
 
     def configure(
         self, int64_t segment_bytes, int64_t segment_ms, int64_t index_interval_bytes, int64_t index_bytes, bint append_time,
+        int64_t flush_messages=INT64_MAX, int64_t flush_ms=INT64_MAX,
     ) -> None:
         """`segment_ms` without the jitter; the size of indexes counts from the next segment on."""
         cdef PartitionCore *core = self.own()
@@ -147,6 +149,7 @@ cdef class PartitionState:
         core.segment_ms = segment_ms
         core.index_interval_bytes = index_interval_bytes
         core.append_time = append_time
+        core.flush_messages, core.flush_ms = flush_messages, flush_ms
         self.index_bytes = index_bytes
 
     def open_segment(self, int64_t base, int fd, int index_fd, int time_index_fd, int64_t created_ms) -> None:
@@ -444,7 +447,7 @@ cdef class PartitionState:
     def cut_back(self) -> None:
         """What a failed write left behind the end is cut off; `finish_batch` has it synced. Raises OSError."""
         cdef PartitionCore *core = self.own()
-        core.was_cut = 1
+        core.syncs_itself = 1
         os.ftruncate(core.fd, core.size)
 
     @property

@@ -20,14 +20,14 @@ from mpbroker.log.answers cimport (
 )
 from mpbroker.log.commit cimport (
     appended, ask_next, commit_close, commit_is_busy, commit_open, commit_start, fail_dir, publish_moved, retire_file,
-    something_is_done, take_in, was_cut,
+    something_is_done, sync_itself, take_in,
 )
 from mpbroker.log.held cimport take_held
 from mpbroker.log.planned cimport write_planned
 from mpbroker.log.producers cimport (
     NO_EPOCH, PRODUCER_DUPLICATE, PRODUCER_OK, Producer, ProducerBatch, producer_check, producer_find, producer_put, producer_update,
 )
-from mpbroker.log.state cimport NOTHING_PLANNED, PartitionCore, note_batch, roll_due
+from mpbroker.log.state cimport NOTHING_PLANNED, PartitionCore, PartitionState, note_batch, roll_due
 from mpbroker.log.write cimport is_full_disk
 from mpbroker.records.batch cimport (
     BATCH_HEADER_BYTES, CONTROL_BIT, NO_TIMESTAMP, TRANSACTIONAL_BIT, set_offset_and_epoch, stamp_log_append_time,
@@ -334,7 +334,7 @@ cdef class Turn:
         cdef int32_t at
         cdef Planned *planned
         cdef Producer *producer
-        was_cut(&self.commit, core)
+        sync_itself(&self.commit, core)
         if ftruncate(core.fd, core.size) != 0 or not is_full_disk(error):
             fail_dir(&self.commit, &self.answers, core.slot.log_dir, error)
         self.commit.last_errno = error
@@ -378,7 +378,7 @@ cdef class Turn:
             if slot.kind != PRODUCE and slot.kind != PRODUCE_BACK:
                 continue
             job = job_of(&self.answers, slot)
-            ticket = self.ticket_of(slot, job) if job != NULL and slot.acks == -1 and self.commit.group else 0
+            ticket = self.ticket_of(slot, job) if job != NULL and slot.acks == -1 else 0
             if ticket <= self.commit.finished:
                 answer(&self.answers, slot, False)
             else:
@@ -475,8 +475,8 @@ cdef class Turn:
             appended(&self.commit, core)
             counter_add(self.commit.counters, COUNT_BATCHES_APPENDED, 1)
             self.count_appended(core, batch.count, batch.length)
-        elif core != NULL and core.was_cut:
-            was_cut(&self.commit, core)
+        elif core != NULL and core.syncs_itself:
+            sync_itself(&self.commit, core)
         counter_add(self.commit.counters, COUNT_PRODUCE_SLOW, 1)
         self.batches_done += 1
         self.batch += 1
@@ -539,6 +539,11 @@ cdef class Turn:
         """Syncs the file with the next commit round and closes it then."""
         if not retire_file(&self.commit, fd, log_dir):
             raise MemoryError("no memory for a file to sync")
+
+    def flush(self, PartitionState state) -> None:
+        """The partition's segment itself is synced with the next commit round."""
+        if state.core != NULL and state.core.fd >= 0 and not state.core.slot.flags & PARTITION_OFFLINE:
+            sync_itself(&self.commit, state.core)
 
     def storage_failed(self, int log_dir, int error) -> None:
         """The directory goes offline for good."""

@@ -94,8 +94,10 @@ and has no effect here is named in a warning at start; an unknown one is an erro
 * The broker has two loggers, `root` and `kafka.request.logger`; others do not exist, so their levels cannot
   be altered. Whose level is deleted is as it was at start: it inherits nothing.
 * Groups have no settings: Kafka's are those of the consumer, share and streams protocols.
-* `flush.ms` and `flush.messages` of a topic are refused under `log.flush.policy=os`; under `group` every
-  record is synced anyway.
+* `flush.ms` and `flush.messages` have the segment itself synced under both values of `log.flush.policy`;
+  under `group` the commit journal makes every record durable before. acks=all waits for a sync that
+  `flush.messages` made due, acks=1 does not; `flush.ms` is looked at twice a second, whatever
+  `log.flush.scheduler.interval.ms` says.
 * A record batch whose compressed records cannot be read is answered INVALID_RECORD, not with a retriable
   error.
 """

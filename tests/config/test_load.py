@@ -121,11 +121,6 @@ def test_the_clamp_allows_settings_of_clusters() -> None:
     assert (config.default_replication_factor, config.min_insync_replicas) == (3, 2)
 
 
-def test_flush_interval_needs_the_group_policy() -> None:
-    assert load(None, ["log.flush.interval.messages=1"]).config.log_flush_interval_messages == 1
-    assert "not built for log.flush.policy=os" in problems("log.flush.interval.ms=1", "log.flush.policy=os")
-
-
 def test_a_broker_has_so_many_listeners_and_no_more() -> None:
     def overrides(count: int) -> list[str]:
         numbers = range(1, count + 1)
@@ -252,8 +247,6 @@ CHECKED_AT_START = {
     "ssl.keystore.type": "there is one type",
     "ssl.truststore.type": "there is one type",
     "min.insync.replicas": "more than the one replica is refused",
-    "log.flush.interval.messages": "met by policy group, which syncs everything; refused under policy os",
-    "log.flush.interval.ms": "met by policy group, which syncs everything; refused under policy os",
 }
 
 

@@ -65,15 +65,6 @@ def test_the_clamp_takes_topics_of_clusters() -> None:
     assert validate(broker, {"min.insync.replicas": "2"}).min_insync_replicas == 2
 
 
-@pytest.mark.parametrize("name", ["flush.ms", "flush.messages"])
-def test_nothing_is_synced_by_topic_under_policy_os(name: str) -> None:
-    assert validate(BROKER, {name: "5"})
-    lazy = load(None, ["log.flush.policy=os"]).config
-    assert validate(lazy, {name: str(2**63 - 1)})
-    with pytest.raises(TopicConfigError, match=f"Invalid value 5 for configuration {name}: .*policy=os"):
-        validate(lazy, {name: "5"})
-
-
 @pytest.mark.parametrize("text", ["*", "0:1,1:2", ""])
 def test_throttled_replicas(text: str) -> None:
     assert validate(BROKER, {"leader.replication.throttled.replicas": text})
