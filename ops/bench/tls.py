@@ -134,8 +134,10 @@ class Pair:
         rates = [median(one.mb_per_s for one in results) for results in zip(*self.rounds, strict=True)]
         share: float = rates[1] / rates[0]
         each = ", ".join(f"{secure.mb_per_s / plain.mb_per_s:.2f}" for plain, secure in self.rounds)
+        # Kafka encrypts with the JDK.
+        whose = "client with " if isinstance(self.broker, Kafka) else ""
         print(
-            f"{self.broker.name}, {self.listener.openssl()}: fetches of 1 MiB on one connection, "
+            f"{self.broker.name}, {whose}{self.listener.openssl()}: fetches of 1 MiB on one connection, "
             f"plain {rates[0] / 1e3:.2f} GB/s, TLS {rates[1] / 1e3:.2f} GB/s, "
             f"that is {share:.2f} times plain ({each}); "
             f"{plain.broker_cpu_us:.0f} and {secure.broker_cpu_us:.0f} us of the broker's CPU each"
