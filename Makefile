@@ -12,8 +12,13 @@ NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.p
 DATA ?= data
 CRASH_SEEDS ?= 1-20
 LISTENERS ?= PLAINTEXT://127.0.0.1:9092
+INTO ?= .openssl
 
-.PHONY: help setup run test demo bench bench-kafka bench-network bench-quotas bench-compaction bench-start bench-cold bench-spark chaos fuzz explore flips power-cuts adopt lint fmt clean
+# Programs of .venv that serve or test: with the libraries that `make openssl` built, if it did.
+NEWER := $(if $(wildcard .openssl/lib/libssl.so.3),env LD_LIBRARY_PATH="$(CURDIR)/.openssl/lib$(LD_LIBRARY_PATH:%=:%)")
+RUN := $(strip $(NEWER) $(BIN))
+
+.PHONY: help setup openssl run test demo bench bench-kafka bench-network bench-tls bench-quotas bench-compaction bench-start bench-cold bench-spark chaos fuzz explore flips power-cuts adopt lint fmt clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -31,59 +36,65 @@ $(BUILT): $(SYNCED) $(NATIVE)
 	@touch $@
 	@echo "setup: done; make run starts a broker, make help says what else there is"
 
+openssl: $(SYNCED) ## a newer OpenSSL for this checkout, where the system's is old (ARCHIVE=its source, INTO=directory)
+	@$(BIN)/python -m ops.setup.openssl --into "$(INTO)" $(if $(ARCHIVE),--archive "$(ARCHIVE)")
+
 run: setup ## a broker on 127.0.0.1:9092, data in ./data (LISTENERS=… DATA=…)
-	$(BIN)/mpbroker serve --listeners $(LISTENERS) --log-dirs $(DATA)
+	$(RUN)/mpbroker serve --listeners $(LISTENERS) --log-dirs $(DATA)
 
 test: setup ## every test (make test ARGS='tests/config -k units')
-	$(BIN)/python -m pytest $(ARGS)
+	$(RUN)/python -m pytest $(ARGS)
 
 demo: setup ## broker, kcat, and a PySpark job that reads what was just written
-	PATH="$(CURDIR)/$(BIN):$$PATH" ops/demo/run.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(NEWER) ops/demo/run.sh
 
 bench: setup ## requests a second, latencies and CPU of this broker
-	$(BIN)/python -m ops.bench.run $(ARGS)
+	$(RUN)/python -m ops.bench.run $(ARGS)
 
 bench-kafka: setup ## the same, beside Apache Kafka in the same run
-	$(BIN)/python -m ops.bench.run --kafka $(ARGS)
+	$(RUN)/python -m ops.bench.run --kafka $(ARGS)
 
 bench-network: setup ## idle connections, heavy beside light requests, TLS; fails where a bound is missed
 	@failed=; for one in connections dispatch fairness tls; do \
-	  echo "== $$one"; $(BIN)/python -m ops.bench.$$one $(ARGS) || failed="$$failed $$one"; \
+	  echo "== $$one"; $(RUN)/python -m ops.bench.$$one $(ARGS) || failed="$$failed $$one"; \
 	done; test -z "$$failed" || { echo "missed:$$failed"; exit 1; }
 
+bench-tls: setup openssl ## what TLS costs a fetch with the system's OpenSSL and with that of make openssl; fails where the bound is missed
+	$(BIN)/python -m ops.bench.tls --openssl "$(INTO)/lib" $(ARGS)
+
 bench-quotas: setup ## what clients over their quota are told, beside Apache Kafka; fails where they differ by a tenth
-	$(BIN)/python -m ops.bench.quotas $(ARGS)
+	$(RUN)/python -m ops.bench.quotas $(ARGS)
 
 bench-compaction: setup ## produces beside the compaction of 5 GB; fails where their p99 is more than twice that of quiet
-	$(BIN)/python -m ops.bench.compaction $(ARGS)
+	$(RUN)/python -m ops.bench.compaction $(ARGS)
 
 bench-start: setup ## how soon 10,000 partitions and some GB serve again, and their memory; fails where a bound is missed
-	$(BIN)/python -m ops.bench.start $(ARGS)
+	$(RUN)/python -m ops.bench.start $(ARGS)
 
 bench-cold: setup ## small fetches beside a consumer that reads from the disk; fails where their p99 is more than three times that of quiet
-	$(BIN)/python -m ops.bench.cold $(ARGS)
+	$(RUN)/python -m ops.bench.cold $(ARGS)
 
 bench-spark: setup ## the Spark source on 8 million records
-	$(BIN)/python -m ops.bench.spark $(ARGS)
+	$(RUN)/python -m ops.bench.spark $(ARGS)
 
 chaos: setup ## the long form of the fault tests
-	$(BIN)/python -m tests.chaos.run --full --pairs 2 $(ARGS)
+	$(RUN)/python -m tests.chaos.run --full --pairs 2 $(ARGS)
 
 fuzz: setup ## 100,000 bad inputs against a broker; what it holds before and after (ARGS='--inputs 5000 --seed 7')
-	$(BIN)/python -m tests.network.fuzz $(ARGS)
-	$(BIN)/python -m tests.security.fuzz $(ARGS)
+	$(RUN)/python -m tests.network.fuzz $(ARGS)
+	$(RUN)/python -m tests.security.fuzz $(ARGS)
 
 explore: setup ## the property tests with new examples each time
-	$(BIN)/python -m pytest --hypothesis-profile=explore -m hypothesis $(ARGS)
+	$(RUN)/python -m pytest --hypothesis-profile=explore -m hypothesis $(ARGS)
 
 flips: setup ## one flipped bit anywhere in a log directory, thousands of times (ARGS='--first 0 --seeds 5000')
-	$(BIN)/python -m tests.log.flips $(ARGS)
+	$(RUN)/python -m tests.log.flips $(ARGS)
 
 power-cuts: setup ## the power fails at any moment, and again in the starts behind it, in other workloads (CRASH_SEEDS=1-20)
-	CRASH_SEEDS="$(CRASH_SEEDS)" $(BIN)/python -m pytest tests/log/test_power_cut.py --show-capture=no $(ARGS)
+	CRASH_SEEDS="$(CRASH_SEEDS)" $(RUN)/python -m pytest tests/log/test_power_cut.py --show-capture=no $(ARGS)
 
 adopt: setup ## Apache Kafka on the directories that faults have left, many times (ARGS='--first 0 --seeds 100')
-	$(BIN)/python -m tests.real_clients.left_behind $(ARGS)
+	$(RUN)/python -m tests.real_clients.left_behind $(ARGS)
 
 lint: setup ## ruff, formatting, strict mypy
 	$(BIN)/ruff check .
@@ -95,6 +106,6 @@ fmt: setup ## rewrite the sources as lint wants them
 	$(BIN)/ruff format .
 
 clean: ## remove .venv and all that was built; data stays
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .openssl build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find shm mpbroker -name '*.so' -delete
 	for source in $$(find shm mpbroker -name '*.pyx'); do rm -f "$${source%.pyx}.c"; done

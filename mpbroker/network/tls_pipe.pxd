@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t
 
-from mpbroker.security.openssl cimport SSL
+from mpbroker.security.openssl cimport SSL, ServerContext
 
 cdef struct Bytes:
     uint8_t *base       # to free; NULL: none
@@ -21,11 +21,13 @@ cdef struct Wire:
     Bytes early         # received, not yet decrypted
 
 cdef class TlsPipe:
-    cdef SSL *tls
+    cdef SSL *tls              # NULL until the client has said something
+    cdef ServerContext context  # new connections may have another one by then
     cdef Wire wire
     cdef object failed          # what `recv_into` raises from now on
     cdef size_t moving         # bytes of an answer that are encrypted and not yet known to be written
 
+    cdef _open(self)
     cdef size_t waiting(self) noexcept
     cdef bint write_left(self) except -1
     cdef bint write_encrypted(self, const uint8_t *data, size_t n) except -1

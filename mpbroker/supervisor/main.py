@@ -18,6 +18,7 @@ from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.limits import resolved_overrides
+from mpbroker.config.protocols import uses_tls
 from mpbroker.coordinator import metadata_records
 from mpbroker.coordinator import process as coordinator_process
 from mpbroker.handlers import process as handler_process
@@ -32,6 +33,7 @@ from mpbroker.log import process as log_process
 from mpbroker.log.log_dir import LogDirLocks, check_log_dirs, name_log_dirs, remove_empty
 from mpbroker.protocol import codec
 from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.security import library
 from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners
 from mpbroker.supervisor import buffers, logs, progress, runtime_dir, scrubbing, sockets
 from mpbroker.supervisor.activation import Inherited
@@ -304,6 +306,8 @@ class Supervisor:
                 "log.flush.policy=os: acknowledged records survive a crash of the broker, not one of the "
                 "machine: they are in the page cache only"
             )
+        if any(uses_tls(listener.protocol) for listener in self.config.listeners):
+            log.info("%s", library.description())
         log.info(
             "serving on %s (cluster %s, node %d, processors %d, handlers %d, log workers %d, log.dirs %s) "
             "after %.0f ms",

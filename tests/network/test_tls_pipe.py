@@ -62,6 +62,28 @@ def _pair(tmp_path: Path) -> Iterator[Pair]:
     pair.close()
 
 
+def test_who_says_nothing_has_no_tls_yet(tmp_path: Path) -> None:
+    """And whoever asks the pipe for more than a handshake is told so."""
+    served, silent = socket.socketpair()
+    with served, silent:
+        served.setblocking(False)
+        pipe = TlsPipe(served.fileno(), context(tmp_path))
+        assert not pipe.handshake()
+        assert (pipe.cipher, pipe.version, pipe.peer_certificate) == ("", "", None)
+        assert not pipe.has_begun
+        with pytest.raises(ssl.SSLError, match="before the handshake"):
+            pipe.encrypt(b"data")
+        with pytest.raises(ssl.SSLError, match="before the handshake"):
+            pipe.recv(1)
+        pipe.close()
+        silent.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            silent.recv(1)
+        silent.shutdown(socket.SHUT_WR)
+        with pytest.raises(ssl.SSLEOFError):
+            pipe.handshake()
+
+
 @pytest.mark.parametrize("size", [1, 16 << 10, (16 << 10) + 1, 128 << 10, 1_000_003])
 def test_what_is_sent_in_parts_arrives_whole(pair: Pair, size: int) -> None:
     data = random.Random(size).randbytes(size)
