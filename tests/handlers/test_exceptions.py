@@ -126,6 +126,28 @@ def test_what_an_api_raises_is_answered(broker: Mpbroker, key: int, fault: str) 
     assert others_are_served(broker)
 
 
+@pytest.mark.parametrize(
+    ("request_frame", "said"),
+    [
+        (request_of(ApiKey.METADATA, faults.RAISES_IN_DECODING), "its request failed"),
+        (struct.pack(">ihhih", 10, ApiKey.METADATA, 99, 77, -1), "API key 3 version 99 is not served"),
+    ],
+    ids=["fails", "unknown version"],
+)
+def test_the_log_names_the_connection_as_the_processors_do(
+    broker: Mpbroker, request_frame: bytes, said: str
+) -> None:
+    with frames.connected(broker.address) as connection:
+        port = connection.getsockname()[1]
+        connection.settimeout(WITHIN_S)
+        connection.sendall(request_frame)
+        assert connection.recv(1) == b""
+    (line,) = [line for line in broker.output().splitlines() if f":{port}-" in line and said in line]
+    host, served_port = broker.address
+    assert f"closing connection {host}:{served_port}-{host}:{port}-" in line
+    assert line.endswith(f" on PLAINTEXT: {said}")
+
+
 @pytest.mark.parametrize("key", APIS, ids=lambda key: APIS[key].name)
 def test_one_whose_error_response_fails_too_is_closed(broker: Mpbroker, key: int) -> None:
     with frames.connected(broker.address) as connection:
