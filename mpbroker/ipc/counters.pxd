@@ -75,7 +75,7 @@ cpdef enum Counter:
     COUNT_SCRUB_PASSES = 82   # that have ended
     COUNT_SCRUB_PASS_ENDED_MS = 83   # wall clock, of the last one; 0: none is known
     COUNT_SCRUB_FINDINGS = 84   # damaged ranges there are now
-    COUNT_SCRUB_PASS_BYTES = 85   # of the pass that goes on: read
+    COUNT_SCRUB_PASS_BYTES = 85   # of the pass that goes on: what is behind it
     COUNT_SCRUB_PASS_TOTAL = 86   # and all it has to read; 0 until that is counted
     COUNT_FETCHES_COLD = 87          # parts of files that fetches had brought from the disk (handler)
     COUNT_PARTITIONS_MOVING = 88     # log: to another of its directories

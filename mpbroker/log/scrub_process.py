@@ -354,17 +354,17 @@ class ScrubProcess:
                 known.damages, at = known.all_damages(), Place(name, base, file.identity)
                 known.at = at
             work = SegmentScrub(file, at, next_base, wall_ms, _epochs_of(home.path / name))
-            found, batches = len(at.found), 0
+            found, batches, position = len(at.found), 0, at.position
             for count in work.run():
-                self._count(home, count, work.batches - batches)
-                batches = work.batches
+                self._count(home, count, at.position - position, work.batches - batches)
+                batches, position = work.batches, at.position
                 if len(at.found) != found or time.monotonic() >= self._next_save:
                     self._save(home)
                 if len(at.found) != found:
                     found = len(at.found)
                     self.publish()
                 self._wait(count)
-            self._count(home, 0, work.batches - batches)
+            self._count(home, 0, at.position - position, work.batches - batches)
             self._scrub_transactions(home, at, next_base)
             self._end_segment(home, at, is_news=len(at.found) != found)
         except SegmentReplaced:
@@ -388,7 +388,7 @@ class ScrubProcess:
             except StopIteration as end:
                 reason = problem(directory, at.base, end.value)
                 break
-            self._count(home, count, 0)
+            self._count(home, count, 0, 0)
             self._wait(count)
         found = Damage(
             at.partition,
@@ -425,12 +425,13 @@ class ScrubProcess:
         self._save(home)
         self.publish()
 
-    def _count(self, home: ScrubbedDir, count: int, batches: int) -> None:
+    def _count(self, home: ScrubbedDir, read: int, passed: int, batches: int) -> None:
+        """`read`: bytes, some more than once; `passed`: how much of the segments is behind the pass."""
         current, counters = home.known.current, self.context.counters
         assert current is not None
-        current.bytes += count
+        current.bytes += passed
         current.batches += batches
-        counters.add(Counter.COUNT_SCRUB_BYTES, count)
+        counters.add(Counter.COUNT_SCRUB_BYTES, read)
         counters.add(Counter.COUNT_SCRUB_BATCHES, batches)
         counters.set(Counter.COUNT_SCRUB_PASS_BYTES, current.bytes)
 

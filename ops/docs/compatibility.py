@@ -98,6 +98,7 @@ and has no effect here is named in a warning at start; an unknown one is an erro
   under `group` the commit journal makes every record durable before. acks=all waits for a sync that
   `flush.messages` made due, acks=1 does not; `flush.ms` is looked at twice a second, whatever
   `log.flush.scheduler.interval.ms` says.
+* Internal topics take records from nobody. Kafka takes them from a client that calls itself `__admin_client`.
 * A record batch whose compressed records cannot be read is answered INVALID_RECORD, not with a retriable
   error.
 """

@@ -130,6 +130,17 @@ def test_what_is_found_in_the_last_batch_is_told_at_once(world: World) -> None:
     assert (world.version, world.counted) == (1, 1)
 
 
+@pytest.mark.parametrize("at", [100, -1])
+def test_what_is_read_more_than_once_is_passed_once(world: World, at: int) -> None:
+    path = world.segments[1]
+    flip(path, at % path.stat().st_size)
+    world.scrub()
+    last = world.known().last
+    assert last is not None
+    assert last.bytes == sum(path.stat().st_size for path in world.segments[:-1])
+    assert world.process.context.counters.get(Counter.COUNT_SCRUB_BYTES) > last.bytes
+
+
 def test_what_is_found_good_again_is_forgotten(world: World) -> None:
     flip(world.segments[1], 100)
     flip(world.segments[0], 100)
