@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, naming
-from mpbroker.cli.output import log_offsets, print_json
+from mpbroker.cli.output import counted, log_offsets, print_json
 from mpbroker.inspection import dump as dumping
 from mpbroker.inspection import repair as repairing
 from mpbroker.inspection.directory import (
@@ -173,7 +173,7 @@ def _print_report(directories: list[LogDirectory], findings: list[Finding]) -> N
     write = sys.stdout.write
     for directory in directories:
         state = "in use by a broker" if directory.is_live else "not in use"
-        write(f"{directory.path}: {_counted(len(directory.partitions), 'partition')}, {state}\n")
+        write(f"{directory.path}: {counted(len(directory.partitions), 'partition')}, {state}\n")
         _print_partitions(directory.partitions)
     for one in findings:
         write(f"{one}\n")
@@ -195,8 +195,8 @@ def _print_partitions(partitions: list[Partition]) -> None:
             empty[partition.topic] += 1
             continue
         sys.stdout.write(
-            f"  {partition.path.name}: {_counted(row['records'], 'record')} in "
-            f"{_counted(row['batches'], 'batch', 'batches')}, {_counted(row['segments'], 'segment')}, "
+            f"  {partition.path.name}: {counted(row['records'], 'record')} in "
+            f"{counted(row['batches'], 'batch', 'batches')}, {counted(row['segments'], 'segment')}, "
             f"{row['bytes']:,} bytes, {log_offsets(row['start_offset'], row['end_offset'])}\n"
         )
     if empty:
@@ -211,10 +211,6 @@ _VERDICTS = (
     "The next start cuts off what is torn; nothing of it was acknowledged as durable.",
     "Records are damaged: see above. Restore the files from a copy, repair them, or delete the topic.",
 )
-
-
-def _counted(count: int, one: str, many: str = "") -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 @contextmanager

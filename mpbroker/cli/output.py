@@ -12,6 +12,11 @@ def print_json(value: Any) -> None:
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """With the word that goes with so many."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
 def log_offsets(start: int, end: int) -> str:
     """By Kafka's names: a range would leave open whether its last offset is there, and a log may be empty."""
     return f"log start offset {start:,}, log end offset {end:,}"

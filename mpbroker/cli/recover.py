@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
-from mpbroker.cli.output import log_offsets, print_json
+from mpbroker.cli.output import counted, log_offsets, print_json
 from mpbroker.ipc.process import FatalError
 from mpbroker.supervisor import recover as recovering
 
@@ -43,7 +43,7 @@ def recover(paths: list[Path], *, is_dry: bool, as_json: bool) -> None:
 def _print(report: recovering.Report, is_dry: bool) -> None:
     write = sys.stdout.write
     how = "in order" if report.was_stopped_in_order else "not in order"
-    write(f"{report.path}: {len(report.partitions)} partitions, stopped {how}\n")
+    write(f"{report.path}: {counted(len(report.partitions), 'partition')}, stopped {how}\n")
     for note in report.notes:
         write(f"  {note}\n")
     # Those of which there is nothing to say are one line: `__consumer_offsets` alone has dozens.

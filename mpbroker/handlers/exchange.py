@@ -16,7 +16,7 @@ from mpbroker.handlers.request_log import describe
 from mpbroker.ipc.calls import Account
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import FatalError
-from mpbroker.ipc.session import Session, SessionGone
+from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request, SlotFlag, ThrottledBy
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.headers import encode_response_frame
@@ -103,11 +103,8 @@ class Exchange:
         return Account(self.session.principal_name, self.client_id, strict)
 
     def __str__(self) -> str:
-        try:
-            connection = self.session.connection_id
-        except SessionGone:
-            connection = f"{self.slot.connection:#x}"
-        return f"{self.api.name} v{self.version} of client '{self.client_id}' (connection {connection})"
+        whose = self.broker.whose(self.slot, self._session)
+        return f"{self.api.name} v{self.version} of client '{self.client_id}' ({whose})"
 
     def run(self) -> None:
         """Calls the API. Whatever goes wrong in it, the exchange ends or will end."""

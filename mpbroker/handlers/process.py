@@ -294,7 +294,7 @@ class Handler:
         except FatalError:
             raise
         except Exception as error:
-            log.exception("closing %s: its request failed", self.whose(slot))
+            log.exception("closing %s: its request failed", self.broker.whose(slot))
             self.context.counters.add(Counter.COUNT_ERRORS)
             self.context.counters.set_last_error(f"API key {slot.api_key}: {type(error).__name__}: {error}")
             self.broker.answers.close(slot)
@@ -319,7 +319,7 @@ class Handler:
         except (MalformedMessage, UnicodeDecodeError) as error:
             log.warning(
                 "closing %s: malformed %s v%d: %s",
-                self.whose(slot),
+                self.broker.whose(slot),
                 api.name,
                 slot.api_version,
                 error,
@@ -333,15 +333,6 @@ class Handler:
             exchange.on_end = partial(self.open.pop, exchange, None)
         return exchange
 
-    def whose(self, slot: Request) -> str:
-        """The connection that the request came from, as the processor's log has it, and its listener."""
-        try:
-            listener = self.context.listener(slot.listener).listener.name
-            return f"connection {self.context.session(slot).connection_id} on {listener}"
-        except LookupError:
-            # It, or its listener, is gone: that may be why this is to be logged.
-            return f"connection {slot.connection:x}"
-
     def refuse(self, slot: Request) -> None:
         """An API or version that is not served. Only ApiVersions has an answer for that."""
         if slot.api_key == ApiKey.API_VERSIONS:
@@ -349,12 +340,12 @@ class Handler:
             try:
                 self.broker.answers.send(slot, frame)
             except ArenaFull as error:
-                log.error("closing %s: no memory for an answer: %s", self.whose(slot), error)
+                log.error("closing %s: no memory for an answer: %s", self.broker.whose(slot), error)
                 self.broker.answers.close(slot)
             return
         log.warning(
             "closing %s: API key %d version %d is not served",
-            self.whose(slot),
+            self.broker.whose(slot),
             slot.api_key,
             slot.api_version,
         )
