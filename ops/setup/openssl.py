@@ -32,6 +32,8 @@ URLS = (
     "https://github.com/openssl/openssl/releases/download/openssl-{version}/openssl-{version}.tar.gz",
     "https://www.openssl.org/source/openssl-{version}.tar.gz",
 )
+# Of an older one, for networks that lead to a distribution's archive alone.
+DISTRIBUTED = ("http://deb.debian.org/debian/pool/main/o/openssl/openssl_{version}.orig.tar.gz",)
 SILENCE_S = 30.0
 CHUNK_BYTES = 1 << 20
 LIBRARIES = ("libcrypto.so.3", "libssl.so.3")
@@ -61,7 +63,7 @@ class Release:
         return f"openssl-{self.version}"
 
 
-# The first is what gets downloaded; an ARCHIVE may be any of them (3.5.7 is Debian 13's .orig.tar.gz).
+# The first is what is wanted, the second what Debian 13 has; an ARCHIVE may be any of them.
 RELEASES = (
     Release("3.5.9", "603f5602e2eef00d77fbd429d34dcd5822bb301757a1bc9cdb24c670f1eb859a"),
     Release("3.5.7", "a8c0d28a529ca480f9f36cf5792e2cd21984552a3c8e4aa11a24aa31aeac98e8"),
@@ -111,7 +113,7 @@ def publish(built: Path, home: Path, release: Release) -> None:
 # ---- the source
 
 
-def download(release: Release, target: Path, urls: Sequence[str] = URLS) -> None:
+def download(release: Release, target: Path, urls: Sequence[str]) -> None:
     """From the first place that has the right bytes. Raises SetupError."""
     refused = []
     for url in (url.format(version=release.version) for url in urls):
@@ -130,6 +132,25 @@ def download(release: Release, target: Path, urls: Sequence[str] = URLS) -> None
         + "\n".join(refused)
         + f"\nfetch {release.name}.tar.gz where there is a network, then: make openssl ARCHIVE=/path/to/it"
     )
+
+
+def fetched(releases: Sequence[Release], home: Path, work: Path) -> tuple[Release, Path | None]:
+    """The source of the first one; else of the last, or no source if that is in use. Raises SetupError."""
+    wanted, last = releases[0], releases[-1]
+    target = work / "source.tar.gz"
+    try:
+        download(wanted, target, URLS)
+    except SetupError as error:
+        print(f"openssl: {error}\nopenssl: so it is {last.version}, as Debian hands it out", flush=True)
+        if in_use(home, last):
+            return last, None
+        try:
+            download(last, target, DISTRIBUTED)
+        except SetupError as also:
+            print(f"openssl: {also}", flush=True)
+            raise error from also
+        return last, target
+    return wanted, target
 
 
 # ---- the build
@@ -265,7 +286,7 @@ def alone(home: Path) -> Iterator[Path]:
 
 
 def install(home: Path, archive: Path | None, releases: Sequence[Release] = RELEASES) -> Release:
-    """The release that is then in use: that of the archive, else the first. Raises SetupError."""
+    """The release that is then in use: the archive's, else the first that can be had. Raises SetupError."""
     release = recognised(archive, releases) if archive else releases[0]
     if in_use(home, release):
         return release
@@ -273,10 +294,9 @@ def install(home: Path, archive: Path | None, releases: Sequence[Release] = RELE
         raise SetupError(f"missing for the build; please install: sudo apt-get install {' '.join(packages)}")
     with alone(home) as work:
         # Another one may have built it while we waited.
-        if not in_use(home, release):
-            if archive is None:
-                archive = work / f"{release.name}.tar.gz"
-                download(release, archive)
+        if archive is None and not in_use(home, release):
+            release, archive = fetched(releases, home, work)
+        if archive is not None and not in_use(home, release):
             built = build(archive, release, home, work)
             try_out(built, release)
             publish(built, home, release)

@@ -138,6 +138,32 @@ def test_what_is_there_is_not_built_again(home: Path, archive: Path, monkeypatch
     assert install(home, None, (NEW, OLD)) == NEW
 
 
+@pytest.mark.parametrize("reached", [True, False])
+def test_where_only_a_distribution_is_reached_it_is_the_one_that_it_has(
+    home: Path, monkeypatch: pytest.MonkeyPatch, reached: bool
+) -> None:
+    tried: list[tuple[Release, tuple[str, ...]]] = []
+
+    def downloaded(release: Release, target: Path, urls: tuple[str, ...]) -> None:
+        tried.append((release, urls))
+        if release is NEW or not reached:
+            raise SetupError(f"{release.version} cannot be had")
+        target.write_bytes(SOURCE)
+
+    monkeypatch.setattr(openssl, "download", downloaded)
+    builds(monkeypatch)
+    if not reached:
+        with pytest.raises(SetupError, match=f"{NEW.version} cannot be had"):
+            install(home, None, (NEW, OLD))
+        return
+    assert install(home, None, (NEW, OLD)) == OLD
+    assert in_use(home, OLD)
+    assert tried == [(NEW, openssl.URLS), (OLD, openssl.DISTRIBUTED)]
+    # The next one looks for the newer one again, and keeps what it has.
+    assert install(home, None, (NEW, OLD)) == OLD
+    assert tried[2:] == [(NEW, openssl.URLS)]
+
+
 def test_a_build_that_fails_changes_nothing(
     home: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
