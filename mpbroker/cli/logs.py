@@ -14,6 +14,7 @@ import typer
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, naming
 from mpbroker.cli.output import counted, log_offsets, print_json
+from mpbroker.cli.progress import progress_bar
 from mpbroker.inspection import dump as dumping
 from mpbroker.inspection import repair as repairing
 from mpbroker.inspection.directory import (
@@ -24,7 +25,7 @@ from mpbroker.inspection.directory import (
     open_directory,
 )
 from mpbroker.inspection.findings import Finding, Severity
-from mpbroker.inspection.partition import Partition, check
+from mpbroker.inspection.partition import Partition, check, log_bytes
 from mpbroker.inspection.segment import Seen
 from mpbroker.ipc.process import FatalError
 
@@ -215,31 +216,24 @@ _VERDICTS = (
 
 @contextmanager
 def _progress(partitions: list[Partition]) -> Iterator[Any]:
-    """On a terminal, how much is read and what is left; standard output is for the report."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    """How much is read, of what there was to read at the beginning: a broker may be writing there."""
+    from rich.progress import DownloadColumn, TimeRemainingColumn
 
-    total = sum(file.stat().st_size for p in partitions for file in p.path.glob("*.log"))
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=total)
+    sizes = {one.path: log_bytes(one) for one in partitions}
+    with progress_bar(sum(sizes.values()), DownloadColumn(), TimeRemainingColumn()) as update:
 
         @contextmanager
         def reading(partition: Partition) -> Iterator[Seen]:
-            done = progress.tasks[0].completed
-            progress.update(task, description=partition.path.name)
-            at = 0
-            before = 0
+            update(description=partition.path.name)
+            left = sizes[partition.path]
 
-            def seen(position: int) -> None:
-                nonlocal at, before
-                if position < at:
-                    before += at
-                at = position
-                progress.update(task, completed=done + before + at)
+            def seen(count: int) -> None:
+                nonlocal left
+                advance = min(count, left)
+                left -= advance
+                update(advance=advance)
 
             yield seen
-            progress.update(task, completed=done + partition.size)
+            update(advance=left)
 
         yield reading

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
 from mpbroker.cli.output import counted, log_offsets, print_json
+from mpbroker.cli.progress import progress_bar
 from mpbroker.ipc.process import FatalError
 from mpbroker.supervisor import recover as recovering
 
@@ -79,17 +80,13 @@ def _print_changes(changes: list[recovering.Change], indent: str) -> None:
 
 @contextmanager
 def _progress(paths: list[Path]) -> Iterator[Callable[[str], None]]:
-    """On a terminal, how many partitions are done; standard output is for the report."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    """How many partitions are done."""
+    from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
     names = {entry.name for path in paths if path.is_dir() for entry in path.iterdir() if entry.is_dir()}
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=len(names))
+    with progress_bar(len(names), MofNCompleteColumn(), TimeElapsedColumn()) as update:
 
         def say(text: str) -> None:
-            progress.update(task, description=text, advance=1 if text in names else 0)
+            update(description=text, advance=1 if text in names else 0)
 
         yield say

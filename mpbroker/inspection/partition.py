@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -52,14 +53,27 @@ def segment_paths(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if parse_segment(path.name) is not None)
 
 
+def log_bytes(partition: Partition) -> int:
+    """To be read of it. A broker may be deleting some of it. Raises OSError."""
+    total = 0
+    with suppress(FileNotFoundError):
+        for path in segment_paths(partition.path):
+            with suppress(FileNotFoundError):
+                total += path.stat().st_size
+    return total
+
+
 def check(partition: Partition, seen: Seen | None = None) -> None:
     """Reads all of it. Raises OSError."""
-    paths = segment_paths(partition.path)
-    epochs = _read_epochs(partition)
-    for path in paths:
-        segment = inspect(path, is_last=path == paths[-1], seen=seen, epochs=epochs)
-        _follows(partition, segment)
-        partition.segments.append(segment)
+    try:
+        epochs = _read_epochs(partition)
+        _read_segments(partition, seen, epochs)
+    except FileNotFoundError:
+        if partition.path.exists():
+            raise
+        partition.segments = []
+        partition.findings = [finding(Severity.NOTE, partition.path, "it was deleted meanwhile")]
+        return
     if any(segment.is_old for segment in partition.segments):
         # Where it ends nobody can tell before that is done.
         return
@@ -67,6 +81,20 @@ def check(partition: Partition, seen: Seen | None = None) -> None:
     _check_snapshots(partition)
     _check_epochs_of_batches(partition)
     _check_topic_id(partition)
+
+
+def _read_segments(partition: Partition, seen: Seen | None, epochs: Epochs) -> None:
+    """A broker may delete some while others are read: then it is looked again what is there."""
+    paths = segment_paths(partition.path)
+    while paths:
+        path = paths.pop(0)
+        try:
+            segment = inspect(path, is_last=not paths, seen=seen, epochs=epochs)
+        except FileNotFoundError:
+            paths = [one for one in segment_paths(partition.path) if one > path]
+            continue
+        _follows(partition, segment)
+        partition.segments.append(segment)
 
 
 def _follows(partition: Partition, segment: Segment) -> None:
@@ -91,6 +119,8 @@ def _check_snapshots(partition: Partition) -> None:
             continue
         try:
             Producers().load(path.read_bytes())
+        except FileNotFoundError:
+            continue  # a broker keeps few of them
         except SnapshotCorrupt as error:
             partition.findings.append(finding(Severity.DERIVED, path, str(error)))
         if offset > partition.end_offset:

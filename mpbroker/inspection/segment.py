@@ -21,8 +21,10 @@ from mpbroker.records.batch import BATCH_HEADER_BYTES, CURRENT_MAGIC, MAGIC_AT, 
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.legacy import entry_at, is_old
 
-# Hears how far a walk is, in bytes.
+# Hears how many more bytes a walk has passed.
 Seen = Callable[[int], None]
+# So often, and at each segment's end: with each small batch it would take as long as the walk.
+SEEN_BYTES = 1 << 20
 
 
 @dataclass
@@ -101,7 +103,7 @@ def _next_batch(view: memoryview, position: int, next_offset: int, base: int) ->
 
 
 def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epochs = ()) -> Segment:
-    """A whole segment with its indexes. `seen` hears how far the walk is, in bytes; `epochs`: which leader
+    """A whole segment with its indexes. `seen` hears how many more bytes are passed; `epochs`: which leader
     epoch wrote what. Raises OSError.
     """
     base = parse_segment(path.name)
@@ -111,6 +113,7 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
     wanted = {position for _, position in offsets.entries}
     covered: dict[int, tuple[int, int]] = {}
     damaged: list[range] = []
+    told = 0
     with mapped(path) as view:
         segment = Segment(path, base, len(view), next_offset=base)
         for found in batches(view, base):
@@ -132,8 +135,11 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
             segment.max_timestamp = max(segment.max_timestamp, found.max_timestamp)
             if found.position in wanted:
                 covered[found.position] = (found.base_offset, last)
-            if seen is not None:
-                seen(segment.end)
+            if seen is not None and segment.end - told >= SEEN_BYTES:
+                seen(segment.end - told)
+                told = segment.end
+    if seen is not None:
+        seen(segment.size - told)
     if segment.is_old:
         text = "it has messages of an old format; the next start makes record batches of them"
         segment.findings.append(finding(Severity.DERIVED, path, text))
