@@ -26,7 +26,7 @@ from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, read_partiti
 from mpbroker.protocol.errors import ErrorCode
 from shm.clock import monotonic_ms, wall_ms
 from shm.counters import CounterPage
-from shm.table import SlotTable
+from shm.table import SlotBusy, SlotTable
 from shm.word import Words
 
 if TYPE_CHECKING:
@@ -97,13 +97,23 @@ class Broker:
             return structs.replace(known.listener, host=self.session(slot).local_host)
         return known.listener
 
+    def in_table(self, image: PartitionImage) -> Partition | None:
+        """None if the slot has another partition, or is written so fast that it cannot be read now. (A log
+        worker that dies over it leaves what it said before.)
+        """
+        try:
+            now = read_partition(self.table, image.slot)
+        except SlotBusy:
+            return None
+        return now if now.generation == image.slot_generation else None
+
     def partition(self, topic: Topic, number: int) -> tuple[PartitionImage, Partition] | ErrorCode:
         """The partition as metadata and table have it, or why it cannot be used."""
         image = topic.partitions.get(number)
         if image is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        now = read_partition(self.table, image.slot)
-        if now.generation != image.slot_generation or now.topic_id != topic.topic_id:
+        now = self.in_table(image)
+        if now is None or now.topic_id != topic.topic_id:
             # The table is ahead of the metadata or behind it; the client asks again.
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if now.flags & PartitionFlag.PARTITION_OFFLINE:

@@ -11,6 +11,7 @@ ReplicaManager.fetchMessages, DelayedFetch.)
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import NamedTuple
 
 from mpbroker.handlers.answers import FileSlice
@@ -42,6 +43,7 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import encode_response_frame
 from mpbroker.protocol.messages import FetchRequest, FetchResponse
 from mpbroker.records.errors import CorruptBatch
+from shm.table import SlotBusy
 
 log = logging.getLogger("mpbroker")
 
@@ -151,8 +153,9 @@ class Fetch:
         if self.slot.flags & SlotFlag.AGAIN:
             # Its processor found other files than we have open.
             for slot in slots:
-                broker.readers.forget(read_partition(broker.table, slot))
                 broker.places.forget(slot)
+                with suppress(SlotBusy):  # its processor will find the same once more
+                    broker.readers.forget(read_partition(broker.table, slot))
         broker.fetches.park(self, slots, self.deadline_ms, self._parked)
 
     def _parked(self) -> None:

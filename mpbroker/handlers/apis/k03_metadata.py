@@ -16,7 +16,7 @@ from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.metadata import Topic
 from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics
-from mpbroker.ipc.table import PartitionFlag, read_partition
+from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ZERO_UUID, MetadataRequest, MetadataResponse
@@ -62,15 +62,14 @@ def describe(exchange: Exchange, topic: Topic) -> TopicAnswer:
 def describe_partition(exchange: Exchange, topic: Topic, number: int) -> PartitionAnswer:
     node = exchange.broker.metadata.node_id
     image = topic.partitions[number]
-    now = read_partition(exchange.broker.table, image.slot)
-    known = now.generation == image.slot_generation
-    offline = known and bool(now.flags & PartitionFlag.PARTITION_OFFLINE)
+    now = exchange.broker.in_table(image)
+    offline = now is not None and bool(now.flags & PartitionFlag.PARTITION_OFFLINE)
     return PartitionAnswer(
         error_code=ErrorCode.LEADER_NOT_AVAILABLE if offline else ErrorCode.NONE,
         partition_index=number,
         leader_id=NO_LEADER if offline else node,
         # The log process has it from leader-epoch-checkpoint; Fetch and ListOffsets check what clients say.
-        leader_epoch=now.leader_epoch if known else 0,
+        leader_epoch=now.leader_epoch if now is not None else 0,
         replica_nodes=[node],
         isr_nodes=[node],
         offline_replicas=[node] if offline else [],

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.metadata import Topic
-from mpbroker.ipc.table import PartitionFlag, read_partition
+from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ElectLeadersRequest, ElectLeadersResponse
@@ -47,8 +47,8 @@ def failed(exchange: Exchange, code: ErrorCode) -> ElectLeadersResponse:
 def has_leader(exchange: Exchange, topic: Topic, number: int) -> bool:
     """As Metadata tells it."""
     image = topic.partitions[number]
-    now = read_partition(exchange.broker.table, image.slot)
-    return now.generation != image.slot_generation or not now.flags & PartitionFlag.PARTITION_OFFLINE
+    now = exchange.broker.in_table(image)
+    return now is None or not now.flags & PartitionFlag.PARTITION_OFFLINE
 
 
 def outcome(exchange: Exchange, name: str, number: int) -> OfPartition:
