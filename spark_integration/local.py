@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from mpbroker.ipc.pointer import POINTER_NAME, PUBLIC_NAME, read_pointer
-from mpbroker.ipc.table import PartitionFlag, read_partition
+from mpbroker.ipc.table import PartitionFlag, read_partition_surely
 from mpbroker.ipc.topology import LAYOUT_VERSION, PUBLIC_MAGIC, attach_table
 from mpbroker.log.checkpoints import read_offsets, read_topic_id
 from mpbroker.log.names import (
@@ -127,7 +127,7 @@ class LocalCatalog:
 
     def _add_served(self, region: Region, directories: Mapping[TopicPartition, Path]) -> None:
         table = attach_table(region)
-        slots = (read_partition(table, slot) for slot in range(table.slots) if table.version(slot))
+        slots = (read_partition_surely(table, slot) for slot in range(table.slots) if table.version(slot))
         served = {(slot.topic_id, slot.partition): slot for slot in slots if slot.topic_id != _NO_ID}
         for one, directory in directories.items():
             topic_id = read_topic_id(directory)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mpbroker.ipc.metadata import METADATA_SLOT
-from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
-from shm.table import SlotBusy, SlotTable
+from mpbroker.ipc.table import Partition, PartitionFlag, read_partition_surely
+from shm.table import SlotTable
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,5 @@ def count_partitions(table: SlotTable) -> PartitionCounts:
 def _partitions(table: SlotTable) -> Iterator[tuple[int, Partition]]:
     for slot in range(table.slots):
         if table.version(slot):
-            try:
-                yield slot, read_partition(table, slot)
-            except SlotBusy:
-                continue  # it is being written, or its writer died over it: the next one writes it anew
+            # The busiest one would be missed otherwise.
+            yield slot, read_partition_surely(table, slot)

@@ -53,7 +53,9 @@ def read_partition(table: SlotTable, slot: int):
 
 
 def read_partition_surely(table: SlotTable, slot: int):
-    """As read_partition, however fast its writer is: for looks that must not miss a slot. Raises IndexError."""
+    """As read_partition, however fast its writer is: for looks that must not miss a slot. It ends, since a writer
+    that died leaves a whole payload. Raises IndexError.
+    """
     while True:
         try:
             return read_partition(table, slot)

@@ -19,11 +19,10 @@ from mpbroker.ipc.listeners import MAX_LISTENERS, ListenerCount, ListenerState
 from mpbroker.ipc.log_sizes import DirSeen, DirSizes, PartitionSizes
 from mpbroker.ipc.meters import ClientKind, QuotaKind, QuotaWord, Reader, TopicMeter
 from mpbroker.ipc.partition_counts import PartitionCounts, count_partitions
-from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
+from mpbroker.ipc.table import Partition, PartitionFlag, read_partition_surely
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from shm.counters import BUCKETS, bucket_bounds
 from shm.region import Region
-from shm.table import SlotBusy
 
 NS = 1_000_000_000
 # Kafka's percentiles of a histogram.
@@ -255,12 +254,8 @@ def _names(public: Region, reader: Reader, logs: list[LogSeen]) -> dict[tuple[in
     table, sizes = topology.attach_table(public), PartitionSizes(public.block("log_sizes"))
     found = {}
     for (slot, generation), name in reader.names().items():
-        try:
-            now = read_partition(table, slot)
-        except SlotBusy:
-            # It is being written, or its writer died over it: nothing that is deleted changes.
-            found[slot, generation] = name
-            continue
+        # The busiest one would be missed otherwise.
+        now = read_partition_surely(table, slot)
         if now.generation == generation and not now.flags & PartitionFlag.PARTITION_DELETED:
             found[slot, generation] = name
             if now.flags & PartitionFlag.PARTITION_LIVE:

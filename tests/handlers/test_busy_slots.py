@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from mpbroker.ipc.calls import DeletedBefore, DeletedRecords
+from mpbroker.ipc.partition_counts import count_partitions
 from mpbroker.ipc.slots import SlotFlag
 from mpbroker.ipc.table import PAYLOAD_BYTES
 from mpbroker.protocol.api_keys import ApiKey
@@ -32,6 +33,7 @@ from shm.word import Words
 from tests.handlers.fetch_logs import PARTITIONS, Logs, decoded, logs, topics_of, wanted
 from tests.handlers.shared import request_frame
 from tests.handlers.test_log_apis import answer_from_log, calls_to_log
+from tests.log.test_scrub_process import Busy
 
 BUSY, OTHER = 1, 2
 NAME = "logged"
@@ -193,3 +195,11 @@ def test_a_fetch_of_a_replaced_file_while_the_slot_is_busy(log: Logs) -> None:
     request = FetchRequest(min_bytes=1, topics=topics_of([wanted(BUSY, 0), wanted(OTHER, 0)]))
     frame = log.ask(12, request, flags=SlotFlag.AGAIN)
     assert fetched(decoded(12, frame)) == {BUSY: NOT_LEADER, OTHER: 0}
+
+
+def test_partitions_are_counted_whatever_is_being_written(log: Logs) -> None:
+    sizes = log.rig.memory.sizes
+    busy = Busy(log.rig.memory.public.block("table"), sizes.partition_slots, PAYLOAD_BYTES)
+    counts = count_partitions(busy)
+    assert busy.met
+    assert (dict(counts.live), counts.offline) == ({0: PARTITIONS - 1}, 0), "the first one is the metadata's"
