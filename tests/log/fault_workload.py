@@ -37,7 +37,7 @@ from mpbroker.records.batch import CRC_AT
 from mpbroker.records.builder import build_batch
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
-from tests.log.node import Node
+from tests.log.node import Node, wait_for_helper
 from tests.log.rig import Rig
 from tests.log.test_turn import settle
 
@@ -81,6 +81,8 @@ class Scenario:
         self.targets = self.node.open(TOPIC)
         process = self.node.process
         assert process is not None
+        wait_for_helper(process)
+        process.manager.journals.use()
         for target in self.targets:
             log = process.manager.logs.get(target.slot)
             if log is not None:
@@ -165,14 +167,16 @@ def run(directory: Path, phase: str, kind: str, number: int, error: int) -> bool
                 for partition, target in enumerate(scenario.targets):
                     if target.error and not scenario.in_second(partition):
                         raise Broken(f"t-{partition} in the other directory is not opened: {target.message}")
+                if scenario.node.process is not None:
+                    settle(scenario.node.process)
             except FatalError as failure:
                 end = str(failure)
         reached = _native.fault_count() >= number
         arm(second, kind, 1 << 30, 0)
         text = scenario.said.getvalue() + end
         is_told = os.strerror(error) in text or os.strerror(errno.EIO) in text
-        if reached and end and not is_told:
-            raise Broken(f"the end does not say why: {end}")
+        if reached and (end or kind == "read") and not is_told:
+            raise Broken(f"nothing says why: {text}")
         scenario.node.crash()
         scenario.start()
         scenario.check()

@@ -61,6 +61,10 @@ GUARDED(int, syncfs, SYNC, (int fd), (fd))
 GUARDED(ssize_t, read, READ, (int fd, void *data, size_t bytes), (fd, data, bytes))
 GUARDED(ssize_t, pread, READ, (int fd, void *data, size_t bytes, off_t at), (fd, data, bytes, at))
 GUARDED(ssize_t, pread64, READ, (int fd, void *data, size_t bytes, off64_t at), (fd, data, bytes, at))
+GUARDED(ssize_t, preadv, READ, (int fd, const struct iovec *parts, int n, off_t at), (fd, parts, n, at))
+GUARDED(ssize_t, preadv64, READ, (int fd, const struct iovec *parts, int n, off64_t at), (fd, parts, n, at))
+GUARDED(ssize_t, preadv2, READ, (int fd, const struct iovec *parts, int n, off_t at, int how), (fd, parts, n, at, how))
+GUARDED(ssize_t, preadv64v2, READ, (int fd, const struct iovec *parts, int n, off64_t at, int how), (fd, parts, n, at, how))
 
 int posix_fallocate(int fd, off_t at, off_t bytes) { return fails(WRITE, fd) ? error : REAL(posix_fallocate)(fd, at, bytes); }
 int posix_fallocate64(int fd, off64_t at, off64_t bytes) { return fails(WRITE, fd) ? error : REAL(posix_fallocate64)(fd, at, bytes); }
