@@ -47,7 +47,9 @@ class ColdReads:
         # Who came when there were too many, longest waiting first.
         self._later: dict[Callable[[], None], None] = {}
         self._jobs: queue.SimpleQueue[tuple[Key, int] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[Key] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Key, OSError | None]] = queue.SimpleQueue()
+        # By inode and position: for those who are just being told that it is over.
+        self._failed: dict[tuple[int, int], OSError] = {}
         self._threads: list[threading.Thread] = []
 
     def __len__(self) -> int:
@@ -56,9 +58,11 @@ class ColdReads:
 
     def bring(self, fd: int, position: int, length: int, then: Callable[[], None]) -> None:
         """Calls `then` from `take_in` when it has been read, or could not be, or when it may be asked for
-        again. Raises OSError.
+        again. Raises OSError, also for who is called since it could not be read, and asks again.
         """
         key = os.fstat(fd).st_ino, position, length
+        if (error := self._failed.get(key[:2])) is not None:
+            raise OSError(*error.args)
         if key in self._waiting:
             self._waiting[key][then] = None
             return
@@ -95,9 +99,13 @@ class ColdReads:
     def take_in(self) -> None:
         ended: dict[Callable[[], None], None] = {}
         while not self._done.empty():
-            ended |= self._waiting.pop(self._done.get())
+            key, error = self._done.get()
+            ended |= self._waiting.pop(key)
+            if error is not None:
+                self._failed[key[:2]] = error
         for then in ended:
             then()
+        self._failed.clear()
         # Some of them may want nothing any more.
         while self._later and len(self._waiting) < MOST_AT_ONCE:
             then = next(iter(self._later))
@@ -123,25 +131,26 @@ class ColdReads:
     def _do(self, pull: Pull, key: Key, fd: int) -> None:
         _, position, length = key
         end = position + length
-        is_there = self._pull(pull, fd, position, end, lambda: True)
-        self._done.put(key)
+        error = self._pull(pull, fd, position, end, lambda: True)
+        self._done.put((key, error))
         self._wake()
-        if is_there:
+        if error is None:
             # Whatever somebody waits for comes first.
             self._pull(pull, fd, end, end + min(length, AHEAD_BYTES_MAX), self._jobs.empty)
         os.close(fd)
 
-    def _pull(self, pull: Pull, fd: int, position: int, end: int, goes_on: Callable[[], bool]) -> bool:
-        """Whether it could be read."""
+    def _pull(
+        self, pull: Pull, fd: int, position: int, end: int, goes_on: Callable[[], bool]
+    ) -> OSError | None:
+        """-> why it could not be read."""
         try:
             while position < end and goes_on() and (got := pull(fd, position, end - position)):
                 position += got
         except OSError as error:
-            # Whoever reads it next gets the error, too, and has an answer for it.
             name = Path(f"/proc/self/fd/{fd}").readlink()
             log.error("%s cannot be read at byte %d: %s", name, position, error)
-            return False
-        return True
+            return error
+        return None
 
 
 class Drain:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import threading
@@ -16,12 +17,13 @@ import pytest
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers import cold_reads
 from mpbroker.handlers.apis import k01_fetch
-from mpbroker.handlers.cold_reads import ColdReads
+from mpbroker.handlers.cold_reads import ColdReads, Drain
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.log import reader as log_reader
 from mpbroker.log.reader import Bound, NotResident, PartitionReader
 from mpbroker.log.residency import resident
+from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import FetchRequest
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
@@ -101,6 +103,13 @@ def await_answer(log: Logged) -> Any:
         disk(log).go()
         log.rig.handler.round(1000)
     return partition_of(answer(log, 12))
+
+
+def rounds_until_answered(log: Logged) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not log.rig.processor.from_handler.waiting():
+        assert time.monotonic() < deadline
+        log.rig.handler.round(1000)
 
 
 def count(log: Logged, counter: Counter) -> int:
@@ -512,16 +521,53 @@ def test_what_follows_is_brought_as_well(
     os.close(woken)
 
 
+def test_what_the_disk_cannot_give_is_an_error_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And asks the disk once. What can be read is served beside it, and afterwards."""
+    works, real = threading.Event(), Drain.pull
+
+    def pull(drain: Drain, fd: int, position: int, count: int) -> int:
+        if not works.is_set():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(drain, fd, position, count)
+
+    monkeypatch.setattr(Drain, "pull", pull)
+    with two_segments(tmp_path, sealed=30) as log:
+        evict(segment(log, 0))
+        assert [reply.kind for reply in send(log, fetch(0, wait_ms=60_000))] == [SlotKind.PARKED]
+        rounds_until_answered(log)
+        found = partition_of(answer(log, 12))
+        assert (found.error_code, found.records) == (ErrorCode.KAFKA_STORAGE_ERROR, b"")
+        assert caplog.text.count("cannot be read at byte 0: [Errno 5]") == 1
+        assert [reply.kind for reply in send(log, fetch(300))] != [SlotKind.PARKED]
+        works.set()
+        assert [reply.kind for reply in send(log, fetch(0, wait_ms=60_000))] == [SlotKind.PARKED]
+        rounds_until_answered(log)
+        assert bytes(partition_of(answer(log, 12)).records) == b"".join(log.batches[:30])
+        log.rig.handler.broker.cold_reads.close()
+
+
 def test_a_disk_that_fails_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Who waits goes on, and finds the error itself."""
+    """Who waits goes on, and is told when it asks again; who asks later asks the disk."""
     woken, told = os.eventfd(0), []
     reads = ColdReads(lambda: os.eventfd_write(woken, 1))
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    reads.bring(fd, 0, 100, lambda: told.append(0))
-    os.close(fd)
+
+    def again() -> None:
+        with pytest.raises(OSError, match="Invalid argument"):
+            reads.bring(fd, 0, 200, lambda: None)
+        told.append(0)
+
+    reads.bring(fd, 0, 100, again)
     os.eventfd_read(woken)
     reads.take_in()
     assert told == [0]
     assert f"{tmp_path} cannot be read at byte 0" in caplog.text
+    reads.bring(fd, 0, 100, lambda: told.append(1))
+    os.eventfd_read(woken)
+    reads.take_in()
+    assert told == [0, 1]
+    os.close(fd)
     reads.close()
     os.close(woken)

@@ -210,16 +210,16 @@ class Fetch:
         return since_ms is not None and self.exchange.broker.monotonic_ms() - since_ms > COLD_PATIENCE_MS
 
     def _bring(self, cold: NotResident) -> None:
-        """Unless as much as can be sent is on its way: the next one asks for the rest."""
+        """Unless as much as can be sent is on its way: the next one asks for the rest. Raises OSError."""
         broker = self.exchange.broker
         if self.cold_files and (self.cold_bytes >= self.limit or self.cold_files >= MOST_FILES):
             return
+        broker.cold_reads.bring(cold.fd, cold.position, cold.length, self._look_again)
         self.cold_bytes += cold.length
         self.cold_files += 1
         if self.cold_since_ms is None:
             self.cold_since_ms = broker.monotonic_ms()
         broker.counters.add(Counter.COUNT_FETCHES_COLD)
-        broker.cold_reads.bring(cold.fd, cold.position, cold.length, self._look_again)
 
     def _look_again(self) -> None:
         self.exchange.broker.fetches.check(self.slots)
