@@ -229,17 +229,26 @@ class ScrubProcess:
         self.publish()
 
     def publish(self) -> None:
-        """The files say so already."""
+        """The files say so already. While one does not say which partition it is, no word is taken away."""
+        is_sure = True
         wanted: dict[int, tuple[int, Found]] = {}
         damages = [(home, one) for home in self.dirs for one in home.known.all_damages()]
         for home, one in damages:
-            found = self._place_of(home.path / one.partition)
+            directory = home.path / one.partition
+            try:
+                found = self._place_of(directory)
+            except (CheckpointCorrupt, OSError) as error:
+                self._cannot_read(directory, error)
+                is_sure = False
+                continue
             if found is not None:
                 slot, now = found
                 wanted[slot] = now.generation, wanted.get(slot, (0, frozenset()))[1] | {one}
-        for slot in self._published.keys() | wanted.keys():
+        unsaid = {slot: found for slot, found in self._published.items() if slot not in wanted}
+        for slot in (*wanted, *(unsaid if is_sure else ())):
             self._publish(slot, *wanted.get(slot, (0, frozenset())))
-        self._published = {slot: found for slot, (_, found) in wanted.items()}
+        self._published = {} if is_sure else unsaid
+        self._published |= {slot: found for slot, (_, found) in wanted.items()}
         self.context.counters.set(Counter.COUNT_SCRUB_FINDINGS, len(damages))
 
     def _publish(self, slot: int, generation: int, found: Found) -> None:
@@ -253,7 +262,7 @@ class ScrubProcess:
             self.damaged.store(slot, damage_word(generation, (word & LARGEST_VERSION) % LARGEST_VERSION + 1))
 
     def _place_of(self, directory: Path) -> tuple[int, Partition] | None:
-        """The partition's place in the table, if it is open there."""
+        """The partition's place in the table, if it is open there. Raises CheckpointCorrupt, OSError."""
         now = time.monotonic()
         if now >= self._places_until:
             self._places_until = now + TEND_EVERY_S
@@ -331,11 +340,13 @@ class ScrubProcess:
                     self._scrub_segment(home, name, base, next_base)
         except (SegmentReplaced, FileNotFoundError, NotADirectoryError):
             return
-        except OSError as error:
+        except (CheckpointCorrupt, OSError) as error:
             self._cannot_read(directory, error)
 
     def _sealed(self, directory: Path) -> list[tuple[int, int]]:
-        """(base, that of the next one) of what lies below the high watermark's segment. Raises OSError."""
+        """(base, that of the next one) of what lies below the high watermark's segment. Raises
+        CheckpointCorrupt, OSError.
+        """
         found = self._place_of(directory)
         if found is None:
             return []
@@ -446,7 +457,7 @@ class ScrubProcess:
                 return
             self.context.wait(lambda: False, max(1, round(min(left_s * 1000, MAX_SLEEP_MS))))
 
-    def _cannot_read(self, path: Path, error: OSError) -> None:
+    def _cannot_read(self, path: Path, error: Exception) -> None:
         """A directory that failed is none of ours: the log process says what becomes of it."""
         if path not in self._said:
             self._said.add(path)
@@ -454,12 +465,10 @@ class ScrubProcess:
 
 
 def _key_of(directory: Path) -> tuple[bytes, int]:
-    """By which the table knows the partition; of none that is there, if the directory does not say it."""
-    try:
-        topic_id = read_topic_id(directory)
-    except (CheckpointCorrupt, OSError):
-        topic_id = None
-    return topic_id or b"", parse_partition(directory.name).partition
+    """By which the table knows the partition; of none that is there, if the directory does not say it. Raises
+    CheckpointCorrupt, OSError.
+    """
+    return read_topic_id(directory) or b"", parse_partition(directory.name).partition
 
 
 def _epochs_of(directory: Path) -> Epochs:

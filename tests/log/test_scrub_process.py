@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,6 +194,30 @@ def test_what_is_about_a_file_that_cannot_be_looked_at_stays(
         assert asked
     assert [one.base for one in damages_of(world.directory)] == [int(path.stem)]
     assert (world.version, world.counted) == (2, 1)
+
+
+def test_a_partition_that_does_not_say_which_one_it_is(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is not passed over without a word, and what is damaged in it stays refused."""
+    flip(world.segments[1], 100)
+    world.scrub()
+    with monkeypatch.context() as disk:
+
+        def fails(directory: Path) -> bytes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(directory))
+
+        disk.setattr(scrub_process, "read_topic_id", fails)
+        world.process.tend()
+        assert world.version == 1
+        world.again()
+        assert world.version == 1
+        world.process.scrub(world.process.dirs[0])
+        assert world.version == 1
+        assert f"{world.directory} cannot be scrubbed: [Errno 5]" in caplog.text
+    flip(world.segments[1], 100)
+    world.scrub()
+    assert world.version == 0
 
 
 def test_the_segment_that_is_written_is_left_alone(world: World) -> None:
