@@ -3,8 +3,9 @@
     LD_PRELOAD=… python -m tests.log.fault_workload DIRECTORY PHASE KIND ERRNO
 
 Each call of the kind (write, sync, read) that the phase makes below the second directory, or each
-FAULT_STRIDEth, fails, it and all after it, in a process of its own; then the machine is without faults again,
-and everything starts anew. FAULT_CALL=n: only that one, and what is left in DIRECTORY/n stays there.
+FAULT_STRIDEth, fails, it and all after it (FAULT_ONCE: it alone), in a process of its own; then the machine
+is without faults again, and everything starts anew. Phases are produce, stop, recover and those of
+`fault_serving`. FAULT_CALL=n: only that one, and what is left in DIRECTORY/n stays there.
 Prints how many calls there were. Exits with 1, and says which call, where a promise is broken:
 
 * what was acknowledged is there once, and nothing that was never sent;
@@ -37,6 +38,7 @@ from mpbroker.records.batch import CRC_AT
 from mpbroker.records.builder import build_batch
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
+from tests.log.fault_serving import CONFIGS, SERVING, Broken
 from tests.log.node import Node, wait_for_helper
 from tests.log.rig import Rig
 from tests.log.test_turn import settle
@@ -47,38 +49,37 @@ SEGMENT_BYTES = 9_000
 VALUE_BYTES = 2_000
 KINDS = {"write": 1, "sync": 2, "read": 3}
 TIMESTAMP_MS = 4_000_000_000_000
-TOPIC = calls.EnsureTopic("t", bytes(range(1, 17)), list(range(PARTITIONS)), {}, 5)
 MOST_CALLS = 400
 
 _native = ctypes.CDLL(None)
 
 
-class Broken(Exception):
-    """A promise."""
-
-
 class Scenario:
-    def __init__(self, directory: Path, public: Path) -> None:
+    def __init__(self, directory: Path, public: Path, configs: dict[str, str]) -> None:
         self.public = public
+        self.topic = calls.EnsureTopic("t", bytes(range(1, 17)), list(range(PARTITIONS)), configs, 5)
         self.rigs: list[Rig] = []
         self.node = Node(self.make_rig, directory, 2)
         self.said = io.StringIO()
         self.acked: dict[int, set[int]] = {number: set() for number in range(PARTITIONS)}
         self.sent: dict[int, set[int]] = {number: set() for number in range(PARTITIONS)}
         self.sequence = self.boots = 0
+        # That were made until the faults ended.
+        self.calls = -1
         logging.basicConfig(stream=self.said, level=logging.INFO, force=True)
 
     def make_rig(self, _: str, **options: object) -> Rig:
         while self.rigs:
             self.rigs.pop().close()
         self.boots += 1
-        more = {"log_journal_bytes": 96 << 10, "log_journal_direct_bytes": 50_000, **options}
+        more: dict[str, object] = {"log_journal_bytes": 96 << 10, "log_journal_direct_bytes": 50_000}
+        more |= {"log_scrub_max_bytes_per_second": 1 << 40, **options}
         self.rigs = [Rig(self.node.dirs[0], self.public / f"region{self.sequence}-{self.boots}", more)]
         return self.rigs[0]
 
     def start(self) -> None:
         self.node.boot()
-        self.targets = self.node.open(TOPIC)
+        self.targets = self.node.open(self.topic)
         process = self.node.process
         assert process is not None
         wait_for_helper(process)
@@ -98,8 +99,9 @@ class Scenario:
             named = {}
             for partition, target in enumerate(self.targets):
                 self.sequence += 1
-                value = self.sequence.to_bytes(8, "big") + bytes(VALUE_BYTES)
-                data = bytes(build_batch([NewRecord(value, timestamp=TIMESTAMP_MS)], leader_epoch=0))
+                key = self.sequence.to_bytes(8, "big")
+                record = NewRecord(key=key, value=bytes(VALUE_BYTES), timestamp=TIMESTAMP_MS)
+                data = bytes(build_batch([record], leader_epoch=0))
                 crc = int.from_bytes(data[CRC_AT : CRC_AT + 4], "big")
                 self.sent[partition].add(crc)
                 named[self.node.rig.job([((target.slot, target.slot_generation, 5), data)])] = partition, crc
@@ -114,6 +116,11 @@ class Scenario:
             if named:
                 raise Broken(f"{len(named)} produces were never answered")
         self.node.checkpoint()
+
+    def works_again(self) -> None:
+        if self.calls < 0:
+            self.calls = _native.fault_count()
+        arm(self.node.dirs[1], "read", 1 << 30, 0)
 
     def check(self) -> None:
         """After a start without faults."""
@@ -132,8 +139,8 @@ class Scenario:
                 raise Broken(f"t-{partition} has lost {len(lost)} acknowledged batches")
 
 
-def fill(directory: Path, public: Path) -> Scenario:
-    scenario = Scenario(directory, public)
+def fill(directory: Path, public: Path, configs: dict[str, str]) -> Scenario:
+    scenario = Scenario(directory, public, configs)
     scenario.start()
     if not any(map(scenario.in_second, range(PARTITIONS))) or all(map(scenario.in_second, range(PARTITIONS))):
         raise Broken("both directories are to have partitions")
@@ -147,21 +154,25 @@ def arm(directory: Path, kind: str, number: int, error: int) -> None:
 
 def run(directory: Path, phase: str, kind: str, number: int, error: int) -> bool:
     """Whether there was such a call."""
+    once = "FAULT_ONCE" in os.environ
+    which = -number if once else number
     with tempfile.TemporaryDirectory(dir="/dev/shm") as public:
-        scenario = fill(directory, Path(public))
+        scenario = fill(directory, Path(public), CONFIGS.get(phase, {}))
         second = scenario.node.dirs[1]
         end = ""
         if phase == "produce":
-            arm(second, kind, number, error)
+            arm(second, kind, which, error)
             scenario.produce()
+        elif phase in SERVING:
+            SERVING[phase](scenario, lambda: arm(second, kind, which, error))
         elif phase == "stop":
-            arm(second, kind, number, error)
+            arm(second, kind, which, error)
             scenario.node.stop()
             if not (scenario.node.dirs[0] / names.CLEAN_SHUTDOWN).exists():
                 raise Broken("the other directory is not marked clean")
         else:
             scenario.node.crash()
-            arm(second, kind, number, error)
+            arm(second, kind, which, error)
             try:
                 scenario.start()
                 for partition, target in enumerate(scenario.targets):
@@ -171,11 +182,13 @@ def run(directory: Path, phase: str, kind: str, number: int, error: int) -> bool
                     settle(scenario.node.process)
             except FatalError as failure:
                 end = str(failure)
-        reached = _native.fault_count() >= number
-        arm(second, kind, 1 << 30, 0)
+        scenario.works_again()
+        reached = scenario.calls >= number
         text = scenario.said.getvalue() + end
         is_told = os.strerror(error) in text or os.strerror(errno.EIO) in text
-        if reached and (end or kind == "read") and not is_told:
+        # A reader tells who asked it; who cannot read an entry of an index can do without.
+        must_tell = kind == "read" and phase != "read" and not once
+        if reached and (end or must_tell) and not is_told:
             raise Broken(f"nothing says why: {text}")
         scenario.node.crash()
         scenario.start()

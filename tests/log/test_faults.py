@@ -1,4 +1,5 @@
-"""Each write without room, each sync and each read that fails, while it appends, rolls, stops and recovers.
+"""Each write without room, each sync and each read that fails, while it appends, rolls, stops and recovers;
+each read also while readers, scrubber, cleaner, retention and moves are at work.
 
 `fault_workload` says what must hold then. `FAULT_STRIDE=1` tries every single call.
 """
@@ -16,9 +17,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.log.fault_serving import SERVING
+
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).with_name("native") / "fault.c"
 STRIDE = os.environ.get("FAULT_STRIDE", "5")
+# Of these phases each read is another one.
+FEW = dict.fromkeys(("scrub", "clean", "retain", "move"), "1")
 CASES = [
     ("produce", "write", errno.ENOSPC),
     ("produce", "write", errno.EIO),
@@ -33,6 +38,7 @@ CASES = [
     ("recover", "sync", errno.EIO),
     ("recover", "sync", errno.ENOSPC),
     ("recover", "read", errno.EIO),
+    *((phase, "read", errno.EIO) for phase in SERVING),
 ]
 
 
@@ -54,7 +60,18 @@ def faults() -> Iterator[Path]:
 def test_a_directory_that_fails_takes_nothing_along(
     faults: Path, tmp_path: Path, phase: str, kind: str, error: int
 ) -> None:
+    try_calls(faults, tmp_path, phase, kind, error)
+
+
+@pytest.mark.parametrize("phase", ["produce", "stop", "recover", *SERVING])
+def test_a_single_read_that_fails_is_taken_for_nothing_else(faults: Path, tmp_path: Path, phase: str) -> None:
+    """As a sector that cannot be read; what is read behind it must not hide it."""
+    try_calls(faults, tmp_path, phase, "read", errno.EIO, FAULT_ONCE="1", FAULT_STRIDE=FEW.get(phase, STRIDE))
+
+
+def try_calls(faults: Path, tmp_path: Path, phase: str, kind: str, error: int, **more: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(faults), "FAULT_STRIDE": STRIDE}
+    environment |= more
     done = subprocess.run(
         [sys.executable, "-m", "tests.log.fault_workload", str(tmp_path), phase, kind, str(error)],
         env=environment,

@@ -1,7 +1,7 @@
 /* For LD_PRELOAD: one call of a kind fails, of those that a process makes below a directory.
  *
  * fault_arm(root, kind, number, error) arms it: the call with that number, counted from 1, fails with the errno, and so do all after it
- * until it is armed anew. fault_count() says how many there were. Kinds: 1 what writes or makes a file longer, 2 syncs, 3 reads. */
+ * until it is armed anew; with a negative number it alone. fault_count() says how many there were. Kinds: 1 what writes or makes a file longer, 2 syncs, 3 reads. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -34,6 +34,11 @@ static int below(const char *path) {
     return !strncmp(path, root, length) && (path[length] == '/' || path[length] == 0);
 }
 
+static int is_its_turn(void) {
+    int now = __sync_add_and_fetch(&count, 1);
+    return number < 0 ? now == -number : now >= number;
+}
+
 static int fails(int what, int fd) {
     char link[64], path[PATH_MAX];
     if (kind != what) return 0;
@@ -41,7 +46,7 @@ static int fails(int what, int fd) {
     ssize_t n = readlink(link, path, sizeof path - 1);
     if (n <= 0) return 0;
     path[n] = 0;
-    if (!below(path) || __sync_add_and_fetch(&count, 1) < number) return 0;
+    if (!below(path) || !is_its_turn()) return 0;
     errno = error;
     return 1;
 }
@@ -72,7 +77,7 @@ int posix_fallocate64(int fd, off64_t at, off64_t bytes) { return fails(WRITE, f
 /* Making a file needs room as well. */
 static int refused(const char *path, int flags) {
     if (kind != WRITE || !(flags & O_CREAT) || path[0] != '/' || !below(path) || access(path, F_OK) == 0) return 0;
-    if (__sync_add_and_fetch(&count, 1) < number) return 0;
+    if (!is_its_turn()) return 0;
     errno = error;
     return 1;
 }
