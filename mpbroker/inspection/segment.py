@@ -6,7 +6,9 @@ what is left of a damaged segment is told, not only where the damage begins.
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +27,8 @@ from mpbroker.records.legacy import entry_at, is_old
 Seen = Callable[[int], None]
 # So often, and at each segment's end: with each small batch it would take as long as the walk.
 SEEN_BYTES = 1 << 20
+# What is read at a time.
+PIECE_BYTES = 1 << 20
 
 
 @dataclass
@@ -47,14 +51,52 @@ class Segment:
 
 
 @contextmanager
-def mapped(path: Path) -> Iterator[memoryview]:
-    """The file as it is now; an empty one cannot be mapped."""
+def mapped(path: Path, unreadable: list[int] | None = None) -> Iterator[memoryview]:
+    """The file as it is now. Pages that the disk cannot give are zeros, of which no batch is made, and where
+    they begin goes to `unreadable`. Raises OSError.
+    """
     with path.open("rb") as file:
-        try:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole, memoryview(whole) as view:
-                yield view
-        except ValueError:
-            yield memoryview(b"")
+        fd = file.fileno()
+        size = _readable_bytes(fd)
+        if size == 0:
+            yield memoryview(b"")  # an empty file cannot be mapped
+            return
+        if size > 0:
+            whole = mmap.mmap(fd, size, access=mmap.ACCESS_READ)
+        else:
+            whole = _copied(fd, unreadable if unreadable is not None else [])
+        with whole, memoryview(whole) as view:
+            yield view
+
+
+def _readable_bytes(fd: int) -> int:
+    """The size of the file; -1 if some of it cannot be read. Whoever touches a page in a map that the disk
+    cannot give is killed: so all is read before, and is in the page cache then.
+    """
+    piece, size = bytearray(PIECE_BYTES), 0
+    try:
+        while got := os.preadv(fd, [piece], size):
+            size += got
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return -1
+    return size
+
+
+def _copied(fd: int, unreadable: list[int]) -> mmap.mmap:
+    """In memory of its own."""
+    size = os.fstat(fd).st_size
+    whole = mmap.mmap(-1, size)
+    with memoryview(whole) as view:
+        for at in range(0, size, mmap.PAGESIZE):
+            try:
+                os.preadv(fd, [view[at : at + mmap.PAGESIZE]], at)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                unreadable.append(at)
+    return whole
 
 
 def batches(view: memoryview, base: int) -> Iterator[BatchFrame | CorruptBatch]:
@@ -113,8 +155,9 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
     wanted = {position for _, position in offsets.entries}
     covered: dict[int, tuple[int, int]] = {}
     damaged: list[range] = []
+    unreadable: list[int] = []
     told = 0
-    with mapped(path) as view:
+    with mapped(path, unreadable) as view:
         segment = Segment(path, base, len(view), next_offset=base)
         for found in batches(view, base):
             if isinstance(found, CorruptBatch):
@@ -140,6 +183,9 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
                 told = segment.end
     if seen is not None:
         seen(segment.size - told)
+    if unreadable:
+        text = f"bytes that cannot be read, in {len(unreadable):,} of its pages: {os.strerror(errno.EIO)}"
+        segment.findings.append(finding(Severity.DAMAGE, path, text, unreadable[0]))
     if segment.is_old:
         text = "it has messages of an old format; the next start makes record batches of them"
         segment.findings.append(finding(Severity.DERIVED, path, text))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import mmap
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +74,30 @@ def test_every_flipped_bit_is_found(directory: Path) -> None:
         assert sum(segment.batches for segment in partition.segments) >= BATCHES - 1, at
     path.write_bytes(whole)
     assert findings(directory) == []
+
+
+def test_pages_that_the_disk_cannot_give_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a map of the file they would kill the process. What lies before and behind them is found."""
+    writer = Writer(PartitionLog.create(tmp_path / "t-0", "t", 0, TOPIC_ID, resolve(BrokerConfig(), {})))
+    for _ in range(BATCHES):
+        writer.append(size=mmap.PAGESIZE)
+    writer.log.close_cleanly()
+    (path,) = segments(tmp_path)
+    file, bad, real = path.stat().st_ino, 7 * mmap.PAGESIZE, os.preadv
+
+    def preadv(fd: int, buffers: list[memoryview], offset: int, *flags: int) -> int:
+        if os.fstat(fd).st_ino == file and offset <= bad < offset + sum(map(len, buffers)):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(fd, buffers, offset, *flags)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "preadv", preadv)
+        result = run("verify", str(tmp_path / "t-0"))
+    assert result.exit_code == 1, result.output
+    # One begins in that page; of the one before it there were nothing but zeros anyway.
+    assert f"{BATCHES - 1} records in {BATCHES - 1} batches" in result.output
+    assert f"byte {bad:,}: bytes that cannot be read, in 1 of its pages: Input/output error" in result.output
+    assert run("verify", str(tmp_path / "t-0")).exit_code == 0
 
 
 def test_a_wrong_leader_epoch_is_found_and_so_is_a_wrong_checkpoint(directory: Path) -> None:
