@@ -154,14 +154,14 @@ class Cleaner:
 
     def _aborted(self, sources: list[Source]) -> Iterator[AbortedTransaction]:
         for one in sources:
-            path = self._path(one.base, TXN_INDEX_SUFFIX)
-            if not path.exists():
-                continue
             try:
-                yield from read_aborted(path)
+                found = read_aborted(self._path(one.base, TXN_INDEX_SUFFIX))
+            except FileNotFoundError:
+                continue
             except TransactionIndexCorrupt as error:
                 # What was aborted would be taken for the latest value of its key.
                 raise CleaningFailed(str(error)) from error
+            yield from found
 
     # ---- the offset map ----
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpbroker.log import aborted
 from mpbroker.log.aborted import AbortedTransaction, packed, read_aborted
 from mpbroker.log.cleaned_transactions import CleanedTransactions
 from mpbroker.log.cleaner import Buffers, Cleaner, CleaningFailed
@@ -278,6 +280,25 @@ def test_a_disk_that_takes_a_part_at_a_time(log: Segments, monkeypatch: pytest.M
     monkeypatch.undo()
     assert read_aborted(log.path(0, TXN_INDEX_SUFFIX)) == [entry]
     assert shown(log.records()) == "z1"
+
+
+def test_aborted_transactions_that_cannot_be_read_end_it(
+    log: Segments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From Python 3.14 on a file that cannot be looked at does not exist, as Path.exists has it."""
+    log.append(pairs("a1"))
+    log.append(pairs("a9"), producer=(5, 0, 0), transactional=True)
+    marker(log, ABORT, 5)
+    log.roll()
+    log.path(0, TXN_INDEX_SUFFIX).write_bytes(packed([AbortedTransaction(5, 1, 2, 1)]))
+
+    def fails(path: Path) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(aborted, "read_whole", fails)
+    monkeypatch.setattr(Path, "exists", lambda *_: False)
+    with pytest.raises(OSError, match="Input/output error"):
+        list(Cleaner(log.task(), Buffers()).run())
 
 
 def test_what_was_aborted_goes_and_its_marker_later(log: Segments) -> None:
