@@ -161,10 +161,7 @@ class SecureChannels:
         if security.keystore is None:
             return
         peer.stage = Stage.SHAKING
-        try:
-            peer.pipe = TlsPipe(fd, security.keystore.context)
-        except MemoryError:
-            self._gone_wrong(peer)
+        peer.pipe = TlsPipe(fd, security.keystore.context)
 
     def serve(self) -> None:
         """Moves what can be moved, for every channel that the turn has named."""
