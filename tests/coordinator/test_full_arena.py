@@ -111,7 +111,9 @@ def _link(make_tree: Callable[..., Tree]) -> Link:
     return Link(make_tree(reply_limit_bytes=ROOM))
 
 
-def test_questions_and_appends_wait_for_room_in_their_order(link: Link) -> None:
+def test_questions_and_appends_wait_for_room_in_their_order(
+    link: Link, caplog: pytest.LogCaptureFixture
+) -> None:
     link.link.open(Topic("a", b"a" * 16, 1))
     link.link.greet()
     link.link.open(Topic("b", b"b" * 16, 1))
@@ -119,9 +121,19 @@ def test_questions_and_appends_wait_for_room_in_their_order(link: Link) -> None:
     assert link.go_on() == []
     assert link.link.waits_for_room
     assert not link.link.idle
+    assert ["when there is room" in one.getMessage() for one in caplog.records] == [True], "it is told once"
     link.return_all()
     assert link.go_on() == ["appended 0 at 0", "opened a", "log answers", "opened b"]
     assert not link.link.waits_for_room
+    assert link.link.idle
+
+
+def test_an_append_that_waits_is_work_to_be_done(link: Link) -> None:
+    """A coordinator that stops waits for it."""
+    link.append()
+    assert not link.link.idle
+    link.return_all()
+    assert link.go_on() == ["appended 0 at 0"]
     assert link.link.idle
 
 
