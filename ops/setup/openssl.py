@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import fcntl
 import hashlib
 import http.client
@@ -37,6 +38,7 @@ URLS = (
 DISTRIBUTED = ("http://deb.debian.org/debian/pool/main/o/openssl/openssl_{version}.orig.tar.gz",)
 SILENCE_S = 30.0
 CHUNK_BYTES = 1 << 20
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 LIBRARIES = ("libcrypto.so.3", "libssl.so.3")
 # All that there is in a directory of ours.
 LOCK = "lock"
@@ -118,7 +120,7 @@ def publish(built: Path, home: Path, release: Release) -> None:
 
 
 def download(release: Release, target: Path, urls: Sequence[str]) -> None:
-    """From the first place that has the right bytes. Raises SetupError."""
+    """From the first place that has the right bytes. Raises SetupError; OSError if they cannot be kept."""
     refused = []
     for url in (url.format(version=release.version) for url in urls):
         print(f"openssl: fetching {url}", flush=True)
@@ -126,6 +128,8 @@ def download(release: Release, target: Path, urls: Sequence[str]) -> None:
             with urllib.request.urlopen(url, timeout=SILENCE_S) as source, open(target, "wb") as file:
                 shutil.copyfileobj(source, file, CHUNK_BYTES)
         except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                raise  # for the next place, too
             refused.append(f"  {url}: {getattr(error, 'reason', None) or error}")
             continue
         if (found := digest_of(target)) == release.sha256:
@@ -328,7 +332,7 @@ def main() -> int:
     home = options.into.resolve()
     try:
         release = install(home, options.archive)
-    except SetupError as error:
+    except (SetupError, OSError) as error:
         print(f"openssl: {error}", file=sys.stderr)
         return 1
     print(f"openssl: OpenSSL {release.version} is in {home / 'lib'}")

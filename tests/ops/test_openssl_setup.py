@@ -109,6 +109,22 @@ def test_a_download_is_looked_for_until_the_bytes_are_right(archive: Path, tmp_p
     assert "make openssl ARCHIVE=" in told
 
 
+def test_a_disk_without_room_is_no_network_that_is_missing(
+    archive: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        Path("/dev/full").write_bytes(SOURCE)
+
+    builds(monkeypatch)
+    monkeypatch.setattr(openssl, "URLS", [archive.as_uri(), "http://nobody.asks.here.invalid"])
+    monkeypatch.setattr("shutil.copyfileobj", full)
+    monkeypatch.setattr("sys.argv", ["openssl", "--into", str(home)])
+    assert openssl.main() == 1
+    said = capsys.readouterr()
+    assert said.err == "openssl: [Errno 28] No space left on device\n"
+    assert "nobody.asks" not in said.out
+
+
 def test_a_release_is_in_use_when_it_is_whole_and_led_to(home: Path) -> None:
     assert not in_use(home, NEW)
     published(home, NEW)
