@@ -58,6 +58,26 @@ def test_a_round_waits_for_room(full: Tree) -> None:
     assert full.stop() == 0
 
 
+@pytest.mark.parametrize("end", ["reads", "dies"])
+def test_a_round_that_waited_for_room_when_the_log_process_died_is_decided_anew(full: Tree, end: str) -> None:
+    slow, fast = full.handlers
+    counters = full.memory.counters(COORDINATOR)
+    request, before = fast.call(CreateTopics([CreateTopic("a")])), counters.turns
+    full.until(lambda: counters.turns > before + 2)
+    full.replace_log()
+    assert request not in fast.answers
+    if end == "reads":
+        slow.sleeps = False
+    else:
+        full.fence(handler(0), 0)
+    full.until(lambda: request in fast.answers)
+    answer = fast.answers[request]
+    assert isinstance(answer, CreatedTopics)
+    assert [topic.error for topic in answer.topics] == [0]
+    assert fast.topics.keys() == {"a"}
+    assert full.stop() == 0
+
+
 class Events:
     """What the link tells the coordinator."""
 
