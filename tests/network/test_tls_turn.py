@@ -123,6 +123,7 @@ def test_memory_that_ends_at_one_connection_is_its_own_end(
         rig.step()
     assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_FAILED]
     assert "MemoryError" in caplog.text
+    assert " on TLS: an error of the processor" in caplog.text
     good.send(frame(METADATA, 1, 1))
     rig.step()
     (taken,) = rig.requests_taken()
@@ -321,7 +322,7 @@ def test_alerts_end_the_connection_of_who_sends_them(
     raw.sendall(b"\x15\x03\x03\x00\x02" + (b"\x02\x28" if fatal else b"\x01\x00"))
     rig.step()
     assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_TLS]
-    assert "TLS failed" in caplog.text
+    assert " on TLS: TLS failed" in caplog.text
     assert rig.in_use_bytes() == 0
     good.send(frame(METADATA, 1, 1))
     rig.step()
