@@ -95,13 +95,23 @@ STAMP_MAX_US = (1 << 32) - 1
 
 
 class Answers:
-    """`outbox(processor)` is the way to a processor; `index` is this handler's, the owner of the arena."""
+    """`outbox(processor)` is the way to a processor; `index` is this handler's, the owner of the arena;
+    `whose` names the connection of a request.
+    """
 
-    def __init__(self, index: int, arena: Arena, outbox: Callable[[int], Outbox], waiting: Waiting) -> None:
+    def __init__(
+        self,
+        index: int,
+        arena: Arena,
+        outbox: Callable[[int], Outbox],
+        waiting: Waiting,
+        whose: Callable[[Request], str],
+    ) -> None:
         self._index = index
         self._arena = arena
         self._waiting = waiting
         self._outbox = outbox
+        self._whose = whose
         self._sizes: dict[int, int] = {}
 
     @property
@@ -128,10 +138,10 @@ class Answers:
 
     def _give_up(self, request: Request, timing: Timing) -> None:
         log.error(
-            "API key %d: there was no room for its answer for too long, connection %x is closed. "
+            "closing %s: there was no room for its answer to API key %d for too long. "
             "Clients that do not read fill the memory for answers (queued.max.request.bytes)",
+            self._whose(request),
             request.api_key,
-            request.connection,
         )
         self.close(request, timing)
 

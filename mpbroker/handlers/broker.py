@@ -68,21 +68,11 @@ class Broker:
     tells_all: Callable[[], bool]
     session: Callable[[Request], Session]
     listener: Callable[[int], AddedListener]
+    whose: Callable[[Request, Session | None], str]
     throttling: Throttling
     log_levels: LogLevels
     wall_clock_ms: Callable[[], int] = wall_ms
     monotonic_ms: Callable[[], int] = monotonic_ms
-
-    def whose(self, slot: Request, session: Session | None = None) -> str:
-        """The connection that a request came from, as the processor's log names it, and its listener.
-        `session`: its own, if that was asked for already.
-        """
-        try:
-            connection = (session or self.session(slot)).connection_id
-            return f"connection {connection} on {self.listener(slot.listener).listener.name}"
-        except LookupError:
-            # It, or its listener, is gone: that may be why this is to be logged.
-            return f"connection {slot.connection:x}"
 
     def advertised(self, slot: Request) -> Listener:
         """What the client of this request is told to connect to: advertised.listeners, else the listener's

@@ -47,7 +47,7 @@ def make_broker(
         config=config,
         metadata=metadata,
         table=table,
-        answers=Answers(context.index, arena, lambda p: outboxes[p], waiting),
+        answers=Answers(context.index, arena, lambda p: outboxes[p], waiting, context.whose),
         coordinator=coordinator,
         log=Jobs(context.index, arena, turn.push_job, waiting, len(workers)),
         log_calls=[_log_caller(context, arena, worker, turn) for worker in workers],
@@ -77,6 +77,7 @@ def make_broker(
         tells_all=lambda: turn.tells_all,
         session=context.session,
         listener=context.listener,
+        whose=context.whose,
         throttling=Throttling(
             config, metadata, turn.clients, turn.meters, memory.quota_secret, context.session
         ),
@@ -108,4 +109,4 @@ def _caller(
 def _make_waiting(context: ProcessContext, number: int) -> Waiting:
     word = context.memory.words("replies_out")
     word.store(number, 0)
-    return Waiting(lambda waits: word.store(number, waits), monotonic_ms)
+    return Waiting(lambda waits: word.store(number, waits), monotonic_ms, context.whose)

@@ -294,7 +294,7 @@ class Handler:
         except FatalError:
             raise
         except Exception as error:
-            log.exception("closing %s: its request failed", self.broker.whose(slot))
+            log.exception("closing %s: its request failed", self.context.whose(slot))
             self.context.counters.add(Counter.COUNT_ERRORS)
             self.context.counters.set_last_error(f"API key {slot.api_key}: {type(error).__name__}: {error}")
             self.broker.answers.close(slot)
@@ -319,7 +319,7 @@ class Handler:
         except (MalformedMessage, UnicodeDecodeError) as error:
             log.warning(
                 "closing %s: malformed %s v%d: %s",
-                self.broker.whose(slot),
+                self.context.whose(slot),
                 api.name,
                 slot.api_version,
                 error,
@@ -340,12 +340,12 @@ class Handler:
             try:
                 self.broker.answers.send(slot, frame)
             except ArenaFull as error:
-                log.error("closing %s: no memory for an answer: %s", self.broker.whose(slot), error)
+                log.error("closing %s: no memory for an answer: %s", self.context.whose(slot), error)
                 self.broker.answers.close(slot)
             return
         log.warning(
             "closing %s: API key %d version %d is not served",
-            self.broker.whose(slot),
+            self.context.whose(slot),
             slot.api_key,
             slot.api_version,
         )

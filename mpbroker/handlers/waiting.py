@@ -34,11 +34,16 @@ class _Entry(NamedTuple):
 
 
 class Waiting:
-    """First come, first served. `tell` is called with whether anything waits, whenever that changes."""
+    """First come, first served. `tell` is called with whether anything waits, whenever that changes; `whose`
+    names the connection of a request.
+    """
 
-    def __init__(self, tell: Callable[[bool], None], clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, tell: Callable[[bool], None], clock_ms: Callable[[], int], whose: Callable[[Request], str]
+    ) -> None:
         self._tell = tell
         self._clock_ms = clock_ms
+        self._whose = whose
         self._entries: deque[_Entry] = deque()
         self._bytes = 0
 
@@ -72,9 +77,7 @@ class Waiting:
             except FatalError:
                 raise
             except Exception:
-                log.exception(
-                    "what waited for room failed: connection %x is closed", entry.request.connection
-                )
+                log.exception("closing %s: what waited for room failed", self._whose(entry.request))
                 entry.give_up()
             self._remove(entry)
 

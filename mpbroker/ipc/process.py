@@ -216,6 +216,17 @@ class ProcessContext:
             self._added[number] = known
         return known
 
+    def whose(self, request: Request, session: Session | None = None) -> str:
+        """The connection that a request came from, as the processor's log names it, and its listener.
+        `session`: its own, if that was asked for already.
+        """
+        try:
+            connection = (session or self.session(request)).connection_id
+            return f"connection {connection} on {self.listener(request.listener).listener.name}"
+        except LookupError:
+            # It, or its listener, is gone: that may be why this is to be logged.
+            return f"connection {request.connection:x}"
+
     def entitle(self, about: str) -> None:
         """What ps shows of this process: its plane, its kind and number, and behind them what it is about."""
         setproctitle.setproctitle(f"mpbroker: {self.name} {about}".strip())

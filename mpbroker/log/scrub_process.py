@@ -193,7 +193,10 @@ class ScrubProcess:
         if asked != self.asked.load(BEGUN):
             self._first_at = 0
             for one in self.dirs:
-                one.known.current = one.known.current or Pass(wall_ms())
+                if one.known.current is None:
+                    one.known.current = Pass(wall_ms())
+                    # Before it has begun: whoever comes behind a kill knows of it by the file alone.
+                    self._save(one)
         home = self._next()
         # In this order: who has asked sees that it is asked for, or that it goes on, until it is over.
         self.asked.store(GOES_ON, int(home is not None))

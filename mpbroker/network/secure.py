@@ -161,10 +161,7 @@ class SecureChannels:
         if security.keystore is None:
             return
         peer.stage = Stage.SHAKING
-        try:
-            peer.pipe = TlsPipe(fd, security.keystore.context)
-        except MemoryError:
-            self._gone_wrong(peer)
+        peer.pipe = TlsPipe(fd, security.keystore.context)
 
     def serve(self) -> None:
         """Moves what can be moved, for every channel that the turn has named."""
@@ -213,7 +210,7 @@ class SecureChannels:
         if peer.pipe is not None and peer.stage is not Stage.SHAKING:
             peer.pipe.close()
         elif peer.pipe is not None and peer.was_answered and reason == CloseReason.CLOSED_BY_PEER:
-            self._hear_last_word(peer.pipe, session.connection_id)
+            self._hear_last_word(peer.pipe, _name_of(session, peer))
         sock.close()
 
     def timeout_ms(self, most_ms: int) -> int:
@@ -285,7 +282,7 @@ class SecureChannels:
         self.native.close(peer.channel, CloseReason.CLOSED_FAILED, 0)
 
     def _name(self, peer: Peer) -> str:
-        return self.turn.sessions.of(peer.channel, peer.connection).connection_id
+        return _name_of(self.turn.sessions.of(peer.channel, peer.connection), peer)
 
     # ---- TLS
 
@@ -525,6 +522,11 @@ class SecureChannels:
             if not data:
                 self.native.close(peer.channel, CloseReason.CLOSED_BY_PEER, 0)
                 return
+
+
+def _name_of(session: Connection, peer: Peer) -> str:
+    """As the processor names a connection, with its listener."""
+    return f"{session.connection_id} on {peer.security.name}"
 
 
 def reason_of(error: OSError) -> str:

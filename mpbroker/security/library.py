@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import Sequence
 from pathlib import Path
+
+from mpbroker.security import openssl
 
 # OpenSSL 3.1 has AES-GCM for AVX-512, and takes it where the processor has all of these (aes-gcm-avx512.pl).
 VECTOR_AES_SINCE = (3, 1)
@@ -12,10 +12,10 @@ VECTOR_AES_FLAGS = {"avx512f", "avx512dq", "avx512bw", "avx512vl", "vaes", "vpcl
 CPU_INFO = Path("/proc/cpuinfo")
 
 
-def describe(name: str, version: Sequence[int], cpu_info: str) -> str:
-    """`name` and `version` as the ssl module has them, `cpu_info` as Linux does."""
+def describe(name: str, version: tuple[int, int], cpu_info: str) -> str:
+    """`name` and `version` as OpenSSL has them, `cpu_info` as Linux does."""
     flags = next((line.split() for line in cpu_info.splitlines() if line.startswith("flags")), [])
-    if tuple(version[:2]) >= VECTOR_AES_SINCE or not VECTOR_AES_FLAGS.issubset(flags):
+    if version >= VECTOR_AES_SINCE or not VECTOR_AES_FLAGS.issubset(flags):
         return f"TLS by {name}"
     return (
         f"TLS by {name}; from {'.'.join(map(str, VECTOR_AES_SINCE))} on it encrypts about twice as fast on "
@@ -25,4 +25,4 @@ def describe(name: str, version: Sequence[int], cpu_info: str) -> str:
 
 def description() -> str:
     """Of this process and this machine."""
-    return describe(ssl.OPENSSL_VERSION, ssl.OPENSSL_VERSION_INFO, CPU_INFO.read_text())
+    return describe(openssl.VERSION, openssl.VERSION_INFO, CPU_INFO.read_text())

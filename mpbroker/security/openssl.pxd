@@ -105,6 +105,13 @@ cdef extern from "openssl/err.h":
     enum:
         PEM_R_NO_START_LINE
 
+cdef extern from "openssl/crypto.h":
+    enum:
+        OPENSSL_VERSION
+    const char *OpenSSL_version(int) nogil
+    unsigned int OPENSSL_version_major() nogil
+    unsigned int OPENSSL_version_minor() nogil
+
 cdef class ServerContext:
     cdef SSL_CTX *context
     cdef _use_key(self, bytes pem, bytes password)

@@ -1,3 +1,5 @@
+VERSION: str
+VERSION_INFO: tuple[int, int]
 DEFAULT_CIPHERS: str
 DEFAULT_SUITES: str
 VERIFY_NONE: int

@@ -7,12 +7,14 @@ LD_LIBRARY_PATH has them (the soname is the same), nobody else.
     .openssl/openssl-3.5.9/lib/libcrypto.so.3 …   a release, renamed into place when it was built and tried
     .openssl/lib -> openssl-3.5.9/lib             the release in use, switched in one step
     .openssl/work/                                what is being built, and its log; not there when all is well
+    .openssl/lock                                 held by who builds; where anything else is, nothing is done
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import fcntl
 import hashlib
 import http.client
@@ -36,7 +38,11 @@ URLS = (
 DISTRIBUTED = ("http://deb.debian.org/debian/pool/main/o/openssl/openssl_{version}.orig.tar.gz",)
 SILENCE_S = 30.0
 CHUNK_BYTES = 1 << 20
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 LIBRARIES = ("libcrypto.so.3", "libssl.so.3")
+# All that there is in a directory of ours.
+LOCK = "lock"
+OWN_NAMES = re.compile(r"lock|work|lib|lib\.new|openssl-\d[\d.]*")
 # The programs would need the newer libraries in their path, and the system has its own.
 OPTIONS = ("shared", "no-apps", "no-docs", "no-tests")
 # Some distributions have perl without what comes with it.
@@ -114,7 +120,7 @@ def publish(built: Path, home: Path, release: Release) -> None:
 
 
 def download(release: Release, target: Path, urls: Sequence[str]) -> None:
-    """From the first place that has the right bytes. Raises SetupError."""
+    """From the first place that has the right bytes. Raises SetupError; OSError if they cannot be kept."""
     refused = []
     for url in (url.format(version=release.version) for url in urls):
         print(f"openssl: fetching {url}", flush=True)
@@ -122,6 +128,8 @@ def download(release: Release, target: Path, urls: Sequence[str]) -> None:
             with urllib.request.urlopen(url, timeout=SILENCE_S) as source, open(target, "wb") as file:
                 shutil.copyfileobj(source, file, CHUNK_BYTES)
         except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                raise  # for the next place, too
             refused.append(f"  {url}: {getattr(error, 'reason', None) or error}")
             continue
         if (found := digest_of(target)) == release.sha256:
@@ -262,12 +270,25 @@ def try_out(built: Path, release: Release) -> None:
         )
 
 
+def check_is_ours(home: Path) -> None:
+    """What is not in use there will be removed, so nothing may be somebody else's. Raises SetupError."""
+    found = sorted(path.name for path in home.iterdir())
+    others = [name for name in found if not OWN_NAMES.fullmatch(name)]
+    if others or (found and LOCK not in found):
+        raise SetupError(
+            f"{home} is no directory of make openssl: {(others or found)[0]} is in it. Name one of its own"
+        )
+
+
 @contextlib.contextmanager
 def alone(home: Path) -> Iterator[Path]:
-    """Nobody else builds in `home` meanwhile. Gives an empty directory; what a killed build left is gone."""
+    """Nobody else builds in `home` meanwhile. Gives an empty directory; what a killed build left is gone.
+    Raises SetupError.
+    """
     try:
         home.mkdir(parents=True, exist_ok=True)
-        lock = open(home / "lock", "w")  # noqa: SIM115
+        check_is_ours(home)
+        lock = open(home / LOCK, "w")  # noqa: SIM115
     except OSError as error:
         raise SetupError(f"{home} cannot be written: {error.strerror}") from error
     with lock:
@@ -311,7 +332,7 @@ def main() -> int:
     home = options.into.resolve()
     try:
         release = install(home, options.archive)
-    except SetupError as error:
+    except (SetupError, OSError) as error:
         print(f"openssl: {error}", file=sys.stderr)
         return 1
     print(f"openssl: OpenSSL {release.version} is in {home / 'lib'}")

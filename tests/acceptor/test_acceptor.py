@@ -22,7 +22,7 @@ from mpbroker.config.limits import ListenerLimits
 from mpbroker.config.listeners import Listener
 from mpbroker.ipc import topology
 from mpbroker.ipc.connections import OUTSTANDING_MAX
-from mpbroker.ipc.listeners import ListenerCount
+from mpbroker.ipc.listeners import ListenerCount, ListenerState
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.network import handover
@@ -306,14 +306,16 @@ def test_a_listener_that_pauses_keeps_its_watch(make: Make, pause: str) -> None:
     world.turns()
     (there,) = [one for one in world.acceptor.open.values() if one.number == 0]
     assert not there.may_accept
+    world.connect(0)
+    assert there.sock.fileno() not in dict(world.acceptor.epoll.poll(0)), "the backlog does not keep it awake"
     if pause == "rest":
         there.rest_until_ms = 0.0
     world.serve(*PROCESSORS)
     world.turns()
-    assert world.count(0, ListenerCount.ACCEPTED) == 1
+    assert world.count(0, ListenerCount.ACCEPTED) == 2
     world.connect(0)
     world.turns()
-    assert world.count(0, ListenerCount.ACCEPTED) == 2, "it is watched again"
+    assert world.count(0, ListenerCount.ACCEPTED) == 3, "it is watched again"
 
 
 def test_without_a_watch_a_new_listener_rests(make: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -338,6 +340,19 @@ def test_without_a_watch_a_new_listener_rests(make: Make, caplog: pytest.LogCapt
         assert world.count(2, ListenerCount.ACCEPTED) == accepted
     assert world.count(2, ListenerCount.ACCEPT_ERRORS) == 2
     world.acceptor._remove(2)
+
+
+def test_a_listener_without_a_watch_can_be_removed(make: Make) -> None:
+    world = make()
+    world.serve(*PROCESSORS)
+    sock = world._listen("C", BrokerConfig())
+    world.acceptor.epoll = Watches(world.acceptor.epoll, lacks=1)
+    world.acceptor._add(2, Listener("C", "PLAINTEXT", HOST, sock.getsockname()[1]), sock)
+    world.acceptor._remove(2)
+    assert world.count(2, ListenerCount.STATE) == ListenerState.REMOVED
+    world.connect(0)
+    world.turns()
+    assert world.count(0, ListenerCount.ACCEPTED) == 1
 
 
 def test_who_is_refused_is_named_with_its_port(make: Make, caplog: pytest.LogCaptureFixture) -> None:

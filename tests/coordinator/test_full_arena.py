@@ -58,6 +58,26 @@ def test_a_round_waits_for_room(full: Tree) -> None:
     assert full.stop() == 0
 
 
+@pytest.mark.parametrize("end", ["reads", "dies"])
+def test_a_round_that_waited_for_room_when_the_log_process_died_is_decided_anew(full: Tree, end: str) -> None:
+    slow, fast = full.handlers
+    counters = full.memory.counters(COORDINATOR)
+    request, before = fast.call(CreateTopics([CreateTopic("a")])), counters.turns
+    full.until(lambda: counters.turns > before + 2)
+    full.replace_log()
+    assert request not in fast.answers
+    if end == "reads":
+        slow.sleeps = False
+    else:
+        full.fence(handler(0), 0)
+    full.until(lambda: request in fast.answers)
+    answer = fast.answers[request]
+    assert isinstance(answer, CreatedTopics)
+    assert [topic.error for topic in answer.topics] == [0]
+    assert fast.topics.keys() == {"a"}
+    assert full.stop() == 0
+
+
 class Events:
     """What the link tells the coordinator."""
 
@@ -111,7 +131,9 @@ def _link(make_tree: Callable[..., Tree]) -> Link:
     return Link(make_tree(reply_limit_bytes=ROOM))
 
 
-def test_questions_and_appends_wait_for_room_in_their_order(link: Link) -> None:
+def test_questions_and_appends_wait_for_room_in_their_order(
+    link: Link, caplog: pytest.LogCaptureFixture
+) -> None:
     link.link.open(Topic("a", b"a" * 16, 1))
     link.link.greet()
     link.link.open(Topic("b", b"b" * 16, 1))
@@ -119,9 +141,19 @@ def test_questions_and_appends_wait_for_room_in_their_order(link: Link) -> None:
     assert link.go_on() == []
     assert link.link.waits_for_room
     assert not link.link.idle
+    assert ["when there is room" in one.getMessage() for one in caplog.records] == [True], "it is told once"
     link.return_all()
     assert link.go_on() == ["appended 0 at 0", "opened a", "log answers", "opened b"]
     assert not link.link.waits_for_room
+    assert link.link.idle
+
+
+def test_an_append_that_waits_is_work_to_be_done(link: Link) -> None:
+    """A coordinator that stops waits for it."""
+    link.append()
+    assert not link.link.idle
+    link.return_all()
+    assert link.go_on() == ["appended 0 at 0"]
     assert link.link.idle
 
 

@@ -19,7 +19,7 @@ from mpbroker.records.compression import Codec
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
 from tests.handlers import full_broker
-from tests.handlers.shared import PROCESSOR, Rig, fence, rig
+from tests.handlers.shared import PROCESSOR, Rig, channel_of, fence, rig
 from tests.handlers.test_fences import TOPIC, kinds, produce
 from tests.handlers.test_heavy import LIGHT
 from tests.real_clients.conftest import stop_cleanly
@@ -71,7 +71,13 @@ def test_an_answer_waits_for_room(full: tuple[Rig, Reply]) -> None:
     assert made.handler.sleep_ms() > 10
 
 
-def test_after_a_while_its_connection_is_closed(full: tuple[Rig, Reply]) -> None:
+def connection_id(made: Rig, connection: int) -> str:
+    return made.processor.sessions.of(channel_of(connection), connection).connection_id
+
+
+def test_after_a_while_its_connection_is_closed(
+    full: tuple[Rig, Reply], caplog: pytest.LogCaptureFixture
+) -> None:
     made, _ = full
     made.processor.send(LIGHT, connection=2)
     made.turn()
@@ -79,6 +85,22 @@ def test_after_a_while_its_connection_is_closed(full: tuple[Rig, Reply]) -> None
     made.handler.flush()
     assert kinds(made) == [(2, SlotKind.CLOSE)]
     assert not is_told(made)
+    said = f"closing connection {connection_id(made, 2)} on PLAINTEXT: there was no room for its answer to "
+    assert caplog.records[-1].getMessage().startswith(f"{said}API key 19 ")
+
+
+def test_what_fails_when_there_is_room_is_closed_and_named(
+    full: tuple[Rig, Reply], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, answer = full
+    made.processor.send(LIGHT, connection=2)
+    made.turn()
+    monkeypatch.setattr(made.handler.broker.answers, "_push", None)
+    made.processor.give_back(answer)
+    made.turn()
+    assert kinds(made) == [(2, SlotKind.CLOSE)]
+    said = f"closing connection {connection_id(made, 2)} on PLAINTEXT: what waited for room failed"
+    assert said in [record.getMessage() for record in caplog.records]
 
 
 def test_no_more_waits_than_there_is_memory_for(

@@ -311,6 +311,20 @@ def test_a_pass_is_told_from_its_first_moment_to_its_last(
     assert progress(world.rig.memory)["running"] is False
 
 
+def test_what_was_asked_for_is_done_by_a_successor(world: World) -> None:
+    """Of several directories, too: all but the first one wait in memory while it is scrubbed."""
+    world.scrub()
+    words = world.rig.memory.words("scrub_asked")
+    words.store(ASKED, words.load(ASKED) + 1)
+    assert world.process._due() is not None
+    process = world.again()
+    process._first_at = 0
+    home = process._due()
+    assert home is not None, "although the last one has just been"
+    process.scrub(home)
+    assert process._due() is None
+
+
 def test_there_is_an_off_switch(world: World) -> None:
     world.process._first_at = 0
     world.set_rate(0)

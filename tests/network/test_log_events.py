@@ -214,9 +214,14 @@ def test_what_was_on_its_way_when_its_listener_was_removed_is_closed(
 ) -> None:
     titles: list[str] = []
     monkeypatch.setattr(served.processor.context, "entitle", titles.append)
-    for number, state in enumerate((ListenerState.ACCEPTING, ListenerState.REMOVED)):
+    states = {
+        "PLAINTEXT": ListenerState.ACCEPTING,
+        "INTERNAL": ListenerState.REMOVED,
+        "CONTROL": ListenerState.ACCEPTING,
+    }
+    for number, (name, state) in enumerate(states.items()):
         counts = served.memory.listener_counts(number)
-        counts.introduce(("PLAINTEXT", "INTERNAL")[number], control_plane=False)
+        counts.introduce(name, control_plane=name == "CONTROL")
         counts.set(ListenerCount.STATE, state)
     there = served.connect()
     order = pack_fence(1, LISTENER_REMOVED, INTERNAL)
@@ -226,7 +231,7 @@ def test_what_was_on_its_way_when_its_listener_was_removed_is_closed(
     assert is_closed(there)
     assert is_closed(served.connect())
     assert served.processor.channels == {}
-    assert titles == ["PLAINTEXT"]
+    assert titles == ["PLAINTEXT"], "CONTROL is of the other plane"
 
 
 class FullTurn:

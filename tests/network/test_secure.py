@@ -299,7 +299,7 @@ def test_who_does_not_trust_us_is_counted_though_it_is_gone(
     rig.step()
     assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_BY_PEER], "the reset was seen first"
     assert rig.counter(Counter.COUNT_AUTHENTICATIONS_FAILED) == 1
-    assert "failed TLS handshake: tlsv1 alert unknown ca" in caplog.text
+    assert " on TLS: failed TLS handshake: tlsv1 alert unknown ca" in caplog.text
 
 
 def test_who_goes_in_the_middle_of_a_handshake_is_no_failure(rig: SecureRig) -> None:

@@ -23,7 +23,7 @@ from mpbroker.network.secure import (
     MOVED_PER_TURN_MAX,
     Stage,
 )
-from mpbroker.network.tls_pipe import CIPHERTEXT_BYTES_MAX, IDLE_RECORDS_MAX
+from mpbroker.network.tls_pipe import CIPHERTEXT_BYTES_MAX, IDLE_RECORDS_MAX, TlsPipe
 from tests.network.key_changes import TLS_1_2, TLS_1_3, KeyChanger
 from tests.network.rig import answer_frame, frame
 from tests.network.secure_rig import METADATA, TLS, SecureRig, receive, secure_rig
@@ -110,16 +110,20 @@ def test_a_client_that_asks_for_many_new_keys_and_hears_the_answers_is_served(ri
 def test_memory_that_ends_at_one_connection_is_its_own_end(
     rig: SecureRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def no_memory(*_: object) -> None:
-        raise MemoryError
+    class WithoutMemory(TlsPipe):
+        """OpenSSL's side of a connection is made when its client says something."""
+
+        def handshake(self) -> bool:
+            raise MemoryError
 
     good = rig.handshake()
     with monkeypatch.context() as patch:
-        patch.setattr("mpbroker.network.secure.TlsPipe", no_memory)
+        patch.setattr("mpbroker.network.secure.TlsPipe", WithoutMemory)
         rig.meet(TLS)
         rig.step()
     assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_FAILED]
     assert "MemoryError" in caplog.text
+    assert " on TLS: an error of the processor" in caplog.text
     good.send(frame(METADATA, 1, 1))
     rig.step()
     (taken,) = rig.requests_taken()
@@ -318,7 +322,7 @@ def test_alerts_end_the_connection_of_who_sends_them(
     raw.sendall(b"\x15\x03\x03\x00\x02" + (b"\x02\x28" if fatal else b"\x01\x00"))
     rig.step()
     assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_TLS]
-    assert "TLS failed" in caplog.text
+    assert " on TLS: TLS failed" in caplog.text
     assert rig.in_use_bytes() == 0
     good.send(frame(METADATA, 1, 1))
     rig.step()

@@ -12,6 +12,7 @@ import pytest
 from ops.setup import openssl
 from ops.setup.openssl import (
     LIBRARIES,
+    LOCK,
     RELEASES,
     Release,
     SetupError,
@@ -54,6 +55,7 @@ def built_in(directory: Path, release: Release) -> Path:
 
 def published(home: Path, release: Release) -> None:
     home.mkdir(exist_ok=True)
+    (home / LOCK).touch()
     publish(built_in(home, release), home, release)
 
 
@@ -107,6 +109,22 @@ def test_a_download_is_looked_for_until_the_bytes_are_right(archive: Path, tmp_p
     assert "make openssl ARCHIVE=" in told
 
 
+def test_a_disk_without_room_is_no_network_that_is_missing(
+    archive: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        Path("/dev/full").write_bytes(SOURCE)
+
+    builds(monkeypatch)
+    monkeypatch.setattr(openssl, "URLS", [archive.as_uri(), "http://nobody.asks.here.invalid"])
+    monkeypatch.setattr("shutil.copyfileobj", full)
+    monkeypatch.setattr("sys.argv", ["openssl", "--into", str(home)])
+    assert openssl.main() == 1
+    said = capsys.readouterr()
+    assert said.err == "openssl: [Errno 28] No space left on device\n"
+    assert "nobody.asks" not in said.out
+
+
 def test_a_release_is_in_use_when_it_is_whole_and_led_to(home: Path) -> None:
     assert not in_use(home, NEW)
     published(home, NEW)
@@ -123,7 +141,7 @@ def test_another_release_takes_the_place_of_the_old_one(home: Path) -> None:
     (home / "lib.new").symlink_to("nowhere")
     published(home, NEW)
     assert in_use(home, NEW)
-    assert sorted(path.name for path in home.iterdir()) == ["lib", NEW.name]
+    assert sorted(path.name for path in home.iterdir()) == ["lib", LOCK, NEW.name]
 
 
 def test_what_is_there_is_not_built_again(home: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,6 +208,24 @@ def test_an_archive_that_is_refused_changes_nothing(
     assert not home.exists()
 
 
+@pytest.mark.parametrize(
+    ("there", "named"),
+    [(["work"], "work"), (["openssl-1.1.1"], "openssl-1.1.1"), ([LOCK, "lib", "work", "notes"], "notes")],
+)
+def test_a_directory_of_somebody_else_is_left_alone(
+    home: Path, archive: Path, monkeypatch: pytest.MonkeyPatch, there: list[str], named: str
+) -> None:
+    """It removes what it did not make: INTO may be a home directory, with a `work` in it."""
+    home.mkdir()
+    for name in there:
+        (home / name).touch() if name == LOCK else (home / name).mkdir()
+    seen = builds(monkeypatch)
+    with pytest.raises(SetupError, match=f"{home} is no directory of make openssl: {named} is in it"):
+        install(home, archive, (OLD, NEW))
+    assert seen == []
+    assert sorted(path.name for path in home.iterdir()) == sorted(there)
+
+
 def test_what_a_build_needs_is_named_as_packages() -> None:
     def has_neither_perl_nor_compiler(command: Sequence[str], _: str) -> bool:
         return command[0] not in ("perl", *openssl.compiler())
@@ -217,5 +253,5 @@ def test_a_failed_build_is_told_by_its_errors() -> None:
 
 
 def test_who_builds_has_the_directory_alone(home: Path) -> None:
-    with alone(home), open(home / "lock") as other, pytest.raises(BlockingIOError):
+    with alone(home), open(home / LOCK) as other, pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

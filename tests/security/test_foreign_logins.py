@@ -40,7 +40,8 @@ TOKEN_S = 1.5
 def failures(broker: SecureBroker, listener: str) -> int:
     """Failed authentications that the log tells of."""
     port = broker.ports[listener]
-    return len(re.findall(rf"connection \S*:{port}-\S*: failed authentication", broker.output()))
+    said = rf"connection \S*:{port}-\S* on {listener}: failed authentication"
+    return len(re.findall(said, broker.output()))
 
 
 # ---- tokens signed by a key of a set, through librdkafka

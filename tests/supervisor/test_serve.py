@@ -413,22 +413,27 @@ def test_titles_say_plane_listeners_and_number(tmp_path: Path) -> None:
         *("-o", "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROL:PLAINTEXT"),
         *("-o", "control.plane.listener.name=CONTROL"),
     )
+    wanted = {
+        "supervisor",
+        "acceptor PLAINTEXT",
+        "control-plane acceptor CONTROL",
+        "processor 0 PLAINTEXT",
+        "processor 1 PLAINTEXT",
+        "control-plane processor CONTROL",
+        "handler 0",
+        "control-plane handler",
+        "log 0",
+        "coordinator",
+        "cleaner",
+        "scrubber",
+    }
+
+    def titles() -> set[str]:
+        return {" ".join(each.cmdline()).strip().removeprefix("mpbroker: ") for each in processes(made)}
+
     try:
         made.start()
-        titles = {" ".join(each.cmdline()).strip().removeprefix("mpbroker: ") for each in processes(made)}
-        assert titles == {
-            "supervisor",
-            "acceptor PLAINTEXT",
-            "control-plane acceptor CONTROL",
-            "processor 0 PLAINTEXT",
-            "processor 1 PLAINTEXT",
-            "control-plane processor CONTROL",
-            "handler 0",
-            "control-plane handler",
-            "log 0",
-            "coordinator",
-            "cleaner",
-            "scrubber",
-        }
+        # Clients are served before the cleaner and the scrubber have begun.
+        eventually(lambda: titles() == wanted, "all have their titles")
     finally:
         made.kill()
