@@ -32,7 +32,8 @@ class Flushing:
             return
         self._next = now + LOOK_EVERY_S
         timed = [log for log in self._logs() if log.config.flush_ms != LONG_MAX]
-        waiting = [log for log in timed if log.state.synced < log.state.log_end]
+        # One that is held has all that moves on its way to another log directory, where it is synced.
+        waiting = [log for log in timed if log.state.synced < log.state.log_end and not log.is_held]
         self._since = {log: self._since.get(log, now) for log in waiting}
         for log, since in self._since.items():
             if now - since >= log.config.flush_ms / 1000:

@@ -104,6 +104,21 @@ def test_what_is_to_be_flushed_keeps_its_files(rig: MakeRig, batch: Batch) -> No
     b.close()
 
 
+def test_one_that_is_held_is_not_flushed(rig: MakeRig, batch: Batch) -> None:
+    """While a move is about to end, nothing of it may be under way where it was."""
+    b = Broker(rig(log_flush_policy="os"), **{"flush.ms": "0"})
+    b.produce(batch())
+    log_of(b).is_held = True
+    b.process.flushing.look(100.0)
+    b.process.flushing.look(200.0)
+    assert not log_of(b).state.unsynced
+    log_of(b).is_held = False
+    b.process.flushing.look(300.0)
+    assert log_of(b).state.unsynced
+    b.settle()
+    b.close()
+
+
 def test_it_is_not_looked_at_all_the_time(rig: MakeRig, batch: Batch) -> None:
     b = Broker(rig(log_flush_policy="os"), **{"flush.ms": "0"})
     b.produce(batch())
