@@ -10,12 +10,12 @@ from mpbroker.config.workers import MAX_LOG_DIRS
 from mpbroker.ipc.topology import FIRST_HANDLER as _FIRST_HANDLER
 from mpbroker.log.answers cimport PROCESS_COUNT, AnswersRef, answer_durable
 from mpbroker.log.journal cimport (
-    NOT_SYNCING, JournalRef, JournalWrite, journal_add, journal_ask, journal_begin, journal_behind, journal_record_most, journal_target,
-    journal_unlist, journal_written,
+    NOT_SYNCING, JournalRef, JournalWrite, journal_add, journal_ask, journal_begin, journal_behind, journal_land, journal_record_most,
+    journal_take_off, journal_target, journal_unlist,
 )
 from mpbroker.log.state cimport PartitionCore, end_bound, stable_bound
 from shm.atomics cimport fence_full, load_acquire, store_release
-from shm.counters cimport counter_add, counter_set, histogram_record, monotonic_ns
+from shm.counters cimport counter_add, histogram_record
 from shm.doorbell cimport bell_ring
 from shm.marks cimport marks_waiting
 from shm.table cimport table_write
@@ -25,12 +25,17 @@ assert LOG_DIRS_MOST == MAX_LOG_DIRS
 
 
 cdef bint commit_open(CommitRef *commit, int64_t slots) noexcept nogil:
+    cdef int place
     memset(commit, 0, sizeof(CommitRef))
+    commit.offered_bytes = OFFERED_BYTES
     commit.unsynced = <PartitionCore **>calloc(slots * 2, sizeof(PartitionCore *))
-    commit.in_flight = <PartitionCore **>calloc(slots * 2, sizeof(PartitionCore *))
     commit.moved = <PartitionCore **>calloc(slots * 2, sizeof(PartitionCore *))
     commit.journals = <JournalRef *>calloc(LOG_DIRS_MOST, sizeof(JournalRef))
-    return commit.unsynced != NULL and commit.in_flight != NULL and commit.moved != NULL and commit.journals != NULL
+    for place in range(2):
+        commit.rounds[place].flights = <Flight *>calloc(slots * 2, sizeof(Flight))
+        if commit.rounds[place].flights == NULL:
+            return False
+    return commit.unsynced != NULL and commit.moved != NULL and commit.journals != NULL
 
 
 cdef int commit_start(CommitRef *commit, uint64_t *bell_armed, int bell_fd) noexcept nogil:
@@ -43,11 +48,13 @@ cdef void commit_close(CommitRef *commit) noexcept nogil:
     flusher_stop(&commit.flusher)
     flusher_stop(&commit.background)
     free(commit.unsynced)
-    free(commit.in_flight)
+    free(commit.rounds[0].flights)
+    free(commit.rounds[1].flights)
     free(commit.moved)
     free(commit.retired)
     free(commit.journals)
-    commit.unsynced = commit.in_flight = commit.moved = NULL
+    commit.unsynced = commit.moved = NULL
+    commit.rounds[0].flights = commit.rounds[1].flights = NULL
     commit.retired = NULL
     commit.journals = NULL
 
@@ -55,6 +62,7 @@ cdef void commit_close(CommitRef *commit) noexcept nogil:
 cdef bint retire_file(CommitRef *commit, int fd, int log_dir) noexcept nogil:
     """The file is synced with the next round and closed after it. False without memory."""
     cdef RetiredFile *grown
+    reopen(commit)
     if commit.retired_count == commit.retired_room:
         grown = <RetiredFile *>realloc(commit.retired, (commit.retired_room * 2 + 64) * sizeof(RetiredFile))
         if grown == NULL:
@@ -75,14 +83,15 @@ cdef void move(CommitRef *commit, PartitionCore *core) noexcept nogil:
         commit.moved_count += 1
 
 
-cdef void appended(CommitRef *commit, PartitionCore *core) noexcept nogil:
-    """The partition's log end has moved: visible at once, or with the next commit round. (Kafka: UnifiedLog.append, which flushes
-    before it returns when flush.messages are due.)"""
+cdef void appended(CommitRef *commit, PartitionCore *core, int64_t count) noexcept nogil:
+    """The partition's log end has moved, by so many bytes: visible at once, or with the next commit round. (Kafka: UnifiedLog.append,
+    which flushes before it returns when flush.messages are due.)"""
     if not commit.group and flush_is_due(core):
         core.gated = 1
     if commit.group or core.gated:
-        core.ticket = commit.flusher.asked + 1
         join_round(commit, core)
+        core.ticket = commit.started + 1
+        commit.unsynced_bytes += count
         return
     core.slot.high_watermark = end_bound(core)
     core.slot.last_stable = stable_bound(core)
@@ -97,121 +106,192 @@ cdef bint flush_is_due(const PartitionCore *core) noexcept nogil:
 cdef void sync_itself(CommitRef *commit, PartitionCore *core) noexcept nogil:
     """Its segment, with the next round: a flush is due, or what a failed write left was cut off. Nothing of that may come back behind
     what is acknowledged next."""
-    core.syncs_itself = 1
     join_round(commit, core)
+    core.syncs_itself = 1
 
 
 cdef void join_round(CommitRef *commit, PartitionCore *core) noexcept nogil:
     """It takes part in the next round."""
+    reopen(commit)
     if not core.unsynced:
         core.unsynced = 1
         commit.unsynced[commit.unsynced_count] = core
         commit.unsynced_count += 1
 
 
-cdef void ask_next(CommitRef *commit, uint64_t now_ns) noexcept nogil:
-    """Starts the next round if none is in flight and there is something to sync."""
-    cdef int64_t i
-    cdef Flusher *flusher = &commit.flusher
+# ---- the rounds ----
+
+cdef CommitRound *place(CommitRef *commit, uint64_t number) noexcept nogil:
+    return &commit.rounds[number & 1]
+
+
+cdef uint64_t coming_round(CommitRef *commit) noexcept nogil:
+    """The number of the one that what is unsynced or retired now takes part in."""
+    reopen(commit)
+    return commit.started + 1
+
+
+cdef void ask_next(CommitRef *commit) noexcept nogil:
+    """Starts the next round if none is in flight and there is something to sync; offers it behind one that is, if there is much."""
+    cdef uint64_t number
     sync_behind(commit)
-    if flusher.asked != commit.finished or not (commit.unsynced_count or commit.retired_count):
+    if commit.offered and commit.started == commit.finished:
+        # The flusher had looked for it already, or what was in front of it did not go well.
+        reopen(commit)
+    if commit.offered or commit.started > commit.finished + 1:
         return
-    if not flusher_reserve(flusher, <int>(commit.unsynced_count + commit.retired_count)):
-        return
+    number = commit.started + 1
+    if commit.started == commit.finished:
+        if gather_round(commit, number):
+            take_off(commit)
+            flusher_ask(&commit.flusher, number)
+    elif commit.unsynced_bytes >= commit.offered_bytes and gather_round(commit, number):
+        commit.offered = True
+        flusher_offer(&commit.flusher, number)
+
+
+cdef void reopen(CommitRef *commit) noexcept nogil:
+    """Something joins the round that is offered, or goes away: it is taken back, unless it is the flusher's already. Then what comes
+    now is for the one behind it."""
+    if commit.offered:
+        commit.offered = False
+        if not flusher_take_back(&commit.flusher):
+            take_off(commit)
+
+
+cdef bint gather_round(CommitRef *commit, uint64_t number) noexcept nogil:
+    """What the round is to do, of all that is unsynced or retired now; it changes nothing else. False: nothing is to be done, or there
+    is no memory."""
+    cdef int64_t i
+    cdef CommitRound *round = place(commit, number)
+    cdef FlushRound *flush = flusher_place(&commit.flusher, number)
+    cdef bint is_alone = commit.started == commit.finished
+    cdef int retired_from = 0 if is_alone else place(commit, commit.started).retiring
+    round.count = 0
+    round.retiring = commit.retired_count - retired_from
+    if not (commit.unsynced_count or round.retiring) or not flusher_reserve(flush, <int>(commit.unsynced_count + round.retiring)):
+        return False
     for i in range(commit.journal_count):
-        if not flusher_reserve_record(flusher, journal_record_most(&commit.journals[i])):
-            return
-        journal_begin(&commit.journals[i], &flusher.writes[i])
-    commit.in_flight_count = 0
+        if not has_room(commit, journal_record_most(&commit.journals[i]), is_alone):
+            return False
+        journal_begin(&commit.journals[i], &flush.writes[i])
     for i in range(commit.unsynced_count):
         if commit.unsynced[i] != NULL:
-            fly(commit, commit.unsynced[i])
-    commit.unsynced_count = 0
-    flusher.journals = 0
+            board(commit, round, flush, commit.unsynced[i])
+    flush.journals = 0
     for i in range(commit.journal_count):
-        if journal_ask(&commit.journals[i], &flusher.writes[i]) and not commit.failed_dirs >> i & 1:
-            flusher.journals |= <uint64_t>1 << i
-    commit.retiring = commit.retired_count
-    for i in range(commit.retired_count):
-        flusher.fds[commit.in_flight_count + i] = commit.retired[i].fd
-    flusher.data_count = <int>commit.in_flight_count
-    flusher.count = <int>(commit.in_flight_count + commit.retired_count)
-    commit.asked_ns = now_ns
-    flusher_ask(flusher)
+        if journal_ask(&commit.journals[i], &flush.writes[i]) and not commit.failed_dirs >> i & 1:
+            flush.journals |= <uint64_t>1 << i
+    for i in range(round.retiring):
+        flush.fds[round.count + i] = commit.retired[retired_from + i].fd
+    flush.data_count = <int>round.count
+    flush.count = <int>(round.count + round.retiring)
+    return True
 
 
-cdef void fly(CommitRef *commit, PartitionCore *core) noexcept nogil:
-    """The partition takes part in the round that is asked for."""
+cdef bint has_room(CommitRef *commit, uint64_t record_bytes, bint may_grow) noexcept nogil:
+    """Where the flusher puts records together."""
+    return record_bytes <= commit.flusher.buffer_bytes or may_grow and flusher_reserve_record(&commit.flusher, record_bytes)
+
+
+cdef void board(CommitRef *commit, CommitRound *round, FlushRound *flush, PartitionCore *core) noexcept nogil:
+    """The partition takes part in the round that is put together."""
     cdef int dir = core.slot.log_dir
+    cdef Flight *flight = &round.flights[round.count]
     cdef bint itself = commit.bypass or core.syncs_itself or flush_is_due(core)
-    core.unsynced = 0
-    core.in_flight = 1
-    core.journaled = not itself and dir < commit.journal_count and journal_add(
-        &commit.journals[dir], &commit.flusher.writes[dir], core)
-    core.syncs_itself = 0
-    core.covered = end_bound(core)
-    core.stable = stable_bound(core)
-    commit.flusher.fds[commit.in_flight_count] = -1 if core.journaled else core.fd
-    commit.in_flight[commit.in_flight_count] = core
-    commit.in_flight_count += 1
+    flight.core = core
+    flight.journaled = not itself and dir < commit.journal_count and journal_add(&commit.journals[dir], &flush.writes[dir], core)
+    flight.synced_itself = core.syncs_itself
+    flight.covered = end_bound(core)
+    flight.stable = stable_bound(core)
+    flush.fds[round.count] = -1 if flight.journaled else core.fd
+    round.count += 1
+
+
+cdef void take_off(CommitRef *commit) noexcept nogil:
+    """The round that was put together is the flusher's. Nothing has changed in between: else it had been taken back."""
+    cdef int64_t i
+    cdef CommitRound *round
+    cdef FlushRound *flush
+    cdef Flight *flight
+    commit.started += 1
+    round, flush = place(commit, commit.started), flusher_place(&commit.flusher, commit.started)
+    for i in range(round.count):
+        flight = &round.flights[i]
+        flight.core.unsynced = 0
+        flight.core.in_flight += 1
+        flight.core.covered = flight.covered
+        if flight.synced_itself:
+            flight.core.syncs_itself = 0
+    for i in range(commit.journal_count):
+        if flush.journals >> i & 1:
+            journal_take_off(&commit.journals[i], &flush.writes[i])
+    commit.unsynced_count = commit.unsynced_bytes = 0
 
 
 cdef void take_in(CommitRef *commit, AnswersRef *answers) noexcept nogil:
-    """If the round in flight is done: its partitions' marks move, or its directories fail; then what waited is answered."""
-    cdef int64_t i
-    cdef Flusher *flusher = &commit.flusher
-    cdef uint64_t done = load_done(flusher)
+    """Of each round that is done the partitions' marks move, or their directories fail; then what waited is answered."""
+    cdef uint64_t done = load_done(&commit.flusher)
     take_in_background(commit, answers)
-    if done == commit.finished:
-        return
-    commit.finished = done
-    take_in_errors(commit, answers)
-    for i in range(commit.journal_count):
-        if flusher.journals >> i & 1 and not commit.failed_dirs >> i & 1:
-            journal_written(&commit.journals[i], &flusher.writes[i])
-    for i in range(commit.in_flight_count):
-        if commit.in_flight[i] != NULL:
-            land(commit, commit.in_flight[i])
-    commit.in_flight_count = 0
-    close_retired(commit)
-    counter_add(commit.counters, COUNT_COMMIT_ROUNDS, 1)
-    histogram_record(commit.counters, TIME_COMMIT_NS, monotonic_ns() - commit.asked_ns)
-    answer_durable(answers, done)
+    if done > commit.started:
+        reopen(commit)
+    while commit.finished < done:
+        commit.finished += 1
+        take_in_round(commit, answers, place(commit, commit.finished), flusher_place(&commit.flusher, commit.finished))
+        answer_durable(answers, commit.finished)
 
 
-cdef void take_in_errors(CommitRef *commit, AnswersRef *answers) noexcept nogil:
+cdef void take_in_round(CommitRef *commit, AnswersRef *answers, CommitRound *round, FlushRound *flush) noexcept nogil:
     cdef int64_t i
-    cdef Flusher *flusher = &commit.flusher
+    take_in_errors(commit, answers, round, flush)
     for i in range(commit.journal_count):
-        if flusher.journals >> i & 1 and flusher.writes[i].error:
-            fail_dir(commit, answers, <int>i, flusher.writes[i].error)
-    for i in range(flusher.count):
-        if flusher.errors[i] == 0:
+        if flush.journals >> i & 1:
+            journal_land(&commit.journals[i], &flush.writes[i])
+    for i in range(round.count):
+        if round.flights[i].core != NULL:
+            land(commit, flush, &round.flights[i])
+    round.count = 0
+    close_retired(commit, round)
+    counter_add(commit.counters, COUNT_COMMIT_ROUNDS, 1)
+    histogram_record(commit.counters, TIME_COMMIT_NS, flush.took_ns)
+
+
+cdef void take_in_errors(CommitRef *commit, AnswersRef *answers, const CommitRound *round, const FlushRound *flush) noexcept nogil:
+    cdef int64_t i
+    for i in range(commit.journal_count):
+        if flush.journals >> i & 1 and flush.writes[i].error:
+            fail_dir(commit, answers, <int>i, flush.writes[i].error)
+    for i in range(flush.count):
+        if flush.errors[i] == 0:
             continue
-        if i < commit.in_flight_count:
-            if commit.in_flight[i] != NULL:
-                fail_dir(commit, answers, commit.in_flight[i].slot.log_dir, flusher.errors[i])
+        if i < round.count:
+            if round.flights[i].core != NULL:
+                fail_dir(commit, answers, round.flights[i].core.slot.log_dir, flush.errors[i])
         else:
-            fail_dir(commit, answers, commit.retired[i - commit.in_flight_count].log_dir, flusher.errors[i])
+            fail_dir(commit, answers, commit.retired[i - round.count].log_dir, flush.errors[i])
 
 
-cdef void land(CommitRef *commit, PartitionCore *core) noexcept nogil:
+cdef void land(CommitRef *commit, const FlushRound *flush, const Flight *flight) noexcept nogil:
     """The round that the partition took part in is done."""
-    cdef JournalRef *journal = &commit.journals[core.slot.log_dir]
-    core.in_flight = 0
+    cdef PartitionCore *core = flight.core
+    cdef int dir = core.slot.log_dir
+    core.in_flight -= 1
     if core.slot.flags & PARTITION_OFFLINE:
         return
-    if core.journaled and not commit.flusher.writes[core.slot.log_dir].went_around:
-        journal_behind(journal, &commit.flusher.writes[core.slot.log_dir], core)
+    if flight.journaled and not flush.writes[dir].went_around:
+        journal_behind(&commit.journals[dir], &flush.writes[dir], core)
     else:
-        journal_unlist(journal, core)
-        core.synced = core.covered.offset
+        journal_unlist(&commit.journals[dir], core)
+        core.synced = flight.covered.offset
     if not commit.group and not core.gated:
         return
     # What was appended since waits for the next one.
-    core.gated = core.gated and core.unsynced
-    core.slot.high_watermark = core.covered
-    core.slot.last_stable = core.stable
+    core.gated = core.gated and (core.unsynced or core.in_flight)
+    # What was visible stays so: without group commit, more than a round covers may be; and the log may start later by now.
+    if flight.covered.offset >= core.slot.high_watermark.offset:
+        core.slot.high_watermark = flight.covered
+    if flight.stable.offset >= core.slot.last_stable.offset:
+        core.slot.last_stable = flight.stable
     core.slot.log_end_offset = core.log_end
     move(commit, core)
 
@@ -237,8 +317,9 @@ cdef void sync_behind(CommitRef *commit) noexcept nogil:
     cdef int i, n, dir = 0, count = 0
     cdef uint64_t target
     cdef JournalRef *journal = NULL
+    cdef FlushRound *flush
     cdef PartitionCore *core
-    if commit.background.asked != commit.background_finished or commit.retired_count:
+    if commit.background_asked != commit.background_finished or commit.retired_count:
         return
     for i in range(commit.journal_count):
         # In turns: no directory waits for ever for another one.
@@ -249,14 +330,15 @@ cdef void sync_behind(CommitRef *commit) noexcept nogil:
             break
     else:
         return
-    if not flusher_reserve(&commit.background, BEHIND_PER_ROUND):
+    flush = flusher_place(&commit.background, commit.background_asked + 1)
+    if not flusher_reserve(flush, BEHIND_PER_ROUND):
         return
     target = journal_target(journal)
     journal.in_background = journal.oldest.first_record
     while count < BEHIND_PER_ROUND and journal.oldest != NULL and journal.oldest.first_record < target:
         core = journal.oldest
-        commit.background.fds[count] = flusher_open(core.fd)
-        if commit.background.fds[count] < 0:
+        flush.fds[count] = flusher_open(core.fd)
+        if flush.fds[count] < 0:
             break
         core.syncing = core.covered.offset
         commit.behind[count] = core
@@ -266,20 +348,22 @@ cdef void sync_behind(CommitRef *commit) noexcept nogil:
         journal.in_background = NOT_SYNCING
         return
     commit.background_dir = dir
-    commit.background.count = commit.background.data_count = count
-    flusher_ask(&commit.background)
+    flush.count = flush.data_count = count
+    commit.background_asked += 1
+    flusher_ask(&commit.background, commit.background_asked)
 
 
 cdef void take_in_background(CommitRef *commit, AnswersRef *answers) noexcept nogil:
     cdef int i
     cdef uint64_t done = load_done(&commit.background)
+    cdef FlushRound *flush = flusher_place(&commit.background, done)
     if done == commit.background_finished:
         return
     commit.background_finished = done
-    for i in range(commit.background.count):
-        close(commit.background.fds[i])
-        if commit.background.errors[i]:
-            fail_dir(commit, answers, commit.background_dir, commit.background.errors[i])
+    for i in range(flush.count):
+        close(flush.fds[i])
+        if flush.errors[i]:
+            fail_dir(commit, answers, commit.background_dir, flush.errors[i])
         elif commit.behind[i] != NULL:
             commit.behind[i].synced = max(commit.behind[i].synced, commit.behind[i].syncing)
     commit.journals[commit.background_dir].in_background = NOT_SYNCING
@@ -291,7 +375,7 @@ cdef bint something_is_done(CommitRef *commit) noexcept nogil:
 
 
 cdef bint commit_is_busy(CommitRef *commit) noexcept nogil:
-    if commit.flusher.asked != commit.finished or commit.background.asked != commit.background_finished:
+    if commit.started != commit.finished or commit.background_asked != commit.background_finished:
         return True
     return commit.unsynced_count > 0 or commit.retired_count > 0
 
@@ -300,14 +384,15 @@ cdef uint64_t load_done(Flusher *flusher) noexcept nogil:
     return load_acquire(&flusher.done)
 
 
-cdef void close_retired(CommitRef *commit) noexcept nogil:
+cdef void close_retired(CommitRef *commit, CommitRound *round) noexcept nogil:
+    """Those of the round that is done are in front of all others."""
     cdef int i
-    for i in range(commit.retiring):
+    for i in range(round.retiring):
         close(commit.retired[i].fd)
-    commit.retired_count -= commit.retiring
+    commit.retired_count -= round.retiring
     for i in range(commit.retired_count):
-        commit.retired[i] = commit.retired[commit.retiring + i]
-    commit.retiring = 0
+        commit.retired[i] = commit.retired[round.retiring + i]
+    round.retiring = 0
 
 
 cdef void publish_moved(CommitRef *commit, AnswersRef *answers) noexcept nogil:
@@ -338,12 +423,15 @@ cdef void publish_moved(CommitRef *commit, AnswersRef *answers) noexcept nogil:
 cdef void drop_core(CommitRef *commit, PartitionCore *core) noexcept nogil:
     """The partition is going away; its files are retired by the caller, so that the journal is not needed for them."""
     cdef int64_t i
+    cdef int n
+    reopen(commit)
     for i in range(commit.unsynced_count):
         if commit.unsynced[i] == core:
             commit.unsynced[i] = NULL
-    for i in range(commit.in_flight_count):
-        if commit.in_flight[i] == core:
-            commit.in_flight[i] = NULL
+    for n in range(2):
+        for i in range(commit.rounds[n].count):
+            if commit.rounds[n].flights[i].core == core:
+                commit.rounds[n].flights[i].core = NULL
     for i in range(commit.moved_count):
         if commit.moved[i] == core:
             commit.moved[i] = NULL

@@ -1,8 +1,11 @@
 /* The thread that syncs. It never touches Python: beside a busy loop, a thread that needs the GIL gets a few flushes a second.
  *
- * The owner fills `fds`, `count` and what is to go to journals, publishes the number of the round in `asked` and writes `wake_fd`. The thread
+ * Rounds are numbered, and their places used in turn. The owner fills one, publishes its number in `asked` and writes `wake_fd`. The thread
  * writes the journals' records, syncs all files and the journals, leaves an errno or 0 for each of them, publishes `done` and rings the
- * owner's doorbell. While asked != done, all of it belongs to the thread. */
+ * owner's doorbell. Until then the round belongs to the thread.
+ *
+ * While it is at work on one the owner may offer the next: `offered`. The thread goes on with it without being woken, if all of the round in
+ * front of it went well. Both sides take the offer out by an exchange: until the thread has done so the owner may have it back and add to it. */
 #ifndef MPBROKER_LOG_FLUSHER_H
 #define MPBROKER_LOG_FLUSHER_H
 
@@ -14,12 +17,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "mpbroker/log/journal.h"
 #include "shm/atomics.h"
 
-enum { LOG_DIRS_MOST = 64, PAGE_BYTES = 4096 };
+enum { LOG_DIRS_MOST = 64, PAGE_BYTES = 4096, NOT_OFFERED = 0, WRITEBACK_BYTES = 1 << 18 };
 
 /* What a round writes to one journal. Its extents name bytes that lie in segments already, in the page cache: from there they are taken,
  * since the requests that brought them may be gone. */
@@ -36,18 +40,24 @@ typedef struct JournalWrite {
     int count, room;
 } JournalWrite;
 
-typedef struct Flusher {
-    uint64_t asked;
-    uint64_t done;
+typedef struct FlushRound {
     int *fds; /* -1: nothing to be done */
     int *errors;
     int count;
     int data_count; /* of these, the first so many need their data only; of the others also how they are found: names, times */
     int room;
-    int wake_fd;
-    int started;
     uint64_t journals; /* log directories whose journal is written, as a bit set */
     JournalWrite writes[LOG_DIRS_MOST];
+    uint64_t took_ns;
+} FlushRound;
+
+typedef struct Flusher {
+    uint64_t asked;   /* the last one that the thread was woken for */
+    uint64_t offered; /* the number of a round, or NOT_OFFERED */
+    uint64_t done;
+    FlushRound rounds[2];
+    int wake_fd;
+    int started;
     uint8_t *buffer; /* where records are put together: room for the largest, from the beginning of a page on */
     uint64_t buffer_bytes;
     uint64_t stop;
@@ -119,12 +129,56 @@ static void flusher_journal(JournalWrite *w, uint8_t *buffer) {
     if (w->error == ENOSPC || w->error == EDQUOT || w->error == EFBIG) w->error = flusher_go_around(w);
 }
 
-static void flusher_round(Flusher *f) {
+static uint64_t flusher_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Between two threads of a process, which die together; what processes share has one writer for each word. */
+static inline uint64_t flusher_exchange(uint64_t *word, uint64_t value) { return __atomic_exchange_n(word, value, __ATOMIC_SEQ_CST); }
+
+static inline FlushRound *flusher_place(Flusher *f, uint64_t number) { return &f->rounds[number & 1]; }
+
+/* What the journal has is to go to its segment as well, a piece at a time. Left to the kernel it goes when there are seconds' worth of it, and
+ * all the while a round waits for the disk behind that. How it ends is told to the sync of the segment. */
+static void flusher_write_back(const JournalWrite *w) {
+    for (int i = 0; i < w->count; i++) {
+        int64_t from = w->extents[i].position & ~(int64_t)(WRITEBACK_BYTES - 1);
+        int64_t to = (w->extents[i].position + w->extents[i].bytes) & ~(int64_t)(WRITEBACK_BYTES - 1);
+        if (from < to) (void)sync_file_range(w->fds[i], from, to - from, SYNC_FILE_RANGE_WRITE);
+    }
+}
+
+static void flusher_sync_round(FlushRound *r, uint8_t *buffer) {
+    uint64_t began_ns = flusher_now_ns();
     for (int dir = 0; dir < LOG_DIRS_MOST; dir++)
-        if (f->journals >> dir & 1) flusher_journal(&f->writes[dir], f->buffer);
-    for (int i = 0; i < f->count; i++) f->errors[i] = f->fds[i] < 0 ? 0 : flusher_sync(f->fds[i], i < f->data_count);
+        if (r->journals >> dir & 1) flusher_journal(&r->writes[dir], buffer);
+    for (int i = 0; i < r->count; i++) r->errors[i] = r->fds[i] < 0 ? 0 : flusher_sync(r->fds[i], i < r->data_count);
     for (int dir = 0; dir < LOG_DIRS_MOST; dir++)
-        if (f->journals >> dir & 1 && !f->writes[dir].error) f->writes[dir].error = flusher_sync(f->writes[dir].fd, 1);
+        if (r->journals >> dir & 1 && !r->writes[dir].error) r->writes[dir].error = flusher_sync(r->writes[dir].fd, 1);
+    r->took_ns = flusher_now_ns() - began_ns;
+    for (int dir = 0; dir < LOG_DIRS_MOST; dir++)
+        if (r->journals >> dir & 1) flusher_write_back(&r->writes[dir]);
+}
+
+/* Everything is where it was to be: the next record may lie behind this one's, and says that this one's round was finished. */
+static int flusher_went_well(const FlushRound *r) {
+    for (int i = 0; i < r->count; i++)
+        if (r->errors[i]) return 0;
+    for (int dir = 0; dir < LOG_DIRS_MOST; dir++)
+        if (r->journals >> dir & 1 && (r->writes[dir].error || r->writes[dir].went_around)) return 0;
+    return 1;
+}
+
+static void flusher_publish(Flusher *f, uint64_t done) {
+    store_release(&f->done, done);
+    fence_full();
+    if (load_relaxed(f->bell_armed)) {
+        uint64_t one = 1;
+        ssize_t put = write(f->bell_fd, &one, sizeof one);
+        (void)put; /* a full eventfd rings as well */
+    }
 }
 
 static void *flusher_main(void *argument) {
@@ -135,14 +189,14 @@ static void *flusher_main(void *argument) {
         if (got < 0 && errno != EINTR) return NULL;
         if (load_acquire(&f->stop)) return NULL;
         uint64_t round = load_acquire(&f->asked);
-        if (round == load_relaxed(&f->done)) continue;
-        flusher_round(f);
-        store_release(&f->done, round);
-        fence_full();
-        if (load_relaxed(f->bell_armed)) {
-            uint64_t one = 1;
-            ssize_t put = write(f->bell_fd, &one, sizeof one);
-            (void)put; /* a full eventfd rings as well */
+        if (round <= load_relaxed(&f->done)) continue;
+        while (round != NOT_OFFERED) {
+            FlushRound *r = flusher_place(f, round);
+            flusher_sync_round(r, f->buffer);
+            /* Before it is said to be done: who sees that knows whether the next one is taken. */
+            uint64_t next = flusher_went_well(r) ? flusher_exchange(&f->offered, NOT_OFFERED) : NOT_OFFERED;
+            flusher_publish(f, round);
+            round = next;
         }
     }
 }
@@ -162,20 +216,21 @@ static int flusher_start(Flusher *f, uint64_t *bell_armed, int bell_fd) {
     return failed;
 }
 
-static int flusher_reserve(Flusher *f, int count) {
-    if (count <= f->room) return 1;
+static int flusher_reserve(FlushRound *r, int count) {
+    if (count <= r->room) return 1;
     int room = count * 2;
-    int *fds = (int *)realloc(f->fds, room * sizeof(int));
+    int *fds = (int *)realloc(r->fds, room * sizeof(int));
     if (!fds) return 0;
-    f->fds = fds;
-    int *errors = (int *)realloc(f->errors, room * sizeof(int));
+    r->fds = fds;
+    int *errors = (int *)realloc(r->errors, room * sizeof(int));
     if (!errors) return 0;
-    f->errors = errors;
-    f->room = room;
+    r->errors = errors;
+    r->room = room;
     return 1;
 }
 
-/* Room for records of up to so many bytes: what is never written to takes no memory. The disk may take them from there. */
+/* Room for records of up to so many bytes: what is never written to takes no memory. The disk may take them from there. While the thread
+ * is at work it cannot grow. */
 static int flusher_reserve_record(Flusher *f, uint64_t bytes) {
     void *buffer;
     if (bytes <= f->buffer_bytes) return 1;
@@ -199,12 +254,18 @@ static int flusher_reserve_extents(JournalWrite *w, int count) {
     return 1;
 }
 
-static void flusher_ask(Flusher *f) {
+/* The thread is at rest. */
+static void flusher_ask(Flusher *f, uint64_t round) {
     uint64_t one = 1;
-    store_release(&f->asked, f->asked + 1);
+    store_release(&f->asked, round);
     ssize_t put = write(f->wake_fd, &one, sizeof one);
     (void)put;
 }
+
+static void flusher_offer(Flusher *f, uint64_t round) { flusher_exchange(&f->offered, round); }
+
+/* Whether the offer is the owner's again; else the thread has taken it. */
+static int flusher_take_back(Flusher *f) { return flusher_exchange(&f->offered, NOT_OFFERED) != NOT_OFFERED; }
 
 static void flusher_stop(Flusher *f) {
     uint64_t one = 1;
@@ -214,12 +275,15 @@ static void flusher_stop(Flusher *f) {
     (void)put;
     pthread_join(f->thread, NULL);
     close(f->wake_fd);
-    free(f->fds);
-    free(f->errors);
     free(f->buffer);
-    for (int dir = 0; dir < LOG_DIRS_MOST; dir++) {
-        free(f->writes[dir].extents);
-        free(f->writes[dir].fds);
+    for (int place = 0; place < 2; place++) {
+        FlushRound *r = &f->rounds[place];
+        free(r->fds);
+        free(r->errors);
+        for (int dir = 0; dir < LOG_DIRS_MOST; dir++) {
+            free(r->writes[dir].extents);
+            free(r->writes[dir].fds);
+        }
     }
     f->started = 0;
 }

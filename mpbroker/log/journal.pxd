@@ -74,7 +74,9 @@ cdef struct JournalRef:
     uint64_t ring_bytes         # 0: there is no journal
     uint64_t version            # of the head that is on disk, and its `start`
     uint64_t start
-    uint64_t head               # where the next record goes
+    uint64_t head               # where the next record goes, behind ...
+    uint64_t flying             # ... so many bytes of records in flight
+    bint heading                # a head is in flight
     bint first                  # nothing has been written there by this process
     uint64_t wanted             # all before it is to be released, however empty the ring is
     uint64_t in_background      # segments with records from here on are being synced; NOT_SYNCING: none
@@ -89,8 +91,9 @@ cdef uint64_t journal_record_most(const JournalRef *journal) noexcept nogil
 cdef void journal_begin(JournalRef *journal, JournalWrite *write) noexcept nogil
 cdef bint journal_add(JournalRef *journal, JournalWrite *write, PartitionCore *core) noexcept nogil
 cdef bint journal_ask(JournalRef *journal, JournalWrite *write) noexcept nogil
-cdef void journal_written(JournalRef *journal, JournalWrite *write) noexcept nogil
-cdef void journal_behind(JournalRef *journal, JournalWrite *write, PartitionCore *core) noexcept nogil
+cdef void journal_take_off(JournalRef *journal, const JournalWrite *write) noexcept nogil
+cdef void journal_land(JournalRef *journal, const JournalWrite *write) noexcept nogil
+cdef void journal_behind(JournalRef *journal, const JournalWrite *write, PartitionCore *core) noexcept nogil
 cdef void journal_unlist(JournalRef *journal, PartitionCore *core) noexcept nogil
 cdef uint64_t journal_target(const JournalRef *journal) noexcept nogil
 

@@ -49,7 +49,7 @@ cdef uint64_t journal_record_most(const JournalRef *journal) noexcept nogil:
 cdef void journal_begin(JournalRef *journal, JournalWrite *write) noexcept nogil:
     """A round is put together."""
     write.fd, write.nonce, write.ring_bytes = journal.fd, journal.nonce, journal.ring_bytes
-    write.sequence, write.first = journal.head, journal.first
+    write.sequence, write.first = journal.head + journal.flying, journal.first and not journal.flying
     write.payload = write.version = 0
     write.count = write.error = write.went_around = 0
 
@@ -67,7 +67,7 @@ cdef bint journal_add(JournalRef *journal, JournalWrite *write, PartitionCore *c
         # All that is new was in a segment that rolled, and is synced with it.
         return True
     record = journal_record_bytes(write.count + 1, write.payload + count)
-    if record > journal_record_most(journal) or journal.head - journal.start + record > journal.ring_bytes:
+    if record > journal_record_most(journal) or write.sequence - journal.start + record > journal.ring_bytes:
         return False
     if not flusher_reserve_extents(write, write.count + 1):
         return False
@@ -94,23 +94,36 @@ cdef bint journal_ask(JournalRef *journal, JournalWrite *write) noexcept nogil:
     if not journal.ring_bytes:
         return False
     free_up_to = releasable(journal)
-    if free_up_to - journal.start >= journal.ring_bytes // HEAD_PART:
+    if not journal.heading and free_up_to - journal.start >= journal.ring_bytes // HEAD_PART:
         write.version, write.start = journal.version + 1, free_up_to
     return write.count > 0 or write.version > 0
 
 
-cdef void journal_written(JournalRef *journal, JournalWrite *write) noexcept nogil:
-    """The round is on disk."""
-    if write.went_around:
-        return
+cdef void journal_take_off(JournalRef *journal, const JournalWrite *write) noexcept nogil:
+    """The round is the flusher's."""
     if write.count:
-        journal.head += journal_record_bytes(write.count, write.payload)
-        journal.first = 0
+        journal.flying += journal_record_bytes(write.count, write.payload)
     if write.version:
-        journal.version, journal.start = write.version, write.start
+        journal.heading = True
 
 
-cdef void journal_behind(JournalRef *journal, JournalWrite *write, PartitionCore *core) noexcept nogil:
+cdef void journal_land(JournalRef *journal, const JournalWrite *write) noexcept nogil:
+    """The round is done, and on disk unless it failed or went around."""
+    cdef bint is_written = not write.error and not write.went_around
+    cdef uint64_t record
+    if write.count:
+        record = journal_record_bytes(write.count, write.payload)
+        journal.flying -= record
+        if is_written:
+            journal.head += record
+            journal.first = False
+    if write.version:
+        journal.heading = False
+        if is_written:
+            journal.version, journal.start = write.version, write.start
+
+
+cdef void journal_behind(JournalRef *journal, const JournalWrite *write, PartitionCore *core) noexcept nogil:
     """The round made the partition durable in the journal alone."""
     if core.is_behind:
         return

@@ -457,9 +457,9 @@ class LogManager:
 
     def note_roll(self, log: PartitionLog) -> None:
         """The files of the old segment were just retired: everything below the new one is on disk once the
-        next commit round is done, behind one that may be in flight.
+        coming commit round is done.
         """
-        self._rolled[log.state.table_slot] = (self.turn.commit_rounds + 2, log.state.segment_base)
+        self._rolled[log.state.table_slot] = (self.turn.coming_commit_round, log.state.segment_base)
         self.awake.preparing.rolled(log)
 
     def synced_end(self, log: PartitionLog) -> int:

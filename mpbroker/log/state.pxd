@@ -1,5 +1,5 @@
 """What the log process keeps of a partition that it appends to: the open segment, its indexes, and what is published or about to be."""
-from libc.stdint cimport int32_t, INT64_MAX, int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint32_t, uint64_t
 
 from mpbroker.ipc.table cimport Bound, PartitionSlot
 from mpbroker.log.index cimport LARGEST_RELATIVE, IndexRef, index_add, index_full, time_index_add
@@ -37,10 +37,8 @@ cdef struct PartitionCore:
     # durability
     int moved                       # to be published at the end of this round
     int unsynced                    # appended to since the last commit round began
-    int in_flight                   # part of the commit round in flight, ...
-    int journaled                   # ... by way of the journal alone; else its segment is synced
-    Bound covered                   # ... which makes it durable up to here, ...
-    Bound stable                    # ... and stable up to there
+    int in_flight                   # of so many commit rounds in flight it is part
+    Bound covered                   # up to here it is durable when they are done
     int syncs_itself                # what a failed write left was cut off its segment, or a flush is due: the next round syncs that itself
     int gated                       # without group commit: its marks wait for the round all the same, a flush was due
     uint64_t ticket                 # the commit round that covers its latest append

@@ -279,7 +279,7 @@ cdef class PartitionState:
         """High watermark and last stable offset move as far as they can; what lies below `synced` is in segments that were synced."""
         cdef PartitionCore *core = self.own()
         core.slot.high_watermark = core.covered = end_bound(core)
-        core.slot.last_stable = core.stable = stable_bound(core)
+        core.slot.last_stable = stable_bound(core)
         core.synced = synced
         core.slot.log_end_offset = core.log_end
 
@@ -308,7 +308,6 @@ cdef class PartitionState:
         cdef PartitionCore *core = self.own()
         if core.held_back.offset >= 0:
             core.held_back.offset = max(core.held_back.offset, offset)
-            core.stable.offset = max(core.stable.offset, offset)
             core.slot.last_stable.offset = max(core.slot.last_stable.offset, offset)
 
     @property

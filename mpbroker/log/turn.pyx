@@ -19,7 +19,7 @@ from mpbroker.log.answers cimport (
     publish_answers, push, send_kept,
 )
 from mpbroker.log.commit cimport (
-    appended, ask_next, commit_close, commit_is_busy, commit_open, commit_start, fail_dir, publish_moved, retire_file,
+    appended, ask_next, coming_round, commit_close, commit_is_busy, commit_open, commit_start, fail_dir, publish_moved, retire_file,
     something_is_done, sync_itself, take_in,
 )
 from mpbroker.log.held cimport take_held
@@ -320,7 +320,7 @@ cdef class Turn:
             moved = True
         if moved:
             self.count_appended(core, records, size)
-            appended(&self.commit, core)
+            appended(&self.commit, core, size)
 
     cdef void count_appended(self, PartitionCore *core, uint64_t records, uint64_t size) noexcept nogil:
         cdef uint64_t *cell = topic_cell(self.answers.meters, <uint32_t>core.table_slot, core.slot.generation)
@@ -393,7 +393,7 @@ cdef class Turn:
 
     cdef void settle(self) noexcept nogil:
         """Asks for the next commit round, publishes the table before the answers, then rings."""
-        ask_next(&self.commit, monotonic_ns())
+        ask_next(&self.commit)
         publish_moved(&self.commit, &self.answers)
         answer_overdue(&self.answers)
         count_delayed(&self.answers)
@@ -472,7 +472,7 @@ cdef class Turn:
         cdef PartitionCore *core = self.answers.cores[batch.slot] if batch.slot < self.answers.core_count else NULL
         fill(batch, error, base_offset, append_time_ms, log_start)
         if was_appended:
-            appended(&self.commit, core)
+            appended(&self.commit, core, batch.length)
             counter_add(self.commit.counters, COUNT_BATCHES_APPENDED, 1)
             self.count_appended(core, batch.count, batch.length)
         elif core != NULL and core.syncs_itself:
@@ -570,6 +570,11 @@ cdef class Turn:
         return self.commit.finished
 
     @property
+    def coming_commit_round(self):
+        """The number of the one that makes durable what is not in any that is under way."""
+        return coming_round(&self.commit)
+
+    @property
     def is_settled(self):
         """Whether nothing waits: no job, no commit round, no answer."""
         if commit_is_busy(&self.commit) or self.job_count or self.held.count or self.answers.count:
@@ -583,12 +588,11 @@ cdef class Turn:
         """Ends the flusher thread."""
         commit_close(&self.commit)
 
-    def for_tests(self, fixed_now_ms=None, by_reference=None) -> None:
-        """A clock that stands still, and every batch by way of Python, so that both ways can be compared."""
-        if fixed_now_ms is not None:
-            self.fixed_now_ms = fixed_now_ms
-        if by_reference is not None:
-            self.by_reference = by_reference
+    def for_tests(self, fixed_now_ms=None, by_reference=None, offered_bytes=None) -> None:
+        """A clock that stands still; every batch by way of Python, to compare both ways; rounds of so few bytes are offered, too."""
+        self.fixed_now_ms = self.fixed_now_ms if fixed_now_ms is None else fixed_now_ms
+        self.by_reference = self.by_reference if by_reference is None else by_reference
+        self.commit.offered_bytes = self.commit.offered_bytes if offered_bytes is None else offered_bytes
 
     def clock_ms(self) -> int:
         return self.now_ms()
