@@ -21,7 +21,7 @@ from tests.log.fault_serving import SERVING
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).with_name("native") / "fault.c"
-STRIDE = os.environ.get("FAULT_STRIDE", "5")
+STRIDE = os.environ.get("FAULT_STRIDE", "7")
 # Of these phases each read is another one.
 FEW = dict.fromkeys(("scrub", "clean", "retain", "move"), "1")
 CASES = [
