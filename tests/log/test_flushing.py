@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mpbroker.log.flushing import LOOK_EVERY_S
 from mpbroker.log.partition_log import PartitionLog
-from tests.log.node import Journaled
+from tests.log.node import Journaled, Node
 from tests.log.test_delayed_produce import Stalled
-from tests.log.test_turn import Broker, ensure
+from tests.log.test_turn import Broker, ensure, settle
 
 pytestmark = pytest.mark.usefixtures("tidy")
 MakeRig = Callable[..., Any]
@@ -62,6 +63,29 @@ def test_acks_1_does_not_wait(lazy: Stalled, batch: Batch) -> None:
     assert high_watermark(lazy) == 0
     lazy.release()
     assert high_watermark(lazy) == 4
+
+
+def test_a_worker_dies_before_the_flush_is_over(rig: MakeRig, tmp_path: Path, batch: Batch) -> None:
+    """Nobody was answered: the successor has what was appended, shows it, and knows the retry."""
+    node = Node(rig, tmp_path)
+    node.boot(log_flush_policy="os", log_flush_interval_messages=3)
+    (target,) = node.open(ensure(1))
+    last = batch(2, producer=(7, 0, 0))
+    assert node.produce(target, batch(2)) == [0]
+    assert node.process is not None
+    node.rig.job([((target.slot, target.slot_generation, 5), last)])
+    node.process.work(0)
+    assert not node.rig.replies()
+    assert node.end_of(target) == 2
+    node.succeed()
+    (target,) = node.open(ensure(1))
+    assert node.end_of(target) == 4
+    node.rig.job([((target.slot, target.slot_generation, 5), last)])
+    settle(node.process)
+    (reply,) = node.rig.replies()
+    assert (reply.results[0].error, reply.results[0].base_offset) == (0, 2)
+    assert node.end_of(target) == 4
+    node.crash()
 
 
 @pytest.mark.parametrize(("flush_messages", "synced"), [("3", 3), ("4", 0)])
