@@ -5,7 +5,7 @@ from libc.string cimport memset
 from posix.unistd cimport close
 
 from mpbroker.ipc.counters cimport COUNT_COMMIT_ROUNDS, TIME_COMMIT_NS
-from mpbroker.ipc.table cimport PARTITION_OFFLINE
+from mpbroker.ipc.table cimport PARTITION_OFFLINE, Bound
 from mpbroker.config.workers import MAX_LOG_DIRS
 from mpbroker.ipc.topology import FIRST_HANDLER as _FIRST_HANDLER
 from mpbroker.log.answers cimport PROCESS_COUNT, AnswersRef, answer_durable
@@ -287,13 +287,17 @@ cdef void land(CommitRef *commit, const FlushRound *flush, const Flight *flight)
         return
     # What was appended since waits for the next one.
     core.gated = core.gated and (core.unsynced or core.in_flight)
-    # What was visible stays so: without group commit, more than a round covers may be; and the log may start later by now.
-    if flight.covered.offset >= core.slot.high_watermark.offset:
-        core.slot.high_watermark = flight.covered
-    if flight.stable.offset >= core.slot.last_stable.offset:
-        core.slot.last_stable = flight.stable
+    raise_mark(&core.slot.high_watermark, &flight.covered)
+    raise_mark(&core.slot.last_stable, &flight.stable)
     core.slot.log_end_offset = core.log_end
     move(commit, core)
+
+
+cdef void raise_mark(Bound *mark, const Bound *to) noexcept nogil:
+    """What was visible stays so: without group commit, more than a round covers may be; the log may start later by now; and where all of it
+    has expired the mark stands in a new segment."""
+    if to.offset > mark.offset or to.offset == mark.offset and to.segment_base >= mark.segment_base:
+        mark[0] = to[0]
 
 
 # ---- behind the journal ----

@@ -20,7 +20,7 @@ from tests.log.full import files_take
 from tests.log.node import extents, records, wait_for_helper
 from tests.log.rig import TOPIC_ID
 from tests.log.test_delayed_produce import Stalled, is_asleep, other_threads
-from tests.log.test_turn import settle
+from tests.log.test_turn import T0, settle
 
 pytestmark = pytest.mark.usefixtures("tidy")
 MakeRig = Callable[..., Any]
@@ -283,3 +283,22 @@ def test_whatever_is_answered_is_in_the_journal(rig: MakeRig, batch: Batch, seed
     marks = [b.log(partition).state.high_watermark for partition in range(PARTITIONS)]
     assert marks == [ends.get(partition, 0) for partition in range(PARTITIONS)]
     b.close()
+
+
+def test_a_round_does_not_take_the_marks_back_to_a_segment_that_went(rig: MakeRig, batch: Batch) -> None:
+    """All expired while it was under way: what is visible ends where the new segment begins."""
+    held = Held(partial(rig, log_retention_ms=1))
+    held.append(batch(2))
+    settle(held.process)
+    held.stall()
+    held.process.turn.flush(held.log().state)
+    held.process.work(0)
+    held.process.turn.for_tests(fixed_now_ms=2 * T0)
+    for _ in held.process.deletion.looking():
+        held.process.work(0)
+    held.release()
+    found = held.rig.partition(held.targets[0][0])
+    assert found.log_start_offset == 2
+    assert (found.high_watermark, found.high_watermark_segment, found.high_watermark_position) == (2, 2, 0)
+    assert (found.last_stable_offset, found.last_stable_segment, found.last_stable_position) == (2, 2, 0)
+    held.close()
