@@ -282,7 +282,8 @@ cdef void land(CommitRef *commit, const FlushRound *flush, const Flight *flight)
         journal_behind(&commit.journals[dir], &flush.writes[dir], core)
     else:
         journal_unlist(&commit.journals[dir], core)
-        core.synced = flight.covered.offset
+        # A sync in the background may have covered what came later.
+        core.synced = max(core.synced, flight.covered.offset)
     if not commit.group and not core.gated:
         return
     # What was appended since waits for the next one.

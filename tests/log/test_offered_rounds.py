@@ -219,6 +219,29 @@ def test_a_roll_behind_what_is_offered(held: Held, batch: Batch) -> None:
     assert held.journaled()[-1] == [(0, 3)]
 
 
+def test_each_round_syncs_what_rolled_before_it(held: Held, batch: Batch) -> None:
+    """Of two under way, both with a segment that rolled: what fails in the second is the second one's."""
+    segments = [held.log(number).directory / "00000000000000000000.log" for number in (0, 1)]
+    for number in (0, 1):
+        held.append(batch(1), number)
+        settle(held.process)
+    assert held.errors() == [0, 0]
+    held.process.manager.roll(held.log(0))
+    held.stall()
+    held.process.work(0)
+    bad = held.fd_of(segments[1], os.O_RDWR)
+    held.process.manager.roll(held.log(1))
+    held.append(batch(1), 2)
+    real, (pipe, other) = os.dup(bad), os.pipe()
+    os.dup2(pipe, bad)
+    held.let_flusher_go()
+    with pytest.raises(FatalError, match="Invalid argument"):
+        settle(held.process)
+    assert held.process.turn.commit_rounds == 4, "the one in front of it went well"
+    for one in (real, pipe, other):
+        os.close(one)
+
+
 def test_a_partition_goes_away_while_its_round_is_offered(held: Held, batch: Batch) -> None:
     held.stall()
     held.append(batch(1))
