@@ -51,7 +51,8 @@ class TlsTransport:
         except ssl.SSLWantWriteError:
             self.wants_write = True
             return False
-        except (ssl.SSLEOFError, ConnectionResetError, BrokenPipeError) as error:
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionResetError, BrokenPipeError) as error:
+            # An end of the stream is a zero return for Python before 3.11.4.
             raise OSError(
                 "it ended the TLS handshake without a word; if this listener has no TLS, set "
                 "security.protocol to PLAINTEXT or SASL_PLAINTEXT"
