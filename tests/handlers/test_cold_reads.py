@@ -525,9 +525,10 @@ def test_what_the_disk_cannot_give_is_an_error_at_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And asks the disk once. What can be read is served beside it, and afterwards."""
-    works, real = threading.Event(), Drain.pull
+    begins, works, real = threading.Event(), threading.Event(), Drain.pull
 
     def pull(drain: Drain, fd: int, position: int, count: int) -> int:
+        assert begins.wait(PATIENCE_S)
         if not works.is_set():
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return real(drain, fd, position, count)
@@ -536,13 +537,16 @@ def test_what_the_disk_cannot_give_is_an_error_at_once(
     with two_segments(tmp_path, sealed=30) as log:
         evict(segment(log, 0))
         assert [reply.kind for reply in send(log, fetch(0, wait_ms=60_000))] == [SlotKind.PARKED]
+        begins.set()
         rounds_until_answered(log)
         found = partition_of(answer(log, 12))
         assert (found.error_code, found.records) == (ErrorCode.KAFKA_STORAGE_ERROR, b"")
         assert caplog.text.count("cannot be read at byte 0: [Errno 5]") == 1
         assert [reply.kind for reply in send(log, fetch(300))] != [SlotKind.PARKED]
+        begins.clear()
         works.set()
         assert [reply.kind for reply in send(log, fetch(0, wait_ms=60_000))] == [SlotKind.PARKED]
+        begins.set()
         rounds_until_answered(log)
         assert bytes(partition_of(answer(log, 12)).records) == b"".join(log.batches[:30])
         log.rig.handler.broker.cold_reads.close()

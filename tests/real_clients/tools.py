@@ -1,5 +1,6 @@
 """Programs that the client tests run: found or named, never skipped."""
 
+import re
 import shutil
 import subprocess
 import time
@@ -17,6 +18,7 @@ INSTALL = {
     "go": "Go 1.21 or newer from https://go.dev/dl (it fetches the release that go.mod asks for)",
 }
 RUN_TIMEOUT_S = 300
+GO_THAT_FETCHES = (1, 21)
 FRANZ_SOURCE = Path(__file__).parent / "franz"
 
 
@@ -76,5 +78,9 @@ def kafka_tool(main_class: str, *arguments: str, stdin: bytes = b"") -> str:
 def franz_program(directory: Path) -> str:
     """The franz-go program, built once."""
     built = directory / "franz"
-    run([program("go"), "build", "-o", str(built), "."], cwd=FRANZ_SOURCE)
+    go = program("go")
+    version = re.search(r"go(\d+)\.(\d+)", run([go, "version"]).decode())
+    if version is None or (int(version[1]), int(version[2])) < GO_THAT_FETCHES:
+        pytest.fail(f"{go} is too old: {INSTALL['go']}", pytrace=False)
+    run([go, "build", "-o", str(built), "."], cwd=FRANZ_SOURCE)
     return str(built)
