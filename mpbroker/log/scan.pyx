@@ -46,6 +46,11 @@ cdef const uint8_t *have(Chunk *chunk, int fd, int64_t position, int64_t need, i
     chunk.count = 0
     while chunk.count < want:
         got = pread(fd, chunk.bytes + chunk.count, want - chunk.count, position + chunk.count)
+        if got < 0 and chunk.count >= need:
+            break               # what nobody needs yet
+        if got < 0 and want > need:
+            want = need         # the bad sector may lie behind it
+            continue
         if got < 0:
             chunk.error = errno
             return NULL

@@ -69,6 +69,20 @@ def test_a_single_read_that_fails_is_taken_for_nothing_else(faults: Path, tmp_pa
     try_calls(faults, tmp_path, phase, "read", errno.EIO, FAULT_ONCE="1", FAULT_STRIDE=FEW.get(phase, STRIDE))
 
 
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_read_ahead_that_meets_a_bad_sector_does_not_hide_what_lies_in_front(
+    faults: Path, tmp_path: Path, is_whole: bool
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.log.bad_sector", str(tmp_path), str(int(is_whole))],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(faults)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["0", "1", "2", *2 * ["Input/output error"]], done.stderr
+
+
 def try_calls(faults: Path, tmp_path: Path, phase: str, kind: str, error: int, **more: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(faults), "FAULT_STRIDE": STRIDE}
     environment |= more

@@ -1,7 +1,10 @@
 /* For LD_PRELOAD: one call of a kind fails, of those that a process makes below a directory.
  *
  * fault_arm(root, kind, number, error) arms it: the call with that number, counted from 1, fails with the errno, and so do all after it
- * until it is armed anew; with a negative number it alone. fault_count() says how many there were. Kinds: 1 what writes or makes a file longer, 2 syncs, 3 reads. */
+ * until it is armed anew; with a negative number it alone. fault_count() says how many there were. Kinds: 1 what writes or makes a file longer, 2 syncs, 3 reads.
+ *
+ * fault_sector(root, at, whole): what pread reads below the directory has a byte that cannot be read. As with the page cache a read ends in front of it,
+ * and fails only if it begins there; with `whole` every read that covers it fails, as with other file systems. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,10 +17,11 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { WRITE = 1, SYNC, READ };
+enum { WRITE = 1, SYNC, READ, SECTOR };
 
 static char root[PATH_MAX];
-static volatile int kind, number, error, count;
+static volatile int kind, number, error, count, is_whole;
+static volatile off64_t bad;
 
 void fault_arm(const char *where, int what, int which, int fails_with) {
     kind = 0;
@@ -25,6 +29,14 @@ void fault_arm(const char *where, int what, int which, int fails_with) {
     number = which, error = fails_with, count = 0;
     __sync_synchronize();
     kind = what;
+}
+
+void fault_sector(const char *where, long at, int whole) {
+    kind = 0;
+    snprintf(root, sizeof root, "%s", where);
+    bad = at, is_whole = whole, count = 0;
+    __sync_synchronize();
+    kind = SECTOR;
 }
 
 int fault_count(void) { return count; }
@@ -39,16 +51,30 @@ static int is_its_turn(void) {
     return number < 0 ? now == -number : now >= number;
 }
 
-static int fails(int what, int fd) {
+static int concerns(int what, int fd) {
     char link[64], path[PATH_MAX];
     if (kind != what) return 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t n = readlink(link, path, sizeof path - 1);
     if (n <= 0) return 0;
     path[n] = 0;
-    if (!below(path) || !is_its_turn()) return 0;
+    return below(path);
+}
+
+static int fails(int what, int fd) {
+    if (!concerns(what, fd) || !is_its_turn()) return 0;
     errno = error;
     return 1;
+}
+
+/* How much of it can be read; -1 if nothing. */
+static ssize_t readable(int fd, size_t bytes, off64_t at) {
+    if (fails(READ, fd)) return -1;
+    if (at > bad || at + (off64_t)bytes <= bad || !concerns(SECTOR, fd)) return bytes;
+    __sync_add_and_fetch(&count, 1);
+    if (!is_whole && at < bad) return bad - at;
+    errno = EIO;
+    return -1;
 }
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
@@ -64,12 +90,19 @@ GUARDED(int, fsync, SYNC, (int fd), (fd))
 GUARDED(int, fdatasync, SYNC, (int fd), (fd))
 GUARDED(int, syncfs, SYNC, (int fd), (fd))
 GUARDED(ssize_t, read, READ, (int fd, void *data, size_t bytes), (fd, data, bytes))
-GUARDED(ssize_t, pread, READ, (int fd, void *data, size_t bytes, off_t at), (fd, data, bytes, at))
-GUARDED(ssize_t, pread64, READ, (int fd, void *data, size_t bytes, off64_t at), (fd, data, bytes, at))
 GUARDED(ssize_t, preadv, READ, (int fd, const struct iovec *parts, int n, off_t at), (fd, parts, n, at))
 GUARDED(ssize_t, preadv64, READ, (int fd, const struct iovec *parts, int n, off64_t at), (fd, parts, n, at))
 GUARDED(ssize_t, preadv2, READ, (int fd, const struct iovec *parts, int n, off_t at, int how), (fd, parts, n, at, how))
 GUARDED(ssize_t, preadv64v2, READ, (int fd, const struct iovec *parts, int n, off64_t at, int how), (fd, parts, n, at, how))
+
+#define READING(name) \
+    ssize_t name(int fd, void *data, size_t bytes, off64_t at) { \
+        ssize_t most = readable(fd, bytes, at); \
+        return most < 0 ? -1 : REAL(name)(fd, data, most, at); \
+    }
+
+READING(pread)
+READING(pread64)
 
 int posix_fallocate(int fd, off_t at, off_t bytes) { return fails(WRITE, fd) ? error : REAL(posix_fallocate)(fd, at, bytes); }
 int posix_fallocate64(int fd, off64_t at, off64_t bytes) { return fails(WRITE, fd) ? error : REAL(posix_fallocate64)(fd, at, bytes); }
