@@ -80,7 +80,10 @@ OF_THE_LOG = {
     "mpbroker.coordinator": ("mpbroker.log.names",),
     "mpbroker.inspection": tuple(
         f"mpbroker.log.{one}"
-        for one in ("aborted", "checkpoints", "epochs", "index", "journal", "log_dir", "names", "producers")
+        for one in (
+            *("aborted", "checkpoints", "epochs", "index", "journal"),
+            *("log_dir", "names", "producers", "there"),
+        )
     ),
 }
 # struct.pack_into clears its target before it writes: a reader of shared memory would see torn words. These

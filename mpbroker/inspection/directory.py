@@ -10,6 +10,7 @@ from pathlib import Path
 from mpbroker.inspection.findings import Finding, Severity, finding
 from mpbroker.inspection.partition import Partition
 from mpbroker.log.checkpoints import CheckpointCorrupt, read_offsets
+from mpbroker.log.log_dir import directories_in
 from mpbroker.log.names import (
     CLEAN_SHUTDOWN,
     DURABLE_MARK,
@@ -17,11 +18,11 @@ from mpbroker.log.names import (
     LOCK,
     LOG_STARTS,
     META_PROPERTIES,
-    NOT_PARTITIONS,
     RECOVERY_POINTS,
     NotAPartition,
     parse_partition,
 )
+from mpbroker.log.there import is_there as is_there
 
 
 class NotALogDirectory(ValueError):
@@ -39,15 +40,6 @@ class LogDirectory:
     findings: list[Finding] = field(default_factory=list)
 
 
-def is_there(path: Path) -> bool:
-    """Raises OSError where this user may not look. (Path.exists says no there, from Python 3.14 on.)"""
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
-
-
 def open_directory(path: Path) -> LogDirectory:
     """What is there, nothing of the logs read yet. Raises NotALogDirectory, OSError."""
     if not is_there(path / META_PROPERTIES):
@@ -58,9 +50,7 @@ def open_directory(path: Path) -> LogDirectory:
     if is_there(path / DURABLE_MARK):
         for key, offset in offsets[HIGH_WATERMARKS].items():
             durable[key] = max(durable.get(key, 0), offset)
-    for entry in sorted(path.iterdir()):
-        if entry.name in NOT_PARTITIONS or not entry.is_dir():
-            continue
+    for entry in sorted(path / name for name in directories_in(path)):
         try:
             name = parse_partition(entry.name)
         except NotAPartition:

@@ -28,6 +28,7 @@ from mpbroker.log.names import (
     segment_name,
 )
 from mpbroker.log.producers import Producers, SnapshotCorrupt
+from mpbroker.log.there import is_there
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.records.batch import (
     CONTROL_BIT,
@@ -66,7 +67,7 @@ def files_of(path: Path) -> list[Path]:
     others = [path / name for name in (LEADER_EPOCHS, PARTITION_METADATA)]
     return [
         *sorted(named, key=lambda file: (file.stem, kinds.index(file.suffix))),
-        *(file for file in others if file.exists()),
+        *(file for file in others if is_there(file)),
     ]
 
 

@@ -18,6 +18,7 @@ from mpbroker.log.names import (
     parse_segment,
 )
 from mpbroker.log.producers import Producers, SnapshotCorrupt
+from mpbroker.log.there import is_there
 
 
 @dataclass
@@ -69,7 +70,7 @@ def check(partition: Partition, seen: Seen | None = None) -> None:
         epochs = _read_epochs(partition)
         _read_segments(partition, seen, epochs)
     except FileNotFoundError:
-        if partition.path.exists():
+        if is_there(partition.path):
             raise
         partition.segments = []
         partition.findings = [finding(Severity.NOTE, partition.path, "it was deleted meanwhile")]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.inspection.directory import is_locked, is_there, open_directory
+from mpbroker.inspection.directory import is_locked, open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import Partition, check
 from mpbroker.inspection.segment import Segment, batches, mapped
@@ -33,6 +33,7 @@ from mpbroker.log.names import (
     parse_segment,
     segment_name,
 )
+from mpbroker.log.there import is_there
 from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.records.errors import CorruptBatch
 

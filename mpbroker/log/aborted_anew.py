@@ -15,6 +15,7 @@ from mpbroker.log.aborted import AbortedTransaction, TransactionIndexCorrupt, re
 from mpbroker.log.names import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from mpbroker.log.producers import Producers, SnapshotCorrupt
 from mpbroker.log.state import PartitionState
+from mpbroker.log.there import is_there
 
 # What is read at a time.
 PIECE_BYTES = 1 << 20
@@ -71,7 +72,7 @@ def _has_gaps(fd: int, position: int, end: int, next_offset: int) -> bool:
 def remake(directory: Path, base: int, count: Callable[[int], None]) -> bool:
     """Where there is none; -> whether it is there now. Raises OSError."""
     path = directory / segment_name(base, TXN_INDEX_SUFFIX)
-    if path.exists():
+    if is_there(path):
         return True
     reading = expected(directory, base)
     while True:

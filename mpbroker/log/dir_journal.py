@@ -21,6 +21,7 @@ from mpbroker.log.journal import JournalDamaged, JournalFile
 from mpbroker.log.journal_making import MAKING_SUFFIX, JournalMaking, ring_bytes_of
 from mpbroker.log.names import PartitionName
 from mpbroker.log.replay import sync_named
+from mpbroker.log.there import is_there
 
 Partitions = Callable[[], Iterable[tuple[Path, PartitionName]]]
 _log = logging.getLogger("mpbroker")
@@ -55,7 +56,7 @@ class DirJournal:
     def inherit(self) -> None:
         """Goes on behind the records of the one that is there, if there is. Raises OSError, FatalError."""
         self.path.with_name(self.path.name + MAKING_SUFFIX).unlink(missing_ok=True)
-        if not self._is_wanted or not self.path.exists():
+        if not self._is_wanted or not is_there(self.path):
             return
         try:
             found = JournalFile(self.path)

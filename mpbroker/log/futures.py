@@ -30,6 +30,7 @@ from pathlib import Path
 from mpbroker.log import names
 from mpbroker.log.checkpoints import fsync_directory, topic_id_if_any, write_topic_id, write_whole
 from mpbroker.log.home import Home
+from mpbroker.log.there import is_there
 
 _log = logging.getLogger("mpbroker")
 
@@ -67,12 +68,13 @@ def stay(current: Path) -> None:
 
 
 def has_stayed(current: Path) -> bool:
-    return (current / names.STAYED).exists()
+    """Raises OSError."""
+    return is_there(current / names.STAYED)
 
 
 def unmark(directory: Path) -> None:
     """Step 5. Raises OSError."""
-    marks = [path for path in (directory / names.MOVED, directory / names.STAYED) if path.exists()]
+    marks = [path for path in (directory / names.MOVED, directory / names.STAYED) if is_there(path)]
     for path in marks:
         path.unlink()
     if marks:
@@ -106,7 +108,7 @@ def _is_own(home: Home, paths: list[Path]) -> bool:
 
 
 def _settle(paths: list[Path]) -> None:
-    marked = [path for path in paths if has_stayed(path)] or [p for p in paths if (p / names.MOVED).exists()]
+    marked = [path for path in paths if has_stayed(path)] or [p for p in paths if is_there(p / names.MOVED)]
     holders = {topic_id_if_any(path) for path in paths}
     if len(marked) != 1 or len(holders) != 1 or holders == {None}:
         return

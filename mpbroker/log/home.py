@@ -42,6 +42,7 @@ from mpbroker.log.log_dir import directories_in, take_clean_shutdown
 from mpbroker.log.names import ALONE, LogWorker, NotAPartition, PartitionName, parse_partition
 from mpbroker.log.replay import replay
 from mpbroker.log.reserve import Reserve
+from mpbroker.log.there import is_there
 
 CHECKPOINTS = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS, names.CLEANER_OFFSETS)
 _log = logging.getLogger("mpbroker")
@@ -110,8 +111,7 @@ class Home:
         # What the helper is going to write, or is at.
         self._on_their_way: list[Offsets] = []
         self._strangers: set[str] = set()
-        if not failed:
-            self._heed_policy()
+        self._is_marked = False
 
     def _own(self, offsets: Offsets) -> Offsets:
         if self.worker.is_alone:
@@ -127,6 +127,7 @@ class Home:
         Where only a process died (`is_successor`) the segments are complete, and its journal goes on. Raises
         OSError, FatalError.
         """
+        self._heed_policy()
         if is_successor:
             self.journal.inherit()
             if self.worker.is_first:
@@ -134,7 +135,7 @@ class Home:
                 self.clean = take_clean_shutdown(self.path)
             fsync_directory(self.path)
             return
-        is_clean = (self.path / names.CLEAN_SHUTDOWN).exists()
+        is_clean = is_there(self.path / names.CLEAN_SHUTDOWN)
         for name in sorted(os.listdir(self.path)):  # noqa: PTH208 - thousands, and only their names
             if journal.worker_of(name.removesuffix(MAKING_SUFFIX)) is None:
                 continue
@@ -190,7 +191,7 @@ class Home:
         Without recovery points everything in the journal is, but for what was compacted since: it must not be
         overwritten with what it was made of, and lies below the offset up to which the partition is clean.
         """
-        is_known = not self._lacks_points and (self._points or (self.path / names.RECOVERY_POINTS).exists())
+        is_known = not self._lacks_points and (self._points or is_there(self.path / names.RECOVERY_POINTS))
         if is_known or next(found.records(), None) is None:
             return self._points
         if names.CLEANER_OFFSETS in self._unreadable:
@@ -205,7 +206,7 @@ class Home:
     def _heed_policy(self) -> None:
         """High watermarks that were written without group commit, by us or by Kafka, need not be on disk."""
         mark = self.path / names.DURABLE_MARK
-        self._is_marked = mark.exists()
+        self._is_marked = is_there(mark)
         if self._group and not self._is_marked:
             self.known[names.HIGH_WATERMARKS] = self.known[names.RECOVERY_POINTS].copy()
         elif self._is_marked and not self._group:

@@ -37,6 +37,7 @@ from mpbroker.log.recovery import Known, PartitionDamaged, load
 from mpbroker.log.refusals import WaitingPartitions
 from mpbroker.log.removal import remove_tree
 from mpbroker.log.takeover import TakeOver
+from mpbroker.log.there import is_directory
 from mpbroker.log.turn import Turn
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
@@ -304,7 +305,7 @@ class LogManager:
         key = (topic.name, number)
         for home in self.dirs:
             directory = home.path / names.partition_name(*key)
-            if home.failed or not directory.is_dir():
+            if home.failed or not is_directory(directory):
                 continue
             holder = read_topic_id(directory, topic.topic_id)
             if holder == topic.topic_id:
@@ -342,7 +343,7 @@ class LogManager:
         if slot is not None:
             return self.logs[slot]
         name = names.partition_name(topic.name, number)
-        there = [home for home in self.dirs if not home.failed and (home.path / name).is_dir()]
+        there = [home for home in self.dirs if not home.failed and _may_have(home, name)]
         home = [*there, *(home for home in self.dirs if home.failed), self.dirs[0]][0]
         log = PartitionLog(home.path / name, topic.name, number, topic.topic_id, config)
         earlier = self._slots.before((topic.topic_id, number))
@@ -405,7 +406,7 @@ class LogManager:
                 numbers.add(number)
         for number in numbers:
             # Of another topic by now?
-            if not (home.path / names.partition_name(name, number)).is_dir():
+            if not is_directory(home.path / names.partition_name(name, number)):
                 home.forget((name, number))
 
     def set_strays_aside(self, topics: dict[str, bytes]) -> None:
@@ -426,7 +427,7 @@ class LogManager:
                     home.forget(key)
             named = {key for offsets in home.known.values() for key in offsets if key not in known}
             for key in named:
-                if key[0] not in topics and not (home.path / names.partition_name(*key)).is_dir():
+                if key[0] not in topics and not is_directory(home.path / names.partition_name(*key)):
                     home.forget(key)
 
     def _set_aside(self, directory: Path) -> None:
@@ -442,7 +443,7 @@ class LogManager:
         for home in self.dirs:
             for name, parsed in home.own_partitions(names.DELETE_SUFFIX):
                 self.deletions.add(0, home.number, partial(remove_tree, home.path / name))
-                if not (home.path / names.partition_name(parsed.topic, parsed.partition)).is_dir():
+                if not is_directory(home.path / names.partition_name(parsed.topic, parsed.partition)):
                     # Its checkpoints were still to be written.
                     home.forget((parsed.topic, parsed.partition))
 
@@ -575,3 +576,10 @@ class LogManager:
                 except OSError as error:
                     problem = os.strerror(error.errno) if error.errno else error
                     _log.error("%s cannot be marked clean: %s; the next start checks it", home.path, problem)
+
+
+def _may_have(home: Home, name: str) -> bool:
+    try:
+        return is_directory(home.path / name)
+    except OSError:
+        return True

@@ -11,6 +11,7 @@ from mpbroker.log.home import Home
 from mpbroker.log.names import LogWorker
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.log.recovery import PartitionDamaged
+from mpbroker.log.there import is_directory
 
 # Of partitions that do not exist; whoever asks for more has the oldest forgotten.
 PREFERRED_MOST = 10_000
@@ -24,8 +25,8 @@ class Placing:
         self._preferred: dict[TopicPartition, int] = {}
 
     def holder_of(self, name: str) -> Home | None:
-        """The log directory that has the partition. Raises FatalError if two have."""
-        holders = [home for home in self._dirs if not home.failed and (home.path / name).is_dir()]
+        """The log directory that has the partition. Raises FatalError if two have; OSError."""
+        holders = [home for home in self._dirs if not home.failed and is_directory(home.path / name)]
         if len(holders) > 1:
             raise FatalError(
                 f"{name} is in {holders[0].path} and in {holders[1].path}. Move one of them away"

@@ -23,6 +23,7 @@ from pathlib import Path
 from mpbroker.log.damage import Damage, FileIdentity, Place
 from mpbroker.log.epochs import NO_EPOCH, Epochs, epoch_of
 from mpbroker.log.names import LEADER_EPOCHS, OFFSET_SPAN, SWAP_FILE_SUFFIX, segment_name
+from mpbroker.log.there import is_there
 from mpbroker.log.walk import Walk, base_offset, header_of, next_whole
 from mpbroker.records.batch import BATCH_HEADER_BYTES
 
@@ -284,12 +285,12 @@ class SegmentScrub:
 
     def _has_neighbour(self) -> bool:
         """Whether the next segment is not about to go: this one may be what compaction made of both. Until
-        that is done it has its other name, too (`mpbroker.log.swap`). Raises SegmentReplaced.
+        that is done it has its other name, too (`mpbroker.log.swap`). Raises SegmentReplaced, OSError.
         """
         self._check_place()
         path = self._file.path
-        is_swapped = path.with_name(path.name + SWAP_FILE_SUFFIX).exists()
-        return not is_swapped and path.with_name(segment_name(self._next_base)).exists()
+        is_swapped = is_there(path.with_name(path.name + SWAP_FILE_SUFFIX))
+        return not is_swapped and is_there(path.with_name(segment_name(self._next_base)))
 
     def _check_place(self) -> None:
         """What compaction, retention or a deletion has replaced meanwhile is no finding."""

@@ -32,6 +32,7 @@ from mpbroker.log.home import Home
 from mpbroker.log.log_dir import lock_log_dirs, write_clean_shutdown
 from mpbroker.log.partition_log import PartitionLog, segments_of
 from mpbroker.log.recovery import Known, PartitionDamaged, load
+from mpbroker.log.there import is_there
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 
 METADATA: TopicPartition = (METADATA_TOPIC, 0)
@@ -91,7 +92,7 @@ def recover(paths: Sequence[Path], say: Say, *, is_dry: bool) -> list[Report]:
 @contextmanager
 def _locked(paths: Sequence[Path]) -> Iterator[None]:
     for path in paths:
-        if not (path / names.META_PROPERTIES).exists():
+        if not is_there(path / names.META_PROPERTIES):
             raise CannotRecover(f"{path} has no {names.META_PROPERTIES}: name a directory of log.dirs")
         if is_locked(path):
             raise CannotRecover(
@@ -204,7 +205,7 @@ class _Run:
 
 def _is_group(path: Path) -> bool:
     """Whether its last broker ran with log.flush.policy=group: then high watermarks are on disk."""
-    return (path / names.DURABLE_MARK).exists() or any(path.glob("mpbroker.journal*"))
+    return is_there(path / names.DURABLE_MARK) or any(path.glob("mpbroker.journal*"))
 
 
 # ---- what it comes to ----
@@ -326,7 +327,7 @@ def _copy(path: Path, copy: Path) -> None:
         points = read_offsets(path / names.RECOVERY_POINTS)
     except CheckpointCorrupt:
         points = Offsets()
-    is_clean = (path / names.CLEAN_SHUTDOWN).exists()
+    is_clean = is_there(path / names.CLEAN_SHUTDOWN)
     for entry in path.iterdir():
         if entry.is_file():
             shutil.copy2(entry, copy)
