@@ -25,15 +25,15 @@ assert LOG_DIRS_MOST == MAX_LOG_DIRS
 
 
 cdef bint commit_open(CommitRef *commit, int64_t slots) noexcept nogil:
-    cdef int place
+    cdef int i
     memset(commit, 0, sizeof(CommitRef))
     commit.offered_bytes = OFFERED_BYTES
     commit.unsynced = <PartitionCore **>calloc(slots * 2, sizeof(PartitionCore *))
     commit.moved = <PartitionCore **>calloc(slots * 2, sizeof(PartitionCore *))
     commit.journals = <JournalRef *>calloc(LOG_DIRS_MOST, sizeof(JournalRef))
-    for place in range(2):
-        commit.rounds[place].flights = <Flight *>calloc(slots * 2, sizeof(Flight))
-        if commit.rounds[place].flights == NULL:
+    for i in range(2):
+        commit.rounds[i].flights = <Flight *>calloc(slots * 2, sizeof(Flight))
+        if commit.rounds[i].flights == NULL:
             return False
     return commit.unsynced != NULL and commit.moved != NULL and commit.journals != NULL
 

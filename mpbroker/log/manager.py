@@ -460,7 +460,7 @@ class LogManager:
         """The files of the old segment were just retired: everything below the new one is on disk once the
         coming commit round is done.
         """
-        self._rolled[log.state.table_slot] = (self.turn.coming_commit_round, log.state.segment_base)
+        self._rolled[log.state.table_slot] = (self.turn.coming_commit_round(), log.state.segment_base)
         self.awake.preparing.rolled(log)
 
     def synced_end(self, log: PartitionLog) -> int:

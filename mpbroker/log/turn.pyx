@@ -569,9 +569,10 @@ cdef class Turn:
         """The number of the last commit round that is done."""
         return self.commit.finished
 
-    @property
-    def coming_commit_round(self):
-        """The number of the one that makes durable what is not in any that is under way."""
+    def coming_commit_round(self) -> int:
+        """The number of the one that makes durable what is not in any that is under way; one that was offered and not taken yet
+        is taken back, so that what was retired since takes part in it.
+        """
         return coming_round(&self.commit)
 
     @property

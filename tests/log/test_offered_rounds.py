@@ -144,7 +144,7 @@ def test_what_was_taken_is_not_added_to(held: Held, batch: Batch) -> None:
     held.append(batch(1))
     held.append(batch(1))
     held.let_flusher_go()
-    coming = held.process.turn.coming_commit_round
+    coming = held.process.turn.coming_commit_round()
     assert coming == held.process.turn.commit_rounds + 3
     held.stall()
     held.append(batch(1))

@@ -1,10 +1,11 @@
 /* For LD_PRELOAD: one call of a kind fails, of those that a process makes below a directory.
  *
  * fault_arm(root, kind, number, error) arms it: the call with that number, counted from 1, fails with the errno, and so do all after it
- * until it is armed anew; with a negative number it alone. fault_count() says how many there were. Kinds: 1 what writes or makes a file longer, 2 syncs, 3 reads.
+ * until it is armed anew; with a negative number it alone. fault_count() says how many there were. Kinds: 1 what writes or makes a
+ * file longer, 2 syncs, 3 reads.
  *
- * fault_sector(root, at, whole): what pread reads below the directory has a byte that cannot be read. As with the page cache a read ends in front of it,
- * and fails only if it begins there; with `whole` every read that covers it fails, as with other file systems. */
+ * fault_sector(root, at, whole): a byte that pread cannot read, in each file below the directory. A read ends in front of it and fails
+ * only if it begins there, as with the page cache; with `whole` each read that covers it fails. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
