@@ -6,6 +6,7 @@ worker. A mapping outlives the unlinking of its file, so retention can only take
 
 from __future__ import annotations
 
+import errno
 import logging
 import mmap
 import os
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 WINDOW_BYTES = 64 << 20
+# Linux 5.14 has it; before, pages come when they are touched. The module does not name it.
+_MADV_POPULATE_READ = 22
 
 # The cleaner may replace segments while they are read: what is left is looked for again.
 TRIES = 100
@@ -116,6 +119,19 @@ def _read_piece(
         )
         window.madvise(mmap.MADV_SEQUENTIAL)
         window.madvise(mmap.MADV_WILLNEED)
+        if end < piece.end_position:
+            # The disk works on it while this one is decoded.
+            ahead = min(WINDOW_BYTES, piece.end_position - end)
+            os.posix_fadvise(fd, end, ahead, os.POSIX_FADV_WILLNEED)
+        try:
+            _populate(window)
+        except OSError as error:
+            raise OSError(
+                errno.EIO,
+                f"bytes {mapped_from} to {end} cannot be read, in {task}: the disk has an error there "
+                "(the kernel's log says more), or the file became shorter",
+                str(directory / segment_name(piece.base)),
+            ) from error
         try:
             yield from columns.decode(window, position - mapped_from, end - mapped_from, task.start, task.end)
         except CorruptBatch as error:
@@ -123,3 +139,14 @@ def _read_piece(
             raise CorruptLog(
                 f"{path} is damaged at position {mapped_from + error.position}: {error.reason}, in {task}"
             ) from error
+
+
+def _populate(window: mmap.mmap) -> None:
+    """Touching a page that the disk does not give, or behind the end of the file, would end the process with
+    SIGBUS: this way it is an error. Raises OSError.
+    """
+    try:
+        window.madvise(_MADV_POPULATE_READ)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import pickle
 import shutil
 import subprocess
@@ -414,6 +415,29 @@ def test_small_windows_and_batches_larger_than_one(
     for path in writer.directory.glob("*.index"):
         path.unlink()
     assert offsets(read(minPartitions=5)) == list(range(1020))
+
+
+def test_what_cannot_be_read_is_an_error_and_not_the_end_of_the_process(
+    read: Read, log_dir: Path, fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a bad sector, there is nothing behind a page of the mapping."""
+    writer = PartitionWriter(log_dir, "t")
+    fill(writer, 50, 10)
+    fake_broker.publish(writer)
+    (segment,) = writer.directory.glob("*.log")
+
+    class Shortened(mmap.mmap):
+        def __new__(cls, fd: int, length: int, **how: int) -> Shortened:
+            mapped = super().__new__(cls, fd, length, **how)
+            if "offset" in how:
+                os.truncate(segment, mmap.PAGESIZE)
+            return mapped
+
+    size = segment.stat().st_size
+    monkeypatch.setattr(mmap, "mmap", Shortened)
+    with pytest.raises(OSError, match=rf"bytes 0 to {size} cannot be read, in .*t.*: the disk") as raised:
+        read()
+    assert raised.value.filename == str(segment)
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:
