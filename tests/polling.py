@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Callable
@@ -10,6 +11,14 @@ from typing import Protocol
 # After so long a test hangs. Nothing else may depend on it: a loaded machine is slow, not wrong.
 PATIENCE_S = 60
 TRIES = 30
+
+
+def until(holds: Callable[[], object], what: str, step: Callable[[], object] = os.sched_yield) -> None:
+    """Goes on until it holds, a step at a time; says what did not come where that hangs."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE_S} s"
+        step()
 
 
 def is_soon(ask: Callable[[], object], within_s: float) -> bool:

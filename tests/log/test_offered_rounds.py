@@ -19,8 +19,9 @@ from mpbroker.log.partition_log import PartitionLog
 from tests.log.full import files_take
 from tests.log.node import extents, records, wait_for_helper
 from tests.log.rig import TOPIC_ID
-from tests.log.test_delayed_produce import Stalled, is_asleep, other_threads
+from tests.log.test_delayed_produce import Stalled, until_asleep
 from tests.log.test_turn import T0, settle
+from tests.polling import until
 
 pytestmark = pytest.mark.usefixtures("tidy")
 MakeRig = Callable[..., Any]
@@ -46,10 +47,8 @@ class Held(Stalled):
         """It does all that it has been given; nobody takes that in."""
         waits_at = Path(f"/proc/self/fdinfo/{self.thread_waits_at}")
         os.eventfd_write(self.thread_waits_at, 1)
-        while "eventfd-count:                0" not in waits_at.read_text():
-            os.sched_yield()
-        while not all(is_asleep(task) for task in other_threads()):
-            os.sched_yield()
+        until(lambda: "eventfd-count:                0" in waits_at.read_text(), "the flusher is woken")
+        until_asleep()
         os.close(self.thread_waits_at)
         self.thread_waits_at = -1
 
