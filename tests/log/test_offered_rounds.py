@@ -15,6 +15,7 @@ import pytest
 from mpbroker.ipc import calls
 from mpbroker.ipc.process import FatalError
 from mpbroker.log import journal
+from mpbroker.log.attaching import detach
 from mpbroker.log.journal import JournalFile
 from mpbroker.log.journaling import journal_ends, release_journals
 from mpbroker.log.partition_log import PartitionLog
@@ -285,6 +286,37 @@ def test_a_partition_goes_away_while_its_round_is_offered(held: Held, batch: Bat
     held.release()
     assert set(held.errors()) <= {0, 3}
     assert held.process.turn.is_settled
+
+
+def test_a_partition_goes_away_when_its_round_was_taken(held: Held, batch: Batch) -> None:
+    """And nobody has looked: its round is one that is under way."""
+    held.stall()
+    held.append(batch(1))
+    held.append(batch(1), 1)
+    held.append(batch(1), 2)
+    held.let_flusher_go()
+    detach(held.process.turn, held.log(1).state)
+    settle(held.process)
+    assert held.errors() == [0, 0, 0]
+    assert held.journaled() == [[(0, 1)], [(1, 1), (2, 1)]]
+    assert held.log(2).state.high_watermark == 1
+
+
+def test_what_is_retired_behind_what_is_offered_waits_for_the_next(held: Held, batch: Batch) -> None:
+    """It is closed behind the round that syncs it, and neither of the two before."""
+    segment = held.log(1).directory / "00000000000000000000.log"
+    held.stall()
+    held.append(batch(1))
+    held.append(batch(1), 2)
+    held.process.turn.retire(os.open(segment, os.O_RDWR | os.O_APPEND), 0)
+    before = held.process.turn.commit_rounds
+    held.let_flusher_go()
+    assert held.fd_of(segment, os.O_APPEND) >= 0
+    settle(held.process)
+    assert held.process.turn.commit_rounds == before + 3
+    assert held.errors() == [0, 0]
+    with pytest.raises(AssertionError, match="is not open"):
+        held.fd_of(segment, os.O_APPEND)
 
 
 @pytest.mark.parametrize("offered_bytes", [None, 0])
