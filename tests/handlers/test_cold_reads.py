@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import struct
 import threading
 import time
@@ -550,6 +551,32 @@ def test_what_the_disk_cannot_give_is_an_error_at_once(
         rounds_until_answered(log)
         assert bytes(partition_of(answer(log, 12)).records) == b"".join(log.batches[:30])
         log.rig.handler.broker.cold_reads.close()
+
+
+def test_a_disk_that_fails_is_not_taken_for_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inodes are numbered by file system: those of several log directories have the same numbers."""
+    (tmp_path / "file").write_bytes(bytes(100))
+    bad, good = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY), os.open(tmp_path / "file", os.O_RDONLY)
+    real = os.fstat
+
+    def as_of_two_disks(fd: int) -> os.stat_result:
+        found = real(fd)
+        is_file = stat.S_ISREG(found.st_mode)
+        return os.stat_result((found.st_mode, 7, int(is_file), *found[3:]))
+
+    monkeypatch.setattr(os, "fstat", as_of_two_disks)
+    woken, told = os.eventfd(0), []
+    reads = ColdReads(lambda: os.eventfd_write(woken, 1))
+    reads.bring(bad, 0, 100, lambda: reads.bring(good, 0, 100, lambda: told.append("the other one")))
+    while reads:
+        os.eventfd_read(woken)
+        reads.take_in()
+    assert told == ["the other one"]
+    reads.close()
+    for fd in (bad, good, woken):
+        os.close(fd)
 
 
 def test_a_disk_that_fails_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
