@@ -65,6 +65,8 @@ def log_bytes(partition: Partition) -> int:
 
 def check(partition: Partition, seen: Seen | None = None) -> None:
     """Reads all of it. Raises OSError."""
+    # Those of segments that a broker begins meanwhile lie behind what is read.
+    snapshots = sorted(partition.path.glob(f"*{SNAPSHOT_SUFFIX}"))
     try:
         epochs = _read_epochs(partition)
         _read_segments(partition, seen, epochs)
@@ -78,7 +80,7 @@ def check(partition: Partition, seen: Seen | None = None) -> None:
         # Where it ends nobody can tell before that is done.
         return
     _check_durable(partition)
-    _check_snapshots(partition)
+    _check_snapshots(partition, snapshots)
     _check_epochs_of_batches(partition)
     _check_topic_id(partition)
 
@@ -112,8 +114,8 @@ def _check_durable(partition: Partition) -> None:
         partition.findings.append(finding(Severity.DAMAGE, partition.path, text, offset=partition.end_offset))
 
 
-def _check_snapshots(partition: Partition) -> None:
-    for path in sorted(partition.path.glob(f"*{SNAPSHOT_SUFFIX}")):
+def _check_snapshots(partition: Partition, paths: list[Path]) -> None:
+    for path in paths:
         offset = parse_segment(path.name, SNAPSHOT_SUFFIX)
         if offset is None:
             continue

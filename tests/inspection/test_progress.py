@@ -24,6 +24,7 @@ from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import check, segment_paths
 from mpbroker.inspection.segment import SEEN_BYTES
 from mpbroker.log.log_dir import prepare_log_dirs
+from mpbroker.log.names import segment_name
 from mpbroker.log.partition_log import PartitionLog
 from tests.inspection.conftest import BATCHES, RECORDS
 from tests.log.conftest import TOPIC_ID, Writer
@@ -136,6 +137,21 @@ def test_segments_that_a_broker_deletes_while_they_are_read(directory: Path) -> 
 
     check(partition, delete)
     assert [segment.path for segment in partition.segments] == [paths[0], *paths[2:]]
+    assert partition.end_offset == BATCHES * RECORDS
+    assert partition.all_findings == []
+
+
+def test_a_segment_that_a_broker_begins_while_others_are_read(directory: Path) -> None:
+    """Its snapshot is of an offset that is not read any more."""
+    (partition,) = open_directory(directory).partitions
+    snapshot = max(partition.path.glob("*.snapshot"))
+    later = BATCHES * RECORDS + 7
+
+    def roll(_: int) -> None:
+        (partition.path / segment_name(later)).touch()
+        snapshot.with_name(segment_name(later, snapshot.suffix)).write_bytes(snapshot.read_bytes())
+
+    check(partition, roll)
     assert partition.end_offset == BATCHES * RECORDS
     assert partition.all_findings == []
 
