@@ -86,14 +86,20 @@ def check(partition: Partition, seen: Seen | None = None) -> None:
 
 
 def _read_segments(partition: Partition, seen: Seen | None, epochs: Epochs) -> None:
-    """A broker may delete some while others are read: then it is looked again what is there."""
+    """A broker may delete some while others are read: then it is looked again what is there. What is named
+    then and is not there either is nowhere: a link to a disk that is missing, perhaps.
+    """
     paths = segment_paths(partition.path)
+    missing: Path | None = None
     while paths:
         path = paths.pop(0)
         try:
             segment = inspect(path, is_last=not paths, seen=seen, epochs=epochs)
         except FileNotFoundError:
-            paths = [one for one in segment_paths(partition.path) if one > path]
+            if path == missing:
+                raise
+            missing = path
+            paths = [one for one in segment_paths(partition.path) if one >= path]
             continue
         _follows(partition, segment)
         partition.segments.append(segment)
