@@ -31,7 +31,7 @@ from mpbroker.records.record import NewRecord
 from tests.handlers.logged import two_segments
 from tests.handlers.shared import Rig, partition_payload, request_frame, rig, topic_image
 from tests.handlers.test_fetch import FETCH, Logged, answer, fetch, partition_of
-from tests.polling import PATIENCE_S
+from tests.polling import PATIENCE_S, until
 
 pytestmark = pytest.mark.usefixtures("tidy")
 MIB = 1 << 20
@@ -98,19 +98,17 @@ def send(log: Logged, request: FetchRequest, connection: int = 7) -> list[Any]:
 
 def await_answer(log: Logged) -> Any:
     """The ring of a thread ends the handler's sleep."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not log.rig.processor.from_handler.waiting():
-        assert time.monotonic() < deadline
+
+    def step() -> None:
         disk(log).go()
         log.rig.handler.round(1000)
+
+    until(log.rig.processor.from_handler.waiting, "an answer", step)
     return partition_of(answer(log, 12))
 
 
 def rounds_until_answered(log: Logged) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not log.rig.processor.from_handler.waiting():
-        assert time.monotonic() < deadline
-        log.rig.handler.round(1000)
+    until(log.rig.processor.from_handler.waiting, "an answer", lambda: log.rig.handler.round(1000))
 
 
 def count(log: Logged, counter: Counter) -> int:
@@ -510,10 +508,7 @@ def test_what_follows_is_brought_as_well(
         while reads:
             os.eventfd_read(woken)
             reads.take_in()
-        deadline = time.monotonic() + PATIENCE_S
-        while not resident(fd, MIB, MIB):
-            assert time.monotonic() < deadline
-            os.sched_yield()
+        until(lambda: resident(fd, MIB, MIB), "what follows is there")
     assert told == [True, True]
     assert not resident(fd, 2 * MIB, MIB)
     assert resident(fd, 3 * MIB, MIB)
