@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Callable
 from typing import Protocol
 
+from mpbroker.ipc.hangs import Patience
+
 # After so long a test hangs. Nothing else may depend on it: a loaded machine is slow, not wrong.
 PATIENCE_S = 60
 TRIES = 30
+
+
+def until(holds: Callable[[], object], what: str, step: Callable[[], object] = os.sched_yield) -> None:
+    """Goes on until it holds, a step at a time; says what did not come where that hangs. What counts is the
+    time in which it looks: it may be stopped for a while, with all that it waits for.
+    """
+    patience = Patience(PATIENCE_S)
+    while not holds():
+        assert not patience.is_over(), f"{what}: not within {PATIENCE_S} s"
+        step()
 
 
 def is_soon(ask: Callable[[], object], within_s: float) -> bool:

@@ -31,7 +31,8 @@ PIECE_BYTES = 1 << 20
 # Who reads a log from the disk goes on with what follows; so much of it is brought as well, behind its back.
 AHEAD_BYTES_MAX = 4 << 20
 
-Key = tuple[int, int, int]
+# Device, inode, position and length: several log directories may have files of the same inode number.
+Key = tuple[int, int, int, int]
 # Bytes of a file, from a position on, at most so many, that are in the page cache then.
 Pull: TypeAlias = Callable[[int, int, int], int]
 log = logging.getLogger("mpbroker")
@@ -42,14 +43,14 @@ class ColdReads:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        # By inode, position and length: who waits for it, each once.
+        # Who waits for it, each once.
         self._waiting: dict[Key, dict[Callable[[], None], None]] = {}
         # Who came when there were too many, longest waiting first.
         self._later: dict[Callable[[], None], None] = {}
         self._jobs: queue.SimpleQueue[tuple[Key, int] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Key, OSError | None]] = queue.SimpleQueue()
-        # By inode and position: for those who are just being told that it is over.
-        self._failed: dict[tuple[int, int], OSError] = {}
+        # By device, inode and position: for those who are just being told that it is over.
+        self._failed: dict[tuple[int, int, int], OSError] = {}
         self._threads: list[threading.Thread] = []
 
     def __len__(self) -> int:
@@ -60,8 +61,9 @@ class ColdReads:
         """Calls `then` from `take_in` when it has been read, or could not be, or when it may be asked for
         again. Raises OSError, also for who is called since it could not be read, and asks again.
         """
-        key = os.fstat(fd).st_ino, position, length
-        if (error := self._failed.get(key[:2])) is not None:
+        file = os.fstat(fd)
+        key = file.st_dev, file.st_ino, position, length
+        if (error := self._failed.get(key[:3])) is not None:
             raise OSError(*error.args)
         if key in self._waiting:
             self._waiting[key][then] = None
@@ -102,7 +104,7 @@ class ColdReads:
             key, error = self._done.get()
             ended |= self._waiting.pop(key)
             if error is not None:
-                self._failed[key[:2]] = error
+                self._failed[key[:3]] = error
         for then in ended:
             then()
         self._failed.clear()
@@ -129,7 +131,7 @@ class ColdReads:
             self._do(pull, *job)
 
     def _do(self, pull: Pull, key: Key, fd: int) -> None:
-        _, position, length = key
+        *_, position, length = key
         end = position + length
         error = self._pull(pull, fd, position, end, lambda: True)
         self._done.put((key, error))

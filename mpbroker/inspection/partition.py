@@ -66,6 +66,8 @@ def log_bytes(partition: Partition) -> int:
 
 def check(partition: Partition, seen: Seen | None = None) -> None:
     """Reads all of it. Raises OSError."""
+    # Those of segments that a broker begins meanwhile lie behind what is read.
+    snapshots = sorted(partition.path.glob(f"*{SNAPSHOT_SUFFIX}"))
     try:
         epochs = _read_epochs(partition)
         _read_segments(partition, seen, epochs)
@@ -79,20 +81,26 @@ def check(partition: Partition, seen: Seen | None = None) -> None:
         # Where it ends nobody can tell before that is done.
         return
     _check_durable(partition)
-    _check_snapshots(partition)
+    _check_snapshots(partition, snapshots)
     _check_epochs_of_batches(partition)
     _check_topic_id(partition)
 
 
 def _read_segments(partition: Partition, seen: Seen | None, epochs: Epochs) -> None:
-    """A broker may delete some while others are read: then it is looked again what is there."""
+    """A broker may delete some while others are read: then it is looked again what is there. What is named
+    then and is not there either is nowhere: a link to a disk that is missing, perhaps.
+    """
     paths = segment_paths(partition.path)
+    missing: Path | None = None
     while paths:
         path = paths.pop(0)
         try:
             segment = inspect(path, is_last=not paths, seen=seen, epochs=epochs)
         except FileNotFoundError:
-            paths = [one for one in segment_paths(partition.path) if one > path]
+            if path == missing:
+                raise
+            missing = path
+            paths = [one for one in segment_paths(partition.path) if one >= path]
             continue
         _follows(partition, segment)
         partition.segments.append(segment)
@@ -113,8 +121,8 @@ def _check_durable(partition: Partition) -> None:
         partition.findings.append(finding(Severity.DAMAGE, partition.path, text, offset=partition.end_offset))
 
 
-def _check_snapshots(partition: Partition) -> None:
-    for path in sorted(partition.path.glob(f"*{SNAPSHOT_SUFFIX}")):
+def _check_snapshots(partition: Partition, paths: list[Path]) -> None:
+    for path in paths:
         offset = parse_segment(path.name, SNAPSHOT_SUFFIX)
         if offset is None:
             continue

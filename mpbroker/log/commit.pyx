@@ -60,9 +60,9 @@ cdef void commit_close(CommitRef *commit) noexcept nogil:
 
 
 cdef bint retire_file(CommitRef *commit, int fd, int log_dir) noexcept nogil:
-    """The file is synced with the next round and closed after it. False without memory."""
+    """The file is synced with the round that is put together next, and closed after it; of one that is offered already it is no part.
+    False without memory."""
     cdef RetiredFile *grown
-    reopen(commit)
     if commit.retired_count == commit.retired_room:
         grown = <RetiredFile *>realloc(commit.retired, (commit.retired_room * 2 + 64) * sizeof(RetiredFile))
         if grown == NULL:

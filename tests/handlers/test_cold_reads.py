@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import struct
 import threading
 import time
@@ -30,7 +31,7 @@ from mpbroker.records.record import NewRecord
 from tests.handlers.logged import two_segments
 from tests.handlers.shared import Rig, partition_payload, request_frame, rig, topic_image
 from tests.handlers.test_fetch import FETCH, Logged, answer, fetch, partition_of
-from tests.polling import PATIENCE_S
+from tests.polling import PATIENCE_S, until
 
 pytestmark = pytest.mark.usefixtures("tidy")
 MIB = 1 << 20
@@ -97,19 +98,17 @@ def send(log: Logged, request: FetchRequest, connection: int = 7) -> list[Any]:
 
 def await_answer(log: Logged) -> Any:
     """The ring of a thread ends the handler's sleep."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not log.rig.processor.from_handler.waiting():
-        assert time.monotonic() < deadline
+
+    def step() -> None:
         disk(log).go()
         log.rig.handler.round(1000)
+
+    until(log.rig.processor.from_handler.waiting, "an answer", step)
     return partition_of(answer(log, 12))
 
 
 def rounds_until_answered(log: Logged) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not log.rig.processor.from_handler.waiting():
-        assert time.monotonic() < deadline
-        log.rig.handler.round(1000)
+    until(log.rig.processor.from_handler.waiting, "an answer", lambda: log.rig.handler.round(1000))
 
 
 def count(log: Logged, counter: Counter) -> int:
@@ -509,10 +508,7 @@ def test_what_follows_is_brought_as_well(
         while reads:
             os.eventfd_read(woken)
             reads.take_in()
-        deadline = time.monotonic() + PATIENCE_S
-        while not resident(fd, MIB, MIB):
-            assert time.monotonic() < deadline
-            os.sched_yield()
+        until(lambda: resident(fd, MIB, MIB), "what follows is there")
     assert told == [True, True]
     assert not resident(fd, 2 * MIB, MIB)
     assert resident(fd, 3 * MIB, MIB)
@@ -550,6 +546,32 @@ def test_what_the_disk_cannot_give_is_an_error_at_once(
         rounds_until_answered(log)
         assert bytes(partition_of(answer(log, 12)).records) == b"".join(log.batches[:30])
         log.rig.handler.broker.cold_reads.close()
+
+
+def test_a_disk_that_fails_is_not_taken_for_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inodes are numbered by file system: those of several log directories have the same numbers."""
+    (tmp_path / "file").write_bytes(bytes(100))
+    bad, good = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY), os.open(tmp_path / "file", os.O_RDONLY)
+    real = os.fstat
+
+    def as_of_two_disks(fd: int) -> os.stat_result:
+        found = real(fd)
+        is_file = stat.S_ISREG(found.st_mode)
+        return os.stat_result((found.st_mode, 7, int(is_file), *found[3:]))
+
+    monkeypatch.setattr(os, "fstat", as_of_two_disks)
+    woken, told = os.eventfd(0), []
+    reads = ColdReads(lambda: os.eventfd_write(woken, 1))
+    reads.bring(bad, 0, 100, lambda: reads.bring(good, 0, 100, lambda: told.append("the other one")))
+    while reads:
+        os.eventfd_read(woken)
+        reads.take_in()
+    assert told == ["the other one"]
+    reads.close()
+    for fd in (bad, good, woken):
+        os.close(fd)
 
 
 def test_a_disk_that_fails_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

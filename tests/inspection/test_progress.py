@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,8 +23,9 @@ from mpbroker.config.topic_config import resolve
 from mpbroker.inspection.directory import open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import check, segment_paths
-from mpbroker.inspection.segment import SEEN_BYTES
+from mpbroker.inspection.segment import SEEN_BYTES, Segment, inspect
 from mpbroker.log.log_dir import prepare_log_dirs
+from mpbroker.log.names import segment_name
 from mpbroker.log.partition_log import PartitionLog
 from tests.inspection.conftest import BATCHES, RECORDS
 from tests.log.conftest import TOPIC_ID, Writer
@@ -138,6 +140,47 @@ def test_segments_that_a_broker_deletes_while_they_are_read(directory: Path) -> 
     assert [segment.path for segment in partition.segments] == [paths[0], *paths[2:]]
     assert partition.end_offset == BATCHES * RECORDS
     assert partition.all_findings == []
+
+
+def test_a_segment_that_a_broker_begins_while_others_are_read(directory: Path) -> None:
+    """Its snapshot is of an offset that is not read any more."""
+    (partition,) = open_directory(directory).partitions
+    snapshot = max(partition.path.glob("*.snapshot"))
+    later = BATCHES * RECORDS + 7
+
+    def roll(_: int) -> None:
+        (partition.path / segment_name(later)).touch()
+        snapshot.with_name(segment_name(later, snapshot.suffix)).write_bytes(snapshot.read_bytes())
+
+    check(partition, roll)
+    assert partition.end_offset == BATCHES * RECORDS
+    assert partition.all_findings == []
+
+
+def test_a_segment_that_is_named_and_is_not_there(directory: Path) -> None:
+    (partition,) = open_directory(directory).partitions
+    path = segment_paths(partition.path)[1]
+    path.unlink()
+    path.symlink_to("/nowhere")
+    with pytest.raises(FileNotFoundError):
+        check(partition)
+
+
+def test_a_segment_that_is_put_in_place_anew_while_others_are_read(directory: Path) -> None:
+    (partition,) = open_directory(directory).partitions
+    paths = segment_paths(partition.path)
+    left = [paths[1]]
+
+    def missed(path: Path, **how: Any) -> Segment:
+        if path in left:
+            left.remove(path)
+            raise FileNotFoundError
+        return inspect(path, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mpbroker.inspection.partition.inspect", missed)
+        check(partition)
+    assert [segment.path for segment in partition.segments] == paths
 
 
 @pytest.mark.parametrize("is_begun", [False, True])

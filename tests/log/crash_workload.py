@@ -41,6 +41,7 @@ from tests.log.node import Node, wait_for_helper
 from tests.log.rig import Rig, end
 from tests.log.several import Several, SeveralRig
 from tests.log.test_turn import settle
+from tests.polling import until
 
 PARTITIONS = 4
 STEPS = 220
@@ -316,10 +317,12 @@ class MovingWorkload(Workload):
             self.process.work(1)
             self.process.do_chores()
 
+    def step(self) -> None:
+        self.process.work(1)
+        self.process.do_chores()
+
     def settle(self) -> None:
-        while not self.process.turn.is_settled:
-            self.process.work(1)
-            self.process.do_chores()
+        until(lambda: self.process.turn.is_settled, "the turn settles", self.step)
 
     def something_else(self) -> None:
         if self.random.random() < 0.5:
@@ -328,9 +331,7 @@ class MovingWorkload(Workload):
             for _ in self.process.moving.ordering(calls.MovePartitions([one])):
                 pass
         if self.random.random() < 0.4:
-            while not self.process.moving.is_at_rest:
-                self.process.work(1)
-                self.process.do_chores()
+            until(lambda: self.process.moving.is_at_rest, "the move ends", self.step)
         if self.random.random() < 0.3:
             self.process.manager.deletions.begin_due(time.monotonic() + 1e6)
             self.process.manager.write_stale_checkpoints()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +17,7 @@ from mpbroker.log.names import segment_name
 from mpbroker.log.process import LogProcess
 from tests.log.rig import Rig, end, ensure
 from tests.log.test_turn import settle
-from tests.polling import PATIENCE_S
+from tests.polling import until
 
 OTHER_ID = bytes(range(1, 17))
 SEGMENT = "00000000000000000000.log"
@@ -27,10 +26,7 @@ STORAGE_ERROR = 56
 
 
 def wait_for_helper(process: LogProcess) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not process.helper.is_idle:
-        assert time.monotonic() < deadline
-        os.sched_yield()
+    until(lambda: process.helper.is_idle, "the helper is idle")
 
 
 class Node:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import struct
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,7 +32,7 @@ from mpbroker.ipc.topology import COORDINATOR, LOG, SUPERVISOR, SharedMemory, Si
 from mpbroker.log.log_dir import prepare_log_dirs
 from mpbroker.log.process import LogProcess, run
 from mpbroker.records.batch import scan_batch
-from tests.polling import PATIENCE_S
+from tests.polling import until
 
 TOPIC_ID = bytes(range(16))
 SIZES = Sizes(partition_slots=64, arena_extent_bytes=1 << 30)
@@ -142,10 +141,7 @@ class Rig:
     def until(self, role: int, condition: Callable[[], bool]) -> None:
         """Waits at the role's doorbell; it may have been rung for something else before."""
         bell = self.memory.doorbell(role)
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < deadline
-            bell.wait(1000, condition)
+        until(condition, f"process {role} is rung for it", lambda: bell.wait(1000, condition))
 
     # ---- what the others do ----
 

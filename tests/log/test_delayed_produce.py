@@ -14,6 +14,7 @@ from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import LOG
 from tests.log.rig import Reply, Result
 from tests.log.test_turn import T0, Broker, settle
+from tests.polling import until
 
 pytestmark = pytest.mark.usefixtures("tidy")
 TIMED_OUT = 7
@@ -44,6 +45,10 @@ def is_asleep(task: Path) -> bool:
     return text[text.rindex(")") + 2] == "S"
 
 
+def until_asleep() -> None:
+    until(lambda: all(is_asleep(task) for task in other_threads()), "all threads sleep")
+
+
 class Stalled(Broker):
     """A broker whose disk takes its time: the flusher thread is not woken until `release`."""
 
@@ -57,8 +62,7 @@ class Stalled(Broker):
 
     def stall(self) -> None:
         """The thread goes on reading the descriptor it had; what is written from now on goes nowhere."""
-        while not all(is_asleep(task) for task in other_threads()):
-            os.sched_yield()
+        until_asleep()
         self.thread_waits_at = os.dup(self.wake_fd)
         nowhere = os.eventfd(0)
         os.dup2(nowhere, self.wake_fd)
@@ -72,12 +76,12 @@ class Stalled(Broker):
         settle(self.process)
 
     def wait(self) -> Reply:
-        while True:
-            self.process.work(5)
-            replies = self.rig.replies()
-            if replies:
-                (reply,) = replies
-                return reply
+        until(self.is_answered, "an answer", lambda: self.process.work(5))
+        (reply,) = self.rig.replies()
+        return reply
+
+    def is_answered(self) -> bool:
+        return self.rig.from_log.waiting() > 0 or self.rig.produced.waiting() > 0
 
     def count(self, counter: Counter) -> int:
         return self.rig.memory.counters(LOG).get(counter)

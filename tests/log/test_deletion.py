@@ -27,7 +27,7 @@ from tests.log.conftest import T0
 from tests.log.rig import Rig, ensure
 from tests.log.test_process import targets_of
 from tests.log.test_turn import Broker
-from tests.polling import PATIENCE_S
+from tests.polling import PATIENCE_S, until
 
 RECORD_BYTES = 300_000
 PER_SEGMENT = 3
@@ -93,11 +93,13 @@ def delete_before(broker: Broker, *offsets: int) -> list[tuple[int, int]]:
     broker.rig.call(calls.DeleteRecords([calls.DeleteBefore(slot, generation, one) for one in offsets]))
     process = broker.process
     process.work(0)
-    answer = broker.rig.take_answer()
-    while answer is None:
+
+    def step() -> None:
         process.do_chores()
         process.work(5)
-        answer = broker.rig.take_answer()
+
+    until(lambda: broker.rig.answer_ring.waiting() > 0, "records are deleted", step)
+    answer = broker.rig.take_answer()
     assert isinstance(answer, calls.DeletedRecords)
     return [(one.error, one.log_start) for one in answer.partitions]
 
@@ -503,9 +505,12 @@ def test_a_handler_dies_while_records_are_deleted_for_it(rig, batch) -> None:  #
     assert b.rig.partition(slot).log_start_offset == 2
     order = pack_fence(1, 1, r.handler)
     r.memory.words("fence_orders").store(LOG, order)
-    while r.memory.words("fence_acks").load(LOG) != order:
+
+    def obey() -> None:
         process.obey_fence()
         process.work(0)
+
+    until(lambda: r.memory.words("fence_acks").load(LOG) == order, "the fence is acknowledged", obey)
     gate.set()
     drain(process)
     process.do_chores()

@@ -11,7 +11,7 @@ import pytest
 from mpbroker.log.checkpoints import CheckpointCorrupt, read_topic_id
 from mpbroker.log.helper import Helper
 from mpbroker.log.names import PARTITION_METADATA
-from tests.polling import PATIENCE_S
+from tests.polling import PATIENCE_S, until
 
 
 def test_a_mistake_in_a_job_reaches_the_loop(caplog: pytest.LogCaptureFixture) -> None:
@@ -47,8 +47,7 @@ def test_jobs_that_jobs_give_are_waited_for_in_their_turn() -> None:
     for _ in helper.catching_up():
         pass
     assert given(-1) == 200
-    while not helper.is_idle:
-        pass
+    until(lambda: helper.is_idle, "the helper is idle")
     assert len(ran) == 200 * 22
     helper.close()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from mpbroker.log.process import LogProcess
 from tests.log.node import Node, wait_for_helper
 from tests.log.rig import TOPIC_ID, Reply, ensure
 from tests.log.test_turn import settle
-from tests.polling import PATIENCE_S
+from tests.polling import PATIENCE_S, until
 
 STORAGE_ERROR, UNKNOWN, NOT_AVAILABLE = 56, 3, 9
 SEGMENT_BYTES = "1048576"
@@ -58,12 +57,12 @@ def order(process: LogProcess, number: int, partition: int = 0, topic_id: bytes 
 
 
 def turn_until(process: LogProcess, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
+    def step() -> None:
         process.work(1)
         process.do_chores()
         process._keep_house()
+
+    until(condition, "what the process is stepped for", step)
 
 
 def come_to_rest(process: LogProcess) -> None:

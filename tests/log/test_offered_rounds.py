@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,17 @@ import pytest
 from mpbroker.ipc import calls
 from mpbroker.ipc.process import FatalError
 from mpbroker.log import journal
-from mpbroker.log.journaling import journal_ends
+from mpbroker.log.attaching import detach
+from mpbroker.log.journal import JournalFile
+from mpbroker.log.journaling import journal_ends, release_journals
 from mpbroker.log.partition_log import PartitionLog
 from tests.log.full import files_take
 from tests.log.node import extents, records, wait_for_helper
 from tests.log.rig import TOPIC_ID
-from tests.log.test_delayed_produce import Stalled, is_asleep, other_threads
+from tests.log.test_delayed_produce import Stalled, until_asleep
+from tests.log.test_journal import SMALL
 from tests.log.test_turn import T0, settle
+from tests.polling import until
 
 pytestmark = pytest.mark.usefixtures("tidy")
 MakeRig = Callable[..., Any]
@@ -46,10 +51,8 @@ class Held(Stalled):
         """It does all that it has been given; nobody takes that in."""
         waits_at = Path(f"/proc/self/fdinfo/{self.thread_waits_at}")
         os.eventfd_write(self.thread_waits_at, 1)
-        while "eventfd-count:                0" not in waits_at.read_text():
-            os.sched_yield()
-        while not all(is_asleep(task) for task in other_threads()):
-            os.sched_yield()
+        until(lambda: "eventfd-count:                0" in waits_at.read_text(), "the flusher is woken")
+        until_asleep()
         os.close(self.thread_waits_at)
         self.thread_waits_at = -1
 
@@ -69,6 +72,11 @@ class Held(Stalled):
             [(e.partition, e.end_offset) for e in r if e.topic_id == TOPIC_ID] for r in extents(self.journal)
         ]
         return [record for record in found if record]
+
+    def head(self) -> tuple[int, int]:
+        """(version, start) of the one that counts."""
+        with closing(JournalFile(self.journal)) as found:
+            return found.version, found.start
 
     def fd_of(self, path: Path, flags: int) -> int:
         """Ours that is open so."""
@@ -200,6 +208,32 @@ def test_behind_a_round_that_found_no_room_the_next_is_put_together_anew(held: H
     assert journal_ends(held.process.turn, 0)[1] > head
 
 
+def test_behind_a_head_that_is_in_flight_none_is_written(rig: MakeRig, batch: Batch) -> None:
+    """More is free by then: that is for a head behind it, which goes into the other place."""
+    held = Held(partial(rig, log_journal_bytes=SMALL))
+    for number in (0, 0, 1, 1):
+        held.append(batch(1, size=10_000), number)
+        settle(held.process)
+    held.process.turn.flush(held.log(0).state)
+    settle(held.process)
+    version, _ = held.head()
+    held.stall()
+    held.append(batch(1), 2)
+    release_journals(held.process.turn)
+    until(lambda: held.log(1).state.synced == 2, "the rest is free, too", lambda: held.process.work(5))
+    held.append(batch(1), 0)
+    _, end = journal_ends(held.process.turn, 0)
+    held.let_flusher_go()
+    assert held.journaled()[-2:] == [[(2, 1)], [(0, 3)]]
+    assert held.head() == (version + 1, end // 2)
+    settle(held.process)
+    held.append(batch(1), 1)
+    settle(held.process)
+    assert held.head() == (version + 2, end)
+    assert held.errors() == [0] * 7
+    held.close()
+
+
 def test_a_roll_behind_what_is_offered(held: Held, batch: Batch) -> None:
     """The old segment has its part in both rounds, and is closed behind the one that syncs it."""
     log = held.log()
@@ -252,6 +286,37 @@ def test_a_partition_goes_away_while_its_round_is_offered(held: Held, batch: Bat
     held.release()
     assert set(held.errors()) <= {0, 3}
     assert held.process.turn.is_settled
+
+
+def test_a_partition_goes_away_when_its_round_was_taken(held: Held, batch: Batch) -> None:
+    """And nobody has looked: its round is one that is under way."""
+    held.stall()
+    held.append(batch(1))
+    held.append(batch(1), 1)
+    held.append(batch(1), 2)
+    held.let_flusher_go()
+    detach(held.process.turn, held.log(1).state)
+    settle(held.process)
+    assert held.errors() == [0, 0, 0]
+    assert held.journaled() == [[(0, 1)], [(1, 1), (2, 1)]]
+    assert held.log(2).state.high_watermark == 1
+
+
+def test_what_is_retired_behind_what_is_offered_waits_for_the_next(held: Held, batch: Batch) -> None:
+    """It is closed behind the round that syncs it, and neither of the two before."""
+    segment = held.log(1).directory / "00000000000000000000.log"
+    held.stall()
+    held.append(batch(1))
+    held.append(batch(1), 2)
+    held.process.turn.retire(os.open(segment, os.O_RDWR | os.O_APPEND), 0)
+    before = held.process.turn.commit_rounds
+    held.let_flusher_go()
+    assert held.fd_of(segment, os.O_APPEND) >= 0
+    settle(held.process)
+    assert held.process.turn.commit_rounds == before + 3
+    assert held.errors() == [0, 0]
+    with pytest.raises(AssertionError, match="is not open"):
+        held.fd_of(segment, os.O_APPEND)
 
 
 @pytest.mark.parametrize("offered_bytes", [None, 0])

@@ -22,6 +22,7 @@ from mpbroker.log.recovery import Known, load
 from tests.log.conftest import TOPIC_ID
 from tests.log.node import Node, wait_for_helper
 from tests.log.rig import ensure
+from tests.polling import until
 
 pytestmark = pytest.mark.usefixtures("tidy")
 Writer = Any  # the class lies in conftest.py
@@ -140,12 +141,11 @@ def opened(node: Node, partitions: int, segment_bytes: int) -> list[PartitionLog
 
 
 def produce(node: Node, log: PartitionLog, data: bytes, count: int = 1) -> None:
-    state = log.state
+    state, process = log.state, node.process
+    assert process is not None
     for _ in range(count):
         node.rig.job([((state.table_slot, state.generation, 5), data)])
-        assert node.process is not None
-        while not node.process.turn.is_settled:
-            node.process.work(1)
+        until(lambda: process.turn.is_settled, "the turn settles", lambda: process.work(1))
         assert [reply.results[0].error for reply in node.rig.replies()] == [0]
 
 

@@ -10,7 +10,9 @@ import resource
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,7 @@ from mpbroker.log.reader import Bound, PartitionReader
 from mpbroker.records.iterate import iterate_batches
 from tests.log.rig import TOPIC_ID, Rig, ensure
 from tests.log.test_turn import settle
+from tests.polling import until
 
 Target = tuple[int, int, int]
 
@@ -154,10 +157,13 @@ def test_a_dead_coordinators_topics_are_no_news_to_its_successor(rig: Callable[.
     for sequence, stage in ((1, 1), (2, 0)):
         order = pack_fence(sequence, stage, COORDINATOR)
         orders.store(LOG, order)
-        while acks.load(LOG) != order:
+
+        def obey() -> None:
             process.obey_fence()
             process.work(0)
             process.ensure_on()
+
+        until(partial(lambda order: acks.load(LOG) == order, order), "the fence is acknowledged", obey)
         if stage:
             r.memory.reset_rings_of(COORDINATOR)
             r.bind()
@@ -211,8 +217,7 @@ def test_a_checkpoint_that_finds_no_room_is_written_again_and_takes_nothing_offl
     answer = r.take_answer()
     assert isinstance(answer, calls.EnsuredTopic)
     r.job([((answer.partitions[0].slot, answer.partitions[0].slot_generation, 5), batch())])
-    while not r.replies():
-        process.work(100)
+    until(r.replies, "an answer", lambda: process.work(100))
 
     def refuse(path: Path, _: bytes) -> None:
         raise OSError(number, os.strerror(number), str(path))
@@ -220,8 +225,8 @@ def test_a_checkpoint_that_finds_no_room_is_written_again_and_takes_nothing_offl
     with monkeypatch.context() as full:
         full.setattr("mpbroker.log.checkpoints.write_whole", refuse)
         process.manager.checkpoint_high_watermarks()
-        while not (problems := process.helper.failures()):
-            pass
+        problems: list[Any] = []
+        until(lambda: problems.extend(process.helper.failures()) or problems, "the helper fails")
     monkeypatch.setattr(process.helper, "failures", lambda: [problems.pop()] if problems else [])
     process.work(0)
     assert r.partition(answer.partitions[0].slot).flags == PartitionFlag.PARTITION_LIVE

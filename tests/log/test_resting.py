@@ -22,6 +22,7 @@ from mpbroker.log.partition_log import PartitionLog
 from tests.log.node import wait_for_helper
 from tests.log.rig import TOPIC_ID, Result, ensure
 from tests.log.test_turn import Broker, settle
+from tests.polling import until
 
 pytestmark = pytest.mark.usefixtures("tidy")
 KAFKA_STORAGE_ERROR = 56
@@ -44,8 +45,7 @@ def at_rest(broker: Broker, partition: int = 0) -> PartitionLog:
     log = broker.process.manager.logs[broker.targets[partition][0]]
     # All of it lies in segments that were synced, as after a while.
     broker.process.manager.journals.release()
-    while not log.state.can_rest:
-        broker.process.work(5)
+    until(lambda: log.state.can_rest, "the partition can rest", lambda: broker.process.work(5))
     log.close_files()
     before = said_of(log)
     rest(broker.process.turn, log.state)

@@ -19,7 +19,7 @@ from mpbroker.log.process import LogProcess
 from mpbroker.log.turn import Pause
 from mpbroker.records.iterate import iterate_batches
 from tests.log.rig import HOLE, TOPIC_ID, Result, Rig, ensure
-from tests.polling import PATIENCE_S
+from tests.polling import PATIENCE_S, until
 
 T0 = 4_000_000_000_000
 assert HOLE.size == 26
@@ -56,8 +56,11 @@ class Broker:
 
 def settle(process: LogProcess) -> None:
     process.work(0)
-    while process.ensure_on() or not process.turn.is_settled:
-        process.work(5)
+    until(
+        lambda: not process.ensure_on() and process.turn.is_settled,
+        "no job, commit round or answer is left",
+        lambda: process.work(5),
+    )
 
 
 @pytest.mark.parametrize("policy", ["group", "os"])
@@ -204,10 +207,13 @@ def test_a_full_answer_ring_keeps_the_rest(rig, batch) -> None:  # type: ignore[
             total += 1
         b.process.work(0)
     assert b.rig.from_log.waiting() == b.rig.from_log.size
-    offsets = []
-    while len(offsets) < total:
-        offsets += [reply.results[0].base_offset for reply in b.rig.replies()]
+    offsets: list[int] = []
+
+    def take() -> None:
+        offsets.extend(reply.results[0].base_offset for reply in b.rig.replies())
         b.process.work(0)
+
+    until(lambda: len(offsets) >= total, "all are answered", take)
     assert offsets == list(range(total))
     b.close()
 

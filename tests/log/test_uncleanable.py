@@ -13,6 +13,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import PartitionFlag
 from tests.log.test_turn import Broker
+from tests.polling import until
 
 RECORD_BYTES = 300_000
 COMPACTED = {"cleanup_policy": "compact", "segment_bytes": "1048576", "min_cleanable_dirty_ratio": "0"}
@@ -31,11 +32,14 @@ def _dirty(rig, batch: Callable[..., bytearray]) -> Broker:  # type: ignore[no-u
 def asked(broker: Broker, message: calls.Message) -> calls.Message:
     broker.rig.call(message)
     process = broker.process
-    answer = None
-    while answer is None:
+
+    def step() -> None:
         process.do_chores()
         process.work(5)
-        answer = broker.rig.take_answer()
+
+    until(lambda: broker.rig.answer_ring.waiting() > 0, "an answer", step)
+    answer = broker.rig.take_answer()
+    assert answer is not None
     return answer
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 
 from tests.log.node import Journaled
 from tests.log.rig import ensure
-from tests.polling import PATIENCE_S
+from tests.polling import until
 
 pytestmark = pytest.mark.usefixtures("tidy")
 CACHESTAT = 451
@@ -54,8 +53,5 @@ def test_whole_pieces_are_written_back_and_the_rest_waits(
     assert node.produce(target, data, 1) == [0]
     for _ in range(count):
         assert node.produce(target, data) == [0]
-    deadline = time.monotonic() + PATIENCE_S
-    while unwritten_pages(node.segment(), 0, 2 * PIECE_BYTES):
-        assert time.monotonic() < deadline
-        os.sched_yield()
+    until(lambda: not unwritten_pages(node.segment(), 0, 2 * PIECE_BYTES), "whole pieces are written back")
     assert unwritten_pages(node.segment(), 2 * PIECE_BYTES, PIECE_BYTES), "whoever wrote it took all"

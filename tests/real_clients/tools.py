@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ops.bench import maven
-from tests.polling import PATIENCE_S
+from tests.polling import until
 
 INSTALL = {"kcat": "apt-get install kcat"}
 RUN_TIMEOUT_S = 300
@@ -43,10 +43,7 @@ def run(command: Sequence[str], stdin: bytes = b"", cwd: Path | None = None) -> 
 
 def eventually(holds: Callable[[], bool], what: str) -> None:
     """For what Kafka does not promise at once: changes are answered before all metadata knows them."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE_S:.0f} s"
-        time.sleep(0.02)
+    until(holds, what, lambda: time.sleep(0.02))
 
 
 @cache
