@@ -17,7 +17,7 @@ from pyspark.sql import DataFrameReader, SparkSession
 
 from ops.bench.brokers import Broker
 from tests.polling import PATIENCE_S
-from tests.real_clients.conftest import make_broker
+from tests.real_clients.conftest import end, make_broker, stop_cleanly
 
 RECORDS = 5_000
 PARTITIONS = 3
@@ -28,10 +28,13 @@ IS_KAFKA = os.environ.get("MPBROKER_TEST_BROKER") == "kafka"
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     found = make_broker(tmp_path_factory.mktemp("broker"))
-    found.start()
-    yield found
-    if found.process is not None and found.process.poll() is None:
-        found.stop()
+    try:
+        found.start()
+        yield found
+        if found.process is not None and found.process.poll() is None:
+            stop_cleanly(found)
+    finally:
+        end(found)
 
 
 @pytest.fixture(scope="module")
