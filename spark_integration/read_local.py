@@ -126,6 +126,8 @@ def _read_piece(
         try:
             _populate(window)
         except OSError as error:
+            if error.errno != errno.EFAULT:
+                raise
             raise OSError(
                 errno.EIO,
                 f"bytes {mapped_from} to {end} cannot be read, in {task}: the disk has an error there "
@@ -143,7 +145,7 @@ def _read_piece(
 
 def _populate(window: mmap.mmap) -> None:
     """Touching a page that the disk does not give, or behind the end of the file, would end the process with
-    SIGBUS: this way it is an error. Raises OSError.
+    SIGBUS: this way it is EFAULT. Raises OSError.
     """
     try:
         window.madvise(_MADV_POPULATE_READ)
