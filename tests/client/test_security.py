@@ -66,7 +66,7 @@ def settings(protocol: str, name: str = "", password: str = PASSWORD, **more: An
         sasl_mechanism=name,
         sasl_username=USER,
         sasl_password=password,
-        socket_connection_setup_timeout_ms=5_000,
+        socket_connection_setup_timeout_ms=30_000,
         **more,
     )
 

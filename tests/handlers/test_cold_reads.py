@@ -31,6 +31,7 @@ from mpbroker.records.record import NewRecord
 from tests.handlers.logged import two_segments
 from tests.handlers.shared import Rig, partition_payload, request_frame, rig, topic_image
 from tests.handlers.test_fetch import FETCH, Logged, answer, fetch, partition_of
+from tests.page_cache import evict
 from tests.polling import PATIENCE_S, until
 
 pytestmark = pytest.mark.usefixtures("tidy")
@@ -73,17 +74,6 @@ def disk(log: Logged) -> SlowDisk:
     found = log.rig.handler.broker.cold_reads
     assert isinstance(found, SlowDisk)
     return found
-
-
-def evict(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        if resident(fd, 0, 1):
-            pytest.skip("this file system keeps all its pages in memory")
-    finally:
-        os.close(fd)
 
 
 def segment(log: Logged, base: int) -> Path:
