@@ -18,7 +18,7 @@ INTO ?= .openssl
 NEWER := $(if $(wildcard .openssl/lib/libssl.so.3),env LD_LIBRARY_PATH="$(CURDIR)/.openssl/lib$(LD_LIBRARY_PATH:%=:%)")
 RUN := $(strip $(NEWER) $(BIN))
 
-.PHONY: help setup openssl run test demo bench bench-kafka bench-network bench-tls bench-quotas bench-compaction bench-start bench-cold bench-spark chaos fuzz explore flips power-cuts adopt lint fmt clean
+.PHONY: help setup openssl run test demo bench bench-kafka bench-network bench-tls bench-quotas bench-compaction bench-moving bench-start bench-cold bench-spark chaos fuzz explore flips power-cuts adopt lint fmt clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -67,6 +67,9 @@ bench-quotas: setup ## what clients over their quota are told, beside Apache Kaf
 
 bench-compaction: setup ## produces beside the compaction of 5 GB; fails where their p99 is more than twice that of quiet
 	$(RUN)/python -m ops.bench.compaction $(ARGS)
+
+bench-moving: setup ## produces beside moves of 3 GB between log directories; fails where their p99 is more than twice that of quiet
+	$(RUN)/python -m ops.bench.moving $(ARGS)
 
 bench-start: setup ## how soon 10,000 partitions and some GB serve again, and their memory; fails where a bound is missed
 	$(RUN)/python -m ops.bench.start $(ARGS)

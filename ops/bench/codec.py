@@ -1,6 +1,6 @@
 """What the codec costs: µs per call, the best of many rounds.
 
-python ops/bench/codec.py [name ...]        # only the rows whose name contains one of the words
+python -m ops.bench.codec [name ...]        # only the rows whose name contains one of the words
 """
 
 from __future__ import annotations

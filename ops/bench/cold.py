@@ -1,9 +1,10 @@
-"""Hot fetches beside a consumer that reads from the disk: `python -m ops.bench.cold`.
+"""Hot fetches, or produces, beside a consumer that reads from the disk: `python -m ops.bench.cold`.
 
 A topic is filled, put on the disk, and taken out of the page cache again and again while one connection reads
 it from its beginning; meanwhile others fetch a kilobyte each of another topic, from the same processor. What
 counts is the median of their p99 beside that of the same load alone, in turns, so that whatever else happens
-on the machine meets both. For comparison the same consumer reads what is in the page cache.
+on the machine meets both. For comparison the same consumer reads what is in the page cache. `--produces`: the
+others have a record made durable each, for which the disk is needed as well.
 
 The consumer drops what it gets within the kernel, and goes no faster than a network would let it: else it is
 its own CPU time that is measured, and a broker that sends it more is taken for one that is worse.
@@ -120,6 +121,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.5, help="of each turn")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--megabytes", type=int, default=400)
+    parser.add_argument(
+        "--produces", action="store_true", help="of a record of 100 bytes, instead of fetches"
+    )
+    parser.add_argument("--connections", type=int, default=CONNECTIONS)
     parser.add_argument("--consumer-megabytes-per-second", type=float, default=200)
     parser.add_argument(
         "--rate", type=float, default=0, help="requests per second; 0: as many as are answered"
@@ -132,9 +137,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=given.directory) as directory:
         broker = Mpbroker(Path(directory), flags=FLAGS)
         load = frames.fetch(HOT_TOPIC, offset=50, bytes_max=HOT_BYTES)
+        if given.produces:
+            load = frames.produce(HOT_TOPIC, 1, 100)
 
         def alone() -> Result:
-            return run_load(broker, load, CONNECTIONS, given.seconds, rate=given.rate)
+            return run_load(broker, load, given.connections, given.seconds, rate=given.rate)
 
         def beside(cold: bool) -> Result:
             files, bytes_per_s = broker.log_dir / f"{COLD_TOPIC}-0", given.consumer_megabytes_per_second * 1e6

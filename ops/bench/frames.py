@@ -26,6 +26,7 @@ METADATA: Final = 3
 API_VERSIONS: Final = 18
 CREATE_TOPICS: Final = 19
 DELETE_TOPICS: Final = 20
+ALTER_REPLICA_LOG_DIRS: Final = 34
 ALTER_CLIENT_QUOTAS: Final = 49
 
 CORRELATION_ID: Final = 7
@@ -153,6 +154,12 @@ def create_topic(topic: str, partitions: int, configs: Mapping[str, str] | None 
 def delete_topic(topic: str) -> Request:
     body = struct.pack(">i", 1) + _string(topic) + struct.pack(">i", TIMEOUT_MS)
     return Request(frame(DELETE_TOPICS, 1, body), 4 + 4 + 4 + 4 + len(_string(topic)))
+
+
+def alter_replica_log_dir(directory: str, topic: str, partition: int) -> Request:
+    body = struct.pack(">i", 1) + _string(directory) + struct.pack(">i", 1) + _string(topic)
+    body += struct.pack(">ii", 1, partition)
+    return Request(frame(ALTER_REPLICA_LOG_DIRS, 1, body), 4 + 4 + 4 + 4 + len(_string(topic)) + 4 + 4)
 
 
 def api_versions() -> Request:

@@ -1,6 +1,6 @@
 """Micro benchmark of the record path: the checksum, the check of a produced batch, and the decode into Arrow.
 
-python ops/bench/records.py [SECONDS PER FIGURE]      best of five; one core
+python -m ops.bench.records [SECONDS PER FIGURE]      best of five; one core
 """
 
 import sys

@@ -1,6 +1,6 @@
 """What the shared-memory primitives cost here: ns per push and pop, µs per wake-up, GB/s through the arena.
 
-    python ops/bench/shm.py [--json] [--scale N]
+    python -m ops.bench.shm [--json] [--scale N]
 
 Every line is the best of several runs, because a shared machine only ever adds time. Two-process lines need
 two free cores to mean anything.
