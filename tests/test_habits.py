@@ -261,6 +261,13 @@ def test_every_room_has_a_row_in_the_architecture() -> None:
     assert {row.replace("/", ".") for row in rows} >= set(RANKS)
 
 
+def test_every_module_of_the_log_has_a_place_in_the_architecture() -> None:
+    text = (ROOT / "docs/ARCHITECTURE.md").read_text()
+    table = text[text.index("The largest room") : text.index("## The processes")]
+    modules = {path.stem for path in files([ROOT / "mpbroker/log"], ".py", ".pyx")} - {"__init__"}
+    assert modules - set(re.findall(r"`(\w+)`", table)) == set()
+
+
 def test_functions_fit_on_a_screen() -> None:
     python = broken(files(EVERYTHING, ".py"), long_functions)
     assert python + broken(files(PRODUCT, ".pyx", ".pxd"), long_cython_functions) == []

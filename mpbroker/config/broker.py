@@ -340,7 +340,7 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
         int,
         Key(
             LONG,
-            "Size of each log directory's commit journal, and at most what a start has to replay.",
+            "Size of a log worker's commit journal in each log directory, the most that is replayed of it.",
             at_least=1_048_576,
         ),
     ] = 67_108_864

@@ -12,8 +12,10 @@ from pathlib import Path
 
 from mpbroker.log import check, scan
 from mpbroker.log.aborted import AbortedTransaction, TransactionIndexCorrupt, read_aborted, replace_aborted
+from mpbroker.log.background_io import drop, no_read_ahead
 from mpbroker.log.names import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from mpbroker.log.producers import Producers, SnapshotCorrupt
+from mpbroker.log.residency import resident
 from mpbroker.log.state import PartitionState
 from mpbroker.log.there import is_there
 
@@ -23,15 +25,18 @@ PIECE_BYTES = 1 << 20
 Expected = list[AbortedTransaction] | None
 
 
-def expected(directory: Path, base: int) -> Generator[int, None, Expected]:
+def expected(directory: Path, base: int, *, leaves_cache: bool = False) -> Generator[int, None, Expected]:
     """The entries; None where that cannot be told: without a snapshot, of damaged batches, and of what was
-    compacted, since entries stay for longer than the records. Yields bytes read. Raises OSError.
+    compacted, since entries stay for longer than the records. Yields bytes read. `leaves_cache`: what was
+    not in the page cache will not be there afterwards; nothing is read ahead. Raises OSError.
     """
     producers = _producers_before(directory, base)
     if producers is None:
         return None
     fd = os.open(directory / segment_name(base), os.O_RDONLY | os.O_CLOEXEC)
     try:
+        if leaves_cache:
+            no_read_ahead(fd)
         size = os.fstat(fd).st_size
         state = PartitionState()
         state.open_segment(base, fd, -1, -1, 0)
@@ -39,8 +44,14 @@ def expected(directory: Path, base: int) -> Generator[int, None, Expected]:
         found: list[AbortedTransaction] = []
         position, next_offset = 0, base
         while position < size:
+            # The check reads ahead of the batch that it is at.
+            count = min(2 * PIECE_BYTES, size - position)
+            stays = not leaves_cache or resident(fd, position, count)
             checked = check.check_batches(fd, position, size, next_offset, state, False, base, PIECE_BYTES)
-            if checked.reason or _has_gaps(fd, position, checked.valid_bytes, next_offset):
+            has_gaps = not checked.reason and _has_gaps(fd, position, checked.valid_bytes, next_offset)
+            if not stays:
+                drop(fd, position, max(checked.valid_bytes - position, count))
+            if checked.reason or has_gaps:
                 return None
             found += [AbortedTransaction(*entry) for entry in checked.aborted]
             yield checked.valid_bytes - position

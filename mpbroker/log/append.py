@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable
 from typing import NamedTuple
 
 from mpbroker.ipc.slots import Batch
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.aborted import AbortedTransaction
+from mpbroker.log.checkpoints import write_all_at
 from mpbroker.log.disk_errors import PASSING
 from mpbroker.log.partition_log import PartitionLog
 from mpbroker.protocol.errors import ErrorCode
@@ -129,9 +129,7 @@ def _write(
     if state.append_time:
         stamp_append_time(data, now_ms)
     try:
-        at = 0
-        while at < batch.length:
-            at += os.pwrite(state.fd, data[at:], position + at)
+        write_all_at(state.fd, data, position)
         if marker is not None and marker.kind == ABORT:
             _note_aborted(log, batch.producer_id, last)
     except OSError as error:

@@ -101,6 +101,13 @@ def write_all(fd: int, data: bytes) -> None:
         at += os.write(fd, data[at:])
 
 
+def write_all_at(fd: int, data: bytes | memoryview, position: int) -> None:
+    """The same at a place in the file."""
+    at = 0
+    while at < len(data):
+        at += os.pwrite(fd, data[at:], position + at)
+
+
 def _fill(fd: int, data: bytes) -> None:
     """Writes, syncs and closes."""
     try:

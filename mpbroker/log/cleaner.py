@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from mpbroker.log.aborted import AbortedTransaction, TransactionIndexCorrupt, packed, read_aborted
+from mpbroker.log.background_io import PIECE_BYTES, SYNC_EVERY_BYTES, no_read_ahead, read, sync, write
 from mpbroker.log.checkpoints import write_all
 from mpbroker.log.cleanable import Source, groups
 from mpbroker.log.cleaned_transactions import CleanedTransactions
@@ -28,6 +29,7 @@ from mpbroker.log.names import (
     segment_name,
 )
 from mpbroker.log.offset_map import SLOT_BYTES, OffsetMap
+from mpbroker.log.piece_size import PieceSize
 from mpbroker.log.producers import Producers
 from mpbroker.log.state import PartitionState
 from mpbroker.records.compression import compress
@@ -36,9 +38,7 @@ from mpbroker.records.iterate import Batch, iterate_batches
 
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _FILES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
-PIECE_BYTES_LEAST = 4096
-# Commits wait for the disk while it takes what was left to the end: so it gets it bit by bit.
-SYNC_EVERY_BYTES = 8 << 20
+READ_BYTES_LEAST = 4096
 Result = TypeVar("Result")
 
 
@@ -103,18 +103,23 @@ def at_once(do: Callable[[], Result], /) -> Result:
 
 @dataclass
 class Cleaner:
-    """`pace` is told of the bytes that were read or written, with 0 from time to time in between; it may
-    wait, and raise to end it all. `disk`: for whoever runs this with so low a priority that it may stand
-    still at any point: what it does to files others wait for, within the kernel.
+    """`pace` is told of the bytes that were read or written, with 0 from time to time in between, and for how
+    many seconds the disk was at work for them; it may wait, and raise to end it all. `disk`: for whoever runs
+    this with so low a priority that it may stand still at any point: what it does to files others wait for,
+    within the kernel.
     """
 
     task: Task
     buffers: Buffers
-    pace: Callable[[int], None] = lambda _count: None
+    pace: Callable[[int, float], None] = lambda _count, _disk_s: None
     disk: Disk = at_once
     statistics: Statistics = field(default_factory=Statistics)
     end: int = -1  # what lies below is clean when all is done
-    _unsynced: int = 0
+    _written: int = 0  # of the new segment
+    _piece: PieceSize = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._piece = PieceSize(PIECE_BYTES, max(PIECE_BYTES, self._room))
 
     def run(self) -> Iterator[Cleaned]:
         """One new segment after the other, on disk. Raises CleaningFailed, CorruptBatch, OSError."""
@@ -190,7 +195,7 @@ class Cleaner:
             stop = map_one(walk, offsets, start, batch.stream() if counts else b"")
             if stop == Stop.FULL:
                 return stop
-            self.pace(0)
+            self.pace(0, 0.0)
         return stop
 
     # ---- the new segments ----
@@ -199,6 +204,7 @@ class Cleaner:
         task = self.task
         base = group[0].base
         fds = self.disk(partial(self._create, base))
+        self._written = 0
         try:
             segment = PartitionState()
             index_interval, index_bytes = task.index_interval_bytes, task.index_bytes
@@ -228,27 +234,27 @@ class Cleaner:
             if keep.judge_one(walk, stream, discards, ends_nothing) == Verdict.REBUILT and batch.codec:
                 records = keep.rebuilt(walk, stream, ends_nothing)
                 keep.put(walk, compress(batch.codec, records), ends_nothing)
-            self.pace(0)
-        data = keep.take()
-        self.statistics.bytes_written += len(data)
-        self.pace(len(data))
-        if data:
-            self.disk(partial(self._write, fd, data))
+            self.pace(0, 0.0)
+        self._write(fd, memoryview(keep.take()))
         return Stop.END
+
+    def _write(self, fd: int, data: memoryview) -> None:
+        start = 0
+        while start < len(data):
+            piece = data[start : start + self._piece.bytes]
+            start += len(piece)
+            took_s = self.disk(partial(write, fd, piece, self._written))
+            self._piece.took(len(piece), took_s)
+            self._written += len(piece)
+            self.statistics.bytes_written += len(piece)
+            if self._written // SYNC_EVERY_BYTES > (self._written - len(piece)) // SYNC_EVERY_BYTES:
+                took_s += self.disk(partial(sync, fd))
+            self.pace(len(piece), took_s)
 
     # ---- what changes files ----
 
     def _create(self, base: int) -> list[int]:
         return [os.open(self._cleaned(base, suffix), _WRITE, 0o644) for suffix in _FILES[:3]]
-
-    def _write(self, fd: int, data: bytes) -> None:
-        self._unsynced += len(data)
-        left = memoryview(data)
-        while left:
-            left = left[os.write(fd, left) :]
-        if self._unsynced >= SYNC_EVERY_BYTES:
-            self._unsynced = 0
-            os.fdatasync(fd)
 
     def _finish(
         self, segment: PartitionState, fds: list[int], transactions: CleanedTransactions, last: os.stat_result
@@ -276,16 +282,23 @@ class Cleaner:
 
     # ---- reading ----
 
+    @property
+    def _room(self) -> int:
+        """Of each of the two buffers."""
+        return max(self.buffers.io_bytes // 2, READ_BYTES_LEAST)
+
     def _each_piece(self, base: int, do: Callable[[BatchWalk], int]) -> int:
         """The file in pieces of whole batches; `do` may end it (FULL)."""
         path = self._path(base)
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
+            no_read_ahead(fd)
             size = os.fstat(fd).st_size
-            usual = max(self.buffers.io_bytes // 2, PIECE_BYTES_LEAST)
-            position, room = 0, usual
+            position, room = 0, self._room
             while position < size:
-                walk = BatchWalk(os.pread(fd, room, position))
+                data, took_s = read(fd, min(room, size - position), position)
+                self.pace(len(data), took_s)
+                walk = BatchWalk(data)
                 try:
                     stop = do(walk)
                 except CorruptBatch as error:
@@ -296,8 +309,7 @@ class Cleaner:
                 if walk.at == 0 and room >= size - position:
                     raise CleaningFailed(f"{path} is damaged at byte {position}: it is cut off")
                 self.statistics.bytes_read += walk.at
-                self.pace(walk.at)
-                room = usual if walk.at else room * 2
+                room = self._room if walk.at else room * 2
                 position += walk.at
         finally:
             os.close(fd)

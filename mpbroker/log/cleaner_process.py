@@ -28,9 +28,9 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.hangs import waits_for_disk
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.process import MAX_SLEEP_MS, ProcessContext
-from mpbroker.ipc.slots import Call, SlotKind, pack_call, pack_return, unpack_call
-from mpbroker.ipc.topology import CLEANER, is_log_worker, log_worker, log_worker_number
+from mpbroker.ipc.topology import CLEANER, is_log_worker, log_worker_number
 from mpbroker.log.cleaner import Buffers, Cleaner, CleaningFailed, Disk, Result, Task, at_once, remove_cleaned
+from mpbroker.log.log_calls import LogCalls
 from mpbroker.log.pace import Pace, Stints, only_when_idle
 from mpbroker.records.errors import RecordsError
 
@@ -46,70 +46,6 @@ def run(context: ProcessContext) -> int:
 
 class Abandoned(Exception):
     """What was under way is void: a log worker died, or we are to stop."""
-
-
-class LogCalls:
-    """Questions to a log worker, one at a time. `lender`: of our arena, for all of them."""
-
-    def __init__(self, context: ProcessContext, worker: int, lender: Lender) -> None:
-        self._context = context
-        memory, self._role = context.memory, log_worker(worker)
-        self._inbox, self._outbox = memory.ring(self._role, CLEANER), memory.ring(CLEANER, self._role)
-        self._lender, self._theirs = lender, memory.arena(self._role)
-        self._numbers = context.call_numbers()
-        # The block of each question, and its generation.
-        self._lent: dict[int, tuple[int, int]] = {}
-        self.is_up = context.is_alive(self._role)
-
-    def has_answer(self) -> bool:
-        return bool(self._inbox.waiting())
-
-    def ask(self, message: calls.Message) -> int:
-        """-> the number of the question. With one at a time there is always room."""
-        data = calls.encode(message)
-        block, generation = self._lender.lend(data, self._role)
-        number = next(self._numbers)
-        self._lent[number] = block, generation
-        call = pack_call(SlotKind.CALL, CLEANER, number, block, generation, len(data))
-        self._outbox.push_batch(call)
-        self._context.ring(self._role)
-        return number
-
-    def take(self, request: int) -> calls.Message | None:
-        """The answer to that question, if it is there; what we did not ask is dropped."""
-        slots, producer_waits = self._inbox.take(1)
-        if producer_waits:
-            self._context.ring(self._role)
-        if not slots:
-            return None
-        answer = unpack_call(slots)
-        message = self._message(answer)
-        self._end(answer.request)
-        return message if answer.request == request else None
-
-    def _message(self, answer: Call) -> calls.Message:
-        if not answer.length:
-            return calls.Failed(-1, "the log worker has no memory for an answer")
-        message = calls.decode(bytes(self._theirs.view(answer.block, answer.length)))
-        self._outbox.push_batch(pack_return(answer.owner, answer.block, answer.generation))
-        self._context.ring(self._role)
-        return message
-
-    def _end(self, request: int) -> None:
-        """The log worker is done with the question."""
-        self._lender.end(*self._lent.pop(request))
-
-    def drop(self) -> None:
-        """Behind the fence of the log worker."""
-        self.is_up = False
-        self._inbox.take(self._inbox.size)
-        for request in list(self._lent):
-            self._end(request)
-
-    def rebind(self) -> None:
-        self._inbox.rebind()
-        self._outbox.rebind()
-        self.is_up = True
 
 
 class CleanerProcess:
@@ -259,7 +195,7 @@ class CleanerProcess:
         """-> up to where it is clean; -1: the task is void."""
         started, void = time.monotonic(), threading.Event()
         thread, disk = (self._usual, at_once) if task.must else (self._idle, self._disk(void))
-        cleaner = Cleaner(_task(task), self._buffers(), self._paced(void), disk)
+        cleaner = Cleaner(_task(task), self._buffers(), self._paced(void, rests=not task.must), disk)
         segments = cleaner.run()
         try:
             while (new := self._result_of(thread.submit(next, segments, None))) is not None:
@@ -286,18 +222,19 @@ class CleanerProcess:
 
         return on_disk
 
-    def _paced(self, void: threading.Event) -> Callable[[int], None]:
-        """In the thread that cleans."""
+    def _paced(self, void: threading.Event, *, rests: bool) -> Callable[[int, float], None]:
+        """In the thread that cleans. `rests`: the disk is left alone for as long as it was at work."""
         stints = Stints()
 
-        def paced(count: int) -> None:
-            mark = self._pace.take(count)
+        def paced(count: int, disk_s: float) -> None:
+            mark, rest_until = self._pace.take(count), time.monotonic() + (disk_s if rests else 0.0)
             stints.rest_if_due()
             while True:
                 self.context.counters.beat()
-                if void.wait(min(max(self._pace.left_s(mark), 0), MAX_SLEEP_MS / 1000)):
+                left_s = max(self._pace.left_s(mark), rest_until - time.monotonic(), 0)
+                if void.wait(min(left_s, MAX_SLEEP_MS / 1000)):
                     raise Abandoned
-                if self._pace.left_s(mark) <= 0:
+                if left_s <= MAX_SLEEP_MS / 1000:
                     return
 
         return paced

@@ -17,7 +17,6 @@ from functools import partial
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log import names
 from mpbroker.log.cleanable import COMPACT, Dirty, Limits, dirty_part, is_due
 from mpbroker.log.deletion import unlink_deleted
@@ -204,17 +203,13 @@ class Compaction:
 
     def _may_replace(self, log: PartitionLog, bases: list[int]) -> bool:
         """They are still there, one behind the other."""
-        if not self._is_here(log) or log.is_swapping or log.is_moving:
+        if not self._manager.is_served(log) or log.is_swapping or log.is_moving:
             return False
         there = [segment.base for segment in log.sealed]
         if not bases or bases[0] not in there:
             return False
         first = there.index(bases[0])
         return there[first : first + len(bases)] == bases
-
-    def _is_here(self, log: PartitionLog) -> bool:
-        here = self._manager.logs.get(log.state.table_slot) is log
-        return here and log.state.flags == PartitionFlag.PARTITION_LIVE
 
     def _recorded(self, log: PartitionLog, end: int) -> Generator[None, None, bool]:
         """Whether the recovery point on disk is at or behind `end`, so that nothing is replayed below it."""
@@ -224,13 +219,13 @@ class Compaction:
         log.recovery_point = max(log.recovery_point, self._manager.synced_end(log))
         home.checkpoint(names.RECOVERY_POINTS, {key: log.recovery_point}, self._manager.helper)
         yield from self._manager.helper.catching_up()
-        return self._is_here(log) and home.on_disk[names.RECOVERY_POINTS].get(key, 0) >= end
+        return self._manager.is_served(log) and home.on_disk[names.RECOVERY_POINTS].get(key, 0) >= end
 
     def _done(self, log: PartitionLog, swap: _Swap) -> Generator[None, None, bool]:
         while True:
             self._manager.helper.submit(swap.run, log.state.log_dir)
             yield from self._manager.helper.catching_up()
-            if swap.done or swap.is_void or not self._is_here(log):
+            if swap.done or swap.is_void or not self._manager.is_served(log):
                 return swap.done
             again = time.monotonic() + TRY_AGAIN_S
             while time.monotonic() < again:
@@ -245,13 +240,13 @@ class Compaction:
         log = grant.log
         if message.problem:
             self._failed(log, message.errno, message.problem)
-        elif self._is_here(log):
+        elif self._manager.is_served(log):
             home, key = self._manager.dirs[log.state.log_dir], (log.topic, log.partition)
             home.checkpoint(names.CLEANER_OFFSETS, {key: message.end}, self._manager.helper)
 
     def _failed(self, log: PartitionLog, errno: int, problem: str) -> None:
         """A disk that fails takes its directory with it; what is wrong with the partition stays wrong."""
-        if not self._is_here(log):
+        if not self._manager.is_served(log):
             return
         if errno in PASSING:
             _log.warning("%s cannot be compacted now: %s", log.directory, problem)

@@ -4,7 +4,8 @@
 copies what the log worker says is there: bytes below the end that it names are final. Every batch is checked
 on its way, since a copy of damage would pass for sound. What is copied is on disk when a pass ends.
 
-A copy that an earlier life of the process has begun goes on: what is there and the same is not written again.
+A copy that an earlier life of the process has begun goes on: what is there and the same is not written again,
+if it comes from the device. Once the disk has failed to take what was written, memory says that it has it.
 Whatever is read or written here leaves the page cache as it was, as far as that can be said.
 """
 
@@ -14,36 +15,38 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mpbroker.log import background_io
+from mpbroker.log.background_io import PIECE_BYTES, SYNC_EVERY_BYTES
 from mpbroker.log.checkpoints import fsync_directory, write_epochs, write_whole
+from mpbroker.log.device import read_anew
 from mpbroker.log.disk_errors import NO_ROOM
 from mpbroker.log.names import (
-    INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
     MOVED,
     SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
     segment_name,
 )
 from mpbroker.log.pace import Pace
 from mpbroker.log.partition_log import SEGMENT_FILES, offsets_of, segments_of
+from mpbroker.log.piece_size import PieceSize
 from mpbroker.log.walk import Walk
 
-PIECE_BYTES = 1 << 20
-# So that a large file's sync at the end of a pass has little to do.
-SYNC_EVERY_BYTES = 64 << 20
+# At first; what it comes to is the disk's.
+READ_BYTES = 128 << 10
+# At a time, when there is no time to leave the disk to others.
+HURRIED_BYTES = 1 << 20
 # A segment is not begun if it would leave less than this on the disk: others append there. Of a small disk
 # its twentieth is enough.
 SPARE_BYTES, SPARE_PART = 64 << 20, 20
 # While it waits for its rate a thread looks so often whether it is wanted any more.
 LOOK_EVERY_S = 0.1
 NICENESS = 10
-INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _log = logging.getLogger("mpbroker")
 
 
@@ -83,7 +86,7 @@ class Wanted:
 
 @dataclass
 class _Segment:
-    """How far a segment is copied; `is_whole`: sealed, and with its indexes."""
+    """How far a segment is copied, and on disk; `is_whole`: sealed, and with its indexes."""
 
     position: int = 0
     next_offset: int = 0
@@ -100,7 +103,9 @@ def _writing() -> Iterator[None]:
 
 
 class Copy:
-    """One partition's. `run` is called by one thread at a time; everybody may read `end`, `cancel` it."""
+    """One partition's. `run` is called by one thread at a time; everybody may read `end` and `bytes_written`,
+    say that it `is_late`, `cancel` it.
+    """
 
     def __init__(self, source: Path, future: Path, pace: Pace) -> None:
         self.source = source
@@ -109,10 +114,14 @@ class Copy:
         self.end = -1
         self.bytes_written = 0
         self._pace = pace
+        self._reads = PieceSize(READ_BYTES, HURRIED_BYTES)
+        self._writes = PieceSize(PIECE_BYTES, HURRIED_BYTES)
         self._segments: dict[int, _Segment] = {}
         self._is_cancelled = False
         self._is_begun = False
-        self._is_hurried = False
+        self._is_last = False
+        # The log grows about as fast as a copy that leaves the disk to others.
+        self.is_late = False
         self._epochs: list[tuple[int, int]] = []
 
     def cancel(self) -> None:
@@ -123,7 +132,7 @@ class Copy:
         if not self._is_begun:
             self._begin()
         # Producers wait for the last pass.
-        self._is_hurried = wanted.is_last
+        self._is_last = wanted.is_last
         bases = [*wanted.sealed, wanted.active]
         with _writing():
             self._drop_others(bases)
@@ -140,7 +149,7 @@ class Copy:
     def _begin(self) -> None:
         """Of what an earlier life has left only segments are compared; the rest may be anything."""
         with _writing():
-            for suffix in (*INDEXES, SNAPSHOT_SUFFIX):
+            for suffix in (*INDEX_SUFFIXES, SNAPSHOT_SUFFIX):
                 for offset in offsets_of(self.future, suffix):
                     (self.future / segment_name(offset, suffix)).unlink()
             # It means something only when the directory has lost its suffix.
@@ -166,11 +175,11 @@ class Copy:
         source = self._open_source(base, LOG_SUFFIX)
         try:
             size = os.fstat(source).st_size if is_sealed else wanted.size
-            self._check_room(size - segment.position)
+            self._check_room(size - max(segment.position, self._bytes_there(base)))
             self._copy_log(source, base, size, segment)
         finally:
             os.close(source)
-        for suffix in INDEXES:
+        for suffix in INDEX_SUFFIXES:
             self._copy_index(base, suffix, segment)
         segment.is_whole = is_sealed
 
@@ -179,6 +188,14 @@ class Copy:
             return os.open(self.source / segment_name(base, suffix), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
             raise SourceChanged(str(error)) from error
+
+    def _bytes_there(self, base: int) -> int:
+        """What an earlier life has written has its room, whether it is the same or not."""
+        with _writing():
+            try:
+                return (self.future / segment_name(base)).stat().st_size
+            except FileNotFoundError:
+                return 0
 
     def _check_room(self, count: int) -> None:
         with _writing():
@@ -192,33 +209,37 @@ class Copy:
             target = self._open_target(base, LOG_SUFFIX)
             there = os.fstat(target).st_size
         try:
-            walk, unsynced, begun_at = Walk(base, segment.position, segment.next_offset), 0, segment.position
+            for fd in source, target:
+                background_io.no_read_ahead(fd)
+            if there > segment.position:
+                read_anew(target, segment.position)
+            walk = Walk(base, segment.position, segment.next_offset)
             data, read_to = b"", segment.position
             while walk.position < size:
-                count = min(max(PIECE_BYTES, walk.need), size - read_to)
-                self._give_way(count)
-                more = _read(source, read_to, count)
+                count = max(self._at_a_time(self._reads), walk.need)
+                more = self._read(source, min(count, size - read_to), read_to)
                 data, read_to = data + more, read_to + len(more)
                 before = walk.position
                 reason = walk.feed(data, size)
                 if reason:
                     raise SourceDamaged(self._damaged(base, walk, reason))
                 whole, data = data[: walk.position - before], data[walk.position - before :]
-                with _writing():
-                    unsynced += self._put(target, before, whole, there)
-                    if unsynced >= SYNC_EVERY_BYTES:
-                        _sync(target)
-                        unsynced = 0
-                segment.position, segment.next_offset = walk.position, walk.next_offset
+                self._put(target, before, whole, there)
+                if walk.position - segment.position >= SYNC_EVERY_BYTES:
+                    self._rest(_settle(target, walk, segment))
                 self.end = max(self.end, walk.next_offset)
             with _writing():
                 if os.fstat(target).st_size > size:
                     os.ftruncate(target, size)
-                if segment.position > begun_at or size == 0:
-                    _sync(target)
-                if not self._is_hurried:
+            if walk.position > segment.position or size == 0:
+                _settle(target, walk, segment)
+            with _writing():
+                if not self._is_last:
                     # What is about to be read by those at the end of the log stays.
-                    os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
+                    background_io.leave_cache(target)
+        except TargetFailed:
+            _take_back(target, segment.position)
+            raise
         finally:
             os.close(target)
 
@@ -229,13 +250,26 @@ class Copy:
             f"file, or stop the broker and keep what is whole with mpbroker log repair {self.source}"
         )
 
-    def _put(self, target: int, position: int, data: bytes, there: int) -> int:
-        """-> how much of it was written: what an earlier life has written already is not."""
-        if position + len(data) <= there and os.pread(target, len(data), position) == data:
-            return 0
-        _write(target, data, position)
-        self.bytes_written += len(data)
-        return len(data)
+    def _put(self, target: int, position: int, data: bytes, there: int) -> None:
+        """What an earlier life has written already is not written."""
+        if position + len(data) <= there:
+            with _writing():
+                found, disk_s = background_io.read(target, len(data), position, leaves_cache=True)
+            self._rest(disk_s)
+            if found == data:
+                return
+        self._write(target, data, position)
+
+    def _write(self, target: int, data: bytes, position: int) -> None:
+        start = 0
+        while start < len(data):
+            piece = memoryview(data)[start : start + self._at_a_time(self._writes)]
+            with _writing():
+                disk_s = background_io.write(target, piece, position + start)
+            start += len(piece)
+            self._writes.took(len(piece), disk_s)
+            self.bytes_written += len(piece)
+            self._rest(disk_s)
 
     def _copy_index(self, base: int, suffix: str, segment: _Segment) -> None:
         """It only ever grows."""
@@ -247,17 +281,17 @@ class Copy:
             position, size = segment.indexes.get(suffix, 0), os.fstat(source).st_size
             if size == position and suffix in segment.indexes:
                 return
-            self._give_way(size - position)
-            data = _read(source, position, size - position)
+            data = self._read(source, size - position, position)
         finally:
             os.close(source)
         with _writing():
             target = self._open_target(base, suffix)
-            try:
-                _write(target, data, position)
+        try:
+            self._write(target, data, position)
+            with _writing():
                 _sync(target)
-            finally:
-                os.close(target)
+        finally:
+            os.close(target)
         segment.indexes[suffix] = size
 
     def _open_target(self, base: int, suffix: str) -> int:
@@ -285,49 +319,60 @@ class Copy:
 
     # ---- its pace ----
 
-    def _give_way(self, count: int) -> None:
-        """Waits until so many bytes may be copied. Raises Abandoned."""
-        mark = 0.0 if self._is_hurried else self._pace.take(count)
+    @property
+    def _is_hurried(self) -> bool:
+        return self._is_last or self.is_late
+
+    def _at_a_time(self, size: PieceSize) -> int:
+        return HURRIED_BYTES if self._is_hurried else size.bytes
+
+    def _read(self, source: int, count: int, position: int) -> bytes:
+        """Raises Abandoned, SourceChanged, OSError."""
+        if not self._is_last:
+            mark = self._pace.take(count)
+            self._wait(lambda: self._pace.left_s(mark))
+        data, disk_s = background_io.read(source, count, position, leaves_cache=True)
+        if len(data) < count:
+            raise SourceChanged("a file has become shorter")
+        self._reads.took(count, disk_s)
+        self._rest(disk_s)
+        return data
+
+    def _rest(self, disk_s: float) -> None:
+        """Leaves the disk alone for as long as it was at work. Raises Abandoned."""
+        until = time.monotonic() + (0 if self._is_hurried else disk_s)
+        self._wait(lambda: until - time.monotonic())
+
+    def _wait(self, left_s: Callable[[], float]) -> None:
         while True:
             if self._is_cancelled:
                 raise Abandoned
-            left_s = self._pace.left_s(mark) if mark else 0.0
-            if left_s <= 0:
+            if (left := left_s()) <= 0:
                 return
-            time.sleep(min(left_s, LOOK_EVERY_S))
+            time.sleep(min(left, LOOK_EVERY_S))
 
 
-def _read(fd: int, position: int, count: int) -> bytes:
-    """Without bringing more into the page cache than was there. Raises SourceChanged, OSError."""
-    data = bytearray(count)
-    view, at = memoryview(data), 0
-    cold_from = -1
-    while at < count:
-        try:
-            got = os.preadv(fd, [view[at:]], position + at, os.RWF_NOWAIT if cold_from < 0 else 0)
-        except OSError as error:
-            if cold_from >= 0 or error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
-                raise
-            cold_from = at
-            continue
-        if got == 0:
-            raise SourceChanged("a file has become shorter")
-        at += got
-    if cold_from >= 0:
-        os.posix_fadvise(fd, position + cold_from, count - cold_from, os.POSIX_FADV_DONTNEED)
-    return bytes(data)
+def _settle(target: int, walk: Walk, segment: _Segment) -> float:
+    """What has been copied counts. -> how long the sync took. Raises TargetFailed."""
+    with _writing():
+        took_s = _sync(target)
+    segment.position, segment.next_offset = walk.position, walk.next_offset
+    return took_s
 
 
-def _write(fd: int, data: bytes, position: int) -> None:
-    at = 0
-    while at < len(data):
-        at += os.pwrite(fd, data[at:], position + at)
-
-
-def _sync(fd: int) -> None:
+def _sync(fd: int) -> float:
     """A failed one is final, unless the disk is full: the next would say that all is well."""
     try:
-        os.fdatasync(fd)
+        return background_io.sync(fd)
     except OSError as error:
         code = error.errno if error.errno in NO_ROOM else errno.EIO
         raise OSError(code, f"a sync failed: {error.strerror}") from error
+
+
+def _take_back(fd: int, position: int) -> None:
+    """What was written behind that may be in the page cache and nowhere else. Raises TargetFailed."""
+    try:
+        os.ftruncate(fd, position)
+    except OSError as error:
+        text = f"what may not be on disk cannot be taken back: {error.strerror}"
+        raise TargetFailed(OSError(errno.EIO, text)) from error

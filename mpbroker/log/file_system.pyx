@@ -6,7 +6,7 @@ not hear of errors below it, and FUSE need not sync at all.)
 """
 import os
 
-from libc.errno cimport errno
+from libc.errno cimport ENOSYS, EPERM, errno
 from posix.unistd cimport close
 
 
@@ -23,6 +23,11 @@ cdef extern from "<fcntl.h>" nogil:
     int fallocate(int fd, int mode, long long position, long long count)
     enum:
         FALLOC_FL_KEEP_SIZE
+    int sync_file_range(int fd, long long position, long long count, unsigned int flags)
+    enum:
+        SYNC_FILE_RANGE_WAIT_BEFORE
+        SYNC_FILE_RANGE_WRITE
+        SYNC_FILE_RANGE_WAIT_AFTER
 
 # ext2 to ext4, XFS, btrfs, F2FS, tmpfs.
 _TOLD_OF_ERRORS = frozenset({0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x01021994})
@@ -73,3 +78,15 @@ def set_aside(int fd, long long position, long long count) -> bool:
     with nogil:
         failed = fallocate(fd, FALLOC_FL_KEEP_SIZE, position, count)
     return failed == 0
+
+
+def write_back(int fd, long long position, long long count) -> None:
+    """Has the disk take what is dirty there, and waits for that. No sync: neither the disk's own buffer nor the file's size is written.
+    Where that cannot be asked for it is left to the kernel, and to syncs. Raises OSError."""
+    cdef int failed
+    with nogil:
+        failed = sync_file_range(
+            fd, position, count, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER
+        )
+    if failed and errno not in (ENOSYS, EPERM):
+        raise OSError(errno, os.strerror(errno))

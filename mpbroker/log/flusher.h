@@ -140,14 +140,22 @@ static inline uint64_t flusher_exchange(uint64_t *word, uint64_t value) { return
 
 static inline FlushRound *flusher_place(Flusher *f, uint64_t number) { return &f->rounds[number & 1]; }
 
+/* Whether the kernel gave up what it was to write; otherwise it has written nothing, and the sync of the segment tells. */
+static int flusher_is_lost(int error) {
+    return error != EINTR && error != EAGAIN && error != ENOMEM && error != ENOSYS && error != EPERM && error != EINVAL;
+}
+
 /* What the journal has is to go to its segment as well, a piece at a time. Left to the kernel it goes when there are seconds' worth of it, and
- * all the while a round waits for the disk behind that. How it ends is told to the sync of the segment. */
-static void flusher_write_back(const JournalWrite *w) {
+ * all the while a round waits for the disk behind that. What the disk makes of it is told to the sync of the segment; what fails before that,
+ * as to find room on the disk (ext4: "Delayed block allocation failed ... Data will be lost"), is told here and never again. */
+static int flusher_write_back(const JournalWrite *w) {
+    int lost = 0;
     for (int i = 0; i < w->count; i++) {
         int64_t from = w->extents[i].position & ~(int64_t)(WRITEBACK_BYTES - 1);
         int64_t to = (w->extents[i].position + w->extents[i].bytes) & ~(int64_t)(WRITEBACK_BYTES - 1);
-        if (from < to) (void)sync_file_range(w->fds[i], from, to - from, SYNC_FILE_RANGE_WRITE);
+        if (from < to && sync_file_range(w->fds[i], from, to - from, SYNC_FILE_RANGE_WRITE) && flusher_is_lost(errno)) lost = errno;
     }
+    return lost;
 }
 
 static void flusher_sync_round(FlushRound *r, uint8_t *buffer) {
@@ -158,8 +166,11 @@ static void flusher_sync_round(FlushRound *r, uint8_t *buffer) {
     for (int dir = 0; dir < LOG_DIRS_MOST; dir++)
         if (r->journals >> dir & 1 && !r->writes[dir].error) r->writes[dir].error = flusher_sync(r->writes[dir].fd, 1);
     r->took_ns = flusher_now_ns() - began_ns;
-    for (int dir = 0; dir < LOG_DIRS_MOST; dir++)
-        if (r->journals >> dir & 1) flusher_write_back(&r->writes[dir]);
+    for (int dir = 0; dir < LOG_DIRS_MOST; dir++) {
+        if (!(r->journals >> dir & 1)) continue;
+        int lost = flusher_write_back(&r->writes[dir]);
+        if (!r->writes[dir].error) r->writes[dir].error = lost;
+    }
 }
 
 /* Everything is where it was to be: the next record may lie behind this one's, and says that this one's round was finished. */

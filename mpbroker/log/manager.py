@@ -356,6 +356,14 @@ class LogManager:
         self.awake.begin(log)
         return log
 
+    def is_here(self, log: PartitionLog) -> bool:
+        """Whether it is open still: its topic may have been deleted since somebody took it in hand."""
+        return self.logs.get(log.state.table_slot) is log
+
+    def is_served(self, log: PartitionLog) -> bool:
+        """And not offline."""
+        return self.is_here(log) and log.state.flags == PartitionFlag.PARTITION_LIVE
+
     # ---- removal ----
 
     def remove(self, name: str, topic_id: bytes) -> None:

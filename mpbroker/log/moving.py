@@ -55,6 +55,8 @@ from shm.counters import CounterPage
 
 # What may be left for the last pass, while produces wait.
 LITTLE_BYTES = 1 << 20
+# After so much of a pass it is clear whether the copy is faster than the producers.
+MUCH_BYTES = 64 << 20
 # So long they wait for it; then there is another try.
 HELD_MOST_S = 1.0
 # Each is looked after in every round of the loop.
@@ -107,7 +109,7 @@ class Moving:
         self._is_stopping = False
         self._pace = Pace(self._bytes_per_s)
         threads = manager.config.num_replica_alter_log_dirs_threads or len(manager.dirs)
-        self._copiers = ThreadPoolExecutor(threads, "log copier", _give_way_to_all)
+        self._copiers = ThreadPoolExecutor(threads, "log copier", give_way_to_all)
         # Behind nobody's long copy: produces wait for it.
         self._placer = ThreadPoolExecutor(1, "log mover")
         self._count()
@@ -294,7 +296,7 @@ class Moving:
         finally:
             self._end(move)
         target = self._next.pop(move.log, None)
-        is_wanted = move.is_decided and not self._is_stopping and self._is_served(move.log)
+        is_wanted = move.is_decided and not self._is_stopping and self._manager.is_served(move.log)
         if target is not None and is_wanted and target.number != move.log.state.log_dir:
             self._begun(move.log, target)
 
@@ -307,19 +309,13 @@ class Moving:
             if not move.is_decided:
                 move.target.forget((move.log.topic, move.log.partition))
 
-    def _is_here(self, log: PartitionLog) -> bool:
-        return self._manager.logs.get(log.state.table_slot) is log
-
-    def _is_served(self, log: PartitionLog) -> bool:
-        return self._is_here(log) and log.state.flags == PartitionFlag.PARTITION_LIVE
-
     def _has_failed(self, home: Home) -> bool:
         """As the turn knows it: `home` hears of it later."""
         return home.failed or bool(self._manager.turn.failed_dirs >> home.number & 1)
 
     def _check(self, move: Move) -> None:
         """Raises _Over."""
-        if move.is_cancelled or self._is_stopping or not self._is_served(move.log):
+        if move.is_cancelled or self._is_stopping or not self._manager.is_served(move.log):
             raise _Over
         if move.target.failed:
             _log.error("%s stays where it is: %s failed", move.log.directory, move.target.path)
@@ -328,15 +324,22 @@ class Moving:
     def _tried(self, move: Move) -> Generator[None, None, bool]:
         """Whether it is where it should be."""
         while True:
-            if not (yield from self._passed(move)):
-                return False
-            if self._left_bytes(move) > LITTLE_BYTES:
-                continue
-            if not (yield from self._is_written_down(move)):
-                return False
-            if (yield from self._arrived(move)):
-                return True
-            self._check(move)
+            written = move.copy.bytes_written
+            try:
+                if not (yield from self._passed(move)):
+                    return False
+                if self._left_bytes(move) > LITTLE_BYTES:
+                    continue
+                if not (yield from self._is_written_down(move)):
+                    return False
+                if (yield from self._arrived(move)):
+                    return True
+                self._check(move)
+            except SourceChanged as reason:
+                _log.info("%s: %s; looking again", move.log.directory, reason)
+                # Retention takes away what is copied just then, the more of it the longer we wait.
+                if move.copy.bytes_written == written:
+                    return False
 
     def _left_bytes(self, move: Move) -> int:
         """What has been appended since the last pass began."""
@@ -348,14 +351,29 @@ class Moving:
 
     def _passed(self, move: Move) -> Generator[None, None, bool]:
         self._check(move)
-        move.wanted = self._wanted(move.log)
-        copied = self._copiers.submit(move.copy.run, move.wanted)
+        move.wanted = wanted = self._wanted(move.log)
+        begun_at, end = max(move.copy.end, min([*wanted.sealed, wanted.active])), wanted.end
+        much = move.copy.bytes_written + MUCH_BYTES
+        copied = self._copiers.submit(move.copy.run, wanted)
         copied.add_done_callback(lambda _: self._wake())
         while not copied.done():
             self._check(move)
+            if not copied.running():
+                # What comes while others are copied says nothing.
+                end = move.log.state.log_end
+            elif move.copy.bytes_written >= much:
+                self._judge_speed(move, begun_at, end)
             yield
         self._check(move)
+        self._judge_speed(move, begun_at, end)
         return self._has_copied(move, copied)
+
+    def _judge_speed(self, move: Move, begun_at: int, end: int) -> None:
+        """Of a pass that began when the log ended at `end`. Who is late stays so: what is left would grow
+        again as soon as the disk was left to others.
+        """
+        if 2 * (move.log.state.log_end - end) >= move.copy.end - begun_at > 0:
+            move.copy.is_late = True
 
     def _wanted(self, log: PartitionLog, *, is_last: bool = False) -> Wanted:
         state = log.state
@@ -363,14 +381,13 @@ class Moving:
         return Wanted(sealed, state.segment_base, state.size, state.log_end, list(log.epochs), is_last)
 
     def _has_copied(self, move: Move, copied: Future[None]) -> bool:
-        """Whether the pass has done what it should. Raises _Over."""
+        """Whether the pass has done what it should. Raises _Over, SourceChanged."""
         try:
             copied.result()
         except Abandoned as over:
             raise _Over from over
-        except SourceChanged as reason:
-            _log.info("%s: %s; looking again", move.log.directory, reason)
-            return False
+        except SourceChanged:
+            raise
         except TargetFailed as failed:
             return self._waits_for(move, failed.error)
         except (SourceDamaged, OSError) as problem:
@@ -473,14 +490,14 @@ class Moving:
             # It still has its name.
             move.is_decided = False
             return self._waits_for(move, error)
-        if not self._is_here(log):
+        if not self._manager.is_here(log):
             # Its topic was deleted, and both directories with it.
             raise _Over
         if error is not None and (yield from self._done(partial(futures.stay, log.directory))) is None:
             # What the target has of it on disk nobody can tell; the current replica was never touched.
             move.is_decided = False
             return self._waits_for(move, OSError(errno.EIO, f"its name could not be synced: {error}"))
-        if not self._is_here(log):
+        if not self._manager.is_here(log):
             raise _Over
         log.close_files()
         self._manager.moved(log, move.target)
@@ -501,7 +518,7 @@ class Moving:
             move.has_left = True
             delay_ms = move.log.config.file_delete_delay_ms
             self._manager.deletions.add(delay_ms, move.source.number, partial(remove_tree, gone[0]))
-        elif not self._is_here(move.log):
+        elif not self._manager.is_here(move.log):
             raise _Over
         elif error.errno not in PASSING:
             self._manager.turn.storage_failed(move.source.number, error.errno or 0)
@@ -554,6 +571,8 @@ def _places(move: Move) -> tuple[Path, Path]:
     return move.log.directory, move.target.path
 
 
-def _give_way_to_all() -> None:
-    """The thread's niceness is its own."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+def give_way_to_all() -> None:
+    """The thread's niceness is its own. A broker's that is nicer already stays: nobody may take it back."""
+    thread = threading.get_native_id()
+    niceness = max(NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
+    os.setpriority(os.PRIO_PROCESS, thread, niceness)

@@ -14,6 +14,7 @@ INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 TXN_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
+INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 DELETED_FILE_SUFFIX = ".deleted"
 # What the cleaner has written, and what the log process is about to put in place.
 CLEANED_FILE_SUFFIX = ".cleaned"

@@ -22,6 +22,7 @@ from mpbroker.log.names import (
     CLEANED_FILE_SUFFIX,
     DELETED_FILE_SUFFIX,
     INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -473,7 +474,7 @@ def remove_leftovers(directory: Path) -> None:
     for entry in directory.iterdir():
         if entry.name.endswith((DELETED_FILE_SUFFIX, CLEANED_FILE_SUFFIX, ".tmp")):
             entry.unlink()
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+        for suffix in INDEX_SUFFIXES:
             base = parse_segment(entry.name, suffix)
             if base is not None and base not in bases:
                 entry.unlink()

@@ -48,7 +48,7 @@ from mpbroker.log.opening import Opening
 from mpbroker.log.pool import Recovery, fork_pools
 from mpbroker.log.refusals import RefusedProduces, room_advice
 from mpbroker.log.reserve import keep_room_behind
-from mpbroker.log.sizes import LOOK_EVERY_S, SizeLook
+from mpbroker.log.sizes import SizeLook
 from mpbroker.log.snapshots import snapshotting
 from mpbroker.log.takeover import TakeOver
 from mpbroker.log.turn import Pause, Turn
@@ -349,8 +349,10 @@ class LogProcess:
         self._is_snapshotting = False
 
     def _measure(self) -> Generator[None, None, None]:
+        began = time.monotonic()
         yield from self.sizes.looking()
-        self._next_sizes = time.monotonic() + LOOK_EVERY_S
+        now = time.monotonic()
+        self._next_sizes = now + self.sizes.rest_s(now - began)
 
     def _retain(self) -> Generator[None, None, None]:
         yield from self.deletion.looking()

@@ -12,16 +12,14 @@ import os
 import shutil
 from pathlib import Path
 
-from mpbroker.log.pace import Stints
-
-STEP_BYTES = 4 << 20
+from mpbroker.log.background_io import leave_cache
 
 
 def remove_file(path: Path) -> None:
     """Raises OSError, but not where it is gone already."""
     with contextlib.suppress(FileNotFoundError):
         if path.is_file() and not path.is_symlink():
-            _drop_pages(path)
+            _leave_cache(path)
         path.unlink()
 
 
@@ -34,12 +32,9 @@ def remove_tree(directory: Path) -> None:
         shutil.rmtree(directory)
 
 
-def _drop_pages(path: Path) -> None:
-    stints = Stints()
+def _leave_cache(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        for position in range(0, os.fstat(fd).st_size, STEP_BYTES):
-            os.posix_fadvise(fd, position, STEP_BYTES, os.POSIX_FADV_DONTNEED)
-            stints.rest_if_due()
+        leave_cache(fd)
     finally:
         os.close(fd)

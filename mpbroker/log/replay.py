@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.checkpoints import TopicPartition, read_whole
+from mpbroker.log.checkpoints import TopicPartition, read_whole, write_all_at
 from mpbroker.log.device import read_anew
 from mpbroker.log.disk_errors import NO_ROOM
 from mpbroker.log.epochs import NO_EPOCH
@@ -272,9 +272,7 @@ class _Segments:
         count = len(extent.data)
         if os.pread(fd, count, extent.position) == extent.data:
             return True
-        at = 0
-        while at < count:
-            at += os.pwrite(fd, extent.data[at:], extent.position + at)
+        write_all_at(fd, extent.data, extent.position)
         self.restored_bytes += count
         return True
 

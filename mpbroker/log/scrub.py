@@ -20,6 +20,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from mpbroker.log import background_io
 from mpbroker.log.damage import Damage, FileIdentity, Place
 from mpbroker.log.epochs import NO_EPOCH, Epochs, epoch_of
 from mpbroker.log.names import LEADER_EPOCHS, OFFSET_SPAN, SWAP_FILE_SUFFIX, segment_name
@@ -27,7 +28,7 @@ from mpbroker.log.there import is_there
 from mpbroker.log.walk import Walk, base_offset, header_of, next_whole
 from mpbroker.records.batch import BATCH_HEADER_BYTES
 
-# What is read at a time; whether a piece was in the page cache is known for all of it.
+# What is read at a time.
 PIECE_BYTES = 256 << 10
 # Behind damage: a batch that begins in the first half of a window is found if it ends in the window.
 WINDOW_BYTES = 16 << 20
@@ -49,8 +50,8 @@ class ColdFile:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise SegmentReplaced(f"{path} is gone") from error
         self.identity = FileIdentity.of(os.fstat(self._fd))
-        # Nothing is read ahead, so that only what we asked for is to be dropped again.
-        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+        # So that only what we asked for is to be dropped again.
+        background_io.no_read_ahead(self._fd)
 
     def close(self) -> None:
         os.close(self._fd)
@@ -62,26 +63,24 @@ class ColdFile:
             return False
 
     def read(self, position: int, count: int) -> bytes:
-        """Bytes that the disk cannot give are zeros. Raises OSError for anything but that."""
-        data = bytearray(count)
+        """What was not in the page cache leaves it again. Bytes that the disk cannot give (EIO) are zeros.
+        Raises SegmentReplaced, OSError.
+        """
         try:
-            if os.preadv(self._fd, [data], position, os.RWF_NOWAIT) == count:
-                return bytes(data)
+            data, _ = background_io.read(self._fd, count, position, leaves_cache=True)
         except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
+            if error.errno != errno.EIO:
                 raise
-        data = self._read_all(position, count)
-        self._drop(position, count)
-        return bytes(data)
+            data = bytes(self._read_all(position, count))
+            background_io.drop(self._fd, position, count)
+        if len(data) < count:
+            raise SegmentReplaced(f"{self.path} has become shorter")
+        return data
 
     def read_again(self, position: int, count: int) -> bytes:
-        """As it is on the disk."""
-        self._drop(position, count)
+        """As it is on the disk; it stays in the page cache. Otherwise as `read`."""
+        background_io.drop(self._fd, position, count)
         return bytes(self._read_all(position, count))
-
-    def _drop(self, position: int, count: int) -> None:
-        start = position - position % mmap.PAGESIZE
-        os.posix_fadvise(self._fd, start, position + count - start, os.POSIX_FADV_DONTNEED)
 
     def _read_all(self, position: int, count: int) -> bytearray:
         data = bytearray(count)

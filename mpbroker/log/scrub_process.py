@@ -311,7 +311,7 @@ class ScrubProcess:
             self._cannot_read(home.path, error)
         else:
             self.context.log.info(
-                "%s is scrubbed: %d batches, %d bytes, %d damaged ranges",
+                "%s is scrubbed: %d batches, %d bytes; damaged ranges: %d",
                 home.path,
                 current.batches,
                 current.bytes,
@@ -395,7 +395,7 @@ class ScrubProcess:
             identity = FileIdentity.of(path.stat())
         except FileNotFoundError:
             return
-        reading = expected(directory, at.base)
+        reading = expected(directory, at.base, leaves_cache=True)
         while True:
             try:
                 count = next(reading)

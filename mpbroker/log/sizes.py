@@ -16,7 +16,9 @@ from mpbroker.log.home import Home
 from mpbroker.log.manager import LogManager
 from mpbroker.log.measuring import LOOKED_AT_ONCE, Measuring
 
-LOOK_EVERY_S = 30.0
+# Who asks just after something has happened wants to see it; thousands of partitions take a while to look at.
+LOOK_EVERY_S, LOOK_EVERY_S_MOST = 2.0, 30.0
+SHARE_OF_TIME = 0.01
 _log = logging.getLogger("mpbroker")
 
 
@@ -39,6 +41,11 @@ class SizeLook:
     def _introduce(self, home: Home, *, failed: bool) -> None:
         workers = self._manager.worker.count
         self._dirs.introduce(home.number, os.fspath(home.path), workers, failed=failed)
+
+    @staticmethod
+    def rest_s(took_s: float) -> float:
+        """Until the next look, after one that took so long."""
+        return min(max(LOOK_EVERY_S, took_s / SHARE_OF_TIME), LOOK_EVERY_S_MOST)
 
     def looking(self) -> Generator[None, None, None]:
         """One look at every partition."""

@@ -27,16 +27,14 @@ from mpbroker.log.checkpoints import fsync_directory
 from mpbroker.log.names import (
     CLEANED_FILE_SUFFIX,
     DELETED_FILE_SUFFIX,
-    INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
     SWAP_FILE_SUFFIX,
-    TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     segment_name,
 )
 from mpbroker.log.partition_log import SEGMENT_FILES, offsets_of, remove_segment, segments_of
 
-INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 # A second name of the new log file, by which it takes the place of the old one.
 _PLACING_SUFFIX = ".placing.tmp"
 _log = logging.getLogger("mpbroker")
@@ -54,12 +52,12 @@ def swap_in(fd: int, bases: Sequence[int]) -> None:
     Raises OSError; then it may be called again, and goes on where it was.
     """
     new = bases[0]
-    for suffix in INDEXES:
+    for suffix in INDEX_SUFFIXES:
         name = segment_name(new, suffix)
         _rename(fd, name + CLEANED_FILE_SUFFIX, name + SWAP_FILE_SUFFIX)
     os.fsync(fd)
     if not _is_placed(fd, segment_name(new)):
-        for suffix in INDEXES[:2]:
+        for suffix in INDEX_SUFFIXES[:2]:
             _set_aside(fd, segment_name(new, suffix))
         aborted = segment_name(new, TXN_INDEX_SUFFIX)
         has_aborted = _exists(fd, aborted + SWAP_FILE_SUFFIX)
@@ -67,7 +65,7 @@ def swap_in(fd: int, bases: Sequence[int]) -> None:
         if not has_aborted:
             # Not before: the old log file must never be read without it. Later it is merely too much.
             _set_aside(fd, aborted)
-    for suffix in INDEXES:
+    for suffix in INDEX_SUFFIXES:
         name = segment_name(new, suffix)
         _rename(fd, name + SWAP_FILE_SUFFIX, name)
     for base in bases[1:]:
@@ -126,13 +124,13 @@ def finish_swaps(directory: Path) -> None:
     swapped = offsets_of(directory, LOG_SUFFIX + SWAP_FILE_SUFFIX)
     cleaned = [
         base
-        for suffix in (LOG_SUFFIX, *INDEXES)
+        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES)
         for base in offsets_of(directory, suffix + CLEANED_FILE_SUFFIX)
     ]
     incomplete = [base for base in swapped if cleaned and base >= min(cleaned)]
     for base in incomplete:
         # The log file first: without it the rest means nothing.
-        for suffix in (LOG_SUFFIX, *INDEXES):
+        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
             (directory / segment_name(base, suffix + SWAP_FILE_SUFFIX)).unlink(missing_ok=True)
     if len(incomplete) < len(swapped):
         # That there is a new segment may not be on disk yet, and old ones are about to go.
@@ -140,7 +138,7 @@ def finish_swaps(directory: Path) -> None:
     for base in swapped:
         if base not in incomplete:
             _finish(directory, base)
-    for suffix in INDEXES:
+    for suffix in INDEX_SUFFIXES:
         for base in offsets_of(directory, suffix + SWAP_FILE_SUFFIX):
             (directory / segment_name(base, suffix + SWAP_FILE_SUFFIX)).unlink()
 
@@ -157,7 +155,7 @@ def _finish(directory: Path, base: int) -> None:
     for other in segments_of(directory):
         if base < other < end:
             remove_segment(directory, other)
-    for suffix in INDEXES[:2]:
+    for suffix in INDEX_SUFFIXES[:2]:
         for more in ("", SWAP_FILE_SUFFIX):
             (directory / segment_name(base, suffix + more)).unlink(missing_ok=True)
     aborted = directory / segment_name(base, TXN_INDEX_SUFFIX)

@@ -1,4 +1,4 @@
-"""Walking a sealed segment from batch to batch in what was read of it, natively; the scrubber reads and decides."""
+"""Walking a segment from batch to batch in what was read of it, natively; who reads it (the scrubber, a copy) decides what comes of it."""
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
 from mpbroker.log.check cimport judge

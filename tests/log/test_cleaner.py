@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpbroker.log import aborted
+from mpbroker.log import aborted, cleaner
 from mpbroker.log.aborted import AbortedTransaction, packed, read_aborted
 from mpbroker.log.cleaned_transactions import CleanedTransactions
 from mpbroker.log.cleaner import Buffers, Cleaner, CleaningFailed
@@ -226,18 +226,39 @@ def test_a_damaged_batch_ends_it(log: Segments) -> None:
         log.clean()
 
 
+def test_it_is_synced_bit_by_bit(log: Segments, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An overlay does not pass write-back on."""
+    log.append([(b"%d" % number, b"x" * 40_000) for number in range(5)])
+    log.roll()
+    synced: list[int] = []
+
+    def told_sync(fd: int) -> float:
+        synced.append(os.fstat(fd).st_size)
+        return 0.25
+
+    monkeypatch.setattr(cleaner, "SYNC_EVERY_BYTES", 65_536)
+    monkeypatch.setattr(cleaner, "sync", told_sync)
+    told: list[float] = []
+    (new,) = Cleaner(log.task(), Buffers(), lambda _count, disk_s: told.append(disk_s)).run()
+    assert synced == [65_536 * number for number in range(1, new.size // 65_536 + 1)]
+    assert sum(disk_s >= 0.25 for disk_s in told) == len(synced) == 3, "the disk is left alone for it, too"
+
+
 def test_pace_is_told_of_all_bytes_and_may_end_it(log: Segments) -> None:
     log.append(pairs("a1 a2"))
     log.roll()
-    told: list[int] = []
     task = log.task()
-    (new,) = Cleaner(task, Buffers(), told.append).run()
-    assert sum(told) == 2 * log.path(0).stat().st_size + new.size
+    old_size = log.path(0).stat().st_size
+    told: list[tuple[int, float]] = []
+    (new,) = Cleaner(task, Buffers(), lambda count, disk_s: told.append((count, disk_s))).run()
+    assert [count for count, _ in told if count] == [old_size, old_size, new.size]
+    # What was written was waited for; what was read had just been written.
+    assert [disk_s > 0 for count, disk_s in told if count] == [False, False, True]
 
     class Enough(Exception):
         pass
 
-    def enough(_count: int) -> None:
+    def enough(_count: int, _disk_s: float) -> None:
         raise Enough
 
     with pytest.raises(Enough):
@@ -381,3 +402,26 @@ def check(log: Segments, produced: list[Record]) -> None:
                 assert of_left.get(key) == value
     clean = [r.key for r in left if r.offset < log.clean_up_to]
     assert len(clean) == len(set(clean))
+
+
+def test_a_disk_that_is_slow_to_begin_is_given_more_at_a_time(
+    log: Segments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not more than a buffer holds."""
+    for key in range(64):
+        log.append([(b"%d" % key, b"x" * (1 << 18))])
+    log.roll()
+    pieces: list[int] = []
+    write = cleaner.write
+
+    def slow(fd: int, piece: memoryview, position: int) -> float:
+        pieces.append(len(piece))
+        write(fd, piece, position)
+        return 0.01
+
+    monkeypatch.setattr(cleaner, "write", slow)
+    before = log.path(0).read_bytes()
+    for new in Cleaner(log.task(segment_bytes=1 << 30), Buffers(io_bytes=1 << 19)).run():
+        log.replace(new)
+    assert log.path(0).read_bytes() == before
+    assert (pieces[0], max(pieces)) == (cleaner.PIECE_BYTES, 1 << 18)

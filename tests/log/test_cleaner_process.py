@@ -17,7 +17,7 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.process import Order, ProcessContext
 from mpbroker.ipc.topology import CLEANER
 from mpbroker.log import cleaner as cleaning
-from mpbroker.log import cleaner_process, pace
+from mpbroker.log import cleaner_process
 from mpbroker.log.cleaner_process import Abandoned, CleanerProcess
 from tests.handlers.shared import shared_memory
 from tests.log.segments import Segments
@@ -74,7 +74,7 @@ def to_clean(log: Segments, *, must: bool = False) -> calls.ToClean:
 
 
 class Watched:
-    """The scheduling classes of the threads that read and judge records, and of those that change files."""
+    """The scheduling classes of the threads that judge records, and of those that change files."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.judging: set[int] = set()
@@ -82,7 +82,7 @@ class Watched:
         self.io_classes: set[int] = set()
         for owner, name, noted in (
             (cleaning, "map_plain", self.judging),
-            (cleaning.os, "write", self.changing),
+            (cleaning.os, "pwrite", self.changing),
             (cleaning.os, "fsync", self.changing),
             (cleaning, "remove_cleaned", self.changing),
         ):
@@ -213,34 +213,29 @@ def test_a_disk_that_takes_long_is_no_cleaner_that_hangs(
     assert context.counters.turns == before + 4
 
 
-def test_who_is_late_catches_up_a_little_at_the_rate_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, rate = [100.0], [1000.0]
-    monkeypatch.setattr(pace.time, "monotonic", lambda: now[0])
-    one = pace.Pace(lambda: rate[0])
-    assert one.left_s(one.take(500)) == 0.5, "nothing is saved up before the first byte"
-    now[0] = 101.25
-    assert one.left_s(one.take(1000)) == 0.25, "0.75 s late"
-    now[0] = 200.0
-    assert one.left_s(mark := one.take(1000)) == 1.0, "what was not used for long is gone"
-    rate[0] = 500.0
-    assert one.left_s(one.take(1000)) == 4.0
-    assert one.left_s(mark) == 2.0, "who waits already is slower, too"
-    rate[0] = 1.7976931348623157e308
-    now[0] = 200.5
-    assert one.left_s(mark) < 0
-    rate[0] = 1000.0
-    assert one.left_s(one.take(1000)) == 1.0, "what was allowed without a limit is no credit"
+def test_the_disk_is_left_alone_for_as_long_as_it_was_at_work(
+    context: ProcessContext, segments: Segments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, now, waits = Scripted(context, to_clean(segments)), [100.0], []
 
+    class Void(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            waits.append(timeout)
+            now[0] += timeout
+            return self.is_set()
 
-def test_a_stint_ends_with_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    used, rests = [0], []
-    monkeypatch.setattr(pace.time, "thread_time_ns", lambda: used[0])
-    monkeypatch.setattr(pace.time, "sleep", rests.append)
-    stints = pace.Stints()
-    for _ in range(10):
-        used[0] += pace.STINT_NS // 4
-        stints.rest_if_due()
-    assert rests == [pace.REST_S] * 3
-    used[0] += 5 * pace.STINT_NS
-    stints.rest_if_due()
-    assert len(rests) == 4
+    void = Void()
+    monkeypatch.setattr(cleaner_process.time, "monotonic", lambda: now[0])
+    paced = process._paced(void, rests=True)
+    paced(1000, 0.0)
+    assert waits == [pytest.approx(0.0)]
+    paced(1000, 0.003)
+    assert waits[1:] == [pytest.approx(0.003)]
+    before = context.counters.turns
+    paced(1000, 3.5 * cleaner_process.MAX_SLEEP_MS / 1000)
+    assert now[0] == pytest.approx(100.003 + 3.5 * cleaner_process.MAX_SLEEP_MS / 1000)
+    assert context.counters.turns == before + 4, "it counts as alive all the while"
+    void.set()
+    with pytest.raises(Abandoned):
+        paced(1000, 60.0)

@@ -19,9 +19,9 @@ from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log import names
 from mpbroker.log.process import LogProcess
 from tests.log.full import files_take
+from tests.log.moves import order
 from tests.log.node import STORAGE_ERROR, Node, wait_for_helper
 from tests.log.rig import TOPIC_ID, ensure
-from tests.log.test_moving import order
 from tests.log.test_turn import settle
 
 

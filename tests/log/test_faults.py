@@ -83,6 +83,19 @@ def test_read_ahead_that_meets_a_bad_sector_does_not_hide_what_lies_in_front(
     assert done.stdout.splitlines() == ["0", "1", "2", *2 * ["Input/output error"]], done.stderr
 
 
+def test_write_back_that_fails_takes_the_directory_with_it(faults: Path, tmp_path: Path) -> None:
+    """No sync tells of it any more; on ext4 what was to be written is gone."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.log.lost_write_back", str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(faults)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.stdout.splitlines() == ["1 56 True", "0 False"], done.stderr
+
+
 def try_calls(faults: Path, tmp_path: Path, phase: str, kind: str, error: int, **more: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(faults), "FAULT_STRIDE": STRIDE}
     environment |= more

@@ -14,7 +14,7 @@ from mpbroker.log.segments import Sealed
 from tests.log import flips
 from tests.log.test_scrub import flip
 
-SEEDS = 160
+SEEDS = 80
 
 
 @pytest.fixture(scope="module")

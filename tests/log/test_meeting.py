@@ -15,9 +15,9 @@ from mpbroker.log.attaching import rest
 from mpbroker.log.names import segment_name
 from mpbroker.log.partition_log import PartitionLog, segments_of
 from mpbroker.log.process import LogProcess
+from tests.log.moves import order, turn_until
 from tests.log.node import Node, wait_for_helper
 from tests.log.rig import TOPIC_ID, Rig
-from tests.log.test_moving import order, turn_until
 from tests.log.test_turn import settle
 
 PARTITIONS = 4

@@ -1,31 +1,36 @@
-"""A log directory fails in the last moment of a move: the partition is in one place, and whole."""
+"""What fails while a partition moves, until the last moment: it is in one place, and whole."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.log import futures
+from mpbroker.log import background_io, copying, futures, moving
 from mpbroker.log.process import LogProcess
-from tests.log.node import Node
-from tests.log.rig import ensure
-from tests.log.test_moving import (
+from tests.log.moves import (
     SEGMENT_BYTES,
     STORAGE_ERROR,
+    come_to_rest,
     filled,
+    go_on,
+    home_of,
     move,
     order,
     other,
     started,
+    started_again,
+    state_of,
     turn_until,
 )
+from tests.log.node import Node
+from tests.log.rig import ensure
 
 
 def opened(made: Node) -> tuple[calls.EnsuredPartition, tuple[int, int, int]]:
@@ -56,7 +61,7 @@ def move_where(
         turn_until(process, lambda: process.moving.is_at_rest)
 
 
-def broken(_: Path) -> Path:
+def broken(*_: object) -> Path:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
@@ -118,3 +123,119 @@ def test_a_source_that_fails_in_the_last_step_is_not_needed(
     made.boot()
     assert opened(made)[1] == (0, 41, 0)
     assert not (made.dirs[1] / "t-0").exists()
+
+
+def test_a_segment_that_goes_while_it_is_copied_is_not_waited_for(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where nothing was copied in between: with nothing to show for it there would be no end to it."""
+    made, process = started(node)
+    target = filled(made, batch)
+    monkeypatch.setattr("mpbroker.log.moving.TRY_AGAIN_S", 3600.0)
+    run, passes = copying.Copy.run, []
+
+    def changing(self: copying.Copy, wanted: copying.Wanted) -> None:
+        passes.append(wanted)
+        run(self, wanted)
+        if len(passes) == 1:
+            raise copying.SourceChanged("retention")
+
+    monkeypatch.setattr(copying.Copy, "run", changing)
+    to = other(made, target)
+    assert order(process, to) == 0
+    come_to_rest(process)
+    assert state_of(made, target) == (to, 40)
+
+
+def test_checkpoints_that_cannot_be_written_are_waited_for_however_much_was_copied(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full: each try would have it sync a pass in vain."""
+    made, process = started(node)
+    target = filled(made, batch)
+    passed, steps = moving.Moving._passed, []
+
+    def seen(self: moving.Moving, move: moving.Move) -> Generator[None, None, bool]:
+        steps.append("a pass")
+        return (yield from passed(self, move))
+
+    def failing(*_: object) -> Generator[None, None, bool]:
+        steps.append("checkpoints")
+        yield
+        return False
+
+    monkeypatch.setattr("mpbroker.log.moving.TRY_AGAIN_S", 3600.0)
+    monkeypatch.setattr(moving.Moving, "_passed", seen)
+    monkeypatch.setattr(moving.Moving, "_is_written_down", failing)
+    assert order(process, other(made, target)) == 0
+    turn_until(process, lambda: "checkpoints" in steps)
+    for sequence in range(40, 60):
+        assert made.produce(target, batch(producer=(3, 0, sequence), size=60_000)) == [0]
+        process.do_chores()
+        process._keep_house()
+    assert steps == ["a pass", "checkpoints"]
+
+
+def test_a_full_disk_is_waited_for(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, process = started(node)
+    target = filled(made, batch)
+    to = other(made, target)
+    monkeypatch.setattr("mpbroker.log.moving.TRY_AGAIN_S", 0.01)
+    tries = []
+
+    def full(_fd: int, _data: memoryview, position: int) -> float:
+        tries.append(position)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(background_io, "write", full)
+        assert order(process, to) == 0
+        turn_until(process, lambda: len(tries) > 2)
+        assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
+        assert [p.lag for p in process.moving.tell().partitions] == [41]
+    come_to_rest(process)
+    assert state_of(made, target) == (to, 41)
+
+
+def test_a_target_that_fails_ends_the_move(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, process = started(node)
+    target = filled(made, batch)
+    to = other(made, target)
+    here = 1 - to
+    if here != 0:
+        move(process, 0)
+        to, here = 1, 0
+
+    with monkeypatch.context() as patched:
+        patched.setattr(background_io, "write", broken)
+        assert order(process, to) == 0
+        come_to_rest(process)
+    process._take_failures()
+    assert process.turn.failed_dirs == 1 << to
+    assert made.rig.partition(target.slot).flags == PartitionFlag.PARTITION_LIVE
+    assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
+    process, target = started_again(made)
+    go_on(process)
+    assert state_of(made, target) == (to, 41), "repaired, it goes on"
+
+
+def test_damage_is_not_copied(
+    node: Callable[..., Node], batch: Callable[..., bytearray], caplog: pytest.LogCaptureFixture
+) -> None:
+    made, process = started(node)
+    target = filled(made, batch)
+    path = home_of(made, target) / "t-0" / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[2500] ^= 1
+    path.write_bytes(data)
+    to = other(made, target)
+    assert order(process, to) == 0
+    come_to_rest(process)
+    assert made.rig.partition(target.slot).log_dir == 1 - to
+    assert "the CRC does not match" in caplog.text
+    assert "mpbroker log repair" in caplog.text
+    assert not list(made.dirs[to].glob("*-future"))

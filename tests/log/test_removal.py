@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.log import removal
-from mpbroker.log.removal import STEP_BYTES, remove_file, remove_tree
+from mpbroker.log import background_io
+from mpbroker.log.background_io import STEP_BYTES
+from mpbroker.log.removal import remove_file, remove_tree
 from mpbroker.log.residency import resident
 
 SIZE = 3 * STEP_BYTES + 5
@@ -37,7 +38,7 @@ def test_a_file_leaves_the_page_cache_step_by_step(segment: Path, monkeypatch: p
     def look() -> None:
         left.append(resident(fd, SIZE - 4096, 4096))
 
-    monkeypatch.setattr(removal.Stints, "rest_if_due", lambda _self: look())
+    monkeypatch.setattr(background_io.Stints, "rest_if_due", lambda _self: look())
     remove_file(segment)
     assert len(left) == 4
     assert left[0]
@@ -63,7 +64,7 @@ def test_a_tree_goes_with_all_that_is_in_it(segment: Path, monkeypatch: pytest.M
     outside.write_bytes(b"1")
     (directory / "link").symlink_to(outside)
     os.mkfifo(directory / "fifo")
-    monkeypatch.setattr(removal.Stints, "rest_if_due", lambda _self: rests.append(1))
+    monkeypatch.setattr(background_io.Stints, "rest_if_due", lambda _self: rests.append(1))
     remove_tree(directory)
     assert not directory.exists()
     assert outside.exists()

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from mpbroker.log.aborted_anew import expected
 from mpbroker.log.damage import Damage, Place
 from mpbroker.log.epochs import Epochs
 from mpbroker.log.names import segment_name
+from mpbroker.log.residency import resident
 from mpbroker.log.scrub import ColdFile, SegmentReplaced, SegmentScrub
 from mpbroker.records.batch import BATCH_HEADER_BYTES, LEADER_EPOCH_AT
 from tests.log.conftest import Writer
+from tests.page_cache import evict
 
 RECORDS = 3
 
@@ -234,25 +237,29 @@ def test_hot_pages_stay_and_cold_ones_do_not_come(tmp_path: Path) -> None:
     """Where the file system tells what is in the page cache."""
     path = tmp_path / "file"
     path.write_bytes(bytes(8 << 18))
+    evict(path)
     fd = os.open(path, os.O_RDONLY)
-    os.fsync(fd)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-
-    def is_cached(piece: int) -> bool:
-        try:
-            return os.preadv(fd, [bytearray(4096)], piece << 18, os.RWF_NOWAIT) > 0
-        except BlockingIOError:
-            return False
-        except OSError:
-            pytest.skip("this file system does not tell")
-
-    if is_cached(3):
-        pytest.skip("this file system keeps what it was told to drop")
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
     os.pread(fd, 1 << 18, 5 << 18)
     file = ColdFile(path)
     for piece in range(8):
         file.read(piece << 18, 1 << 18)
     file.close()
-    assert [is_cached(piece) for piece in range(8)] == [piece == 5 for piece in range(8)]
+    assert [resident(fd, piece << 18, 4096) for piece in range(8)] == [piece == 5 for piece in range(8)]
+    os.close(fd)
+
+
+def test_looking_for_what_was_aborted_leaves_the_page_cache_as_it_was(writer: Callable[..., Writer]) -> None:
+    made = writer(segment_bytes="16777216")
+    while made.log.state.size < 5 << 20:
+        made.append(RECORDS, size=50_000)
+    path, size = made.log.directory / segment_name(0), made.log.state.size
+    made.log.close_files()
+    evict(path)
+    fd = os.open(path, os.O_RDONLY)
+    assert sum(expected(path.parent, 0, leaves_cache=True)) == size
+    assert not any(resident(fd, page, 1) for page in range(0, size, 4096))
+    assert os.pread(fd, size, 0) == path.read_bytes()
+    assert sum(expected(path.parent, 0, leaves_cache=True)) == size
+    assert resident(fd, 0, size)
     os.close(fd)

@@ -23,10 +23,10 @@ from mpbroker.log.home import Home
 from mpbroker.log.names import CLEAN_SHUTDOWN, HIGH_WATERMARKS, LogWorker, log_worker_of, segment_name
 from mpbroker.log.process import run
 from mpbroker.protocol.topic_names import METADATA_TOPIC
+from tests.log.moves import order, turn_until
 from tests.log.node import wait_for_helper
 from tests.log.rig import TOPIC_ID, end, ensure
 from tests.log.several import Several, SeveralRig
-from tests.log.test_moving import order, turn_until
 from tests.log.test_turn import settle
 from tests.polling import PATIENCE_S
 

@@ -7,16 +7,20 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pytest
+
 from mpbroker.ipc.log_sizes import DirSeen, PartitionSizes
 from mpbroker.ipc.partition_counts import count_partitions
 from mpbroker.log.partition_log import segments_of
 from mpbroker.log.process import LogProcess
 from mpbroker.log.reader import segment_bytes
+from mpbroker.log.sizes import SizeLook
 from shm.word import Words
 from tests.log.node import Node, wait_for_helper
 from tests.log.rig import TOPIC_ID, ensure
 from tests.log.several import Several, SeveralRig
 from tests.log.test_turn import settle
+from tests.polling import until
 
 
 def look(process: LogProcess) -> None:
@@ -73,6 +77,32 @@ def test_a_look_says_what_the_files_say(node: Callable[[int], Node], batch: Call
                 len(segments_of(path)),
                 segment_bytes(path),
             )
+
+
+@pytest.mark.parametrize(("took_s", "rest_s"), [(0.0, 2.0), (0.01, 2.0), (0.1, 10.0), (5.0, 30.0)])
+def test_thousands_of_partitions_are_looked_at_less_often(took_s: float, rest_s: float) -> None:
+    assert SizeLook.rest_s(took_s) == pytest.approx(rest_s)
+
+
+def test_the_next_look_comes_by_itself(
+    node: Callable[[int], Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mpbroker.log.sizes.LOOK_EVERY_S", 0.001)
+    n = node(1)
+    process = n.boot()
+    (target,) = n.open(ensure())
+    process._next_sizes = 0  # as when all topics are recovered
+
+    def look_by_itself() -> int:
+        process._keep_house()
+        process.do_chores()
+        (one,) = seen(n).values()
+        return one.size_bytes or 0
+
+    state = process.manager.logs[target.slot].state
+    for _ in range(2):
+        n.produce(target, batch(size=500))
+        until(lambda: look_by_itself() == state.size > 0, "what was appended is seen")
 
 
 def test_a_directory_that_fails_is_said_at_once_and_by_a_successor(

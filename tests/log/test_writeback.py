@@ -2,44 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tests.log.node import Journaled
 from tests.log.rig import ensure
+from tests.page_cache import unwritten_pages
 from tests.polling import until
 
 pytestmark = pytest.mark.usefixtures("tidy")
-CACHESTAT = 451
 PIECE_BYTES = 1 << 18
-
-
-class _Range(ctypes.Structure):
-    _fields_ = (("from", ctypes.c_uint64), ("bytes", ctypes.c_uint64))
-
-
-class _Cached(ctypes.Structure):
-    _fields_ = tuple(
-        (name, ctypes.c_uint64) for name in ("cached", "dirty", "writeback", "evicted", "recent")
-    )
-
-
-def unwritten_pages(path: Path, begin: int, count: int) -> int:
-    """In the page cache and not on the disk, of so many bytes of a file (Linux 6.5: cachestat)."""
-    libc, found = ctypes.CDLL(None, use_errno=True), _Cached()
-    with path.open("rb") as file:
-        wanted = _Range(begin, count)
-        if libc.syscall(CACHESTAT, file.fileno(), ctypes.byref(wanted), ctypes.byref(found), 0):
-            code = ctypes.get_errno()
-            if code == errno.ENOSYS:
-                pytest.skip("this kernel does not tell what of a file is dirty")
-            raise OSError(code, os.strerror(code))
-    return int(found.dirty + found.writeback)
 
 
 def test_whole_pieces_are_written_back_and_the_rest_waits(

@@ -2,7 +2,7 @@
  *
  * fault_arm(root, kind, number, error) arms it: the call with that number, counted from 1, fails with the errno, and so do all after it
  * until it is armed anew; with a negative number it alone. fault_count() says how many there were. Kinds: 1 what writes or makes a
- * file longer, 2 syncs, 3 reads.
+ * file longer, 2 syncs, 3 reads, 5 write-back that is asked for.
  *
  * fault_sector(root, at, whole): a byte that pread cannot read, in each file below the directory. A read ends in front of it and fails
  * only if it begins there, as with the page cache; with `whole` each read that covers it fails. */
@@ -18,7 +18,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { WRITE = 1, SYNC, READ, SECTOR };
+enum { WRITE = 1, SYNC, READ, SECTOR, WRITE_BACK };
 
 static char root[PATH_MAX];
 static volatile int kind, number, error, count, is_whole;
@@ -90,6 +90,7 @@ GUARDED(ssize_t, pwritev64, WRITE, (int fd, const struct iovec *parts, int n, of
 GUARDED(int, fsync, SYNC, (int fd), (fd))
 GUARDED(int, fdatasync, SYNC, (int fd), (fd))
 GUARDED(int, syncfs, SYNC, (int fd), (fd))
+GUARDED(int, sync_file_range, WRITE_BACK, (int fd, off64_t at, off64_t bytes, unsigned how), (fd, at, bytes, how))
 GUARDED(ssize_t, read, READ, (int fd, void *data, size_t bytes), (fd, data, bytes))
 GUARDED(ssize_t, preadv, READ, (int fd, const struct iovec *parts, int n, off_t at), (fd, parts, n, at))
 GUARDED(ssize_t, preadv64, READ, (int fd, const struct iovec *parts, int n, off64_t at), (fd, parts, n, at))
