@@ -28,7 +28,7 @@ class Configured(Mpbroker):
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.file.write_text(self.text.format(port=self.port))
+        self.write(self.text)
 
     @property
     def file(self) -> Path:
@@ -41,8 +41,14 @@ class Configured(Mpbroker):
             del words[at : at + 2]
         return [*words, "--config", str(self.file), *self.extra]
 
+    def write(self, text: str) -> None:
+        """As a whole: a broker that is at an earlier signal reads either file, and never half of one."""
+        beside = self.file.with_suffix(".new")
+        beside.write_text(text.format(port=self.port))
+        beside.replace(self.file)
+
     def reload(self, text: str) -> dict[str, Any]:
-        self.file.write_text(text.format(port=self.port))
+        self.write(text)
         return control(self).call("reload")
 
 

@@ -308,7 +308,7 @@ def test_a_file_that_contradicts_what_was_altered_holds_alone(broker: Configured
     assert alter(broker, OF_ALL, log_cleaner_max_compaction_lag_ms="100", message_max_bytes="3000") == OK
     until_settled(broker)
     stop_cleanly(broker)
-    broker.file.write_text(TEXT + "log.cleaner.min.compaction.lag.ms=200\n")
+    broker.write(TEXT + "log.cleaner.min.compaction.lag.ms=200\n")
     broker.start()
     assert "what clients have altered of the broker's settings has no effect" in broker.output()
     assert value_of(broker, "message.max.bytes") == "100000"

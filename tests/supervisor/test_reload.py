@@ -256,7 +256,7 @@ def test_the_command_says_what_changed_or_why_not(broker: Configured) -> None:
     words = [sys.executable, "-m", "mpbroker", "ctl", "reload", "--log-dirs", str(broker.log_dir)]
 
     def run(text: str) -> subprocess.CompletedProcess[str]:
-        broker.file.write_text(text)
+        broker.write(text)
         return subprocess.run(
             words, capture_output=True, text=True, check=False, env=broker.environment(), cwd=ROOT
         )
@@ -356,7 +356,7 @@ def test_signals_in_a_row_and_a_resize_meanwhile(broker: Configured) -> None:
     with frames.connected(broker.address) as connection:
         frames.exchange(connection, frames.create_topic("t", 1))
         for number in range(10):
-            broker.file.write_text(FIRST + f"log.roll.hours={number + 1}\n")
+            broker.write(FIRST + f"log.roll.hours={number + 1}\n")
             os.kill(broker.process.pid, signal.SIGHUP)
             assert frames.exchange(connection, frames.produce("t", 1, 100))[0] == 0
         control(broker).call("reload")
