@@ -131,7 +131,9 @@ class Broker:
         return Tree(psutil.Process(self.process.pid))
 
     def output(self) -> str:
-        return self.output_path.read_text(errors="replace") if self.output_path.exists() else ""
+        """Its whole lines: of one that is being written a reader may see the beginning."""
+        text = self.output_path.read_text(errors="replace") if self.output_path.exists() else ""
+        return text[: text.rfind("\n") + 1]
 
     def start(self) -> None:
         """Starts the broker and waits until ApiVersions is answered."""
