@@ -8,6 +8,7 @@ cdef enum:
     REMEMBERED_BATCHES = 5
     NO_EPOCH = -1
     LARGEST_SEQUENCE = 0x7fffffff
+    NO_SEQUENCE = -1                    # of what coordinators write in somebody's transaction
 
 cdef enum ProducerVerdict:
     PRODUCER_OK = 0
@@ -40,6 +41,10 @@ cdef struct ProducersRef:
 cdef inline int32_t sequence_after(int32_t sequence, int32_t steps) noexcept nogil:
     """Sequence numbers wrap from the largest to 0 (Kafka: DefaultRecordBatch.incrementSequence)."""
     return <int32_t>((<int64_t>sequence + steps) & LARGEST_SEQUENCE)
+
+cdef inline int32_t last_sequence_of(int32_t base_sequence, int32_t count) noexcept nogil:
+    """Of a batch (Kafka: DefaultRecordBatch.lastSequence)."""
+    return sequence_after(base_sequence, count - 1) if base_sequence >= 0 else NO_SEQUENCE
 
 cdef inline Producer *producer_find(ProducersRef *producers, int64_t producer_id) noexcept nogil:
     """NULL if the table has never heard of it."""

@@ -84,13 +84,16 @@ cdef int producer_check(
     const Producer *producer, int16_t epoch, int32_t base_sequence, int32_t count, bint transactional,
     const ProducerBatch **original,
 ) noexcept nogil:
-    """Whether a client's batch may be appended; of a duplicate, `original` is the batch that it repeats."""
-    cdef int32_t last_sequence = sequence_after(base_sequence, count - 1), next_sequence
+    """Whether a batch may be appended; of a duplicate, `original` is the batch that it repeats.
+
+    One without a sequence is of a coordinator, which sends nothing twice: only the epoch counts.
+    """
+    cdef int32_t last_sequence = last_sequence_of(base_sequence, count), next_sequence
     cdef const ProducerBatch *batch
     cdef int i
     if producer == NULL or producer.epoch == NO_EPOCH:
         return PRODUCER_OK
-    if epoch == producer.epoch:
+    if epoch == producer.epoch and base_sequence >= 0:
         for i in range(producer.count):
             batch = &producer.batches[i]
             if batch.last_sequence == last_sequence and batch.offset_delta == count - 1:
@@ -102,7 +105,7 @@ cdef int producer_check(
         next_sequence = 0
     else:
         next_sequence = sequence_after(producer.batches[producer.count - 1].last_sequence, 1)
-    if base_sequence != next_sequence:
+    if base_sequence >= 0 and base_sequence != next_sequence:
         return PRODUCER_OUT_OF_ORDER
     return PRODUCER_IN_TRANSACTION if producer.txn_first_offset >= 0 and not transactional else PRODUCER_OK
 
@@ -121,7 +124,7 @@ cdef void producer_update(
     batch = &producer.batches[producer.count]
     batch.last_offset = base_offset + count - 1
     batch.timestamp = timestamp
-    batch.last_sequence = sequence_after(base_sequence, count - 1)
+    batch.last_sequence = last_sequence_of(base_sequence, count)
     batch.offset_delta = count - 1
     producer.count += 1
     producer.last_timestamp = timestamp
@@ -155,9 +158,10 @@ cdef int64_t first_open(const ProducersRef *producers, int64_t but) noexcept nog
 
 
 cdef bint producer_wants(const Producer *producer) noexcept nogil:
-    """Whether older batches of it are to be remembered. One that begins with sequence 0 is the first of its epoch."""
+    """Whether older batches of it are to be remembered. One that begins with sequence 0 is the first of its epoch; to one
+    without a sequence nothing is compared."""
     cdef const ProducerBatch *oldest = &producer.batches[0]
-    if producer.count == 0 or producer.count == REMEMBERED_BATCHES:
+    if producer.count == 0 or producer.count == REMEMBERED_BATCHES or oldest.last_sequence == NO_SEQUENCE:
         return False
     return sequence_after(oldest.last_sequence, -oldest.offset_delta) != 0
 
@@ -170,7 +174,7 @@ cdef void producer_recall(
     cdef int32_t delta = <int32_t>(last_offset - base_offset)
     if epoch != producer.epoch or not producer_wants(producer) or last_offset >= oldest.last_offset - oldest.offset_delta:
         return
-    if sequence_after(base_sequence, delta + 1) != sequence_after(oldest.last_sequence, -oldest.offset_delta):
+    if base_sequence < 0 or sequence_after(base_sequence, delta + 1) != sequence_after(oldest.last_sequence, -oldest.offset_delta):
         return
     memmove(&producer.batches[1], &producer.batches[0], producer.count * sizeof(ProducerBatch))
     producer.count += 1
@@ -294,7 +298,8 @@ cdef class Producers:
             return 0
         producer = self.put(<int64_t>load_u64(entry))
         if offset >= 0:
-            producer_update(producer, epoch, sequence_after(sequence, -delta), delta + 1, offset - delta, timestamp)
+            sequence = sequence_after(sequence, -delta) if sequence >= 0 else NO_SEQUENCE
+            producer_update(producer, epoch, sequence, delta + 1, offset - delta, timestamp)
         producer.epoch = epoch
         producer.last_timestamp = timestamp
         producer.coordinator_epoch = <int32_t>load_u32(entry + 34)

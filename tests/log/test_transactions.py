@@ -32,15 +32,23 @@ from tests.polling import until
 
 SMALL = {"segment_bytes": "1048576", "index_interval_bytes": "100"}
 STATE = 48
+# The producer in the model whose batches a coordinator writes.
+COORDINATORS = 102
 
 
 def data(
-    producer: int, sequence: int, count: int = 1, *, size: int = 20, transactional: bool = True
+    producer: int,
+    sequence: int,
+    count: int = 1,
+    *,
+    size: int = 20,
+    transactional: bool = True,
+    epoch: int = 0,
 ) -> bytearray:
     return build_batch(
         [NewRecord(key=None, value=bytes(size), timestamp=T0 + i) for i in range(count)],
         producer_id=producer,
-        producer_epoch=0,
+        producer_epoch=epoch,
         base_sequence=sequence,
         transactional=transactional,
     )
@@ -314,6 +322,50 @@ def test_half_an_entry_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert read_aborted(path) == [first, second]
 
 
+@pytest.mark.parametrize("how", ["stop", "kill", "crash"])
+def test_a_coordinator_writes_without_sequences(rig: Callable[..., Rig], how: str) -> None:
+    """Of its batches only the epoch counts: none is a duplicate, or out of order, also after a start."""
+    r = rig()
+    r.fork()
+    (target,) = targets_of(r)
+
+    def produce(batch: bytearray) -> tuple[int, int]:
+        r.job([(target, bytes(batch))])
+        (result,) = r.await_replies(1)[0].results
+        return result.error, result.base_offset
+
+    assert [produce(data(7, -1, 2, epoch=3)) for _ in range(7)] == [(0, 2 * i) for i in range(7)]
+    assert r.stop() == 0 if how == "stop" else r.kill() is None
+    if how == "crash":
+        _lose(r, random.Random(1))
+    if how != "kill":
+        r = rig(**r.options)
+    r.fork()
+    (target,) = targets_of(r)
+    assert told(r, target[0]) == (0, 14)
+    assert produce(data(7, -1, 2, epoch=3)) == (0, 14)
+    assert produce(data(7, -1, 1, epoch=2))[0] == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert produce(data(7, -1, 2, transactional=False, epoch=3))[0] == STATE
+    assert produce(marker(7, COMMIT, epoch=3)) == (0, 16)
+    assert told(r, target[0]) == (17, 17)
+    # The next transaction of the same epoch, and of a newer one.
+    assert produce(data(7, -1, 2, epoch=3)) == (0, 17)
+    assert produce(data(7, -1, 2, epoch=4)) == (0, 19)
+    # By way of the turn, as no client can do it.
+    assert produce(marker(7, ABORT, epoch=4)) == (0, 21)
+    assert [produce(data(7, -1, 1, transactional=False, epoch=4)) for _ in range(2)] == [(0, 22), (0, 23)]
+
+
+def test_a_snapshot_of_batches_without_sequences_is_that_of_kafka() -> None:
+    producers = Producers()
+    producers.update(7, 3, -1, 2, 10, T0, True)
+    again = Producers()
+    again.load(producers.snapshot())
+    assert again.entries() == producers.entries() == [(7, 3, -1, 10, [(-1, 11, 1, T0)])]
+    # There is nothing to look for in front of it.
+    assert again.wanting() == -1
+
+
 def test_a_snapshot_knows_who_has_an_open_transaction() -> None:
     producers = Producers()
     producers.update(7, 0, 0, 2, 10, T0, True)
@@ -374,9 +426,14 @@ class Model:
         if producer in self.open and kind < 0.4:
             return self._end(producer, ABORT if kind < 0.2 else COMMIT)
         count, size = chance.randint(1, 4), chance.choice((20, 60_000))
+        if producer == COORDINATORS:
+            return self._note(producer, -1, count, size, transactional=True)
         transactional = producer in self.open or chance.random() < 0.7
         sequence = self.sequences.get(producer, 0)
         self.sequences[producer] = sequence + count
+        return self._note(producer, sequence, count, size, transactional=transactional)
+
+    def _note(self, producer: int, sequence: int, count: int, size: int, *, transactional: bool) -> bytearray:
         if transactional:
             self.open.setdefault(producer, self.end)
         self.visible += [
