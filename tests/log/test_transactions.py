@@ -32,8 +32,6 @@ from tests.polling import until
 
 SMALL = {"segment_bytes": "1048576", "index_interval_bytes": "100"}
 STATE = 48
-# The producer in the model whose batches a coordinator writes.
-COORDINATORS = 102
 
 
 def data(
@@ -426,14 +424,9 @@ class Model:
         if producer in self.open and kind < 0.4:
             return self._end(producer, ABORT if kind < 0.2 else COMMIT)
         count, size = chance.randint(1, 4), chance.choice((20, 60_000))
-        if producer == COORDINATORS:
-            return self._note(producer, -1, count, size, transactional=True)
         transactional = producer in self.open or chance.random() < 0.7
         sequence = self.sequences.get(producer, 0)
         self.sequences[producer] = sequence + count
-        return self._note(producer, sequence, count, size, transactional=transactional)
-
-    def _note(self, producer: int, sequence: int, count: int, size: int, *, transactional: bool) -> bytearray:
         if transactional:
             self.open.setdefault(producer, self.end)
         self.visible += [

@@ -234,6 +234,9 @@ def script(batch) -> list[list[tuple[int, bytes, int]]]:  # type: ignore[no-unty
                 sequence = 0 if i == 39 and j == 6 else sequence + count
             if j == 4 and i % 5 == 0:
                 producer = (6, 0, 1000 * i)
+            if j == 5:
+                # As a coordinator writes them; of an old epoch in the end.
+                producer = (8, i // 40 if i < 58 else 0, -1)
             jobs.append(
                 (
                     j % 2,
