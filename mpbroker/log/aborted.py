@@ -44,6 +44,11 @@ def read_aborted(path: Path | str) -> list[AbortedTransaction]:
         entry = AbortedTransaction(*fields)
         if version > LATEST_VERSION:
             raise TransactionIndexCorrupt(f"{path} has an entry of version {version}, not {LATEST_VERSION}")
+        if entry.first_offset >= entry.last_offset:
+            # A power cut may leave zeros where an entry was.
+            raise TransactionIndexCorrupt(
+                f"{path}: the transaction of {entry.first_offset} ends before it began"
+            )
         if found and entry.last_offset <= found[-1].last_offset:
             raise TransactionIndexCorrupt(f"{path}: the marker at {entry.last_offset} comes too late")
         found.append(entry)

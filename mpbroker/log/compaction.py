@@ -139,7 +139,7 @@ class Compaction:
             published.high_watermark_segment,
             published.last_stable_segment,
             published.last_stable_offset,
-            self._manager.synced_end(log),
+            self._manager.recovery_point(log),
         )
         home = self._manager.dirs[log.state.log_dir]
         limits = Limits(
@@ -216,8 +216,7 @@ class Compaction:
         home, key = self._manager.dirs[log.state.log_dir], (log.topic, log.partition)
         if home.on_disk[names.RECOVERY_POINTS].get(key, 0) >= end:
             return True
-        log.recovery_point = max(log.recovery_point, self._manager.synced_end(log))
-        home.checkpoint(names.RECOVERY_POINTS, {key: log.recovery_point}, self._manager.helper)
+        home.checkpoint(names.RECOVERY_POINTS, {key: self._manager.recovery_point(log)}, self._manager.helper)
         yield from self._manager.helper.catching_up()
         return self._manager.is_served(log) and home.on_disk[names.RECOVERY_POINTS].get(key, 0) >= end
 

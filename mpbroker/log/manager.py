@@ -471,11 +471,19 @@ class LogManager:
         self._rolled[log.state.table_slot] = (self.turn.coming_commit_round(), log.state.segment_base)
         self.awake.preparing.rolled(log)
 
-    def synced_end(self, log: PartitionLog) -> int:
-        """All below it is in segments that were synced."""
+    def recovery_point(self, log: PartitionLog) -> int:
+        """Raised as far as syncs allow. All below it is in segments that were synced; those that end there or
+        before are trusted, with what says which transactions were aborted: a roll has that synced, and a sync
+        of the segment alone does not.
+        """
         commit_round, base = self._rolled.get(log.state.table_slot, (0, 0))
-        rolled = base if self.turn.commit_rounds >= commit_round else 0
-        return max(log.recovery_point, rolled, log.state.synced if self.group else 0)
+        if self.turn.commit_rounds >= commit_round:
+            synced = log.state.synced if self.group else 0
+            if synced == log.state.log_end and log.state.aborted_end > log.state.segment_base:
+                # The next segment may begin there.
+                synced -= 1
+            log.recovery_point = max(log.recovery_point, base, synced)
+        return log.recovery_point
 
     def checkpoint_high_watermarks(self) -> None:
         self._checkpoint(names.HIGH_WATERMARKS, lambda log: log.state.high_watermark)
@@ -483,12 +491,7 @@ class LogManager:
     def checkpoint_recovery_points(self) -> None:
         """What is in synced segments: with group commit as syncs say, else all below the last synced roll."""
         self.journals.release()
-        for slot, log in self._online():
-            if self.group:
-                log.recovery_point = max(log.recovery_point, log.state.synced)
-            elif slot in self._rolled and self.turn.commit_rounds >= self._rolled[slot][0]:
-                log.recovery_point = max(log.recovery_point, self._rolled.pop(slot)[1])
-        self._checkpoint(names.RECOVERY_POINTS, lambda log: log.recovery_point)
+        self._checkpoint(names.RECOVERY_POINTS, self.recovery_point)
         self._checkpoint(names.LOG_STARTS, lambda log: log.log_start)
 
     def checkpoint_log_starts(self, logs: Iterable[PartitionLog]) -> None:

@@ -45,6 +45,8 @@ def test_what_is_corrupt_is_refused(tmp_path: Path) -> None:
         read_aborted(write(path, (1, 0, 5, 6), version=1))
     with pytest.raises(TransactionIndexCorrupt, match="at 5"):
         read_aborted(write(path, (1, 0, 5, 6), (2, 1, 5, 6)))
+    with pytest.raises(TransactionIndexCorrupt, match="ends before it began"):
+        read_aborted(write(path, (0, 0, 0, 0)))
 
 
 Entries = list[AbortedTransaction]

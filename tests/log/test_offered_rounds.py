@@ -249,7 +249,7 @@ def test_a_roll_behind_what_is_offered(held: Held, batch: Batch) -> None:
     assert held.errors() == [0, 0, 0]
     with pytest.raises(AssertionError, match="is not open"):
         held.fd_of(segment, os.O_RDWR)
-    assert held.process.manager.synced_end(log) == 2
+    assert held.process.manager.recovery_point(log) == 2
     assert held.journaled()[-1] == [(0, 3)]
 
 
