@@ -13,6 +13,7 @@ import msgspec
 
 from mpbroker.config import limits
 from mpbroker.config.altered import Altered
+from mpbroker.config.coordinators import CoordinatorSettings
 from mpbroker.config.keys import INT_MAX, LONG_MAX, ConfigType, Key, table_of
 from mpbroker.config.listeners import DEFAULT_PROTOCOL_MAP, Listener, parse_listeners
 from mpbroker.config.security import SecuritySettings
@@ -61,7 +62,7 @@ def _default_listeners() -> tuple[Listener, ...]:
     return parse_listeners(DEFAULT_LISTENERS, DEFAULT_PROTOCOL_MAP)
 
 
-class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
+class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     """Everything a process of the broker may want to know about its configuration."""
 
     # identity and addresses
@@ -243,33 +244,6 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
     producer_id_expiration_ms: Annotated[
         int, Key(INT, "Forget the sequence numbers of a producer idle for this long.", at_least=1)
     ] = 86_400_000
-
-    # consumer groups
-    group_initial_rebalance_delay_ms: Annotated[
-        int, Key(INT, "Time for which the first rebalance of a group waits for more members.")
-    ] = 3000
-    group_min_session_timeout_ms: Annotated[
-        int, Key(INT, "Shortest session timeout that a member may ask for.")
-    ] = 6000
-    group_max_session_timeout_ms: Annotated[
-        int, Key(INT, "Longest session timeout that a member may ask for.")
-    ] = 1_800_000
-    group_max_size: Annotated[int, Key(INT, "Members that a group may have.", at_least=1)] = INT_MAX
-    offset_metadata_max_bytes: Annotated[
-        int, Key(INT, "Longest text that may be committed with an offset.")
-    ] = 4096
-    offsets_topic_num_partitions: Annotated[
-        int, Key(INT, "Partitions of __consumer_offsets, when it is created.", at_least=1)
-    ] = 50
-    offsets_topic_segment_bytes: Annotated[
-        int, Key(INT, "Size at which __consumer_offsets begins a new segment.", at_least=1_048_576)
-    ] = 104_857_600
-    offsets_retention_minutes: Annotated[
-        int, Key(INT, "Time after which the offsets of an abandoned group expire.", at_least=1)
-    ] = 10_080
-    offsets_retention_check_interval_ms: Annotated[
-        int, Key(LONG, "Time between two looks for expired offsets.", at_least=1)
-    ] = 600_000
 
     # the log
     log_dirs: Annotated[

@@ -44,7 +44,7 @@ REFUSED: dict[str, str] = {
 
 _CONSUMER_PROTOCOL = "groups of the consumer protocol (KIP-848) are not built yet"
 _COORDINATOR = "the group coordinator is one process here"
-_TRANSACTIONS = "transactions are not built yet"
+_TRANSACTIONS = "the transaction coordinator is one process here, without replicas"
 _SINGLE_NODE = "this broker is a single node without replicas"
 _METRICS = "metrics are not reported through Java classes"
 _PROVIDERS = "OpenSSL is used, not Java's providers"
@@ -64,6 +64,7 @@ WARNED: dict[str, str] = {
     "group.consumer.": _CONSUMER_PROTOCOL,
     "group.coordinator.": _COORDINATOR,
     "offsets.": _COORDINATOR,
+    "transaction.two.phase.": "transactions of two phases (KIP-939) are not built",
     "transaction": _TRANSACTIONS,
     "add.partitions.to.txn.": _TRANSACTIONS,
     "share.": "share groups are not built yet",

@@ -51,9 +51,10 @@ from shm.arena import ArenaFull
 ACKS_ALL = -1
 # A decision has no client's deadline: what became of it is known or will be read from the log.
 NO_TIMEOUT_MS = (1 << 31) - 1
-# Credits: with a round of metadata and one of groups on top there is always room for the answers, and for
-# returning them.
-QUESTIONS_UNDER_WAY = CALL_RING_SLOTS // 2 - 1
+# Rounds that can be under way at once: of metadata, of groups, of transactions, of markers.
+ROUNDS = 4
+# Credits: with all rounds on top there is always room for the answers, and for returning them.
+QUESTIONS_UNDER_WAY = (CALL_RING_SLOTS - ROUNDS) // 2
 
 
 class LogEvents(Protocol):
@@ -66,7 +67,7 @@ class LogEvents(Protocol):
 
 
 class NewBatch(NamedTuple):
-    """A batch for a partition of ours: where it goes, and how many records it has."""
+    """A batch: where it goes, how many records it has, and whose it is if it belongs to a transaction."""
 
     slot: int
     slot_generation: int
@@ -74,6 +75,9 @@ class NewBatch(NamedTuple):
     data: bytes
     record_count: int
     max_timestamp: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+    attributes: int = 0
 
 
 class Kind(Enum):
@@ -254,8 +258,11 @@ class LogLink:
                 COORDINATOR,
                 len(batch.data),
                 batch.record_count,
+                batch.producer_id,
+                batch.producer_epoch,
                 max_timestamp=batch.max_timestamp,
                 config_version=batch.config_version,
+                attributes=batch.attributes,
             )
             at += len(batch.data)
         request = next(self._numbers)

@@ -46,14 +46,17 @@ class Peer:
     def send(self, slot: bytes) -> None:
         self._unsent.append(slot)
 
-    def answer(self, lender: Lender, answer: Message, request: int) -> None:
-        """Without a block if there is no memory for one: what was asked ends all the same."""
+    def answer(self, lender: Lender, answer: Message, request: int) -> bool:
+        """Without a block if there is no memory for one: what was asked ends all the same. -> Whether there
+        was.
+        """
         try:
-            slot = lender.message(SlotKind.ANSWER, answer, self.index, request)
+            self.send(lender.message(SlotKind.ANSWER, answer, self.index, request))
         except ArenaFull as error:
             self._context.log.error("no memory for an answer to %s: %s", name_of(self.index), error)
-            slot = pack_call(SlotKind.ANSWER, COORDINATOR, request)
-        self.send(slot)
+            self.send(pack_call(SlotKind.ANSWER, COORDINATOR, request))
+            return False
+        return True
 
     def flush(self) -> None:
         """Sends what there is room for and rings once."""

@@ -9,6 +9,7 @@ read again, and a round that is not in it is decided anew. Nothing here waits bu
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from collections import deque
@@ -20,32 +21,31 @@ from functools import partial
 from mpbroker.coordinator.announcer import Announcer
 from mpbroker.coordinator.bulletins import Bulletins
 from mpbroker.coordinator.delays import Delays, Now
-from mpbroker.coordinator.groups.group import Waiter
-from mpbroker.coordinator.groups.journal import PartitionBatch
-from mpbroker.coordinator.groups.service import GroupService
-from mpbroker.coordinator.log_link import LogLink, NewBatch
+from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.mailbox import Peer
 from mpbroker.coordinator.metadata_records import build_metadata_batch, encode_record
 from mpbroker.coordinator.news import broker_news, credential_news, limit_news, limited
 from mpbroker.coordinator.replay import replay
+from mpbroker.coordinator.services import Services
 from mpbroker.coordinator.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic
 from mpbroker.coordinator.topic_lines import topic_lines
 from mpbroker.coordinator.waiting import Awaited, Caller, Change, Token, Waiting
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.calls import (
     Abandon,
-    Acknowledged,
-    CreateTopics,
+    CheckTransaction,
+    EndHold,
     EnsuredTopic,
     Failed,
-    GroupRequest,
+    ForwardedRequest,
+    HoldsEnded,
     Message,
 )
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.metadata import METADATA_SLOT, PartitionImage, Places
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, FatalError, Fence, ProcessContext
-from mpbroker.ipc.slots import Batch, SlotKind, kind_of, unpack_call, unpack_return
+from mpbroker.ipc.slots import SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition, read_partition_surely
 from mpbroker.ipc.topology import (
     COORDINATOR,
@@ -90,10 +90,6 @@ STATUS = {
     Phase.OPENING: "waiting for the topics to be opened",
     Phase.SERVING: "serving",
 }
-
-
-# Whoever waits for `__consumer_offsets` to be created.
-OURSELVES = Caller(COORDINATOR, 0, 0)
 
 
 @dataclass
@@ -149,6 +145,9 @@ class Coordinator:
         self._state = MetadataState()
         self._slot: Partition | None = None
         self._calls: deque[tuple[Caller, Message]] = deque()
+        # What state machines in here have asked for: who hears the answer.
+        self._our_calls: dict[Caller, Callable[[Message], None]] = {}
+        self._our_numbers = itertools.count()
         self._round: Round | None = None
         self._waiting = Waiting(self._answer)
         self._delays = Delays(self._log, self._waiting, bulletins.behind)
@@ -158,7 +157,16 @@ class Coordinator:
         self._new: dict[bytes, int] = {}
         self._retry_at = 0.0
         self._is_ready = False
-        self._groups = GroupService(config, self._table, self)
+        self._services = Services(
+            config,
+            self._table,
+            self._log,
+            self._announcer,
+            lambda: self._state,
+            self._ask_ourselves,
+            self._answer,
+            filter(context.is_alive, HANDLERS),
+        )
         self.phase = Phase.LOG_AWAY
         if self._log.is_up:
             self._greet()
@@ -177,12 +185,12 @@ class Coordinator:
             self._read_log()
         if self.phase is Phase.SERVING:
             self._serve()
-        self._groups.step(self.phase is Phase.SERVING)
+        self._services.step(self.phase is Phase.SERVING)
         self._delays.look(self._now)
         self._log.flush()
         for peer in self._handlers.values():
             peer.flush()
-        counters, timers = self._context.counters, self._groups.coordinator.timers
+        counters, timers = self._context.counters, self._services.groups.coordinator.timers
         counters.set(Counter.COUNT_ARENA_BYTES, self._lender.in_use_bytes)
         counters.set(Counter.COUNT_REBALANCES_DELAYED, timers.count("join") + timers.count("sync"))
         counters.set(Counter.COUNT_HEARTBEATS_DELAYED, timers.count("member"))
@@ -201,12 +209,12 @@ class Coordinator:
         blocked_base = self.phase is Phase.SERVING and any(one.has_news for one in announcers)
         polls = blocked_base or self.phase is Phase.READING or self._log.waits_for_room
         most_ms = POLL_MS if polls else MAX_SLEEP_MS
-        return self._groups.sleep_ms(most_ms)
+        return self._services.sleep_ms(most_ms)
 
     @property
     def idle(self) -> bool:
         """Whether nobody waits for anything: the moment to stop."""
-        busy = self._calls or self._round or self._waiting or not self._log.idle or not self._groups.is_idle
+        busy = self._calls or self._round or self._waiting or not self._log.idle or not self._services.is_idle
         return not busy and not any(peer.has_unsent for peer in self._handlers.values())
 
     # --- handlers
@@ -245,19 +253,25 @@ class Coordinator:
 
     def _called(self, caller: Caller, call: Message) -> None:
         match call:
-            case GroupRequest():
-                self._groups.receive(caller, call)
-            case Abandon():
-                self._groups.abandon(Caller(caller.handler, caller.life, call.request))
-                self._answer(caller, Acknowledged())
+            case ForwardedRequest() | CheckTransaction() | EndHold() | HoldsEnded() | Abandon():
+                self._services.receive(caller, call)
             case _:
                 self._calls.append((caller, call))
 
-    def _answer(self, caller: Caller, answer: Message) -> None:
-        if caller is OURSELVES:
-            self._groups.created(answer)
-        elif caller.life == self._lives[caller.handler]:
-            self._peer(caller.handler).answer(self._lender, answer, caller.request)
+    def _answer(self, caller: Caller, answer: Message) -> bool:
+        """False: nobody hears it. The handler died, or there is no memory for it."""
+        if caller.handler == COORDINATOR:
+            self._our_calls.pop(caller)(answer)
+            return True
+        if caller.life != self._lives[caller.handler]:
+            return False
+        return self._peer(caller.handler).answer(self._lender, answer, caller.request)
+
+    def _ask_ourselves(self, call: Message, then: Callable[[Message], None]) -> None:
+        """A call of a state machine in here, decided like those of handlers."""
+        caller = Caller(COORDINATOR, 0, next(self._our_numbers))
+        self._our_calls[caller] = then
+        self._calls.append((caller, call))
 
     # --- deaths and successors
 
@@ -274,7 +288,7 @@ class Coordinator:
                 self._enter(Phase.LOG_AWAY)
                 self._log.forget(worker)
                 self._new.clear()
-                self._groups.log_died()
+                self._services.log_died()
         elif is_handler(fence.role):
             peer = self._peer(fence.role)
             if fence.alive:
@@ -286,9 +300,7 @@ class Coordinator:
             self._calls = deque(entry for entry in self._calls if entry[0].handler != fence.role)
             peer.drop()
             self._lender.reclaim(fence.role)
-            self._groups.abandon_all(
-                lambda waiter: isinstance(waiter, Caller) and waiter.handler == fence.role
-            )
+            self._services.handler_died(fence.role)
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
@@ -447,7 +459,7 @@ class Coordinator:
                 self._failed.discard(topic.topic_id)
                 self._new.pop(topic.topic_id, None)
             if decision.removes:
-                self._groups.topics_deleted([topic.name for topic in decision.removes])
+                self._services.topics_deleted([topic.name for topic in decision.removes])
             for topic_id in decision.awaits:
                 if topic_id not in self._announcer.announced and topic_id in state.topics:
                     missing.add((Awaited.USABLE, topic_id))
@@ -485,39 +497,6 @@ class Coordinator:
 
     def _open(self, topic: Topic) -> None:
         self._log.open(topic, self._new.get(topic.topic_id))
-
-    # --- what groups need
-
-    @property
-    def metadata(self) -> MetadataState:
-        return self._state
-
-    def images_of(self, topic_id: bytes) -> Places | None:
-        return self._announcer.slots.get(topic_id)
-
-    def answer_group(self, waiter: Waiter, answer: Message) -> None:
-        assert isinstance(waiter, Caller)
-        self._answer(waiter, answer)
-
-    def create_for_groups(self, call: CreateTopics) -> None:
-        self._calls.append((OURSELVES, call))
-
-    def append_for_groups(
-        self, topic: Topic, batches: list[PartitionBatch], done: Callable[[dict[int, ErrorCode]], None]
-    ) -> None:
-        images = self._announcer.slots[topic.topic_id]
-        # As the log process has it: settings that were changed may not have got there yet.
-        version = self._announcer.topics[topic.topic_id].config_version
-        wanted = []
-        for partition, data, count, stamp in batches:
-            image = images[partition]
-            wanted.append(NewBatch(image.slot, image.slot_generation, version, data, count, stamp))
-
-        def appended(filled: list[Batch]) -> None:
-            codes = [error_code(batch.error) for batch in filled]
-            done({batch.partition: code for batch, code in zip(batches, codes, strict=True)})
-
-        self._log.append_all(wanted, appended)
 
     # --- what the log process did, and what handlers can see
 

@@ -56,7 +56,7 @@ from mpbroker.protocol.messages import (
     UserScramCredentialRecord,
 )
 from mpbroker.protocol.numbers import ResourceType
-from mpbroker.protocol.topic_names import GROUP_TOPIC, METADATA_TOPIC, collision_key
+from mpbroker.protocol.topic_names import GROUP_TOPIC, METADATA_TOPIC, TRANSACTION_TOPIC, collision_key
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.quotas.entities import Entity, QuotaTable
 from mpbroker.quotas.mutations import Mutation, Mutations
@@ -425,10 +425,11 @@ class Decider:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             raise Refused(code, code.message)
         added = topic_rules.check_more(more, topic.partitions, self._config)
-        if topic.name == GROUP_TOPIC:
+        if topic.name in (GROUP_TOPIC, TRANSACTION_TOPIC):
+            kept = "a group's offsets" if topic.name == GROUP_TOPIC else "a transactional id"
             raise Refused(
                 ErrorCode.INVALID_PARTITIONS,
-                f"The partition of {GROUP_TOPIC} that has a group's offsets follows from their number.",
+                f"The partition of {topic.name} that has {kept} follows from their number.",
             )
         if added > topic_rules.PARTITIONS_PER_REQUEST_MAX:
             raise Refused(ErrorCode.POLICY_VIOLATION, topic_rules.too_many_text(added))

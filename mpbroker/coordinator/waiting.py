@@ -50,7 +50,7 @@ class Pending:
 
 
 class Waiting:
-    def __init__(self, answer: Callable[[Caller, Message], None]) -> None:
+    def __init__(self, answer: Callable[[Caller, Message], object]) -> None:
         self._answer = answer
         self._pending: list[Pending] = []
 

@@ -20,6 +20,7 @@ from mpbroker.ipc.listeners import AddedListener
 from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.meters import Meters
+from mpbroker.ipc.producer_ids import ProducerIds
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request
 from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, read_partition
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
     from mpbroker.handlers.cold_reads import ColdReads
     from mpbroker.handlers.fetch_sessions import FetchSessionCache
     from mpbroker.handlers.fetches import Fetches
-    from mpbroker.handlers.groups import Groups
-    from mpbroker.handlers.producer_ids import ProducerIds
+    from mpbroker.handlers.forwarding import Forwarding
     from mpbroker.handlers.readers import Readers
+    from mpbroker.handlers.transactions import Transactions
     from mpbroker.log.places import SegmentPlaces
     from mpbroker.log.reader import PartitionReader
 
@@ -57,12 +58,13 @@ class Broker:
     apis: dict[int, Api]
     fetches: Fetches
     fetch_sessions: FetchSessionCache
-    groups: Groups
+    forwarding: Forwarding
     readers: Readers
     cold_reads: ColdReads
     damaged: Words
     places: SegmentPlaces
     producer_ids: ProducerIds
+    transactions: Transactions
     counters: CounterPage
     meters: Meters
     tells_all: Callable[[], bool]

@@ -1,6 +1,6 @@
 """Asking the coordinator as clients ask Kafka's controller: for topics, settings, credentials and quotas.
 
-(Requests about groups are handed on as they are: `groups`.)
+(Requests about groups and transactions are handed on as they are: `forwarding`.)
 """
 
 from __future__ import annotations

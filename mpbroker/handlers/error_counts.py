@@ -1,6 +1,6 @@
 """How often a response says each error code: what ErrorsPerSec counts (Kafka: AbstractResponse.errorCounts).
 
-Every `error_code` of a response counts, in whatever struct it stands. Where they stand is worked out once per
+Every error code of a response counts, in whatever struct it stands. Where they stand is worked out once per
 class.
 """
 
@@ -15,7 +15,7 @@ from mpbroker.protocol.messages import Message
 
 Walk: TypeAlias = Callable[[Any, dict[int, int]], None]
 
-CODE = "error_code"
+CODES = ("error_code", "partition_error_code")
 
 
 def error_counts(response: Message) -> dict[int, int]:
@@ -29,19 +29,20 @@ def error_counts(response: Message) -> dict[int, int]:
 @cache
 def _walk_of(cls: type[Message]) -> Walk | None:
     """Adds up the codes of an instance and all that is in it; None if none can be there."""
-    has_code = CODE in cls.__struct_fields__
+    codes = [name for name in CODES if name in cls.__struct_fields__]
     inner: list[tuple[str, bool, Walk]] = []
     for name, hint in typing.get_type_hints(cls).items():
         element, many = _message_in(hint)
         walk = _walk_of(element) if element is not None else None
         if walk is not None:
             inner.append((name, many, walk))
-    if not has_code and not inner:
+    if not codes and not inner:
         return None
 
     def walk_all(message: Any, counts: dict[int, int]) -> None:
-        if has_code:
-            counts[message.error_code] = counts.get(message.error_code, 0) + 1
+        for name in codes:
+            code = getattr(message, name)
+            counts[code] = counts.get(code, 0) + 1
         for name, many, walk in inner:
             value = getattr(message, name)
             for one in (value or ()) if many else (value,) if value is not None else ():

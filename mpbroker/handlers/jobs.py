@@ -40,7 +40,9 @@ class Append(NamedTuple):
 
 
 Then: TypeAlias = Callable[[list[Batch] | None], None]
-"""Gets the filled batches in the order given; None if a log worker died, so that nobody knows."""
+"""Gets the filled batches in the order given, once; None if a log worker died, so that nobody knows, or if
+nothing is appended: there was no room for too long, or nobody is left to be answered.
+"""
 
 
 @dataclass
@@ -104,6 +106,10 @@ class Jobs:
         """Whether there is a log worker for the partition in this slot of the table."""
         return self._up[self._worker_of(slot)]
 
+    def are_up(self) -> bool:
+        """Whether no log worker is away."""
+        return all(self._up)
+
     def set_up(self, worker: int, up: bool) -> None:
         self._up[worker] = up
 
@@ -127,7 +133,7 @@ class Jobs:
             else:
                 then(None)
 
-        self._waiting.run(request, held, attempt, lambda: then(None))
+        self._waiting.run(request, held, attempt, lambda: then(None), lambda: then(None))
 
     def _append(
         self, request: Request, acks: int, timeout_ms: int, appends: Sequence[Append], then: Then

@@ -13,17 +13,19 @@ from mpbroker.handlers.calls import SUCCESSOR_MS, Caller, CallOutbox, LogOutbox
 from mpbroker.handlers.cold_reads import ColdReads
 from mpbroker.handlers.fetch_sessions import FetchSessionCache
 from mpbroker.handlers.fetches import Fetches
-from mpbroker.handlers.groups import Groups
+from mpbroker.handlers.forwarding import Forwarding
+from mpbroker.handlers.holds import Holds
 from mpbroker.handlers.jobs import Jobs
 from mpbroker.handlers.metadata import Metadata
 from mpbroker.handlers.outbox import Outbox
-from mpbroker.handlers.producer_ids import ProducerIds
 from mpbroker.handlers.readers import Readers
 from mpbroker.handlers.throttling import Throttling
+from mpbroker.handlers.transactions import Transactions
 from mpbroker.handlers.turn import Turn
 from mpbroker.handlers.waiting import Waiting
 from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.process import ProcessContext
+from mpbroker.ipc.producer_ids import ProducerIds
 from mpbroker.ipc.topology import COORDINATOR, log_worker
 from shm.arena import Arena
 from shm.clock import monotonic_ms
@@ -43,13 +45,14 @@ def make_broker(
     marks.clear_waiter(number)
     metadata = Metadata(config, turn.topics)
     waiting = _make_waiting(context, number)
+    jobs = Jobs(context.index, arena, turn.push_job, waiting, len(workers))
     return Broker(
         config=config,
         metadata=metadata,
         table=table,
         answers=Answers(context.index, arena, lambda p: outboxes[p], waiting, context.whose),
         coordinator=coordinator,
-        log=Jobs(context.index, arena, turn.push_job, waiting, len(workers)),
+        log=jobs,
         log_calls=[_log_caller(context, arena, worker, turn) for worker in workers],
         failed_dirs=memory.failed_dirs,
         waiting=waiting,
@@ -65,13 +68,14 @@ def make_broker(
             monotonic_ms,
             memory.sizes.partition_slots,
         ),
-        groups=Groups(coordinator),
+        forwarding=Forwarding(coordinator),
         readers=Readers(config.log_dirs),
         # A ring may be missed by who is about to sleep; this is read by the sleep itself.
         cold_reads=ColdReads(lambda: os.eventfd_write(context.bell.fd, 1)),
         damaged=memory.words("damaged"),
         places=turn.places,
-        producer_ids=ProducerIds(coordinator),
+        producer_ids=ProducerIds(coordinator.call),
+        transactions=Transactions(coordinator, Holds(coordinator, jobs.are_up)),
         counters=context.counters,
         meters=turn.meters,
         tells_all=lambda: turn.tells_all,

@@ -169,6 +169,9 @@ class Handler:
         now_ms = monotonic_ms()
         if self.broker.waiting:
             self.broker.waiting.retry(now_ms)
+        self.broker.transactions.ask_again(now_ms)
+        if self.broker.transactions.holds.has_news:
+            self.broker.transactions.holds.look()
         self.broker.fetches.expire(now_ms)
         self.broker.coordinator.expire(now_ms)
         if now_ms >= self.next_files_look_ms:
@@ -208,10 +211,10 @@ class Handler:
             return 0
         if self.unsent:
             return RETRY_FULL_RING_MS
-        if self.broker.waiting:
+        if self.broker.waiting or self.broker.transactions.holds.has_news:
             return RETRY_FULL_ARENA_MS
-        deadlines = (self.broker.fetches.next_deadline_ms(), self.broker.coordinator.next_deadline_ms())
-        known = [deadline_ms for deadline_ms in deadlines if deadline_ms is not None]
+        waited_for = (self.broker.fetches, self.broker.coordinator, self.broker.transactions)
+        known = [ms for ms in (one.next_deadline_ms() for one in waited_for) if ms is not None]
         if not known:
             return MAX_SLEEP_MS
         return max(0, min(MAX_SLEEP_MS, min(known) - monotonic_ms()))
@@ -260,7 +263,7 @@ class Handler:
             elif kind == SlotKind.CANCEL:
                 connection = unpack_request(slot).connection
                 self.broker.fetches.cancel(connection)
-                self.broker.groups.cancel(connection)
+                self.broker.forwarding.cancel(connection)
             elif kind == SlotKind.PRODUCED:
                 self.broker.log.produced(unpack_produce(slot))
             elif kind == SlotKind.ANSWER:
@@ -385,7 +388,7 @@ class Handler:
             exchange.drop()
         self.forget_ended_work()
         self.broker.fetches.forget_processor(fence.role)
-        self.broker.groups.forget_processor(fence.role)
+        self.broker.forwarding.forget_processor(fence.role)
         self.outboxes[fence.role].clear()
         self.broker.answers.reclaim(fence.role)
         self.broker.waiting.forget_processor(fence.role)
@@ -451,6 +454,7 @@ class Handler:
         for exchange in (*self.long, *([self.working] if self.working else ())):
             if exchange.slot.api_key == ApiKey.PRODUCE:
                 exchange.close()
+        self.broker.transactions.close_waiting()
         self.forget_ended_work()
 
     def fence_coordinator(self, fence: Fence) -> None:
@@ -461,6 +465,7 @@ class Handler:
         else:
             self.coordinator_was_fenced = True
             self.turn.drop_inbox(COORDINATOR)
+            self.broker.transactions.holds.coordinator_died()
             self.broker.coordinator.fenced()
 
     def finish(self) -> None:
@@ -471,7 +476,7 @@ class Handler:
         until_ms = monotonic_ms() + (0 if self.context.orphaned else STOP_PATIENCE_MS)
         while self.has_unfinished() and monotonic_ms() < until_ms:
             self.broker.fetches.expire_all()
-            self.broker.groups.release()
+            self.broker.forwarding.release()
             self.round(LEAVING_ROUND_MS)
         for exchange in list(self.open):
             exchange.close()

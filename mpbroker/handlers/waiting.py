@@ -31,6 +31,11 @@ class _Entry(NamedTuple):
     until_ms: int
     attempt: Callable[[], None]
     give_up: Callable[[], None]
+    forget: Callable[[], None]
+
+
+def nobody() -> None:
+    """Is told of it."""
 
 
 class Waiting:
@@ -51,10 +56,16 @@ class Waiting:
         return len(self._entries)
 
     def run(
-        self, request: Request, size: int, attempt: Callable[[], None], give_up: Callable[[], None]
+        self,
+        request: Request,
+        size: int,
+        attempt: Callable[[], None],
+        give_up: Callable[[], None],
+        forget: Callable[[], None] = nobody,
     ) -> None:
         """Calls `attempt` now or, as long as that raises ArenaFull, later; in the end, if it still does,
-        `give_up`. Raises ArenaFull if too much waits already.
+        `give_up`, and in its place `forget` once there is nobody to answer. Raises ArenaFull if too much
+        waits already.
         """
         if not self._entries:
             with suppress(ArenaFull):
@@ -62,7 +73,7 @@ class Waiting:
                 return
         elif self._bytes + size > MOST_BYTES:
             raise ArenaFull(f"{self._bytes} bytes wait for room already")
-        self._put(_Entry(request, size, self._clock_ms() + PATIENCE_MS, attempt, give_up))
+        self._put(_Entry(request, size, self._clock_ms() + PATIENCE_MS, attempt, give_up, forget))
 
     def retry(self, now_ms: int) -> None:
         """Those for whom there is room now, and those who have waited long enough."""
@@ -85,6 +96,7 @@ class Waiting:
         """There is nobody to answer, and what they asked for lies in an arena that is about to be emptied."""
         for entry in [entry for entry in self._entries if entry.request.processor == processor]:
             self._remove(entry)
+            entry.forget()
 
     def give_up(self) -> None:
         """The handler goes."""

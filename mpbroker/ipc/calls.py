@@ -158,10 +158,10 @@ class ProducerIds(Struct, tag="producer_ids"):
     count: int
 
 
-class GroupRequest(Struct, tag="group_request"):
-    """handler -> coordinator: a request about a group. `body`: the request's message, msgpack.
+class ForwardedRequest(Struct, tag="forwarded_request"):
+    """handler -> coordinator: a request about a group or a transaction. `body`: its message, msgpack.
 
-    May wait for long: a JoinGroup until the group has a new generation. Answered by GroupResponse.
+    May wait for long: a JoinGroup until the group has a new generation. Answered by ForwardedResponse.
     """
 
     api_key: int
@@ -171,14 +171,51 @@ class GroupRequest(Struct, tag="group_request"):
     body: bytes
 
 
-class GroupResponse(Struct, tag="group_response"):
+class ForwardedResponse(Struct, tag="forwarded_response"):
     """`body`: the response's message, msgpack."""
 
     body: bytes
 
 
+class CheckTransaction(Struct, tag="check_transaction"):
+    """handler -> coordinator: may a producer append to these partitions in its transaction? (KIP-890)
+
+    `adds`: those that it lacks are added to it, durably. Answered by CheckedTransaction, or Failed.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: list[tuple[str, int]]
+    adds: bool
+
+
+class CheckedTransaction(Struct, tag="checked_transaction"):
+    """`errors`: one for each partition, in their order.
+
+    `hold`: the transaction does not end until EndHold says that what was checked is appended, or never will
+    be; 0: what comes too late is refused by its epoch.
+    """
+
+    errors: list[int]
+    hold: int = 0
+
+
+class EndHold(Struct, tag="end_hold"):
+    """handler -> coordinator: see CheckedTransaction. Answered by Acknowledged."""
+
+    hold: int
+
+
+class HoldsEnded(Struct, tag="holds_ended"):
+    """handler -> coordinator: nothing is open of what its predecessors have held for this handler.
+
+    Said once to each coordinator, soon after its start. Answered by Acknowledged.
+    """
+
+
 class Abandon(Struct, tag="abandon"):
-    """handler -> coordinator: the client of the GroupRequest with this number is gone.
+    """handler -> coordinator: the client of the ForwardedRequest with this number is gone.
 
     What the request has changed stays; that it waits is over. Both calls are answered.
     """
@@ -433,8 +470,12 @@ Message = (
     | AlteredQuotas
     | AllocateProducerIds
     | ProducerIds
-    | GroupRequest
-    | GroupResponse
+    | ForwardedRequest
+    | ForwardedResponse
+    | CheckTransaction
+    | CheckedTransaction
+    | EndHold
+    | HoldsEnded
     | Abandon
     | AlterScram
     | DescribeScram

@@ -148,13 +148,15 @@ cdef bint is_heavy(Channel *c) noexcept nogil:
         return False
     if Api.API_ADD_PARTITIONS_TO_TXN <= c.api_key <= Api.API_TXN_OFFSET_COMMIT:
         return False
-    if asks_for_group(c.api_key):       # the handler hands it on, the coordinator has the work
+    if is_forwarded(c.api_key):         # the handler hands it on, the coordinator has the work
         return False
     return c.api_key not in (Api.API_SASL_AUTHENTICATE, Api.API_DESCRIBE_CLUSTER, Api.API_CONSUMER_GROUP_HEARTBEAT)
 
-cdef inline bint asks_for_group(int16_t api_key) noexcept nogil:
-    """OffsetCommit to ListGroups, DeleteGroups and OffsetDelete."""
-    return Api.API_OFFSET_COMMIT <= api_key <= Api.API_LIST_GROUPS or api_key == Api.API_DELETE_GROUPS or api_key == Api.API_OFFSET_DELETE
+cdef inline bint is_forwarded(int16_t api_key) noexcept nogil:
+    """OffsetCommit to ListGroups, DeleteGroups and OffsetDelete; DescribeTransactions and ListTransactions."""
+    if Api.API_OFFSET_COMMIT <= api_key <= Api.API_LIST_GROUPS or api_key == Api.API_DELETE_GROUPS or api_key == Api.API_OFFSET_DELETE:
+        return True
+    return api_key == Api.API_DESCRIBE_TRANSACTIONS or api_key == Api.API_LIST_TRANSACTIONS
 
 cdef bint hand_over(Turn *t, Peer *peer, Channel *c, bint heavy) noexcept nogil:
     cdef Slot slot

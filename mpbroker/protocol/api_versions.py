@@ -22,9 +22,19 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 # An API that the broker serves, with the versions that clients are told.
 Served = ApiVersionsResponse.ApiVersion
-# Kafka's features whose level 0, that they are off, is all there is here. None is finalized: that is level 0.
+# Kafka's features whose level 0, that they are off, is all there is here. None of them is finalized: that is
+# level 0.
 _OFF = ("eligible.leader.replicas.version", "group.version", "share.version", "streams.version")
-_FEATURES = [ApiVersionsResponse.SupportedFeatureKey(name, 0, 0) for name in _OFF]
+# Level 2 is KIP-890 part 2. Clients that do not know it go on as with level 0: there is nothing to turn down.
+_TRANSACTION = "transaction.version"
+_TRANSACTION_LEVEL = 2
+_FEATURES = [
+    *(ApiVersionsResponse.SupportedFeatureKey(name, 0, 0) for name in _OFF),
+    ApiVersionsResponse.SupportedFeatureKey(_TRANSACTION, 0, _TRANSACTION_LEVEL),
+]
+_FINALIZED = [ApiVersionsResponse.FinalizedFeatureKey(_TRANSACTION, _TRANSACTION_LEVEL, _TRANSACTION_LEVEL)]
+# Clients believe the highest epoch that they have seen, from 0 on: it grows when what is finalized changes.
+_FINALIZED_EPOCH = 1
 
 
 def unsupported() -> ApiVersionsResponse:
@@ -41,4 +51,9 @@ def answer(request: ApiVersionsRequest, version: int, served: Iterable[Served]) 
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     features = _FEATURES if version >= FIRST_VERSION_WITH_LEVEL_0 else []
-    return ApiVersionsResponse(api_keys=list(served), supported_features=features)
+    return ApiVersionsResponse(
+        api_keys=list(served),
+        supported_features=features,
+        finalized_features_epoch=_FINALIZED_EPOCH,
+        finalized_features=_FINALIZED,
+    )

@@ -13,8 +13,9 @@ NAME_LENGTH_MAX = 249
 METADATA_TOPIC = "__cluster_metadata"
 METADATA_TOPIC_ID = bytes(15) + b"\x01"
 GROUP_TOPIC = "__consumer_offsets"
-# Clients see them marked as internal; two of them are not built, and their names are kept free.
-INTERNAL_TOPICS = frozenset({GROUP_TOPIC, "__transaction_state", "__share_group_state"})
+TRANSACTION_TOPIC = "__transaction_state"
+# Clients see them marked as internal; the last of them is not built, and its name is kept free.
+INTERNAL_TOPICS = frozenset({GROUP_TOPIC, TRANSACTION_TOPIC, "__share_group_state"})
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 

@@ -3,9 +3,10 @@
 Each stage is ordered to all its live members at once; the next begins when all have acknowledged. The order
 is what makes it safe:
 
-handler      First the log workers append and answer whatever the handler had published, and the coordinator
-             forgets its calls. Then the processors can tell: what is still unanswered and was taken is lost,
-             what was not taken can go to another.
+handler      First the log workers append and answer whatever the handler had published. Then the coordinator
+             forgets its calls, and lets transactions end that had to wait for its batches. Then the
+             processors can tell: what is still unanswered and was taken is lost, what was not taken can go to
+             another.
 processor    First the handlers forget its connections, so that no new job names its arena. Then the log
              workers finish the jobs that do. After that nobody touches the arena.
 log          First the handlers drop what was under way with it, and pause. Then the other log workers finish
@@ -30,7 +31,7 @@ WELCOME = 0
 def stages_of(role: int) -> list[tuple[int, ...]]:
     """The stages of a death, each the process indices that must acknowledge; stage numbers begin with 1."""
     if topology.is_handler(role):
-        return [(*LOG_WORKERS, topology.COORDINATOR), processors_of(role)]
+        return [LOG_WORKERS, (topology.COORDINATOR,), processors_of(role)]
     if topology.is_processor(role):
         return [handlers_of(role), LOG_WORKERS]
     if topology.is_log_worker(role):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Collection
 from typing import Any
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.coordinator import GroupCoordinator
-from mpbroker.coordinator.groups.journal import Journal
-from mpbroker.coordinator.groups.records import GroupValue, OffsetKey, OffsetValue, decode
-from mpbroker.protocol.errors import ErrorCode
+from mpbroker.coordinator.groups.loading import GroupContents
+from mpbroker.coordinator.groups.records import Entry, encode
+from mpbroker.coordinator.runtime.batches import Marker, Producer
+from mpbroker.coordinator.runtime.journal import Journal
+from mpbroker.ipc.table import PAYLOAD_BYTES, unpack_partition
+from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.messages import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -20,8 +24,9 @@ from mpbroker.protocol.messages import (
     OffsetFetchRequest,
     SyncGroupRequest,
     SyncGroupResponse,
+    TxnOffsetCommitRequest,
 )
-from tests.records.reading import iterate_records
+from mpbroker.records.iterate import iterate_batches
 
 JOIN_VERSION = 9
 PARTITIONS = 5
@@ -36,25 +41,30 @@ def subscription(*topics: str) -> bytes:
 
 
 class World:
-    """`log` has the records of each partition; `answers` what was said to whom, once each."""
+    """`log` has the batches of each partition; `answers` what was said to whom, once each.
 
-    def __init__(
-        self, log: dict[int, list[tuple[bytes | None, bytes | None]]] | None = None, **settings: int
-    ):
+    The transaction coordinator says `verdict` of what it is asked, or nothing as long as that is None.
+    """
+
+    def __init__(self, log: dict[int, bytes] | None = None, **settings: int):
         self.config = BrokerConfig(**settings)  # type: ignore[arg-type]
         self.now_ms = 1_000_000
-        self.log = log if log is not None else {number: [] for number in range(PARTITIONS)}
+        self.log = log if log is not None else dict.fromkeys(range(PARTITIONS), b"")
+        self.verdict: ErrorCode | None = ErrorCode.NONE
+        self.checks: list[tuple[tuple[str, Producer, int, bool], Callable[[ErrorCode], None]]] = []
         self.answers: dict[int, Message | ErrorCode] = {}
         self.numbers = itertools.count(1)
         self.ids = itertools.count(1)
-        self.journal = Journal(
+        self.journal = Journal[Entry](
+            "group",
+            encode,
             lambda group_id: self.groups.partition_for(group_id),
             self.wall_ms,
             lambda: self.config.message_max_bytes,
             lambda group_id, waiter: self.groups.went_wrong(group_id, waiter),
         )
         self.groups = GroupCoordinator(
-            self.config, self, self.journal, self, self, lambda: f"id{next(self.ids)}"
+            self.config, self, self.journal, self, self, lambda: f"id{next(self.ids)}", self
         )
         self.groups.opened(PARTITIONS)
         for partition in self.log:
@@ -85,16 +95,31 @@ class World:
         assert waiter not in self.answers, f"{waiter} is answered twice"
         self.answers[waiter] = error
 
+    def check_offsets(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partition: int,
+        adds: bool,
+        then: Callable[[ErrorCode], None],
+    ) -> None:
+        self.checks.append(((transactional_id, producer, partition, adds), then))
+        if self.verdict is not None:
+            then(self.verdict)
+
     # --- the log
 
-    def append_round(self, error: ErrorCode = ErrorCode.NONE) -> bool:
-        """One round becomes durable, or is refused; False if there is none."""
+    def append_round(
+        self, error: ErrorCode = ErrorCode.NONE, refused: Callable[[int], bool] = lambda _place: True
+    ) -> bool:
+        """One round becomes durable, or some of its batches are refused; False if there is none."""
         batches = self.journal.next_round()
-        for batch in batches:
-            if not error:
-                self.log[batch.partition] += [(r.key, r.value) for r in iterate_records(batch.batch)]
+        errors = [error if refused(place) else ErrorCode.NONE for place in range(len(batches))]
+        for batch, outcome in zip(batches, errors, strict=True):
+            if not outcome:
+                self.log[batch.partition] += batch.batch
         if batches:
-            self.journal.finish({batch.partition: error for batch in batches})
+            self.journal.finish(errors)
         return bool(batches)
 
     def settle(self) -> None:
@@ -102,18 +127,20 @@ class World:
             pass
 
     def load(self, partition: int) -> None:
-        groups: dict[str, GroupValue | None] = {}
-        for key, value in self.log[partition]:
-            entry = decode(key, value)
-            assert entry is not None
-            name, content = entry
-            if isinstance(name, OffsetKey):
-                assert content is None or isinstance(content, OffsetValue)
-                self.groups.offsets.apply(name, content)
-            else:
-                assert content is None or isinstance(content, GroupValue)
-                groups[name.group] = content
-        self.groups.loaded(partition, groups)
+        contents = GroupContents(self.groups)
+        contents.begin()
+        for batch in iterate_batches(self.log[partition]):
+            contents.read(partition, batch)
+        contents.read_all(unpack_partition(bytes(PAYLOAD_BYTES))._replace(partition=partition))
+
+    def reload(self) -> None:
+        """The log process died: whatever was under way is unknown, and the log is read again."""
+        self.journal.fail_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.groups.unload()
+        assert self.groups.rebalances.waiting == 0
+        self.groups.opened(len(self.log))
+        for partition in self.log:
+            self.load(partition)
 
     def until_answered(self, *waiters: int) -> None:
         for _ in range(REBALANCE_MS):
@@ -240,6 +267,48 @@ class World:
         request = OffsetCommitRequest(how.pop("group", "g"), generation, member_id, topics=topics, **how)
         return self.ask(request, version)
 
+    def commit_in_transaction(
+        self,
+        offset: int,
+        producer: tuple[int, int] = (7, 0),
+        *,
+        group: str = "g",
+        topic: str = "t",
+        partition: int = 0,
+        metadata: str = "m",
+        version: int = 5,
+        **member: Any,
+    ) -> int:
+        asked = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(partition, offset, 3, metadata)
+        topics = [TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(topic, [asked])]
+        request = TxnOffsetCommitRequest("id", group, *producer, topics=topics, **member)
+        return self.ask(request, version)
+
+    def end(self, is_commit: bool, producer: tuple[int, int] = (7, 0), group: str = "g") -> list[ErrorCode]:
+        """Sends the marker; -> its outcome, once there is one."""
+        outcome: list[ErrorCode] = []
+        partition = self.groups.partition_for(group)
+        self.groups.write_marker(partition, Marker(*producer, 0, is_commit), outcome.append)
+        return outcome
+
+    def fetched(
+        self, group: str = "g", topics: Collection[str] | None = ("t",), *, stable: bool = False
+    ) -> dict[tuple[str, int], int | ErrorCode]:
+        """The offsets, or why there is none, of the first partition of each topic or of all there are."""
+        wanted = [OffsetFetchRequest.OffsetFetchRequestTopics(t, partition_indexes=[0]) for t in topics or ()]
+        asked = OffsetFetchRequest.OffsetFetchRequestGroup(
+            group, topics=wanted if topics is not None else None
+        )
+        (answer,) = self.now(OffsetFetchRequest(groups=[asked], require_stable=stable)).groups
+        assert not answer.error_code
+        return {
+            (topic.name, found.partition_index): code_of(found)
+            if found.error_code
+            else found.committed_offset
+            for topic in answer.topics
+            for found in topic.partitions
+        }
+
     def committed(self, group: str = "g", topic: str = "t", partition: int = 0) -> int:
         asked = OffsetFetchRequest.OffsetFetchRequestGroup(
             group, topics=[OffsetFetchRequest.OffsetFetchRequestTopics(topic, partition_indexes=[partition])]
@@ -255,6 +324,4 @@ class World:
 
 def code_of(answer: Any) -> ErrorCode:
     """The error of a whole answer."""
-    if isinstance(answer, ErrorCode):
-        return answer
-    return next(code for code in ErrorCode if code == answer.error_code)
+    return answer if isinstance(answer, ErrorCode) else error_code(answer.error_code)

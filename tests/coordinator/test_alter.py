@@ -157,11 +157,13 @@ def test_more_partitions() -> None:
         (MorePartitions("a", 3, [[2]]), INVALID_ASSIGNMENT, "broker 2, but no such broker is registered"),
         (MorePartitions("a", 3, [[]]), INVALID_ASSIGNMENT, "an empty replica list"),
         (MorePartitions("__consumer_offsets", 9), INVALID_PARTITIONS, "follows from their number"),
+        (MorePartitions("__transaction_state", 9), INVALID_PARTITIONS, "follows from their number"),
     ],
 )
 def test_partitions_that_cannot_be(more: MorePartitions, code: int, says: str) -> None:
     room = room_with()
     room.create(CreateTopic("__consumer_offsets", 3), automatic=True)
+    room.create(CreateTopic("__transaction_state", 3), automatic=True)
     before = room.state.draft()
     answer = room.call(CreatePartitions([more]))
     assert isinstance(answer, AlteredResources)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpbroker.coordinator.groups.coordinator import java_hash
 from mpbroker.coordinator.groups.group import topics_in
 from mpbroker.coordinator.groups.records import (
     Entry,
@@ -17,10 +16,11 @@ from mpbroker.coordinator.groups.records import (
     MemberValue,
     OffsetKey,
     OffsetValue,
-    UnreadableRecord,
     decode,
     encode,
 )
+from mpbroker.coordinator.runtime.partitions import java_hash
+from mpbroker.coordinator.runtime.records import UnreadableRecord
 from mpbroker.protocol.wire import MalformedMessage
 from tests.coordinator.group_world import subscription
 

@@ -23,6 +23,7 @@ from hypothesis.stateful import (
 )
 
 from mpbroker.coordinator.groups.group import GroupState
+from mpbroker.coordinator.groups.records import OffsetKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
     HeartbeatRequest,
@@ -106,6 +107,8 @@ class GroupModel(RuleBasedStateMachine):
         self.all: list[Client] = []
         self.leaders: dict[int, str] = {}
         self.committed: dict[int, int] = {}
+        # Of transactions that have not ended, by producer and partition.
+        self.open: dict[int, dict[int, int]] = {}
         self.count = 0
 
     # --- what clients do
@@ -161,7 +164,7 @@ class GroupModel(RuleBasedStateMachine):
     def commits(self, client: Client, partition: int) -> None:
         if client.assignment is None:
             return
-        offset = self.committed.get(partition, 0) + 1
+        offset = max(self.committed.get(partition, 0), *self.pending.get(partition, [0]), 0) + 1
         waiter = self.world.commit(
             offset,
             client.member_id,
@@ -173,6 +176,33 @@ class GroupModel(RuleBasedStateMachine):
         answer: Any = self.world.answers[waiter]
         if not isinstance(answer, ErrorCode) and not answer.topics[0].partitions[0].error_code:
             self.committed[partition] = offset
+
+    @rule(partition=st.integers(0, 3), producer=st.integers(7, 9))
+    def commits_in_a_transaction(self, partition: int, producer: int) -> None:
+        """What is committed only grows, so the later record is the larger one."""
+        offset = max(self.committed.get(partition, 0), *self.pending.get(partition, [0]), 0) + 1
+        waiter = self.world.commit_in_transaction(offset, (producer, 0), partition=partition)
+        self.world.settle()
+        answer: Any = self.world.answers[waiter]
+        if not isinstance(answer, ErrorCode) and not answer.topics[0].partitions[0].error_code:
+            self.open.setdefault(producer, {})[partition] = offset
+
+    @rule(producer=st.integers(7, 9), is_commit=st.booleans())
+    def a_transaction_ends(self, producer: int, is_commit: bool) -> None:
+        outcome = self.world.end(is_commit, (producer, 0))
+        self.world.settle()
+        assert outcome == [ErrorCode.NONE]
+        for partition, offset in self.open.pop(producer, {}).items():
+            if is_commit:
+                self.committed[partition] = max(offset, self.committed.get(partition, 0))
+
+    @property
+    def pending(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for offsets in self.open.values():
+            for partition, offset in offsets.items():
+                found.setdefault(partition, [0]).append(offset)
+        return found
 
     # --- what happens around them
 
@@ -198,13 +228,7 @@ class GroupModel(RuleBasedStateMachine):
     @rule()
     def log_process_dies(self) -> None:
         """Whatever was under way is unknown; the coordinator reads its log again."""
-        world = self.world
-        world.journal.fail_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        world.groups.unload()
-        assert world.groups.rebalances.waiting == 0
-        world.groups.opened(len(world.log))
-        for partition in world.log:
-            world.load(partition)
+        self.world.reload()
 
     # --- what must hold
 
@@ -229,6 +253,9 @@ class GroupModel(RuleBasedStateMachine):
         offsets = self.world.groups.offsets.of("g")
         for partition, offset in self.committed.items():
             assert offsets["t", partition].offset >= offset
+        for partition in range(4):
+            is_pending = self.world.groups.offsets.is_pending(OffsetKey("g", "t", partition))
+            assert is_pending == (partition in self.pending)
 
     @precondition(lambda self: self.all)
     @rule()

@@ -19,15 +19,19 @@ from mpbroker.ipc.calls import (
     CreateTopics,
     DeleteTopics,
     Failed,
-    GroupRequest,
-    GroupResponse,
+    ForwardedRequest,
+    ForwardedResponse,
 )
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.topology import COORDINATOR, LOG
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
     RESPONSES,
+    AddPartitionsToTxnRequest,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
     HeartbeatRequest,
+    InitProducerIdRequest,
     JoinGroupRequest,
     ListGroupsRequest,
     Message,
@@ -46,7 +50,12 @@ KEYS = {
     HeartbeatRequest: 12,
     SyncGroupRequest: 14,
     ListGroupsRequest: 16,
+    InitProducerIdRequest: 22,
+    AddPartitionsToTxnRequest: 24,
+    EndTxnRequest: 26,
+    DescribeTransactionsRequest: 65,
 }
+VERSIONS = {8: 9, 11: 9, 24: 3}
 RETRIED = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.NOT_COORDINATOR,
@@ -57,8 +66,8 @@ RETRIED = (
 class Party:
     """A coordinator and a log process, either of which can be killed, and handlers that ask about groups."""
 
-    def __init__(self, make_tree: Callable[..., Tree]) -> None:
-        settings = {"group_initial_rebalance_delay_ms": 0, "offsets_topic_num_partitions": 3}
+    def __init__(self, make_tree: Callable[..., Tree], **options: int) -> None:
+        settings = {"group_initial_rebalance_delay_ms": 0, "offsets_topic_num_partitions": 3, **options}
         self.tree = make_tree(real_log=True, **settings)
         self.lives = itertools.count(2)
         self.log = RealLog(self.tree, 1)
@@ -70,24 +79,24 @@ class Party:
     def call(self, request: Message, number: int = 0) -> int:
         key = KEYS[type(request)]  # type: ignore[index]
         body = msgspec.msgpack.encode(request)
-        call = GroupRequest(key, 9 if key in (8, 11) else 4, "c", "/h", body)
+        call = ForwardedRequest(key, VERSIONS.get(key, 4), "c", "/h", body)
         sent: int = self.tree.handlers[number].call(call)
         return sent
 
     def heard(self, request: int, key: int, number: int = 0) -> Any:
         """The response, or the error code of the whole request; None if there is no answer yet."""
         answer = self.tree.handlers[number].answers.get(request)
-        if isinstance(answer, GroupResponse):
+        if isinstance(answer, ForwardedResponse):
             return msgspec.msgpack.decode(answer.body, type=RESPONSES[key])
         return ErrorCode(answer.error) if isinstance(answer, Failed) else None  # type: ignore[call-arg]
 
-    def ask(self, request: Message) -> Any:
+    def ask(self, request: Message, number: int = 0) -> Any:
         """Asks until the coordinator can say something, as clients do."""
         key = KEYS[type(request)]  # type: ignore[index]
         while True:
-            sent = self.call(request)
-            self.tree.until(lambda sent=sent: self.heard(sent, key) is not None)
-            answer = self.heard(sent, key)
+            sent = self.call(request, number)
+            self.tree.until(lambda sent=sent: self.heard(sent, key, number) is not None)
+            answer = self.heard(sent, key, number)
             if answer not in RETRIED:
                 return answer
 
@@ -102,10 +111,14 @@ class Party:
         asked = OffsetFetchRequest.OffsetFetchRequestGroup(
             group, topics=[OffsetFetchRequest.OffsetFetchRequestTopics(topic, partition_indexes=[0, 1])]
         )
-        found = self.ask(OffsetFetchRequest(groups=[asked])).groups[0]
-        if found.error_code:
-            return self.committed(group, topic)
-        return [p.committed_offset for p in found.topics[0].partitions]
+        answers: list[Any] = []
+
+        def is_loaded() -> bool:
+            answers.append(self.ask(OffsetFetchRequest(groups=[asked])).groups[0])
+            return not answers[-1].error_code
+
+        self.tree.until(is_loaded)
+        return [p.committed_offset for p in answers[-1].topics[0].partitions]
 
     def join(self, member_id: str = "", protocol: str = "range") -> JoinGroupRequest:
         protocols = [JoinGroupRequest.JoinGroupRequestProtocol(protocol, subscription("t"))]

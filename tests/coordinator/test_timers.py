@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpbroker.coordinator.groups.timers import Timers
+from mpbroker.coordinator.runtime.timers import Timers
 
 NAMES = ["cleanup", ("join", "a"), ("join", "b"), ("member", "a", "x"), ("member", "a", "y")]
 STEPS = st.lists(

@@ -310,9 +310,11 @@ class CoordinatorEnd:
         self.back = memory.ring(COORDINATOR, handler)
         self.handler_bell = memory.doorbell(handler)
         self.returned: list[int] = []
+        # How often the handler has said that nothing is open of what predecessors have held.
+        self.holds_ended = 0
 
     def take(self) -> list[tuple[Any, Any]]:
-        """(slot, message) of each call."""
+        """(slot, message) of each call but HoldsEnded, which every coordinator hears; that is answered."""
         taken, _ = self.calls.take(1 << 10)
         found = []
         for i in range(len(taken) // 64):
@@ -324,7 +326,12 @@ class CoordinatorEnd:
             call = slots.unpack_call(taken, i)
             arena = self.memory.arena(call.owner)
             assert arena.check(call.block, call.generation)
-            found.append((call, calls.decode(bytes(arena.view(call.block, call.length)))))
+            message = calls.decode(bytes(arena.view(call.block, call.length)))
+            if isinstance(message, calls.HoldsEnded):
+                self.holds_ended += 1
+                self.answer(call, calls.Acknowledged())
+            else:
+                found.append((call, message))
         return found
 
     def answer(self, call: Any, message: Any) -> None:
@@ -357,6 +364,11 @@ class Rig:
         self.log = self.logs[0]
         self.coordinator = CoordinatorEnd(memory)
         self.table = memory.table()
+        self.turn()
+        assert self.coordinator.take() == []
+        self.turn()
+        assert self.coordinator.take() == []
+        self.coordinator.returned.clear()
 
     @property
     def metadata(self) -> Metadata:
@@ -375,6 +387,7 @@ class Rig:
 
     def coordinator_dies(self) -> None:
         self.handler.coordinator_was_fenced = True
+        self.handler.broker.transactions.holds.coordinator_died()
         self.handler.broker.coordinator.fenced()
 
     def no_successor_comes(self) -> None:

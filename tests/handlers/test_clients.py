@@ -146,13 +146,3 @@ def test_aiokafka_produces() -> None:
     with served() as (address, wire):
         asyncio.run(use(address))
         assert wire.produced == 1
-
-
-def test_a_transaction_of_librdkafka_fails() -> None:
-    from confluent_kafka import KafkaException, Producer
-
-    with served() as (address, _):
-        producer = Producer({"bootstrap.servers": address, "transactional.id": "tx"})
-        with pytest.raises(KafkaException) as failure:
-            producer.init_transactions(PATIENCE_S)
-        assert failure.value.args[0].fatal()

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-import msgspec
 import pytest
 
 from mpbroker.handlers.apis import all_apis
@@ -33,6 +32,7 @@ from mpbroker.records.record import NewRecord
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
 from tests.handlers import faulty_broker as faults
+from tests.handlers.forwarded import errors_in
 from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import served
 
@@ -97,18 +97,6 @@ def ask(connection: socket.socket, key: int, client_id: str, body: Any = None) -
     return response
 
 
-def error_codes(response: Any) -> set[int]:
-    found: set[int] = set()
-    if isinstance(response, Message):
-        for field in msgspec.structs.fields(response):
-            value = getattr(response, field.name)
-            found |= {value} if field.name == "error_code" else error_codes(value)
-    elif isinstance(response, list):
-        for each in response:
-            found |= error_codes(each)
-    return found
-
-
 def others_are_served(broker: Mpbroker) -> bool:
     with frames.connected(broker.address) as connection:
         return ask(connection, ApiKey.METADATA, "good") is not None
@@ -120,7 +108,7 @@ def test_what_an_api_raises_is_answered(broker: Mpbroker, key: int, fault: str) 
     with frames.connected(broker.address) as connection:
         response = ask(connection, key, fault)
         if response is not None:
-            assert ErrorCode.UNKNOWN_SERVER_ERROR in error_codes(response)
+            assert ErrorCode.UNKNOWN_SERVER_ERROR in errors_in(response)
             # The channel is not muted: the next request on it is served.
             assert ask(connection, ApiKey.METADATA, "good") is not None
     assert others_are_served(broker)
@@ -191,6 +179,12 @@ ASK_OTHERS: dict[int, Any] = {
     ApiKey.LIST_GROUPS: None,
     ApiKey.DELETE_GROUPS: None,
     ApiKey.OFFSET_DELETE: None,
+    ApiKey.ADD_PARTITIONS_TO_TXN: None,
+    ApiKey.ADD_OFFSETS_TO_TXN: None,
+    ApiKey.END_TXN: None,
+    ApiKey.TXN_OFFSET_COMMIT: None,
+    ApiKey.DESCRIBE_TRANSACTIONS: None,
+    ApiKey.LIST_TRANSACTIONS: None,
     ApiKey.CREATE_TOPICS: m.CreateTopicsRequest([m.CreateTopicsRequest.CreatableTopic("late", 1, 1)]),
     ApiKey.DELETE_TOPICS: m.DeleteTopicsRequest(topics=[m.DeleteTopicsRequest.DeleteTopicState("doomed")]),
     ApiKey.DELETE_RECORDS: m.DeleteRecordsRequest([RECORDS], 30_000),
@@ -243,7 +237,7 @@ def is_told_and_not_muted(broker: Mpbroker, key: int, client_id: str, body: Any)
     with frames.connected(broker.address) as connection:
         response = ask(connection, key, client_id, body)
         if response is not None:
-            assert ErrorCode.UNKNOWN_SERVER_ERROR in error_codes(response)
+            assert ErrorCode.UNKNOWN_SERVER_ERROR in errors_in(response)
             assert ask(connection, ApiKey.METADATA, "good") is not None
     assert others_are_served(broker)
 
@@ -277,7 +271,7 @@ def test_what_goes_wrong_after_log_workers_have_told_of_moves_is_answered(
 
 
 def test_every_api_that_asks_others_is_among_them() -> None:
-    words = (".later(", "groups.forward", "alter(", *(f"ask_{whom}(" for whom in WHOM))
+    words = (".later(", "forwarding.forward", "alter(", *(f"ask_{whom}(" for whom in WHOM))
     asking = {key for key in APIS if any(word in source_of(key) for word in words)}
     assert asking - {ApiKey.PRODUCE} == {*ASK_OTHERS, *about_moves(Path())}
 
@@ -309,7 +303,7 @@ def test_a_piece_of_a_heavy_request_that_fails_is_answered(broker: Mpbroker, top
         response = ask(connection, ApiKey.PRODUCE, faults.RAISES_IN_A_PIECE, body)
         assert (response is None) == (acks == 0)
         if response is not None:
-            assert ErrorCode.UNKNOWN_SERVER_ERROR in error_codes(response)
+            assert ErrorCode.UNKNOWN_SERVER_ERROR in errors_in(response)
             assert ask(connection, ApiKey.METADATA, "good") is not None
     assert others_are_served(broker)
 

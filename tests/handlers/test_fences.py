@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mpbroker.ipc.calls import AllocateProducerIds, GroupRequest
+from mpbroker.ipc.calls import AllocateProducerIds, ForwardedRequest
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import LOG_FENCE_ANSWER, LOG_FENCE_RESUME
 from mpbroker.ipc.slots import SlotKind, unpack_request
@@ -185,7 +185,7 @@ def test_who_asks_without_a_coordinator_is_answered_by_its_successor(ready: Rig)
     fence(ready, COORDINATOR, alive=True)
     ready.turn()
     asked = [message for _, message in ready.coordinator.take()]
-    assert [type(message) for message in asked] == [AllocateProducerIds, GroupRequest]
+    assert [type(message) for message in asked] == [AllocateProducerIds, ForwardedRequest]
     assert answers(ready) == {}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,8 +10,8 @@ import pytest
 
 from mpbroker.handlers.apis import all_apis, k09_offset_fetch
 from mpbroker.handlers.exchange import NAMED_MAX
-from mpbroker.handlers.groups import GROUPS_AT_ONCE
-from mpbroker.ipc.calls import Abandon, Acknowledged, Failed, GroupRequest, GroupResponse
+from mpbroker.handlers.forwarding import NAMES_AT_ONCE
+from mpbroker.ipc.calls import Abandon, Acknowledged, Failed, ForwardedRequest
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import COORDINATOR, processor
 from mpbroker.protocol.api_keys import ApiKey
@@ -38,6 +38,7 @@ from mpbroker.protocol.messages import (
     OffsetFetchResponse,
     SyncGroupRequest,
 )
+from tests.handlers.forwarded import answered, errors_in, hand_on
 from tests.handlers.shared import Rig, request_frame, topic_image
 from tests.handlers.test_fences import fence
 
@@ -86,35 +87,8 @@ def _ready(rig: Rig) -> Rig:
     return rig
 
 
-def errors_in(value: object) -> Iterator[int]:
-    """Every error code in a response, however deep."""
-    if isinstance(value, list):
-        for each in value:
-            yield from errors_in(each)
-    elif isinstance(value, msgspec.Struct):
-        for name in value.__struct_fields__:
-            content = getattr(value, name)
-            if name == "error_code":
-                yield content
-            else:
-                yield from errors_in(content)
-
-
-def sent(ready: Rig, key: ApiKey, version: int, connection: int = 7) -> tuple[Any, GroupRequest]:
-    """The call that a request becomes; the request itself is parked."""
-    body = REQUEST[key](version)
-    ready.processor.send(request_frame(key, version, body), connection=connection)
-    ready.turn()
-    (reply,) = ready.processor.replies()
-    assert (reply.kind, reply.connection) == (SlotKind.PARKED, connection)
-    ((call, message),) = ready.coordinator.take()
-    assert isinstance(message, GroupRequest)
-    return call, message
-
-
-def answered(ready: Rig, call: Any, response: Message) -> None:
-    ready.coordinator.answer(call, GroupResponse(msgspec.msgpack.encode(response)))
-    ready.turn()
+def sent(ready: Rig, key: ApiKey, version: int, connection: int = 7) -> tuple[Any, ForwardedRequest]:
+    return hand_on(ready, key, version, REQUEST[key](version), connection)
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY)
@@ -225,7 +199,7 @@ def test_what_a_client_may_do_with_a_group(ready: Rig) -> None:
 @pytest.mark.parametrize("key", [ApiKey.DESCRIBE_GROUPS, ApiKey.DELETE_GROUPS])
 def test_many_groups_are_asked_for_a_part_at_a_time_and_each_once(ready: Rig, key: ApiKey) -> None:
     """One request must not keep the coordinator from everybody's heartbeats."""
-    names = [f"g{number}" for number in range(2 * GROUPS_AT_ONCE + 3)]
+    names = [f"g{number}" for number in range(2 * NAMES_AT_ONCE + 3)]
     twice = [*names, *names[::-1]]
     is_delete = key == ApiKey.DELETE_GROUPS
     body = DeleteGroupsRequest(twice) if is_delete else DescribeGroupsRequest(twice)
@@ -237,7 +211,7 @@ def test_many_groups_are_asked_for_a_part_at_a_time_and_each_once(ready: Rig, ke
         ((call, message),) = ready.coordinator.take()
         part = msgspec.msgpack.decode(message.body, type=REQUESTS[key])
         some = part.groups_names if is_delete else part.groups
-        assert len(some) <= GROUPS_AT_ONCE
+        assert len(some) <= NAMES_AT_ONCE
         asked += some
         if is_delete:
             result = DeleteGroupsResponse.DeletableGroupResult
@@ -248,11 +222,11 @@ def test_many_groups_are_asked_for_a_part_at_a_time_and_each_once(ready: Rig, ke
     assert asked == names
     response = ready.answer(key, 2)
     assert [group.group_id for group in (response.results if is_delete else response.groups)] == names
-    assert len(ready.handler.broker.groups) == 0
+    assert len(ready.handler.broker.forwarding) == 0
 
 
 def test_the_coordinator_dies_between_two_parts(ready: Rig) -> None:
-    names = [f"g{number}" for number in range(GROUPS_AT_ONCE + 1)]
+    names = [f"g{number}" for number in range(NAMES_AT_ONCE + 1)]
     ready.processor.send(request_frame(ApiKey.DESCRIBE_GROUPS, 2, DescribeGroupsRequest([*names, *names])))
     ready.turn()
     ((call, _),) = ready.coordinator.take()
@@ -449,7 +423,7 @@ def test_a_closed_connection_ends_its_request_here_and_at_the_coordinator(ready:
     ready.coordinator.answer(abandoned, Acknowledged())
     ready.turn()
     assert ready.processor.replies() == []
-    assert (len(ready.handler.broker.groups), len(ready.handler.broker.coordinator)) == (0, 0)
+    assert (len(ready.handler.broker.forwarding), len(ready.handler.broker.coordinator)) == (0, 0)
     assert ready.handler.open == {}
 
 
@@ -459,20 +433,20 @@ def test_a_dead_processor_takes_its_requests_along(ready: Rig) -> None:
     ready.turn()
     ((_, message),) = ready.coordinator.take()
     assert message == Abandon(call.request)
-    assert len(ready.handler.broker.groups) == 0
+    assert len(ready.handler.broker.forwarding) == 0
 
 
 def test_a_dead_coordinator_answers_nobody(ready: Rig) -> None:
     sent(ready, ApiKey.JOIN_GROUP, 9)
     fence(ready, COORDINATOR, alive=False)
     assert ready.answer(ApiKey.JOIN_GROUP, 9).error_code == ErrorCode.NOT_COORDINATOR
-    assert len(ready.handler.broker.groups) == 0
+    assert len(ready.handler.broker.forwarding) == 0
 
 
 def test_a_stopping_handler_lets_go_of_those_who_wait_for_others(ready: Rig) -> None:
     join, _ = sent(ready, ApiKey.JOIN_GROUP, 9, connection=1)
     heartbeat, _ = sent(ready, ApiKey.HEARTBEAT, 4, connection=2)
-    ready.handler.broker.groups.release()
+    ready.handler.broker.forwarding.release()
     ready.turn()
     response = ready.answer(ApiKey.JOIN_GROUP, 9)
     assert response.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mpbroker.ipc.calls import CheckTransaction
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import LOG
 from mpbroker.protocol.headers import decode_response_frame
@@ -328,11 +329,40 @@ def test_acks_out_of_range(ready: Rig) -> None:
         assert response.responses[0].partition_responses[0].error_code == 21
 
 
-def test_transactions_are_refused(ready: Rig) -> None:
-    how, frame, appended = produce(ready, Case({"plain": [(0, "transactional")]}), native=True)
-    _, response = decode_response_frame(PRODUCE, 7, frame[4:])  # type: ignore[index]
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "topics",
+    [
+        {"plain": [(0, "transactional")]},
+        {"plain": [(0, "one"), (1, "transactional")]},
+        {"plain": [(0, "one")], "stamped": [(0, "transactional")]},
+    ],
+)
+def test_transactions_are_for_the_slow_path(
+    ready: Rig, topics: dict[str, list[tuple[int, str]]], version: int
+) -> None:
+    """Nobody's are refused; somebody's are for the coordinator, whatever else is in the request."""
+    case = Case(topics, version=version)
+    how, frame, appended = produce(ready, case, native=True)
+    _, response = decode_response_frame(PRODUCE, version, frame[4:])  # type: ignore[index]
     assert (how, appended) == ("slow", [])
-    assert response.responses[0].partition_responses[0].error_code == 53
+    assert {p.error_code for t in response.responses for p in t.partition_responses} == {53}
+    case.built.transactional_id = "tx"
+    ready.processor.send(case.frame())
+    ready.turn()
+    ((_, message),) = ready.coordinator.take()
+    assert isinstance(message, CheckTransaction)
+    assert len(message.partitions) == 1
+    assert ready.log.take() == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("transactional_id", ["", "tx"])
+def test_a_transactional_id_is_for_the_slow_path(ready: Rig, transactional_id: str, version: int) -> None:
+    case = Case({"plain": [(0, "idempotent")]}, version=version)
+    case.built.transactional_id = transactional_id
+    how, _, appended = produce(ready, case, native=True)
+    assert (how, len(appended)) == ("slow", 1)
 
 
 names = st.sampled_from(sorted(BATCHES))

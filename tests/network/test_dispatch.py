@@ -19,6 +19,7 @@ from tests.network.rig import Rig, frame, is_closed, parts_answer
 from tests.network.test_log_events import Served
 
 METADATA, CREATE_TOPICS, INIT_PRODUCER_ID, HEARTBEAT, PRODUCE = 3, 19, 22, 12, 0
+END_TXN, LIST_TRANSACTIONS = 26, 66
 FETCH, FETCH_VERSION = 1, 11
 HANDLERS = 3
 
@@ -83,6 +84,8 @@ def _pool() -> Iterator[Pool]:
         (HEARTBEAT, bytes(1 << 18), True),
         (HEARTBEAT, b"", False),
         (INIT_PRODUCER_ID, b"", False),
+        (END_TXN, b"", False),
+        (LIST_TRANSACTIONS, b"\0", False),
         (CREATE_TOPICS, b"", True),
     ],
 )

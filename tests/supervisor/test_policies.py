@@ -50,10 +50,12 @@ def test_everybody_with_a_ring_to_the_dead_acknowledges_its_death(role: int) -> 
     assert talks_to <= {*needed_to_start(role), *peers_of(role)}
 
 
-def test_processors_mend_a_handlers_death_only_after_the_log_process_has_answered_for_it() -> None:
-    stages = stages_of(topology.handler(0))
-    assert set(topology.LOG_WORKERS) <= set(stages[0])
-    assert all(topology.is_processor(member) for member in stages[-1])
+def test_others_mend_a_handlers_death_only_after_the_log_process_has_answered_for_it() -> None:
+    """The coordinator, too: a transaction must not end before the batches that the handler had published."""
+    first, second, third = stages_of(topology.handler(0))
+    assert first == topology.LOG_WORKERS
+    assert second == (topology.COORDINATOR,)
+    assert all(topology.is_processor(member) for member in third)
 
 
 def test_the_log_process_lets_go_of_an_arena_after_no_handler_can_name_it() -> None:

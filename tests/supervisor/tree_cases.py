@@ -140,7 +140,8 @@ def test_a_dead_handler_is_fenced_in_order_and_replaced(tree: Tree) -> None:
     os.kill(tree.children[HANDLER].pid, signal.SIGKILL)
     step_until_mended(tree, HANDLER, 2)
     assert status_of(tree, topology.LOG)[-2:] == [f"{HANDLER}.1-", f"{HANDLER}.0+"]
-    assert status_of(tree, PROCESSOR)[-2:] == [f"{HANDLER}.2-", f"{HANDLER}.0+"]
+    assert status_of(tree, topology.COORDINATOR)[-2:] == [f"{HANDLER}.2-", f"{HANDLER}.0+"]
+    assert status_of(tree, PROCESSOR)[-2:] == [f"{HANDLER}.3-", f"{HANDLER}.0+"]
     assert tree.memory.ring(PROCESSOR, HANDLER).waiting() == 0
     assert tree.memory.words("roles").load(HANDLER) == 2
 
@@ -189,7 +190,7 @@ def test_a_log_process_that_recovers_holds_up_nobody_and_hears_afterwards_what_i
     os.kill(tree.children[HANDLER].pid, signal.SIGKILL)
     step_until_mended(tree, HANDLER, 2)
     assert not tree.children[topology.LOG].serves
-    assert status_of(tree, PROCESSOR)[-2:] == [f"{HANDLER}.2-", f"{HANDLER}.0+"]
+    assert status_of(tree, PROCESSOR)[-2:] == [f"{HANDLER}.3-", f"{HANDLER}.0+"]
     tree.memory.words("dirty").store(0, 1)
     step_until_mended(tree, topology.LOG, 2)
     assert status_of(tree, topology.LOG) == [f"{HANDLER}.1-", f"{HANDLER}.0+"]
@@ -358,7 +359,7 @@ def test_who_gives_work_hears_first_that_a_handler_leaves(tree: Tree) -> None:
     tree.retire([role])
     assert status_of(tree, PROCESSOR)[-1] == f"{role}.{LEAVING}-"
     step_until_gone(tree, role)
-    assert status_of(tree, PROCESSOR)[-1] == f"{role}.2-"
+    assert status_of(tree, PROCESSOR)[-1] == f"{role}.3-"
     assert status_of(tree, topology.LOG)[-1] == f"{role}.1-"
     assert tree.memory.words("roles").load(role) == 0
     assert tree.children[HANDLER].pid == stays
@@ -439,7 +440,7 @@ def test_one_that_is_killed_while_it_leaves_is_not_replaced(tree: Tree) -> None:
         page.set(counter, 7)
     os.kill(tree.children[role].pid, signal.SIGKILL)
     step_until_gone(tree, role)
-    assert status_of(tree, PROCESSOR)[-1] == f"{role}.2-"
+    assert status_of(tree, PROCESSOR)[-1] == f"{role}.3-"
     # Whoever reads the counters takes it for gone.
     assert [page.get(c) for c in (Counter.COUNT_STARTED_NS, Counter.COUNT_ARENA_BYTES)] == [0, 0]
     assert page.get(Counter.COUNT_CONNECTIONS_CLOSED) == 7

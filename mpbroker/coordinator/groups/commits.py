@@ -11,10 +11,12 @@ from typing import Final, Protocol, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.keys import LONG_MAX
-from mpbroker.coordinator.groups.group import CONSUMER_PROTOCOL, NO_MEMBER, Group, GroupState, Waiter
+from mpbroker.coordinator.groups.group import CONSUMER_PROTOCOL, NO_MEMBER, Group, GroupState
 from mpbroker.coordinator.groups.offsets import NO_OFFSET, Offsets
-from mpbroker.coordinator.groups.rebalances import Clock, Rebalances, Writer, response_error
+from mpbroker.coordinator.groups.rebalances import Rebalances, Writer
 from mpbroker.coordinator.groups.records import NO_EPOCH, NO_TIME, OffsetKey, OffsetValue
+from mpbroker.coordinator.runtime.answers import Then, Waiter, response_error
+from mpbroker.coordinator.runtime.timers import Clock
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import (
     ZERO_UUID,
@@ -68,7 +70,7 @@ class Commits:
         self,
         group_id: str,
         offsets: list[tuple[OffsetKey, OffsetValue | None]],
-        then: Callable[[ErrorCode], None],
+        then: Then,
         waiter: Waiter | None = None,
     ) -> None:
         """Appends and, once that is durable, believes it."""
@@ -132,13 +134,8 @@ class Commits:
                 result = CommittedPartition(asked.partition_index)
                 results.append(result)
                 metadata = asked.committed_metadata or ""
-                if unknown:
-                    result.error_code = unknown
-                elif not 0 <= asked.partition_index < self._topics.partitions_of(name):
-                    result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                elif _java_length(metadata) > self._config.offset_metadata_max_bytes:
-                    result.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                else:
+                result.error_code = unknown or self.problem_with(name, asked.partition_index, metadata)
+                if not result.error_code:
                     key = OffsetKey(group.group_id, name, asked.partition_index)
                     epoch = asked.committed_leader_epoch
                     value = OffsetValue(asked.committed_offset, epoch, metadata, now_ms, expire_ms)
@@ -158,6 +155,14 @@ class Commits:
         self.write(group.group_id, entries, written, waiter)
         return None
 
+    def problem_with(self, name: str, partition: int, metadata: str) -> ErrorCode:
+        """Why no offset of that partition can be committed; NONE if one can."""
+        if not 0 <= partition < self._topics.partitions_of(name):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if _java_length(metadata) > self._config.offset_metadata_max_bytes:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return ErrorCode.NONE
+
     def _resolve(self, name: str, topic_id: bytes) -> tuple[str, ErrorCode]:
         """-> (name, why there is none)."""
         if topic_id != ZERO_UUID:
@@ -173,13 +178,15 @@ class Commits:
     ) -> OffsetFetchResponse | None:
         """`check` raises ApiError for a group that cannot be asked. All groups are in `groups`.
 
-        With `require_stable` the answer waits for the commits that are under way.
+        With `require_stable` the answer waits for the commits that are under way, and names no offset that a
+        transaction is about to replace.
         """
         by_id = any(t.topic_id != ZERO_UUID for g in request.groups for t in g.topics or ())
         missing = 0
 
         def fetch_all() -> OffsetFetchResponse:
-            return OffsetFetchResponse(groups=[self._fetch_group(g, check, by_id) for g in request.groups])
+            found = [self._fetch_group(g, check, by_id, request.require_stable) for g in request.groups]
+            return OffsetFetchResponse(groups=found)
 
         def settled(_error: ErrorCode) -> None:
             nonlocal missing
@@ -196,7 +203,11 @@ class Commits:
         return None
 
     def _fetch_group(
-        self, asked: OffsetFetchRequest.OffsetFetchRequestGroup, check: Callable[[str], None], by_id: bool
+        self,
+        asked: OffsetFetchRequest.OffsetFetchRequestGroup,
+        check: Callable[[str], None],
+        by_id: bool,
+        require_stable: bool,
     ) -> FetchedGroup:
         found = FetchedGroup(asked.group_id)
         try:
@@ -206,25 +217,33 @@ class Commits:
             return found
         offsets = self._offsets.of(asked.group_id)
         if asked.topics is None:
-            found.topics = self._all_topics(offsets)
+            found.topics = self._all_topics(asked.group_id, offsets, require_stable)
             return found
         for topic in asked.topics:
             name, unknown = topic.name, ErrorCode.NONE
             if by_id:
                 name, unknown = self._resolve(topic.name, topic.topic_id)
-            partitions = [
-                _fetched(index, None if unknown else offsets.get((name, index)), unknown)
-                for index in topic.partition_indexes
-            ]
+            partitions = []
+            for index in topic.partition_indexes:
+                problem = unknown or self._instability(asked.group_id, name, index, require_stable)
+                partitions.append(_fetched(index, offsets.get((name, index)), problem))
             found.topics.append(FetchedTopic(topic.name, topic.topic_id, partitions))
         return found
 
-    def _all_topics(self, offsets: dict[tuple[str, int], OffsetValue]) -> list[FetchedTopic]:
+    def _instability(self, group_id: str, topic: str, partition: int, require_stable: bool) -> ErrorCode:
+        if require_stable and self._offsets.is_pending(OffsetKey(group_id, topic, partition)):
+            return ErrorCode.UNSTABLE_OFFSET_COMMIT
+        return ErrorCode.NONE
+
+    def _all_topics(
+        self, group_id: str, offsets: dict[tuple[str, int], OffsetValue], require_stable: bool
+    ) -> list[FetchedTopic]:
         topics: dict[str, FetchedTopic] = {}
         for (name, index), value in offsets.items():
             if name not in topics:
                 topics[name] = FetchedTopic(name, self._topics.id_of(name) or ZERO_UUID)
-            topics[name].partitions.append(_fetched(index, value, ErrorCode.NONE))
+            error = self._instability(group_id, name, index, require_stable)
+            topics[name].partitions.append(_fetched(index, value, error))
         return list(topics.values())
 
     # --- delete
@@ -265,7 +284,7 @@ class Commits:
 
 
 def _fetched(index: int, value: OffsetValue | None, error: ErrorCode) -> FetchedPartition:
-    if value is None:
+    if value is None or error:
         return FetchedPartition(index, NO_OFFSET, NO_EPOCH, "", error)
     return FetchedPartition(index, value.offset, value.leader_epoch, value.metadata, error)
 

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from enum import Enum
-from functools import lru_cache, partial
-from typing import Final, Protocol
+from functools import partial
+from typing import Final
 
 from mpbroker.config.broker import MINUTE_MS, BrokerConfig
 from mpbroker.coordinator.groups.commits import Commits, Topics
-from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState, Waiter
+from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState
 from mpbroker.coordinator.groups.joins import Join, Joins
 from mpbroker.coordinator.groups.offsets import Offsets
-from mpbroker.coordinator.groups.rebalances import Clock, Rebalances, Writer, response_error
+from mpbroker.coordinator.groups.rebalances import Rebalances, Writer
 from mpbroker.coordinator.groups.records import Entry, GroupKey, GroupValue, OffsetKey
-from mpbroker.coordinator.groups.timers import Timers
+from mpbroker.coordinator.groups.transactional import TransactionalCommits, Transactions
+from mpbroker.coordinator.runtime.answers import Answers, Then, Waiter, response_error
+from mpbroker.coordinator.runtime.batches import Marker
+from mpbroker.coordinator.runtime.partitions import PartitionState, java_hash
+from mpbroker.coordinator.runtime.timers import Clock, Timers
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import (
     DeleteGroupsRequest,
@@ -39,6 +42,7 @@ from mpbroker.protocol.messages import (
     OffsetFetchRequest,
     SyncGroupRequest,
     SyncGroupResponse,
+    TxnOffsetCommitRequest,
 )
 
 CLASSIC: Final = "classic"
@@ -47,33 +51,6 @@ FIRST_DESCRIBE_VERSION_WITH_ERRORS: Final = 6
 DESCRIBED_BYTES: Final = 1 << 20
 
 log = logging.getLogger("mpbroker")
-
-
-class PartitionState(Enum):
-    """How far a partition of `__consumer_offsets` is."""
-
-    LOADING = 0
-    LOADED = 1
-    OFFLINE = 2
-
-
-@lru_cache(maxsize=4096)
-def java_hash(text: str) -> int:
-    """String.hashCode, and Utils.abs of it."""
-    value = 0
-    data = text.encode("utf-16-le", "surrogatepass")
-    for at in range(0, len(data), 2):
-        value = (31 * value + int.from_bytes(data[at : at + 2], "little")) & 0xFFFFFFFF
-    if value == 1 << 31:
-        return 0
-    return value if value < 1 << 31 else (1 << 32) - value
-
-
-class Answers(Protocol):
-    def answer(self, waiter: Waiter, response: Message) -> None: ...
-
-    def fail(self, waiter: Waiter, error: ErrorCode) -> None:
-        """The whole request failed; its API knows how to say so."""
 
 
 class GroupCoordinator:
@@ -87,6 +64,7 @@ class GroupCoordinator:
         answers: Answers,
         topics: Topics,
         new_id: Callable[[], str],
+        transactions: Transactions,
     ) -> None:
         self.timers = Timers()
         self.groups: dict[str, Group] = {}
@@ -99,6 +77,9 @@ class GroupCoordinator:
         self.rebalances = Rebalances(config, self.timers, clock, writer, answers.answer)
         self._joins = Joins(config, self.rebalances, new_id, answers.answer)
         self._commits = Commits(config, clock, writer, self.offsets, topics, self.rebalances)
+        self._transactional = TransactionalCommits(
+            clock, writer, self.offsets, self._commits, self, transactions, answers
+        )
         self._set_cleanup()
 
     # --- requests
@@ -128,12 +109,15 @@ class GroupCoordinator:
             case LeaveGroupRequest():
                 return self._leave(request)
             case OffsetCommitRequest():
-                self._check_loaded(request.group_id)
+                self.check_loaded(request.group_id)
                 group = self._commits.group_for(request, self.find(request.group_id), version)
-                self.groups.setdefault(group.group_id, group)
+                self.add(group)
                 return self._commits.commit(waiter, group, request, self._answers.answer)
+            case TxnOffsetCommitRequest():
+                self._transactional.commit(waiter, request, version)
+                return None
             case OffsetFetchRequest():
-                return self._commits.fetch(waiter, request, self._check_loaded, self._answers.answer)
+                return self._commits.fetch(waiter, request, self.check_loaded, self._answers.answer)
             case OffsetDeleteRequest():
                 return self._commits.delete(
                     waiter, self._existing(request.group_id), request, self._answers.answer
@@ -156,7 +140,11 @@ class GroupCoordinator:
     def find(self, group_id: str) -> Group | None:
         return self.groups.get(group_id)
 
-    def _check_loaded(self, group_id: str) -> None:
+    def add(self, group: Group) -> None:
+        """If it is a new one."""
+        self.groups.setdefault(group.group_id, group)
+
+    def check_loaded(self, group_id: str) -> None:
         """Raises ApiError. (Kafka answers NOT_COORDINATOR for a partition that another broker leads.)"""
         if self.partitions is None:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -172,7 +160,7 @@ class GroupCoordinator:
         """A group with members, for one of them. Raises ApiError."""
         if not group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
-        self._check_loaded(group_id)
+        self.check_loaded(group_id)
         group = self.find(group_id)
         if group is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -184,7 +172,7 @@ class GroupCoordinator:
         """Raises ApiError."""
         if not group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
-        self._check_loaded(group_id)
+        self.check_loaded(group_id)
         group = self.find(group_id)
         if group is None or group.state is GroupState.DEAD:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -202,7 +190,7 @@ class GroupCoordinator:
         )
         if not shortest <= request.session_timeout_ms <= longest:
             raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
-        self._check_loaded(request.group_id)
+        self.check_loaded(request.group_id)
         group = self.find(request.group_id)
         if group is None:
             if request.member_id != NO_MEMBER:
@@ -311,7 +299,7 @@ class GroupCoordinator:
     def _describe(self, group_id: str, version: int) -> DescribeGroupsResponse.DescribedGroup:
         described = DescribeGroupsResponse.DescribedGroup(group_id=group_id)
         try:
-            self._check_loaded(group_id)
+            self.check_loaded(group_id)
         except ApiError as error:
             described.error_code, described.error_message = error.code, error.code.message
             return described
@@ -380,7 +368,7 @@ class GroupCoordinator:
             self._bury(group, partial(written, result), waiter)
         return None if doomed else DeleteGroupsResponse(results=results)
 
-    def _bury(self, group: Group, then: Callable[[ErrorCode], None], waiter: Waiter | None = None) -> None:
+    def _bury(self, group: Group, then: Then, waiter: Waiter | None = None) -> None:
         """Deletes the group with all its offsets; until that is durable it is dead, and nobody can join."""
         group.enter(GroupState.DEAD, self._clock.wall_ms())
         self.rebalances.forget(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -405,6 +393,18 @@ class GroupCoordinator:
         for key in keys:
             self.offsets.apply(key, None)
 
+    # --- the ends of transactions
+
+    def write_marker(self, partition: int, marker: Marker, then: Then) -> None:
+        """Ends a transaction in that partition of `__consumer_offsets`; `then` follows when that is durable,
+        or refused: it may be tried again later.
+        """
+        known = self.partitions or []
+        if partition < len(known) and known[partition] is PartitionState.LOADED:
+            self._transactional.write_marker(partition, marker, then)
+        else:
+            then(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
     # --- what nobody asks for
 
     def topics_deleted(self, names: Iterable[str]) -> None:
@@ -425,23 +425,19 @@ class GroupCoordinator:
             if len(keys) < len(self.offsets.keys_of(group.group_id)):
                 if keys:
                     self._commits.expire(group.group_id, keys)
-            elif group.state is GroupState.EMPTY and not group.pending_joins:
+            elif group.state is GroupState.EMPTY and not self._is_awaited(group):
                 log.info("group %s: empty and without offsets, it is deleted", group.group_id)
                 self._bury(group, lambda _error: None)
             elif keys:
                 self._commits.expire(group.group_id, keys)
 
+    def _is_awaited(self, group: Group) -> bool:
+        """Whether somebody is about to use it, though nothing says so in the log yet."""
+        return bool(group.pending_joins) or self.offsets.is_in_transaction(group.group_id)
+
     def tick(self) -> None:
-        """Does what is due. What goes wrong with one group is no other group's affair."""
-        for name, action in self.timers.due(self._clock.monotonic_ms()):
-            try:
-                action()
-            except Exception:
-                if isinstance(name, tuple):
-                    log.exception("group %s: what was due failed (%s)", name[1], name[0])
-                    self.went_wrong(name[1])
-                else:
-                    log.exception("what was due for all groups failed (%s)", name)
+        """Does what is due."""
+        self.timers.run(self._clock.monotonic_ms(), "group", self.went_wrong)
 
     def went_wrong(self, group_id: str, waiter: Waiter | None = None) -> None:
         """By a fault of ours: the waiter, or whoever waits for others of the group, is told to ask again."""
@@ -459,7 +455,9 @@ class GroupCoordinator:
 
     def loaded(self, partition: int, groups: dict[str, GroupValue | None]) -> None:
         """All records of the partition are applied; `groups` has the last of each group."""
-        names = {name for name in self.offsets.groups() if self.partition_for(name) == partition}
+        # Groups of other partitions are known, or not read yet; there may be very many of them.
+        new = (name for name in self.offsets.groups() if name not in self.groups)
+        names = {name for name in new if self.partition_for(name) == partition}
         for name, value in groups.items():
             if value is not None:
                 names.discard(name)
@@ -477,6 +475,7 @@ class GroupCoordinator:
         for name in self.offsets.groups():
             if self.partition_for(name) == partition:
                 self.offsets.forget(name)
+        self.offsets.forget_transactions(partition)
         self._set(partition, PartitionState.OFFLINE)
 
     def reopened(self, partition: int) -> bool:
@@ -496,5 +495,6 @@ class GroupCoordinator:
             self.rebalances.forget(group, ErrorCode.NOT_COORDINATOR)
         for name in self.offsets.groups():
             self.offsets.forget(name)
+        self.offsets.forget_transactions()
         self.groups.clear()
         self.partitions = None

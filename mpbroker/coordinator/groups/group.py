@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeAlias
 
 from mpbroker.coordinator.groups.records import GroupValue, MemberValue
+from mpbroker.coordinator.runtime.answers import Waiter
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import JoinGroupResponse
 from mpbroker.protocol.wire import MalformedMessage
 
-Waiter: TypeAlias = Hashable
-"""Who waits for an answer; the group only hands it back."""
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """Name and metadata of each protocol that a member supports, the one it likes best first."""
 

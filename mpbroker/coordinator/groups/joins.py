@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState, Member, Protocols, Waiter
+from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState, Member, Protocols
 from mpbroker.coordinator.groups.rebalances import (
     NEW_MEMBER_JOIN_TIMEOUT_MS,
     Rebalances,
     refused_join,
-    response_error,
 )
+from mpbroker.coordinator.runtime.answers import Waiter, response_error
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import JoinGroupRequest, Message
 

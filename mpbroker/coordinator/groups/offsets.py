@@ -1,7 +1,7 @@
-"""Committed offsets: what is durable, what is on its way, and when one expires.
+"""Committed offsets: what is durable, on its way, or pending in a transaction, and when one expires.
 
-Decisions that delete look at both; clients are told of what is durable only. (Kafka: OffsetMetadataManager,
-OffsetExpirationConditionImpl; KIP-211 for the expiry.)
+Decisions that delete look at all of them; clients are told of what is durable and counts. (Kafka:
+OffsetMetadataManager, OffsetExpirationConditionImpl; KIP-211 for the expiry.)
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from mpbroker.coordinator.groups.group import CONSUMER_PROTOCOL, Group, GroupState
+from mpbroker.coordinator.groups.pending import PendingOffsets, Transaction
 from mpbroker.coordinator.groups.records import NO_TIME, OffsetKey, OffsetValue
 
 NO_OFFSET: Final = -1
@@ -22,6 +23,7 @@ class Offsets:
     def __init__(self) -> None:
         self._durable: dict[str, dict[tuple[str, int], OffsetValue]] = {}
         self._under_way: dict[str, Counter[tuple[str, int]]] = {}
+        self._pending = PendingOffsets()
 
     def __len__(self) -> int:
         return sum(len(offsets) for offsets in self._durable.values())
@@ -31,7 +33,8 @@ class Offsets:
         return self._durable.get(group_id, {})
 
     def has_any(self, group_id: str) -> bool:
-        return group_id in self._durable or group_id in self._under_way
+        is_there = group_id in self._durable or group_id in self._under_way
+        return is_there or self._pending.is_open(group_id)
 
     def is_under_way(self, group_id: str) -> bool:
         return group_id in self._under_way
@@ -54,33 +57,64 @@ class Offsets:
     def apply(self, key: OffsetKey, value: OffsetValue | None) -> None:
         """A durable record."""
         if value is not None:
-            self._durable.setdefault(key.group, {})[key.topic, key.partition] = value
+            self._pending.overtake(key)
+            self._believe(key, value)
             return
+        self._pending.remove(key)
         offsets = self._durable.get(key.group, {})
         offsets.pop((key.topic, key.partition), None)
         if not offsets:
             self._durable.pop(key.group, None)
 
+    def _believe(self, key: OffsetKey, value: OffsetValue) -> None:
+        self._durable.setdefault(key.group, {})[key.topic, key.partition] = value
+
+    def pend(self, transaction: Transaction, key: OffsetKey, value: OffsetValue) -> None:
+        """A durable record that counts when the transaction is committed."""
+        self._pending.add(transaction, key, value)
+
+    def end_transaction(self, transaction: Transaction, is_commit: bool) -> None:
+        """A durable marker. Sent again, or for a transaction that is not known here, it ends nothing."""
+        ended = self._pending.end(transaction)
+        for key, value, order in ended if is_commit else ():
+            self._pending.overtake(key, order)
+            self._believe(key, value)
+
+    def is_pending(self, key: OffsetKey) -> bool:
+        return self._pending.has(key)
+
+    def is_in_transaction(self, group_id: str) -> bool:
+        """Whether the end of a transaction may yet bring the group an offset."""
+        return self._pending.is_open(group_id)
+
     def forget(self, group_id: str) -> None:
         """The group is no longer ours."""
         self._durable.pop(group_id, None)
 
+    def forget_transactions(self, partition: int | None = None) -> None:
+        """Those of a partition are no longer ours; None: none is."""
+        if partition is None:
+            self._pending.clear()
+        else:
+            self._pending.forget(partition)
+
     def groups(self) -> list[str]:
-        return list(self._durable)
+        return list(self._durable.keys() | self._pending.groups())
 
     def topics(self) -> set[str]:
         """All of which somebody has committed an offset."""
-        return {topic for offsets in self._durable.values() for topic, _ in offsets}
+        return {key.topic for group_id in self.groups() for key in self.keys_of(group_id)}
 
     def keys_of(self, group_id: str) -> list[OffsetKey]:
         """All that has to be deleted for none to be left."""
         found = dict.fromkeys(self.of(group_id)) | dict.fromkeys(self._under_way.get(group_id, ()))
-        return [OffsetKey(group_id, topic, partition) for topic, partition in found]
+        keys = [OffsetKey(group_id, topic, partition) for topic, partition in found]
+        return list(dict.fromkeys([*keys, *self._pending.keys_of(group_id)]))
 
     def keys_of_topics(self, topics: Iterable[str]) -> Iterator[tuple[str, list[OffsetKey]]]:
         """What has to be deleted with the topics, group by group."""
         gone = frozenset(topics)
-        for group_id in self._durable.keys() | self._under_way.keys():
+        for group_id in self._durable.keys() | self._under_way.keys() | self._pending.groups():
             keys = [key for key in self.keys_of(group_id) if key.topic in gone]
             if keys:
                 yield group_id, keys
@@ -105,6 +139,8 @@ class Offsets:
             is_old = now_ms - since_ms >= retention_ms
             if value.expire_ms != NO_TIME:
                 is_old = now_ms >= value.expire_ms
-            if is_old and not group.is_subscribed_to(topic) and (topic, partition) not in under_way:
-                found.append(OffsetKey(group.group_id, topic, partition))
+            key = OffsetKey(group.group_id, topic, partition)
+            is_in_use = (topic, partition) in under_way or self.is_pending(key)
+            if is_old and not group.is_subscribed_to(topic) and not is_in_use:
+                found.append(key)
         return found

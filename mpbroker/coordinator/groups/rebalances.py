@@ -13,9 +13,11 @@ from functools import partial
 from typing import Final, Protocol
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState, Member, Waiter
+from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState, Member
 from mpbroker.coordinator.groups.records import Entry, GroupKey
-from mpbroker.coordinator.groups.timers import Timers
+from mpbroker.coordinator.runtime.answers import Then, Waiter, response_error
+from mpbroker.coordinator.runtime.batches import NOBODY, Marker, Producer
+from mpbroker.coordinator.runtime.timers import Clock, Timers
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import JoinGroupResponse, Message, SyncGroupResponse
 
@@ -25,44 +27,26 @@ NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60_000
 log = logging.getLogger("mpbroker")
 
 
-class Clock(Protocol):
-    """Time for timers, and time for records."""
-
-    def monotonic_ms(self) -> int: ...
-
-    def wall_ms(self) -> int: ...
-
-
 class Writer(Protocol):
     def write(
         self,
         group_id: str,
         entries: list[Entry],
-        then: Callable[[ErrorCode], None],
+        then: Then,
         waiter: Waiter | None = None,
+        producer: Producer = NOBODY,
     ) -> None:
         """Appends to the group's partition; `then` follows, in order, when that is durable or refused.
-        `waiter`: who is answered then.
+        `waiter`: who is answered then. `producer`: in whose transaction.
         """
 
-
-def response_error(append_error: ErrorCode) -> ErrorCode:
-    """What a client is told of an append that failed (GroupMetadataManager)."""
-    if append_error in (
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.REQUEST_TIMED_OUT,
-    ):
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if append_error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
-        return ErrorCode.NOT_COORDINATOR
-    if append_error in (
-        ErrorCode.MESSAGE_TOO_LARGE,
-        ErrorCode.RECORD_LIST_TOO_LARGE,
-        ErrorCode.INVALID_FETCH_SIZE,
-    ):
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-    return append_error
+    def write_marker(
+        self,
+        partition: int,
+        marker: Marker,
+        then: Then,
+    ) -> None:
+        """The same for the end of a producer's transaction in that partition."""
 
 
 def refused_join(member_id: str, error: ErrorCode) -> JoinGroupResponse:
@@ -326,7 +310,7 @@ class Rebalances:
 
         self.write(group, {}, written)
 
-    def write(self, group: Group, assignments: dict[str, bytes], then: Callable[[ErrorCode], None]) -> None:
+    def write(self, group: Group, assignments: dict[str, bytes], then: Then) -> None:
         value = group.to_record(assignments, self._clock.wall_ms())
         self._writer.write(group.group_id, [(GroupKey(group.group_id), value)], then)
 

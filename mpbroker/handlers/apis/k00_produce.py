@@ -1,32 +1,36 @@
 """Produce (key 0), versions 3-13, advertised from 0.
 
 This is the slow path: what the native turn (produce.pyx) hands back, which is every error, compressed
-batches, topics that change what they store, and requests without room for their answer. Both must do the same
-to the same request. 0-2 are advertised because librdkafka turns compression off for brokers that do not list
-them (KAFKA-18659); using them closes the connection. (Kafka: KafkaApis.handleProduceRequest,
-ReplicaManager.appendRecords, ProduceRequest.validateRecords.)
+batches, topics that change what they store, requests without room for their answer, and what is part of a
+transaction (`handlers/transactions.py`). Both must do the same to the same request. 0-2 are advertised
+because librdkafka turns compression off for brokers that do not list them (KAFKA-18659); using them closes
+the connection. (Kafka: KafkaApis.handleProduceRequest, ReplicaManager.handleProduceAppend,
+ProduceRequest.validateRecords.)
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TypeAlias
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.holds import Hold
 from mpbroker.handlers.jobs import Append
 from mpbroker.handlers.metadata import Topic
 from mpbroker.handlers.topic_meters import batch_appended, partition_checked
+from mpbroker.handlers.transactions import FIRST_VERSION_THAT_ADDS, Asked, Part, told
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.slots import Batch
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ProduceRequest, ProduceResponse
 from mpbroker.protocol.wire import Buffer
-from mpbroker.records.batch import ATTRIBUTES_AT, CODEC_MASK, TRANSACTIONAL_BIT
+from mpbroker.records.batch import ATTRIBUTES_AT, CODEC_MASK, CURRENT_MAGIC, MAGIC_AT, TRANSACTIONAL_BIT
 from mpbroker.records.compression import Codec
 from mpbroker.records.errors import (
     INVALID_RECORD,
@@ -87,6 +91,18 @@ def codec_of(records: Buffer) -> int:
     return view[ATTRIBUTES_AT + 1] & CODEC_MASK if len(view) > ATTRIBUTES_AT + 1 else Codec.NONE
 
 
+def is_transactional(records: Buffer | None) -> bool:
+    """What the batch says of itself, before it is looked at."""
+    view = memoryview(records or b"")
+    if len(view) <= ATTRIBUTES_AT + 1 or view[MAGIC_AT] != CURRENT_MAGIC:
+        return False
+    return bool(view[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT)
+
+
+def has_transactional_records(request: ProduceRequest) -> bool:
+    return any(is_transactional(p.records) for t in request.topic_data for p in t.partition_data)
+
+
 def find_topic(exchange: Exchange, data: ProduceRequest.TopicProduceData) -> Topic | ErrorCode:
     metadata = exchange.broker.metadata
     if exchange.version >= FIRST_TOPIC_ID_VERSION:
@@ -131,19 +147,31 @@ def check(
         )
     except InvalidRecords as problem:
         return problem
-    if batch.attributes & TRANSACTIONAL_BIT:
-        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     return Append(image.slot, image.slot_generation, topic.config_version, batch)
 
 
+class Wanted(NamedTuple):
+    """What is to be appended, where its answer goes, and which partition it is."""
+
+    append: Append
+    answer: Answer
+    part: Part
+
+
+def part_of(topic: Topic, partition: int, append: Append) -> Part:
+    return Part(topic.name, partition, (append.slot, append.slot_generation))
+
+
 class Production:
-    """A request on its way: one answer per partition, of which some wait for the log process."""
+    """A request on its way: one answer per partition, of which some wait for the coordinator and then for
+    the log process.
+    """
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self.response = ProduceResponse()
-        self.appends: list[Append] = []
-        self.waiting: list[Answer] = []
+        self.wanted: list[Wanted] = []
+        self.hold: Hold | None = None
         # What may still be unpacked while others wait.
         self.room_bytes = AT_ONCE_BYTES
 
@@ -166,9 +194,9 @@ class Production:
                 found = check(self.exchange, topic, partition)
             self._count(topic, partition, found, time.monotonic_ns() - started_ns)
             if isinstance(found, Append):
+                assert isinstance(topic, Topic)
                 answer = Answer(index=partition.index)
-                self.appends.append(found)
-                self.waiting.append(answer)
+                self.wanted.append(Wanted(found, answer, part_of(topic, partition.index, found)))
             else:
                 answer = refused(partition.index, found)
                 answer.log_start_offset = self._log_start(topic, partition.index, found)
@@ -229,24 +257,64 @@ class Production:
             partition_checked(meters, self.exchange.version, image, size, found, spent_ns)
 
     def start(self) -> None:
+        """All is validated. Of what is part of a transaction the coordinator is asked first."""
+        inside = [one for one in self.wanted if one.append.batch.attributes & TRANSACTIONAL_BIT]
+        producers = {(one.append.batch.producer_id, one.append.batch.producer_epoch) for one in inside}
+        if len(producers) > 1:
+            self.exchange.fail(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        elif inside and self.is_asked_for:
+            parts = [one.part for one in inside]
+            asked = Asked(self.exchange.body.transactional_id, *producers.pop(), self.adds, parts)
+            transactions = self.exchange.broker.transactions
+            transactions.check(self.exchange, asked, partial(self.checked, inside))
+        else:
+            self.append()
+
+    @property
+    def adds(self) -> bool:
+        """Whether what is written adds its partition to the transaction."""
+        return self.exchange.version >= FIRST_VERSION_THAT_ADDS
+
+    @property
+    def is_asked_for(self) -> bool:
+        return self.adds or self.exchange.broker.config.transaction_partition_verification_enable
+
+    def checked(self, inside: list[Wanted], errors: list[ErrorCode], hold: Hold) -> None:
+        """What the coordinator says of those inside a transaction. The others do not suffer from it."""
+        self.hold = hold
+        for one, code in zip(inside, errors, strict=True):
+            if code != ErrorCode.NONE:
+                one.answer.error_code, one.answer.base_offset = told(self.exchange.version, code), -1
+                one.answer.error_message = f"The coordinator of the transaction says {code.name}."
+        self.wanted = [one for one in self.wanted if not one.answer.error_code]
+        self.append()
+
+    def append(self) -> None:
         request = self.exchange.body
-        if not self.appends:
+        if not self.wanted:
+            self.end_hold()
             self.finish()
             return
         self.exchange.broker.log.append(
             self.exchange.slot,
             request.acks,
             request.timeout_ms,
-            self.appends,
+            [one.append for one in self.wanted],
             self.exchange.later(self.appended),
         )
 
+    def end_hold(self) -> None:
+        if self.hold is not None:
+            self.hold.end()
+
     def appended(self, batches: list[Batch] | None) -> None:
+        self.end_hold()
         if batches is None:
             # Nobody knows whether the dead log process wrote it; the client asks again on a new connection.
             self.exchange.close()
             return
-        for answer, batch in zip(self.waiting, batches, strict=True):
+        for one, batch in zip(self.wanted, batches, strict=True):
+            answer = one.answer
             answer.error_code, answer.base_offset = batch.error, batch.base_offset
             answer.log_append_time_ms, answer.log_start_offset = batch.append_time_ms, batch.log_start_offset
             batch_appended(self.exchange.broker.meters, batch)
@@ -266,8 +334,7 @@ class Production:
 def handle(exchange: Exchange) -> ProduceResponse | None:
     """Appends record batches; versions 0-2 are advertised for librdkafka's sake and refused."""
     request = exchange.body
-    if request.transactional_id is not None:
-        # Transactions are not built: nobody may write under a transactional id.
+    if request.transactional_id is None and has_transactional_records(request):
         return failed_or_closed(exchange, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if request.acks not in (-1, 0, 1):
         return all_refused(request, ErrorCode.INVALID_REQUIRED_ACKS)

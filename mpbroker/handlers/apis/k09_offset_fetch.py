@@ -174,8 +174,9 @@ def handle(exchange: Exchange) -> None:
                 ],
             )
         ]
-    groups = exchange.broker.groups
     if exchange.names_too_many(named_in(request.groups), PARTITIONS_MAX):
         return
     parts = Parts(request)
-    groups.forward_in_parts(exchange, parts.next(), parts.following, lambda: shaped(exchange, parts.response))
+    exchange.broker.forwarding.forward_in_parts(
+        exchange, parts.next(), parts.following, lambda: shaped(exchange, parts.response)
+    )

@@ -1,11 +1,10 @@
 """FindCoordinator (key 10), versions 0-6: which broker coordinates a group or a transactional id.
 
-A group's coordinator is this broker, as for every group of a Kafka with one node. Kafka creates
-`__consumer_offsets` here, and says COORDINATOR_NOT_AVAILABLE until it is there; here it is created with the
-first member or offset, which waits for it.
+It is this broker, as for every group and id of a Kafka with one node. Kafka creates `__consumer_offsets` or
+`__transaction_state` here, and says COORDINATOR_NOT_AVAILABLE until it is there; here each is created with
+the first thing that is to be kept in it, which waits for it.
 
-For a transactional id it is TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the error that librdkafka takes as fatal
-there, and for share groups UNSUPPORTED_VERSION, which nobody retries. (Kafka:
+For share groups it is UNSUPPORTED_VERSION, which nobody retries. (Kafka:
 KafkaApis.handleFindCoordinatorRequest; KIP-699 for v4.)
 """
 
@@ -20,14 +19,10 @@ from mpbroker.protocol.messages import FindCoordinatorResponse
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 FIRST_VERSION_WITH_KEYS = 4
 NO_NODE = -1
-
-NOT_BUILT = {
-    TRANSACTION: (
-        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        "Transactions are not built in this version of the broker.",
-    ),
-    SHARE: (ErrorCode.UNSUPPORTED_VERSION, "Share groups are not built in this version of the broker."),
-}
+NO_SHARE_GROUPS = (
+    ErrorCode.UNSUPPORTED_VERSION,
+    "Share groups are not built in this version of the broker.",
+)
 
 
 def found(exchange: Exchange) -> FindCoordinatorResponse:
@@ -62,9 +57,10 @@ def failed(exchange: Exchange, code: ErrorCode) -> FindCoordinatorResponse:
 
 @api(ApiKey.FIND_COORDINATOR, 0, 6, name="FindCoordinator", failed=failed)
 def handle(exchange: Exchange) -> FindCoordinatorResponse:
-    """This broker for groups; for what is not built an error that no client retries."""
+    """This broker for groups and transactional ids; for share groups an error that no client retries."""
     kind = exchange.body.key_type
-    if kind == GROUP:
+    if kind in (GROUP, TRANSACTION):
         return found(exchange)
-    unknown = ErrorCode.INVALID_REQUEST, f"Unknown coordinator type {kind}."
-    return refused(exchange, *NOT_BUILT.get(kind, unknown))
+    if kind == SHARE:
+        return refused(exchange, *NO_SHARE_GROUPS)
+    return refused(exchange, ErrorCode.INVALID_REQUEST, f"Unknown coordinator type {kind}.")

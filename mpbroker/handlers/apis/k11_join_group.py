@@ -34,4 +34,4 @@ def handle(exchange: Exchange) -> None:
     """Makes the client a member of a group, and waits for the group's next generation."""
     if exchange.names_too_many(len(exchange.body.protocols)):
         return
-    exchange.broker.groups.forward(exchange, exchange.body, lambda response: shaped(exchange, response))
+    exchange.broker.forwarding.forward(exchange, exchange.body, lambda response: shaped(exchange, response))

@@ -19,4 +19,4 @@ def failed(_exchange: Exchange, code: ErrorCode) -> HeartbeatResponse:
 @api(ApiKey.HEARTBEAT, 0, 4, name="Heartbeat", failed=failed)
 def handle(exchange: Exchange) -> None:
     """Keeps a member's session alive and tells it of rebalances."""
-    exchange.broker.groups.forward(exchange, exchange.body, lambda response: response)
+    exchange.broker.forwarding.forward(exchange, exchange.body, lambda response: response)

@@ -33,4 +33,4 @@ def handle(exchange: Exchange) -> None:
         request.members = [LeaveGroupRequest.MemberIdentity(request.member_id)]
     if exchange.names_too_many(len(request.members)):
         return
-    exchange.broker.groups.forward(exchange, request, lambda response: shaped(exchange, response))
+    exchange.broker.forwarding.forward(exchange, request, lambda response: shaped(exchange, response))

@@ -27,5 +27,5 @@ def handle(exchange: Exchange) -> SyncGroupResponse | None:
     if exchange.version >= FIRST_VERSION_WITH_PROTOCOL and not names_protocol:
         return failed(exchange, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if not exchange.names_too_many(len(request.assignments)):
-        exchange.broker.groups.forward(exchange, request, lambda response: response)
+        exchange.broker.forwarding.forward(exchange, request, lambda response: response)
     return None

@@ -33,7 +33,7 @@ def shaped(exchange: Exchange, groups: list[DescribeGroupsResponse.DescribedGrou
 @api(ApiKey.DESCRIBE_GROUPS, 0, 6, name="DescribeGroups", failed=failed)
 def handle(exchange: Exchange) -> None:
     """State, members and assignment of classic groups."""
-    exchange.broker.groups.forward_for_each(
+    exchange.broker.forwarding.forward_for_each(
         exchange,
         exchange.body.groups,
         lambda names: DescribeGroupsRequest(groups=names),

@@ -19,4 +19,4 @@ def failed(_exchange: Exchange, code: ErrorCode) -> ListGroupsResponse:
 @api(ApiKey.LIST_GROUPS, 0, 5, name="ListGroups", failed=failed)
 def handle(exchange: Exchange) -> None:
     """Lists groups, by state or type."""
-    exchange.broker.groups.forward(exchange, exchange.body, lambda response: response)
+    exchange.broker.forwarding.forward(exchange, exchange.body, lambda response: response)

@@ -1,39 +1,49 @@
-"""InitProducerId (key 22), versions 0-5: an id for an idempotent producer, with epoch 0.
+"""InitProducerId (key 22), versions 0-5: the id of an idempotent or transactional producer.
 
-Ids come from blocks that the coordinator makes durable before it gives them away; what is left of a block
-when the handler ends is never used. Transactions are not built: a transactional id is refused with an error
-that clients take as fatal. (Kafka: TransactionCoordinator.handleInitProducerId; KIP-98, KIP-360, KIP-730.)
+For an idempotent one ids come from blocks that the coordinator makes durable before it gives them away, with
+epoch 0; what is left of a block when the handler ends is never used. For a transactional id the coordinator
+knows id and epoch; whoever had them before is fenced, and what that left open is aborted. (Kafka:
+TransactionCoordinator.handleInitProducerId; KIP-98, KIP-360, KIP-588, KIP-730.)
 """
 
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.fencing import told_to
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import InitProducerIdResponse
 
 NONE = -1
+FIRST_VERSION_WITH_FENCED = 4
 
 
-def failed(_exchange: Exchange, code: ErrorCode) -> InitProducerIdResponse:
-    return InitProducerIdResponse(error_code=code, producer_id=NONE, producer_epoch=NONE)
+def failed(exchange: Exchange, code: ErrorCode) -> InitProducerIdResponse:
+    return shaped(exchange, InitProducerIdResponse(error_code=code, producer_id=NONE, producer_epoch=NONE))
 
 
-def taken(exchange: Exchange, found: int | ErrorCode) -> None:
-    if isinstance(found, ErrorCode):
-        exchange.fail(found)
+def shaped(exchange: Exchange, response: InitProducerIdResponse) -> InitProducerIdResponse:
+    response.error_code = told_to(exchange.version, response.error_code, FIRST_VERSION_WITH_FENCED)
+    return response
+
+
+def taken(exchange: Exchange, found: int | None) -> None:
+    if found is None:
+        # Java's idempotent producer retries this; at NOT_COORDINATOR it would look for a coordinator.
+        exchange.fail(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     else:
         exchange.reply(InitProducerIdResponse(producer_id=found, producer_epoch=0))
 
 
 @api(ApiKey.INIT_PRODUCER_ID, 0, 5, name="InitProducerId", failed=failed)
 def handle(exchange: Exchange) -> InitProducerIdResponse | None:
-    """An id for an idempotent producer; transactional ids are refused."""
+    """The id of an idempotent producer; id and epoch of a transactional one."""
     request = exchange.body
     if request.transactional_id == "" or (request.producer_id == NONE) != (request.producer_epoch == NONE):
         return failed(exchange, ErrorCode.INVALID_REQUEST)
-    if request.transactional_id is not None:
-        return failed(exchange, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    exchange.broker.producer_ids.take(exchange.later(lambda found: taken(exchange, found)))
+    if request.transactional_id is None:
+        exchange.broker.producer_ids.take(exchange.later(lambda found: taken(exchange, found)))
+    else:
+        exchange.broker.forwarding.forward(exchange, request, lambda response: shaped(exchange, response))
     return None

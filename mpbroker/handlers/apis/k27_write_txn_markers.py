@@ -1,8 +1,8 @@
 """WriteTxnMarkers (key 27), versions 1-2: ends transactions in partitions, by markers in the log.
 
-There is no transaction coordinator here that asks for it; `kafka-transactions.sh abort` does, for a
-transaction that a cluster left open: nothing behind its beginning is read as committed until it has ended.
-Markers are durable before they are answered. Internal topics have a writer of their own and get none. (Kafka:
+The transaction coordinator writes its markers itself; `kafka-transactions.sh abort` asks for one, for a
+transaction that was left open: nothing behind its beginning is read as committed until it has ended. Markers
+are durable before they are answered. Internal topics have a writer of their own and get none here. (Kafka:
 KafkaApis.handleWriteTxnMarkersRequest; KIP-98, KIP-664.) A marker is written once to a partition, however
 often that is named; many are made some at a time.
 """
@@ -139,7 +139,7 @@ def pieces(exchange: Exchange, response: WriteTxnMarkersResponse) -> Iterator[No
 
 @api(ApiKey.WRITE_TXN_MARKERS, 1, 2, name="WriteTxnMarkers", failed=failed)
 def handle(exchange: Exchange) -> None:
-    """Ends transactions that a Kafka broker has left open; none is begun here."""
+    """Ends transactions that were left open in partitions, for administrators."""
     topics = [topic for marker in exchange.body.markers for topic in marker.topics]
     named = len(exchange.body.markers) + len(topics) + sum(len(t.partition_indexes) for t in topics)
     if not exchange.names_too_many(named):

@@ -22,7 +22,7 @@ def failed(exchange: Exchange, code: ErrorCode) -> DeleteGroupsResponse:
 @api(ApiKey.DELETE_GROUPS, 0, 2, name="DeleteGroups", failed=failed)
 def handle(exchange: Exchange) -> None:
     """Deletes groups without members, and their offsets."""
-    exchange.broker.groups.forward_for_each(
+    exchange.broker.forwarding.forward_for_each(
         exchange,
         exchange.body.groups_names,
         lambda names: DeleteGroupsRequest(groups_names=names),

@@ -22,4 +22,4 @@ def handle(exchange: Exchange) -> None:
     topics = exchange.body.topics
     if exchange.names_too_many(len(topics) + sum(len(t.partitions) for t in topics)):
         return
-    exchange.broker.groups.forward(exchange, exchange.body, lambda response: response)
+    exchange.broker.forwarding.forward(exchange, exchange.body, lambda response: response)

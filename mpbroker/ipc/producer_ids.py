@@ -6,25 +6,25 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
-from mpbroker.handlers.calls import Caller
 from mpbroker.ipc.calls import AllocateProducerIds, Message
 from mpbroker.ipc.calls import ProducerIds as Block
-from mpbroker.protocol.errors import ErrorCode
 
-Then: TypeAlias = Callable[[int | ErrorCode], None]
+Then: TypeAlias = Callable[[int | None], None]
 
 
 class ProducerIds:
-    """What is left of a block when the process ends is never used."""
+    """`ask` takes a message to the coordinator and brings its answer back. What is left of a block when the
+    process ends is never used.
+    """
 
-    def __init__(self, coordinator: Caller) -> None:
-        self._coordinator = coordinator
+    def __init__(self, ask: Callable[[Message, Callable[[Message], None]], object]) -> None:
+        self._ask = ask
         self._next = 0
         self._end = 0
         self._waiting: deque[Then] = deque()
 
     def take(self, then: Then) -> None:
-        """Gives an id to `then`, at once or when a block has come; or an error that the client retries."""
+        """Gives an id to `then`, at once or when a block has come; None: there is none now."""
         self._waiting.append(then)
         if len(self._waiting) == 1:
             self._serve()
@@ -34,7 +34,7 @@ class ProducerIds:
             producer_id, self._next = self._next, self._next + 1
             self._waiting.popleft()(producer_id)
         if self._waiting:
-            self._coordinator.call(AllocateProducerIds(), self._allocated)
+            self._ask(AllocateProducerIds(), self._allocated)
 
     def _allocated(self, message: Message) -> None:
         if isinstance(message, Block) and message.count > 0:
@@ -43,5 +43,4 @@ class ProducerIds:
             return
         waiting, self._waiting = self._waiting, deque()
         for then in waiting:
-            # Java's idempotent producer retries this; at NOT_COORDINATOR it would look for a coordinator.
-            then(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            then(None)

@@ -1,4 +1,4 @@
-"""Requests about groups, on their way to the coordinator and back.
+"""Requests about groups and transactions, on their way to the coordinator and back.
 
 A handler only hands them on: while the coordinator has one it is parked, so that it counts as nobody's load
 and the end of its connection is noticed. A JoinGroup may be away for minutes.
@@ -15,13 +15,14 @@ import msgspec
 from mpbroker.handlers.calls import Caller
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc import calls
-from mpbroker.ipc.calls import Failed, GroupRequest, GroupResponse
+from mpbroker.ipc.calls import Failed, ForwardedRequest, ForwardedResponse
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.messages import RESPONSES, Message
 
-# So many groups are asked for at once, so that one request about many does not hold up the heartbeats of all.
-GROUPS_AT_ONCE = 500
+# So many groups or transactional ids are asked for at once, so that one request about many does not hold up
+# the heartbeats of all.
+NAMES_AT_ONCE = 500
 # These wait for other members.
 WAITING: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 _encoder = msgspec.msgpack.Encoder()
@@ -32,7 +33,7 @@ def _decoder(api_key: int) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(RESPONSES[api_key])
 
 
-class Groups:
+class Forwarding:
     """What is with the coordinator, by connection: each has one request under way."""
 
     def __init__(self, coordinator: Caller) -> None:
@@ -50,7 +51,7 @@ class Groups:
         results_of: Callable[[Any], list[Any]],
         then: Callable[[list[Any]], Message],
     ) -> None:
-        """A request about many groups: some at a time, each of them once. `request` is that about some, and
+        """A request about many names: some at a time, each of them once. `request` is that about some, and
         is answered for the first of them, at least one; `then` makes the answer from all results.
         """
         left = list(dict.fromkeys(names))
@@ -62,9 +63,9 @@ class Groups:
             found = results_of(response)
             results.extend(found)
             del left[: len(found)]
-            return request(left[:GROUPS_AT_ONCE]) if left else None
+            return request(left[:NAMES_AT_ONCE]) if left else None
 
-        self.forward_in_parts(exchange, request(left[:GROUPS_AT_ONCE]), following, lambda: then(results))
+        self.forward_in_parts(exchange, request(left[:NAMES_AT_ONCE]), following, lambda: then(results))
 
     def forward_in_parts(
         self,
@@ -89,7 +90,7 @@ class Groups:
         something else.
         """
         slot = exchange.slot
-        call = GroupRequest(
+        call = ForwardedRequest(
             slot.api_key,
             exchange.version,
             exchange.client_id,
@@ -102,7 +103,7 @@ class Groups:
                 del self._away[slot.connection]
             if exchange.done:
                 return
-            if isinstance(message, GroupResponse):
+            if isinstance(message, ForwardedResponse):
                 response = then(_decoder(slot.api_key).decode(message.body))
                 if response is not None:
                     exchange.reply(response)

@@ -1,4 +1,4 @@
-"""Deadlines by name: what a group waits for ends when its time has come (Kafka: CoordinatorTimer).
+"""Deadlines by name: what somebody waits for ends when its time has come (Kafka: CoordinatorTimer).
 
 Setting a timer anew moves it. An entry of the heap whose timer was moved or cancelled is left where it is
 until it comes up; the heap is built again when most of its entries are such.
@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 from collections import Counter
 from collections.abc import Callable, Hashable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 Action: TypeAlias = Callable[[], None]
 
 MOST_DEAD = 1024
+
+log = logging.getLogger("mpbroker")
+
+
+class Clock(Protocol):
+    """Time for timers, and time for records."""
+
+    def monotonic_ms(self) -> int: ...
+
+    def wall_ms(self) -> int: ...
 
 
 class Timers:
@@ -63,6 +74,20 @@ class Timers:
                 actions.append((entry[2], self._live[entry[2]][2]))
                 self._pop(entry[2])
         return actions
+
+    def run(self, now_ms: int, noun: str, went_wrong: Callable[[str], None]) -> None:
+        """Does what is due; what goes wrong with one is no other's affair. A timer's name is a kind, or a
+        kind and whose it is: a `noun`, of which `went_wrong` hears.
+        """
+        for name, action in self.due(now_ms):
+            try:
+                action()
+            except Exception:
+                if isinstance(name, tuple):
+                    log.exception("%s %s: what was due failed (%s)", noun, name[1], name[0])
+                    went_wrong(name[1])
+                else:
+                    log.exception("what was due for every %s failed (%s)", noun, name)
 
     def _pop(self, name: Hashable) -> None:
         if self._live.pop(name, None) is not None:

@@ -1,0 +1,126 @@
+"""Reading a coordinator's topic in place, up to the durable end that the partition table names.
+
+A piece at a time, so that the coordinator goes on with everything else meanwhile. What lies behind the high
+watermark is not there for us; a partition is read only when all of it is durable. Read-only.
+(Kafka: CoordinatorLoaderImpl.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from mpbroker.coordinator.durable import batches_below
+from mpbroker.coordinator.runtime.records import UnreadableRecord
+from mpbroker.ipc.metadata import PartitionImage
+from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
+from mpbroker.log.names import partition_name
+from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.iterate import Batch
+from shm.table import SlotBusy, SlotTable
+
+log = logging.getLogger("mpbroker")
+
+
+class Contents(Protocol):
+    """What becomes of what is read: one partition after the other, each batch by batch."""
+
+    def begin(self) -> None:
+        """A partition is read from its beginning. What came since the last end was of one that is not read
+        to its own: the log process died over it.
+        """
+
+    def read(self, partition: int, batch: Batch) -> None:
+        """The next batch. Raises UnreadableRecord or CorruptBatch."""
+
+    def read_all(self, end: Partition) -> None:
+        """That was the last one of this partition."""
+
+    def failed(self, partition: int) -> None:
+        """The partition cannot be read; what was read of it does not count."""
+
+
+class Loader:
+    """Loads the partitions of a topic one after the other; `images` says in which slots they are.
+
+    `lost` says what is unavailable when one of them cannot be read.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        lost: str,
+        contents: Contents,
+        table: SlotTable,
+        log_dirs: tuple[str, ...],
+        images: list[PartitionImage],
+    ) -> None:
+        self._topic = topic
+        self._lost = lost
+        self._contents = contents
+        self._table = table
+        self._log_dirs = log_dirs
+        self._waiting = list(reversed(images))
+        self._reading: Iterator[None] | None = None
+
+    @property
+    def done(self) -> bool:
+        return not self._waiting
+
+    def step(self) -> bool:
+        """Reads one batch, or begins or ends a partition. False: a partition is not ready to be read yet."""
+        image = self._waiting[-1]
+        if self._reading is None:
+            if image.slot_generation == 0:
+                self._fail(image, "it is not open")
+                return True
+            end = self._ready(image)
+            if end is None:
+                return False
+            if end.flags & PartitionFlag.PARTITION_OFFLINE:
+                self._fail(image, "it is offline")
+                return True
+            self._reading = self._load(end)
+        try:
+            next(self._reading)
+        except StopIteration:
+            self._reading = None
+            self._waiting.pop()
+        except (CorruptBatch, UnreadableRecord, OSError) as error:
+            self._fail(image, str(error))
+        return True
+
+    def _fail(self, image: PartitionImage, why: str) -> None:
+        log.error(
+            "%s-%d cannot be read: %s. %s; restore its directory from a "
+            "copy, or repair the disk, and start the broker again",
+            self._topic,
+            image.partition,
+            why,
+            self._lost,
+        )
+        self._reading = None
+        self._waiting.pop()
+        self._contents.failed(image.partition)
+
+    def _ready(self, image: PartitionImage) -> Partition | None:
+        try:
+            now = read_partition(self._table, image.slot)
+        except SlotBusy:
+            return None
+        if now.generation != image.slot_generation or now.flags & PartitionFlag.PARTITION_DELETED:
+            return None
+        if now.flags & PartitionFlag.PARTITION_OFFLINE:
+            return now
+        is_whole = now.flags & PartitionFlag.PARTITION_LIVE and now.high_watermark == now.log_end_offset
+        return now if is_whole else None
+
+    def _load(self, end: Partition) -> Iterator[None]:
+        directory = Path(self._log_dirs[end.log_dir]) / partition_name(self._topic, end.partition)
+        self._contents.begin()
+        for batch in batches_below(directory, end):
+            self._contents.read(end.partition, batch)
+            yield
+        self._contents.read_all(end)

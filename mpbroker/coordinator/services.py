@@ -1,0 +1,196 @@
+"""Groups and transactions within the coordinator process: whose a request is, and what both need of the rest.
+
+Both are fed by forwarded requests, write to a topic of their own, and read it again after a death.
+Transactions end with markers in partitions of any topic, those of committed offsets among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator.announcer import Announcer
+from mpbroker.coordinator.groups.service import GroupService
+from mpbroker.coordinator.log_link import LogLink, NewBatch
+from mpbroker.coordinator.runtime.answers import Then, Waiter
+from mpbroker.coordinator.runtime.batches import Marker, PartitionBatch
+from mpbroker.coordinator.runtime.surroundings import Topics
+from mpbroker.coordinator.state import MetadataState, Topic
+from mpbroker.coordinator.transactions import service as transactions
+from mpbroker.coordinator.transactions.marker_sender import TopicBatch
+from mpbroker.coordinator.transactions.service import TransactionService
+from mpbroker.coordinator.waiting import Caller
+from mpbroker.ipc.calls import (
+    Abandon,
+    Acknowledged,
+    CheckTransaction,
+    EndHold,
+    ForwardedRequest,
+    HoldsEnded,
+    Message,
+)
+from mpbroker.ipc.metadata import Places
+from mpbroker.ipc.slots import Batch
+from mpbroker.protocol.errors import ErrorCode, error_code
+from shm.table import SlotTable
+
+Answer: TypeAlias = Callable[[Caller, Message], bool]
+Ask: TypeAlias = Callable[[Message, Callable[[Message], None]], None]
+
+OURS = ForwardedRequest | CheckTransaction | EndHold | HoldsEnded | Abandon
+
+
+class Services:
+    """`metadata`: as it is durable; `ask` has the process decide a call of ours; `handlers`: those that may
+    still append what an earlier coordinator has granted them.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        table: SlotTable,
+        link: LogLink,
+        announcer: Announcer,
+        metadata: Callable[[], MetadataState],
+        ask: Ask,
+        answer: Answer,
+        handlers: Iterable[int],
+    ) -> None:
+        self._link = link
+        self._announcer = announcer
+        self._metadata = metadata
+        self._answer = answer
+        self.ask = ask
+        self._is_serving = False
+        self._topics = Topics(self)
+        self.transactions = TransactionService(config, table, self, self)
+        self.groups = GroupService(config, table, self, self.transactions.coordinator)
+        self._granted_before = set(handlers)
+        if self._granted_before:
+            self.transactions.coordinator.expect_earlier_holds()
+
+    # --- requests
+
+    def receive(self, caller: Caller, call: OURS) -> None:
+        match call:
+            case ForwardedRequest(api_key=key) if key in transactions.SERVED:
+                self.transactions.receive(caller, call)
+            case ForwardedRequest():
+                self.groups.receive(caller, call)
+            case CheckTransaction():
+                self.transactions.check(caller, call)
+            case EndHold():
+                self.transactions.coordinator.end_hold(call.hold)
+                self._answer(caller, Acknowledged())
+            case HoldsEnded():
+                self._granted_before_no_more(caller.handler)
+                self._answer(caller, Acknowledged())
+            case Abandon():
+                asked = Caller(caller.handler, caller.life, call.request)
+                self.groups.abandon(asked)
+                self.transactions.abandon(asked)
+                self._answer(caller, Acknowledged())
+
+    def handler_died(self, handler: int) -> None:
+        """Nobody hears the answers to what it had asked. What it had been granted is in the log, or never
+        will be: the log workers were first to hear of its death.
+        """
+
+        def is_gone(waiter: Waiter) -> bool:
+            return isinstance(waiter, Caller) and waiter.handler == handler
+
+        self.groups.abandon_all(is_gone)
+        self.transactions.abandon_all(is_gone)
+        self.transactions.coordinator.end_holds(is_gone)
+        self._granted_before_no_more(handler)
+
+    def _granted_before_no_more(self, handler: int) -> None:
+        if handler in self._granted_before:
+            self._granted_before.discard(handler)
+            if not self._granted_before:
+                self.transactions.coordinator.earlier_holds_ended()
+
+    # --- what they need of the rest
+
+    @property
+    def metadata(self) -> MetadataState:
+        return self._metadata()
+
+    def images_of(self, topic_id: bytes) -> Places | None:
+        return self._announcer.slots.get(topic_id)
+
+    def answer_waiter(self, waiter: Waiter, answer: Message) -> bool:
+        assert isinstance(waiter, Caller)
+        return self._answer(waiter, answer)
+
+    def append_for_us(
+        self, topic: Topic, batches: list[PartitionBatch], done: Callable[[list[ErrorCode]], None]
+    ) -> None:
+        wanted = [self._new_batch(topic.topic_id, batch) for batch in batches]
+        self._link.append_all(wanted, lambda filled: done(_errors(filled)))
+
+    def _new_batch(self, topic_id: bytes, batch: PartitionBatch) -> NewBatch:
+        image = self._announcer.slots[topic_id][batch.partition]
+        # As the log process has it: settings that were changed may not have got there yet.
+        version = self._announcer.topics[topic_id].config_version
+        place = image.slot, image.slot_generation, version
+        count, stamp = batch.record_count, batch.max_timestamp
+        return NewBatch(*place, batch.batch, count, stamp, *batch.producer, batch.attributes)
+
+    # --- markers
+
+    def exists(self, topic: str, partition: int) -> bool:
+        return 0 <= partition < self._topics.partitions_of(topic)
+
+    def append_markers(self, batches: Sequence[TopicBatch], done: Callable[[list[ErrorCode]], None]) -> None:
+        errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * len(batches)
+        places: list[int] = []
+        wanted: list[NewBatch] = []
+        for place, (topic, batch) in enumerate(batches):
+            topic_id = self.metadata.ids.get(topic, b"")
+            if batch.partition in self._announcer.slots.get(topic_id, ()):
+                places.append(place)
+                wanted.append(self._new_batch(topic_id, batch))
+
+        def appended(filled: list[Batch]) -> None:
+            for place, error in zip(places, _errors(filled), strict=True):
+                errors[place] = error
+            done(errors)
+
+        if wanted:
+            self._link.append_all(wanted, appended)
+        else:
+            done(errors)
+
+    def write_offsets_marker(self, partition: int, marker: Marker, done: Then) -> None:
+        self.groups.write_marker(partition, marker, done)
+
+    # --- the loop's view
+
+    def log_died(self) -> None:
+        self.groups.log_died()
+        self.transactions.log_died()
+
+    def topics_deleted(self, names: list[str]) -> None:
+        self.groups.topics_deleted(names)
+
+    def step(self, is_serving: bool) -> None:
+        """`is_serving`: the log process is there and has opened all topics."""
+        self._is_serving = is_serving
+        self.transactions.step(is_serving)
+        self.groups.step(is_serving)
+
+    def sleep_ms(self, most_ms: int) -> int:
+        """How long there is nothing to do for us, at most: each may have made work for the other."""
+        if self._is_serving and (self.groups.has_work or self.transactions.has_work):
+            return 0
+        return min(self.groups.sleep_ms(most_ms), self.transactions.sleep_ms(most_ms))
+
+    @property
+    def is_idle(self) -> bool:
+        return self.groups.is_idle and self.transactions.is_idle
+
+
+def _errors(filled: Iterable[Batch]) -> list[ErrorCode]:
+    return [error_code(batch.error) for batch in filled]

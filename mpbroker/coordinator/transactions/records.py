@@ -1,0 +1,175 @@
+"""The records of `__transaction_state`, as Kafka's TransactionLogKey and TransactionLogValue have them.
+
+A key of version 0 is a transactional id; keys of other versions are stepped over, as Kafka does. A value that
+is null is a tombstone. Values are written in version 1, the flexible one, as a Kafka with transaction.version
+1 or 2 does; version 0 is read, too.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, TypeAlias
+
+from mpbroker.coordinator.runtime.records import (
+    BYTE,
+    INT,
+    LONG,
+    SHORT,
+    UNREADABLE,
+    FieldReader,
+    UnreadableRecord,
+)
+from mpbroker.coordinator.transactions.states import BY_NUMBER, TransactionState
+from mpbroker.protocol.wire import uvarint
+from mpbroker.records.batch import NO_PRODUCER_ID
+
+KEY_VERSION: Final = 0
+VALUE_VERSION: Final = 1
+FIRST_FLEXIBLE_VERSION: Final = 1
+PREVIOUS_PRODUCER_ID_TAG: Final = 0
+NEXT_PRODUCER_ID_TAG: Final = 1
+CLIENT_VERSION_TAG: Final = 2
+NO_TIME: Final = -1
+TV1: Final = 0
+"""A client of the generation before KIP-890's second part; Kafka writes 0 for it, too."""
+TV2: Final = 2
+
+_NO_TAGS: Final = b"\0"
+
+TopicPartition: TypeAlias = tuple[str, int]
+
+
+class TransactionValue(NamedTuple):
+    """Times are of the wall clock; `start_ms` is NO_TIME before the first transaction.
+
+    `next_producer_id`: the one that the client has been told, while the markers of the old one are on their
+    way. `client_version`: TV2 if the last step was taken by a client that has its epoch bumped with each
+    transaction.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: TransactionState
+    partitions: frozenset[TopicPartition]
+    update_ms: int
+    start_ms: int = NO_TIME
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    client_version: int = TV1
+
+
+Entry: TypeAlias = tuple[str, TransactionValue | None]
+"""Transactional id and what is to be known of it, before they are bytes."""
+
+
+def encode(entry: Entry) -> tuple[bytes, bytes | None]:
+    """-> key and value of the record."""
+    transactional_id, value = entry
+    name = transactional_id.encode()
+    key = SHORT.pack(KEY_VERSION) + SHORT.pack(len(name)) + name
+    return key, None if value is None else _encode_value(value)
+
+
+def _encode_value(value: TransactionValue) -> bytes:
+    return b"".join(
+        (
+            SHORT.pack(VALUE_VERSION),
+            LONG.pack(value.producer_id),
+            SHORT.pack(value.producer_epoch),
+            INT.pack(value.timeout_ms),
+            BYTE.pack(value.state.number),
+            _encode_partitions(value),
+            LONG.pack(value.update_ms),
+            LONG.pack(value.start_ms),
+            _encode_tags(value),
+        )
+    )
+
+
+def _encode_partitions(value: TransactionValue) -> bytes:
+    if value.state is TransactionState.EMPTY:
+        return uvarint(0)
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(value.partitions):
+        topics.setdefault(topic, []).append(partition)
+    pieces = [uvarint(len(topics) + 1)]
+    for topic, partitions in topics.items():
+        name = topic.encode()
+        pieces += [uvarint(len(name) + 1), name, uvarint(len(partitions) + 1)]
+        pieces += map(INT.pack, partitions)
+        pieces.append(_NO_TAGS)
+    return b"".join(pieces)
+
+
+def _encode_tags(value: TransactionValue) -> bytes:
+    """A field that has its default is left out."""
+    tags: list[tuple[int, bytes]] = []
+    if value.previous_producer_id != NO_PRODUCER_ID:
+        tags.append((PREVIOUS_PRODUCER_ID_TAG, LONG.pack(value.previous_producer_id)))
+    if value.next_producer_id != NO_PRODUCER_ID:
+        tags.append((NEXT_PRODUCER_ID_TAG, LONG.pack(value.next_producer_id)))
+    if value.client_version != TV1:
+        tags.append((CLIENT_VERSION_TAG, SHORT.pack(value.client_version)))
+    pieces = [uvarint(len(tags))]
+    for tag, data in tags:
+        pieces += [uvarint(tag), uvarint(len(data)), data]
+    return b"".join(pieces)
+
+
+def decode(key: bytes | None, value: bytes | None) -> Entry | None:
+    """None for a record of a kind that is not known. Raises UnreadableRecord."""
+    if key is None:
+        raise UnreadableRecord("a record without a key")
+    try:
+        reader = FieldReader(key, flexible=False)
+        if reader.version != KEY_VERSION:
+            return None
+        return reader.string(), None if value is None else _decode_value(value)
+    except UNREADABLE as error:
+        raise UnreadableRecord(f"key {key[:64]!r}: {error}") from error
+
+
+def _decode_value(data: bytes) -> TransactionValue:
+    reader = FieldReader.of_value(data, VALUE_VERSION, FIRST_FLEXIBLE_VERSION)
+    producer_id, producer_epoch, timeout_ms = reader.int64(), reader.int16(), reader.int32()
+    state = _state(reader.int8())
+    partitions = _decode_partitions(reader)
+    update_ms, start_ms = reader.int64(), reader.int64()
+    tags = reader.tags()
+    return TransactionValue(
+        producer_id,
+        producer_epoch,
+        timeout_ms,
+        state,
+        frozenset() if state is TransactionState.EMPTY else partitions,
+        update_ms,
+        start_ms,
+        _producer_id(tags.get(PREVIOUS_PRODUCER_ID_TAG)),
+        _producer_id(tags.get(NEXT_PRODUCER_ID_TAG)),
+        _client_version(tags.get(CLIENT_VERSION_TAG)),
+    )
+
+
+def _state(number: int) -> TransactionState:
+    state = BY_NUMBER.get(number)
+    if state in (None, TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE):
+        raise UnreadableRecord(f"state {number} of a transaction, which is never written")
+    assert state is not None
+    return state
+
+
+def _decode_partitions(reader: FieldReader) -> frozenset[TopicPartition]:
+    found: set[TopicPartition] = set()
+    for _ in range(reader.count()):
+        topic = reader.string()
+        found.update((topic, reader.int32()) for _ in range(reader.count()))
+        reader.tags()
+    return frozenset(found)
+
+
+def _producer_id(data: bytes | None) -> int:
+    return NO_PRODUCER_ID if data is None else int(LONG.unpack(data)[0])
+
+
+def _client_version(data: bytes | None) -> int:
+    return TV1 if data is None else int(SHORT.unpack(data)[0])

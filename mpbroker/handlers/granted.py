@@ -1,0 +1,49 @@
+"""Which partitions a producer may write to in its transaction without asking again: a handler's memory.
+
+Only of transactions whose end gives their producer another epoch (transaction.version 2). Then what comes too
+late is refused by the partition's log, since the marker there has the newer epoch; and what the coordinator
+granted is durable, so that it outlives the coordinator. (Kafka asks the partition itself whether it has an
+open transaction of the producer: UnifiedLog.hasOngoingTransaction.)
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+# A partition: its slot in the table, and whose generation that is.
+Place: TypeAlias = tuple[int, int]
+# Some MB. What is forgotten is asked for once more.
+MOST_PLACES = 50_000
+
+
+class Granted:
+    """By producer id; the one whose epoch is the oldest is forgotten first."""
+
+    def __init__(self, most_places: int = MOST_PLACES) -> None:
+        self._most_places = most_places
+        self._places = 0
+        self._producers: dict[int, tuple[int, set[Place]]] = {}
+
+    def __len__(self) -> int:
+        return self._places
+
+    def has(self, producer_id: int, epoch: int, place: Place) -> bool:
+        known = self._producers.get(producer_id)
+        return known is not None and known[0] == epoch and place in known[1]
+
+    def add(self, producer_id: int, epoch: int, place: Place) -> None:
+        """With another epoch all that was granted before is over."""
+        known = self._producers.get(producer_id)
+        if known is None or known[0] != epoch:
+            self._forget(producer_id)
+            known = self._producers[producer_id] = epoch, set()
+        if place not in known[1]:
+            known[1].add(place)
+            self._places += 1
+        while self._places > self._most_places:
+            self._forget(next(iter(self._producers)))
+
+    def _forget(self, producer_id: int) -> None:
+        known = self._producers.pop(producer_id, None)
+        if known is not None:
+            self._places -= len(known[1])

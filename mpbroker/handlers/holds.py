@@ -1,0 +1,105 @@
+"""Ends of transactions that wait in the coordinator until batches that no epoch keeps out are in the log.
+
+A hold is ended exactly once, whatever becomes of the request. While a log worker is away that waits: what
+other workers have of the request may still be under way. A coordinator's holds die with it; its successor
+lets no transaction of that kind end before each handler has said that what its predecessors let through has
+come to its end (HoldsEnded). The coordinator's side: `coordinator/transactions/holds.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from mpbroker.handlers.calls import Caller
+from mpbroker.ipc.calls import EndHold, Failed, HoldsEnded, Message
+from mpbroker.protocol.errors import ErrorCode
+
+NO_HOLD = 0
+
+
+class Hold:
+    """The end of a transaction waits for what was checked. Whoever gets one ends it, whatever happens."""
+
+    __slots__ = ("_ended", "_owner", "number")
+
+    def __init__(self, owner: Holds, number: int) -> None:
+        self._owner = owner
+        self._ended = False
+        self.number = number
+
+    def end(self) -> None:
+        """What was checked is appended, or never will be. A second time is none."""
+        if not self._ended:
+            self._ended = True
+            self._owner.ended(self)
+
+
+class Holds:
+    """`logs_are_up`: whether no log worker is away."""
+
+    def __init__(self, coordinator: Caller, logs_are_up: Callable[[], bool]) -> None:
+        self._coordinator = coordinator
+        self._logs_are_up = logs_are_up
+        self._open: set[Hold] = set()
+        # Of coordinators that are dead.
+        self._earlier: set[Hold] = set()
+        # They are over, and the coordinator does not know it yet.
+        self._over: list[Hold] = []
+        self._has_said = False
+
+    def open(self, number: int) -> Hold:
+        """That of a CheckedTransaction."""
+        hold = Hold(self, number)
+        if number != NO_HOLD:
+            self._open.add(hold)
+        return hold
+
+    def ended(self, hold: Hold) -> None:
+        """For `Hold`."""
+        if hold.number != NO_HOLD:
+            self._over.append(hold)
+            self.look()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the coordinator has to be told something, and can be."""
+        return bool(self._over and self._logs_are_up()) or self._has_to_say
+
+    @property
+    def _has_to_say(self) -> bool:
+        return not (self._has_said or self._earlier) and self._coordinator.peer_is_up
+
+    def look(self) -> None:
+        """Tells the coordinator what it has to know and could not be told before."""
+        if self._over and self._logs_are_up():
+            over, self._over = self._over, []
+            for hold in over:
+                self._earlier.discard(hold)
+                if hold in self._open:
+                    self._open.remove(hold)
+                    self._tell(EndHold(hold.number), partial(self._not_told, hold))
+        if self._has_to_say:
+            self._has_said = True
+            self._tell(HoldsEnded(), self._not_said)
+
+    def _tell(self, message: Message, again: Callable[[], None]) -> None:
+        def answered(answer: Message) -> None:
+            no_memory = isinstance(answer, Failed) and answer.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            if no_memory and self._coordinator.peer_is_up:
+                again()
+
+        self._coordinator.call(message, answered)
+
+    def _not_told(self, hold: Hold) -> None:
+        self._open.add(hold)
+        self._over.append(hold)
+
+    def _not_said(self) -> None:
+        self._has_said = False
+
+    def coordinator_died(self) -> None:
+        """Its holds are void; its successor asks what has become of them."""
+        self._earlier |= self._open
+        self._open.clear()
+        self._has_said = False

@@ -1,0 +1,261 @@
+"""Requests about transactions in a handler: handed on, answered in their version, and forgotten in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from kio.index import load_response_schema
+from kio.serial import entity_reader
+
+from mpbroker.handlers.apis import all_apis
+from mpbroker.handlers.exchange import NAMED_MAX
+from mpbroker.handlers.forwarding import NAMES_AT_ONCE
+from mpbroker.ipc.calls import Abandon, Failed, ForwardedRequest
+from mpbroker.ipc.slots import SlotKind
+from mpbroker.ipc.topology import COORDINATOR
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.headers import response_header_version
+from mpbroker.protocol.messages import (
+    REQUESTS,
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    Message,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+from tests.handlers.forwarded import answered, errors_in, hand_on
+from tests.handlers.shared import Rig, fence, request_frame, topic_image
+
+Offset = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
+Offsets = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+Partitions = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+
+REQUEST: dict[ApiKey, Message] = {
+    ApiKey.INIT_PRODUCER_ID: InitProducerIdRequest("tx", 60_000),
+    ApiKey.ADD_PARTITIONS_TO_TXN: AddPartitionsToTxnRequest("tx", 9, 1, [Partitions("t", [3, 4])]),
+    ApiKey.ADD_OFFSETS_TO_TXN: AddOffsetsToTxnRequest("tx", 9, 1, "g"),
+    ApiKey.END_TXN: EndTxnRequest("tx", 9, 1, True),
+    ApiKey.TXN_OFFSET_COMMIT: TxnOffsetCommitRequest("tx", "g", 9, 1, topics=[Offsets("t", [Offset(3, 5)])]),
+    ApiKey.DESCRIBE_TRANSACTIONS: DescribeTransactionsRequest(["tx"]),
+    ApiKey.LIST_TRANSACTIONS: ListTransactionsRequest(["Ongoing"], [9]),
+}
+EVERY = [
+    (key, version) for key in REQUEST for version in range(all_apis()[key].oldest, all_apis()[key].latest + 1)
+]
+
+
+def respond(key: ApiKey, code: int) -> Message:
+    """What the coordinator says to the request above."""
+    match key:
+        case ApiKey.INIT_PRODUCER_ID:
+            return InitProducerIdResponse(error_code=code, producer_id=9, producer_epoch=2)
+        case ApiKey.ADD_PARTITIONS_TO_TXN:
+            results = [AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult(n, code) for n in (3, 4)]
+            topic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult("t", results)
+            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=[topic])
+        case ApiKey.ADD_OFFSETS_TO_TXN:
+            return AddOffsetsToTxnResponse(error_code=code)
+        case ApiKey.END_TXN:
+            return EndTxnResponse(error_code=code, producer_id=9, producer_epoch=2)
+        case ApiKey.TXN_OFFSET_COMMIT:
+            partition = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(3, code)
+            return TxnOffsetCommitResponse(
+                topics=[TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic("t", [partition])]
+            )
+        case ApiKey.DESCRIBE_TRANSACTIONS:
+            state = DescribeTransactionsResponse.TransactionState(code, "tx", "Ongoing", producer_id=9)
+            return DescribeTransactionsResponse(transaction_states=[state])
+        case _:
+            listed = ListTransactionsResponse.TransactionState("tx", 9, "Ongoing")
+            return ListTransactionsResponse(error_code=code, transaction_states=[listed])
+
+
+@pytest.fixture(name="ready")
+def _ready(rig: Rig) -> Rig:
+    rig.publish(topic_image("t", 1))
+    return rig
+
+
+def sent(ready: Rig, key: ApiKey, version: int, connection: int = 7) -> tuple[Any, ForwardedRequest]:
+    return hand_on(ready, key, version, REQUEST[key], connection)
+
+
+def told(ready: Rig, key: ApiKey, version: int, code: int) -> set[int]:
+    """The errors that a client hears when the coordinator says this one."""
+    call, _ = sent(ready, key, version)
+    answered(ready, call, respond(key, code))
+    return set(errors_in(ready.answer(key, version))) - {0}
+
+
+@pytest.mark.parametrize(("key", "version"), EVERY)
+def test_a_request_is_handed_on_and_its_answer_back(ready: Rig, key: ApiKey, version: int) -> None:
+    call, message = sent(ready, key, version)
+    assert (message.api_key, message.version) == (key, version)
+    body = msgspec.msgpack.decode(message.body, type=REQUESTS[key])
+    for name in ("transactional_id", "producer_id", "producer_epoch", "group_id", "committed"):
+        if hasattr(body, name):
+            assert getattr(body, name) == getattr(REQUEST[key], name)
+    if key == ApiKey.ADD_PARTITIONS_TO_TXN:
+        assert body == REQUEST[key]
+    answered(ready, call, respond(key, 0))
+    response = ready.answer(key, version)
+    assert set(errors_in(response)) == {0}
+    if key == ApiKey.INIT_PRODUCER_ID or (key == ApiKey.END_TXN and version >= 5):
+        assert (response.producer_id, response.producer_epoch) == (9, 2)
+    if key in (ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS):
+        assert [(s.transactional_id, s.producer_id) for s in response.transaction_states] == [("tx", 9)]
+    if key == ApiKey.ADD_PARTITIONS_TO_TXN:
+        (topic,) = response.results_by_topic_v3_and_below
+        assert (topic.name, [p.partition_index for p in topic.results_by_partition]) == ("t", [3, 4])
+
+
+@pytest.mark.parametrize(("key", "version"), EVERY)
+def test_kio_reads_every_answer_to_its_last_byte(ready: Rig, key: ApiKey, version: int) -> None:
+    call, _ = sent(ready, key, version)
+    answered(ready, call, respond(key, 3))
+    (reply,) = ready.processor.replies()
+    frame = ready.processor.frame_of(reply)
+    at = 8 + response_header_version(key, version)
+    body, read = entity_reader(load_response_schema(key, version))(frame, at)
+    assert (read, body is not None) == (len(frame) - at, True)
+
+
+@pytest.mark.parametrize(("key", "version"), EVERY)
+def test_a_failed_request_says_so_in_every_version(ready: Rig, key: ApiKey, version: int) -> None:
+    call, _ = sent(ready, key, version)
+    ready.coordinator.answer(call, Failed(ErrorCode.NOT_COORDINATOR, ""))
+    ready.turn()
+    failed = set(errors_in(ready.answer(key, version)))
+    assert failed == {ErrorCode.NOT_COORDINATOR} or key == ApiKey.ADD_PARTITIONS_TO_TXN
+    assert ErrorCode.NOT_COORDINATOR in failed
+    ready.coordinator_dies()
+    response = ready.ask_in_vain(key, version, REQUEST[key])
+    assert ErrorCode.COORDINATOR_NOT_AVAILABLE in set(errors_in(response))
+
+
+@pytest.mark.parametrize(("key", "version"), EVERY)
+def test_who_is_fenced_hears_it_in_the_words_of_the_version(ready: Rig, key: ApiKey, version: int) -> None:
+    """KIP-588: old clients know INVALID_PRODUCER_EPOCH alone, and a TxnOffsetCommit has nothing else."""
+    firsts = {ApiKey.INIT_PRODUCER_ID: 4, ApiKey.TXN_OFFSET_COMMIT: 6}
+    first = firsts.get(key, 2 if key < ApiKey.DESCRIBE_TRANSACTIONS else 0)
+    expected = ErrorCode.PRODUCER_FENCED if version >= first else ErrorCode.INVALID_PRODUCER_EPOCH
+    assert told(ready, key, version, ErrorCode.PRODUCER_FENCED) == {expected}
+    call, _ = sent(ready, key, version)
+    ready.coordinator.answer(call, Failed(ErrorCode.PRODUCER_FENCED, ""))
+    ready.turn()
+    assert set(errors_in(ready.answer(key, version))) - {0} == {expected}
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_errors_that_old_commits_of_offsets_do_not_know(ready: Rig, version: int) -> None:
+    key = ApiKey.TXN_OFFSET_COMMIT
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if version >= 2 else ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert told(ready, key, version, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) == {loading}
+    abortable = ErrorCode.TRANSACTION_ABORTABLE if version >= 4 else ErrorCode.INVALID_TXN_STATE
+    assert told(ready, key, version, ErrorCode.TRANSACTION_ABORTABLE) == {abortable}
+
+
+def test_errors_of_partitions_are_counted(ready: Rig) -> None:
+    counted: list[tuple[int, int, int]] = []
+    ready.handler.broker.meters = Counting(counted)  # type: ignore[assignment]
+    told(ready, ApiKey.ADD_PARTITIONS_TO_TXN, 3, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    assert (ApiKey.ADD_PARTITIONS_TO_TXN, ErrorCode.INVALID_PRODUCER_ID_MAPPING, 2) in counted
+
+
+class Counting:
+    def __init__(self, counted: list[tuple[int, int, int]]) -> None:
+        self._counted = counted
+
+    def error(self, api_key: int, code: int, times: int) -> None:
+        self._counted.append((api_key, code, times))
+
+
+def test_producer_ids_of_a_transactional_id_that_is_none(ready: Rig) -> None:
+    for request in (InitProducerIdRequest("", 1), InitProducerIdRequest("tx", 1, 5, -1)):
+        assert ready.ask(ApiKey.INIT_PRODUCER_ID, 4, request).error_code == ErrorCode.INVALID_REQUEST
+    assert not ready.coordinator.take()
+
+
+def test_no_transactions_are_described_without_the_coordinator(ready: Rig) -> None:
+    response = ready.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, DescribeTransactionsRequest([]))
+    assert response.transaction_states == []
+    assert not ready.coordinator.take()
+
+
+def test_many_are_described_a_part_at_a_time_and_each_once(ready: Rig) -> None:
+    key, names = ApiKey.DESCRIBE_TRANSACTIONS, [f"tx{number}" for number in range(NAMES_AT_ONCE + 3)]
+    ready.processor.send(request_frame(key, 0, DescribeTransactionsRequest([*names, *names])))
+    ready.turn()
+    asked = []
+    for _ in range(2):
+        ready.processor.replies()
+        ((call, message),) = ready.coordinator.take()
+        some = msgspec.msgpack.decode(message.body, type=REQUESTS[key]).transactional_ids
+        asked.append(len(some))
+        states = [DescribeTransactionsResponse.TransactionState(0, name) for name in some]
+        answered(ready, call, DescribeTransactionsResponse(transaction_states=states))
+    assert asked == [NAMES_AT_ONCE, 3]
+    assert [s.transactional_id for s in ready.answer(key, 0).transaction_states] == names
+
+
+def test_who_goes_is_not_waited_for(ready: Rig) -> None:
+    call, _ = sent(ready, ApiKey.END_TXN, 3)
+    ready.processor.cancel(7)
+    ready.turn()
+    assert [reply.kind for reply in ready.processor.replies()] == [SlotKind.NOOP]
+    ((_, message),) = ready.coordinator.take()
+    assert message == Abandon(call.request)
+
+
+def test_the_coordinator_dies_with_a_request(ready: Rig) -> None:
+    sent(ready, ApiKey.END_TXN, 3)
+    fence(ready, COORDINATOR, alive=False)
+    assert ready.answer(ApiKey.END_TXN, 3).error_code == ErrorCode.NOT_COORDINATOR
+
+
+def committing(topics: int, partitions: int) -> Message:
+    return TxnOffsetCommitRequest("tx", "g", 9, 1, topics=[Offsets("t", [Offset(0)] * partitions)] * topics)
+
+
+@pytest.mark.parametrize(
+    ("key", "request_of"),
+    [
+        (
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            lambda: AddPartitionsToTxnRequest("tx", 9, 1, [Partitions("t", [0] * NAMED_MAX)]),
+        ),
+        (ApiKey.TXN_OFFSET_COMMIT, lambda: committing(NAMED_MAX + 1, 0)),
+        (
+            ApiKey.DESCRIBE_TRANSACTIONS,
+            lambda: DescribeTransactionsRequest([str(i) for i in range(NAMED_MAX + 1)]),
+        ),
+        (ApiKey.LIST_TRANSACTIONS, lambda: ListTransactionsRequest([], [0] * (NAMED_MAX + 1))),
+    ],
+)
+def test_more_than_any_broker_has_closes_the_connection(
+    ready: Rig, key: ApiKey, request_of: Callable[[], Message]
+) -> None:
+    ready.processor.send(request_frame(key, 0, request_of()))
+    ready.turn()
+    assert [reply.kind for reply in ready.processor.replies()] == [SlotKind.CLOSE]
+    assert not ready.coordinator.take()
+
+
+def test_offsets_that_are_no_single_batch_are_refused(ready: Rig) -> None:
+    response = ready.ask(ApiKey.TXN_OFFSET_COMMIT, 3, committing(1, 50_000))
+    assert set(errors_in(response)) == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+    assert not ready.coordinator.take()
