@@ -7,7 +7,7 @@ tests run against Apache Kafka from Maven.
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -19,12 +19,20 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from ops.bench.brokers import Broker, Kafka, Mpbroker
 from tests.polling import PATIENCE_S
 from tests.real_clients.adapters import READERS, WRITERS, Franz, Reader, Writer
-from tests.real_clients.tools import eventually
+from tests.real_clients.tools import SMALL_JVM, eventually
+from tests.real_clients.transactional import IN_PYTHON, Open, Program, java_program, program
 
 SHARED_MEMORY = ("/dev/shm/", "/run/")
 ADMIN_TIMEOUT_S = PATIENCE_S
 
 TopicMaker = Callable[..., str]
+# Of brokers whose tests have transactions: their timeouts are looked at often, and their topics are small.
+TRANSACTIONS = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "50",
+    "transaction.state.log.num.partitions": "4",
+    "offsets.topic.num.partitions": "4",
+    "group.initial.rebalance.delay.ms": "0",
+}
 AnyBroker = TypeVar("AnyBroker", bound=Broker)
 
 
@@ -33,6 +41,16 @@ def make_broker(directory: Path) -> Broker:
     if os.environ.get("MPBROKER_TEST_BROKER") == "kafka":
         return Kafka(directory)
     return Mpbroker(directory)
+
+
+def with_settings(broker: AnyBroker, settings: Mapping[str, str]) -> AnyBroker:
+    """Not started yet. Of Apache Kafka these tests need a small one."""
+    if isinstance(broker, Mpbroker):
+        broker.flags = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+    elif isinstance(broker, Kafka):
+        broker.properties = [f"{name}={value}" for name, value in settings.items()]
+        broker.jvm = SMALL_JVM
+    return broker
 
 
 def shared_files(broker: Broker) -> set[Path]:
@@ -142,3 +160,24 @@ def reader(request: pytest.FixtureRequest) -> Reader:
         program: Franz = request.getfixturevalue("franz")
         return program.read
     return READERS[request.param]
+
+
+@pytest.fixture(scope="session")
+def transacting_java() -> Iterator[Program]:
+    with program(java_program()) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def transacting_franz(franz: Franz) -> Iterator[Program]:
+    with program([franz.program, "transact"]) as running:
+        yield running
+
+
+@pytest.fixture
+def client(request: pytest.FixtureRequest) -> Open:
+    """Opens transactional producers of the client that the test is parametrized with, by name."""
+    if request.param in IN_PYTHON:
+        return IN_PYTHON[request.param]
+    found: Program = request.getfixturevalue(f"transacting_{request.param}")
+    return found.open

@@ -33,7 +33,12 @@ def test_no_partition_needs_an_election(broker: Broker, new_topic: TopicMaker) -
 
 
 def test_features_are_described(broker: Broker) -> None:
-    assert "Feature: group.version" in tool(broker, FEATURES, "describe")
+    said = tool(broker, FEATURES, "describe")
+    assert "Feature: group.version" in said
+    (line,) = (line.split() for line in said.splitlines() if "transaction.version" in line)
+    told = dict(zip(line[::2], line[1::2], strict=True))
+    assert (told["SupportedMinVersion:"], told["SupportedMaxVersion:"]) == ("0", "2")
+    assert told["FinalizedVersionLevel:"] == "2"
 
 
 def test_log_levels_are_altered_and_described(broker: Broker) -> None:

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from ops.bench.brokers import Broker, Kafka, Mpbroker
 from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import create_topic, served, stop_cleanly
-from tests.real_clients.tools import kafka_tool
+from tests.real_clients.tools import eventually, kafka_tool
 
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 TOPIC = "transactions"
@@ -68,11 +68,25 @@ def leave_open(broker: Broker) -> list[Producer]:
     committing, other = (transaction(broker, name) for name in ("committing", "other"))
     write(committing, "committed", 0, OPEN)
     committing.commit_transaction(PATIENCE_S)
+    # A commit is answered when it is decided; its marker comes a moment later.
+    eventually(lambda: end_of(broker, OPEN) == EACH + 1, "the marker is there")
     write(other, "open", EACH, OPEN)
     committing.begin_transaction()
     write(committing, "later", 2 * EACH, OPEN)
     committing.commit_transaction(PATIENCE_S)
+    eventually(lambda: end_of(broker, OPEN) == 3 * EACH + 2, "the marker is there")
     return [committing, other]
+
+
+def end_of(broker: Broker, topic: str, isolation: str = "read_uncommitted") -> int:
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "unused", "isolation.level": isolation}
+    )
+    try:
+        _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), READ_TIMEOUT_S)
+        return int(end)
+    finally:
+        consumer.close()
 
 
 def take_over(source: Path, target: Path) -> None:
@@ -158,13 +172,8 @@ def test_nothing_behind_an_open_transaction(written: tuple[Mpbroker, list[str]])
     assert consume(broker, "read_committed", OPEN) == [VALUE.format("committed", i) for i in range(EACH)]
     assert len(consume(broker, "read_uncommitted", OPEN)) == 3 * EACH
     for isolation, records in (("read_committed", EACH), ("read_uncommitted", 3 * EACH)):
-        consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": broker.bootstrap, "group.id": "unused", "isolation.level": isolation}
-        )
-        _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(OPEN, 0), READ_TIMEOUT_S)
-        consumer.close()
         # And the markers of what was committed.
-        assert end == records + (1 if isolation == "read_committed" else 2)
+        assert end_of(broker, OPEN, isolation) == records + (1 if isolation == "read_committed" else 2)
     transactions(broker, "abort", "--start-offset", str(EACH + 1))
     later = [VALUE.format("later", 2 * EACH + i) for i in range(EACH)]
     assert consume(broker, "read_committed", OPEN)[EACH:] == later

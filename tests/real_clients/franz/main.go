@@ -2,8 +2,11 @@
 //
 //	franz produce BOOTSTRAP TOPIC CODEC              records as JSON lines on stdin, one offset per line on stdout
 //	franz consume BOOTSTRAP TOPIC PARTITIONS COUNT   records as JSON lines on stdout
+//	franz committed BOOTSTRAP TOPIC PARTITIONS COUNT the same of committed records
 //	franz join    BOOTSTRAP TOPIC GROUP              number of records of a new group's first poll
 //	franz groups  BOOTSTRAP                          group and its state per line
+//	franz pipe    BOOTSTRAP ID GROUP FROM TO COUNT   number of transactions by which so many records were copied
+//	franz transact                                   see transactions.go
 //	franz create  BOOTSTRAP TOPIC PARTITIONS
 //	franz topics  BOOTSTRAP                          topic and number of partitions per line
 //	franz delete  BOOTSTRAP TOPIC
@@ -90,12 +93,13 @@ func produce(ctx context.Context, topic, codec string) {
 	}
 }
 
-func consume(ctx context.Context, topic string, partitions, count int) {
+func consume(ctx context.Context, topic string, partitions, count int, isolation kgo.IsolationLevel) {
 	starts := map[int32]kgo.Offset{}
 	for partition := range partitions {
 		starts[int32(partition)] = kgo.NewOffset().AtStart()
 	}
-	reader := client(kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: starts}))
+	reader := client(kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: starts}),
+		kgo.FetchIsolationLevel(isolation))
 	defer reader.Close()
 
 	out := json.NewEncoder(os.Stdout)
@@ -165,11 +169,17 @@ func main() {
 	case len(arguments) == 4 && arguments[0] == "produce":
 		produce(ctx, arguments[2], arguments[3])
 	case len(arguments) == 5 && arguments[0] == "consume":
-		consume(ctx, arguments[2], number(arguments[3]), number(arguments[4]))
+		consume(ctx, arguments[2], number(arguments[3]), number(arguments[4]), kgo.ReadUncommitted())
+	case len(arguments) == 5 && arguments[0] == "committed":
+		consume(ctx, arguments[2], number(arguments[3]), number(arguments[4]), kgo.ReadCommitted())
 	case len(arguments) == 4 && arguments[0] == "join":
 		join(ctx, arguments[2], arguments[3])
 	case len(arguments) == 2 && arguments[0] == "groups":
 		groups(ctx)
+	case len(arguments) == 7 && arguments[0] == "pipe":
+		pipe(ctx, arguments[2], arguments[3], arguments[4], arguments[5], number(arguments[6]))
+	case len(arguments) == 1 && arguments[0] == "transact":
+		transact(ctx)
 	case len(arguments) == 4 && arguments[0] == "create":
 		create(ctx, arguments[2], number(arguments[3]))
 	case len(arguments) == 2 && arguments[0] == "topics":

@@ -1,0 +1,61 @@
+"""What open transactions go through: their broker stops, or dies, and their clients go on with them.
+
+The tests state what Apache Kafka does, so they run against it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from ops.bench.brokers import Broker
+from tests.real_clients.committed import ends, is_pending, offset_of, read
+from tests.real_clients.conftest import (
+    TRANSACTIONS,
+    create_topic,
+    end,
+    make_broker,
+    stop_cleanly,
+    with_settings,
+)
+from tests.real_clients.tools import eventually
+from tests.real_clients.transactional import GENERATIONS, Open, sends
+
+GONE: Mapping[str, Callable[[Broker], None]] = {"stopped": stop_cleanly, "killed": Broker.kill}
+
+
+@pytest.mark.parametrize("gone", GONE)
+@pytest.mark.parametrize("client", GENERATIONS, indirect=True)
+def test_an_open_transaction_outlives_its_broker(tmp_path: Path, client: Open, gone: str) -> None:
+    broker = with_settings(make_broker(tmp_path / "broker"), TRANSACTIONS)
+    topics = ("committed", "aborted")
+    try:
+        broker.start()
+        producers = {topic: client(broker.bootstrap, topic) for topic in topics}
+        for topic, producer in producers.items():
+            create_topic(broker.bootstrap, topic, 1)
+            producer.begin()
+            sends(producer, topic, "before")
+            producer.offsets(topic, topic, 0, 7)
+        GONE[gone](broker)
+        broker.start()
+        for topic, producer in producers.items():
+            assert ends(broker, topic) == (0, 1)
+            assert is_pending(broker, topic, topic)
+            sends(producer, topic, "behind")
+        producers["committed"].commit()
+        producers["aborted"].abort()
+        for topic in topics:
+            eventually(lambda topic=topic: ends(broker, topic) == (3, 3), topic)  # type: ignore[misc]
+            eventually(lambda topic=topic: not is_pending(broker, topic, topic), topic)  # type: ignore[misc]
+        assert read(broker, "committed") == {0: ["before", "behind"]}
+        assert read(broker, "aborted") == {}
+        assert offset_of(broker, "committed", "committed") == 7
+        assert offset_of(broker, "aborted", "aborted") is None
+        for producer in producers.values():
+            producer.close()
+        stop_cleanly(broker)
+    finally:
+        end(broker)

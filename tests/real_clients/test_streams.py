@@ -1,0 +1,88 @@
+"""Kafka Streams with exactly_once_v2: its counts are right, whatever its broker goes through.
+
+Apache Kafka 4.3 passes where nobody kills it: it may leave out the abort of what it finds open at a start,
+and such records count again (see tests/chaos/run_transactions.py).
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from ops.bench.brokers import Broker
+from tests.polling import PATIENCE_S
+from tests.real_clients.committed import read
+from tests.real_clients.conftest import (
+    TRANSACTIONS,
+    create_topic,
+    end,
+    make_broker,
+    stop_cleanly,
+    with_settings,
+)
+from tests.real_clients.tools import eventually, java_command
+
+SOURCE = Path(__file__).parent / "java" / "Streams.java"
+WORDS, COUNTS = "words", "counts"
+PARTITIONS = 2
+KINDS = 7
+EACH_TIME = 700
+
+
+@contextmanager
+def streams(broker: Broker, directory: Path) -> Iterator[None]:
+    """Runs while we look; must end well."""
+    command = java_command(str(SOURCE), broker.bootstrap, "counter", WORDS, COUNTS, str(directory / "state"))
+    with open(directory / "streams.log", "wb") as output:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output)
+    assert process.stdin is not None
+    try:
+        yield
+        process.stdin.close()
+        assert process.wait(2 * PATIENCE_S) == 0
+    except BaseException:
+        print((directory / "streams.log").read_text()[-8000:])
+        raise
+    finally:
+        process.kill()
+        process.wait()
+
+
+def write_words(broker: Broker) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
+    for number in range(EACH_TIME):
+        producer.produce(WORDS, f"word{number % KINDS}", partition=number % PARTITIONS)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def counts(broker: Broker) -> list[str]:
+    found = read(broker, COUNTS, PARTITIONS)
+    return [each for partition in found.values() for each in partition]
+
+
+def test_each_word_is_counted_once(tmp_path: Path) -> None:
+    """Each count is there once, and none is left out: after a clean start, a kill -9 of all, and another."""
+    broker = with_settings(make_broker(tmp_path / "broker"), TRANSACTIONS)
+    try:
+        broker.start()
+        create_topic(broker.bootstrap, WORDS, PARTITIONS)
+        create_topic(broker.bootstrap, COUNTS, PARTITIONS)
+        write_words(broker)
+        with streams(broker, tmp_path):
+            for counted in (0, EACH_TIME):
+                # In the middle of the counting.
+                eventually(lambda counted=counted: len(counts(broker)) > counted, "it counts")  # type: ignore[misc]
+                broker.kill()
+                broker.start()
+                write_words(broker)
+            eventually(lambda: len(counts(broker)) >= 3 * EACH_TIME, "all is counted")
+        expected = {f"word{kind}={1 + n}" for kind in range(KINDS) for n in range(3 * EACH_TIME // KINDS)}
+        assert Counter(counts(broker)) == dict.fromkeys(expected, 1)
+        stop_cleanly(broker)
+    finally:
+        end(broker)

@@ -1,0 +1,270 @@
+"""Kafka's tools for transactions, readers of each kind, and which of the two protocols clients speak.
+
+The tests state what Apache Kafka does, so they run against it, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import aiokafka
+import kafka
+import pytest
+
+from mpbroker.protocol.api_keys import ApiKey
+from ops.bench.brokers import HOST, Broker, free_port
+from tests.real_clients import tools
+from tests.real_clients.adapters import READ_TIMEOUT_S, Franz
+from tests.real_clients.committed import ends, read
+from tests.real_clients.conftest import (
+    TRANSACTIONS,
+    TopicMaker,
+    create_topic,
+    make_broker,
+    served,
+    with_settings,
+)
+from tests.real_clients.relay import relaying
+from tests.real_clients.tools import eventually, kafka_tool
+from tests.real_clients.transactional import (
+    IN_PYTHON,
+    WITH_OFFSETS,
+    Open,
+    Program,
+    commits,
+    sends,
+)
+
+TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"
+FEATURES = "org.apache.kafka.tools.FeatureCommand"
+PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
+CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+DUMP = "org.apache.kafka.tools.DumpLogSegments"
+SECOND_GENERATION = ("franz", "java")
+COMPLETE_COMMIT = 4
+
+ReadCommitted = Callable[[Broker, str, int], Sequence[str]]
+
+
+@pytest.fixture(scope="module", name="broker")
+def _broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with served(with_settings(make_broker(tmp_path_factory.mktemp("broker")), TRANSACTIONS)) as running:
+        yield running
+
+
+# ---- readers of committed records ----
+
+
+def kcat(broker: Broker, topic: str, _: int) -> Sequence[str]:
+    """To the end."""
+    settings = ("-X", "isolation.level=read_committed", "-X", "check.crcs=true")
+    asked = ("-q", "-C", "-b", broker.bootstrap, "-t", topic, "-o", "beginning", "-e")
+    return tools.run([tools.program("kcat"), *asked, *settings]).decode().split()
+
+
+def java(broker: Broker, topic: str, count: int) -> Sequence[str]:
+    asked = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--from-beginning")
+    limits = ("--isolation-level", "read_committed", "--max-messages", str(count))
+    return kafka_tool(CONSUMER, *asked, *limits).split()
+
+
+def kafka_python(broker: Broker, topic: str, count: int) -> Sequence[str]:
+    reader = kafka.KafkaConsumer(
+        bootstrap_servers=broker.bootstrap,
+        group_id=None,
+        isolation_level="read_committed",
+        consumer_timeout_ms=READ_TIMEOUT_S * 1000,
+        check_crcs=True,
+    )
+    with closing(reader):
+        reader.assign([kafka.TopicPartition(topic, 0)])
+        reader.seek_to_beginning()
+        return [message.value.decode() for message in islice(reader, count)]
+
+
+async def _aiokafka(broker: Broker, topic: str, count: int) -> Sequence[str]:
+    reader = aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=broker.bootstrap, group_id=None, isolation_level="read_committed", check_crcs=True
+    )
+    await reader.start()
+    try:
+        reader.assign([aiokafka.TopicPartition(topic, 0)])
+        await reader.seek_to_beginning()
+        got = [await asyncio.wait_for(reader.getone(), READ_TIMEOUT_S) for _ in range(count)]
+        return [message.value.decode() for message in got if message.value is not None]
+    finally:
+        await reader.stop()
+
+
+READERS: Mapping[str, ReadCommitted] = {
+    "confluent": lambda broker, topic, _: read(broker, topic)[0],
+    "kcat": kcat,
+    "java": java,
+    "kafka-python": kafka_python,
+    "aiokafka": lambda broker, topic, count: asyncio.run(_aiokafka(broker, topic, count)),
+}
+
+
+@pytest.fixture(name="mixed", scope="module")
+def _mixed(broker: Broker) -> Iterator[tuple[str, list[str]]]:
+    """Transactions of all sizes beside each other, some aborted, and one left open in front of others; and
+    what readers of committed records are to get.
+    """
+    topic = "mixed"
+    create_topic(broker.bootstrap, topic, 1)
+    writers = [IN_PYTHON["confluent"](broker.bootstrap, f"mixed-{number}") for number in range(3)]
+    committed = []
+    for number in range(12):
+        one, other, _ = writers
+        for writer in (one, other):
+            writer.begin()
+            sends(writer, topic, *(f"{number}-{'ba'[writer is one]}-{each}" for each in range(number)))
+        one.commit() if number % 3 else one.abort()
+        other.abort() if number % 2 else other.commit()
+        committed += [f"{number}-a-{each}" for each in range(number) if number % 3]
+        committed += [f"{number}-b-{each}" for each in range(number) if not number % 2]
+    writers[-1].begin()
+    sends(writers[-1], topic, "left-open")
+    commits(writers[0], topic, "behind-it")
+    eventually(lambda: len(read(broker, topic)[0]) == len(committed), "all ends are written")
+    yield topic, committed
+    writers[-1].abort()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_readers_get_what_is_committed(broker: Broker, mixed: tuple[str, list[str]], name: str) -> None:
+    topic, committed = mixed
+    assert READERS[name](broker, topic, len(committed)) == committed
+
+
+def test_franz_go_gets_what_is_committed(broker: Broker, mixed: tuple[str, list[str]], franz: Franz) -> None:
+    topic, committed = mixed
+    printed = franz.run("committed", broker.bootstrap, topic, "1", str(len(committed)))
+    offsets = [json.loads(line)["offset"] for line in printed.splitlines()]
+    assert len(offsets) == len(committed)
+    assert offsets == sorted(offsets)
+
+
+# ---- kafka-transactions, kafka-features, kafka-producer-perf-test ----
+
+
+def transactions(broker: Broker, *command: str) -> list[list[str]]:
+    """The rows below the tool's headline."""
+    printed = kafka_tool(TRANSACTIONS_TOOL, "--bootstrap-server", broker.bootstrap, *command)
+    return [line.split() for line in printed.splitlines()[1:]]
+
+
+def test_an_open_transaction_is_listed_described_and_aborted(
+    broker: Broker, new_topic: TopicMaker, transacting_java: Program
+) -> None:
+    topic, name = new_topic(2), "described"
+    producer = transacting_java.open(broker.bootstrap, name, 60_000)
+    commits(producer, topic, "before")
+    producer.begin()
+    for partition in (0, 1):
+        sends(producer, topic, "open", partition=partition)
+    listed = {row[0]: row[1:] for row in transactions(broker, "list")}
+    coordinator, producer_id, state = listed[name]
+    assert (coordinator, state) == ("1", "Ongoing")
+    ((_, _, its_id, epoch, state, timeout_ms, _, _, partitions),) = transactions(
+        broker, "describe", "--transactional-id", name
+    )
+    assert (its_id, state, timeout_ms) == (producer_id, "Ongoing", "60000")
+    assert partitions == f"{topic}-0,{topic}-1"
+    place = ("--topic", topic, "--partition", "0")
+    ((of_it, its_epoch, *_, start),) = transactions(broker, "describe-producers", *place)
+    assert (of_it, its_epoch, start) == (producer_id, epoch, "2")
+    assert transactions(broker, "find-hanging", "--broker-id", "1", "--max-transaction-timeout", "1") == []
+    # An operator's abort is a marker in that partition alone, with the epoch that the producer has.
+    transactions(broker, "abort", *place, "--start-offset", start)
+    assert ends(broker, topic, 0) == (4, 4)
+    assert ends(broker, topic, 1) == (0, 1)
+    producer.abort()
+    eventually(lambda: ends(broker, topic, 1) == (2, 2), "its own abort comes to the other one")
+    assert read(broker, topic, 2) == {0: ["before"]}
+    producer.close()
+
+
+def test_the_second_protocol_is_finalized(broker: Broker) -> None:
+    said = kafka_tool(FEATURES, "--bootstrap-server", broker.bootstrap, "describe")
+    (row,) = (line for line in said.splitlines() if line.startswith("Feature: transaction.version"))
+    assert re.search(r"SupportedMinVersion: 0\s+SupportedMaxVersion: 2\s+FinalizedVersionLevel: 2\s", row)
+
+
+def test_producer_performance_in_transactions(broker: Broker, new_topic: TopicMaker) -> None:
+    topic, count = new_topic(3), 20_000
+    load = ("--topic", topic, "--num-records", str(count), "--record-size", "100", "--throughput", "-1")
+    how = ("--transactional-id", "performance", "--transaction-duration-ms", "20")
+    printed = kafka_tool(PERFORMANCE, "--bootstrap-server", broker.bootstrap, *load, *how)
+    assert f"{count} records sent" in printed
+    everything = range(3)
+    eventually(lambda: all(len({*ends(broker, topic, each)}) == 1 for each in everything), "all is ended")
+    assert sum(map(len, read(broker, topic, 3).values())) == count
+    # There were some: each has a marker in the partitions that it came to.
+    assert sum(ends(broker, topic, each)[0] for each in everything) > count + 3
+
+
+# ---- which protocol ----
+
+
+def use(client: Open, bootstrap: str, name: str, topic: str, *, has_offsets: bool) -> None:
+    producer = client(bootstrap, name)
+    for number in range(2):
+        producer.begin()
+        sends(producer, topic, str(number))
+        if has_offsets:
+            producer.offsets(name, topic, 0, number)
+        producer.commit()
+    producer.close()
+
+
+def test_clients_speak_the_latest_protocol_that_they_know(
+    tmp_path: Path, transacting_franz: Program, transacting_java: Program
+) -> None:
+    """What they send, and what the coordinator wrote down of it, as Kafka's tool reads that."""
+    clients = {**IN_PYTHON, "franz": transacting_franz.open, "java": transacting_java.open}
+    broker = make_broker(tmp_path / "broker")
+    with socket.create_server((HOST, free_port())) as listener, relaying(listener, broker.port) as relay:
+        advertised = {"advertised.listeners": f"PLAINTEXT://{relay.bootstrap}"}
+        with served(with_settings(broker, {**TRANSACTIONS, **advertised})):
+            create_topic(relay.bootstrap, "t", 1)
+            for name, client in clients.items():
+                relay.versions.clear()
+                use(client, relay.bootstrap, name, "t", has_offsets=name in WITH_OFFSETS)
+                check_sent(name, relay.versions)
+    states = last_states(broker)
+    assert states.keys() == clients.keys()
+    for name, state in states.items():
+        is_second = name in SECOND_GENERATION
+        assert state["transactionStatus"] == COMPLETE_COMMIT
+        assert state["transactionPartitions"] == []
+        assert state.get("clientTransactionVersion", 0) == (2 if is_second else 0)
+        # The epoch is that of the next transaction.
+        assert state["producerEpoch"] == (2 if is_second else 0)
+
+
+def check_sent(name: str, versions: Mapping[int, set[int]]) -> None:
+    is_second = name in SECOND_GENERATION
+    assert (max(versions[ApiKey.END_TXN]) >= 5) is is_second
+    assert (max(versions[ApiKey.PRODUCE]) >= 12) is is_second
+    # Later versions are those of Kafka's brokers.
+    assert (min(versions[ApiKey.ADD_PARTITIONS_TO_TXN], default=4) >= 4) is is_second
+    if name in WITH_OFFSETS:
+        assert (max(versions[ApiKey.TXN_OFFSET_COMMIT]) >= 5) is is_second
+        assert (ApiKey.ADD_OFFSETS_TO_TXN in versions) is not is_second
+
+
+def last_states(broker: Broker) -> dict[str, dict[str, Any]]:
+    """What the coordinator wrote down last, by transactional id, as Kafka's tool decodes it."""
+    logs = sorted(map(str, broker.log_dir.glob("__transaction_state-*/*.log")))
+    printed = kafka_tool(DUMP, "--transaction-log-decoder", "--files", ",".join(logs))
+    states = re.findall(r"key: (\{.*?\}) payload: (\{.*\})$", printed, re.MULTILINE)
+    return {json.loads(key)["data"]["transactionalId"]: json.loads(value)["data"] for key, value in states}
