@@ -1,6 +1,10 @@
-"""kill -9 for one process of a broker or two, and the wait until the broker is whole and at work again."""
+"""kill -9 for one process of a broker, two or all, and the wait until the broker is whole and at work again.
+
+SIGSTOP does the same to a process that nobody wakes up: the supervisor declares that it hangs.
+"""
 
 import random
+import signal
 import time
 from collections.abc import Callable, Sequence
 
@@ -12,6 +16,8 @@ from tests.polling import PATIENCE_S
 # Process titles begin with these; the supervisor is the process that was started.
 ROLES = ("handler", "processor", "log", "coordinator", "acceptor", "cleaner", "scrubber")
 SUPERVISOR = "supervisor"
+# All of its processes at once.
+WHOLE = "broker"
 
 TITLE = "mpbroker: {role}"
 WHOLE_AGAIN_S = PATIENCE_S
@@ -19,6 +25,7 @@ CHILDREN_GONE_S = PATIENCE_S
 POLL_S = 0.02
 # A death is mended in some milliseconds, a role started in some tens.
 SECOND_AFTER_MAX_S = 0.08
+PAUSE_MAX_S = 0.5
 
 # So many records must be acknowledged and read after each kill before the next one.
 PROGRESS_RECORDS = 200
@@ -80,13 +87,13 @@ def _await_member(broker: Broker, role: str, chance: random.Random) -> psutil.Pr
     return chance.choice(found)
 
 
-def _kill_members(broker: Broker, roles: Sequence[str], chance: random.Random) -> None:
+def _kill_members(broker: Broker, roles: Sequence[str], chance: random.Random, sent: signal.Signals) -> None:
     """One of each role, shortly after each other: a second one dies while the first one's death is mended."""
     whole = sorted(_title(process) for role in set(roles) for process in members(broker, role))
     victims: list[psutil.Process] = []
     for role in roles:
         victims.append(_await_member(broker, role, chance))
-        victims[-1].kill()
+        victims[-1].send_signal(sent)
         if len(victims) < len(roles):
             time.sleep(chance.uniform(0, SECOND_AFTER_MAX_S))
 
@@ -115,11 +122,29 @@ def await_progress(broker: Broker, progress: Progress, after: str) -> None:
     _wait(moved, WHOLE_AGAIN_S, complaint)
 
 
-def kill(broker: Broker, roles: Sequence[str], progress: Progress, chance: random.Random) -> None:
+def kill(
+    broker: Broker,
+    roles: Sequence[str],
+    progress: Progress,
+    chance: random.Random,
+    sent: signal.Signals = signal.SIGKILL,
+) -> None:
     """Kills one process of each role at a random moment, and returns when all goes on."""
     time.sleep(chance.uniform(0, 0.5))
-    if SUPERVISOR in roles:
+    if WHOLE in roles:
+        broker.kill()
+        broker.start()
+    elif SUPERVISOR in roles:
         _kill_supervisor(broker)
     else:
-        _kill_members(broker, roles, chance)
+        _kill_members(broker, roles, chance, sent)
     await_progress(broker, progress, f"{' and '.join(roles)} killed")
+
+
+def pause(broker: Broker, role: str, progress: Progress, chance: random.Random) -> None:
+    """One process of the role stands still for a moment, which is no death."""
+    stopped = _await_member(broker, role, chance)
+    stopped.suspend()
+    time.sleep(chance.uniform(0, PAUSE_MAX_S))
+    stopped.resume()
+    await_progress(broker, progress, f"{role} paused")

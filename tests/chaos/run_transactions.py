@@ -1,0 +1,147 @@
+"""`make chaos`, transactions: processes die, hang and pause under copiers; what they copy is there once.
+
+    python -m tests.chaos.run_transactions                    # one death of each kind
+    python -m tests.chaos.run_transactions --kills 20
+    python -m tests.chaos.run_transactions --roles coordinator,log --kills 5 --seed 7
+    python -m tests.chaos.run_transactions --kills 0 --pairs 1  # the second in the fence of the first
+    python -m tests.chaos.run_transactions --log-workers 3
+    python -m tests.chaos.run_transactions --broker kafka     # against Apache Kafka, to prove the test
+
+Kafka 4.3 loses an abort where it was killed: what its coordinator finds open at the start it ends before its
+metadata has the partitions, and takes them for deleted. On a violation the broker's directory is kept.
+"""
+
+import argparse
+import itertools
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ops.bench.brokers import Broker, BrokerError, Kafka, Mpbroker
+from tests.chaos import leaks
+from tests.chaos.copiers import OFFSETS_PARTITIONS, Copiers, create_topics
+from tests.chaos.exactly_once import Copies, Outcome, violations
+from tests.chaos.killer import SUPERVISOR, WHOLE, HangError, await_progress, kill, pause, roles_of
+
+SHOWN = 20
+SETTINGS = {
+    "transaction.state.log.num.partitions": "4",
+    "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
+}
+# Of mpbroker: whoever stands still for so long is replaced.
+HANG_MS = 2000
+KILLED, HUNG, PAUSED = "killed", "hung", "paused"
+
+# What is done, and to whom.
+Step = tuple[str, ...]
+
+
+def broker_of(kind: str, directory: Path, log_workers: int) -> Broker:
+    if kind == "kafka":
+        return Kafka(directory, properties=[f"{name}={value}" for name, value in SETTINGS.items()])
+    settings = {**SETTINGS, "handler.hang.timeout.ms": str(HANG_MS)}
+    flags = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+    return Mpbroker(directory, flags=["--log-workers", str(log_workers), *flags])
+
+
+def planned(roles: Sequence[str], kills: int, pairs: int) -> list[Step]:
+    """Each role is killed; children of the supervisor hang and pause, too, and die with each other."""
+    children = [role for role in roles if role not in (SUPERVISOR, WHOLE)]
+    deaths = [(KILLED, role) for role in roles]
+    others = [(what, role) for role in children for what in (HUNG, PAUSED)]
+    together = [(KILLED, *both) for both in itertools.product(children, repeat=2)]
+    return [*deaths, *others] * kills + together * pairs
+
+
+def torment(broker: Broker, plan: Sequence[Step], seed: int) -> Copies:
+    """The whole run: copiers, everything that is planned, a clean restart, and the target read back."""
+    chance = random.Random(seed)
+    broker.start()
+    create_topics(broker.bootstrap)
+    copiers = Copiers(broker.bootstrap, seed)
+    copiers.start()
+    try:
+        await_progress(broker, copiers.progress, "at the start")
+        for what, *roles in chance.sample(plan, len(plan)):
+            do(broker, what, roles, copiers, chance)
+    except BaseException:
+        copiers.abandon()
+        raise
+    copiers.stop()
+    copiers.copies.complaints += leaks.complaints(broker)
+    broker.stop()
+    broker.start()
+    copiers.read_back()
+    broker.stop()
+    report(copiers)
+    return copiers.copies
+
+
+def do(broker: Broker, what: str, roles: Sequence[str], copiers: Copiers, chance: random.Random) -> None:
+    """Returns when all are at work again."""
+    began = time.monotonic()
+    if what == PAUSED:
+        (role,) = roles
+        pause(broker, role, copiers.progress, chance)
+    else:
+        sent = signal.SIGSTOP if what == HUNG else signal.SIGKILL
+        kill(broker, roles, copiers.progress, chance, sent)
+    copied, read = copiers.progress()
+    took_s = time.monotonic() - began
+    names = " and ".join(roles)
+    print(f"{names} {what}, at work again {took_s:.2f} s later; {copied} copied, {read} read", flush=True)
+
+
+def report(copiers: Copiers) -> None:
+    transactions = copiers.copies.transactions.values()
+    counts = {outcome: sum(each.outcome is outcome for each in transactions) for outcome in Outcome}
+    print(", ".join(f"{count} {outcome.value}" for outcome, count in counts.items()), end=" transactions; ")
+    print(f"{copiers.fenced} zombies fenced, {len(copiers.copies.final)} records read at the end")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="tests.chaos.run_transactions", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--kills", type=int, default=1, help="deaths of each kind and role (1)")
+    parser.add_argument("--pairs", type=int, default=0, help="deaths together of every two kinds (0)")
+    parser.add_argument("--roles", help="comma-separated kinds of process (all)")
+    parser.add_argument(
+        "--seed", type=int, default=random.randrange(1 << 32), help="of the order and the moments"
+    )
+    parser.add_argument("--log-workers", type=int, default=1, help="log processes (1)")
+    parser.add_argument("--broker", choices=("mpbroker", "kafka"), default="mpbroker")
+    return parser.parse_args()
+
+
+def main() -> int:
+    chosen = arguments()
+    directory = Path(tempfile.mkdtemp(prefix="mpbroker-chaos-"))
+    broker = broker_of(chosen.broker, directory, chosen.log_workers)
+    everybody = (WHOLE,) if isinstance(broker, Kafka) else (*roles_of(broker), WHOLE)
+    roles = chosen.roles.split(",") if chosen.roles else everybody
+    print(f"seed {chosen.seed}: {chosen.kills} of each of {', '.join(roles)}", flush=True)
+    try:
+        found = violations(torment(broker, planned(roles, chosen.kills, chosen.pairs), chosen.seed))
+    except (HangError, BrokerError) as error:
+        print(f"chaos: {error}\nkept: {directory}", file=sys.stderr)
+        return 1
+    finally:
+        broker.kill()
+    for violation in found[:SHOWN]:
+        print(f"  {violation}")
+    if found:
+        print(f"{len(found)} violations; kept: {directory}")
+        return 1
+    shutil.rmtree(directory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
