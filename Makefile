@@ -18,7 +18,7 @@ INTO ?= .openssl
 NEWER := $(if $(wildcard .openssl/lib/libssl.so.3),env LD_LIBRARY_PATH="$(CURDIR)/.openssl/lib$(LD_LIBRARY_PATH:%=:%)")
 RUN := $(strip $(NEWER) $(BIN))
 
-.PHONY: help setup openssl run test demo bench bench-kafka bench-network bench-tls bench-quotas bench-compaction bench-moving bench-start bench-cold bench-spark chaos fuzz explore flips power-cuts adopt lint fmt clean
+.PHONY: help setup openssl run test demo bench bench-kafka bench-network bench-tls bench-quotas bench-transactions bench-compaction bench-moving bench-start bench-cold bench-spark chaos fuzz explore flips power-cuts adopt lint fmt clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -65,6 +65,9 @@ bench-tls: setup openssl ## what TLS costs a fetch with the system's OpenSSL and
 bench-quotas: setup ## what clients over their quota are told, beside Apache Kafka; fails where they differ by a tenth
 	$(RUN)/python -m ops.bench.quotas $(ARGS)
 
+bench-transactions: setup ## transactions a second beside Apache Kafka
+	$(RUN)/python -m ops.bench.transactions $(ARGS)
+
 bench-compaction: setup ## produces beside the compaction of 5 GB; fails where their p99 is more than twice that of quiet
 	$(RUN)/python -m ops.bench.compaction $(ARGS)
 
@@ -82,6 +85,7 @@ bench-spark: setup ## the Spark source on 8 million records
 
 chaos: setup ## the long form of the fault tests
 	$(RUN)/python -m tests.chaos.run --full --pairs 2 $(ARGS)
+	$(RUN)/python -m tests.chaos.run_transactions --kills 5 --pairs 1 --log-workers 2
 
 fuzz: setup ## 100,000 bad inputs against a broker; what it holds before and after (ARGS='--inputs 5000 --seed 7')
 	$(RUN)/python -m tests.network.fuzz $(ARGS)

@@ -43,14 +43,6 @@ SCRAM needs librdkafka 2.6.1 or newer; older ones send their nonce doubled, whic
 # What is missing, and what happens instead.
 NOT_BUILT = (
     (
-        "transactions",
-        "there is no coordinator: InitProducerId refuses a transactional id, and what clients write in a "
-        "transaction is refused. Those that Kafka has written are read as Kafka has them read: consumers of "
-        "what is committed hear which were aborted, and get nothing behind the beginning of one that was "
-        "left open. `kafka-transactions.sh` describes the producers of a partition and aborts such a "
-        "transaction by its start offset",
-    ),
-    (
         "ACLs, delegation tokens, SASL GSSAPI",
         "their settings are refused at start: who is in may do everything",
     ),
@@ -98,6 +90,7 @@ and has no effect here is named in a warning at start; an unknown one is an erro
   under `group` the commit journal makes every record durable before. acks=all waits for a sync that
   `flush.messages` made due, acks=1 does not; `flush.ms` is looked at twice a second, whatever
   `log.flush.scheduler.interval.ms` says.
+* AddPartitionsToTxn is served as clients send it: versions 4 and 5 are for brokers that ask each other.
 * Internal topics take records from nobody. Kafka takes them from a client that calls itself `__admin_client`.
 * A record batch whose compressed records cannot be read is answered INVALID_RECORD, not with a retriable
   error.

@@ -47,24 +47,6 @@ AMONG_BROKERS = frozenset(
 
 NOT_SERVED = (
     NotServed(
-        (
-            ApiKey.ADD_PARTITIONS_TO_TXN,
-            ApiKey.ADD_OFFSETS_TO_TXN,
-            ApiKey.END_TXN,
-            ApiKey.TXN_OFFSET_COMMIT,
-        ),
-        "producing in transactions",
-        "none: InitProducerId refuses the producer's `transactional.id` before it comes to these",
-        "idempotent producers (`enable.idempotence=true`, the default of Java's)",
-    ),
-    NotServed(
-        (ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS),
-        "the list of transactional ids, which would be empty, and of hanging transactions",
-        "`kafka-transactions.sh list`, and `find-hanging` where a transaction is open; `describe` speaks of "
-        "an authorization failure, for after that clients do not ask again",
-        "`kafka-transactions.sh describe-producers` shows what is open in a partition, `abort` ends it",
-    ),
-    NotServed(
         (ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS),
         "ACLs",
         "`kafka-acls.sh`",
@@ -137,7 +119,7 @@ NOT_SERVED = (
         (ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.STREAMS_GROUP_DESCRIBE),
         "groups of the streams protocol (KIP-1071)",
         "`kafka-streams-groups.sh` but for `--list`, which is empty",
-        "Kafka Streams with `group.protocol=classic`, its default, and without `exactly_once_v2`",
+        "Kafka Streams with `group.protocol=classic`, its default",
     ),
 )
 

@@ -1,0 +1,108 @@
+"""Transactions a second and how long each takes, beside Apache Kafka: `python -m ops.bench.transactions`.
+
+So many producers of librdkafka, each with a transactional id of its own, write some records to two partitions
+and commit, again and again; the brokers take turns. A transaction is answered when its decision is as durable
+as the broker makes it: with mpbroker on the disk, with Kafka in the page cache; with `--os` so are both. What
+is measured is begin to commit, with the pauses that librdkafka makes when a broker tells it to ask again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from ops.bench.brokers import Broker, Kafka, Mpbroker
+from ops.bench.scenarios import create_topic
+
+TOPIC = "written"
+PARTITIONS = 2
+PATIENCE_S = 30
+VALUE = b"x" * 100
+
+
+def transactions(producer: Producer, records: int, until: float) -> list[float]:
+    """How many seconds each took."""
+    took: list[float] = []
+    while (began := time.monotonic()) < until:
+        producer.begin_transaction()
+        for number in range(records):
+            producer.produce(TOPIC, VALUE, partition=number % PARTITIONS)
+        producer.commit_transaction(PATIENCE_S)
+        took.append(time.monotonic() - began)
+    return took
+
+
+def made(broker: Broker, count: int) -> list[Producer]:
+    producers = [
+        Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"bench-{n}", "linger.ms": 0})
+        for n in range(count)
+    ]
+    for producer in producers:
+        producer.init_transactions(PATIENCE_S)
+    return producers
+
+
+def turn(producers: Sequence[Producer], records: int, seconds: float) -> list[float]:
+    """All at once."""
+    took: list[float] = []
+    until = time.monotonic() + seconds
+    threads = [
+        threading.Thread(target=lambda p=producer: took.extend(transactions(p, records, until)))
+        for producer in producers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return took
+
+
+def told(name: str, turns: Sequence[Sequence[float]], seconds: float) -> str:
+    took = sorted(one for each in turns for one in each)
+    per_s = len(took) / (len(turns) * seconds)
+    p50, p99 = (took[len(took) * percent // 100] * 1000 for percent in (50, 99))
+    return f"{name}: {per_s:,.0f} transactions/s, p50 {p50:.1f} ms, p99 {p99:.1f} ms"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--producers", type=int, default=8)
+    parser.add_argument("--records", type=int, default=4, help="of each transaction")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each turn")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--os", action="store_true", help="mpbroker with log.flush.policy=os")
+    parser.add_argument("--alone", action="store_true", help="without Kafka")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        flags = ("-o", "log.flush.policy=os") if given.os else ()
+        brokers: list[Broker] = [Mpbroker(Path(directory) / "mpbroker", flags=flags)]
+        if not given.alone:
+            brokers.append(Kafka(Path(directory) / "kafka"))
+        try:
+            producers = []
+            for broker in brokers:
+                broker.start()
+                create_topic(broker, TOPIC, PARTITIONS)
+                producers.append(made(broker, given.producers))
+                turn(producers[-1], given.records, given.seconds)
+            results: list[list[list[float]]] = [[] for _ in brokers]
+            for _ in range(given.turns):
+                for number, ours in enumerate(producers):
+                    results[number].append(turn(ours, given.records, given.seconds))
+        finally:
+            for broker in brokers:
+                broker.kill()
+    for broker, turns in zip(brokers, results, strict=True):
+        print(told(broker.name, turns, given.seconds))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
