@@ -16,6 +16,7 @@ from pathlib import Path
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import resolve
 from mpbroker.log import futures, names
+from mpbroker.log.aborted import AbortedTransaction, read_aborted
 from mpbroker.log.checkpoints import read_topic_id
 from mpbroker.log.device import EACH_FILE, Syncs
 from mpbroker.log.home import Home
@@ -23,6 +24,7 @@ from mpbroker.log.partition_log import PartitionLog, segments_of
 from mpbroker.log.recovery import Known, PartitionDamaged, load
 from mpbroker.records.batch import CRC_AT
 from mpbroker.records.iterate import iterate_batches
+from mpbroker.records.markers import ABORT, marker_of
 from tests.log.crash_images import MARK, Event, read_trace
 
 ROOT = Path(__file__).parents[2]
@@ -161,10 +163,35 @@ def recovered(
                 crc = int.from_bytes(batch.bytes[CRC_AT : CRC_AT + 4], "big")
                 batches[batch.header.base_offset] = (batch.header.record_count, crc)
         found[topic_id.hex(), parsed.partition] = batches
+        problem = wrong_aborted(path)
+        if problem:
+            damaged.append(f"{topic_id.hex()} {problem}")
         close(log)
     if home.journal.file is not None:
         home.journal.file.close()
     return found, damaged
+
+
+def wrong_aborted(directory: Path) -> str:
+    """Where what is said of aborted transactions is not what the batches say."""
+    open_from: dict[int, int] = {}
+    for base in segments_of(directory):
+        wanted = []
+        for batch in iterate_batches((directory / names.segment_name(base)).read_bytes()):
+            producer, offset = batch.header.producer_id, batch.header.base_offset
+            if not batch.is_control:
+                if batch.is_transactional:
+                    open_from.setdefault(producer, offset)
+                continue
+            first, (kind, _) = open_from.pop(producer, None), marker_of(batch.bytes)
+            if first is not None and kind == ABORT:
+                stable = min(open_from.values(), default=offset + 1)
+                wanted.append(AbortedTransaction(producer, first, offset, stable))
+        path = directory / names.segment_name(base, names.TXN_INDEX_SUFFIX)
+        said = read_aborted(path) if path.exists() else []
+        if said != wanted:
+            return f"{path} says {said}, not {wanted}"
+    return ""
 
 
 def recovered_both(directory: Path, syncs_of: Callable[[Path], Syncs] = lambda _: EACH_FILE) -> Found:

@@ -35,7 +35,8 @@ from mpbroker.log.names import log_worker_of
 from mpbroker.log.process import LogProcess
 from mpbroker.log.snapshots import submit_snapshot
 from mpbroker.records.batch import CRC_AT
-from mpbroker.records.builder import build_batch
+from mpbroker.records.builder import build_batch, build_transaction_marker
+from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord
 from tests.log.node import Node, wait_for_helper
 from tests.log.rig import Rig, end
@@ -49,6 +50,7 @@ STOPS = 12
 OPTIONS = {"log_journal_bytes": 72 << 10, "log_journal_direct_bytes": 4_000}
 SEGMENT_BYTES = 24_000
 SIZES = (30, 30, 300, 3_000, 6_000)
+PRODUCERS = 3
 TIMESTAMP_MS = 4_000_000_000_000
 
 _trace_mark = ctypes.CDLL(None).trace_mark
@@ -153,9 +155,7 @@ class Workload:
             for _ in range(self.random.choice((1, 1, 2, 6))):
                 partition = self.random.choice(among)
                 self.batches += 1
-                value = self.batches.to_bytes(8, "big") + bytes(self.random.choice(SIZES))
-                count = self.random.choice((1, 1, 3))
-                data = bytes(build_batch([NewRecord(value, timestamp=TIMESTAMP_MS)] * count, leader_epoch=0))
+                data = self.make_batch()
                 crc = int.from_bytes(data[CRC_AT : CRC_AT + 4], "big")
                 target = self.targets[partition]
                 batches.append(((target.slot, target.slot_generation, 5), data))
@@ -163,6 +163,25 @@ class Workload:
                 mark("sent", self.topic.topic_id.hex(), partition, crc)
             acks = self.random.choice((-1, -1, 1))
             self.on_the_way[rig.job(batches, acks=acks)] = (acks, named)
+
+    def make_batch(self) -> bytes:
+        """Some of transactions, and markers of their ends, also where none is open."""
+        chance, producer = self.random.random(), self.random.randrange(PRODUCERS)
+        if chance < 0.15:
+            marker = build_transaction_marker(
+                ABORT if chance < 0.1 else COMMIT,
+                producer_id=producer,
+                producer_epoch=0,
+                coordinator_epoch=0,
+                timestamp=TIMESTAMP_MS,
+            )
+            return bytes(marker)
+        value = self.batches.to_bytes(8, "big") + bytes(self.random.choice(SIZES))
+        records = [NewRecord(value, timestamp=TIMESTAMP_MS)] * self.random.choice((1, 1, 3))
+        if chance >= 0.5:
+            return bytes(build_batch(records, leader_epoch=0))
+        of = {"producer_id": producer, "producer_epoch": 0}
+        return bytes(build_batch(records, leader_epoch=0, transactional=True, **of))
 
     def take_replies(self) -> None:
         for reply in self.node.rig.replies():

@@ -35,8 +35,8 @@ from tests.polling import until
 SMALL = {"segment_bytes": "1048576", "index_interval_bytes": "100"}
 STATE = 48
 # Of stops and crashes: `TRANSACTION_SEEDS=100-200` tries others.
-FIRST, _, LAST = os.environ.get("TRANSACTION_SEEDS", "0-3").partition("-")
-SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
+FIRST, _, LAST = os.environ.get("TRANSACTION_SEEDS", "").partition("-")
+SEEDS = range(int(FIRST), int(LAST or FIRST) + 1) if FIRST else (0, 1, 2, 3, 17, 19, 21, 23)
 
 
 def data(
