@@ -428,7 +428,7 @@ def consume(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
 ) -> None:
-    """Print records of a topic as they come."""
+    """Print records of a topic as they come, those of open and aborted transactions among them."""
     from mpbroker.cli import consume as command
 
     start = "beginning" if from_beginning else offset

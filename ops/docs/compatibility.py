@@ -59,7 +59,10 @@ NOT_BUILT = (
     ),
     ("share groups, streams groups", "not advertised"),
     ("metrics over HTTP or JMX", "`mpbroker ctl metrics --json`"),
-    ("Spark: streaming, the sink", "batch reads only"),
+    (
+        "Spark: streaming, the sink, `read_committed`",
+        "batch reads only, which see all records: those of open and of aborted transactions, too",
+    ),
 )
 
 DYNAMIC_SETTINGS = """

@@ -155,9 +155,12 @@ class TransactionCoordinator:
             is_open = value.state is TransactionState.ONGOING and not transaction.is_busy
             if is_open and value.start_ms + value.timeout_ms < now_ms:
                 log.info(
-                    "transactional id %s: open for longer than %d ms, its transaction is aborted",
+                    "transactional id %s: its transaction is open for longer than %d ms and is aborted; "
+                    "its producer (%d, epoch %d) is fenced",
                     transaction.transactional_id,
                     value.timeout_ms,
+                    value.producer_id,
+                    value.producer_epoch,
                 )
                 self._ends.fence(transaction, None, lambda _error: None)
 
