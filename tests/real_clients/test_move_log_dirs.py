@@ -339,7 +339,7 @@ def where(broker: Broker) -> list[tuple[str, bool]]:
     ]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_killed_again_and_again_nothing_is_lost_or_doubled(two: Broker, tmp_path: Path, seed: int) -> None:
     """Its log worker dies at any moment of a move, under a producer and a consumer."""
     if not isinstance(two, Mpbroker):

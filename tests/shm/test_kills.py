@@ -21,7 +21,7 @@ from shm.word import Words
 from tests.shm.test_ring import begun_at
 
 Fork = Callable[[Callable[[], None]], Any]
-ROUNDS = 200
+ROUNDS = 100
 ENDLESS = 2**62
 
 
