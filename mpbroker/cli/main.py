@@ -428,7 +428,10 @@ def consume(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
 ) -> None:
-    """Print records of a topic as they come, those of open and aborted transactions among them."""
+    """Print records of a topic as they come.
+
+    Those of open and of aborted transactions are among them.
+    """
     from mpbroker.cli import consume as command
 
     start = "beginning" if from_beginning else offset
