@@ -12,6 +12,7 @@ from mpbroker.protocol.messages import HeartbeatRequest
 from tests.coordinator.transaction_world import World, code_of, opened
 
 T0, T1 = ("t", 0), ("t", 1)
+NONE = ErrorCode.NONE
 
 
 def test_a_fault_ends_the_waits_of_that_id_alone() -> None:
@@ -64,6 +65,28 @@ def test_a_timer_that_goes_wrong_is_no_other_ids_affair(caplog: pytest.LogCaptur
     world.coordinator.tick()
     assert world.added(waiting) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert caplog.text.count("RuntimeError: a fault") == 2
+
+
+def test_a_turn_that_goes_wrong_is_answered(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    producer = world.init()
+    writing = world.ask_add(producer, T0)
+    heard: list[ErrorCode] = []
+
+    def fails() -> bool:
+        raise RuntimeError("a fault")
+
+    def attempt() -> bool:
+        transaction = world.coordinator.manager.find("x")
+        assert transaction is not None
+        return not transaction.is_busy and fails()
+
+    world.coordinator.manager.submit("x", attempt, heard.append, None)
+    ending = world.ask_end(producer)
+    world.settle()
+    assert heard == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert (world.added(writing), code_of(world.answers[ending])) == (NONE, NONE)
+    assert caplog.text.count("RuntimeError: a fault") == 1
 
 
 def test_another_coordinators_request_is_refused() -> None:
