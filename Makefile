@@ -5,12 +5,15 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
-# Two stamps, so that a repeated `make setup` costs nothing and a changed .pyx only a compilation.
+# Stamps, so that a repeated `make setup` costs nothing and a changed .pyx only a compilation.
 SYNCED := .venv/.synced
 BUILT := .venv/.built
+JAR := .venv/.jar
+JAVA := $(shell find spark_integration/jvm/java -name '*.java')
 NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.h')
 DATA ?= data
 CRASH_SEEDS ?= 1-20
+ROUNDS ?= 10
 LISTENERS ?= PLAINTEXT://127.0.0.1:9092
 INTO ?= .openssl
 
@@ -18,12 +21,12 @@ INTO ?= .openssl
 NEWER := $(if $(wildcard .openssl/lib/libssl.so.3),env LD_LIBRARY_PATH="$(CURDIR)/.openssl/lib$(LD_LIBRARY_PATH:%=:%)")
 RUN := $(strip $(NEWER) $(BIN))
 
-.PHONY: help setup openssl run test demo bench bench-kafka bench-network bench-tls bench-quotas bench-transactions bench-compaction bench-moving bench-start bench-cold bench-spark chaos fuzz explore flips power-cuts adopt lint fmt clean
+.PHONY: help setup openssl run test demo pipeline bench bench-kafka bench-network bench-tls bench-quotas bench-transactions bench-compaction bench-moving bench-start bench-cold bench-spark bench-spark-stream spark-checkpoints spark-cluster spark-sink-kills chaos fuzz explore flips power-cuts adopt lint fmt clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-setup: $(BUILT) ## .venv with everything in it, native modules built in place
+setup: $(BUILT) $(JAR) ## .venv with everything in it, native modules and the jar of the JVM reader built in place
 
 $(SYNCED): pyproject.toml uv.lock setup.py ops/setup/setup.sh
 	PYTHON="$(PYTHON)" ops/setup/setup.sh
@@ -36,6 +39,11 @@ $(BUILT): $(SYNCED) $(NATIVE)
 	@touch $@
 	@echo "setup: done; make run starts a broker, make help says what else there is"
 
+# For the version of PySpark that is in .venv.
+$(JAR): $(SYNCED) $(JAVA) ops/setup/jvm_reader.py
+	@$(BIN)/python -m ops.setup.jvm_reader
+	@touch $@
+
 openssl: $(SYNCED) ## a newer OpenSSL for this checkout, where the system's is old (ARCHIVE=its source, INTO=directory)
 	@$(BIN)/python -m ops.setup.openssl --into "$(INTO)" $(if $(ARCHIVE),--archive "$(ARCHIVE)")
 
@@ -47,6 +55,9 @@ test: setup ## every test (make test ARGS='tests/config -k units')
 
 demo: setup ## broker, kcat, and a PySpark job that reads what was just written
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(NEWER) ops/demo/run.sh
+
+pipeline: setup ## a declarative pipeline of Spark on a broker of its own; goes on each time (ARGS='--kill --orders 5000')
+	$(RUN)/python -m ops.demo.pipeline $(ARGS)
 
 bench: setup ## requests a second, latencies and CPU of this broker
 	$(RUN)/python -m ops.bench.run $(ARGS)
@@ -80,8 +91,22 @@ bench-start: setup ## how soon 10,000 partitions and some GB serve again, and th
 bench-cold: setup ## small fetches beside a consumer that reads from the disk; fails where their p99 is more than three times that of quiet
 	$(RUN)/python -m ops.bench.cold $(ARGS)
 
-bench-spark: setup ## the Spark source on 8 million records
+bench-spark: setup ## Spark's readers beside its own connector on Apache Kafka; fails where a bound is missed (ARGS=--short: little data)
 	$(RUN)/python -m ops.bench.spark $(ARGS)
+
+bench-spark-stream: setup ## streaming queries: micro-batches, latency, idle CPU, beside Spark's own connector
+	$(RUN)/python -m ops.bench.spark_stream $(ARGS)
+
+spark-checkpoints: setup ## a query that changes between Spark's Kafka source and ours (downloads PySpark 4.0.0 once)
+	MPBROKER_TEST_CHECKPOINTS=1 $(RUN)/python -m pytest tests/spark/test_stream_checkpoints.py $(ARGS)
+
+spark-cluster: setup ## the wheel, sent with a job to the executors of a standalone cluster that have nothing installed
+	$(RUN)/python -m pytest tests/spark/wheel_on_cluster.py $(ARGS)
+
+spark-sink-kills: setup ## the exactly-once sink: tasks, drivers, whole queries and brokers killed at every step, ten times (ROUNDS=…)
+	@for round in $$(seq $(ROUNDS)); do \
+	  $(RUN)/python -m pytest tests/writing tests/spark/sink_kills.py $(ARGS) || exit 1; \
+	done
 
 chaos: setup ## the long form of the fault tests
 	$(RUN)/python -m tests.chaos.run --full --pairs 2 $(ARGS)
@@ -115,4 +140,5 @@ fmt: setup ## rewrite the sources as lint wants them
 clean: ## remove .venv and all that was built; data stays
 	rm -rf .venv .openssl build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find shm mpbroker -name '*.so' -delete
+	rm -f spark_integration/jvm/*.jar
 	for source in $$(find shm mpbroker -name '*.pyx'); do rm -f "$${source%.pyx}.c"; done

@@ -1,4 +1,4 @@
-"""The columns of Spark's Kafka source, and which of them a query gets (Spark: KafkaRecordToRowConverter)."""
+"""Names the columns of Spark's Kafka source, and those that a query gets (KafkaRecordToRowConverter)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_integration.errors import OptionError
-from spark_integration.options import chosen_columns, includes_headers
+from mpbroker.reading.errors import OptionError
+from mpbroker.reading.options import chosen_columns
 
 HEADERS: Final = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())]), containsNull=True
@@ -38,20 +38,15 @@ FIELDS: Final = {
 
 
 def schema_for(options: Mapping[str, str]) -> StructType:
-    """All columns, or those of the option `columns`. Raises OptionError."""
-    names = chosen_columns(options)
-    if names is None:
-        names = tuple(name for name in FIELDS if name != "headers" or includes_headers(options))
-    unknown = [name for name in names if name not in FIELDS]
-    if unknown:
-        raise OptionError(f"columns: there is no column '{unknown[0]}', only {', '.join(FIELDS)}")
-    if len(set(names)) != len(names):
-        raise OptionError(f"columns: a column is named twice in '{','.join(names)}'")
-    return StructType([FIELDS[name] for name in names])
+    """Returns all columns, or those of the option `columns`. Raises OptionError."""
+    return StructType([FIELDS[name] for name in chosen_columns(options, tuple(FIELDS))])
 
 
 def check_schema(schema: StructType) -> None:
-    """A user's schema is a choice of columns; types are fixed, NOT NULL is allowed. Raises OptionError."""
+    """Checks that a user's schema is a choice of columns.
+
+    Types are fixed, NOT NULL is allowed. Raises OptionError.
+    """
     for field in schema.fields:
         known = FIELDS.get(field.name)
         if known is None:

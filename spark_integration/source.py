@@ -1,29 +1,38 @@
-"""The data source that `spark.read.format("mpbroker")` finds.
+"""Defines the data source that `spark.read.format("mpbroker")` finds.
 
 PySpark imports this in several kinds of processes: what plans or reads is imported only where it is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Never
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
-from spark_integration.errors import OptionError, SourceUnavailable
-from spark_integration.options import ReadOptions, parse_options
+from mpbroker.reading.options import ReadOptions, parse_options, pushes_filters
 from spark_integration.schema import check_schema, schema_for
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
+    from pyspark.sql.datasource import Filter
 
-    from spark_integration.plan import Catalog, TaskRange
+    from mpbroker.reading.conditions import Condition
+    from mpbroker.reading.plan import TaskRange
 
 
 class MpbrokerDataSource(DataSource):
-    """Topics of mpbroker, or of Apache Kafka, as a batch source."""
+    """Topics of mpbroker, or of Apache Kafka: a source and a sink, of batches and of streams."""
 
     @classmethod
     def name(cls) -> str:
@@ -34,77 +43,100 @@ class MpbrokerDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         check_schema(schema)
+        # Spark refuses a reader with pushFilters unless spark.sql.python.filterPushdown.enabled is true.
+        if pushes_filters(self.options):
+            return FilteringReader(self.options, schema)
         return MpbrokerReader(self.options, schema)
 
     # PySpark gives the arguments by their names.
 
-    def streamReader(self, schema: StructType) -> Never:  # noqa: ARG002, N802
-        _not_built("streaming source")
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from spark_integration.stream import MpbrokerStreamReader
 
-    def writer(self, schema: StructType, overwrite: bool) -> Never:  # noqa: ARG002
-        _not_built("sink")
+        check_schema(schema)
+        return MpbrokerStreamReader(self.options, schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> Never:  # noqa: ARG002, N802
-        _not_built("streaming sink")
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from spark_integration.sink import batch_writer
+
+        return batch_writer(schema, self.options, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
+        from spark_integration.sink import stream_writer
+
+        return stream_writer(schema, self.options)
 
 
-def _not_built(what: str) -> Never:
-    """Without it Spark's own words: NOT_IMPLEMENTED, below a page of its frames."""
-    raise OptionError(
-        f"format mpbroker has no {what}: it is for batch queries (spark.read). Use Spark's own Kafka source, "
-        "format('kafka') with kafka.bootstrap.servers: mpbroker speaks its protocol"
-    )
+@dataclass(frozen=True)
+class SparkTask(InputPartition):
+    """A planned range as what PySpark takes for a partition."""
+
+    range: TaskRange
+
+    # InputPartition's own repr prints a field that dataclasses do not set.
+    def __repr__(self) -> str:
+        return str(self.range)
 
 
 class MpbrokerReader(DataSourceReader):
-    """Travels to every task, so it holds options and schema and nothing else."""
+    """Plans and reads a batch query.
+
+    It travels to every task, so it holds options and schema and nothing else.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = parse_options(dict(options))
         self._schema = schema
 
-    def partitions(self) -> list[TaskRange]:
-        from spark_integration.plan import plan
+    def partitions(self) -> list[SparkTask]:
+        return self._planned()
+
+    def _planned(self, conditions: Sequence[Condition] = ()) -> list[SparkTask]:
+        from mpbroker.reading.catalogs import open_catalog
+        from mpbroker.reading.conditions import pruning_of
+        from mpbroker.reading.plan import plan
 
         with closing(open_catalog(self._options)) as catalog:
-            return plan(catalog, self._options)
+            return [SparkTask(one) for one in plan(catalog, self._options, pruning_of(conditions)[0])]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """For an empty plan Spark runs one task all the same, with a partition that is none of ours."""
-        from spark_integration.columns import Columns
-        from spark_integration.plan import TaskRange
-        from spark_integration.read_local import is_here, read_local
-
-        if not isinstance(partition, TaskRange):
-            return
-        options = self._options
-        columns = Columns(self._schema, partition.topic, partition.partition, check_crcs=options.check_crcs)
-        files = partition.files
-        if files is not None and is_here(files):
-            yield from read_local(partition, files, columns, fail_on_data_loss=options.fail_on_data_loss)
-        elif files is None or (options.read_mode == "auto" and options.bootstrap_servers is not None):
-            from spark_integration.read_remote import read_remote
-
-            yield from read_remote(partition, columns, options)
-        else:
-            raise SourceUnavailable(
-                f"{files.directory} is not on this host. Give kafka.bootstrap.servers too "
-                "(and readMode auto), so that tasks on other hosts can fetch"
-            )
+        return read_task(partition, self._schema, self._options)
 
 
-def open_catalog(options: ReadOptions) -> Catalog:
-    """Files if they are here, unless the user wants otherwise."""
-    from spark_integration.local import LocalCatalog, log_dirs_are_here
+class FilteringReader(MpbrokerReader):
+    """Takes the query's filters into its plan, with the option filterPushdown."""
 
-    if options.read_mode == "remote":
-        local = False
-    elif options.read_mode == "local" or options.bootstrap_servers is None:
-        local = True
-    else:
-        local = bool(options.log_dirs) and log_dirs_are_here(options.log_dirs)
-    if local:
-        return LocalCatalog(options.log_dirs)
-    from spark_integration.remote import RemoteCatalog
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._conditions: tuple[Condition, ...] = ()
 
-    return RemoteCatalog(options)
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Takes the query's filters, and returns those that Spark still has to evaluate."""
+        from mpbroker.reading.conditions import pruning_of
+        from spark_integration.filters import condition_of
+
+        known = [(one, condition) for one in filters if (condition := condition_of(one)) is not None]
+        self._conditions = tuple(condition for _, condition in known)
+        _, exact = pruning_of(self._conditions)
+        fulfilled = {id(one) for (one, _), decided in zip(known, exact, strict=True) if decided}
+        return [one for one in filters if id(one) not in fulfilled]
+
+    def partitions(self) -> list[SparkTask]:
+        return self._planned(self._conditions)
+
+
+def read_task(
+    partition: InputPartition | None, schema: StructType, options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    """Yields the records of a task; none for a partition that is not ours, which Spark makes for the one task
+    that it runs for an empty plan.
+    """
+    import pyarrow as pa
+
+    from mpbroker.reading.columns import SCHEMA
+    from mpbroker.reading.read import read_range
+
+    if isinstance(partition, SparkTask):
+        # Spark compares it, NOT NULL included, with the one that it makes of its schema itself.
+        chosen = pa.schema([SCHEMA.field(one.name).with_nullable(one.nullable) for one in schema.fields])
+        yield from read_range(partition.range, chosen, options)

@@ -26,17 +26,21 @@ class ThreadedServer(ABC):
     def __exit__(self, *_: object) -> None:
         self.close_listener()
         self._threads[0].join()
-        for connection in self._open:
-            try:
-                connection.shutdown(socket.SHUT_RDWR)
-            except OSError:  # its thread has closed it, or the client has gone
-                continue
+        self.hang_up()
         for thread in self._threads:
             thread.join()
 
     @property
     def address(self) -> str:
         return f"{HOST}:{self.port}"
+
+    def hang_up(self) -> None:
+        """Ends every connection that there is."""
+        for connection in self._open:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:  # its thread has closed it, or the client has gone
+                continue
 
     def close_listener(self) -> None:
         """Whoever connects from now on is refused."""

@@ -27,6 +27,7 @@ from mpbroker.cli.flags import (
     UserName,
 )
 from mpbroker.cli.on_host import ctl_app, log_app
+from mpbroker.cli.spark import spark_app
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ClientError, ConfigError
 from mpbroker.config.version import VERSION
@@ -44,12 +45,15 @@ topic_app = App(no_args_is_help=True, help="Create, list, describe, alter and de
 group_app = App(no_args_is_help=True, help="List, describe and delete consumer groups.")
 user_app = App(no_args_is_help=True, help="Add, list and delete SCRAM users.")
 quota_app = App(no_args_is_help=True, help="Set, list and delete the quotas of clients.")
+doctor_app = App(no_args_is_help=True, help="Say what is missing on this host, and what to do.")
 app.add_typer(topic_app, name="topic")
 app.add_typer(group_app, name="group")
 app.add_typer(log_app, name="log")
 app.add_typer(user_app, name="user")
 app.add_typer(quota_app, name="quota")
 app.add_typer(ctl_app, name="ctl")
+app.add_typer(spark_app, name="spark")
+app.add_typer(doctor_app, name="doctor")
 
 
 def _version(wanted: bool) -> None:
@@ -350,6 +354,28 @@ def quota_delete(
     command.delete_quotas(Where(bootstrap, command_config), whom, quotas)
 
 
+@doctor_app.callback()
+def _doctor() -> None:
+    """Keeps the name of the part, also while there is only one."""
+
+
+@doctor_app.command("spark")
+def doctor_spark(
+    log_dirs: Annotated[
+        str | None,
+        typer.Option("--log-dirs", metavar="DIR,…", help="Can this user's Spark read the files there?"),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say what Spark lacks here to read topics.
+
+    The exit code is 1 if something is missing.
+    """
+    from mpbroker.cli import doctor
+
+    doctor.spark(log_dirs, as_json=json)
+
+
 @app.command()
 def produce(
     topic: TopicName,
@@ -401,11 +427,14 @@ def consume(
         bool, typer.Option("--from-beginning", help="The same as -o beginning.")
     ] = False,
     offset: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--offset", "-o", metavar="beginning|end|N|-N", help="-N: the last N of each partition."
+            "--offset",
+            "-o",
+            metavar="beginning|end|N|-N",
+            help="-N: the last N of each partition; default: end, with --to beginning.",
         ),
-    ] = "end",
+    ] = None,
     partition: Annotated[int, typer.Option("--partition", "-p", metavar="N", help="-1: all.")] = -1,
     count: Annotated[int, typer.Option("-n", metavar="N", help="Stop after N records; 0: never.")] = 0,
     exit_at_end: Annotated[bool, typer.Option("-e", help="Stop at the end of all partitions.")] = False,
@@ -425,18 +454,41 @@ def consume(
             help="One JSON object a line; what is not UTF-8 in base64, as key_base64 and value_base64.",
         ),
     ] = False,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="FILE", help="What is committed now, into a .parquet or .arrow file."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --to.")] = False,
+    log_dirs: Annotated[
+        str | None,
+        typer.Option(
+            "--log-dirs", metavar="DIR,…", help="With --to: read the files there, if they are here."
+        ),
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
 ) -> None:
     """Print records of a topic as they come.
 
-    Those of open and of aborted transactions are among them.
+    Those of open and of aborted transactions are among them. With --to a file gets the committed ones that
+    there are now, and is there whole or not at all.
     """
+    where = Where(bootstrap, command_config)
+    if to is not None:
+        from mpbroker.cli import to_file
+
+        if json or template != "%v\\n":
+            raise CliError("--to writes columns: -f and --json are for printing", USAGE_ERROR)
+        start = "beginning" if from_beginning else offset or "beginning"
+        to_file.write(where, to_file.Settings(topic, partition, start, count, to, overwrite, log_dirs))
+        return
+    if overwrite or log_dirs is not None:
+        raise CliError("--overwrite and --log-dirs go with --to", USAGE_ERROR)
     from mpbroker.cli import consume as command
 
-    start = "beginning" if from_beginning else offset
+    start = "beginning" if from_beginning else offset or "end"
     settings = command.Settings(topic, partition, start, count, exit_at_end, template, json)
-    command.consume(Where(bootstrap, command_config), settings)
+    command.consume(where, settings)
 
 
 def main() -> None:

@@ -18,10 +18,10 @@ import msgspec
 from mpbroker.cli.client import Client, Topic
 from mpbroker.cli.errors import INTERRUPTED, USAGE_ERROR, CliError
 from mpbroker.cli.escapes import unescape
-from mpbroker.cli.partitioner import partition_for
 from mpbroker.cli.retry import Retry
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ApiFailed, ClientError, without_leader
+from mpbroker.client.partitioner import partition_for
 from mpbroker.client.producer import Producer
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.compression import Codec
@@ -212,6 +212,7 @@ class Lines:
         self._separator = unescape(settings.key_separator) if settings.key_separator else None
         self._lines = self._keyed = 0
         topic = _find_topic(client, settings.topic)
+        self._topic = topic.name
         self._partitions = len(topic.partitions)
         if settings.partition >= self._partitions:
             raise CliError(
@@ -223,7 +224,6 @@ class Lines:
         self._next_group = 0
         self.producer = Producer(
             client.cluster,
-            topic.name,
             acks=ACKS[settings.acks],
             codec=CODECS[settings.compression],
             delivery_timeout_ms=client.config.delivery_timeout_ms,
@@ -245,7 +245,7 @@ class Lines:
             distributed.setdefault(partition, []).append(record)
         for partition, records in distributed.items():
             for batch in _cut(records):
-                self.producer.append(partition, batch)
+                self.producer.append(self._topic, partition, batch)
 
     def _split(self, line: bytes) -> tuple[bytes | None, bytes]:
         if self._separator is None:

@@ -20,7 +20,13 @@ from mpbroker.client.in_flight import InFlight, InFlightRequests
 from mpbroker.client.metadata import Metadata, Node
 from mpbroker.client.sasl import MIN_RESERVED_CORRELATION_ID
 from mpbroker.client.selector import Address, ChannelState, Disconnect, SocketOptions
-from mpbroker.client.versions import KEYS, ApiVersionsTalk, client_throttles, expects_response
+from mpbroker.client.versions import (
+    KEYS,
+    ApiVersionsTalk,
+    client_throttles,
+    expects_response,
+    names_topics_by_id,
+)
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import Message
@@ -123,7 +129,7 @@ class NetworkClient:
         versions = self._states.versions(request.node)
         assert versions is not None, "a ready node has versions"
         try:
-            version = versions.usable(key)
+            version = versions.usable(key, by_id=names_topics_by_id(request.body))
         except UnsupportedVersion as error:
             self._aborted.append(ClientResponse(request, unsupported=str(error)))
             return

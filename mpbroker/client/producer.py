@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from mpbroker.client.clock import monotonic_ms
 from mpbroker.client.cluster import Cluster
@@ -27,12 +28,17 @@ from mpbroker.client.selector import ChannelState
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.wire import Buffer
+from mpbroker.records.batch import assign_producer
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
 
+if TYPE_CHECKING:
+    from mpbroker.client.transactions import Transaction
+
 ALL = -1
+TopicPartition = tuple[str, int]
 # The broker remembers so many batches of a producer and partition (Kafka: ProducerStateEntry).
 IN_FLIGHT_MAX_WITH_ID = 5
 BUFFERED_BYTES_MAX = 8 << 20
@@ -51,7 +57,7 @@ _HOPELESS = (ChannelState.AUTHENTICATION_FAILED, ChannelState.INVALID_RECEIVE)
 class Batch:
     """What goes to one partition in one piece; its bytes never change once its sequence is in them."""
 
-    data: Buffer
+    data: bytearray
     records: int
     sequence: int
     deadline_ms: float
@@ -80,37 +86,41 @@ class PartitionQueue:
 
 
 class Producer:
-    """Of one topic. `trouble` hears, once per kind, what is being retried."""
+    """Sends batches to any number of topics. `trouble` hears, once per kind, what is being retried.
+
+    With a transaction, whatever is sent belongs to it; beginning and ending it are the caller's business.
+    """
 
     def __init__(
         self,
         cluster: Cluster,
-        topic: str,
         *,
         acks: int,
         codec: Codec,
         delivery_timeout_ms: float,
         trouble: Callable[[str], None],
+        transaction: Transaction | None = None,
     ) -> None:
         self.acknowledged = 0
         self._cluster = cluster
-        self._topic = topic
+        self._transaction = transaction
         self._acks = acks
         self._codec = codec
         self._delivery_timeout_ms = delivery_timeout_ms
         self._trouble = trouble
-        self._queues: dict[int, PartitionQueue] = {}
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._buffered_bytes = 0
-        # The smallest batch that the topic has refused as too large.
-        self._too_large_bytes = sys.maxsize
+        # The smallest batch that each topic has refused as too large.
+        self._too_large_bytes: dict[str, int] = {}
         self._failed: ClientError | None = None
         self._last_problem: ClientError | None = None
         self._told: set[str] = set()
         self._per_partition_max = 1
         self._producer_id, self._producer_epoch = -1, -1
+        if transaction is not None and acks != ALL:
+            raise ConfigError("acks: a transaction needs acks=all")
         if acks == ALL:
             self._become_idempotent()
-        cluster.metadata.track(topic, auto_create=True)
 
     @property
     def has_room(self) -> bool:
@@ -118,15 +128,27 @@ class Producer:
 
     @property
     def idle(self) -> bool:
-        """Everything is acknowledged."""
+        """Tells whether everything is acknowledged."""
         return self._buffered_bytes == 0
 
-    def append(self, partition: int, records: Sequence[NewRecord]) -> None:
-        """Takes a batch for the next poll."""
-        queue = self._queues.setdefault(partition, PartitionQueue())
+    def append(self, topic: str, partition: int, records: Sequence[NewRecord]) -> None:
+        """Takes records as a batch for the next poll."""
+        self.append_batch(topic, partition, build_batch(records, codec=self._codec), len(records))
+
+    def append_batch(self, topic: str, partition: int, data: bytearray, records: int) -> None:
+        """Takes a sealed batch of so many records for the next poll.
+
+        Writes producer id and sequence into it.
+        """
+        queue = self._queues.get((topic, partition))
+        if queue is None:
+            queue = self._queues[topic, partition] = PartitionQueue()
+            self._cluster.metadata.track(topic, auto_create=True)
+            if self._transaction is not None:
+                self._transaction.add([(topic, partition)])
         deadline_ms = monotonic_ms() + self._delivery_timeout_ms
-        queue.batches.extend(self._built(records, queue.next_sequence, deadline_ms))
-        queue.next_sequence = (queue.next_sequence + len(records)) % SEQUENCE_MODULUS
+        queue.batches.extend(self._fitting(topic, data, records, queue.next_sequence, deadline_ms))
+        queue.next_sequence = (queue.next_sequence + records) % SEQUENCE_MODULUS
 
     def poll(self, timeout_ms: float = WAIT_MS) -> None:
         """Sends what can be sent and waits for something to happen. Raises ClientError for a lost batch."""
@@ -143,31 +165,35 @@ class Producer:
         deadline_ms = None if timeout_ms is None else monotonic_ms() + timeout_ms
         while not self.idle:
             if deadline_ms is not None and monotonic_ms() >= deadline_ms:
-                raise RequestTimedOut(f"{self._topic}: not everything was acknowledged in time")
+                raise RequestTimedOut("not everything was acknowledged in time")
             self.poll()
 
-    def _built(self, records: Sequence[NewRecord], sequence: int, deadline_ms: float) -> Iterator[Batch]:
+    def _fitting(
+        self, topic: str, data: bytearray, records: int, sequence: int, deadline_ms: float
+    ) -> Iterator[Batch]:
         """One batch, or more if the topic does not take one of its size."""
-        data = build_batch(
-            records,
-            codec=self._codec,
-            producer_id=self._producer_id,
-            producer_epoch=self._producer_epoch,
-            base_sequence=sequence if self._producer_id >= 0 else -1,
-        )
-        if len(data) < self._too_large_bytes or len(records) == 1:
+        if len(data) < self._too_large_bytes.get(topic, sys.maxsize) or records == 1:
+            in_transaction = self._transaction is not None
+            base_sequence = sequence if self._producer_id >= 0 else -1
+            assign_producer(data, self._producer_id, self._producer_epoch, base_sequence, in_transaction)
             self._buffered_bytes += len(data)
-            yield Batch(data, len(records), sequence, deadline_ms)
+            yield Batch(data, records, sequence, deadline_ms)
             return
-        half = len(records) // 2
-        yield from self._built(records[:half], sequence, deadline_ms)
-        yield from self._built(records[half:], (sequence + half) % SEQUENCE_MODULUS, deadline_ms)
+        content, half = _records(data), records // 2
+        for first, piece in ((0, content[:half]), (half, content[half:])):
+            built = build_batch(piece, codec=self._codec)
+            base = (sequence + first) % SEQUENCE_MODULUS
+            yield from self._fitting(topic, built, len(piece), base, deadline_ms)
 
     def _become_idempotent(self) -> None:
         if self._cluster.config.max_in_flight_requests_per_connection > IN_FLIGHT_MAX_WITH_ID:
             raise ConfigError(
                 f"max.in.flight.requests.per.connection: with acks=all the most is {IN_FLIGHT_MAX_WITH_ID}"
             )
+        self._per_partition_max = IN_FLIGHT_MAX_WITH_ID
+        if self._transaction is not None:
+            self._producer_id, self._producer_epoch = self._transaction.producer
+            return
         deadline_ms = monotonic_ms() + self._delivery_timeout_ms
         request = m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         while True:
@@ -179,12 +205,11 @@ class Producer:
                 raise ApiFailed("getting a producer id", response.error_code)
             self._cluster.client.poll(self._cluster.config.retry_backoff_ms)
         self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch
-        self._per_partition_max = IN_FLIGHT_MAX_WITH_ID
 
     def _send(self, now_ms: float) -> float:
         """One request to every leader that takes one; milliseconds after which there may be more to send."""
         wait_ms = WAIT_MS
-        by_leader: dict[Node, list[int]] = {}
+        by_leader: dict[Node, list[TopicPartition]] = {}
         for partition, queue in self._queues.items():
             if queue.draining and not queue.in_flight():
                 wait_ms = min(wait_ms, max(1.0, queue.retry_at_ms - now_ms))
@@ -192,7 +217,7 @@ class Producer:
             most = self._per_partition_max if queue.is_known else 1
             if queue.draining or queue.next_unsent() is None or queue.in_flight() >= most:
                 continue
-            leader = self._cluster.metadata.leader(self._topic, partition)
+            leader = self._cluster.metadata.leader(*partition)
             if leader is None:
                 self._cluster.metadata.request_update()
                 self._has_no_leader(partition, queue, now_ms)
@@ -206,16 +231,16 @@ class Producer:
                 wait_ms = min(wait_ms, max(1.0, delay_ms))
         return wait_ms
 
-    def _has_no_leader(self, partition: int, queue: PartitionQueue, now_ms: float) -> None:
-        """Mostly that passes at once. Why there is none may be known better."""
-        error = without_leader(self._topic, partition)
+    def _has_no_leader(self, partition: TopicPartition, queue: PartitionQueue, now_ms: float) -> None:
+        """Notes that a partition has no leader, which mostly passes at once; a reason that is known stays."""
+        error = without_leader(*partition)
         since_ms = queue.batches[0].deadline_ms - self._delivery_timeout_ms
         if now_ms - since_ms >= LEADERLESS_MS:
             self._problem(error)
         self._last_problem = self._last_problem or error
 
-    def _send_to(self, leader: Node, partitions: list[int]) -> None:
-        chosen: dict[int, Batch] = {}
+    def _send_to(self, leader: Node, partitions: list[TopicPartition]) -> None:
+        chosen: dict[TopicPartition, Batch] = {}
         size = 0
         for partition in partitions:
             batch = self._queues[partition].next_unsent()
@@ -225,22 +250,17 @@ class Producer:
             size += len(batch.data)
             batch.in_flight = True
             chosen[partition] = batch
-        data = m.ProduceRequest.PartitionProduceData
         timeout_ms = self._cluster.config.request_timeout_ms
         request = m.ProduceRequest(
+            transactional_id=self._transaction.transactional_id if self._transaction else None,
             acks=self._acks,
             timeout_ms=timeout_ms,
-            topic_data=[
-                m.ProduceRequest.TopicProduceData(
-                    name=self._topic,
-                    partition_data=[data(index=index, records=one.data) for index, one in chosen.items()],
-                )
-            ],
+            topic_data=_topic_data(chosen),
         )
         done = partial(self._completed, leader, chosen)
         self._cluster.client.send(ClientRequest(leader.id, request, timeout_ms, done))
 
-    def _completed(self, leader: Node, sent: dict[int, Batch], response: ClientResponse) -> None:
+    def _completed(self, leader: Node, sent: dict[TopicPartition, Batch], response: ClientResponse) -> None:
         for batch in sent.values():
             batch.in_flight = False
         if response.unsupported is not None:
@@ -253,17 +273,19 @@ class Producer:
         else:
             self._answered(response.body, sent)
 
-    def _lost(self, error: ClientError, sent: dict[int, Batch]) -> None:
+    def _lost(self, error: ClientError, sent: dict[TopicPartition, Batch]) -> None:
         """The batches may be written or not."""
         if self._producer_id < 0:
             self._fail(error)
         for partition in sent:
             self._retry(partition, error)
 
-    def _answered(self, body: m.ProduceResponse, sent: dict[int, Batch]) -> None:
-        answers = {part.index: part for topic in body.responses for part in topic.partition_responses}
+    def _answered(self, body: m.ProduceResponse, sent: dict[TopicPartition, Batch]) -> None:
+        answers = {
+            (topic.name, part.index): part for topic in body.responses for part in topic.partition_responses
+        }
         for partition, batch in sent.items():
-            what = f"partition {self._topic}-{partition}"
+            what = _named(partition)
             answer = answers.get(partition)
             if answer is None:
                 self._fail(
@@ -277,7 +299,7 @@ class Producer:
             if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 self._acknowledged(partition, batch)
             elif code is ErrorCode.MESSAGE_TOO_LARGE and batch.records > 1:
-                self._split(queue, batch)
+                self._split(partition[0], queue, batch)
             elif code is ErrorCode.MESSAGE_TOO_LARGE:
                 self._fail(ApiFailed(what, answer.error_code, _too_large(batch)))
             elif too_early:
@@ -288,7 +310,7 @@ class Producer:
             else:
                 self._fail(ApiFailed(what, answer.error_code, answer.error_message))
 
-    def _acknowledged(self, partition: int, batch: Batch) -> None:
+    def _acknowledged(self, partition: TopicPartition, batch: Batch) -> None:
         queue = self._queues[partition]
         queue.batches.remove(batch)
         queue.is_known = True
@@ -298,21 +320,26 @@ class Producer:
         self._last_problem = None
         self._told.clear()
 
-    def _split(self, queue: PartitionQueue, refused: Batch) -> None:
-        """It and what is as large, unless it is in flight. No such batch is in the log already."""
-        self._too_large_bytes = min(self._too_large_bytes, len(refused.data))
+    def _split(self, topic: str, queue: PartitionQueue, refused: Batch) -> None:
+        """Splits the refused batch and all that are as large, unless they are in flight.
+
+        None of them is in the log.
+        """
+        too_large = min(self._too_large_bytes.get(topic, sys.maxsize), len(refused.data))
+        self._too_large_bytes[topic] = too_large
         batches = list(queue.batches)
         queue.batches.clear()
         for batch in batches:
-            if batch.in_flight or batch.records == 1 or len(batch.data) < self._too_large_bytes:
+            if batch.in_flight or batch.records == 1 or len(batch.data) < too_large:
                 queue.batches.append(batch)
                 continue
             self._buffered_bytes -= len(batch.data)
-            queue.batches.extend(self._built(_records(batch), batch.sequence, batch.deadline_ms))
+            pieces = self._fitting(topic, batch.data, batch.records, batch.sequence, batch.deadline_ms)
+            queue.batches.extend(pieces)
         # Those in flight behind it come too early.
         queue.draining, queue.retry_at_ms = True, 0.0
 
-    def _retry(self, partition: int, error: ClientError) -> None:
+    def _retry(self, partition: TopicPartition, error: ClientError) -> None:
         queue = self._queues[partition]
         queue.draining = True
         queue.retry_at_ms = monotonic_ms() + self._cluster.retry_backoff.after(queue.attempts)
@@ -334,7 +361,7 @@ class Producer:
 
     def _leaders(self) -> Iterator[Node]:
         for partition, queue in self._queues.items():
-            leader = self._cluster.metadata.leader(self._topic, partition)
+            leader = self._cluster.metadata.leader(*partition)
             if queue.batches and leader is not None:
                 yield leader
 
@@ -352,8 +379,7 @@ class Producer:
                 reason = f": {self._last_problem}" if self._last_problem else ""
                 self._fail(
                     RequestTimedOut(
-                        f"partition {self._topic}-{partition}: not written within {seconds:g} s "
-                        f"(delivery.timeout.ms){reason}"
+                        f"{_named(partition)}: not written within {seconds:g} s (delivery.timeout.ms){reason}"
                     )
                 )
 
@@ -361,17 +387,32 @@ class Producer:
         self._failed = self._failed or error
 
 
-def _records(batch: Batch) -> list[NewRecord]:
+def _named(partition: TopicPartition) -> str:
+    return f"partition {partition[0]}-{partition[1]}"
+
+
+def _topic_data(chosen: dict[TopicPartition, Batch]) -> list[m.ProduceRequest.TopicProduceData]:
+    """The batches by topic, as a request has them."""
+    topics: dict[str, list[m.ProduceRequest.PartitionProduceData]] = {}
+    for (topic, index), batch in chosen.items():
+        data = m.ProduceRequest.PartitionProduceData(index=index, records=batch.data)
+        topics.setdefault(topic, []).append(data)
+    return [
+        m.ProduceRequest.TopicProduceData(name=name, partition_data=data) for name, data in topics.items()
+    ]
+
+
+def _records(data: Buffer) -> list[NewRecord]:
     return [
         NewRecord(value=one.value, key=one.key, timestamp=one.timestamp, headers=one.headers)
-        for built in iterate_batches(batch.data)
+        for built in iterate_batches(data)
         for one in built.records()
     ]
 
 
 def _too_large(batch: Batch) -> str:
     """Which record it is, for whoever has to find it."""
-    (record,) = _records(batch)
+    (record,) = _records(batch.data)
     told = "with key" if record.key is not None else "that begins with"
     shown = (record.value if record.key is None else record.key) or b""
     return (

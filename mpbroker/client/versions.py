@@ -6,14 +6,28 @@ from typing import NamedTuple
 from mpbroker.protocol.api_keys import ApiKey, valid_versions
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import REQUESTS as _REQUESTS
-from mpbroker.protocol.messages import ApiVersionsRequest, ApiVersionsResponse, ProduceRequest
+from mpbroker.protocol.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FetchRequest,
+    Message,
+    ProduceRequest,
+)
 from mpbroker.protocol.wire import UnsupportedVersion
 
 SOFTWARE_NAME = "mpbroker"
 SOFTWARE_VERSION = "1"
 
-# Versions beyond these name topics by id only; the users of this client have names.
-VERSION_CAPS = {ApiKey.PRODUCE: 12, ApiKey.FETCH: 12, ApiKey.OFFSET_FETCH: 9}
+# Versions beyond these name topics by id only; the users of this client have names. Those of transactions
+# stop before the epoch is bumped by each end (KIP-890), see client/transactions.py.
+VERSION_CAPS = {
+    ApiKey.PRODUCE: 11,
+    ApiKey.FETCH: 12,
+    ApiKey.OFFSET_COMMIT: 9,
+    ApiKey.OFFSET_FETCH: 9,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+    ApiKey.END_TXN: 4,
+}
 
 KEYS = {message: ApiKey(key) for key, message in _REQUESTS.items()}
 
@@ -76,19 +90,32 @@ class NodeApiVersions:
     def __init__(self, spans: Mapping[int, Span]) -> None:
         self._spans = spans
 
-    def usable(self, key: ApiKey) -> int:
-        """The highest version both sides have. Raises UnsupportedVersion."""
+    def usable(self, key: ApiKey, *, by_id: bool = False) -> int:
+        """The highest version both sides have. Raises UnsupportedVersion.
+
+        `by_id`: the request names its topics by id too, see `names_topics_by_id`.
+        """
         ours = valid_versions(key)
         theirs = self._spans.get(key)
         if theirs is None:
             raise UnsupportedVersion(f"the broker has no {key.name} requests")
-        version = min(ours[-1], theirs.highest, VERSION_CAPS.get(key, ours[-1]))
+        cap = ours[-1] if by_id else VERSION_CAPS.get(key, ours[-1])
+        version = min(ours[-1], theirs.highest, cap)
         if version < max(ours[0], theirs.lowest):
             raise UnsupportedVersion(
                 f"the broker speaks {key.name} v{theirs.lowest} to v{theirs.highest}, "
                 f"this client v{ours[0]} to v{ours[-1]}"
             )
         return version
+
+
+def names_topics_by_id(request: Message) -> bool:
+    """Whether a fetch has each topic's id beside its name, so that it can go in any version (KIP-516)."""
+    return (
+        isinstance(request, FetchRequest)
+        and bool(request.topics)
+        and all(any(topic.topic_id) for topic in request.topics)
+    )
 
 
 class ApiVersionsTalk:

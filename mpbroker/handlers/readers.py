@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,6 +39,14 @@ def _key(partition: Partition) -> Key:
     return partition.topic_id, partition.partition, partition.generation, partition.log_dir
 
 
+def _inode(directory: Path) -> int:
+    """0 if it is not there."""
+    try:
+        return os.stat(directory).st_ino  # noqa: PTH116 - for each fetch
+    except FileNotFoundError:
+        return 0
+
+
 class Readers:
     """`log_dirs` in the order of the configuration, which is how the partition table counts them."""
 
@@ -47,16 +56,28 @@ class Readers:
         self._log_dirs = [Path(directory) for directory in log_dirs]
         self._make = make
         self._open: OrderedDict[Key, PartitionReader] = OrderedDict()
+        # The inode of each one's directory, as it was before the first file in it was opened.
+        self._directories: dict[Key, int] = {}
         self._to_look_at: list[Key] = []
 
     def get(self, name: str, partition: Partition) -> PartitionReader:
-        """The reader of a partition of the topic with this name."""
+        """The reader of a partition of the topic with this name.
+
+        A partition that has moved away and back again has other files under the same names, while those of
+        before wait for their deletion: with these in hand a fetch would see no further than they go.
+        """
         key = _key(partition)
+        directory = self.directory(name, partition)
+        inode = _inode(directory)
+        # While it is being renamed there is none: then nothing is known.
+        if inode and self._directories.get(key) != inode:
+            self._drop(key)
         reader = self._open.get(key)
         if reader is None:
-            reader = self._open[key] = self._make(self.directory(name, partition))
+            reader = self._open[key] = self._make(directory)
+            self._directories[key] = inode
             if len(self._open) > OPEN_PARTITIONS:
-                self._open.popitem(last=False)[1].close()
+                self._drop(next(iter(self._open)))
         self._open.move_to_end(key)
         return reader
 
@@ -66,9 +87,7 @@ class Readers:
 
     def forget(self, partition: Partition) -> None:
         """A file that was read has been replaced."""
-        reader = self._open.pop(_key(partition), None)
-        if reader is not None:
-            reader.close()
+        self._drop(_key(partition))
 
     def forget_deleted(self) -> bool:
         """Some more of the readers are looked at: files that were deleted would keep their space for as long
@@ -80,13 +99,17 @@ class Readers:
             reader = self._open.get(key)
             if reader is not None and reader.has_deleted():
                 # With the positions it knows: another file may have the name by now.
-                del self._open[key]
-                reader.close()
+                self._drop(key)
         del self._to_look_at[-LOOKED_AT_ONCE:]
         return bool(self._to_look_at)
 
     def forget_all(self) -> None:
         """The log process has a successor, which may have cut or replaced files."""
-        for reader in self._open.values():
+        for key in list(self._open):
+            self._drop(key)
+
+    def _drop(self, key: Key) -> None:
+        reader = self._open.pop(key, None)
+        self._directories.pop(key, None)
+        if reader is not None:
             reader.close()
-        self._open.clear()

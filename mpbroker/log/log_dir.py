@@ -61,6 +61,8 @@ _OUR_FILES = frozenset(
 
 # Of somebody who does not say who they are.
 LOCK_PATIENCE_S, LOCK_POLL_S = 3.0, 0.02
+# Of whoever reads the directory and tries for a moment whether a broker has it.
+READERS_PATIENCE_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def _why(error: OSError, directory: Path) -> str:
 
 def _flock(fd: int, directory: Path) -> None:
     """A broker that was just killed has it until the last of its processes is gone, which takes a moment."""
-    give_up_at = time.monotonic() + LOCK_PATIENCE_S
+    begun = time.monotonic()
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -148,7 +150,7 @@ def _flock(fd: int, directory: Path) -> None:
                 why = os.strerror(error.errno or 0)
                 raise FatalError(f"log.dirs: cannot lock {directory}: {why}") from error
             holder = _holder(directory)
-            if holder or time.monotonic() >= give_up_at:
+            if time.monotonic() - begun >= (READERS_PATIENCE_S if holder else LOCK_PATIENCE_S):
                 raise FatalError(
                     f"log.dirs: {directory} is locked by another broker{holder}. Stop that broker, or give "
                     "this one its own directory with --log-dirs"

@@ -3,15 +3,16 @@
 Files are read, never mapped: the active one can still shrink under a map. (Kafka: FileRecords.)
 """
 from libc.errno cimport ENOMEM, errno
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 from libc.stdlib cimport free, malloc, realloc
 from posix.unistd cimport pread
 
 from mpbroker.log.scan cimport CHUNK_BYTES, Chunk, ChunkBuffer
-from mpbroker.records.wire cimport load_u32, load_u64
+from mpbroker.records.markers cimport Marker, read_marker
+from mpbroker.records.wire cimport load_u16, load_u32, load_u64
 from mpbroker.records.batch cimport (
-    BASE_OFFSET_AT, BATCH_HEADER_BYTES, BATCH_LENGTH_AT, CURRENT_MAGIC, LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT, LENGTH_COUNTS_FROM, MAGIC_AT,
-    MAX_TIMESTAMP_AT, RECORD_COUNT_AT,
+    ATTRIBUTES_AT, BASE_OFFSET_AT, BATCH_HEADER_BYTES, BATCH_LENGTH_AT, CONTROL_BIT, CURRENT_MAGIC, LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT,
+    LENGTH_COUNTS_FROM, MAGIC_AT, MAX_TIMESTAMP_AT, PRODUCER_ID_AT, RECORD_COUNT_AT, TRANSACTIONAL_BIT,
 )
 import os
 from collections import namedtuple
@@ -197,6 +198,42 @@ def epochs_in(int fd, int64_t position, int64_t end) -> list:
                 before = epoch
                 with gil:
                     out.append((epoch, <int64_t>load_u64(p + BASE_OFFSET_AT)))
+            position += length
+    buffer.raise_error()
+    return out
+
+
+def transaction_steps(int fd, int64_t position, int64_t end) -> list:
+    """(producer id, base offset, marker) of whole batches of transactions; -1 for the marker of a batch of data, and only the first of
+    several that a producer wrote one after the other. Markers are ABORT and COMMIT of mpbroker.records.markers.
+    """
+    cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
+    cdef const uint8_t *p
+    cdef int64_t length, producer_id, before = -1
+    cdef uint16_t attributes
+    cdef Marker marker
+    out = []
+    with nogil:
+        while True:
+            p = whole_batch(&buffer.chunk, fd, position, end, &length)
+            if p == NULL:
+                break
+            attributes = load_u16(p + ATTRIBUTES_AT)
+            if attributes & TRANSACTIONAL_BIT:
+                producer_id = <int64_t>load_u64(p + PRODUCER_ID_AT)
+                if not attributes & CONTROL_BIT:
+                    if producer_id != before:
+                        before = producer_id
+                        with gil:
+                            out.append((producer_id, <int64_t>load_u64(p + BASE_OFFSET_AT), -1))
+                else:
+                    p = have(&buffer.chunk, fd, position, length, end)
+                    if p == NULL:
+                        break
+                    if read_marker(p, length, &marker):
+                        before = -1
+                        with gil:
+                            out.append((producer_id, <int64_t>load_u64(p + BASE_OFFSET_AT), marker.kind))
             position += length
     buffer.raise_error()
     return out

@@ -1,6 +1,6 @@
 """Record batches of a memory range, decoded straight into buffers of Apache Arrow's layout."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, Final, NamedTuple
 
 from typing_extensions import Buffer
@@ -24,6 +24,14 @@ class HeaderBuffers(NamedTuple):
     key: BinaryBuffers
     value: BinaryBuffers
 
+class AbortedRanges:
+    def __new__(
+        cls, found: Iterable[tuple[int, int, int]] = (), *, complete: bool = False
+    ) -> AbortedRanges: ...
+    def __len__(self) -> int: ...
+    @property
+    def unmarked(self) -> frozenset[int]: ...
+
 def decode_range(
     buf: Buffer,
     pos: int,
@@ -36,4 +44,5 @@ def decode_range(
     *,
     check_crc: bool = True,
     decompressed_limit: int = ...,
+    aborted: AbortedRanges | None = None,
 ) -> tuple[int, int, dict[str, FixedBuffers | BinaryBuffers | HeaderBuffers]]: ...

@@ -6,10 +6,12 @@ large ones back after each batch and fault them in again, which halves the speed
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uintptr_t
 from libc.string cimport memset
 
 from mpbroker.records cimport batch as c
+from mpbroker.records.markers cimport ABORT, Marker, read_marker
 
 from typing import NamedTuple
 
@@ -78,6 +80,72 @@ class HeaderBuffers(NamedTuple):
     header_count: int
     key: BinaryBuffers
     value: BinaryBuffers
+
+
+cdef struct _Range:
+    int64_t producer_id
+    int64_t first_offset
+    int64_t last_offset
+
+
+cdef class AbortedRanges:
+    """Transactions that were aborted, as (producer id, first offset, last offset), for `decode_range`.
+
+    Sorted once, so that looking a batch up takes a logarithm of their number. If they are `complete`, an
+    abort marker behind records that none of them holds is an error: whoever named them has missed one.
+    """
+
+    cdef _Range *ranges
+    cdef Py_ssize_t count
+    cdef set handed_out
+
+    def __cinit__(self, found=(), *, complete=False):
+        # Producers of which records were handed out since their last marker.
+        self.handed_out = set() if complete else None
+        ordered = sorted(found)
+        cdef _Range *previous
+        cdef Py_ssize_t number
+        self.ranges = <_Range *>PyMem_Malloc(max(len(ordered), 1) * sizeof(_Range))
+        if self.ranges == NULL:
+            raise MemoryError
+        for number, (producer_id, first_offset, last_offset) in enumerate(ordered):
+            self.ranges[number] = _Range(producer_id, first_offset, last_offset)
+            if number == 0:
+                continue
+            previous = &self.ranges[number - 1]
+            # Where ranges of a producer overlap, the last one that begins before an offset decides for all.
+            if previous.producer_id == producer_id and previous.last_offset > last_offset:
+                self.ranges[number].last_offset = previous.last_offset
+        self.count = len(ordered)
+
+    def __dealloc__(self):
+        PyMem_Free(self.ranges)
+
+    def __len__(self):
+        return self.count
+
+    @property
+    def unmarked(self):
+        """Producers of which records were handed out with no marker behind them yet; only if `complete`."""
+        return frozenset(self.handed_out or ())
+
+    cdef bint hold(self, int64_t producer_id, int64_t offset) noexcept nogil:
+        """Whether what this producer wrote at this offset belongs to one of them."""
+        cdef Py_ssize_t low = 0
+        cdef Py_ssize_t high = self.count
+        cdef Py_ssize_t middle
+        cdef _Range *one
+        while low < high:
+            middle = (low + high) // 2
+            one = &self.ranges[middle]
+            if one.producer_id < producer_id or (one.producer_id == producer_id and one.first_offset <= offset):
+                low = middle + 1
+            else:
+                high = middle
+        if low == 0:
+            return False
+        one = &self.ranges[low - 1]
+        return one.producer_id == producer_id and offset <= one.last_offset
 
 
 cdef class _Growable:
@@ -290,15 +358,44 @@ cdef _Decoder _decoder(columns, int64_t range_bytes, int64_t max_rows, int64_t m
     return _Decoder(frozenset(columns), rows, min(max_bytes, range_bytes))
 
 
+cdef bint _has_records_for_us(const c.BatchInfo *info, int64_t base_offset, AbortedRanges aborted) noexcept:
+    """No control batch, and not of an aborted transaction."""
+    if info.attributes & c.CONTROL_BIT:
+        return False
+    if aborted is None or not aborted.count or not info.attributes & c.TRANSACTIONAL_BIT:
+        return True
+    return not aborted.hold(info.producer_id, base_offset)
+
+
+cdef int _check_marker(
+    const uint8_t *p, int64_t length, const c.BatchInfo *info, AbortedRanges aborted, int64_t position
+) except -1:
+    """A control batch, for ranges that are said to be complete."""
+    cdef Marker marker
+    if not read_marker(p, length, &marker):
+        return 0
+    if marker.kind == ABORT and info.producer_id in aborted.handed_out:
+        raise CorruptBatch(
+            position,
+            f"this marker says that a transaction of producer {info.producer_id} was aborted, which its "
+            "index of aborted transactions does not know"
+        )
+    aborted.handed_out.discard(info.producer_id)
+    return 0
+
+
 def decode_range(
     const uint8_t[::1] buf, int64_t pos, int64_t end, int64_t lo_offset, int64_t hi_offset, int64_t max_rows,
-    int64_t max_bytes, columns=COLUMNS, *, bint check_crc=True, int64_t decompressed_limit=DEFAULT_LIMIT_BYTES
+    int64_t max_bytes, columns=COLUMNS, *, bint check_crc=True, int64_t decompressed_limit=DEFAULT_LIMIT_BYTES,
+    AbortedRanges aborted=None
 ) -> tuple:
     """Decodes the batches in [pos, end) whose records have offsets in [lo_offset, hi_offset).
 
     Returns (new position, rows, buffers by column name). Stops before the batch that would exceed max_rows or
     max_bytes of stored records, but always takes one; before a batch cut off by the end; at hi_offset. No
-    rows means that there are no more. Control batches are passed over. CorruptBatch names the position.
+    rows means that there are no more. Control batches and those of aborted transactions are passed over, yet
+    their checksums are checked: a flipped bit must not make a batch one of them. CorruptBatch names the
+    position.
     """
     if not 0 <= pos <= end <= buf.shape[0]:
         raise ValueError(f"the range [{pos}, {end}) does not lie within {buf.shape[0]} bytes")
@@ -306,6 +403,7 @@ def decode_range(
     cdef _Decoder decoder = _decoder(columns, end - pos, max_rows, max_bytes)
     cdef int64_t taken = 0
     cdef int64_t length, base_offset
+    cdef bint has_records
     cdef c.BatchInfo info
     cdef const uint8_t *p
     while pos < end:
@@ -317,15 +415,25 @@ def decode_range(
         base_offset = c.load_i64(p + <int>c.BASE_OFFSET_AT)
         if base_offset >= hi_offset:
             break
-        if base_offset + info.last_offset_delta >= lo_offset and not info.attributes & c.CONTROL_BIT:
-            if taken and (decoder.into.rows + info.count > max_rows or taken + length > max_bytes):
+        # Not by the last offset alone: a damaged one must not hide the batch from the check.
+        if base_offset >= lo_offset or base_offset + info.last_offset_delta >= lo_offset:
+            has_records = _has_records_for_us(&info, base_offset, aborted)
+            if has_records and taken and (
+                decoder.into.rows + info.count > max_rows or taken + length > max_bytes
+            ):
                 break
             if check_crc and not c.crc_matches(p, length):
                 raise CorruptBatch(pos, reason_text(c.REASON_CRC))
-            if not decoder.take(buf[pos : pos + length], &info, base_offset, lo_offset, hi_offset, pos,
-                                decompressed_limit):
-                break
-            if decoder.into.rows:
-                taken += length
+            if has_records:
+                if not decoder.take(buf[pos : pos + length], &info, base_offset, lo_offset, hi_offset, pos,
+                                    decompressed_limit):
+                    break
+                if decoder.into.rows:
+                    taken += length
+            if info.attributes & c.TRANSACTIONAL_BIT and aborted is not None and aborted.handed_out is not None:
+                if has_records and info.count:
+                    aborted.handed_out.add(info.producer_id)
+                elif info.attributes & c.CONTROL_BIT:
+                    _check_marker(p, length, &info, aborted, pos)
         pos += length
     return pos, decoder.into.rows, decoder.cut()

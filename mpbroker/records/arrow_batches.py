@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from mpbroker.records.arrow import COLUMNS, BinaryBuffers, FixedBuffers, HeaderBuffers, decode_range
+from mpbroker.records.arrow import (
+    COLUMNS,
+    AbortedRanges,
+    BinaryBuffers,
+    FixedBuffers,
+    HeaderBuffers,
+    decode_range,
+)
 from mpbroker.records.compression import DEFAULT_LIMIT_BYTES
 
 if TYPE_CHECKING:
@@ -79,8 +86,10 @@ def arrow_batches(
     max_bytes: int = MAX_BYTES,
     check_crc: bool = True,
     decompressed_limit: int = DEFAULT_LIMIT_BYTES,
+    aborted: AbortedRanges | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records in data[start:end] with offsets in [lo_offset, hi_offset), as batches of this schema.
+    """The records in data[start:end] with offsets in [lo_offset, hi_offset), as batches of this schema; not
+    those of aborted transactions.
 
     The schema may be any choice and order of SCHEMA's columns and of the constants.
     """
@@ -101,6 +110,7 @@ def arrow_batches(
             columns,
             check_crc=check_crc,
             decompressed_limit=decompressed_limit,
+            aborted=aborted,
         )
         if rows == 0:
             return

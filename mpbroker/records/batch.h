@@ -491,6 +491,17 @@ static inline void set_max_timestamp(uint8_t *p, int64_t n, int64_t max_timestam
     mend_crc(p, n);
 }
 
+/* Who sends the batch, for batches that were built before that was known. */
+static inline void set_producer(
+    uint8_t *p, int64_t n, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence, int transactional) {
+    uint16_t attributes = load_u16(p + ATTRIBUTES_AT) & (uint16_t)~TRANSACTIONAL_BIT;
+    store_u16(p + ATTRIBUTES_AT, transactional ? attributes | TRANSACTIONAL_BIT : attributes);
+    store_u64(p + PRODUCER_ID_AT, (uint64_t)producer_id);
+    store_u16(p + PRODUCER_EPOCH_AT, (uint16_t)producer_epoch);
+    store_u32(p + BASE_SEQUENCE_AT, (uint32_t)base_sequence);
+    mend_crc(p, n);
+}
+
 /* ---- a batch of our own ---- */
 
 /* Writes the header over the first 61 of n bytes whose records are in place, all of it but base offset and

@@ -132,3 +132,5 @@ cdef extern from "mpbroker/records/batch.h" nogil:
     void stamp_log_append_time(uint8_t *p, int64_t n, int64_t now_ms) noexcept
     void set_max_timestamp(uint8_t *p, int64_t n, int64_t max_timestamp_ms) noexcept
     void mend_crc(uint8_t *p, int64_t n) noexcept
+    void set_producer(uint8_t *p, int64_t n, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
+                      bint transactional) noexcept

@@ -201,6 +201,14 @@ def correct_max_timestamp(uint8_t[::1] batch, int64_t max_timestamp_ms) -> None:
     set_max_timestamp(_whole_batch(batch), batch.shape[0], max_timestamp_ms)
 
 
+def assign_producer(
+    uint8_t[::1] batch, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
+    bint transactional=False
+) -> None:
+    """Says who sends the batch and mends the CRC; the buffer is the whole batch."""
+    set_producer(_whole_batch(batch), batch.shape[0], producer_id, producer_epoch, base_sequence, transactional)
+
+
 def checksum(const uint8_t[::1] data, uint32_t seed=0) -> int:
     """The CRC-32C of the data; seed is the CRC of what came before it."""
     if data.shape[0] == 0:

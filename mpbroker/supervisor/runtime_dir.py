@@ -14,7 +14,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import PATH_BYTES_MAX
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, Pointer, write_pointer
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.log_dir import make_directory
+from mpbroker.log.log_dir import LOCK_POLL_S, READERS_PATIENCE_S, make_directory
 from shm.region import refuse_disk
 
 RETRY_S = 2.0
@@ -64,17 +64,25 @@ def claim(directory: Path) -> int:
     Two brokers in one would take each other's region and socket away.
     """
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        if error.errno != errno.EAGAIN:
-            raise FatalError(f"cannot lock the runtime directory {directory}: {error.strerror}") from error
-        raise FatalError(
-            f"the runtime directory {directory} is in use by another broker. Give each its own in "
-            "MPBROKER_RUNTIME_DIR, or leave that unset"
-        ) from error
-    return fd
+    give_up_at = time.monotonic() + READERS_PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno == errno.EAGAIN and time.monotonic() < give_up_at:
+                # A reader of the log directories may have tried for a moment whether a broker is here.
+                time.sleep(LOCK_POLL_S)
+                continue
+            os.close(fd)
+            if error.errno != errno.EAGAIN:
+                raise FatalError(
+                    f"cannot lock the runtime directory {directory}: {error.strerror}"
+                ) from error
+            raise FatalError(
+                f"the runtime directory {directory} is in use by another broker. Give each its own in "
+                "MPBROKER_RUNTIME_DIR, or leave that unset"
+            ) from error
+        return fd
 
 
 class Pointers:

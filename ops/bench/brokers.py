@@ -242,7 +242,8 @@ class Kafka(Broker):
 
     def _format(self, java: str, libs: str, properties: Path) -> None:
         tool = ["-cp", libs, "kafka.tools.StorageTool", "format"]
-        command = [java, *tool, "-t", KAFKA_CLUSTER_ID, "-c", str(properties)]
+        # Where properties name other directories than ours, they may be formatted already.
+        command = [java, *tool, "--ignore-formatted", "-t", KAFKA_CLUSTER_ID, "-c", str(properties)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BrokerError(f"Kafka's storage directory cannot be formatted:\n{done.stdout}{done.stderr}")

@@ -26,23 +26,24 @@ def java() -> str:
     return found
 
 
-def _copy_dependencies(target: Path) -> None:
+def copy_dependencies(pom: Path, target: Path) -> None:
+    """The jars that a pom.xml names, fetched into a directory. Raises MissingToolError."""
     maven = shutil.which("mvn")
     if maven is None:
-        raise MissingToolError("Apache Kafka's jars come from Maven: apt-get install maven")
+        raise MissingToolError("Jars come from Maven: apt-get install maven")
     command = [
         maven,
         "-q",
         "-B",
         "-f",
-        str(POM),
+        str(pom),
         "dependency:copy-dependencies",
         f"-DoutputDirectory={target}",
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=MAVEN_TIMEOUT_S, check=False)
     if done.returncode:
         said = (done.stdout + done.stderr).strip()[-2000:]
-        raise MissingToolError(f"Maven could not fetch Apache Kafka's jars (is the network there?):\n{said}")
+        raise MissingToolError(f"Maven could not fetch the jars of {pom} (is the network there?):\n{said}")
 
 
 def kafka_classpath() -> str:
@@ -50,7 +51,7 @@ def kafka_classpath() -> str:
     if not LIBS.is_dir() or LIBS.stat().st_mtime < POM.stat().st_mtime:
         fresh = LIBS.with_name(f"libs.{os.getpid()}")
         shutil.rmtree(fresh, ignore_errors=True)
-        _copy_dependencies(fresh)
+        copy_dependencies(POM, fresh)
         shutil.rmtree(LIBS, ignore_errors=True)
         fresh.rename(LIBS)
         os.utime(LIBS)

@@ -148,12 +148,15 @@ def _until_accepted(broker: Broker, request: frames.Request) -> None:
         time.sleep(0.05)
 
 
-def create_topic(broker: Broker, topic: str, partitions: int = 1) -> None:
+def create_topic(
+    broker: Broker, topic: str, partitions: int = 1, *, first: frames.Request | None = None
+) -> None:
+    """Makes the topic, and returns when it takes records: `first`, or one of 100 bytes, is in partition 0."""
     with frames.connected(broker.address, timeout_s=TOPIC_TIMEOUT_S) as connection:
         error_code, _ = frames.exchange(connection, frames.create_topic(topic, partitions))
     if error_code:
         raise BrokerError(f"{broker.name} answers CreateTopics with error code {error_code}")
-    _until_accepted(broker, frames.produce(topic, records=1, value_bytes=100))
+    _until_accepted(broker, first or frames.produce(topic, records=1, value_bytes=100))
 
 
 def delete_topic(broker: Broker, topic: str) -> None:

@@ -1,141 +1,289 @@
-"""How fast Spark reads a topic in place: `python -m ops.bench.spark [--records N] [--value-bytes N]`.
+"""Spark's readers of one topic beside Spark's own connector: `python -m ops.bench.spark`.
 
-Writes a log directory natively, then runs a few queries on local[2], each several times, and prints the
-best. For comparison: Spark's own Kafka connector reads eight million records of 100 bytes at 1.15 million a
-second on two cores.
+The same records lie in a log directory, in Apache Kafka and in plain Parquet. Each is read on local[2]: all
+columns into nothing, the values alone, and a count. The connector is that of Spark 4.0.0, in an environment
+of its own; it needs Maven and the network once. Fails where a bound is missed: how many times the connector's
+speed the readers have, the JVM reader ahead of Parquet, the broker's produces beside a job, and the memory of
+Python workers. `--short` takes little data and knows no bounds: it shows that all of it works.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import shutil
 import struct
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from random import Random
+from typing import Any
+
+import psutil
 
 from mpbroker.log.checkpoints import write_offsets, write_topic_id
-from mpbroker.log.names import HIGH_WATERMARKS, INDEX_SUFFIX, META_PROPERTIES, segment_name
+from mpbroker.log.names import (
+    HIGH_WATERMARKS,
+    INDEX_SUFFIX,
+    META_PROPERTIES,
+    SNAPSHOT_SUFFIX,
+    segment_name,
+)
+from mpbroker.log.producers import Producers
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from ops.bench.timing import best_seconds
+from ops.bench import connector, frames
+from ops.bench.brokers import ROOT, Kafka, Mpbroker, running
+from ops.bench.processes import Tree
+from ops.bench.scenarios import build_generator, create_topic, run_load
+from ops.bench.spark_load import WorkerMemory, burning, with_cores
+from spark_integration.jvm.jar import jar_path
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-ROOT = Path(__file__).resolve().parents[2]
 TOPIC = "bench"
+LOADED_TOPIC = "loaded"
 RECORDS_PER_BATCH = 500
 SEGMENT_BYTES = 512 << 20
 DISTINCT_BATCHES = 20
-REPEATS = 3
-KAFKA_CONNECTOR_RECORDS_PER_S = 1_150_000
+CONNECTIONS = 16
+QUERIES = ("all", "value", "count")
+
+# How many times the connector's speed each reader has at least.
+TIMES_MIN = {
+    "mpbroker, Python": {"all": 4.5, "value": 6.0},
+    "mpbroker, JVM": {"all": 10.0, "value": 20.0},
+}
+PRODUCE_LOSS_MAX = 0.05
+# Two batches of Arrow, one of a codec, and what Python and PyArrow take themselves.
+WORKER_BYTES_MAX = 256 << 20
+
+SCRIPT = Path(__file__).with_name("spark_queries.py")
 
 
-def write_log(log_dir: Path, records: int, value_bytes: int) -> int:
-    """A topic of one partition with so many records; its bytes."""
-    directory = log_dir / f"{TOPIC}-0"
-    directory.mkdir(parents=True)
-    (log_dir / META_PROPERTIES).write_text("cluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\nversion=1\n")
-    write_topic_id(directory, (1).to_bytes(16, "big"))
-    templates = [_batch(number, value_bytes) for number in range(DISTINCT_BATCHES)]
-    offset = written = 0
-    while offset < records:
-        base, position = offset, 0
-        with (
-            (directory / segment_name(base)).open("wb") as log,
-            (directory / segment_name(base, INDEX_SUFFIX)).open("wb") as index,
-        ):
-            while offset < records and position < SEGMENT_BYTES:
-                batch = templates[offset // RECORDS_PER_BATCH % DISTINCT_BATCHES]
-                assign_offset_and_epoch(batch, offset, 0)
-                if position:
-                    index.write(struct.pack(">ii", offset + RECORDS_PER_BATCH - 1 - base, position))
-                log.write(batch)
-                position += len(batch)
-                offset += RECORDS_PER_BATCH
-        written += position
-    write_offsets(log_dir / HIGH_WATERMARKS, {(TOPIC, 0): offset})
-    return written
+@dataclass(frozen=True)
+class Shape:
+    """So many records of so many bytes."""
+
+    records: int
+    value_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.records} records of {self.value_bytes} bytes"
+
+
+def shapes(records: int, large_megabytes: int) -> list[Shape]:
+    large = large_megabytes * 1_000_000 // 1024
+    return [
+        Shape(records // RECORDS_PER_BATCH * RECORDS_PER_BATCH, 100),
+        Shape(large // RECORDS_PER_BATCH * RECORDS_PER_BATCH, 1024),
+    ]
+
+
+def batches(shape: Shape) -> Iterator[tuple[int, bytearray]]:
+    """The topic's batches, each with its base offset; a few of them, over and over."""
+    templates = [_batch(number, shape.value_bytes) for number in range(DISTINCT_BATCHES)]
+    for offset in range(0, shape.records, RECORDS_PER_BATCH):
+        yield offset, templates[offset // RECORDS_PER_BATCH % DISTINCT_BATCHES]
 
 
 def _batch(number: int, value_bytes: int) -> bytearray:
+    values = Random(number)
     keys = [number * RECORDS_PER_BATCH + place for place in range(RECORDS_PER_BATCH)]
     return build_batch(
         [
-            NewRecord(key=b"%08d" % key, value=os.urandom(value_bytes), timestamp=1_700_000_000_000 + key)
+            NewRecord(
+                key=b"%08d" % key, value=values.randbytes(value_bytes), timestamp=1_700_000_000_000 + key
+            )
             for key in keys
         ]
     )
 
 
-def session(warehouse: Path) -> SparkSession:
-    from pyspark.sql import SparkSession
+def write_log(log_dir: Path, shape: Shape) -> None:
+    """Writes a log directory with the topic, in one partition, as a cleanly stopped broker leaves it."""
+    directory = log_dir / f"{TOPIC}-0"
+    directory.mkdir(parents=True)
+    (log_dir / META_PROPERTIES).write_text("cluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\nversion=1\n")
+    write_topic_id(directory, (1).to_bytes(16, "big"))
+    rest = batches(shape)
+    offset, batch = next(rest)
+    while offset < shape.records:
+        base, position = offset, 0
+        with (
+            (directory / segment_name(base)).open("wb") as log,
+            (directory / segment_name(base, INDEX_SUFFIX)).open("wb") as index,
+        ):
+            while offset < shape.records and position < SEGMENT_BYTES:
+                assign_offset_and_epoch(batch, offset, 0)
+                if position:
+                    index.write(struct.pack(">ii", offset + RECORDS_PER_BATCH - 1 - base, position))
+                log.write(batch)
+                position += len(batch)
+                offset, batch = next(rest, (shape.records, batch))
+    # Each plan of the reader would look for transactions in the whole log without it.
+    (directory / segment_name(shape.records, SNAPSHOT_SUFFIX)).write_bytes(Producers().snapshot())
+    write_offsets(log_dir / HIGH_WATERMARKS, {(TOPIC, 0): shape.records})
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("mpbroker bench")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.warehouse.dir", str(warehouse))
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.memory", "2g")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+
+def fill_kafka(kafka: Kafka, shape: Shape) -> None:
+    requests = (frames.produce_batch(TOPIC, batch) for _, batch in batches(shape))
+    create_topic(kafka, TOPIC, first=next(requests))
+    with frames.connected(kafka.address) as connection:
+        for request in requests:
+            error, _ = frames.exchange(connection, request)
+            assert not error, f"Apache Kafka refused a batch with error {error}"
 
 
-def measure(spark: SparkSession, log_dir: Path, records: int, written: int) -> None:
-    def frame(columns: str | None = None) -> DataFrame:
-        reader = spark.read.format("mpbroker").option("log.dir", str(log_dir)).option("subscribe", TOPIC)
-        return (reader.option("columns", columns) if columns else reader).option("minPartitions", "2").load()
+def command(python: Path | str, specification: dict[str, Any]) -> list[str]:
+    return [str(python), str(SCRIPT), json.dumps({"settings": {}, "rounds": 1, **specification})]
 
-    def drained(found: DataFrame) -> None:
-        found.write.format("noop").mode("overwrite").save()
 
-    queries: dict[str, Callable[[], object]] = {
-        "all columns": lambda: drained(frame()),
-        "count": lambda: frame().count(),
-        "count, only offset": lambda: frame("offset").count(),
-        "group by key": lambda: drained(frame().groupBy("key").count()),
-        "group by key, only key": lambda: drained(frame("key").groupBy("key").count()),
+def environment(python: Path | str) -> dict[str, str]:
+    found = {**os.environ, "PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"}
+    return found | {"PYTHONPATH": str(ROOT)}
+
+
+def run(specification: dict[str, Any], python: Path | str = sys.executable) -> tuple[dict[str, Any], int]:
+    """What the queries took, and the most memory that a Python worker had."""
+    with (
+        subprocess.Popen(
+            command(python, specification), stdout=subprocess.PIPE, text=True, env=environment(python)
+        ) as process,
+        WorkerMemory(psutil.Process(process.pid)) as memory,
+    ):
+        out, _ = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"the queries of {specification} ended with {process.returncode}")
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return found, memory.peak_bytes
+
+
+def readers(place: Path) -> dict[str, dict[str, Any]]:
+    """All that read on this machine's PySpark."""
+    options = {"log.dir": str(place / "log"), "subscribe": TOPIC, "minPartitions": "2"}
+    ours: dict[str, Any] = {"format": "mpbroker", "options": options}
+    found = {
+        "mpbroker, Python": {**ours, "value_options": {"columns": "value"}, "session": "mpbroker"},
+        "plain Parquet": {
+            "format": "parquet",
+            "options": {"path": str(place / "parquet")},
+            "session": "spark",
+        },
     }
-    print(f"{records} records, {written / 1e6:.0f} MB, local[2], best of {REPEATS}")
-    print(f"{'query':26}{'s':>8}{'records/s':>14}{'MB/s':>8}{'of Kafka connector':>20}")
-    for name, run in queries.items():
-        took_s = best_seconds(run, rounds=REPEATS, round_s=0)
-        rate = records / took_s
-        ratio = rate / KAFKA_CONNECTOR_RECORDS_PER_S
-        print(f"{name:26}{took_s:8.2f}{rate:14,.0f}{written / took_s / 1e6:8.0f}{ratio:19.1f}x", flush=True)
+    if jar_path() is not None:
+        found["mpbroker, JVM"] = {**ours, "session": "accelerated"}
+    return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=8_000_000)
-    parser.add_argument("--value-bytes", type=int, default=100)
-    parser.add_argument("--dir", type=Path, help="where to write the topic (default: a temporary directory)")
+def compare(shape: Shape, place: Path, rounds: int) -> list[str]:
+    """Prints the table of a shape; what missed its bound."""
+    write_log(place / "log", shape)
+    found, workers = {}, 0
+    ours = readers(place)
+    run({**ours["mpbroker, Python"], "write_parquet": str(place / "parquet")})
+    for name, specification in ours.items():
+        found[name], bytes_of_worker = run({**specification, "rounds": rounds})
+        if name == "mpbroker, JVM":
+            assert "JVM reader" in found[name]["plan"], (
+                "the session is accelerated and Python reads all the same"
+            )
+        workers = max(workers, bytes_of_worker)
+    with running(Kafka(place / "kafka")) as kafka:
+        assert isinstance(kafka, Kafka)
+        fill_kafka(kafka, shape)
+        options = {"kafka.bootstrap.servers": kafka.bootstrap, "subscribe": TOPIC, "minPartitions": "2"}
+        specification = {"format": "kafka", "options": options, "session": "spark", "rounds": rounds}
+        jars = {"settings": {"spark.jars": connector.jars()}}
+        found["Spark's connector"], _ = run({**specification, **jars}, connector.python())
+    for name, one in found.items():
+        assert one["rows"] == shape.records, f"{name} has read {one['rows']} of {shape}"
+        assert one["value_bytes"] == shape.records * shape.value_bytes, f"{name} has read other values"
+    print_table(shape, found)
+    return missed(shape, found, workers)
+
+
+def print_table(shape: Shape, found: dict[str, dict[str, Any]]) -> None:
+    slowest = found["Spark's connector"]
+    print(f"\n{shape}, local[2]: seconds, and times the speed of Spark's connector")
+    print(f"{'':20}" + "".join(f"{query:>20}" for query in QUERIES))
+    for name, one in found.items():
+        cells = (f"{one[query]:10.2f} {slowest[query] / one[query]:7.1f} x" for query in QUERIES)
+        print(f"{name:20}" + "".join(cells), flush=True)
+
+
+def missed(shape: Shape, found: dict[str, dict[str, Any]], worker_bytes: int) -> list[str]:
+    slowest, parquet = found["Spark's connector"], found["plain Parquet"]
+    wrong = []
+    for name, bounds in TIMES_MIN.items():
+        if name not in found:
+            wrong.append(f"{shape}: {name} is not there: make setup builds it where there is a JDK")
+            continue
+        for query, times in bounds.items():
+            ratio = slowest[query] / found[name][query]
+            if ratio < times:
+                wrong.append(f"{shape}: {name}, {query}: {ratio:.1f} times the connector, not {times}")
+    for query in ("all", "value"):
+        if "mpbroker, JVM" in found and found["mpbroker, JVM"][query] > parquet[query]:
+            wrong.append(f"{shape}: mpbroker, JVM, {query}: behind plain Parquet")
+    print(f"a Python worker had at most {worker_bytes >> 20} MiB of its own")
+    if worker_bytes > WORKER_BYTES_MAX:
+        wrong.append(f"{shape}: a worker had {worker_bytes >> 20} MiB, not {WORKER_BYTES_MAX >> 20}")
+    return wrong
+
+
+def beside(place: Path, shape: Shape, seconds: float) -> list[str]:
+    """Produces beside a reading job, and beside processes that take as much CPU and nothing else."""
+    write_log(place / "log", shape)
+    load = frames.produce(LOADED_TOPIC, 1, 100)
+    specification = {**readers(place)["mpbroker, Python"], "seconds": 3 * seconds}
+    with running(Mpbroker(place / "broker")) as broker:
+        create_topic(broker, LOADED_TOPIC)
+        quiet = run_load(broker, load, CONNECTIONS, seconds).requests_per_s
+        words = command(sys.executable, specification)
+        with subprocess.Popen(
+            words, stdout=subprocess.PIPE, text=True, env=environment(sys.executable)
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "reading\n", "the job did not begin"
+            tree = Tree(psutil.Process(process.pid))
+            busy, cores = with_cores(tree, lambda: run_load(broker, load, CONNECTIONS, seconds))
+            assert process.poll() is None, "the job ended before the produces did"
+            process.communicate()
+        with burning(cores, 2 * seconds):
+            burnt = run_load(broker, load, CONNECTIONS, seconds).requests_per_s
+    loss = 1 - busy.requests_per_s / burnt
+    print(f"\nproduces/s: quiet {quiet:,.0f};")
+    print(f"beside a job that takes {cores:.2f} cores {busy.requests_per_s:,.0f};")
+    print(f"beside processes that take as much {burnt:,.0f}: the job itself costs {100 * loss:.1f} %")
+    return [] if loss < PRODUCE_LOSS_MAX else [f"produces beside a job: {100 * loss:.1f} % less"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--records", type=int, default=8_000_000, help="of 100 bytes")
+    parser.add_argument("--large-megabytes", type=int, default=4_000, help="of records of 1 KiB")
+    parser.add_argument("--rounds", type=int, default=3, help="of each query; the best counts")
+    parser.add_argument("--seconds", type=float, default=10, help="of produces beside a job")
+    parser.add_argument("--short", action="store_true", help="little data, no bounds")
     given = parser.parse_args()
-    records = given.records // RECORDS_PER_BATCH * RECORDS_PER_BATCH
-    place = Path(tempfile.mkdtemp(prefix="mpbroker-bench-", dir=given.dir))
-    try:
-        written = write_log(place / "log", records, given.value_bytes)
-        spark = session(place / "warehouse")
-        try:
-            measure(spark, place / "log", records, written)
-        finally:
-            spark.stop()
-    finally:
-        shutil.rmtree(place)
+    if given.short:
+        given.records, given.large_megabytes, given.rounds, given.seconds = 100_000, 20, 1, 2.0
+    build_generator()
+    wrong: list[str] = []
+    both = shapes(given.records, given.large_megabytes)
+    for shape in both:
+        with tempfile.TemporaryDirectory(prefix="mpbroker-bench-") as place:
+            wrong += compare(shape, Path(place), given.rounds)
+    with tempfile.TemporaryDirectory(prefix="mpbroker-bench-") as place:
+        wrong += beside(Path(place), both[0], given.seconds)
+    if given.short:
+        return 0
+    print(*(f"MISSED {one}" for one in wrong), sep="\n")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

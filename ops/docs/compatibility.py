@@ -60,8 +60,8 @@ NOT_BUILT = (
     ("share groups, streams groups", "not advertised"),
     ("metrics over HTTP or JMX", "`mpbroker ctl metrics --json`"),
     (
-        "Spark: streaming, the sink, `read_committed`",
-        "batch reads only, which see all records: those of open and of aborted transactions, too",
+        "Spark: continuous and real-time mode",
+        "Spark does not offer them to Python sources: micro-batches, which are woken when records come",
     ),
 )
 

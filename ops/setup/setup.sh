@@ -38,11 +38,11 @@ openssl_is_good() {
     echo '#include <openssl/ssl.h>' | "${CC:-cc}" -E -xc - >/dev/null 2>&1
 }
 
-# Java 8 calls itself 1.8, later ones 17.0.2.
+# java or javac. Java 8 calls itself 1.8, later ones 17.0.2.
 java_is_good() {
-    local java=java version
-    [ -n "${JAVA_HOME:-}" ] && java=$JAVA_HOME/bin/java
-    version=$("$java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1) || return 1
+    local program=$1 version
+    [ -n "${JAVA_HOME:-}" ] && program=$JAVA_HOME/bin/$1
+    version=$("$program" -version 2>&1 | sed -nE 's/^(javac |.* version ")([0-9]+).*/\2/p' | head -n 1) || return 1
     [ -n "$version" ] && [ "$version" -ge "$JAVA_MIN" ]
 }
 
@@ -59,16 +59,17 @@ look_around() {
     command -v "${CC:-cc}" >/dev/null || required+=(gcc libc6-dev)
     openssl_is_good || required+=(libssl-dev)
     find_python >/dev/null || required+=(python3 python3-venv python3-dev)
-    java_is_good || wanted+=("$(java_package)")
+    # The compiler is for the JVM reader of Spark sessions alone; its package brings java too.
+    { java_is_good java && java_is_good javac; } || wanted+=("$(java_package)")
     command -v kcat >/dev/null || wanted+=(kcat)
     command -v mvn >/dev/null || wanted+=(maven)
 }
 
 java_package() {
-    if apt-cache show openjdk-17-jre-headless >/dev/null 2>&1; then
-        echo openjdk-17-jre-headless
+    if apt-cache show openjdk-17-jdk-headless >/dev/null 2>&1; then
+        echo openjdk-17-jdk-headless
     else
-        echo default-jre-headless
+        echo default-jdk-headless
     fi
 }
 
@@ -82,7 +83,7 @@ install_missing() {
         say "missing: ${required[*]} ${wanted[*]}; please install them:"
         say "    $commands"
         [ ${#required[@]} -eq 0 ] || exit 1
-        say "going on without them: Spark, the demo and some tests will not work"
+        say "going on without them: what needs them (Spark, its JVM reader, the demo, some tests) will not work"
         return 0
     fi
     apt-get update -q

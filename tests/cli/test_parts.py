@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from mpbroker.cli.consume import _render_json, parse_offset
 from mpbroker.cli.escapes import unescape
 from mpbroker.cli.groups import partitions_in
-from mpbroker.cli.partitioner import murmur2, partition_for
 from mpbroker.cli.produce import read_lines
 from mpbroker.cli.template import compile_template
 from mpbroker.client.config import parse_servers
 from mpbroker.client.errors import ConfigError
+from mpbroker.client.partitioner import partition_for
+from mpbroker.records.encode import murmur2
 from mpbroker.records.record import Record
 
 

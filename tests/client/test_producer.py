@@ -45,7 +45,6 @@ def producing(
         cluster.refresh(m.MetadataRequest([m.MetadataRequest.MetadataRequestTopic(name=TOPIC)]))
         producer = Producer(
             cluster,
-            TOPIC,
             acks=acks,
             codec=codec,
             delivery_timeout_ms=delivery_timeout_ms,
@@ -57,7 +56,9 @@ def producing(
 
 
 def append(producer: Producer, numbers: range, partition: int = 0) -> None:
-    producer.append(partition, [NewRecord(value=b"%d" % number, key=None, timestamp=0) for number in numbers])
+    producer.append(
+        TOPIC, partition, [NewRecord(value=b"%d" % number, key=None, timestamp=0) for number in numbers]
+    )
 
 
 def written(broker: FakeBroker, partition: int = 0) -> list[int]:
@@ -204,7 +205,7 @@ def test_what_the_topic_finds_too_large_is_split(
         with producing(broker, acks=acks, codec=codec) as (producer, complaints):
             for start in range(0, len(records), at_once):
                 for partition in (0, 1):
-                    producer.append(partition, records[start : start + at_once])
+                    producer.append(TOPIC, partition, records[start : start + at_once])
             producer.flush()
             assert producer.has_room
             assert producer.acknowledged == 2 * len(records)
@@ -221,10 +222,10 @@ def test_a_refused_size_is_not_tried_again(fake: FakeBroker) -> None:
     fake.max_message_bytes = 1200
     records = [NewRecord(value=bytes(100), timestamp=0)] * 40
     with producing(fake) as (producer, _):
-        producer.append(0, records)
+        producer.append(TOPIC, 0, records)
         producer.flush()
         before = [key for key, _ in fake.requests].count(ApiKey.PRODUCE)
-        producer.append(0, records)
+        producer.append(TOPIC, 0, records)
         producer.flush()
         assert [key for key, _ in fake.requests].count(ApiKey.PRODUCE) == before + 4
 
@@ -236,7 +237,9 @@ def test_a_record_that_is_too_large_is_named(fake: FakeBroker, key: bytes | None
     fake.max_message_bytes = 600
     large = NewRecord(value=b"a" * 700, key=key, timestamp=0)
     with producing(fake) as (producer, _):
-        producer.append(0, [NewRecord(value=b"1", timestamp=0), large, NewRecord(value=b"2", timestamp=0)])
+        producer.append(
+            TOPIC, 0, [NewRecord(value=b"1", timestamp=0), large, NewRecord(value=b"2", timestamp=0)]
+        )
         with pytest.raises(ApiFailed, match=rf"partition t-0: the record {told}.* max.message.bytes \(MESS"):
             producer.flush()
         assert producer.acknowledged == 1

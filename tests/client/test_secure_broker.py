@@ -60,14 +60,13 @@ def test_writing_and_asking(broker: SecureBroker, listener: str) -> None:
             made.client.poll(50)
         producer = Producer(
             made,
-            topic.name or "",
             acks=-1,
             codec=Codec.NONE,
             delivery_timeout_ms=20_000,
             trouble=pytest.fail,
         )
         for _ in range(8):
-            producer.append(0, [NewRecord(value=bytes(900_000), key=None, timestamp=0)])
+            producer.append(topic.name or "", 0, [NewRecord(value=bytes(900_000), key=None, timestamp=0)])
         producer.flush()
         leader = made.metadata.leader(topic.name or "", 0)
         assert leader is not None

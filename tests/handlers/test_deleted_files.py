@@ -59,6 +59,27 @@ def look_at_all(readers: Readers) -> None:
         pass
 
 
+def test_a_partition_that_moved_away_and_back(tmp_path: Path) -> None:
+    """What it was before waits for its deletion, with fewer records: it is not read any more."""
+    readers = Readers([str(tmp_path)])
+    partition = partition_of(0, tmp_path)
+    read(readers, partition)
+    directory = tmp_path / "t-0"
+    directory.rename(tmp_path / f"t-0.{'f' * 32}-delete")
+    # In the middle of it: what was open still is.
+    read(readers, partition)
+    partition_of(0, tmp_path)
+    later = build_batch([NewRecord(b"k", b"later", -1)])
+    assign_offset_and_epoch(later, 1, 0)
+    with (directory / f"{SEGMENT}.log").open("ab") as file:
+        file.write(later)
+    bound = Bound(2, 0, partition.high_watermark_position + len(later))
+    piece = readers.get("t", partition).fetch_slice(1, 1000, bound)
+    assert piece is not None
+    assert piece.length == len(later)
+    readers.forget_all()
+
+
 def test_readers_close_what_was_deleted_and_nothing_else(tmp_path: Path) -> None:
     readers = Readers([str(tmp_path)])
     partitions = [partition_of(number, tmp_path) for number in range(2 * LOOKED_AT_ONCE + 3)]

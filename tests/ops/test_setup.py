@@ -1,4 +1,4 @@
-"""Which Go `make setup` takes for the tests of franz-go."""
+"""What `make setup` takes of a machine: its Go for the tests of franz-go, its JDK for the JVM reader."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ def clone(tmp_path: Path) -> Path:
     for program in ("bin/kcat", "bin/mvn", ".venv/bin/python"):
         script(clone / program, "exit 0")
     script(clone / "bin/java", "echo 'openjdk version \"17.0.2\"' >&2")
+    script(clone / "bin/javac", "echo javac 17.0.2")
     script(clone / "bin/id", "echo 1000")
     script(clone / ".venv/bin/uv", f'echo "$@" >> {clone}/uv.told')
     return clone
@@ -100,3 +101,15 @@ def test_the_tests_take_the_same_one(tmp_path: Path, monkeypatch: pytest.MonkeyP
     venv.unlink()
     with pytest.raises(pytest.fail.Exception, match=r"make setup puts one into \.venv"):
         tools.go()
+
+
+@pytest.mark.parametrize("version", ["", "11.0.20", "1.8.0_392"])
+def test_without_a_java_compiler_it_says_so_and_goes_on(clone: Path, version: str) -> None:
+    if version:
+        script(clone / "bin/javac", f"echo javac {version} >&2")
+    else:
+        (clone / "bin/javac").unlink()
+    told, said = set_up(clone)
+    assert "sync" in told
+    assert re.search(r"missing: .*jdk-headless", said)
+    assert "going on without them: what needs them (Spark, its JVM reader," in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ def test_holds_what_was_written_last(writes: list[tuple[int, bytes]]) -> None:
     assert [table.version(slot) for slot in range(5)] == [
         sum(s == slot for s, _ in writes) for slot in range(5)
     ]
+    wanted = array("Q", [4, 0, 4])
+    assert array("Q", table.versions(wanted)).tolist() == [table.version(slot) for slot in wanted]
 
 
 @pytest.mark.parametrize("start", [2**32 - 2, 2**63 - 2, 2**64 - 2])
@@ -105,6 +108,9 @@ def test_misuse_is_refused() -> None:
         table.read(2)
     with pytest.raises(IndexError):
         table.version(2)
+    with pytest.raises(IndexError):
+        table.versions(array("Q", [0, 2]))
+    assert table.versions(array("Q")) == b""
     with pytest.raises(ValueError, match="need"):
         SlotTable(sparse(4096), 2**60, 16)
     for payload_bytes in (0, 2**64 - 32):

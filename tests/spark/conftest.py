@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from mpbroker.cli import main
 from tests.spark.logs import FakeBroker, new_log_dir
 
+Here = Callable[..., int]
 ROOT = Path(__file__).parents[2]
 
 
@@ -52,3 +54,20 @@ def fake_broker(log_dir: Path) -> Iterator[FakeBroker]:
     broker = FakeBroker(log_dir)
     yield broker
     broker.stop()
+
+
+@pytest.fixture
+def here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Here:
+    """`mpbroker spark …` in this process and on this session; returns the exit code."""
+    monkeypatch.setattr("mpbroker.spark.session", lambda *_, **__: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+
+    def run(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["mpbroker", "spark", *arguments])
+        with pytest.raises(SystemExit) as raised:
+            main.main()
+        code = raised.value.code
+        assert code is None or isinstance(code, int)
+        return code or 0
+
+    return run

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
+import os
 import shutil
 import struct
 import tempfile
+import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from mpbroker.log.checkpoints import write_offsets, write_topic_id
 from mpbroker.log.names import (
     HIGH_WATERMARKS,
     INDEX_SUFFIX,
+    LOCK,
     LOG_STARTS,
     META_PROPERTIES,
     TIME_INDEX_SUFFIX,
@@ -49,6 +53,7 @@ class PartitionWriter:
     def roll(self) -> None:
         """Begins another segment."""
         self.base, self.position, self._since_entry = self.next_offset, 0, 0
+        self._latest = (-1, self.base)
         for suffix in (".log", INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             (self.directory / segment_name(self.base, suffix)).touch()
 
@@ -72,10 +77,13 @@ class PartitionWriter:
         self.append_bytes(batch, 1, timestamp)
 
     def append_bytes(self, batch: bytes | bytearray, offsets: int, max_timestamp: int) -> None:
+        last = self.next_offset + offsets - 1
+        if max_timestamp > self._latest[0]:
+            self._latest = (max_timestamp, last)
         if self._since_entry > INDEX_INTERVAL_BYTES:
-            last = self.next_offset + offsets - 1
             self._write(INDEX_SUFFIX, struct.pack(">ii", last - self.base, self.position))
-            self._write(TIME_INDEX_SUFFIX, struct.pack(">qi", max_timestamp, last - self.base))
+            # The latest so far: a batch with earlier records makes no entry of its own.
+            self._write(TIME_INDEX_SUFFIX, struct.pack(">qi", self._latest[0], self._latest[1] - self.base))
             self._since_entry = 0
         self._write(".log", batch)
         self.position += len(batch)
@@ -116,11 +124,18 @@ def checkpoint(
 
 
 class FakeBroker:
-    """A public region and a pointer to it, owned by this process, thus alive until `stop`."""
+    """Locks, a public region and a pointer to it, as of a broker that runs until `stop`.
+
+    Its region lies outside of what pytest clears away: it goes at the latest with this object, also where a
+    test failed before it could stop it.
+    """
 
     def __init__(self, log_dir: Path) -> None:
         # The region has to be on a tmpfs.
         self.runtime_dir = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="mpbroker-spark-test-"))
+        self._remove = weakref.finalize(self, shutil.rmtree, self.runtime_dir, ignore_errors=True)
+        (log_dir / LOCK).touch()
+        self._locks = [_locked(log_dir / LOCK), _locked(self.runtime_dir)]
         region = Region.create_public(
             self.runtime_dir / "public", PUBLIC_MAGIC, LAYOUT_VERSION, public_blocks(64)
         )
@@ -136,8 +151,10 @@ class FakeBroker:
         *,
         flags: int = PartitionFlag.PARTITION_LIVE,
         log_start: int | None = None,
+        stable: Bound | None = None,
+        aborted_end: int = 0,
     ) -> None:
-        """Makes everything below the bound readable; by default all that was written."""
+        """Makes everything below the bound readable, by default all that was written; all of it is stable."""
         slot = self._slots.setdefault((writer.topic_id, writer.partition), len(self._slots))
         bound = bound or writer.end
         start = writer.log_start if log_start is None else log_start
@@ -152,15 +169,24 @@ class FakeBroker:
                 0,
                 start,
                 *bound,
-                *bound,
+                *(stable or bound),
                 writer.next_offset,
+                aborted_end,
             )
         )
         self._table.write(slot, payload)
 
     def stop(self) -> None:
-        """As SIGKILL does it: the pointer stays and leads nowhere."""
-        shutil.rmtree(self.runtime_dir, ignore_errors=True)
+        """As SIGKILL does it: the pointer stays and leads nowhere, the locks are nobody's."""
+        self._remove()
+        while self._locks:
+            os.close(self._locks.pop())
+
+
+def _locked(path: Path) -> int:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return fd
 
 
 def numbered(count: int, *, first: int = 0, value_bytes: int = 20) -> list[NewRecord]:

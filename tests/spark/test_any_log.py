@@ -9,9 +9,9 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mpbroker.reading import read_local
 from mpbroker.records.compression import Codec
 from mpbroker.records.markers import COMMIT
-from spark_integration import read_local
 from spark_integration.source import MpbrokerDataSource
 from tests.spark.logs import PartitionWriter, checkpoint, new_log_dir, numbered
 

@@ -1,51 +1,273 @@
-"""The export job: every record once, however often it runs, also when a run dies before its commit."""
+"""The jobs beside a running broker, on what librdkafka wrote, by their functions and by their commands."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
+from confluent_kafka import Message, Producer
 from pyspark.sql import SparkSession
 
-from spark_integration.jobs import export as job
-from tests.spark.logs import FakeBroker, PartitionWriter, fill
+from mpbroker.cli import main, spark_jobs
+from mpbroker.log.checkpoints import write_offsets
+from mpbroker.records.builder import build_batch
+from ops.bench.brokers import Broker, Mpbroker
+from spark_integration.jobs import replay as replaying
+from spark_integration.jobs.archive import ArchiveSettings, archive
+from spark_integration.jobs.audit import Gap, audit
+from spark_integration.jobs.audit_svg import draw
+from spark_integration.jobs.compact import compact
+from spark_integration.jobs.frame import JobError, Source
+from spark_integration.jobs.replay import Progress, Replayed, ReplaySettings, replay
+from tests.polling import PATIENCE_S, is_readable
+from tests.real_clients.conftest import TRANSACTIONS, create_topic, served, with_settings
+from tests.spark.conftest import Here
+from tests.spark.logs import FakeBroker, PartitionWriter, fill, numbered
+from tests.spark.produced import records
+
+ROOT = Path(__file__).parents[2]
+PARTITIONS = 2
+RECORDS = 2000
+JOB_PATIENCE_S = 300
 
 
-def test_runs_write_what_is_new(
-    spark: SparkSession,
-    log_dir: Path,
-    fake_broker: FakeBroker,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with served(with_settings(Mpbroker(tmp_path_factory.mktemp("broker")), TRANSACTIONS)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def topic(broker: Broker) -> str:
+    """A topic of numbered records, with headers, from an idempotent producer."""
+    create_topic(broker.bootstrap, "orders", PARTITIONS)
+    settings = {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 5}
+    producer = Producer({**settings, "batch.num.messages": 50})
+    for number in range(RECORDS):
+        producer.produce(
+            "orders", b"%d" % number, b"key", partition=number % PARTITIONS, headers=[("n", b"%d" % number)]
+        )
+    assert producer.flush(PATIENCE_S) == 0
+    return "orders"
+
+
+@contextmanager
+def command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`mpbroker spark …` in a process of its own, which does not outlive a test that fails."""
+    job = subprocess.Popen(
+        [sys.executable, "-m", "mpbroker", "spark", *arguments, "--master", "local[2]"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+    )
+    try:
+        yield job
+    finally:
+        job.kill()
+        job.communicate()
+
+
+def goes_on(job: subprocess.Popen[str], holds: Callable[[], object], what: str) -> None:
+    """Until it holds, and the job runs meanwhile; a JVM on a busy machine takes its time."""
+    hangs = time.monotonic() + JOB_PATIENCE_S
+    descriptor = os.pidfd_open(job.pid)
+    try:
+        while not holds():
+            assert not is_readable(descriptor, 0.05), job.communicate()
+            assert time.monotonic() < hangs, f"{what}: not within {JOB_PATIENCE_S} s"
+    finally:
+        os.close(descriptor)
+
+
+def ended(job: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = job.communicate(timeout=JOB_PATIENCE_S)
+    # A worker of Spark that is killed says so itself, of its own frames.
+    assert not re.search(r"spark_integration|mpbroker/cli|py4j", err), err
+    assert "\tat " not in err, err
+    return job.returncode, out, err
+
+
+def test_an_archive_whose_job_is_told_to_stop(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    target = tmp_path / "lake"
-    options = {"subscribe": "a,b", "log.dir": str(log_dir), "includeHeaders": "true"}
-    writers = [PartitionWriter(log_dir, topic, number) for topic, number in (("a", 0), ("a", 1), ("b", 0))]
-
-    def append(batches: int) -> None:
-        for writer in writers:
-            fill(writer, batches, 10)
-            fake_broker.publish(writer)
-
-    append(5)
-    assert job.export(spark, options, target) == 150
-    assert job.export(spark, options, target) == 0
-    append(2)
-
-    def dies(*_: object) -> None:
-        raise OSError("no space left")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(job, "write_state", dies)
-        with pytest.raises(OSError, match="no space"):
-            job.export(spark, options, target)
-    append(1)
-    assert job.export(spark, options, target) == 90
-    rows = spark.read.parquet(str(target)).select("topic", "partition", "offset").collect()
-    expected = [(w.topic, w.partition, offset) for w in writers for offset in range(80)]
-    assert sorted(tuple(row) for row in rows) == expected
+    """What a kill leaves is in test_archive, between any two steps."""
+    lake = tmp_path / "lake"
+    where = ["--log-dir", str(broker.log_dir), "--to", str(lake), "--records-per-run", "20"]
+    with command("archive", topic, *where) as job:
+        goes_on(job, lambda: list(lake.glob("data/run=*")), "a run of the archive")
+        job.terminate()
+        code, _, err = ended(job)
+    assert code == 128 + signal.SIGTERM, err
+    assert err.splitlines()[-1].startswith("mpbroker: stopped by SIGTERM. What was committed stays; run the")
+    settings = ArchiveSettings(Source(topic, bootstrap_servers=broker.bootstrap), lake)
+    assert archive(spark, settings).records > 0
+    rows = spark.read.parquet(str(lake)).select("value", "headers").collect()
+    assert sorted(int(bytes(row.value)) for row in rows) == list(range(RECORDS))
+    assert all(bytes(row.headers[0].value) == bytes(row.value) for row in rows)
 
 
-def test_bad_options_end_before_spark_starts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert job.main(["a", "--to", str(tmp_path)]) == 2
-    assert "'log.dir'" in capsys.readouterr().err
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+def test_an_archive_is_written_back(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path, exactly_once: bool
+) -> None:
+    """Killed before it wrote down that a step is written, a job does that step again, and no other."""
+    lake, copy = tmp_path / "lake", f"copy-{exactly_once}"
+    source = Source(topic, bootstrap_servers=broker.bootstrap)
+    archive(spark, ArchiveSettings(source, lake, records_per_run=RECORDS // 2))
+    create_topic(broker.bootstrap, copy, PARTITIONS)
+    options = {"kafka.bootstrap.servers": broker.bootstrap}
+    settings = ReplaySettings(lake, options, to_topic=copy, keep_partitions=True, exactly_once=exactly_once)
+    with pytest.MonkeyPatch.context() as patch:
+        save = replaying._save
+
+        def killed_after_the_second(file: Path, progress: Progress) -> None:
+            if (progress.step, progress.next) == (2, ()):
+                raise KeyboardInterrupt
+            save(file, progress)
+
+        patch.setattr(replaying, "_save", killed_after_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            replay(spark, settings)
+    assert compact(spark, lake).runs == 2
+    assert replay(spark, settings) == Replayed(RECORDS // 2, 1)
+    assert replay(spark, settings) == Replayed(0, 0)
+    with pytest.raises(JobError, match="Give this one another name"):
+        replay(spark, replace(settings, to_topic="elsewhere"))
+    found = records(broker, copy)
+    for partition in range(PARTITIONS):
+        numbers = [int(message.value() or b"") for message in found if message.partition() == partition]
+        mine = list(range(partition, RECORDS, PARTITIONS))
+        assert numbers == [*mine, *([] if exactly_once else mine[len(mine) // 2 :])]
+    first = next(message for message in found if message.value() == b"7")
+    (original,) = (message for message in records(broker, topic) if message.value() == b"7")
+    for read in (Message.key, Message.headers, Message.timestamp, Message.partition):
+        assert read(first) == read(original)
+
+
+def test_an_audit_of_a_log_that_is_whole(spark: SparkSession, broker: Broker, topic: str) -> None:
+    found = audit(spark, Source(topic, log_dir=str(broker.log_dir)), keys=True)
+    assert found.is_whole
+    assert [(one.partition, one.records, one.end) for one in found.partitions] == [
+        (0, 1000, 1000),
+        (1, 1000, 1000),
+    ]
+    assert sum(one.batches for one in found.partitions) >= RECORDS / 50
+    assert found.gaps == found.duplicates == found.faults == []
+    assert sum(found.throughput[topic]) == RECORDS
+    assert found.repeated_keys == {topic: RECORDS - 1}
+
+
+@pytest.fixture
+def damaged(log_dir: Path, fake_broker: FakeBroker) -> Path:
+    """Holes, an offset range that compaction took, a batch that is there twice, and a flipped bit."""
+    holes, twice, flipped = (PartitionWriter(log_dir, "t", number, topic_id=b"t" * 16) for number in range(3))
+    fill(holes, 2)
+    holes.skip(5)
+    fill(holes, 2)
+    holes.append_marker(1)
+    holes.roll()
+    holes.skip(7)
+    fill(holes, 1)
+    write_offsets(log_dir / "cleaner-offset-checkpoint", {("t", 0): 30})
+    for _ in range(3):
+        batch = build_batch(
+            numbered(4), base_offset=twice.next_offset, producer_id=9, producer_epoch=0, base_sequence=12
+        )
+        twice.append_bytes(batch, 4, 1_700_000_000_003)
+    fill(flipped, 30, roll_every=10)
+    for writer in (holes, twice, flipped):
+        fake_broker.publish(writer)
+    segment = flipped.directory / "00000000000000000100.log"
+    data = bytearray(segment.read_bytes())
+    # Within a batch, behind its header.
+    data[len(data) // 2 + 80] ^= 1
+    segment.write_bytes(data)
+    return segment
+
+
+def test_an_audit_tells_what_is_wrong(spark: SparkSession, log_dir: Path, damaged: Path) -> None:
+    found = audit(spark, Source("t", log_dir=str(log_dir)))
+    holes, twice, flipped = found.partitions
+    assert (holes.records, holes.control_batches, holes.compacted, holes.missing) == (50, 1, 5, 7)
+    assert [gap for gap in found.gaps if gap.partition == 0] == [
+        Gap("t", 0, 46, 53, "hole"),
+        Gap("t", 0, 20, 25, "compaction"),
+    ]
+    assert (twice.duplicates, twice.missing) == (2, 0)
+    ((duplicate),) = found.duplicates
+    assert (duplicate.producer_id, duplicate.sequence, duplicate.times) == (9, 12, 3)
+    assert (duplicate.first_offset, duplicate.last_offset) == (0, 8)
+    assert (flipped.faults, flipped.missing, flipped.records) == (1, 10, 290)
+    ((fault),) = found.faults
+    assert (fault.file, fault.text) == (str(damaged), "the CRC does not match")
+    assert damaged.read_bytes()[fault.position + 16] == 2
+    picture = draw(found)
+    assert picture == draw(found)
+    texts = [node.text for node in ET.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"Audit: not whole", "t-2", "290"} <= set(texts)
+
+
+def test_the_command_of_an_audit(
+    here: Here, log_dir: Path, damaged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    svg = tmp_path / "audit.svg"
+    assert here("audit", "t", "--log-dir", str(log_dir), "--json", "--svg", str(svg)) == 1
+    said = capsys.readouterr()
+    assert "missing, twice, or damaged" in said.err
+    (fault,) = json.loads(said.out)["faults"]
+    assert fault["file"] == str(damaged)
+    assert ET.parse(svg).getroot().tag.endswith("svg")
+
+
+def test_the_commands_of_archive_and_replay(
+    here: Here, broker: Broker, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = str(tmp_path / "lake")
+    assert here("archive", topic, "-b", broker.bootstrap, "--to", lake) == 0
+    assert "2,000 records of 1 topic archived in 1 run" in capsys.readouterr().err
+    back = ["replay", lake, "-b", broker.bootstrap, "--to-topic", "again"]
+    assert here(*back, "--keep-partitions", "--name", "a/b") == 1
+    assert "a name is of letters, digits" in capsys.readouterr().err
+    create_topic(broker.bootstrap, "again", 1)
+    assert here(*back, "--keep-partitions") == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("mpbroker: ")]
+    assert line.endswith("Invalid partition given with record: 1 is not in the range [0...1) of topic again")
+    assert here(*back, "--name", "by-key") == 0
+    assert "2,000 records written to" in capsys.readouterr().err
+    assert len(records(broker, "again")) >= RECORDS
+    assert here("replay", str(tmp_path), "-b", broker.bootstrap) == 1
+    assert "is no archive. Name what mpbroker spark archive was given as --to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["archive", "t", "--to", "x"], "say where to read"),
+        (["archive", "--to", "x", "--log-dir", "y"], "name topics"),
+        (["archive", "t", "--to", "x", "--log-dir", "y", "--option", "z"], "--option is KEY=VALUE"),
+        (["archive", "t", "--to", "x", "--log-dir", "y", "--partition-by", "z"], "--partition-by is topic"),
+        (["replay", "x", "-b", "h:1", "--option", "kafka.acks=2"], "kafka.acks is one of"),
+        (["audit", "t", "--log-dir", "y", "--option", "readMode=z"], "readMode is auto, local or remote"),
+    ],
+)
+def test_wrong_usage_ends_before_spark_starts(
+    arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(spark_jobs, "running", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr(sys, "argv", ["mpbroker", "spark", *arguments])
+    with pytest.raises(SystemExit) as raised:
+        main.main()
+    assert raised.value.code == 2
+    assert says in capsys.readouterr().err

@@ -102,23 +102,11 @@ def test_records_that_arrive_between_two_queries(
 
 
 @pytest.mark.usefixtures("writer")
-def test_what_is_not_built_says_so(
-    spark: SparkSession, reader: DataFrameReader, log_dir: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(PySparkException, match="format mpbroker has no sink: it is for batch queries"):
-        reader.load().write.format("mpbroker").mode("append").save()
-    stream = spark.readStream.format("mpbroker").option("log.dir", str(log_dir)).option("subscribe", "t")
-    query = stream.load().writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
-    with pytest.raises(PySparkException, match="format mpbroker has no streaming source"):
-        query.processAllAvailable()
-
-
-@pytest.mark.usefixtures("writer")
 @pytest.mark.parametrize(
     ("option", "value", "complaint"),
     [
         ("startingOffsets", "latest", "starting offset can't be latest for batch queries"),
-        ("endingOffsets", '{"t":{"0":5000}}', "high watermark is 1200"),
+        ("endingOffsets", '{"t":{"0":5000}}', "last stable offset is 1200"),
         ("subscribe", "missing", "topic missing is not in the log directory"),
     ],
 )

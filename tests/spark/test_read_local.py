@@ -22,12 +22,12 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.reader import Bound, SegmentGone
+from mpbroker.reading import read_local
+from mpbroker.reading.errors import CorruptLog, DataLoss, OptionError, SourceUnavailable
+from mpbroker.reading.local import bound_at
 from mpbroker.records.compression import Codec
 from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord
-from spark_integration import read_local
-from spark_integration.errors import CorruptLog, DataLoss, OptionError, SourceUnavailable
-from spark_integration.local import bound_at
 from spark_integration.schema import HEADERS
 from spark_integration.source import MpbrokerDataSource
 from tests.spark.logs import FakeBroker, PartitionWriter, checkpoint, fill, numbered
@@ -122,7 +122,7 @@ def test_splits_lose_and_double_nothing(
     fill(writer, 200, 10, roll_every=70)
     fake_broker.publish(writer)
     found = source(log_dir, **option)
-    partitions = found.reader(found.schema()).partitions()
+    partitions = [task.range for task in found.reader(found.schema()).partitions()]
     assert len(partitions) == 7 or "minPartitions" not in option
     assert len(partitions) > 5
     sizes = [one.end - one.start for one in partitions]
@@ -143,11 +143,11 @@ def test_nothing_beyond_the_high_watermark(read: Read, log_dir: Path, fake_broke
     assert offsets(read()) == list(range(300))
     fake_broker.publish(writer)
     assert offsets(read()) == list(range(650))
-    with pytest.raises(DataLoss, match="high watermark is 650"):
+    with pytest.raises(DataLoss, match="last stable offset is 650"):
         read(endingOffsets='{"t":{"0":651}}')
     cut = source(log_dir, endingOffsets='{"t":{"0":651}}', failOnDataLoss=False)
     (task,) = cut.reader(cut.schema()).partitions()
-    assert (task.start, task.end) == (0, 650)
+    assert (task.range.start, task.range.end) == (0, 650)
 
 
 def test_ranges_of_offsets(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
@@ -162,7 +162,8 @@ def test_ranges_of_offsets(read: Read, log_dir: Path, fake_broker: FakeBroker) -
         range(23, 30)
     )
     assert offsets(read(startingOffsets='{"t":{"0":300}}')) == []
-    assert offsets(read(startingOffsets='{"t":{"0":200}}', endingOffsets='{"t":{"0":100}}')) == []
+    with pytest.raises(OptionError, match="start offset 200 is greater than the end offset 100"):
+        read(startingOffsets='{"t":{"0":200}}', endingOffsets='{"t":{"0":100}}')
     with pytest.raises(DataLoss, match=r"log starts at 23.*failOnDataLoss"):
         read(startingOffsets='{"t":{"0":5}}')
     assert offsets(read(startingOffsets='{"t":{"0":5}}', failOnDataLoss=False)) == list(range(23, 300))
@@ -233,7 +234,8 @@ def test_a_pointer_to_the_region_of_a_dead_process(read: Read, log_dir: Path) ->
     writer = PartitionWriter(log_dir, "t")
     fill(writer, 2, 10)
     program = (
-        "import sys, pathlib; from tests.spark.logs import FakeBroker; FakeBroker(pathlib.Path(sys.argv[1]))"
+        "import os, pathlib, sys; from tests.spark.logs import FakeBroker; "
+        "broker = FakeBroker(pathlib.Path(sys.argv[1])); os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", program, str(log_dir)], cwd=ROOT, check=True)
     checkpoint(log_dir, {("t", 0): 10})
@@ -335,7 +337,7 @@ def test_damage_is_an_error_that_names_the_place(read: Read, log_dir: Path, fake
         read()
     assert len(read(**{"check.crcs": "false"})) == 30
     path.write_bytes(damaged[:-1])
-    with pytest.raises(CorruptLog, match="were published as readable"):
+    with pytest.raises(CorruptLog, match="ends before offset 30, up to which it was published"):
         read()
 
 

@@ -11,17 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrameReader, SparkSession
 
 from ops.bench.brokers import Broker
 from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import end, make_broker, stop_cleanly
+from tests.spark.produced import AT, PARTITIONS, make_topic, produce
 
 RECORDS = 5_000
-PARTITIONS = 3
-AT = 1_700_000_000_000
 IS_KAFKA = os.environ.get("MPBROKER_TEST_BROKER") == "kafka"
 
 
@@ -44,32 +43,6 @@ def topic(broker: Broker) -> str:
     for turn, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
         produce(broker, "events", range(turn * RECORDS // 5, (turn + 1) * RECORDS // 5), codec)
     return "events"
-
-
-def make_topic(broker: Broker, topic: str) -> None:
-    # The futures die with the client.
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(PATIENCE_S)
-
-
-def produce(broker: Broker, topic: str, numbers: range, codec: str = "none") -> None:
-    failed: list[object] = []
-    producer = Producer(
-        {"bootstrap.servers": broker.bootstrap, "acks": "all", "compression.type": codec, "linger.ms": 5}
-    )
-    for number in numbers:
-        producer.produce(
-            topic,
-            b"value %d" % number,
-            b"%d" % number,
-            partition=number % PARTITIONS,
-            timestamp=AT + number,
-            headers=[("n", b"%d" % number)] if number % 2 else None,
-            on_delivery=lambda error, _message: failed.append(error) if error else None,
-        )
-        producer.poll(0)
-    assert producer.flush(PATIENCE_S) == 0
-    assert failed == []
 
 
 def reader(spark: SparkSession, broker: Broker, mode: str) -> DataFrameReader:

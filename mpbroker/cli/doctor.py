@@ -1,0 +1,77 @@
+"""`mpbroker doctor`: what is missing on this host, and what to do about it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable
+from typing import Protocol
+
+from mpbroker.cli.errors import RUNTIME_ERROR
+from mpbroker.cli.output import counted, print_json
+
+_PIPED_COLUMNS = 10_000
+_NARROWEST = 40
+
+
+class Check(Protocol):
+    """What was looked at and found; `state` is ok, note or problem."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def found(self) -> str: ...
+    @property
+    def advice(self) -> str: ...
+
+
+def spark(log_dirs: str | None, *, as_json: bool) -> None:
+    """The exit code is 1 if there is a problem."""
+    from mpbroker.spark import examine
+
+    names = [name for name in (part.strip() for part in (log_dirs or "").split(",")) if name]
+    found = report(examine(names), as_json=as_json)
+    if not as_json:
+        told = counted(found, "problem") if found else "No problems: Spark can read topics from here"
+        sys.stdout.write(f"{told}.\n")
+    if found:
+        raise SystemExit(RUNTIME_ERROR)
+
+
+def report(checks: Iterable[Check], *, as_json: bool) -> int:
+    """Prints each check as it is done, and returns how many problems there are."""
+    if as_json:
+        done = list(checks)
+        rows = [
+            {"name": one.name, "state": one.state, "found": one.found, "advice": one.advice or None}
+            for one in done
+        ]
+        problems = sum(one.state == "problem" for one in done)
+        print_json({"problems": problems, "checks": rows})
+        return problems
+    problems = 0
+    for one in checks:
+        problems += one.state == "problem"
+        _print(one)
+    return problems
+
+
+def _print(check: Check) -> None:
+    """State and name, then what was found, what to do below it; folded on a terminal, whole lines else."""
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPED_COLUMNS
+    head = f"{check.state:<8} {check.name}: "
+    for first, text in ((head, check.found), (" " * 9 + "→ ", check.advice)):
+        if text:
+            lines = textwrap.wrap(
+                text,
+                max(columns, _NARROWEST),
+                initial_indent=first,
+                subsequent_indent=" " * 11,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()

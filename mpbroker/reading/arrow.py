@@ -1,0 +1,137 @@
+"""Reads topics as a stream of Arrow batches: `mpbroker.read`, for pandas, Polars, DuckDB, all of Arrow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from os import PathLike, fspath
+from typing import Any
+
+try:
+    import pyarrow as pa  # type: ignore[import-untyped]
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "mpbroker.read needs PyArrow. Install the extra: pip install 'mpbroker[arrow]'", name=error.name
+    ) from error
+
+from mpbroker.reading.catalogs import open_catalog
+from mpbroker.reading.columns import SCHEMA
+from mpbroker.reading.errors import OptionError
+from mpbroker.reading.options import ReadOptions, chosen_columns, parse_options
+from mpbroker.reading.plan import TaskRange, plan
+from mpbroker.reading.read import read_range
+
+Directory = str | PathLike[str]
+Offsets = str | Mapping[int, int] | Mapping[str, Mapping[int, int]]
+Time = datetime | int
+
+
+def read(
+    topics: str | Sequence[str],
+    *,
+    log_dir: Directory | Sequence[Directory] | None = None,
+    bootstrap_servers: str | Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    partitions: Sequence[int] | None = None,
+    starting_offsets: Offsets | None = None,
+    ending_offsets: Offsets | None = None,
+    starting_timestamp: Time | None = None,
+    ending_timestamp: Time | None = None,
+    isolation_level: str = "read_committed",
+    options: Mapping[str, Any] | None = None,
+) -> pa.RecordBatchReader:
+    """Reads what topics have now, from the broker's files where they are here, else over Kafka's protocol.
+
+    The result is fixed when this returns: records that come later are not among it. Its batches are read as
+    they are taken, partition by partition, each in the order of offsets; keep none and memory stays small.
+
+    `log_dir` names the broker's log directories, `bootstrap_servers` its `host:port`; one of them is needed.
+    `columns` are names of `mpbroker.reading.columns.SCHEMA`; without them all but `headers` come.
+    `partitions` are numbers, of each of the topics; without them all are read.
+    Offsets are "earliest", "latest", or an offset by partition: `{0: 23, 1: 5}`, of several topics
+    `{"a": {0: 23}, "b": {0: 0}}`; all partitions that are read must be named. The ending one is not read.
+    Timestamps are aware `datetime`s or milliseconds since 1970: the first record of that time or later.
+    Where there is none, the end is where reading ends, and an error where it should start.
+    `isolation_level` is read_committed or read_uncommitted. `options` has any other ones of the Spark source
+    by their names there, such as `{"failOnDataLoss": False, "kafka.security.protocol": "SSL"}`.
+
+    Raises OptionError (a ValueError), SourceUnavailable, DataLoss, CorruptLog; taking batches may, too.
+    """
+    given = _spelt(options or {})
+    named = {
+        "log.dir": _joined(log_dir),
+        "kafka.bootstrap.servers": _joined(bootstrap_servers),
+        "columns": _joined(columns),
+        "kafka.isolation.level": isolation_level,
+        "startingTimestamp": _milliseconds(starting_timestamp, "starting_timestamp"),
+        "endingTimestamp": _milliseconds(ending_timestamp, "ending_timestamp"),
+    }
+    names = [topics] if isinstance(topics, str) else list(topics)
+    if partitions is None:
+        named["subscribe"] = ",".join(names)
+    else:
+        named["assign"] = json.dumps({name: list(partitions) for name in names})
+    named["startingOffsets"] = _offsets(starting_offsets, names, "starting_offsets")
+    named["endingOffsets"] = _offsets(ending_offsets, names, "ending_offsets")
+    return open_reader({**given, **{name: value for name, value in named.items() if value is not None}})
+
+
+def open_reader(given: Mapping[str, str]) -> pa.RecordBatchReader:
+    """Plans by the options of the Spark source, and reads as batches are taken. Raises as `read` does."""
+    schema = arrow_schema(given)
+    options = parse_options(given)
+    with closing(open_catalog(options)) as catalog:
+        tasks = plan(catalog, options)
+    return pa.RecordBatchReader.from_batches(schema, _batches(tasks, schema, options))
+
+
+def arrow_schema(given: Mapping[str, str]) -> pa.Schema:
+    """Returns the columns that the options choose. Raises OptionError."""
+    return pa.schema([SCHEMA.field(name) for name in chosen_columns(given, SCHEMA.names)])
+
+
+def _batches(tasks: Sequence[TaskRange], schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    for task in tasks:
+        yield from read_range(task, schema, options)
+
+
+def _spelt(options: Mapping[str, Any]) -> dict[str, str]:
+    """Turns values of options into texts, as Spark hands them over."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
+    }
+
+
+def _joined(values: Directory | Sequence[Directory] | None) -> str | None:
+    if values is None:
+        return None
+    listed = [values] if isinstance(values, (str, PathLike)) else values
+    return ",".join(fspath(value) for value in listed)
+
+
+def _milliseconds(time: Time | None, name: str) -> str | None:
+    if time is None:
+        return None
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise OptionError(
+                f"{name}: {time.isoformat()} has no time zone. Add one, such as tzinfo=datetime.UTC"
+            )
+        # Records have whole milliseconds: the first one that is not before it.
+        return str(-((datetime.fromtimestamp(0, UTC) - time) // timedelta(milliseconds=1)))
+    return str(time)
+
+
+def _offsets(offsets: Offsets | None, topics: Sequence[str], name: str) -> str | None:
+    """Turns offsets into Kafka's JSON, `{"topic":{"0":23}}`. With one topic its name may be left out."""
+    if offsets is None or isinstance(offsets, str):
+        return offsets
+    if not isinstance(offsets, Mapping):
+        raise OptionError(f"{name}: expected earliest, latest or offsets by partition, got {offsets!r}")
+    if all(isinstance(key, int) for key in offsets):
+        if len(topics) != 1:
+            raise OptionError(f"{name}: of several topics name each, such as {{'{topics[0]}': {{0: 23}}}}")
+        return json.dumps({topics[0]: offsets})
+    return json.dumps(offsets)

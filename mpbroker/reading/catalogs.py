@@ -1,0 +1,39 @@
+"""Chooses the catalog that a query asks: that of files, or that of brokers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mpbroker.reading.errors import FilesUnavailable
+from mpbroker.reading.local import LocalCatalog
+from mpbroker.reading.log_dirs import identity_of, warn_once
+from mpbroker.reading.options import ReadOptions
+from mpbroker.reading.plan import Catalog
+
+
+def open_catalog(options: ReadOptions) -> Catalog:
+    """Opens the files if they are here, unless the user wants otherwise; else asks the brokers.
+
+    With readMode auto and bootstrap servers, files that are here and cannot be read (no permission, a broker
+    in another container, a second log directory that is missing) are a warning, once per process.
+
+    Raises FilesUnavailable, SourceUnavailable, OptionError.
+    """
+    may_ask_brokers = options.read_mode != "local" and options.bootstrap_servers is not None
+    if options.read_mode != "remote":
+        try:
+            if not may_ask_brokers or _are_here(options.log_dirs):
+                return LocalCatalog(options.log_dirs, read_committed=options.read_committed)
+        except FilesUnavailable as error:
+            if not may_ask_brokers:
+                raise
+            named = ",".join(options.log_dirs)
+            warn_once(named, f"log.dir {named} cannot be read, brokers are asked instead: {error}")
+    from mpbroker.reading.remote import RemoteCatalog
+
+    return RemoteCatalog(options)
+
+
+def _are_here(log_dirs: tuple[str, ...]) -> bool:
+    """Tells whether this host has all of the log directories. Raises FilesUnavailable."""
+    return bool(log_dirs) and all(identity_of(Path(name)) is not None for name in log_dirs)

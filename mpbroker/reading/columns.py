@@ -1,0 +1,97 @@
+"""Makes Arrow batches of records, with exactly the schema that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from mpbroker.reading.committed import AbortedRange
+from mpbroker.reading.errors import CorruptLog
+from mpbroker.records.arrow import AbortedRanges
+from mpbroker.records.arrow_batches import SCHEMA as RECORD_SCHEMA
+from mpbroker.records.arrow_batches import Constant, arrow_batches
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+# Arrow batches: larger ones leave the caches of the JVM's side, smaller ones pay their overhead.
+MAX_ROWS = 20_000
+MAX_BYTES = 4 << 20
+
+
+SCHEMA: Final = pa.schema(
+    [
+        RECORD_SCHEMA.field("key"),
+        RECORD_SCHEMA.field("value"),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        *(RECORD_SCHEMA.field(name) for name in ("offset", "timestamp", "timestampType", "headers")),
+    ]
+)
+"""All columns that there are, in the order of Spark's Kafka source."""
+
+
+class Columns:
+    """Decodes ranges of bytes of one partition; keeps the constant columns between batches."""
+
+    def __init__(self, schema: pa.Schema, topic: str, partition: int, *, check_crcs: bool) -> None:
+        self._schema = schema
+        self._check_crcs = check_crcs
+        self._name = f"{topic}-{partition}"
+        self._never_null = [field.name for field in self._schema if not field.nullable]
+        self._constants: Mapping[str, Constant] = {
+            "topic": _Repeated(pa.scalar(topic, pa.string())),
+            "partition": _Repeated(pa.scalar(partition, pa.int32())),
+        }
+
+    def decode(
+        self,
+        data: Buffer,
+        position: int,
+        end: int,
+        start_offset: int,
+        end_offset: int,
+        aborted: Sequence[AbortedRange] | AbortedRanges = (),
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields the records in data[position:end] of these offsets, without those of aborted transactions.
+
+        Who decodes several ranges of bytes makes AbortedRanges of them once. Raises CorruptBatch, CorruptLog.
+        """
+        if not isinstance(aborted, AbortedRanges):
+            aborted = AbortedRanges(aborted)
+        batches = arrow_batches(
+            data,
+            self._schema,
+            start=position,
+            end=end,
+            lo_offset=start_offset,
+            hi_offset=end_offset,
+            constants=self._constants,
+            max_rows=MAX_ROWS,
+            max_bytes=MAX_BYTES,
+            check_crc=self._check_crcs,
+            aborted=aborted,
+        )
+        for batch in batches:
+            for name in self._never_null:
+                if batch.column(name).null_count:
+                    raise CorruptLog(
+                        f"{self._name} has records whose {name} is null, but the given schema says NOT NULL. "
+                        f"Make column {name} nullable"
+                    )
+            yield batch
+
+
+class _Repeated:
+    """Gives a constant column, cut from the longest that was needed so far."""
+
+    def __init__(self, value: pa.Scalar) -> None:
+        self._value = value
+        self._array = pa.repeat(value, MAX_ROWS)
+
+    def __call__(self, rows: int) -> pa.Array:
+        if rows > len(self._array):
+            self._array = pa.repeat(self._value, rows)
+        return self._array.slice(0, rows)

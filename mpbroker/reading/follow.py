@@ -1,0 +1,225 @@
+"""Follows the ends of topics for as long as a streaming query runs: cheaply while nothing comes, at once when
+something does.
+
+Files are watched in the broker's shared memory, which readers may only read: they cannot ask to be woken, so
+they look at the versions of their partitions' slots, with pauses that grow with the time in which nothing
+came. Brokers are asked over connections that stay.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from mpbroker.reading.catalogs import open_catalog
+from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavailable
+from mpbroker.reading.local import LocalCatalog
+from mpbroker.reading.log_dirs import warn_once
+from mpbroker.reading.options import ReadOptions, TopicPartition
+from mpbroker.reading.plan import Catalog, PartitionBounds, selected
+from mpbroker.reading.remote import RemoteCatalog
+from mpbroker.reading.watch import Watch
+
+Bounds = Mapping[TopicPartition, PartitionBounds]
+
+# New topics and partitions are found within this time.
+_METADATA_AGE_S = 1.0
+_SHORTEST_PAUSE_S = 0.0002
+# Spark's own part of a micro-batch takes ten times as long.
+_LONGEST_PAUSE_S = 0.02
+# What comes after a while of quiet is seen by this much of that while later.
+_QUIET_TO_PAUSE = 50
+# The directories, and whether a broker lives, are questions to the kernel: dearer than a look at its memory.
+_DIRECTORIES_AGE_S = 0.1
+# Asking brokers costs them something too.
+_SHORTEST_REMOTE_PAUSE_S = 0.005
+_LONGEST_REMOTE_PAUSE_S = 0.05
+# A pause is at least so many times as long as the look before it took: 1 % of a CPU.
+_PAUSE_TO_LOOK = 100
+
+
+class Follower(Protocol):
+    """The partitions that a query wants, and their bounds now."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """Returns the catalog that can plan what `look` has found."""
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Tells whether no broker serves the partitions now: what is known of them may be behind."""
+
+    def look(self) -> Bounds:
+        """Returns what may be read now. Raises SourceUnavailable, OptionError."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Returns when something may have changed, or after the timeout."""
+
+    def close(self) -> None:
+        """Lets go of what it holds."""
+
+
+def follow(options: ReadOptions) -> Follower:
+    """Follows files or brokers, by the choice of `open_catalog`.
+
+    Raises as that does, and OptionError for a limit that nobody can keep.
+    """
+    # The stream tries again by itself, see `stream.Stream`.
+    options = dataclasses.replace(options, retries=0)
+    catalog = open_catalog(options)
+    if isinstance(catalog, LocalCatalog):
+        return LocalFollower(catalog, options)
+    assert isinstance(catalog, RemoteCatalog)
+    if options.max_bytes_per_trigger is not None:
+        catalog.close()
+        raise OptionError(
+            "maxBytesPerTrigger needs the broker's files: over the network nobody tells how many bytes a "
+            "range of offsets has. Set log.dir to a log directory that is here, or use maxOffsetsPerTrigger"
+        )
+    return RemoteFollower(catalog, options)
+
+
+class LocalFollower:
+    """Follows topics in log directories.
+
+    While no broker runs, what the last one published still holds: what a
+    checkpoint says after a crash may be less than what was read already.
+    """
+
+    def __init__(self, catalog: LocalCatalog, options: ReadOptions) -> None:
+        self._options = options
+        self.catalog: LocalCatalog = catalog
+        self._watch = Watch(self.catalog, ())
+        self._seen = self._watch.state()
+        self._bounds: Bounds = {}
+        self._changed_at = 0.0
+        self._take(catalog)
+
+    @property
+    def is_at_rest(self) -> bool:
+        return not self._watch.is_served
+
+    def look(self) -> Bounds:
+        try:
+            self._look()
+        except FilesUnavailable as error:
+            # A broker that starts, for one: it has the directory, and does not say yet what may be read.
+            warn_once(self._options.log_dirs[0], f"what was published before still holds: {error}")
+        return self._bounds
+
+    def _look(self) -> None:
+        if not self._watch.is_served:
+            self._look_at_rest()
+            return
+        state = self._watch.state()
+        if state.directories != self._seen.directories or self._watch.is_due:
+            # Between the two the broker may have ended: then it is at rest, and the next look sees that.
+            self._take_if_not_behind(self._opened())
+        elif state.versions != self._seen.versions:
+            if self.catalog.refresh(self._bounds):
+                self._bounds, self._seen = self.catalog.bounds(list(self._bounds)), state
+                self._changed_at = time.monotonic()
+            else:
+                self._take_if_not_behind(self._opened())
+
+    def wait(self, timeout_s: float) -> None:
+        now = time.monotonic()
+        deadline, looks_at_directories = now + timeout_s, now
+        while True:
+            begun = now
+            has_changed = False
+            if begun >= looks_at_directories or self._watch.versions() != self._seen.versions:
+                looks_at_directories = begun + _DIRECTORIES_AGE_S
+                has_changed = self._has_changed()
+            now = time.monotonic()
+            if has_changed or now >= deadline:
+                return
+            quiet = min((now - self._changed_at) / _QUIET_TO_PAUSE, _LONGEST_PAUSE_S)
+            pause = max(_SHORTEST_PAUSE_S, quiet, _PAUSE_TO_LOOK * (now - begun))
+            time.sleep(min(pause, deadline - now))
+            now = time.monotonic()
+
+    def close(self) -> None:
+        self.catalog.close()
+
+    def _has_changed(self) -> bool:
+        """Whether a look is worth it. What a broker said last before it died is not: nobody says so now."""
+        return self._watch.is_served and (self._watch.state() != self._seen or self._watch.is_due)
+
+    def _opened(self) -> LocalCatalog:
+        return LocalCatalog(self._options.log_dirs, read_committed=self._options.read_committed)
+
+    def _look_at_rest(self) -> None:
+        state = self._watch.state()
+        if self._watch.finds_broker():
+            self._take(self._opened())
+        elif state.directories != self._seen.directories:
+            self._seen = state
+            self._take_if_not_behind(self._opened())
+
+    def _take_if_not_behind(self, catalog: LocalCatalog) -> None:
+        """Takes the catalog; one at rest only if it is not behind what a broker has published before."""
+        if None not in catalog.brokers.values():
+            self._take(catalog)
+            return
+        wanted = selected(catalog, self._options)
+        found = catalog.bounds(wanted)
+        for one, known in self._bounds.items():
+            if one not in found or found[one].end < known.end or found[one].topic_id != known.topic_id:
+                return
+        self._take(catalog)
+
+    def _take(self, catalog: LocalCatalog) -> None:
+        """Goes on with this catalog.
+
+        Raises SourceUnavailable while the broker does not serve a known partition.
+        """
+        for one in self._bounds:
+            if one in catalog.unserved:
+                raise SourceUnavailable(f"{one[0]}-{one[1]} cannot be read: {catalog.unserved[one]}")
+        wanted = selected(catalog, self._options)
+        watch = Watch(catalog, wanted)
+        # What changes from here on is seen as a change.
+        seen = watch.state()
+        catalog.refresh(wanted)
+        self.catalog, self._watch, self._seen = catalog, watch, seen
+        self._bounds = catalog.bounds(wanted)
+        self._changed_at = time.monotonic()
+
+
+class RemoteFollower:
+    """Follows topics of brokers: one request to each leader, over connections that stay."""
+
+    def __init__(self, catalog: RemoteCatalog, options: ReadOptions) -> None:
+        self._options = options
+        self.catalog = catalog
+        self._bounds: Bounds = {}
+        self._read_at = -_METADATA_AGE_S
+        self._pause_s = _SHORTEST_REMOTE_PAUSE_S
+        self._look_s = 0.0
+
+    @property
+    def is_at_rest(self) -> bool:
+        return False
+
+    def look(self) -> Bounds:
+        begun = time.monotonic()
+        if begun - self._read_at >= _METADATA_AGE_S:
+            found = self.catalog.bounds(selected(self.catalog, self._options))
+            self._read_at = begun
+        else:
+            ends = self.catalog.ends(list(self._bounds))
+            found = {one: known._replace(end=ends[one]) for one, known in self._bounds.items()}
+        if found != self._bounds:
+            self._bounds, self._pause_s = found, _SHORTEST_REMOTE_PAUSE_S
+        self._look_s = time.monotonic() - begun
+        return self._bounds
+
+    def wait(self, timeout_s: float) -> None:
+        time.sleep(min(timeout_s, max(self._pause_s, _PAUSE_TO_LOOK * self._look_s)))
+        self._pause_s = min(2 * self._pause_s, _LONGEST_REMOTE_PAUSE_S)
+
+    def close(self) -> None:
+        self.catalog.close()

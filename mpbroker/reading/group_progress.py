@@ -1,0 +1,90 @@
+"""Tells a consumer group how far a query is, so that those who watch the lags of groups see it.
+
+The query itself goes by its checkpoint and never asks the group. So this is done as well as it can be: what
+fails is said on the log and tried again later.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+
+from mpbroker.client.cluster import Cluster
+from mpbroker.client.config import from_properties
+from mpbroker.client.errors import ApiFailed, ClientError
+from mpbroker.protocol import messages as m
+from mpbroker.reading.errors import SERVERS_ADVICE
+from mpbroker.reading.options import ReadOptions, TopicPartition
+from mpbroker.reading.remote import servers_of
+
+# A query waits for it between its batches.
+TIMEOUT_MS = 2_000
+SHORTEST_INTERVAL_S = 1.0
+AFTER_FAILURE_S = 10.0
+_GROUP = 0
+_NOBODY = -1
+
+_LOG = logging.getLogger("mpbroker.spark")
+
+
+class GroupProgress:
+    """Commits offsets to a consumer group without members. Raises OptionError, ConfigError."""
+
+    def __init__(self, group: str, options: ReadOptions) -> None:
+        self._group = group
+        config, _ = from_properties(options.client)
+        self._cluster = Cluster(servers_of(options.bootstrap_servers or ""), config, SERVERS_ADVICE)
+        self._committed: Mapping[TopicPartition, int] = {}
+        self._next_at = 0.0
+        self._coordinator: int | None = None
+
+    def reached(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commits that all records below these offsets have been processed, at most once a second."""
+        now = time.monotonic()
+        if now < self._next_at or offsets == self._committed:
+            return
+        self._next_at = now + SHORTEST_INTERVAL_S
+        try:
+            self._commit(offsets)
+        except ClientError as error:
+            self._coordinator = None
+            self._next_at = now + AFTER_FAILURE_S
+            _LOG.warning("group %s was not told how far the query is: %s", self._group, error)
+            return
+        self._committed = dict(offsets)
+
+    def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commits the offsets now. Raises ClientError."""
+        if self._coordinator is None:
+            self._coordinator = self._found()
+        by_topic: dict[str, list[m.OffsetCommitRequest.OffsetCommitRequestPartition]] = {}
+        for (topic, partition), offset in offsets.items():
+            part = m.OffsetCommitRequest.OffsetCommitRequestPartition(
+                partition_index=partition, committed_offset=offset, committed_metadata=""
+            )
+            by_topic.setdefault(topic, []).append(part)
+        request = m.OffsetCommitRequest(
+            group_id=self._group,
+            generation_id_or_member_epoch=_NOBODY,
+            member_id="",
+            topics=[
+                m.OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=parts)
+                for topic, parts in by_topic.items()
+            ],
+        )
+        response: m.OffsetCommitResponse = self._cluster.ask(self._coordinator, request, TIMEOUT_MS)
+        for answer in response.topics:
+            for done in answer.partitions:
+                if done.error_code:
+                    raise ApiFailed(f"{answer.name}-{done.partition_index}", done.error_code)
+
+    def _found(self) -> int:
+        self._cluster.refresh(m.MetadataRequest(topics=[]), TIMEOUT_MS)
+        asked = m.FindCoordinatorRequest(self._group, _GROUP, [self._group])
+        found: m.FindCoordinatorResponse = self._cluster.ask_any(asked, TIMEOUT_MS)
+        # One answer for each key since version 4.
+        place = found.coordinators[0] if found.coordinators else found
+        if place.error_code:
+            raise ApiFailed(f"group {self._group}", place.error_code, place.error_message)
+        return place.node_id

@@ -1,0 +1,146 @@
+"""Reads the headers of the record batches in a log's segment files, for audits, damaged ones too.
+
+Unlike all other reading this goes on behind damage, at the next batch that is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from mpbroker.inspection.segment import batches, mapped
+from mpbroker.log.checkpoints import read_offsets
+from mpbroker.log.names import CLEANER_OFFSETS, segment_name
+from mpbroker.reading.catalogs import open_catalog
+from mpbroker.reading.errors import SourceUnavailable
+from mpbroker.reading.options import ReadOptions
+from mpbroker.reading.plan import LocalFiles, OffsetRange, selected
+from mpbroker.reading.segments import segment_bases
+from mpbroker.records.batch import CONTROL_BIT, BatchFrame
+from mpbroker.records.errors import CorruptBatch
+
+HEADERS: Final = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("file", pa.string()),
+        pa.field("position", pa.int64()),
+        pa.field("bytes", pa.int64()),
+        pa.field("firstOffset", pa.int64()),
+        pa.field("lastOffset", pa.int64()),
+        pa.field("records", pa.int32()),
+        pa.field("firstTimeMs", pa.int64()),
+        pa.field("lastTimeMs", pa.int64()),
+        pa.field("isControl", pa.bool_()),
+        pa.field("producerId", pa.int64()),
+        pa.field("producerEpoch", pa.int32()),
+        pa.field("sequence", pa.int32()),
+        pa.field("codec", pa.int32()),
+        pa.field("fault", pa.string()),
+    ]
+)
+"""A row for each batch, and one for each stretch of bytes that is none: with `fault` and without numbers."""
+ROWS: Final = 10_000
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment file of a partition, to be read up to `end` bytes; None: as far as it goes."""
+
+    topic: str
+    partition: int
+    path: str
+    base: int
+    end: int | None
+
+
+class Log(NamedTuple):
+    """What may be read of a partition: offsets [start, end). Compaction may have taken some of those below
+    `cleaned`.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    cleaned: int
+    segments: tuple[Segment, ...]
+
+
+def logs(options: ReadOptions) -> list[Log]:
+    """Lists the wanted partitions and their files. Raises SourceUnavailable, OptionError."""
+    with closing(open_catalog(options)) as catalog:
+        bounds = catalog.bounds(selected(catalog, options))
+        found = []
+        for (topic, number), (start, end, _) in sorted(bounds.items()):
+            tasks = catalog.tasks(OffsetRange((topic, number), start, end), 1, None) if end > start else []
+            if any(task.files is None for task in tasks):
+                raise SourceUnavailable(
+                    f"an audit reads files, and those of {topic}-{number} are not here. Run it on the "
+                    "broker's host, with log.dir"
+                )
+            files = tasks[0].files if tasks else None
+            found.append(_log(topic, number, start, end, files))
+    return found
+
+
+def _log(topic: str, number: int, start: int, end: int, files: LocalFiles | None) -> Log:
+    if files is None:
+        return Log(topic, number, start, end, 0, ())
+    directory = Path(files.directory)
+    bases = segment_bases(directory)
+    # Records below the log's start lie in its first segment, and are deleted all the same.
+    first = max((base for base in bases if base <= start), default=start)
+    segments = []
+    for base in bases:
+        if first <= base <= files.bound.segment_base:
+            limit = files.bound.position if base == files.bound.segment_base else None
+            segments.append(Segment(topic, number, str(directory / segment_name(base)), base, limit))
+    cleaned = read_offsets(directory.parent / CLEANER_OFFSETS).get((topic, number), 0)
+    return Log(topic, number, start, end, cleaned, tuple(segments))
+
+
+def headers(segment: Segment) -> Iterator[pa.RecordBatch]:
+    """Yields a row for each batch, as of `HEADERS`. Raises OSError."""
+    rows: list[tuple[object, ...]] = []
+    unreadable: list[int] = []
+    with mapped(Path(segment.path), unreadable) as view:
+        end = len(view) if segment.end is None else min(segment.end, len(view))
+        for found in batches(view[:end], segment.base) if end else ():
+            rows.append(_row(segment, found))
+            if len(rows) >= ROWS:
+                yield _arrow(rows)
+                rows = []
+        if segment.end is not None and segment.end > end:
+            text = f"the file has {end} bytes, {segment.end} were published as readable"
+            rows.append(_fault(segment, end, text))
+    rows += [_fault(segment, at, "the disk cannot read this page") for at in unreadable[:1]]
+    if rows:
+        yield _arrow(rows)
+
+
+def _row(segment: Segment, found: BatchFrame | CorruptBatch) -> tuple[object, ...]:
+    if isinstance(found, CorruptBatch):
+        return _fault(segment, found.position, found.reason)
+    return (
+        *(segment.topic, segment.partition, segment.path, found.position, found.length),
+        *(found.base_offset, found.base_offset + found.last_offset_delta, found.record_count),
+        *(found.base_timestamp, found.max_timestamp, bool(found.attributes & CONTROL_BIT)),
+        *(found.producer_id, found.producer_epoch, found.base_sequence, found.codec, None),
+    )
+
+
+def _fault(segment: Segment, position: int, text: str) -> tuple[object, ...]:
+    return (segment.topic, segment.partition, segment.path, position, *[None] * 11, text)
+
+
+def _arrow(rows: list[tuple[object, ...]]) -> pa.RecordBatch:
+    columns = [
+        pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), HEADERS, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=HEADERS)

@@ -1,0 +1,333 @@
+"""Finds topics in log directories: which, from which offset to which, and where ranges are best cut.
+
+While the broker runs its partition table (in the public region that `mpbroker.json` leads to) says what may
+be read: up to the high watermark, or up to the last stable offset for who reads what is committed. Without
+one the checkpointed high watermark does, and the last stable offset is found in the files (`transactions`).
+Nothing at or beyond them is ever planned.
+
+The checkpoint is written every few seconds and at a clean stop. After a stop that was not clean it is behind:
+what came after it is not seen until a broker has recovered the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from mpbroker.ipc.table import Partition, PartitionFlag, read_partition_surely
+from mpbroker.ipc.topology import attach_table
+from mpbroker.log.checkpoints import CheckpointCorrupt, read_offsets, read_topic_id
+from mpbroker.log.names import HIGH_WATERMARKS, LOG_STARTS, NotAPartition, parse_partition
+from mpbroker.log.reader import Bound, PartitionReader, SegmentGone
+from mpbroker.log.scan import batches, find_offset
+from mpbroker.protocol.messages import ZERO_UUID
+from mpbroker.protocol.topic_names import METADATA_TOPIC
+from mpbroker.reading.committed import AbortedRange
+from mpbroker.reading.errors import CorruptLog, SourceUnavailable
+from mpbroker.reading.log_dirs import (
+    Identity,
+    RunningBroker,
+    one_that_counts,
+    permission_needed,
+    running_broker,
+    with_siblings,
+)
+from mpbroker.reading.options import TopicPartition
+from mpbroker.reading.plan import LocalFiles, OffsetRange, PartitionBounds, TaskRange, by_offsets
+from mpbroker.reading.segments import Piece, cut_offsets, opened, pieces, position_by_offset, segment_bases
+from mpbroker.reading.transactions import at_rest, check_last_index
+from mpbroker.records.errors import CorruptBatch
+from shm.region import Region
+from shm.table import SlotTable
+
+_NOT_SERVED = "the running broker does not serve it (it is being made or deleted)"
+# A partition that moves between directories while they are listed may be seen in none.
+_LISTINGS = 5
+_LOG = logging.getLogger("mpbroker.spark")
+
+
+class Slot(NamedTuple):
+    """A place in the partition table of a running broker."""
+
+    table: SlotTable
+    number: int
+
+
+Served = Mapping[tuple[bytes, int], tuple[Partition, Slot]]
+
+
+@dataclass(frozen=True)
+class LocalPartition:
+    """A partition's directory and what of it may be read.
+
+    `aborted` are transactions that its `.txnindex` files may lack.
+    """
+
+    directory: Path
+    topic_id: bytes | None
+    log_start: int
+    bound: Bound
+    identity: Identity
+    aborted: tuple[AbortedRange, ...] = ()
+    # Where a running broker publishes it.
+    slot: Slot | None = None
+
+
+class LocalCatalog:
+    """Knows all partitions of some log directories, and of the others of their brokers, at one moment.
+
+    With `read_committed` nothing at or beyond the last stable offset is planned.
+
+    Raises OptionError, FilesUnavailable, SourceUnavailable, CorruptLog.
+    """
+
+    def __init__(self, log_dirs: Sequence[str], *, read_committed: bool = True) -> None:
+        self._read_committed = read_committed
+        self._unreadable: dict[TopicPartition, str] = {}
+        self._partitions: dict[TopicPartition, LocalPartition] = {}
+        # Who runs on each log directory.
+        self.brokers: dict[str, RunningBroker | None] = {}
+        identities = with_siblings(log_dirs)
+        self._log_dirs = tuple(map(str, identities))
+        groups: dict[tuple[str, str], list[Path]] = {}
+        for log_dir, identity in identities.items():
+            groups.setdefault(identity[:2], []).append(log_dir)
+        for group in groups.values():
+            with permission_needed(group[0]):
+                self._add(group, identities[group[0]])
+
+    def topics(self) -> Iterable[str]:
+        return sorted({topic for topic, _ in self._partitions})
+
+    def partitions(self, topic: str) -> Sequence[int]:
+        for (name, number), reason in self._unreadable.items():
+            if name == topic:
+                raise SourceUnavailable(f"partition {topic}-{number} cannot be read: {reason}")
+        found = sorted(number for name, number in self._partitions if name == topic)
+        if not found:
+            raise SourceUnavailable(
+                f"topic {topic} is not in the log directory. Check its name and option log.dir"
+            )
+        return found
+
+    def bounds(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, PartitionBounds]:
+        found = {one: self._partitions[one] for one in wanted}
+        return {
+            one: PartitionBounds(partition.log_start, partition.bound.offset, partition.topic_id)
+            for one, partition in found.items()
+        }
+
+    def refresh(self, wanted: Iterable[TopicPartition]) -> bool:
+        """Reads anew what the running broker says of these partitions, without a look at the directories.
+
+        False if one has no slot, or its slot is not that of a partition that is served: only a new catalog
+        tells what became of it. Raises CorruptLog.
+        """
+        for one in wanted:
+            known = self._partitions.get(one)
+            if known is None or known.slot is None:
+                return False
+            slot = read_partition_surely(*known.slot)
+            is_same = (slot.topic_id, slot.partition) == (known.topic_id, one[1])
+            if not is_same or _why_not_served(slot) is not None:
+                return False
+            self._partitions[one] = self._published(known.directory, slot, known.slot, known.identity)
+        return True
+
+    def slots(self, wanted: Iterable[TopicPartition]) -> list[Slot]:
+        """Returns the slots in which the running broker publishes these; none for partitions at rest."""
+        found = (self._partitions[one].slot for one in wanted)
+        return [slot for slot in found if slot is not None]
+
+    @property
+    def unserved(self) -> Mapping[TopicPartition, str]:
+        """Returns partitions that the running broker does not serve yet, or not any more, and why."""
+        return self._unreadable
+
+    def offsets_for_times(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        answers: dict[TopicPartition, int | None] = {}
+        for one, timestamp_ms in wanted.items():
+            partition = self._partitions[one]
+            with _faults_named(partition.directory), closing(PartitionReader(partition.directory)) as reader:
+                found = reader.find_timestamp(timestamp_ms, partition.log_start, partition.bound)
+            answers[one] = None if found.offset < 0 else found.offset
+        return answers
+
+    def weight(self, wanted: OffsetRange) -> int:
+        partition = self._partitions[wanted.topic_partition]
+        found = _found(partition, wanted)
+        return sum(piece.end_position - piece.position for piece in found)
+
+    def tasks(self, wanted: OffsetRange, parts: int, max_records: int | None) -> list[TaskRange]:
+        partition = self._partitions[wanted.topic_partition]
+        with _faults_named(partition.directory):
+            found = _found(partition, wanted)
+            inner = cut_offsets(partition.directory, found, parts, wanted.start, wanted.end)
+        cuts = [wanted.start, *inner, wanted.end]
+        cluster_id, node_id, _ = partition.identity
+        files = LocalFiles(
+            str(partition.directory),
+            partition.bound,
+            self._log_dirs,
+            cluster_id,
+            node_id,
+            partition.aborted,
+        )
+        topic, number = wanted.topic_partition
+        return [
+            TaskRange(topic, number, start, end, partition.topic_id, files)
+            for low, high in pairwise(cuts)
+            for start, end in by_offsets(low, high, 1, max_records)
+        ]
+
+    def close(self) -> None:
+        self._partitions.clear()
+
+    def _add(self, log_dirs: Sequence[Path], identity: Identity) -> None:
+        """Adds the partitions of one broker."""
+        try:
+            found = {str(one): running_broker(one) for one in log_dirs}
+            self.brokers |= found
+            running = [broker for broker in found.values() if broker is not None]
+            if running:
+                self._add_served(running[0].region, log_dirs, identity)
+            else:
+                self._add_at_rest(log_dirs, identity)
+        except CheckpointCorrupt as error:
+            raise CorruptLog(f"{error}. Restore it, or read with readMode remote") from error
+
+    def _add_served(self, region: Region, log_dirs: Sequence[Path], identity: Identity) -> None:
+        table = attach_table(region)
+        for _ in range(_LISTINGS):
+            directories = _directories(log_dirs)
+            topic_ids = {one: read_topic_id(path) or ZERO_UUID for one, path in directories.items()}
+            served = _served(table)
+            elsewhere = _elsewhere(served, topic_ids)
+            if not elsewhere:
+                break
+        for one in elsewhere:
+            listed = ", ".join(map(str, log_dirs))
+            self._unreadable[one] = f"the running broker serves it, but it is not in {listed}"
+        for one, directory in directories.items():
+            key = (topic_ids[one], one[1])
+            reason = _why_not_served(served[key][0]) if key in served else _NOT_SERVED
+            if reason is not None:
+                self._unreadable[one] = reason
+            else:
+                self._partitions[one] = self._published(directory, *served[key], identity)
+
+    def _published(self, directory: Path, slot: Partition, place: Slot, identity: Identity) -> LocalPartition:
+        bound = Bound(slot.high_watermark, slot.high_watermark_segment, slot.high_watermark_position)
+        if self._read_committed:
+            bound = Bound(slot.last_stable_offset, slot.last_stable_segment, slot.last_stable_position)
+            if slot.aborted_end:
+                check_last_index(directory, segment_bases(directory), bound, slot.aborted_end)
+        return LocalPartition(directory, slot.topic_id, slot.log_start_offset, bound, identity, slot=place)
+
+    def _add_at_rest(self, log_dirs: Sequence[Path], identity: Identity) -> None:
+        high_watermarks = {one: read_offsets(one / HIGH_WATERMARKS) for one in log_dirs}
+        log_starts = {one: read_offsets(one / LOG_STARTS) for one in log_dirs}
+        for one, directory in _directories(log_dirs).items():
+            bases = segment_bases(directory)
+            if not bases:
+                continue
+            log_dir = directory.parent
+            log_start = max(log_starts[log_dir].get(one, 0), bases[0])
+            if one not in high_watermarks[log_dir]:
+                _LOG.warning(
+                    "no broker runs on %s; without a checkpointed high watermark %s-%s cannot be read",
+                    log_dir,
+                    *one,
+                )
+            bound = bound_at(directory, bases, max(high_watermarks[log_dir].get(one, 0), log_start))
+            aborted: tuple[AbortedRange, ...] = ()
+            if self._read_committed:
+                stable, aborted = at_rest(directory, bases, bound.offset)
+                if stable < bound.offset:
+                    bound = bound_at(directory, bases, max(stable, log_start))
+            topic_id = read_topic_id(directory)
+            self._partitions[one] = LocalPartition(directory, topic_id, log_start, bound, identity, aborted)
+
+
+def _served(table: SlotTable) -> Served:
+    """Reads the partitions of the running broker, by topic id and number."""
+    places = (Slot(table, number) for number in range(table.slots) if table.version(number))
+    found = ((read_partition_surely(*place), place) for place in places)
+    return {
+        (slot.topic_id, slot.partition): (slot, place)
+        for slot, place in found
+        if slot.topic_id != ZERO_UUID and not slot.flags & PartitionFlag.PARTITION_DELETED
+    }
+
+
+def _why_not_served(slot: Partition) -> str | None:
+    if slot.flags & PartitionFlag.PARTITION_DELETED:
+        return _NOT_SERVED
+    if not slot.flags & PartitionFlag.PARTITION_LIVE or slot.flags & PartitionFlag.PARTITION_OFFLINE:
+        return "it is offline, see the broker's log"
+    return None
+
+
+def _elsewhere(served: Served, topic_ids: Mapping[TopicPartition, bytes]) -> list[TopicPartition]:
+    """Lists partitions that the broker serves, of topics that are here, without a directory here."""
+    topics = {topic_id: topic for (topic, _), topic_id in topic_ids.items()}
+    here = {(topic_id, number) for (_, number), topic_id in topic_ids.items()}
+    return [(topics[key[0]], key[1]) for key in served if key[0] in topics and key not in here]
+
+
+@contextmanager
+def _faults_named(directory: Path) -> Iterator[None]:
+    """Raises SourceUnavailable, CorruptLog for what can befall files that are read while they are planned."""
+    try:
+        yield
+    except (SegmentGone, FileNotFoundError) as error:
+        raise SourceUnavailable(
+            f"{error}: it was deleted while the query was planned. Run it again"
+        ) from error
+    except CorruptBatch as error:
+        raise CorruptLog(f"{directory} is damaged: {error}") from error
+
+
+def _found(partition: LocalPartition, wanted: OffsetRange) -> list[Piece]:
+    with _faults_named(partition.directory):
+        return pieces(partition.directory, partition.bound, wanted.start, wanted.end)[1]
+
+
+def _directories(log_dirs: Sequence[Path]) -> dict[TopicPartition, Path]:
+    found: dict[TopicPartition, list[Path]] = {}
+    for log_dir in log_dirs:
+        for entry in log_dir.iterdir():
+            try:
+                name = parse_partition(entry.name)
+            except NotAPartition:
+                continue
+            if not name.suffix and name.topic != METADATA_TOPIC and entry.is_dir():
+                found.setdefault((name.topic, name.partition), []).append(entry)
+    return {one: one_that_counts(paths) for one, paths in found.items()}
+
+
+def bound_at(directory: Path, bases: Sequence[int], high_watermark: int) -> Bound:
+    """Finds the high watermark in the files; the end of the whole batches if they end before it."""
+    base = max((one for one in bases if one <= high_watermark), default=bases[0])
+    with opened(directory, base) as fd:
+        size = os.fstat(fd).st_size
+        start = position_by_offset(directory, base, high_watermark)
+        batch = find_offset(fd, start, size, high_watermark)
+        if batch is None:
+            whole = batches(fd, start, size)
+            end = whole[-1].position + whole[-1].length if whole else start
+            log_end = whole[-1].last_offset + 1 if whole else base
+            # A segment that others follow may end in a gap; behind the last one there is nothing.
+            offset = high_watermark if base != bases[-1] else min(high_watermark, log_end)
+            return Bound(offset, base, end)
+        if batch.base_offset >= high_watermark:
+            return Bound(high_watermark, base, batch.position)
+        if batch.position + batch.length > size:
+            return Bound(batch.base_offset, base, batch.position)
+        return Bound(high_watermark, base, batch.position + batch.length)

@@ -1,0 +1,272 @@
+"""Looks at log directories from outside: whose they are, which belong together, whether a broker runs.
+
+A broker locks the `.lock` of each of its log directories, and its runtime directory, for as long as it lives
+(mpbroker.log.log_dir, mpbroker.supervisor.runtime_dir). A lock is seen by whoever sees the file, also from
+another container, where the broker's process id means nothing; and a copied directory is not locked, though
+its `mpbroker.json` still leads to the broker that has the original.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from mpbroker.ipc.pointer import POINTER_NAME, PUBLIC_NAME, read_pointer
+from mpbroker.ipc.topology import LAYOUT_VERSION, PUBLIC_MAGIC
+from mpbroker.log.names import ALL_DIRS, LOCK, META_PROPERTIES, MOVED, STAYED
+from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavailable
+from shm.region import LayoutMismatch, Region
+
+START_PATIENCE_S: Final = 5.0
+"""So long a plan waits for a broker that has its directories and does not say yet what may be read."""
+END_PATIENCE_S: Final = 1.0
+"""So long the processes of a broker that was killed may keep its locks, without its region."""
+_POLL_S = 0.05
+_NO_LOCKS_THERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+_FETCH_INSTEAD = "or give kafka.bootstrap.servers (with readMode auto or remote) to fetch from the broker"
+_LOG = logging.getLogger("mpbroker.spark")
+_warned: set[str] = set()
+
+
+class Identity(NamedTuple):
+    """What `meta.properties` says. `directory_id` is empty where the broker gave none."""
+
+    cluster_id: str
+    node_id: str
+    directory_id: str
+
+
+def identity_of(log_dir: Path) -> Identity | None:
+    """Reads which broker's directory it is; None if it is no log directory, or not there.
+
+    Raises FilesUnavailable if this user may not look.
+    """
+    with permission_needed(log_dir):
+        try:
+            text = (log_dir / META_PROPERTIES).read_text("utf-8", "replace")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+    pairs = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and line[0] != "#")
+    fields = {key.strip(): value.strip() for key, value in pairs.items()}
+    # Kafka of before KRaft calls it broker.id.
+    node_id = fields.get("node.id", fields.get("broker.id", ""))
+    return Identity(fields.get("cluster.id", ""), node_id, fields.get("directory.id", ""))
+
+
+@contextmanager
+def permission_needed(path: Path) -> Iterator[None]:
+    """Raises FilesUnavailable for what this user may not read."""
+    try:
+        yield
+    except PermissionError as error:
+        raise FilesUnavailable(
+            f"this user may not read {error.filename or path}: {os.strerror(error.errno or errno.EACCES)}. "
+            f"Run as a member of the broker's group, {_FETCH_INSTEAD}"
+        ) from error
+
+
+def with_siblings(named: Sequence[str]) -> dict[Path, Identity]:
+    """Returns the named log directories, and all others of the brokers that they belong to.
+
+    A broker with several directories keeps a list of them in each, `mpbroker.dirs`: topics have partitions in
+    all of them, so none may be left out. Apache Kafka keeps no such list; there all have to be named. Raises
+    OptionError for what is no log directory, FilesUnavailable for another one that cannot be read here.
+    """
+    found: dict[Path, Identity] = {}
+    for name in named:
+        path = Path(name).absolute()
+        identity = identity_of(path)
+        if identity is None:
+            raise OptionError(
+                f"log.dir: {path} is no broker's log directory, it has no {META_PROPERTIES}. "
+                "Name a directory of the broker's log.dirs, as this process sees it"
+            )
+        found[path] = identity
+    for path in list(found):
+        for directory_id, other in _listed_in(path).items():
+            if directory_id not in {one.directory_id for one in found.values()}:
+                found[other] = _sibling(path, directory_id, other)
+    return found
+
+
+def _listed_in(log_dir: Path) -> dict[str, Path]:
+    """Reads the broker's list of its directories: paths, as the broker sees them, by directory ids."""
+    path = log_dir / ALL_DIRS
+    try:
+        with permission_needed(path):
+            lines = path.read_text("utf-8", "surrogateescape").splitlines()
+        pairs = [line.split(" ", 1) for line in lines]
+        return {directory_id: Path(name) for directory_id, name in pairs}
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise SourceUnavailable(
+            f"{path} is damaged: which directories the broker has cannot be told. Restart the broker"
+        ) from error
+
+
+def _sibling(log_dir: Path, directory_id: str, other: Path) -> Identity:
+    identity = identity_of(other)
+    if identity is None or identity.directory_id != directory_id:
+        raise FilesUnavailable(
+            f"log.dir: the broker of {log_dir} has partitions in {other}, too (directory.id {directory_id}), "
+            f"which is not here. Mount it there, name it where it is in log.dir, {_FETCH_INSTEAD}"
+        )
+    return identity
+
+
+def is_of(log_dir: Path, cluster_id: str, node_id: str) -> bool:
+    """Tells whether the path is a log directory of that broker on this host. Raises FilesUnavailable."""
+    identity = identity_of(log_dir)
+    return identity is not None and (identity.cluster_id, identity.node_id) == (cluster_id, node_id)
+
+
+def is_locked(path: Path) -> bool:
+    """Tells whether a process has locked the file or directory, in whatever container it is. Raises OSError.
+
+    It tries a shared lock, and lets go of it at once: a broker that begins in that moment tries again.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        # Where nothing can be locked no broker starts.
+        if error.errno not in _NO_LOCKS_THERE:
+            raise
+    finally:
+        os.close(fd)
+    return False
+
+
+@dataclass(frozen=True)
+class RunningBroker:
+    """The broker that has a log directory, and its public region. `inode` is that of the region's file."""
+
+    log_dir: Path
+    runtime_dir: Path
+    region: Region
+    inode: int
+
+    def is_running(self) -> bool:
+        """Tells whether this broker still has the directory, and no other one in its place.
+
+        Raises OSError.
+        """
+        try:
+            is_same = (self.runtime_dir / PUBLIC_NAME).stat().st_ino == self.inode
+        except FileNotFoundError:
+            return False
+        return is_same and is_locked(self.log_dir / LOCK) and is_locked(self.runtime_dir)
+
+
+def running_broker(log_dir: Path, patience_s: float | None = None) -> RunningBroker | None:
+    """Attaches the public region of the broker that has the directory; None if none has.
+
+    One that starts is waited for, and the last processes of one that was killed. Raises FilesUnavailable if
+    one has it and cannot say here what may be read.
+    """
+    begun = time.monotonic()
+    while True:
+        with permission_needed(log_dir):
+            if not is_locked(log_dir / LOCK):
+                return None
+            try:
+                return _broker_of(log_dir)
+            except _NotNow as reason:
+                waits_s = reason.patience_s if patience_s is None else patience_s
+                if time.monotonic() - begun >= waits_s and is_locked(log_dir / LOCK):
+                    raise FilesUnavailable(str(reason)) from reason
+        time.sleep(_POLL_S)
+
+
+class _NotNow(Exception):
+    """A broker has the directory, and nothing says what may be read; for a moment that is no error."""
+
+    def __init__(self, text: str, patience_s: float) -> None:
+        super().__init__(text)
+        self.patience_s = patience_s
+
+
+def _broker_of(log_dir: Path) -> RunningBroker:
+    """Attaches the public region of the broker that has locked the directory.
+
+    Raises _NotNow, FilesUnavailable, SourceUnavailable, PermissionError.
+    """
+    try:
+        pointer = read_pointer(log_dir)
+    except msgspec.DecodeError as error:
+        raise SourceUnavailable(
+            f"{log_dir / POINTER_NAME} is damaged: {error}. Restart the broker"
+        ) from error
+    if pointer is None:
+        raise _NotNow(
+            f"a broker has {log_dir} and does not say yet what may be read of it: it is starting. Run the "
+            f"query again when it has started, {_FETCH_INSTEAD}",
+            START_PATIENCE_S,
+        )
+    runtime_dir = Path(pointer.runtime_dir)
+    if not runtime_dir.is_dir():
+        raise _NotNow(
+            f"a broker has {log_dir}, and what says how far it may be read, {runtime_dir}, is not here: it "
+            f"runs in another container. Share its /dev/shm (or /run) with this one, {_FETCH_INSTEAD}",
+            END_PATIENCE_S,
+        )
+    if not is_locked(runtime_dir):
+        raise _NotNow(
+            f"a broker has {log_dir}, and {runtime_dir} here is none of a broker that runs: this one starts, "
+            f"or runs in another container. Share its /dev/shm (or /run) with this one, {_FETCH_INSTEAD}",
+            START_PATIENCE_S,
+        )
+    try:
+        # Should another one take its place right now, this is seen to have ended.
+        inode = (runtime_dir / PUBLIC_NAME).stat().st_ino
+        region = Region.attach(runtime_dir / PUBLIC_NAME, PUBLIC_MAGIC, LAYOUT_VERSION)
+    except LayoutMismatch as error:
+        raise FilesUnavailable(f"{error}, {_FETCH_INSTEAD}") from error
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            raise _NotNow(f"{error}: the broker of {log_dir} is starting", START_PATIENCE_S) from error
+        if error.errno in (errno.EACCES, errno.EPERM):
+            raise PermissionError(error.errno, error.strerror, str(runtime_dir / PUBLIC_NAME)) from error
+        raise FilesUnavailable(f"{error}, {_FETCH_INSTEAD}") from error
+    return RunningBroker(log_dir, runtime_dir, region, inode)
+
+
+def one_that_counts(paths: Sequence[Path]) -> Path:
+    """Picks the directory that counts of one partition's in several log directories, by the marks of a move.
+
+    (mpbroker.log.futures.) Raises SourceUnavailable if no mark tells.
+    """
+    if len(paths) == 1:
+        return paths[0]
+    marked = _with(paths, STAYED) or _with(paths, MOVED)
+    if len(marked) != 1:
+        listed = ", ".join(map(str, paths))
+        raise SourceUnavailable(f"a partition has several directories: {listed}. Move all but one away")
+    return marked[0]
+
+
+def _with(paths: Iterable[Path], name: str) -> list[Path]:
+    return [path for path in paths if (path / name).exists()]
+
+
+def warn_once(key: str, text: str) -> None:
+    """Warns on the log, once in this process for each key, such as a directory."""
+    if key not in _warned:
+        _warned.add(key)
+        _LOG.warning("%s", text)

@@ -1,0 +1,76 @@
+"""Describes planned ranges as JSON, for readers that are not Python, with the bytes that hold each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mpbroker.log.reader import SegmentGone
+from mpbroker.protocol.uuids import uuid_text
+from mpbroker.reading.committed import AbortedRange
+from mpbroker.reading.errors import LOSS_ADVICE, SourceUnavailable
+from mpbroker.reading.options import ReadOptions
+from mpbroker.reading.plan import LocalFiles, TaskRange
+from mpbroker.reading.segments import Piece, pieces
+from mpbroker.reading.transactions import aborted_in
+
+NO_INODE = -1
+"""No file has it: a reader that compares inodes looks for the range itself."""
+
+
+def manifest_of(tasks: Sequence[TaskRange], options: ReadOptions) -> dict[str, Any]:
+    """Returns what io.mpbroker.spark.Manifest parses; {"declined": why} if a range is not in files here.
+
+    Raises SourceUnavailable, CorruptLog, OSError.
+    """
+    described = []
+    for task in tasks:
+        if task.files is None:
+            return {"declined": f"{task} has to be fetched"}
+        described.append(_described(task, task.files, read_committed=options.read_committed))
+    return {
+        "tasks": described,
+        "failOnDataLoss": options.fail_on_data_loss,
+        "checkCrcs": options.check_crcs,
+        "lossAdvice": LOSS_ADVICE,
+    }
+
+
+def _described(task: TaskRange, files: LocalFiles, *, read_committed: bool) -> dict[str, Any]:
+    # Before the segments are looked at: see `aborted_in`.
+    aborted = _aborted(task, files) if read_committed else None
+    first, found = _pieces(task, files)
+    return {
+        "topic": task.topic,
+        "partition": task.partition,
+        "start": task.start,
+        "end": task.end,
+        "topicId": None if task.topic_id is None else uuid_text(task.topic_id),
+        "places": [str(place) for place in files.places()],
+        "first": first,
+        "pieces": [list(piece) for piece in found],
+        "clusterId": files.cluster_id,
+        "nodeId": files.node_id,
+        # Null, and not empty, where aborted records are wanted: nothing is missing then.
+        "aborted": None if aborted is None else [list(one) for one in aborted],
+    }
+
+
+def _aborted(task: TaskRange, files: LocalFiles) -> list[AbortedRange]:
+    """Finds the aborted transactions of the range. Raises CorruptLog, SourceUnavailable."""
+    directory = Path(files.directory)
+    try:
+        return [*files.aborted, *aborted_in(directory, task.start, task.end)]
+    except (SegmentGone, FileNotFoundError) as error:
+        raise SourceUnavailable(
+            f"{directory} changed while the query was planned: {error}. Run it again"
+        ) from error
+
+
+def _pieces(task: TaskRange, files: LocalFiles) -> tuple[int, list[Piece]]:
+    """Finds the bytes of the range now. What is gone already is for the task to report, which knows how."""
+    try:
+        return pieces(Path(files.directory), files.bound, task.start, task.end)
+    except (SegmentGone, FileNotFoundError):
+        return task.start, [Piece(task.start, 0, 1, NO_INODE)]

@@ -1,0 +1,479 @@
+"""Parses the options of the source; names, defaults and errors are those of Spark's Kafka source.
+
+(Spark: KafkaSourceProvider.) Our own: log.dir, readMode, columns, maxBytesPerTask, maxBytesPerTrigger,
+commitGroupId, filterPushdown, check.crcs. Spark hands options over with lower-cased keys.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from mpbroker.client.config import from_properties
+from mpbroker.client.errors import ConfigError
+from mpbroker.protocol.numbers import EARLIEST, LATEST
+from mpbroker.reading import option_values as values
+from mpbroker.reading.errors import OptionError
+from mpbroker.reading.java_regex import UnsupportedPattern, compile_java
+
+MAX_BYTES_PER_TASK: Final = 128 << 20
+MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
+# From this likeness on (difflib's ratio) an unknown option is taken for a known one with a typo.
+ALIKE: Final = 0.8
+
+TopicPartition = values.TopicPartition
+
+_LOG = logging.getLogger("mpbroker.spark")
+_STRATEGIES = ("subscribe", "subscribepattern", "assign")
+# As they are written, by their lower-cased form.
+_NAMES = {
+    name.lower(): name
+    for name in (
+        *("assign", "subscribe", "subscribePattern"),
+        *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
+        *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+        "startingOffsetsByTimestampStrategy",
+        *("failOnDataLoss", "includeHeaders", "columns", "filterPushdown"),
+        *("minPartitions", "maxRecordsPerPartition", "maxBytesPerTask"),
+        *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay"),
+        *("commitGroupId", "groupIdPrefix"),
+        *("log.dir", "kafka.bootstrap.servers", "readMode", "check.crcs"),
+        *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
+    )
+}
+_OFFSET_RESET = (
+    "Kafka option 'auto.offset.reset' is not supported. Instead set the source option 'startingOffsets' "
+    "to 'earliest' or 'latest' to specify where to start."
+)
+_DESERIALIZED = (
+    "Kafka option '{0}.deserializer' is not supported as {0}s are deserialized as byte arrays. "
+    "Use DataFrame operations to explicitly deserialize the {0}s."
+)
+_REFUSED = {
+    "kafka.auto.offset.reset": _OFFSET_RESET,
+    "kafka.key.deserializer": _DESERIALIZED.format("key"),
+    "kafka.value.deserializer": _DESERIALIZED.format("value"),
+    "kafka.enable.auto.commit": "Kafka option 'enable.auto.commit' is not supported",
+    "kafka.interceptor.classes": (
+        "Kafka option 'interceptor.classes' is not supported "
+        "as source always read keys and values as byte arrays."
+    ),
+}
+_OF_STREAMS = (
+    *("maxoffsetspertrigger", "minoffsetspertrigger", "maxbytespertrigger", "maxtriggerdelay"),
+    "commitgroupid",
+)
+_OF_BATCH = {
+    "endingoffsets": "ending offset not valid in streaming queries",
+    "endingoffsetsbytimestamp": "ending timestamp not valid in streaming queries",
+    "endingtimestamp": "ending timestamp not valid in streaming queries",
+}
+# Kafka's source joins a group by these; here tasks are given their partitions, and no group is joined.
+_OF_GROUPS = ("kafka.group.id", "groupidprefix")
+
+
+@dataclass(frozen=True)
+class Subscribe:
+    """All partitions of these topics."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SubscribePattern:
+    """All partitions of the topics whose whole name matches; the user wrote it as Java has it."""
+
+    pattern: re.Pattern[str]
+
+
+@dataclass(frozen=True)
+class Assign:
+    """These partitions."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True)
+class AtOffset:
+    """EARLIEST or LATEST, for every partition."""
+
+    offset: int
+
+
+@dataclass(frozen=True)
+class AtOffsets:
+    """An offset, EARLIEST or LATEST for each partition."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True)
+class AtTimestamp:
+    """The first record of this time or later, in every partition."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True)
+class AtTimestamps:
+    """The first record of each partition's time or later."""
+
+    timestamps_ms: Mapping[TopicPartition, int]
+
+
+Strategy = Subscribe | SubscribePattern | Assign
+Limit = AtOffset | AtOffsets | AtTimestamp | AtTimestamps
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """A query, as the user asked for it. Those of streams have their defaults in a batch."""
+
+    strategy: Strategy
+    starting: Limit
+    ending: Limit
+    latest_if_no_later_record: bool = False
+    fail_on_data_loss: bool = True
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    max_bytes_per_task: int = MAX_BYTES_PER_TASK
+    read_mode: str = "auto"
+    check_crcs: bool = True
+    # Records of aborted and of open transactions are not read.
+    read_committed: bool = True
+    # Whether Spark may hand over conditions of the query.
+    filter_pushdown: bool = False
+    log_dirs: tuple[str, ...] = ()
+    bootstrap_servers: str | None = None
+    request_timeout_ms: int = 120_000
+    retries: int = 3
+    retry_interval_ms: int = 1000
+    # Of the network client, by their Kafka names; passwords are among them.
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # Of streams, for one micro-batch: over all partitions, None for no limit.
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    # After this long a micro-batch begins though it has fewer than min_offsets_per_trigger.
+    max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS
+    # The consumer group that a stream commits its progress to, for whoever monitors the lag.
+    commit_group_id: str | None = None
+
+
+def includes_headers(options: Mapping[str, str]) -> bool:
+    return _boolean(_lowered(options), "includeheaders", default=False)
+
+
+def chosen_columns(options: Mapping[str, str], known: Sequence[str]) -> tuple[str, ...]:
+    """Returns the names in the option `columns`; without it all known ones, `headers` if they are included.
+
+    Raises OptionError for a name that is not known, or there twice.
+    """
+    text = _lowered(options).get("columns")
+    if text is None:
+        return tuple(name for name in known if name != "headers" or includes_headers(options))
+    names = tuple(name for name in (part.strip() for part in text.split(",")) if name)
+    if not names:
+        raise OptionError(f"No columns as specified value for option 'columns' is '{text}'")
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise OptionError(f"columns: there is no column '{unknown[0]}', only {', '.join(known)}")
+    if len(set(names)) != len(names):
+        raise OptionError(f"columns: a column is named twice in '{','.join(names)}'")
+    return names
+
+
+def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
+    """Parses what a batch query reads, or a stream. Raises OptionError.
+
+    A stream begins at the latest offsets unless told otherwise and has no end (`ending` is LATEST). What only
+    streams have is warned of in a batch, and not looked at.
+    """
+    options = _lowered(given)
+    _refuse(options)
+    _warn(options, streaming=streaming)
+    strategy = _strategy(options)
+    read_mode = options.get("readmode", "auto").strip().lower()
+    log_dirs = tuple(part for part in (one.strip() for one in options.get("log.dir", "").split(",")) if part)
+    bootstrap = options.get("kafka.bootstrap.servers", "").strip() or None
+    _check_places(read_mode, log_dirs, bootstrap)
+    starting, ending = _limits(options, strategy, streaming=streaming)
+    if not streaming:
+        options = {key: value for key, value in options.items() if key not in _OF_STREAMS}
+    delay = options.get("maxtriggerdelay")
+    found = ReadOptions(
+        strategy=strategy,
+        starting=starting,
+        ending=ending,
+        latest_if_no_later_record=_timestamp_strategy(options),
+        fail_on_data_loss=_boolean(options, "failondataloss", default=True),
+        min_partitions=_positive(options, "minpartitions"),
+        max_records_per_partition=_positive(options, "maxrecordsperpartition"),
+        max_bytes_per_task=_positive(options, "maxbytespertask") or MAX_BYTES_PER_TASK,
+        read_mode=read_mode,
+        check_crcs=_boolean(options, "check.crcs", "kafka.check.crcs", default=True),
+        read_committed=_reads_committed(options),
+        filter_pushdown=pushes_filters(options),
+        log_dirs=log_dirs,
+        bootstrap_servers=bootstrap,
+        request_timeout_ms=_positive(options, "kafkaconsumer.polltimeoutms") or 120_000,
+        retries=_natural(options, "fetchoffset.numretries", 3),
+        retry_interval_ms=_natural(options, "fetchoffset.retryintervalms", 1000),
+        client=_of_the_client(options),
+        max_offsets_per_trigger=_positive(options, "maxoffsetspertrigger"),
+        min_offsets_per_trigger=_positive(options, "minoffsetspertrigger"),
+        max_bytes_per_trigger=_positive(options, "maxbytespertrigger"),
+        max_trigger_delay_ms=(
+            MAX_TRIGGER_DELAY_MS if delay is None else values.duration_ms(delay, _shown("maxtriggerdelay"))
+        ),
+        commit_group_id=_commit_group(options, bootstrap),
+    )
+    _check_triggers(found)
+    return found
+
+
+def pushes_filters(options: Mapping[str, str]) -> bool:
+    return _boolean(_lowered(options), "filterpushdown", default=False)
+
+
+def _reads_committed(options: Mapping[str, str]) -> bool:
+    isolation = options.get("kafka.isolation.level", "read_committed").strip().lower()
+    if isolation not in ("read_uncommitted", "read_committed"):
+        raise OptionError(f"kafka.isolation.level is read_uncommitted or read_committed, not '{isolation}'")
+    return isolation == "read_committed"
+
+
+def _commit_group(options: Mapping[str, str], bootstrap: str | None) -> str | None:
+    group = options.get("commitgroupid")
+    if group is None:
+        return None
+    if not group.strip():
+        raise OptionError("commitGroupId is empty: name a consumer group, or leave the option out")
+    if bootstrap is None:
+        raise OptionError("commitGroupId needs 'kafka.bootstrap.servers': a broker keeps a group's offsets")
+    return group.strip()
+
+
+def _check_triggers(options: ReadOptions) -> None:
+    least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise OptionError(
+            f"The value of minOffsetPerTrigger({least}) is higher than the maxOffsetsPerTrigger({most})."
+        )
+
+
+def _of_the_client(options: Mapping[str, str]) -> dict[str, str]:
+    """Picks what begins with `kafka.` and is for the network client. Raises OptionError."""
+    given = {
+        key.removeprefix("kafka."): value
+        for key, value in options.items()
+        if key.startswith("kafka.") and key != "kafka.bootstrap.servers"
+    }
+    try:
+        _, unknown = from_properties(given)
+    except ConfigError as error:
+        raise OptionError(f"kafka.{error}") from error
+    return {key: value for key, value in given.items() if key not in unknown}
+
+
+def _lowered(options: Mapping[str, str]) -> dict[str, str]:
+    return {key.lower(): value for key, value in options.items()}
+
+
+def _shown(key: str) -> str:
+    return _NAMES.get(key, key)
+
+
+def _refuse(options: Mapping[str, str]) -> None:
+    for key, text in _REFUSED.items():
+        if key in options:
+            raise OptionError(text)
+
+
+def _warn(options: Mapping[str, str], *, streaming: bool) -> None:
+    """Warns of options that are ignored, and of unknown ones that look like a known one."""
+    if not streaming:
+        for key in _OF_STREAMS:
+            if key in options:
+                _LOG.warning("%s option ignored in batch queries", _shown(key))
+    for key in _OF_GROUPS:
+        if key in options:
+            _LOG.warning(
+                "option %s has no meaning here: no consumer group is used. A stream with the option "
+                "commitGroupId commits its progress to a group of that name",
+                _shown(key),
+            )
+    known = tuple(_NAMES)
+    ours = {key for key in options if not key.startswith("kafka.")} - set(known)
+    for key in sorted(ours):
+        for guess in difflib.get_close_matches(key, known, 1, ALIKE):
+            _LOG.warning("option %s is not known and ignored; did you mean %s?", key, _shown(guess))
+
+
+def _check_places(read_mode: str, log_dirs: tuple[str, ...], bootstrap: str | None) -> None:
+    if read_mode not in ("auto", "local", "remote"):
+        raise OptionError(f"readMode is auto, local or remote, not '{read_mode}'")
+    if not log_dirs and bootstrap is None:
+        raise OptionError(
+            "Option 'log.dir' (the broker's log directory, to read its files) or 'kafka.bootstrap.servers' "
+            "(to fetch over the network) must be specified"
+        )
+    if read_mode == "local" and not log_dirs:
+        raise OptionError("Option 'log.dir' must be specified with readMode local")
+    if read_mode == "remote" and bootstrap is None:
+        raise OptionError("Option 'kafka.bootstrap.servers' must be specified with readMode remote")
+
+
+def _strategy(options: Mapping[str, str]) -> Strategy:
+    given = [key for key in _STRATEGIES if key in options]
+    if len(given) != 1:
+        how = "One" if not given else "Only one"
+        verb = "must" if not given else "can"
+        raise OptionError(
+            f"{how} of the following options {verb} be specified for Kafka source: "
+            "subscribe, subscribePattern, assign. See docs/SPARK.md for more details."
+        )
+    value = options[given[0]]
+    if given[0] == "subscribe":
+        topics = tuple(dict.fromkeys(name for name in (part.strip() for part in value.split(",")) if name))
+        if not topics:
+            raise OptionError(
+                f"No topics to subscribe to as specified value for option 'subscribe' is '{value}'"
+            )
+        return Subscribe(topics)
+    if given[0] == "subscribepattern":
+        return SubscribePattern(_pattern(value))
+    none = OptionError(f"No topicpartitions to assign as specified value for option 'assign' is '{value}'")
+    if not value.strip().startswith("{"):
+        raise none
+    assigned = values.partitions(value, "assign")
+    if not assigned:
+        raise none
+    return Assign(assigned)
+
+
+def _pattern(value: str) -> re.Pattern[str]:
+    if not value.strip():
+        raise OptionError(
+            f"Pattern to subscribe is empty as specified value for option 'subscribePattern' is '{value}'"
+        )
+    try:
+        return compile_java(value.strip())
+    except UnsupportedPattern as error:
+        raise OptionError(f"subscribePattern: {error}") from error
+
+
+def _limits(options: Mapping[str, str], strategy: Strategy, *, streaming: bool) -> tuple[Limit, Limit]:
+    """Parses where reading starts and ends."""
+    if streaming:
+        for key, text in _OF_BATCH.items():
+            if key in options:
+                raise OptionError(f"{text} ({_shown(key)})")
+        return _limit(options, "starting", LATEST, strategy), AtOffset(LATEST)
+    starting = _limit(options, "starting", EARLIEST, strategy)
+    ending = _limit(options, "ending", LATEST, strategy)
+    _not_for_batches(starting, LATEST, "starting offset", "startingOffsets")
+    _not_for_batches(ending, EARLIEST, "ending offset", "ending offset")
+    _check_order(starting, ending)
+    return starting, ending
+
+
+def _limit(options: Mapping[str, str], side: str, default: int, strategy: Strategy) -> Limit:
+    """Parses one side. A timestamp for all goes before timestamps by partition, these go before offsets."""
+    one, many, offsets = f"{side}timestamp", f"{side}offsetsbytimestamp", f"{side}offsets"
+    if one in options:
+        return AtTimestamp(values.timestamp_ms(options[one], _shown(one)))
+    if many in options:
+        times = values.timestamps_ms(options[many], _shown(many))
+        _check_assigned(times, _shown(many), strategy)
+        return AtTimestamps(times)
+    text = options.get(offsets, "").strip()
+    if not text:
+        return AtOffset(default)
+    if text.lower() in ("earliest", "latest"):
+        return AtOffset(EARLIEST if text.lower() == "earliest" else LATEST)
+    found = values.offsets(text, _shown(offsets), EARLIEST)
+    _check_assigned(found, _shown(offsets), strategy)
+    return AtOffsets(found)
+
+
+def _not_for_batches(limit: Limit, refused: int, for_all: str, for_one: str) -> None:
+    """Refuses a batch that begins at the latest offset, or ends at the earliest one."""
+    word = "latest" if refused == LATEST else "earliest"
+    if limit == AtOffset(refused):
+        raise OptionError(f"{for_all} can't be {word} for batch queries on Kafka")
+    if isinstance(limit, AtOffsets):
+        for (topic, number), offset in limit.offsets.items():
+            if offset == refused:
+                raise OptionError(
+                    f"{for_one} for {topic}-{number} can't be {word} for batch queries on Kafka"
+                )
+
+
+def _check_order(starting: Limit, ending: Limit) -> None:
+    """Refuses two limits of the same kind that name different partitions or go backwards."""
+    if isinstance(starting, AtOffsets) and isinstance(ending, AtOffsets):
+        first, last, what = starting.offsets, ending.offsets, "offset"
+    elif isinstance(starting, AtTimestamps) and isinstance(ending, AtTimestamps):
+        first, last, what = starting.timestamps_ms, ending.timestamps_ms, "timestamp"
+    else:
+        return
+    if set(first) != set(last):
+        raise OptionError(
+            "The specified start offset and end offset should have the same topic-partitions. "
+            f"Topic-partitions for start offset: {values.listed(first)}, "
+            f"topic-partitions for end offset: {values.listed(last)}."
+        )
+    for (topic, number), start in first.items():
+        end = last[topic, number]
+        if start > end >= 0:
+            raise OptionError(
+                f"The specified start {what} {start} is greater than the end {what} {end} for topic {topic} "
+                f"partition {number}."
+            )
+
+
+def _check_assigned(found: Mapping[TopicPartition, int], option: str, strategy: Strategy) -> None:
+    if isinstance(strategy, Assign):
+        check_names_all(found, option, strategy.partitions)
+
+
+def check_names_all(
+    found: Mapping[TopicPartition, int], option: str, assigned: Iterable[TopicPartition]
+) -> None:
+    """Checks that JSON names exactly the partitions that are read. Raises OptionError."""
+    if set(found) == set(assigned):
+        return
+    advice = "" if "Timestamp" in option else "Use -1 for latest, -2 for earliest. "
+    raise OptionError(
+        f"If {option} contains specific offsets, you must specify all TopicPartitions. {advice}"
+        f"Specified: {values.listed(found)} Assigned: {values.listed(set(assigned))}"
+    )
+
+
+def _timestamp_strategy(options: Mapping[str, str]) -> bool:
+    value = options.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
+    if value not in ("error", "latest"):
+        raise OptionError(f"startingOffsetsByTimestampStrategy is error or latest, not '{value}'")
+    return value == "latest"
+
+
+def _natural(options: Mapping[str, str], key: str, default: int) -> int:
+    text = options.get(key)
+    return default if text is None else values.natural(text, _shown(key))
+
+
+def _positive(options: Mapping[str, str], key: str) -> int | None:
+    text = options.get(key)
+    return None if text is None else values.positive(text, _shown(key))
+
+
+def _boolean(options: Mapping[str, str], *keys: str, default: bool) -> bool:
+    for key in keys:
+        if key in options:
+            return values.boolean(options[key], _shown(key))
+    return default

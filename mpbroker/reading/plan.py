@@ -1,0 +1,324 @@
+"""Plans from options the ranges of offsets that tasks read; what is there, a catalog tells.
+
+(Spark: KafkaOffsetReader, KafkaOffsetRangeCalculator.)
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from mpbroker.log.reader import Bound
+from mpbroker.protocol.numbers import EARLIEST, LATEST
+from mpbroker.protocol.topic_names import INTERNAL_TOPICS
+from mpbroker.reading.committed import AbortedRange
+from mpbroker.reading.conditions import EVERYTHING, Pruning
+from mpbroker.reading.errors import LOSS_ADVICE, DataLoss, OptionError
+from mpbroker.reading.options import (
+    Assign,
+    AtOffset,
+    AtOffsets,
+    AtTimestamp,
+    AtTimestamps,
+    Limit,
+    ReadOptions,
+    Subscribe,
+    SubscribePattern,
+    TopicPartition,
+    check_names_all,
+)
+
+_LOG = logging.getLogger("mpbroker.spark")
+
+
+@dataclass(frozen=True)
+class LocalFiles:
+    """Where the bytes of a range were when it was planned, and the log directories that it may move to.
+
+    `cluster_id` and `node_id` tell the broker's directories from others at the same paths on another host.
+    `aborted` are transactions that `.txnindex` files may lack.
+    """
+
+    directory: str
+    bound: Bound
+    log_dirs: tuple[str, ...] = ()
+    cluster_id: str = ""
+    node_id: str = ""
+    aborted: tuple[AbortedRange, ...] = ()
+
+    def places(self) -> list[Path]:
+        """Returns the directories that the partition may be in now, the planned one first."""
+        planned = Path(self.directory)
+        return list(dict.fromkeys([planned, *(Path(log_dir) / planned.name for log_dir in self.log_dirs)]))
+
+
+@dataclass(frozen=True)
+class TaskRange:
+    """What one task reads: offsets [start, end) of a partition.
+
+    `files` is None if it has to be fetched, `topic_id` if whoever was asked knows of no ids.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    topic_id: bytes | None = None
+    files: LocalFiles | None = None
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} offsets [{self.start}, {self.end})"
+
+
+@dataclass(frozen=True)
+class OffsetRange:
+    """Offsets [start, end) of a partition, before they are split among tasks."""
+
+    topic_partition: TopicPartition
+    start: int
+    end: int
+
+
+class PartitionBounds(NamedTuple):
+    """The offsets [log_start, end) that may be read now. `end` is the high watermark or the last stable one.
+
+    `topic_id` is None if whoever was asked knows of no ids.
+    """
+
+    log_start: int
+    end: int
+    topic_id: bytes | None
+
+
+class Catalog(Protocol):
+    """Topics and their offsets, from files or from brokers."""
+
+    def topics(self) -> Iterable[str]:
+        """Returns the names of all topics."""
+
+    def partitions(self, topic: str) -> Sequence[int]:
+        """Returns the topic's partitions. Raises SourceUnavailable if there is no such topic."""
+
+    def bounds(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, PartitionBounds]:
+        """Returns what may be read of each partition. Raises SourceUnavailable."""
+
+    def offsets_for_times(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        """Finds the first offset at each time or later, in ms since 1970; None if there is none."""
+
+    def weight(self, wanted: OffsetRange) -> int:
+        """Tells about how many bytes a range has; 0 if it cannot be known."""
+
+    def tasks(self, wanted: OffsetRange, parts: int, max_records: int | None) -> list[TaskRange]:
+        """Cuts the range into about `parts` tasks of equal size, none of more than `max_records` offsets."""
+
+    def close(self) -> None:
+        """Lets go of what it holds."""
+
+
+def plan(catalog: Catalog, options: ReadOptions, pruning: Pruning = EVERYTHING) -> list[TaskRange]:
+    """Plans the tasks of a batch query. Raises OptionError, DataLoss, SourceUnavailable.
+
+    What the pruning leaves out of a partition is cut off after data loss was looked for; a partition that it
+    leaves out is not looked at.
+    """
+    everything = selected(catalog, options)
+    _check_names(options.starting, "starting", everything)
+    _check_names(options.ending, "ending", everything)
+    wanted = [one for one in everything if pruning.wants(*one)]
+    if not wanted:
+        return []
+    bounds = catalog.bounds(wanted)
+    starts = _asked_for(catalog, options.starting, "starting", bounds, options)
+    ends = _asked_for(catalog, options.ending, "ending", bounds, options)
+    ranges = [_within(one, starts[one], ends[one], bounds[one], options) for one in wanted]
+    return split(catalog, _pruned(catalog, ranges, pruning), options)
+
+
+def _pruned(catalog: Catalog, ranges: Sequence[OffsetRange], pruning: Pruning) -> list[OffsetRange]:
+    """Cuts the ranges to what the pruning leaves, and drops empty ones."""
+    left = []
+    for one in ranges:
+        start, end = max(one.start, pruning.low_offset), min(one.end, pruning.high_offset)
+        if start < end:
+            left.append(OffsetRange(one.topic_partition, start, end))
+    if pruning.since_ms is None or not left:
+        return left
+    # Asked after the bounds: if no record is that late now, none within them is.
+    firsts = catalog.offsets_for_times({one.topic_partition: pruning.since_ms for one in left})
+    since = []
+    for one in left:
+        first = firsts[one.topic_partition]
+        if first is not None and first < one.end:
+            since.append(OffsetRange(one.topic_partition, max(one.start, first), one.end))
+    return since
+
+
+def selected(catalog: Catalog, options: ReadOptions) -> list[TopicPartition]:
+    """Lists the partitions that the strategy means, in order. Raises OptionError, SourceUnavailable."""
+    strategy = options.strategy
+    if isinstance(strategy, Assign):
+        for topic, number in strategy.partitions:
+            if number not in catalog.partitions(topic):
+                raise OptionError(f"assign: topic {topic} has no partition {number}")
+        return sorted(strategy.partitions)
+    if isinstance(strategy, Subscribe):
+        topics = list(strategy.topics)
+    else:
+        assert isinstance(strategy, SubscribePattern)
+        # As a consumer's exclude.internal.topics has it: other names with two underscores are ordinary ones.
+        visible = (topic for topic in catalog.topics() if topic not in INTERNAL_TOPICS)
+        topics = [topic for topic in visible if strategy.pattern.fullmatch(topic)]
+    return sorted((topic, number) for topic in topics for number in catalog.partitions(topic))
+
+
+def resolve(
+    catalog: Catalog,
+    limit: Limit,
+    side: str,
+    wanted: Sequence[TopicPartition],
+    bounds: Mapping[TopicPartition, PartitionBounds],
+    options: ReadOptions,
+) -> dict[TopicPartition, int]:
+    """Finds the offset that a limit means in each partition. Raises OptionError, SourceUnavailable."""
+    _check_names(limit, side, wanted)
+    return {
+        one: _edge(bounds[one], offset)
+        for one, offset in _asked_for(catalog, limit, side, bounds, options).items()
+    }
+
+
+def _check_names(limit: Limit, side: str, wanted: Sequence[TopicPartition]) -> None:
+    """Checks that a limit by partition names all partitions that are read. Raises OptionError."""
+    if isinstance(limit, AtOffsets):
+        check_names_all(limit.offsets, f"{side}Offsets", wanted)
+    elif isinstance(limit, AtTimestamps):
+        check_names_all(limit.timestamps_ms, f"{side}OffsetsByTimestamp", wanted)
+
+
+def _asked_for(
+    catalog: Catalog,
+    limit: Limit,
+    side: str,
+    bounds: Mapping[TopicPartition, PartitionBounds],
+    options: ReadOptions,
+) -> Mapping[TopicPartition, int]:
+    """Finds an offset for each partition; EARLIEST and LATEST stay what they are."""
+    if isinstance(limit, AtOffset):
+        return dict.fromkeys(bounds, limit.offset)
+    if isinstance(limit, AtOffsets):
+        return limit.offsets
+    return _at_times(catalog, limit, side, bounds, options)
+
+
+def _at_times(
+    catalog: Catalog,
+    limit: AtTimestamp | AtTimestamps,
+    side: str,
+    bounds: Mapping[TopicPartition, PartitionBounds],
+    options: ReadOptions,
+) -> dict[TopicPartition, int]:
+    """Finds offsets by times. Without a later record: LATEST for an end; for a start an error, or what the
+    option startingOffsetsByTimestampStrategy says.
+    """
+    if isinstance(limit, AtTimestamp):
+        times: Mapping[TopicPartition, int] = dict.fromkeys(bounds, limit.timestamp_ms)
+    else:
+        times = {one: limit.timestamps_ms[one] for one in bounds}
+    resolved = {}
+    for one, offset in catalog.offsets_for_times(times).items():
+        if offset is None and side == "starting" and not options.latest_if_no_later_record:
+            raise OptionError(
+                f"No offset matched from request of topic-partition {one[0]}-{one[1]} and timestamp "
+                f"{times[one]}. (Set startingOffsetsByTimestampStrategy to latest to start at the end there)"
+            )
+        # It may have been appended after the bounds were asked for.
+        resolved[one] = LATEST if offset is None else min(offset, bounds[one].end)
+    return resolved
+
+
+def _within(
+    topic_partition: TopicPartition, start: int, end: int, bounds: PartitionBounds, options: ReadOptions
+) -> OffsetRange:
+    """Cuts the range to what is there; that it had to be cut is data loss. Raises OptionError, DataLoss."""
+    earliest, latest, _ = bounds
+    topic, number = topic_partition
+    first, last = _edge(bounds, start), _edge(bounds, end)
+    if start >= 0 and last < first <= latest:
+        raise OptionError(
+            f"The resolved start offset {first} is greater than the resolved end offset {last} for topic "
+            f"{topic} partition {number}."
+        )
+    if first < min(last, earliest):
+        report_loss(
+            options.fail_on_data_loss,
+            f"Cannot read offsets {first} to {earliest - 1} of {topic}-{number}: its log starts at "
+            f"{earliest}.",
+        )
+    if max(first, last) > latest:
+        name = "last stable offset" if options.read_committed else "high watermark"
+        report_loss(
+            options.fail_on_data_loss,
+            f"Cannot read up to offset {max(first, last)} of {topic}-{number}: its {name} is {latest}.",
+        )
+    return OffsetRange(topic_partition, max(first, earliest), min(last, latest))
+
+
+def _edge(bounds: PartitionBounds, offset: int) -> int:
+    """Returns the offset that EARLIEST or LATEST stands for; any other one stands for itself."""
+    if offset == EARLIEST:
+        return bounds.log_start
+    return bounds.end if offset == LATEST else offset
+
+
+def report_loss(fail: bool, text: str) -> None:
+    """Raises DataLoss, or warns on the log that reading goes on without the lost records."""
+    if fail:
+        raise DataLoss(f"{text} {LOSS_ADVICE}")
+    _LOG.warning("%s Going on without them.", text)
+
+
+def split(catalog: Catalog, ranges: Sequence[OffsetRange], options: ReadOptions) -> list[TaskRange]:
+    """Makes about minPartitions tasks, or one for each range; none is much larger than maxBytesPerTask."""
+    weights = {one: catalog.weight(one) for one in ranges}
+    by_bytes = all(weights.values())
+    sizes = weights if by_bytes else {one: one.end - one.start for one in ranges}
+    split = parts_of(list(sizes.values()), options.min_partitions)
+    tasks = []
+    for one, wanted in zip(ranges, split, strict=True):
+        parts = max(wanted, math.ceil(sizes[one] / options.max_bytes_per_task)) if by_bytes else wanted
+        tasks += catalog.tasks(one, parts, options.max_records_per_partition)
+    return tasks
+
+
+def parts_of(sizes: Sequence[int], min_partitions: int | None) -> list[int]:
+    """Tells into how many parts each range is cut, so that there are about `min_partitions`.
+
+    Ranges that are too small to be cut count for one; the others share the rest by their sizes.
+    (Spark: KafkaOffsetRangeCalculator.)
+    """
+    whole = [1] * len(sizes)
+    if min_partitions is None or min_partitions <= len(sizes):
+        return whole
+
+    def share(size: int, total: int, parts: int) -> int:
+        return max((2 * size * parts + total) // (2 * total), 1)
+
+    total = sum(sizes)
+    large = [share(size, total, min_partitions) > 1 for size in sizes]
+    rest = sum(size for size, is_large in zip(sizes, large, strict=True) if is_large)
+    left = max(min_partitions - large.count(False), 1)
+    return [share(size, rest, left) if is_large else 1 for size, is_large in zip(sizes, large, strict=True)]
+
+
+def by_offsets(start: int, end: int, parts: int, max_records: int | None) -> list[tuple[int, int]]:
+    """Cuts [start, end) into equal pieces, none with more than `max_records` offsets."""
+    if max_records is not None:
+        parts = max(parts, math.ceil((end - start) / max_records))
+    parts = min(parts, end - start)
+    cuts = [start + (end - start) * number // parts for number in range(parts + 1)]
+    return list(pairwise(cuts))

@@ -1,0 +1,60 @@
+"""Reads one planned range, from files if they are here, else over the Kafka protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from mpbroker.reading.columns import Columns
+from mpbroker.reading.errors import FilesUnavailable
+from mpbroker.reading.log_dirs import warn_once
+from mpbroker.reading.options import ReadOptions
+from mpbroker.reading.plan import LocalFiles, TaskRange
+from mpbroker.reading.read_local import is_here, read_local
+
+
+def read_range(task: TaskRange, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """Yields the records of the range as batches of the schema, a choice of `columns.SCHEMA`'s fields.
+
+    Raises DataLoss, CorruptLog, SourceUnavailable, OSError.
+    """
+    columns = Columns(schema, task.topic, task.partition, check_crcs=options.check_crcs)
+    files = task.files
+    if files is not None and _can_read(files, options):
+        yield from read_local(
+            task,
+            files,
+            columns,
+            fail_on_data_loss=options.fail_on_data_loss,
+            read_committed=options.read_committed,
+        )
+    else:
+        from mpbroker.reading.read_remote import read_remote
+
+        yield from read_remote(task, columns, options)
+
+
+def _can_read(files: LocalFiles, options: ReadOptions) -> bool:
+    """Tells whether the files are here; False if they are not, and brokers can be asked instead.
+
+    Raises FilesUnavailable.
+    """
+    may_fetch = options.read_mode == "auto" and options.bootstrap_servers is not None
+    log_dir = Path(files.directory).parent
+    try:
+        if is_here(files):
+            return True
+    except FilesUnavailable as error:
+        if not may_fetch:
+            raise
+        warn_once(str(log_dir), f"Tasks on this host fetch instead of reading files: {error}")
+        return False
+    if may_fetch:
+        return False
+    raise FilesUnavailable(
+        f"{log_dir} of the broker that was planned with (cluster {files.cluster_id}, node {files.node_id}) "
+        "is not on this host. Give kafka.bootstrap.servers too (and readMode auto), so that tasks on other "
+        "hosts can fetch"
+    )

@@ -1,0 +1,209 @@
+"""Reads a task's range from the mapped segment files.
+
+Only windows are mapped, never whole segments: `spark.executor.pyspark.memory` limits the address space of a
+worker. A mapping outlives the unlinking of its file, so retention can only take what has not been opened yet.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mpbroker.log.checkpoints import read_topic_id
+from mpbroker.log.names import segment_name
+from mpbroker.log.reader import SegmentGone
+from mpbroker.reading.columns import Columns
+from mpbroker.reading.errors import CorruptLog
+from mpbroker.reading.log_dirs import is_of, permission_needed
+from mpbroker.reading.plan import LocalFiles, TaskRange, report_loss
+from mpbroker.reading.segments import Piece, opened, pieces, windows
+from mpbroker.reading.transactions import aborted_in, check_markers_behind
+from mpbroker.records.arrow import AbortedRanges
+from mpbroker.records.errors import CorruptBatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+WINDOW_BYTES = 64 << 20
+# Linux 5.14 has it; before, pages come when they are touched. The module does not name it.
+_MADV_POPULATE_READ = 22
+
+# The cleaner may replace segments while they are read: what is left is looked for again.
+TRIES = 100
+_LOG = logging.getLogger("mpbroker.spark")
+
+
+def is_here(files: LocalFiles) -> bool:
+    """Tells whether this host has the log directory that was planned with, and this process may read it.
+
+    Another broker's directory may be at the same path. Raises FilesUnavailable for what may not be read.
+    """
+    directory = Path(files.directory)
+    if not is_of(directory.parent, files.cluster_id, files.node_id):
+        return False
+    with permission_needed(directory), suppress(FileNotFoundError):
+        # It may have moved to another log directory since; then nothing forbids to look for it there.
+        os.listdir(directory)  # noqa: PTH208
+    return True
+
+
+def read_local(
+    task: TaskRange, files: LocalFiles, columns: Columns, *, fail_on_data_loss: bool, read_committed: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yields the records of the range; looks again where files are replaced or moved meanwhile.
+
+    Raises DataLoss, CorruptLog, OSError.
+    """
+    start, tries = task.start, 0
+    aborted: AbortedRanges | None = None if read_committed else AbortedRanges()
+    while True:
+        try:
+            directory = _directory_of(task.topic_id, files)
+            if aborted is None:
+                # Before any segment is opened: see `aborted_in`.
+                aborted = _aborted_of(directory, task, files)
+            first, found = _pieces_of(directory, task, files, start)
+        except _HasMoved as error:
+            tries += 1
+            if tries <= TRIES:
+                continue
+            report_loss(fail_on_data_loss, f"Cannot read {task}: {error}.")
+            return
+        except (SegmentGone, FileNotFoundError) as error:
+            report_loss(fail_on_data_loss, f"Cannot read {task}: {error}.")
+            return
+        if first > start:
+            lost = min(first, task.end) - 1
+            report_loss(
+                fail_on_data_loss,
+                f"Cannot read offsets {start} to {lost} of {task}: the log starts at {first} now.",
+            )
+            start = first
+        for piece in found:
+            begun = max(start, piece.base)
+            try:
+                with opened(directory, piece.base, inode=piece.inode) as fd:
+                    yield from _read_piece(directory, piece, fd, task, columns, aborted)
+            except SegmentGone as error:
+                start, tries = begun, tries + 1
+                if tries > TRIES:
+                    report_loss(fail_on_data_loss, f"Cannot read a part of {task}: {error}.")
+                    return
+                break
+        else:
+            _check_markers_behind(task, files, aborted)
+            return
+
+
+class _HasMoved(Exception):
+    """The partition moved to another log directory between two looks at it."""
+
+
+def _directory_of(topic_id: bytes | None, files: LocalFiles) -> Path:
+    """Finds the partition, which may be in another log directory by now. Raises SegmentGone."""
+    planned = Path(files.directory)
+    for directory in files.places():
+        if directory.is_dir() and read_topic_id(directory) == topic_id:
+            return directory
+    if planned.is_dir():
+        raise SegmentGone(f"{planned} belongs to another topic of that name now")
+    raise SegmentGone(f"{planned} is gone")
+
+
+def _pieces_of(directory: Path, task: TaskRange, files: LocalFiles, start: int) -> tuple[int, list[Piece]]:
+    """Finds the bytes of the range from `start` on. Raises SegmentGone, FileNotFoundError, _HasMoved."""
+    with _moves_seen(directory, task, files):
+        return pieces(directory, files.bound, start, task.end)
+
+
+def _aborted_of(directory: Path, task: TaskRange, files: LocalFiles) -> AbortedRanges:
+    """Finds all aborted transactions with records in the range.
+
+    Raises CorruptLog, SegmentGone, FileNotFoundError, _HasMoved.
+    """
+    with _moves_seen(directory, task, files):
+        return AbortedRanges(
+            [*files.aborted, *aborted_in(directory, task.start, task.end)],
+            complete=True,
+        )
+
+
+def _check_markers_behind(task: TaskRange, files: LocalFiles, aborted: AbortedRanges) -> None:
+    """For transactions that the end of the task cuts through: their markers are in the range of another one.
+
+    Raises CorruptLog. A partition that is gone by now has no more markers, and its records were read before.
+    """
+    if not aborted.unmarked:
+        return
+    for _ in range(TRIES):
+        with suppress(SegmentGone, FileNotFoundError):
+            check_markers_behind(_directory_of(task.topic_id, files), files.bound, task.end, aborted.unmarked)
+            return
+
+
+@contextmanager
+def _moves_seen(directory: Path, task: TaskRange, files: LocalFiles) -> Iterator[None]:
+    """Raises _HasMoved where files are missing because the partition is in another log directory now."""
+    try:
+        yield
+    except (SegmentGone, FileNotFoundError) as error:
+        if not directory.is_dir() and _directory_of(task.topic_id, files) != directory:
+            raise _HasMoved(f"it is in another log directory than {directory} again and again") from error
+        raise
+
+
+def _read_piece(
+    directory: Path, piece: Piece, fd: int, task: TaskRange, columns: Columns, aborted: AbortedRanges
+) -> Iterator[pa.RecordBatch]:
+    for position, end in windows(directory, piece, fd, WINDOW_BYTES):
+        mapped_from = position - position % mmap.ALLOCATIONGRANULARITY
+        if os.fstat(fd).st_size < end:
+            raise CorruptLog(
+                f"{directory / segment_name(piece.base)} became shorter than {end} bytes while it was read"
+            )
+        window = mmap.mmap(
+            fd, end - mapped_from, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED, offset=mapped_from
+        )
+        window.madvise(mmap.MADV_SEQUENTIAL)
+        window.madvise(mmap.MADV_WILLNEED)
+        if end < piece.end_position:
+            # The disk works on it while this one is decoded.
+            ahead = min(WINDOW_BYTES, piece.end_position - end)
+            os.posix_fadvise(fd, end, ahead, os.POSIX_FADV_WILLNEED)
+        try:
+            _populate(window)
+        except OSError as error:
+            if error.errno != errno.EFAULT:
+                raise
+            raise OSError(
+                errno.EIO,
+                f"bytes {mapped_from} to {end} cannot be read, in {task}: the disk has an error there "
+                "(the kernel's log says more), or the file became shorter",
+                str(directory / segment_name(piece.base)),
+            ) from error
+        try:
+            yield from columns.decode(
+                window, position - mapped_from, end - mapped_from, task.start, task.end, aborted
+            )
+        except CorruptBatch as error:
+            path = directory / segment_name(piece.base)
+            raise CorruptLog(
+                f"{path} is damaged at position {mapped_from + error.position}: {error.reason}, in {task}"
+            ) from error
+
+
+def _populate(window: mmap.mmap) -> None:
+    """Reads the window's pages into memory. Raises OSError: EFAULT for a page that the disk does not give, or
+    that is behind the end of the file; to touch it would end the process with SIGBUS.
+    """
+    try:
+        window.madvise(_MADV_POPULATE_READ)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise

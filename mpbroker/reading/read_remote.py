@@ -1,0 +1,218 @@
+"""Fetches a task's range over the Kafka protocol: the same bytes as in the files, thus the same decoder.
+
+The next fetch is under way while Spark takes the records of the last one.
+
+Which topic is meant its id says, so that another one that has its name by now is told from it (KIP-516). Of
+a broker with ids but without Fetch v13 (Kafka 2.8 to 3.0) the id is asked for after each fetch. One without
+ids (before 2.8) shows a topic that was made anew only by an offset that is beyond its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from mpbroker.client.cluster import Asked
+from mpbroker.client.errors import ApiFailed, ClientError, ConnectionLost
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.reading.columns import Columns
+from mpbroker.reading.committed import from_fetch
+from mpbroker.reading.errors import CorruptLog, SourceUnavailable
+from mpbroker.reading.options import ReadOptions
+from mpbroker.reading.plan import TaskRange, report_loss
+from mpbroker.reading.remote import Brokers, RemoteCatalog
+from mpbroker.records.batch import frame_at
+from mpbroker.records.errors import CorruptBatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from typing_extensions import Buffer
+
+FETCH_BYTES = 4 << 20
+MAX_WAIT_MS = 500
+
+
+# What brokers say of a topic that is not there, by its name or by its id.
+_UNKNOWN_TOPIC = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.INCONSISTENT_TOPIC_ID,
+)
+
+
+class OffsetIsGone(Exception):
+    """The log was cut, or retention was faster; before Fetch v13 also: the topic was made anew."""
+
+
+class TopicIsGone(Exception):
+    """The topic was deleted since the range was planned; another one may have its name."""
+
+
+class NothingCame(ClientError):
+    """No records and no error, below the high watermark: a partition that moves, or a slow disk. To a Kafka
+    client that is an answer as any other, after which it asks again.
+    """
+
+    @property
+    def retriable(self) -> bool:
+        return True
+
+
+class Fetched(NamedTuple):
+    """Whole record batches, the first offset behind them, and their aborted transactions.
+
+    `aborted`: (producer id, first offset) of each aborted transaction that has records among them.
+    """
+
+    records: memoryview
+    next_offset: int
+    aborted: Sequence[tuple[int, int]] = ()
+
+
+def read_remote(task: TaskRange, columns: Columns, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """Yields the records of the range. Raises DataLoss, CorruptLog, SourceUnavailable."""
+    brokers = Brokers(options)
+    try:
+        for fetched in _fetches(brokers, task, options):
+            try:
+                aborted = from_fetch(fetched.records, fetched.aborted)
+                yield from columns.decode(
+                    fetched.records, 0, len(fetched.records), task.start, task.end, aborted
+                )
+            except CorruptBatch as error:
+                raise CorruptLog(f"the broker sent a damaged batch, reading {task}: {error}") from error
+    except ClientError as error:
+        raise SourceUnavailable(str(error)) from error
+    finally:
+        brokers.close()
+
+
+def _fetches(brokers: Brokers, task: TaskRange, options: ReadOptions) -> Iterator[Fetched]:
+    """Yields all fetches of a range, in order; each is asked for as soon as the one before has come."""
+    offset = task.start
+    under_way: Asked | None = None
+    while offset < task.end:
+        try:
+            fetched = _next(brokers, under_way, task, offset)
+        except OffsetIsGone:
+            under_way = None
+            offset = _behind_the_loss(brokers, task, offset, options)
+            continue
+        except TopicIsGone:
+            report_loss(
+                options.fail_on_data_loss,
+                f"Cannot fetch offset {offset} of {task}: topic {task.topic} was deleted since the query was "
+                "planned.",
+            )
+            return
+        offset = fetched.next_offset
+        under_way = _asked_ahead(brokers, task, offset) if offset < task.end else None
+        yield fetched
+
+
+def _next(brokers: Brokers, under_way: Asked | None, task: TaskRange, offset: int) -> Fetched:
+    if under_way is not None:
+        try:
+            return _taken(brokers, under_way, task, offset)
+        except (ConnectionLost, ApiFailed, NothingCame) as error:
+            if not error.retriable:
+                raise
+            brokers.look_again([task.topic])
+    try:
+        return brokers.retried(lambda: _fetched(brokers, task, offset), [task.topic])
+    except SourceUnavailable as error:
+        if isinstance(error.__cause__, ApiFailed) and error.__cause__.code in _UNKNOWN_TOPIC:
+            raise TopicIsGone from error
+        raise
+
+
+def _fetched(brokers: Brokers, task: TaskRange, offset: int) -> Fetched:
+    """Makes one fetch, from the question to its answer. Raises TopicIsGone."""
+    try:
+        return _taken(brokers, _asked(brokers, task, offset), task, offset)
+    except ApiFailed as error:
+        # A broker may not know it yet, or no more. Under another id it is another topic.
+        if error.code in _UNKNOWN_TOPIC and brokers.topic_id(task.topic) != task.topic_id:
+            raise TopicIsGone from error
+        raise
+
+
+def _asked_ahead(brokers: Brokers, task: TaskRange, offset: int) -> Asked | None:
+    """Sends the next fetch early; None if that failed: then it is asked again when its turn comes."""
+    try:
+        return _asked(brokers, task, offset)
+    except (ConnectionLost, ApiFailed):
+        return None
+
+
+def _asked(brokers: Brokers, task: TaskRange, offset: int) -> Asked:
+    wanted = m.FetchRequest.FetchPartition(
+        partition=task.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
+    )
+    topic = m.FetchRequest.FetchTopic(
+        topic=task.topic, topic_id=task.topic_id or m.ZERO_UUID, partitions=[wanted]
+    )
+    request = m.FetchRequest(
+        max_wait_ms=MAX_WAIT_MS,
+        min_bytes=1,
+        max_bytes=FETCH_BYTES,
+        isolation_level=brokers.isolation_level,
+        topics=[topic],
+    )
+    return brokers.start(brokers.leader(task.topic, task.partition), request)
+
+
+def _taken(brokers: Brokers, asked: Asked, task: TaskRange, offset: int) -> Fetched:
+    response: m.FetchResponse = brokers.finish(asked)
+    if response.error_code:
+        raise ApiFailed(f"fetching {task}", response.error_code)
+    try:
+        (topic,) = response.responses
+        (part,) = topic.partitions
+    except ValueError:
+        raise SourceUnavailable(
+            f"{asked.node.address} answered a fetch of {task} without that partition. Check that "
+            "kafka.bootstrap.servers leads to Kafka brokers and to nothing that changes their answers"
+        ) from None
+    if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        raise OffsetIsGone
+    if part.error_code:
+        raise ApiFailed(f"fetching {task}", part.error_code)
+    if topic.topic and task.topic_id is not None and brokers.topic_id(task.topic) != task.topic_id:
+        # Before Fetch v13 a name is asked for. An id never comes back: the records are of the planned topic
+        # if it has the name afterwards.
+        raise TopicIsGone
+    # Without isolation there are none.
+    aborted = [(one.producer_id, one.first_offset) for one in part.aborted_transactions or ()]
+    fetched = _whole_batches(part.records or b"", task)._replace(aborted=aborted)
+    if fetched.next_offset > offset:
+        return fetched
+    if part.high_watermark <= offset:
+        # The range was planned below the high watermark: the log was cut, or made anew under its name.
+        raise OffsetIsGone
+    raise NothingCame(f"{asked.node.address} sent no record from offset {offset} on, reading {task}")
+
+
+def _whole_batches(records: Buffer, task: TaskRange) -> Fetched:
+    view = memoryview(records).cast("B")
+    position, next_offset = 0, -1
+    try:
+        while (frame := frame_at(view, position, False)) is not None:
+            position += frame.length
+            next_offset = frame.base_offset + frame.last_offset_delta + 1
+    except CorruptBatch as error:
+        raise CorruptLog(f"the broker sent a damaged batch, reading {task}: {error}") from error
+    return Fetched(view[:position], next_offset)
+
+
+def _behind_the_loss(brokers: Brokers, task: TaskRange, offset: int, options: ReadOptions) -> int:
+    """Finds where to go on when records were deleted before they could be read. Raises DataLoss."""
+    one = (task.topic, task.partition)
+    start, end, _ = RemoteCatalog(options, brokers).bounds([one])[one]
+    report_loss(
+        options.fail_on_data_loss,
+        f"Cannot fetch offset {offset} of {task}: now its log start offset is {start}, and it can be read up "
+        f"to {end}.",
+    )
+    return start if start > offset else task.end

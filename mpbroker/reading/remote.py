@@ -1,0 +1,234 @@
+"""Asks brokers which topics and offsets there are: Metadata and ListOffsets of the Kafka protocol."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from mpbroker.client.cluster import Asked
+from mpbroker.client.config import ClientConfig, from_properties, parse_servers
+from mpbroker.client.errors import ApiFailed, ClientError, ConfigError, ConnectionLost
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.numbers import EARLIEST, LATEST
+from mpbroker.reading.connections import CONNECTIONS
+from mpbroker.reading.errors import SERVERS_ADVICE, OptionError, SourceUnavailable
+from mpbroker.reading.options import ReadOptions, TopicPartition
+from mpbroker.reading.plan import OffsetRange, PartitionBounds, TaskRange, by_offsets
+
+CLIENT_ID = "mpbroker-spark"
+RECEIVE_BUFFER_BYTES = 4 << 20
+
+_LOG = logging.getLogger("mpbroker.spark")
+_CONSUMER = -1
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
+_T = TypeVar("_T")
+
+
+def servers_of(text: str) -> list[tuple[str, int]]:
+    """Parses `host:port,host:port`. Raises OptionError."""
+    try:
+        return parse_servers(text)
+    except ConfigError as error:
+        raise OptionError(f"kafka.bootstrap.servers: {error}") from error
+
+
+class Brokers:
+    """Asks the brokers of a cluster.
+
+    Methods raise ClientError; those that go by `retried`, SourceUnavailable.
+
+    Connections and what is known of leaders are those that the process has already, see `connections`.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        servers = servers_of(options.bootstrap_servers or "")
+        try:
+            config, _ = from_properties(options.client, _base(options))
+            self._lent = CONNECTIONS.take(servers, config, SERVERS_ADVICE)
+        except ConfigError as error:
+            raise OptionError(f"kafka.{error}") from error
+        self._cluster = self._lent.cluster
+
+    def close(self) -> None:
+        CONNECTIONS.give_back(self._lent)
+
+    @property
+    def isolation_level(self) -> int:
+        """Returns the isolation level, of KIP-98: 0 for read_uncommitted, 1 for read_committed."""
+        return _READ_COMMITTED if self._options.read_committed else _READ_UNCOMMITTED
+
+    def topics(self, names: Sequence[str] | None) -> list[m.MetadataResponse.MetadataResponseTopic]:
+        """Returns the metadata of these topics, or of all. Raises SourceUnavailable."""
+        return self.retried(lambda: self._metadata(names))
+
+    def leader(self, topic: str, partition: int) -> int:
+        """Returns the node id of the partition's leader."""
+        node = self._cluster.metadata.leader(topic, partition)
+        if node is None:
+            self._metadata([topic])
+            node = self._cluster.metadata.leader(topic, partition)
+        if node is None:
+            raise ApiFailed(f"{topic}-{partition}", ErrorCode.LEADER_NOT_AVAILABLE)
+        return node.id
+
+    def topic_id(self, topic: str) -> bytes | None:
+        """Asks for the id of the topic that has the name now.
+
+        None if brokers know no ids (before KIP-516).
+        """
+        (found,) = self._metadata([topic])
+        return _id_of(found)
+
+    def start(self, node: int, request: m.Message) -> Asked:
+        """Sends a request; other things may be done before `finish`."""
+        return self._cluster.start(node, request)
+
+    def finish(self, asked: Asked) -> Any:
+        """Waits for the response to what `start` has sent."""
+        return self._cluster.finish(asked)
+
+    def ask(self, node: int, request: m.Message) -> Any:
+        return self._cluster.ask(node, request)
+
+    def retried(self, ask: Callable[[], _T], topics: Sequence[str] = ()) -> _T:
+        """Asks again, fetchOffset.numRetries times, after a retriable error: leaders move, connections break.
+
+        Raises SourceUnavailable, because of the last ClientError.
+        """
+        for tries_left in range(self._options.retries, -1, -1):
+            try:
+                return ask()
+            except ClientError as error:
+                if not error.retriable or not tries_left:
+                    raise SourceUnavailable(str(error)) from error
+            time.sleep(self._options.retry_interval_ms / 1000)
+            self.look_again(topics)
+        raise AssertionError("the last try returns or raises")
+
+    def look_again(self, topics: Sequence[str]) -> None:
+        """Looks up who leads the topics now; if nobody says, the next question finds out why."""
+        if not topics:
+            return
+        try:
+            self._metadata(topics)
+        except (ConnectionLost, ApiFailed) as error:
+            _LOG.warning("no metadata of %s: %s", ", ".join(topics), error)
+
+    def _metadata(self, names: Sequence[str] | None) -> list[m.MetadataResponse.MetadataResponseTopic]:
+        wanted = m.MetadataRequest.MetadataRequestTopic
+        request = m.MetadataRequest(
+            topics=None if names is None else [wanted(name=name) for name in names],
+            allow_auto_topic_creation=False,
+        )
+        response = self._cluster.refresh(request)
+        for topic in response.topics:
+            if topic.error_code and names is not None:
+                raise ApiFailed(f"topic {topic.name}", topic.error_code)
+        return list(response.topics)
+
+
+def _id_of(topic: m.MetadataResponse.MetadataResponseTopic) -> bytes | None:
+    """Returns the topic's id; None if the broker has none for it."""
+    return topic.topic_id if topic.topic_id != m.ZERO_UUID else None
+
+
+def _base(options: ReadOptions) -> ClientConfig:
+    """Returns the client settings that hold unless the user set them by their Kafka names."""
+    return ClientConfig(
+        client_id=CLIENT_ID,
+        request_timeout_ms=options.request_timeout_ms,
+        receive_buffer_bytes=RECEIVE_BUFFER_BYTES,
+    )
+
+
+class RemoteCatalog:
+    """Answers a plan's questions by asking brokers. Raises SourceUnavailable, OptionError."""
+
+    def __init__(self, options: ReadOptions, brokers: Brokers | None = None) -> None:
+        self._brokers = brokers or Brokers(options)
+        self._topic_ids: dict[str, bytes | None] = {}
+
+    def topics(self) -> Iterable[str]:
+        return sorted(topic.name for topic in self._brokers.topics(None) if topic.name)
+
+    def partitions(self, topic: str) -> Sequence[int]:
+        (found,) = self._brokers.topics([topic])
+        self._topic_ids[topic] = _id_of(found)
+        return sorted(part.partition_index for part in found.partitions)
+
+    def bounds(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, PartitionBounds]:
+        # The ids are older than the offsets: if they are of another topic by now, no task gets its records.
+        ids = {topic: self._topic_id(topic) for topic, _ in wanted}
+        starts = self._list_offsets(dict.fromkeys(wanted, EARLIEST))
+        ends = self._list_offsets(dict.fromkeys(wanted, LATEST))
+        return {one: PartitionBounds(starts[one], ends[one], ids[one[0]]) for one in wanted}
+
+    def ends(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Asks for the ends alone, with one request to each leader."""
+        return self._list_offsets(dict.fromkeys(wanted, LATEST))
+
+    def offsets_for_times(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        found = self._list_offsets(wanted)
+        return {one: None if offset < 0 else offset for one, offset in found.items()}
+
+    def weight(self, wanted: OffsetRange) -> int:  # noqa: ARG002 - no request tells
+        """Returns 0, unknown: no request of the protocol tells."""
+        return 0
+
+    def tasks(self, wanted: OffsetRange, parts: int, max_records: int | None) -> list[TaskRange]:
+        topic, number = wanted.topic_partition
+        pieces = by_offsets(wanted.start, wanted.end, parts, max_records)
+        topic_id = self._topic_id(topic)
+        return [TaskRange(topic, number, start, end, topic_id) for start, end in pieces]
+
+    def close(self) -> None:
+        self._brokers.close()
+
+    def _topic_id(self, topic: str) -> bytes | None:
+        """Returns the topic's id as it was when its partitions were asked for."""
+        if topic not in self._topic_ids:
+            self.partitions(topic)
+        return self._topic_ids[topic]
+
+    def _list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Asks each leader once; EARLIEST and LATEST have the numbers of ListOffsets."""
+        topics = sorted({topic for topic, _ in wanted})
+        return self._brokers.retried(lambda: self._list_offsets_once(wanted), topics)
+
+    def _list_offsets_once(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        by_leader: dict[int, dict[str, dict[int, int]]] = {}
+        for (topic, number), timestamp in wanted.items():
+            topics = by_leader.setdefault(self._brokers.leader(topic, number), {})
+            topics.setdefault(topic, {})[number] = timestamp
+        found: dict[TopicPartition, int] = {}
+        for leader, topics in by_leader.items():
+            response: m.ListOffsetsResponse = self._brokers.ask(leader, self._request(topics))
+            for topic_answer in response.topics:
+                for part in topic_answer.partitions:
+                    if part.error_code:
+                        raise ApiFailed(
+                            f"offsets of {topic_answer.name}-{part.partition_index}", part.error_code
+                        )
+                    found[topic_answer.name, part.partition_index] = part.offset
+        return found
+
+    def _request(self, topics: Mapping[str, Mapping[int, int]]) -> m.ListOffsetsRequest:
+        partition = m.ListOffsetsRequest.ListOffsetsPartition
+        return m.ListOffsetsRequest(
+            replica_id=_CONSUMER,
+            isolation_level=self._brokers.isolation_level,
+            timeout_ms=30_000,
+            topics=[
+                m.ListOffsetsRequest.ListOffsetsTopic(
+                    name=topic,
+                    partitions=[
+                        partition(partition_index=number, timestamp=at) for number, at in parts.items()
+                    ],
+                )
+                for topic, parts in topics.items()
+            ],
+        )

@@ -1,0 +1,371 @@
+"""Decides what a streaming query reads next, by the rules of Spark's Kafka source for micro-batches.
+
+Spark asks for the end of the next batch, writes it into the query's checkpoint, and then has the batch
+planned; after a crash it plans the same batch again. (Spark: KafkaMicroBatchStream, KafkaOffsetReader.)
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from mpbroker.protocol.numbers import LATEST
+from mpbroker.reading.admission import Delay, at_most_bytes, at_most_offsets, backlog
+from mpbroker.reading.errors import SourceUnavailable
+from mpbroker.reading.follow import Bounds, Follower, follow
+from mpbroker.reading.options import AtOffset, AtOffsets, Limit, ReadOptions, TopicPartition
+from mpbroker.reading.plan import OffsetRange, TaskRange, report_loss, resolve, split
+from mpbroker.reading.stream_offsets import Json, StreamOffsets, parse_offsets
+
+# A trigger that finds nothing new waits so long for something before it says so.
+IDLE_WAIT_S = 0.1
+LONGEST_IDLE_WAIT_S = 0.5
+_WAIT_TO_LOOK = 200
+# Both sides turn the offsets into JSON and back each time.
+_WAIT_S_PER_PARTITION = 0.0003
+# Kafka's clients take so long for each of the fetchOffset.numRetries tries (default.api.timeout.ms).
+TRY_S = 60.0
+
+_AT_REST = (
+    "no broker runs on the log directory, and its last checkpoint is behind what the query has seen. "
+    "Start the broker"
+)
+_LOG = logging.getLogger("mpbroker.spark")
+_T = TypeVar("_T")
+
+
+class Progress(Protocol):
+    """Hears how far a query is."""
+
+    def reached(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Notes that all records below these offsets have been processed.
+
+        Never raises, never waits for long.
+        """
+
+
+class Clock(Protocol):
+    """Tells seconds that never go back, and sleeps."""
+
+    def monotonic(self) -> float: ...
+
+    def sleep(self, seconds: float, /) -> None: ...
+
+
+class Stream:
+    """One run of a query. Its methods raise OptionError, SourceUnavailable, DataLoss, CorruptLog, OSError."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        *,
+        open_follower: Callable[[], Follower] | None = None,
+        progress: Progress | None = None,
+        clock: Clock = time,
+    ) -> None:
+        self._options = options
+        self._open = open_follower or (lambda: follow(options))
+        self._progress = progress
+        self._clock = clock
+        self._follower: Follower | None = None
+        self._bounds: Bounds = {}
+        self._ends = StreamOffsets()
+        self._failing_since: float | None = None
+        self._initial: StreamOffsets | None = None
+        self._initial_was_kept = False
+        self._delay = Delay(options.min_offsets_per_trigger, options.max_trigger_delay_ms)
+        self._is_available_now = False
+        self._target: StreamOffsets | None = None
+        self._last_end: StreamOffsets | None = None
+
+    def initial(self) -> Json:
+        """Returns where a new query begins.
+
+        Spark asks twice, and again after a restart if the first batch was
+        not finished.
+        """
+        if self._initial is None:
+            bounds = self._retried(self._look)
+            starts = self._retried(lambda: self._starts(bounds))
+            self._initial = StreamOffsets(starts, _topic_ids(bounds))
+        return self._initial.to_json()
+
+    def prepare_available_now(self) -> None:
+        """Has this run read only what is there when the first batch is asked for."""
+        self._is_available_now = True
+
+    def next_end(self, start: Mapping[str, Any] | None, *, everything: bool = False) -> Json:
+        """Returns the end of the next batch; the start again if there is nothing to read.
+
+        `everything`: without limits. `start` is None if Spark does not tell it (before 4.2).
+        """
+        begun = self._last_end or self._initial if start is None else self._parsed(start)
+        if begun is not None and start is not None and self._progress is not None:
+            self._progress.reached(begun.offsets)
+        if self._is_available_now and self._target is None:
+            self._target = self._view(begun, is_final=True)
+        if begun is not None and self._has_to_keep_initial(begun):
+            end = begun
+        elif self._target is not None:
+            end = self._admitted(begun, self._target, everything=everything)
+        else:
+            end = self._awaited(begun, everything=everything)
+        self._last_end = end
+        return end.to_json()
+
+    def latest(self) -> Json | None:
+        """Returns the ends at the last look. Spark shows them beside the batch's end: the lag."""
+        return self._ends.to_json() if self._bounds else None
+
+    def plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[TaskRange]:
+        """Plans the tasks of a batch, the same offsets whenever it is planned."""
+        first, last = parse_offsets(start), parse_offsets(end)
+        bounds = self._retried(lambda: self._covering(last))
+        is_first_batch = self._initial is not None and first == self._initial
+        # Its end is in the checkpoint by now, and the next batch begins there.
+        self._initial_was_kept |= is_first_batch
+        self._last_end = last
+        if not is_first_batch:
+            for topic, number in sorted(set(first.offsets) - set(last.offsets)):
+                self._report(f"{topic}-{number} is gone, it was read up to {first.offsets[topic, number]}.")
+        ranges = []
+        for one, until in sorted(last.offsets.items()):
+            begin = self._begin_of(one, first, last, bounds)
+            self._report_new(one, first, last, begin)
+            if until < begin and not is_first_batch:
+                self._report(f"The offset of {one[0]}-{one[1]} was changed from {begin} to {until}.")
+            elif until > begin:
+                found = self._there(one, begin, until, last, bounds)
+                if found is not None:
+                    ranges.append(found)
+        return split(self._opened().catalog, ranges, self._options)
+
+    def committed(self, end: Mapping[str, Any]) -> None:
+        """Hears that Spark has finished all batches up to this end.
+
+        It says so late, never of a run's last one.
+        """
+        if self._progress is not None:
+            self._progress.reached(parse_offsets(end).offsets)
+
+    def close(self) -> None:
+        if self._follower is not None:
+            self._follower.close()
+
+    def _parsed(self, start: Mapping[str, Any]) -> StreamOffsets:
+        """Mostly Spark gives back what it was told last."""
+        if self._last_end is not None and start == self._last_end.to_json():
+            return self._last_end
+        return parse_offsets(start)
+
+    def _starts(self, bounds: Bounds) -> Mapping[TopicPartition, int]:
+        if not bounds:
+            return {}
+        catalog, options = self._opened().catalog, self._options
+        return resolve(catalog, options.starting, "starting", sorted(bounds), bounds, options)
+
+    def _has_to_keep_initial(self, begun: StreamOffsets) -> bool:
+        """Tells whether the first batch is an empty one, which writes the start into the checkpoint.
+
+        Asked again after a crash the start would be a later one, and what lies between would be lost.
+        (Kafka's source has a file of its own in the checkpoint, whose place no Python source is told.)
+        """
+        if self._initial_was_kept or begun != self._initial:
+            return False
+        self._initial_was_kept = True
+        return _moves(self._options.starting)
+
+    def _awaited(self, begun: StreamOffsets | None, *, everything: bool) -> StreamOffsets:
+        """Waits shortly for something new, and returns the start if nothing comes.
+
+        That saves Spark most of its rounds, and what comes meanwhile is found at once.
+        """
+        begun_at = self._clock.monotonic()
+        deadline = None
+        while True:
+            end = self._admitted(begun, self._view(begun), everything=everything)
+            now = self._clock.monotonic()
+            if deadline is None:
+                # A look at thousands of partitions costs more: it comes less often.
+                for_partitions = _WAIT_S_PER_PARTITION * len(self._bounds)
+                wait_s = max(IDLE_WAIT_S, _WAIT_TO_LOOK * (now - begun_at), for_partitions)
+                deadline = now + min(wait_s, LONGEST_IDLE_WAIT_S)
+            if end != begun or now >= deadline:
+                return end
+            if self._follower is None:
+                self._clock.sleep(deadline - now)
+            else:
+                self._follower.wait(deadline - now)
+
+    def _admitted(
+        self, begun: StreamOffsets | None, view: StreamOffsets, *, everything: bool
+    ) -> StreamOffsets:
+        """Cuts the view to what the limits let through."""
+        if begun is None or everything or not _is_limited(self._options):
+            return view
+        begins = {one: self._begin_of(one, begun, view, self._bounds) for one in view.offsets}
+        now_ms = self._clock.monotonic() * 1000
+        # A run of what is available now would end before it has read the rest.
+        if self._target is None and self._delay.holds(backlog(begins, view.offsets), now_ms):
+            return begun
+        ends: Mapping[TopicPartition, int] = view.offsets
+        if self._options.max_offsets_per_trigger is not None:
+            ends = at_most_offsets(self._options.max_offsets_per_trigger, begins, ends)
+        if self._options.max_bytes_per_trigger is not None:
+            weight = self._opened().catalog.weight
+            ends = at_most_bytes(self._options.max_bytes_per_trigger, begins, ends, weight)
+        return StreamOffsets(ends, view.topic_ids)
+
+    def _begin_of(
+        self, one: TopicPartition, first: StreamOffsets, last: StreamOffsets, bounds: Bounds
+    ) -> int:
+        """Finds where a batch begins in a partition: at its log start if it, or its topic, is new."""
+        topic = one[0]
+        known = first.offsets.get(one)
+        is_another = first.of_another(topic, last.topic_ids.get(topic))
+        if known is not None and not is_another:
+            return known
+        return bounds[one].log_start if one in bounds else 0
+
+    def _report_new(self, one: TopicPartition, first: StreamOffsets, last: StreamOffsets, begin: int) -> None:
+        """Reports a partition that begins with this batch if records may have come and gone unseen."""
+        name = f"{one[0]}-{one[1]}"
+        if one not in first.offsets:
+            if begin > 0:
+                self._report(f"Added partition {name} starts from {begin} instead of 0.")
+        elif first.of_another(one[0], last.topic_ids.get(one[0])):
+            self._report(
+                f"Topic {one[0]} was deleted and made anew: {name} was read up to {first.offsets[one]}, "
+                f"and is read from {begin} of the new topic."
+            )
+
+    def _there(
+        self, one: TopicPartition, begin: int, until: int, last: StreamOffsets, bounds: Bounds
+    ) -> OffsetRange | None:
+        """Cuts the range to what can be read; what cannot is data loss."""
+        name = f"{one[0]}-{one[1]}"
+        found = bounds.get(one)
+        if found is None:
+            self._report(f"Cannot read offsets {begin} to {until - 1} of {name}: it is gone.")
+            return None
+        if last.of_another(one[0], found.topic_id):
+            self._report(
+                f"Cannot read offsets {begin} to {until - 1} of {name}: the topic was deleted and made anew."
+            )
+            return None
+        if begin < found.log_start:
+            lost = min(found.log_start, until) - 1
+            self._report(
+                f"Cannot read offsets {begin} to {lost} of {name}: its log starts at {found.log_start}."
+            )
+        if until > found.end:
+            self._report(f"Cannot read up to offset {until} of {name}: its end is {found.end}.")
+        begin, until = max(begin, found.log_start), min(until, found.end)
+        return OffsetRange(one, begin, until) if until > begin else None
+
+    def _report(self, text: str) -> None:
+        report_loss(self._options.fail_on_data_loss, text)
+
+    # Questions to a follower, which may have no answer for a while.
+
+    def _opened(self) -> Follower:
+        if self._follower is None:
+            self._follower = self._open()
+        return self._follower
+
+    def _look(self) -> Bounds:
+        """Raises SourceUnavailable. A follower that finds nothing new gives the same object again."""
+        found = self._opened().look()
+        if found is not self._bounds:
+            ends = {one: bounds.end for one, bounds in found.items()}
+            self._bounds, self._ends = found, StreamOffsets(ends, _topic_ids(found))
+        return found
+
+    def _view(self, begun: StreamOffsets | None, *, is_final: bool = False) -> StreamOffsets:
+        """Returns the ends now. What has gone back or away is looked for again before that counts.
+
+        As long as nobody answers nothing is new, up to a Kafka client's patience. `is_final`: it is the only
+        look, so it waits for an answer. Raises SourceUnavailable.
+        """
+        tries_left = self._options.retries
+        while True:
+            try:
+                bounds = self._look()
+                is_behind = begun is not None and begun != self._ends and _is_behind(bounds, begun)
+                if is_behind and self._opened().is_at_rest:
+                    raise SourceUnavailable(_AT_REST)
+            except SourceUnavailable as error:
+                self._be_patient(error)
+                if begun is not None and not is_final:
+                    return begun
+            else:
+                self._failing_since = None
+                if not is_behind or not tries_left:
+                    return self._ends
+                tries_left -= 1
+            self._clock.sleep(self._options.retry_interval_ms / 1000)
+
+    def _be_patient(self, error: SourceUnavailable) -> None:
+        now = self._clock.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+            _LOG.warning("%s. The query waits", error)
+        if now - self._failing_since >= self._options.retries * TRY_S:
+            raise error
+
+    def _covering(self, last: StreamOffsets) -> Bounds:
+        """Returns bounds that reach the end of a batch that was planned before. Raises SourceUnavailable."""
+        bounds = self._bounds
+        if not bounds or _is_behind(bounds, last):
+            bounds = self._look()
+        if _is_behind(bounds, last) and self._opened().is_at_rest:
+            raise SourceUnavailable(_AT_REST)
+        return bounds
+
+    def _retried(self, ask: Callable[[], _T]) -> _T:
+        """Asks again after each pause, fetchOffset.numRetries times. Raises SourceUnavailable."""
+        for tries_left in range(self._options.retries, 0, -1):
+            try:
+                return ask()
+            except SourceUnavailable as error:
+                _LOG.warning("%s. Trying again, %d times at most", error, tries_left)
+                self._clock.sleep(self._options.retry_interval_ms / 1000)
+        return ask()
+
+
+def open_stream(options: ReadOptions) -> Stream:
+    """Begins a run, which tells the consumer group of commitGroupId how far it is. Raises OptionError."""
+    if options.commit_group_id is None:
+        return Stream(options)
+    from mpbroker.reading.group_progress import GroupProgress
+
+    return Stream(options, progress=GroupProgress(options.commit_group_id, options))
+
+
+def _is_limited(options: ReadOptions) -> bool:
+    offsets = (options.min_offsets_per_trigger, options.max_offsets_per_trigger)
+    return any(limit is not None for limit in (*offsets, options.max_bytes_per_trigger))
+
+
+def _moves(starting: Limit) -> bool:
+    """Tells whether the limit means later offsets while others write."""
+    if isinstance(starting, AtOffset):
+        return starting.offset == LATEST
+    return not isinstance(starting, AtOffsets) or LATEST in starting.offsets.values()
+
+
+def _topic_ids(bounds: Bounds) -> dict[str, bytes]:
+    return {topic: found.topic_id for (topic, _), found in bounds.items() if found.topic_id is not None}
+
+
+def _is_behind(bounds: Bounds, offsets: StreamOffsets) -> bool:
+    """Tells whether a partition is not there, or ends before its offset, though the topic is the same."""
+    for one, offset in offsets.offsets.items():
+        found = bounds.get(one)
+        if found is None:
+            return True
+        if found.end < offset and not offsets.of_another(one[0], found.topic_id):
+            return True
+    return False

@@ -1,0 +1,72 @@
+"""Where a streaming query is: the offsets that Spark keeps in the query's checkpoint.
+
+The JSON is that of Spark's Kafka source, `{"orders":{"0":23}}`: for each partition the next offset to read
+(Spark: KafkaSourceOffset, JsonUtils). Either source goes on from what the other one wrote.
+
+A topic that was deleted and made anew has the same name and other records, and Kafka's form has no room for
+topic ids. They are written as topics without partitions, `"orders#<id>":{}`. Kafka's source reads these as
+nothing and leaves them out when it writes, and no topic's name has that sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from mpbroker.protocol.uuids import uuid_bytes, uuid_text
+from mpbroker.reading.errors import OptionError
+from mpbroker.reading.options import TopicPartition
+
+Json: TypeAlias = dict[str, dict[str, int]]
+_BEFORE_ID = "#"
+
+
+@dataclass(frozen=True)
+class StreamOffsets:
+    """The next offset of each partition, and the ids of those topics whose id is known."""
+
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    topic_ids: Mapping[str, bytes] = field(default_factory=dict)
+
+    def of_another(self, topic: str, topic_id: bytes | None) -> bool:
+        """Whether these offsets are those of another topic of that name. Unknown ids are equal to all."""
+        known = self.topic_ids.get(topic)
+        return known is not None and topic_id is not None and known != topic_id
+
+    def to_json(self) -> Json:
+        """Gives topics and partitions in order: Spark compares offsets as text. Do not change it."""
+        return self._json
+
+    @cached_property
+    def _json(self) -> Json:
+        """Builds it once: an idle query asks for the same offsets of a thousand partitions all the time."""
+        found: Json = {}
+        for (topic, partition), offset in sorted(self.offsets.items()):
+            found.setdefault(topic, {})[str(partition)] = offset
+        for topic, topic_id in sorted(self.topic_ids.items()):
+            found[f"{topic}{_BEFORE_ID}{uuid_text(topic_id)}"] = {}
+        return found
+
+
+def parse_offsets(json: Mapping[str, Any]) -> StreamOffsets:
+    """Raises OptionError if it is no JSON of offsets."""
+    offsets: dict[TopicPartition, int] = {}
+    topic_ids: dict[str, bytes] = {}
+    wrong = OptionError(
+        f"the query's checkpoint has the offsets {json}, expected e.g. {{'orders': {{'0': 23}}}}: "
+        "was it written by another source? Start with a new checkpointLocation"
+    )
+    for name, partitions in json.items():
+        topic, sign, topic_id = name.partition(_BEFORE_ID)
+        if not isinstance(partitions, Mapping):
+            raise wrong
+        try:
+            if sign:
+                topic_ids[topic] = uuid_bytes(topic_id)
+            for partition, offset in partitions.items():
+                offsets[topic, int(partition)] = int(offset)
+        except ValueError:
+            raise wrong from None
+    return StreamOffsets(offsets, topic_ids)

@@ -1,0 +1,196 @@
+"""Finds which transactions in a partition's files are open or were aborted, for read_committed.
+
+While a broker runs its partition table says where the last stable offset is. Without one the directory does:
+the newest snapshot of producers at or below the high watermark has the transactions that were open there, and
+the batches behind it tell of all later ones. What was aborted stands in `.txnindex` files. A stop that was
+not clean, or a power cut, may have taken their last entries, but none before a snapshot, for which they are
+synced: so behind the snapshot the markers in the log itself count. (Kafka: ProducerStateManager,
+TransactionIndex; mpbroker.log.snapshots.)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from mpbroker.log.aborted import (
+    AbortedTransaction,
+    TransactionIndexCorrupt,
+    aborted_between,
+    read_aborted,
+)
+from mpbroker.log.checkpoints import read_whole
+from mpbroker.log.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, parse_segment, segment_name
+from mpbroker.log.producers import Producers, SnapshotCorrupt
+from mpbroker.log.reader import Bound, SegmentGone
+from mpbroker.log.scan import find_offset, transaction_steps
+from mpbroker.reading.committed import AbortedRange
+from mpbroker.reading.errors import CorruptLog
+from mpbroker.reading.segments import opened, pieces, position_by_offset, windows
+from mpbroker.records.markers import ABORT, COMMIT
+
+_LISTINGS = 100
+# Markers are near: a transaction is rarely longer than this.
+_STEPS_BYTES = 8 << 20
+_NEVER = (1 << 63) - 1
+_ADVICE = (
+    "Restore the file from a backup or a replica, or set the option kafka.isolation.level to "
+    "read_uncommitted and get the records of aborted transactions, too"
+)
+
+
+class AtRest(NamedTuple):
+    """The last stable offset, and what was aborted behind the snapshot that it was found by."""
+
+    last_stable_offset: int
+    aborted: tuple[AbortedRange, ...]
+
+
+def at_rest(directory: Path, bases: Sequence[int], high_watermark: int) -> AtRest:
+    """Finds both in the files of a partition that no broker has. A transaction whose marker is not below the
+    high watermark is open.
+
+    Raises SegmentGone, OSError.
+    """
+    begun, offset = _newest_snapshot(directory, bases, high_watermark)
+    aborted = []
+    for producer_id, at, marker in _steps(directory, bases, offset, high_watermark):
+        if marker not in (ABORT, COMMIT):
+            begun.setdefault(producer_id, at)
+        else:
+            first = begun.pop(producer_id, None)
+            if marker == ABORT and first is not None:
+                aborted.append(AbortedRange(producer_id, first, at))
+    return AtRest(min([high_watermark, *begun.values()]), tuple(aborted))
+
+
+def _newest_snapshot(
+    directory: Path, bases: Sequence[int], high_watermark: int
+) -> tuple[dict[int, int], int]:
+    """Reads the newest snapshot: first offsets of open transactions by producer id, and its own offset.
+
+    Without a snapshot that can be read that is the beginning of the first segment.
+    """
+    found = (parse_segment(name, SNAPSHOT_SUFFIX) for name in os.listdir(directory))  # noqa: PTH208
+    offsets = (one for one in found if one is not None and bases[0] <= one <= high_watermark)
+    for offset in sorted(offsets, reverse=True):
+        producers = Producers()
+        try:
+            producers.load(read_whole(directory / segment_name(offset, SNAPSHOT_SUFFIX)))
+        except (SnapshotCorrupt, FileNotFoundError):
+            continue
+        return {one: first for one, _, _, first, _ in producers.entries() if first >= 0}, offset
+    return {}, bases[0]
+
+
+def _steps(
+    directory: Path, bases: Sequence[int], offset: int, high_watermark: int
+) -> Iterator[tuple[int, int, int]]:
+    """Yields (producer id, offset, marker) of what transactions did from the offset on, below the high
+    watermark, in the order of the log.
+    """
+    first = max((base for base in bases if base <= offset), default=bases[0])
+    for base in bases:
+        if not first <= base < high_watermark:
+            continue
+        with opened(directory, base) as fd:
+            size, start = os.fstat(fd).st_size, 0
+            if base == first:
+                batch = find_offset(fd, position_by_offset(directory, base, offset), size, offset)
+                start = size if batch is None else batch.position
+            steps = transaction_steps(fd, start, size)
+        for step in steps:
+            if step[1] >= high_watermark:
+                return
+            yield step
+
+
+def aborted_in(directory: Path, start: int, end: int) -> list[AbortedRange]:
+    """Reads from `.txnindex` files the aborted transactions that can have records in [start, end).
+
+    To be called before the segments are opened that are read with it: a segment that takes the place of
+    others afterwards has fewer records of such transactions, never more. Raises CorruptLog, SegmentGone,
+    OSError.
+    """
+    for _ in range(_LISTINGS - 1):
+        try:
+            return _aborted_in(directory, start, end)
+        except FileNotFoundError:
+            # Retention or the cleaner took it after it was listed.
+            continue
+    try:
+        return _aborted_in(directory, start, end)
+    except FileNotFoundError as error:
+        raise SegmentGone(f"{error.filename} is gone") from error
+
+
+def _aborted_in(directory: Path, start: int, end: int) -> list[AbortedRange]:
+    names = os.listdir(directory)  # noqa: PTH208
+    first = max((base for base in _bases(names, LOG_SUFFIX) if base <= start), default=0)
+    indexes = (
+        _index(directory / segment_name(base, TXN_INDEX_SUFFIX))
+        for base in sorted(_bases(names, TXN_INDEX_SUFFIX))
+        if base >= first
+    )
+    return [
+        AbortedRange(one.producer_id, one.first_offset, one.last_offset)
+        for one in aborted_between(indexes, start, end)
+    ]
+
+
+def _bases(names: Sequence[str], suffix: str) -> Iterator[int]:
+    return (base for name in names if (base := parse_segment(name, suffix)) is not None)
+
+
+def _index(path: Path) -> list[AbortedTransaction]:
+    try:
+        return read_aborted(path)
+    except TransactionIndexCorrupt as error:
+        raise CorruptLog(f"{error}. Which records are committed cannot be told. {_ADVICE}") from error
+
+
+def check_markers_behind(directory: Path, bound: Bound, offset: int, unmarked: Iterable[int]) -> None:
+    """Raises CorruptLog if one of these producers, whose records below the offset were taken for committed,
+    has its next marker behind it and aborts: then an index has lost its entry.
+
+    A marker at or beyond the bound is not looked for. Raises SegmentGone, OSError, too.
+    """
+    left = set(unmarked)
+    for piece in pieces(directory, bound, offset, bound.offset)[1] if offset < bound.offset else ():
+        with opened(directory, piece.base, inode=piece.inode) as fd:
+            for position, end in windows(directory, piece, fd, _STEPS_BYTES):
+                for producer_id, at, marker in transaction_steps(fd, position, end):
+                    if marker not in (ABORT, COMMIT) or at < offset or producer_id not in left:
+                        continue
+                    if marker == ABORT:
+                        raise CorruptLog(
+                            f"{directory / segment_name(piece.base)}: the marker at offset {at} says that a "
+                            f"transaction of producer {producer_id} was aborted, which no {TXN_INDEX_SUFFIX} "
+                            f"file knows. Its records were taken for committed. {_ADVICE}"
+                        )
+                    left.discard(producer_id)
+                if not left:
+                    return
+
+
+def check_last_index(directory: Path, bases: Sequence[int], bound: Bound, aborted_end: int) -> None:
+    """Raises CorruptLog if the broker knows of an aborted transaction that its index does not have.
+
+    `aborted_end` is the table's: one behind the last abort marker, 0 if there is none. Only of a segment that
+    is never cleaned, that of the bound or a later one, can be told that an entry is missing.
+    """
+    if not bound.segment_base < aborted_end < _NEVER:
+        return
+    base = max(base for base in bases if base < aborted_end)
+    path = directory / segment_name(base, TXN_INDEX_SUFFIX)
+    try:
+        is_known = any(one.last_offset == aborted_end - 1 for one in _index(path))
+    except FileNotFoundError:
+        is_known = False
+    if not is_known:
+        raise CorruptLog(
+            f"{path} does not have the transaction that was aborted at offset {aborted_end - 1}: which "
+            f"records are committed cannot be told. {_ADVICE}"
+        )

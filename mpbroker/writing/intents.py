@@ -1,0 +1,101 @@
+"""Records what a sink has decided: which transactions make up a batch. Sans-I/O."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from mpbroker.client.transactions import ProducerId
+
+
+class SinkError(RuntimeError):
+    """A batch cannot be ended exactly once; the text says what is in the topic and what to do."""
+
+
+class State(StrEnum):
+    """How far a batch has come."""
+
+    DECIDED = "decided"
+    """Its transactions are to be committed, whoever does it; some may be already."""
+    COMMITTED = "committed"
+    """All of them are."""
+    WITHDRAWN = "withdrawn"
+    """All of them were aborted before the first was committed: the batch is to be written anew."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A transaction that is flushed and open: all that another process needs to end it."""
+
+    transactional_id: str
+    producer: ProducerId
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Which micro-batch of which query; of a batch job the query is the job and the number 0."""
+
+    query: str
+    number: int
+
+    @property
+    def is_job(self) -> bool:
+        return self.query.startswith(JOB)
+
+
+JOB = "job-"
+
+
+@dataclass(frozen=True)
+class Intent:
+    """The latest batch that a sink has decided."""
+
+    batch: Batch
+    state: State
+    transactions: tuple[Prepared, ...] = ()
+
+    def now(self, state: State) -> Intent:
+        """Returns the intent in another state; its transactions matter only while they are to be ended."""
+        return replace(self, state=state, transactions=())
+
+    def covers(self, batch: Batch) -> bool:
+        """Tells whether the batch was decided, so must not be written again.
+
+        Raises SinkError for a stranger's.
+        """
+        if self.batch.query == batch.query:
+            settled = self.state is not State.WITHDRAWN or self.batch.number > batch.number
+            return settled and self.batch.number >= batch.number
+        if self.batch.is_job and batch.is_job:
+            return False
+        raise SinkError(
+            f"this sinkId belongs to query {self.batch.query}, whose batch {self.batch.number} is "
+            f"{self.state}; this is query {batch.query}. A sinkId is for one query and its checkpoint: give "
+            "this one a sinkId of its own, or start it with the checkpoint of the other"
+        )
+
+    def to_json(self) -> bytes:
+        transactions = [[one.transactional_id, *one.producer] for one in self.transactions]
+        content = {
+            "version": 1,
+            "query": self.batch.query,
+            "batch": self.batch.number,
+            "state": self.state,
+            "transactions": transactions,
+        }
+        return json.dumps(content, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Intent:
+        """Parses what `to_json` has written. Raises SinkError for what this version does not understand."""
+        content = json.loads(text)
+        if content["version"] != 1:
+            raise SinkError(
+                f"the sink's record has version {content['version']}, this mpbroker knows version 1: "
+                "a newer mpbroker has written it, use that one"
+            )
+        transactions = tuple(
+            Prepared(name, ProducerId(number, epoch)) for name, number, epoch in content["transactions"]
+        )
+        return cls(Batch(content["query"], content["batch"]), State(content["state"]), transactions)

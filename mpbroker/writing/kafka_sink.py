@@ -1,0 +1,268 @@
+"""Keeps a sink's intents and ends its transactions in a Kafka cluster, by the standard protocol alone.
+
+The intents of all sinks lie in one compacted topic, by sinkId; each is written by a transaction of the sink's
+driver, whose transactional id fences the driver before it. The end of that transaction is the decision.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from mpbroker.client.clock import monotonic_ms
+from mpbroker.client.cluster import Cluster
+from mpbroker.client.errors import ApiFailed, ClientError, ConnectionLost, RequestTimedOut, without_leader
+from mpbroker.client.partitioner import partition_for
+from mpbroker.client.producer import Producer
+from mpbroker.client.transactions import Transaction, TransactionFailed, Transactions
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.records.compression import Codec
+from mpbroker.records.iterate import iterate_batches
+from mpbroker.records.record import NewRecord
+from mpbroker.writing.intents import Intent, Prepared
+from mpbroker.writing.two_phase import Outcome
+
+_LOG = logging.getLogger("mpbroker.spark")
+
+TOPIC: Final = "__mpbroker_sinks"
+PARTITIONS: Final = 16
+# A driver that dies while it records holds up the others of its partition for so long.
+RECORDING_TIMEOUT_MS: Final = 10_000
+FETCH_BYTES: Final = 1 << 20
+_READ_COMMITTED = 1
+_CONFIGS: Final = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(1 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+_UNENDED: Final = (
+    "{}: a transaction of another sink's driver does not end, though it should time out after "
+    f"{RECORDING_TIMEOUT_MS} ms. See the broker's log, then start the query again"
+)
+_ABORTING: Final = ("PrepareAbort", "CompleteAbort", "PrepareEpochFence")
+# Its transactions are aborted where they are found, which needs no time. Not more than any broker allows
+# (transaction.max.timeout.ms).
+_STRAY_TIMEOUT_MS = 1_000
+
+
+def partition_of(sink_id: str, partitions: int) -> int:
+    """Where the intents of a sink lie. Partitions that are added to the topic move none."""
+    return partition_for(sink_id.encode(), min(partitions, PARTITIONS))
+
+
+def prefix_of(sink_id: str) -> str:
+    """Returns what the transactional ids of a sink begin with, and those of nobody else.
+
+    Whatever is open under them is aborted. No sinkId has a slash.
+    """
+    return f"mpbroker-sink/{sink_id}/"
+
+
+def begun(transactions: Transactions, name: str, timeout_ms: int) -> Transaction:
+    """A transaction of the name, or of one like it if there is one already: to begin it again would abort it.
+
+    Spark counts attempts from 0 again when it tries a stage again, and may take what the first one has left.
+    Raises ClientError.
+    """
+    while _is_open(transactions, name):
+        name += "+"
+    return Transaction(transactions, name, timeout_ms)
+
+
+def _is_open(transactions: Transactions, name: str) -> bool:
+    try:
+        return transactions.describe(name).state in ("Ongoing", "PrepareCommit")
+    except TransactionFailed as failed:
+        if not failed.is_over:
+            raise
+        return False
+
+
+class KafkaIntentLog:
+    """The IntentLog of one sink. Raises ClientError."""
+
+    def __init__(self, cluster: Cluster, sink_id: str) -> None:
+        self._cluster = cluster
+        self._sink_id = sink_id
+        self._driver = f"{prefix_of(sink_id)}driver"
+        # Of the latest fence: a driver that was fenced since can record nothing.
+        self._transaction: Transaction | None = None
+        self._producer: Producer | None = None
+
+    def fence(self) -> None:
+        """Makes the topic, if this is the cluster's first sink; ends what the last driver was recording."""
+        if not self._partitions():
+            self._create()
+        self._transaction = Transaction(Transactions(self._cluster), self._driver, RECORDING_TIMEOUT_MS)
+        self._producer = Producer(
+            self._cluster,
+            acks=-1,
+            codec=Codec.NONE,
+            delivery_timeout_ms=self._cluster.config.delivery_timeout_ms,
+            trouble=_LOG.warning,
+            transaction=self._transaction,
+        )
+
+    def latest(self, *, all_of_it: bool = True) -> Intent | None:
+        """Reads the last intent.
+
+        Without all_of_it what is visible is enough, which waits for no other sink.
+        """
+        found: bytes | None = None
+        count = self._partitions()
+        if not count:
+            return None
+        partition = partition_of(self._sink_id, count)
+        offset, target = 0, None
+        deadline_ms = monotonic_ms() + self._cluster.config.delivery_timeout_ms
+        while target is None or offset < target:
+            part = self._fetch(partition, offset, deadline_ms)
+            if target is None:
+                target = part.high_watermark if all_of_it else part.last_stable_offset
+            for batch in iterate_batches(part.records or b""):
+                offset = batch.last_offset + 1
+            found = self._last_intent(part) or found
+            if monotonic_ms() >= deadline_ms:
+                raise RequestTimedOut(_UNENDED.format(f"{TOPIC}-{partition}"))
+        return None if found is None else Intent.from_json(found)
+
+    def record(self, intent: Intent) -> None:
+        assert self._transaction is not None, "only who has fenced the others records"
+        assert self._producer is not None
+        key = self._sink_id.encode()
+        partition = partition_of(self._sink_id, self._partitions())
+        self._transaction.add([(TOPIC, partition)])
+        record = NewRecord(intent.to_json(), key, time.time_ns() // 1_000_000)
+        self._producer.append(TOPIC, partition, [record])
+        self._producer.flush()
+        self._transaction.end(committed=True)
+
+    def _last_intent(self, part: m.FetchResponse.PartitionData) -> bytes | None:
+        """Finds the last one that is committed.
+
+        A driver's aborted transaction ends with its marker: those of the
+        drivers behind it have the same producer id.
+        """
+        found: bytes | None = None
+        ahead = deque(sorted(part.aborted_transactions or (), key=lambda one: one.first_offset))
+        aborted: set[int] = set()
+        for batch in iterate_batches(part.records or b""):
+            while ahead and ahead[0].first_offset <= batch.last_offset:
+                aborted.add(ahead.popleft().producer_id)
+            if batch.is_control:
+                aborted.discard(batch.header.producer_id)
+            elif batch.header.producer_id not in aborted:
+                for record in batch.records():
+                    found = record.value if record.key == self._sink_id.encode() else found
+        return found
+
+    def _partitions(self) -> int:
+        wanted = m.MetadataRequest.MetadataRequestTopic
+        request = m.MetadataRequest(topics=[wanted(name=TOPIC)], allow_auto_topic_creation=False)
+        (topic,) = self._cluster.refresh(request).topics
+        if topic.error_code not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE):
+            raise ApiFailed(f"topic {TOPIC}", topic.error_code)
+        return len(topic.partitions)
+
+    def _create(self) -> None:
+        config = m.CreateTopicsRequest.CreatableTopicConfig
+        topic = m.CreateTopicsRequest.CreatableTopic(
+            name=TOPIC,
+            num_partitions=PARTITIONS,
+            replication_factor=-1,
+            configs=[config(name=name, value=value) for name, value in _CONFIGS.items()],
+        )
+        answer: m.CreateTopicsResponse = self._cluster.ask_any(m.CreateTopicsRequest(topics=[topic]))
+        (made,) = answer.topics
+        if made.error_code not in (0, ErrorCode.TOPIC_ALREADY_EXISTS):
+            raise ApiFailed(f"topic {TOPIC}", made.error_code, made.error_message)
+        deadline_ms = monotonic_ms() + self._cluster.config.delivery_timeout_ms
+        while not self._partitions():
+            if monotonic_ms() >= deadline_ms:
+                raise without_leader(TOPIC, 0)
+            self._cluster.client.poll(self._cluster.config.retry_backoff_ms)
+
+    def _fetch(self, partition: int, offset: int, deadline_ms: float) -> m.FetchResponse.PartitionData:
+        """Fetches from the offset on; asks again who leads until the deadline. Raises ClientError."""
+        attempts = 0
+        while True:
+            error: ClientError
+            try:
+                leader = self._cluster.metadata.leader(TOPIC, partition)
+                if leader is None:
+                    raise without_leader(TOPIC, partition)
+                answer: m.FetchResponse = self._cluster.ask(leader.id, _fetch_request(partition, offset))
+                part = answer.responses[0].partitions[0]
+                if not part.error_code:
+                    return part
+                error = ApiFailed(f"{TOPIC}-{partition}", part.error_code)
+            except (ConnectionLost, ApiFailed) as failed:
+                error = failed
+            if not error.retriable or monotonic_ms() >= deadline_ms:
+                raise error
+            self._cluster.client.poll(self._cluster.retry_backoff.after(attempts))
+            attempts += 1
+            self._partitions()
+
+
+class KafkaEnds:
+    """The Ends of one sink. Raises ClientError."""
+
+    def __init__(self, cluster: Cluster, sink_id: str) -> None:
+        self._prefix = prefix_of(sink_id)
+        self._transactions = Transactions(cluster)
+
+    def commit(self, transaction: Prepared) -> Outcome:
+        name, producer = transaction.transactional_id, transaction.producer
+        try:
+            self._transactions.end(name, producer, committed=True)
+        except TransactionFailed as failed:
+            if not failed.is_over:
+                raise
+            return Outcome.ABORTED if self._state(transaction) in _ABORTING else Outcome.UNKNOWN
+        return Outcome.COMMITTED
+
+    def abort(self, transactions: Iterable[Prepared]) -> None:
+        for one in transactions:
+            try:
+                self._transactions.end(one.transactional_id, one.producer, committed=False)
+            except TransactionFailed as failed:
+                if not failed.is_over:
+                    raise
+
+    def closed(self, transactions: Iterable[Prepared]) -> list[Prepared]:
+        return [one for one in transactions if self._state(one, of_it_alone=True) != "Ongoing"]
+
+    def abort_others(self, kept: Collection[str]) -> None:
+        for name in self._transactions.ongoing(self._prefix):
+            if name not in kept:
+                self._transactions.init(name, _STRAY_TIMEOUT_MS)
+
+    def _state(self, transaction: Prepared, *, of_it_alone: bool = False) -> str:
+        """Asks the coordinator for the transaction's state.
+
+        Empty if it knows none, or if `of_it_alone` and there is a newer producer.
+        """
+        try:
+            found = self._transactions.describe(transaction.transactional_id)
+        except TransactionFailed as failed:
+            if not failed.is_over:
+                raise
+            return ""
+        return "" if of_it_alone and found.producer != transaction.producer else found.state
+
+
+def _fetch_request(partition: int, offset: int) -> m.FetchRequest:
+    wanted = m.FetchRequest.FetchPartition(
+        partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
+    )
+    return m.FetchRequest(
+        max_wait_ms=100,
+        min_bytes=1,
+        isolation_level=_READ_COMMITTED,
+        topics=[m.FetchRequest.FetchTopic(topic=TOPIC, partitions=[wanted])],
+    )

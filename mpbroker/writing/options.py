@@ -1,0 +1,153 @@
+"""Parses the options of the sink; names, defaults and errors are those of Spark's Kafka sink.
+
+(Spark: KafkaSourceProvider, KafkaWriter.) Our own: exactlyOnce, sinkId, sinkBatch. Spark hands options
+over with lower-cased keys. What begins with `kafka.` is for the client; `kafka.linger.ms` has no meaning,
+because rows come as fast as they can be written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from mpbroker.client.config import ClientConfig, from_properties, parse_servers
+from mpbroker.client.errors import ConfigError
+from mpbroker.reading.errors import OptionError
+from mpbroker.reading.option_values import boolean, positive
+from mpbroker.records.compression import Codec
+
+CLIENT_ID: Final = "mpbroker-spark"
+# Kafka's default of 16 KiB is for programs that send one record at a time.
+BATCH_BYTES: Final = 256 << 10
+# The most that brokers allow unless transaction.max.timeout.ms says otherwise.
+TRANSACTION_TIMEOUT_MS: Final = 900_000
+
+_T = TypeVar("_T")
+_ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
+_CODECS = {codec.name.lower(): codec for codec in Codec}
+_SINK_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_SINK_BATCH = re.compile(r"([A-Za-z0-9._-]{1,200}):([0-9]{1,18})")
+_REFUSED = {
+    "kafka.key.serializer": (
+        "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer."
+    ),
+    "kafka.value.serializer": (
+        "Kafka option 'value.serializer' is not supported as values are serialized with ByteArraySerializer."
+    ),
+    "kafka.transactional.id": (
+        "Kafka option 'transactional.id' is not supported: the sink names its transactions itself. "
+        "Set exactlyOnce=true and sinkId"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """What a query writes where, and how; it travels to every task."""
+
+    bootstrap_servers: str
+    topic: str | None = None
+    acks: int = -1
+    codec: Codec = Codec.NONE
+    batch_bytes: int = BATCH_BYTES
+    exactly_once: bool = False
+    sink_id: str = ""
+    # Of df.write: a name of jobs, and the number of this one. What was committed is not written again.
+    sink_batch: tuple[str, int] | None = None
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    # Of the network client, by their Kafka names; passwords are among them.
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def client_config(self) -> ClientConfig:
+        """Returns the network client's settings. Raises ConfigError."""
+        config, _ = from_properties(self.client, ClientConfig(client_id=CLIENT_ID))
+        return config
+
+
+def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Parses what a query writes, and where. Raises OptionError."""
+    options = {name.lower(): value for name, value in given.items()}
+    for name, text in _REFUSED.items():
+        if name in options:
+            raise OptionError(text)
+    bootstrap = options.get("kafka.bootstrap.servers", "").strip()
+    if not bootstrap:
+        raise OptionError(
+            "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka producer: the sink "
+            "writes through the broker, also where log.dir is at hand"
+        )
+    exactly_once = boolean(options.get("exactlyonce", "false"), "exactlyOnce")
+    sink_id = options.get("sinkid", "").strip()
+    acks = _one_of(options, "kafka.acks", "all", _ACKS)
+    _check_exactly_once(exactly_once, sink_id, acks)
+    try:
+        parse_servers(bootstrap)
+    except ConfigError as error:
+        raise OptionError(f"kafka.bootstrap.servers: {error}") from error
+    try:
+        client = _of_the_client(options)
+    except ConfigError as error:
+        raise OptionError(f"kafka.{error}") from error
+    return WriteOptions(
+        bootstrap_servers=bootstrap,
+        topic=options.get("topic", "").strip() or None,
+        acks=acks,
+        codec=_one_of(options, "kafka.compression.type", "none", _CODECS),
+        batch_bytes=_positive(options, "kafka.batch.size", BATCH_BYTES),
+        exactly_once=exactly_once,
+        sink_id=sink_id,
+        sink_batch=_sink_batch(options, exactly_once),
+        transaction_timeout_ms=_positive(options, "kafka.transaction.timeout.ms", TRANSACTION_TIMEOUT_MS),
+        client=client,
+    )
+
+
+def _check_exactly_once(exactly_once: bool, sink_id: str, acks: int) -> None:
+    if not exactly_once:
+        return
+    if not _SINK_ID.fullmatch(sink_id):
+        raise OptionError(
+            f"exactlyOnce=true needs the option sinkId, which is '{sink_id}': a name for this sink that "
+            "stays the same when the query is started again and that no other query uses, of letters, "
+            "digits, '.', '_' and '-', at most 200"
+        )
+    if acks != -1:
+        raise OptionError("exactlyOnce=true needs kafka.acks=all: leave kafka.acks out")
+
+
+def _sink_batch(options: Mapping[str, str], exactly_once: bool) -> tuple[str, int] | None:
+    text = options.get("sinkbatch", "").strip()
+    if not text:
+        return None
+    found = _SINK_BATCH.fullmatch(text)
+    if found is None:
+        raise OptionError(
+            f"sinkBatch is NAME:NUMBER, such as nightly:17, not '{text}': jobs of one name have rising "
+            "numbers, and a number that was written is not written again"
+        )
+    if not exactly_once:
+        raise OptionError("sinkBatch needs exactlyOnce=true: only then what was written is known")
+    return found[1], int(found[2])
+
+
+def _of_the_client(options: Mapping[str, str]) -> dict[str, str]:
+    given = {
+        name.removeprefix("kafka."): value
+        for name, value in options.items()
+        if name.startswith("kafka.") and name != "kafka.bootstrap.servers"
+    }
+    _, unknown = from_properties(given)
+    return {name: value for name, value in given.items() if name not in unknown}
+
+
+def _positive(options: Mapping[str, str], name: str, default: int) -> int:
+    return positive(options.get(name, str(default)), name)
+
+
+def _one_of(options: Mapping[str, str], name: str, default: str, known: Mapping[str, _T]) -> _T:
+    text = options.get(name, default).strip().lower()
+    if text not in known:
+        raise OptionError(f"{name} is one of {', '.join(known)}, not '{text}'")
+    return known[text]

@@ -1,0 +1,231 @@
+"""Turns rows of Arrow batches into records: chooses partitions, encodes, compresses and sends batches."""
+
+from __future__ import annotations
+
+import array
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from mpbroker.client.clock import monotonic_ms
+from mpbroker.client.cluster import Cluster
+from mpbroker.client.config import parse_servers
+from mpbroker.client.errors import ApiFailed, ClientError, ConnectionLost, without_leader
+from mpbroker.client.producer import Producer
+from mpbroker.client.transactions import Transaction
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.reading.errors import SERVERS_ADVICE, OptionError
+from mpbroker.records.batch import BATCH_HEADER_BYTES
+from mpbroker.records.builder import with_records
+from mpbroker.records.compression import Codec, compress
+from mpbroker.records.encode import NO_TOPIC, Encoded, Encoder, assign_targets
+from mpbroker.records.stream import seal
+from mpbroker.writing.addresses import binary, headers, numbers, plain
+from mpbroker.writing.options import WriteOptions
+
+NULL_TOPIC: Final = "null topic present in the data. Use the topic option for setting a topic."
+POLL_MS: Final = 100.0
+
+_LOG = logging.getLogger("mpbroker.spark")
+
+
+def open_cluster(options: WriteOptions) -> Cluster:
+    """Opens a cluster, which connects when it is first asked something. Raises ConfigError."""
+    return Cluster(parse_servers(options.bootstrap_servers), options.client_config(), SERVERS_ADVICE)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A partition that the encoder has a number for."""
+
+    topic: str
+    partition: int
+
+
+class Topics:
+    """Numbers topics, and their partitions with numbers that go through all topics."""
+
+    def __init__(self, cluster: Cluster, start: int) -> None:
+        self.targets: list[Target] = []
+        self.first_targets = array.array("i")
+        self.counts = array.array("i")
+        self.keyless = array.array("i")
+        self._cluster = cluster
+        self._start = start
+        self._numbers: dict[str, int] = {}
+
+    def number(self, name: str) -> int:
+        """Returns the topic's number; looks it up when it is first named, and the broker may create it.
+
+        Raises ClientError.
+        """
+        number = self._numbers.get(name)
+        if number is None:
+            count = self._partitions(name)
+            number = self._numbers[name] = len(self.counts)
+            self.first_targets.append(len(self.targets))
+            self.counts.append(count)
+            self.keyless.append(self._start % count)
+            self.targets += [Target(name, partition) for partition in range(count)]
+        return number
+
+    def next_keyless(self) -> None:
+        """Has records without a key go to another partition from now on."""
+        for number, count in enumerate(self.counts):
+            self.keyless[number] = (self.keyless[number] + 1) % count
+
+    def _partitions(self, name: str) -> int:
+        """Counts the topic's partitions once all of them have a leader; asks until delivery.timeout.ms."""
+        wanted = m.MetadataRequest.MetadataRequestTopic
+        request = m.MetadataRequest(topics=[wanted(name=name)], allow_auto_topic_creation=True)
+        deadline_ms = monotonic_ms() + self._cluster.config.delivery_timeout_ms
+        attempts = 0
+        while True:
+            error: ClientError
+            try:
+                (topic,) = self._cluster.refresh(request).topics
+                if not topic.error_code and topic.partitions:
+                    leaderless = [part.partition_index for part in topic.partitions if part.leader_id < 0]
+                    if not leaderless:
+                        return len(topic.partitions)
+                    error = without_leader(name, leaderless[0])
+                else:
+                    error = ApiFailed(f"topic {name}", topic.error_code or ErrorCode.LEADER_NOT_AVAILABLE)
+            except ConnectionLost as lost:
+                error = lost
+            if not error.retriable or _is_missing(error, attempts) or monotonic_ms() >= deadline_ms:
+                raise error
+            self._cluster.client.poll(self._cluster.retry_backoff.after(attempts))
+            attempts += 1
+
+
+def _is_missing(error: ClientError, attempts: int) -> bool:
+    """Tells whether the broker was asked often enough to have created the topic if it does that."""
+    return (
+        attempts >= 5 and isinstance(error, ApiFailed) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
+
+
+class RowWriter:
+    """Writes the rows of one task. Raises ClientError, OptionError, ValueError."""
+
+    def __init__(
+        self, cluster: Cluster, options: WriteOptions, start: int, transaction: Transaction | None = None
+    ) -> None:
+        self.rows = 0
+        self._options = options
+        self._topics = Topics(cluster, start)
+        self._encoder = Encoder(options.batch_bytes)
+        self._transaction = transaction
+        self._producer = Producer(
+            cluster,
+            acks=options.acks,
+            codec=options.codec,
+            delivery_timeout_ms=cluster.config.delivery_timeout_ms,
+            trouble=_LOG.warning,
+            transaction=transaction,
+        )
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Takes the rows; what fills a record batch is on its way when this returns."""
+        if not batch.num_rows:
+            return
+        columns = {name: plain(batch.column(name)) for name in batch.schema.names}
+        targets = self._targets(columns, batch.num_rows)
+        key, value = columns.get("key"), columns["value"]
+        found, _kept = headers(columns.get("headers"))
+        times = numbers(columns.get("timestamp"))
+        now_ms = time.time_ns() // 1_000_000
+        full = self._encoder.append(targets, binary(key), binary(value), times, now_ms, found)
+        self._topics.next_keyless()
+        self.rows += batch.num_rows
+        self._send(full)
+
+    def flush(self) -> None:
+        """Returns when everything is acknowledged."""
+        self._send(self._encoder.finish())
+        self._producer.flush()
+
+    def _send(self, encoded: list[Encoded]) -> None:
+        targets = self._topics.targets
+        if self._transaction is not None and encoded:
+            self._transaction.add(
+                (targets[one.target].topic, targets[one.target].partition) for one in encoded
+            )
+        for one in encoded:
+            target = targets[one.target]
+            while not self._producer.has_room:
+                self._producer.poll()
+            self._producer.append_batch(target.topic, target.partition, self._sealed(one), one.records)
+            self._producer.poll(0)
+
+    def _sealed(self, one: Encoded) -> bytearray:
+        data, codec = one.data, self._options.codec
+        if codec is not Codec.NONE:
+            data = with_records(compress(codec, memoryview(data)[BATCH_HEADER_BYTES:]))
+        seal(
+            data,
+            base_offset=0,
+            leader_epoch=-1,
+            attributes=codec,
+            last_offset_delta=one.records - 1,
+            base_timestamp=one.base_timestamp,
+            max_timestamp=one.max_timestamp,
+            producer_id=-1,
+            producer_epoch=-1,
+            base_sequence=-1,
+            count=one.records,
+        )
+        return data
+
+    def _targets(self, columns: dict[str, pa.Array], rows: int) -> memoryview:
+        topics = self._topic_numbers(columns)
+        targets = memoryview(bytearray(4 * rows)).cast("i")
+        bad = assign_targets(
+            rows,
+            numbers(topics),
+            self._topics.first_targets,
+            self._topics.counts,
+            self._topics.keyless,
+            binary(columns.get("key")),
+            numbers(columns.get("partition")),
+            targets,
+        )
+        if bad >= 0:
+            self._refuse(columns, topics, bad, targets[bad])
+        return targets
+
+    def _topic_numbers(self, columns: dict[str, pa.Array]) -> pa.Array | None:
+        """Returns the topic's number for each row, or None if all rows have the first topic."""
+        if self._options.topic is not None:
+            self._topics.number(self._options.topic)
+            return None
+        encoded = columns["topic"].dictionary_encode()
+        if encoded.null_count:
+            raise OptionError(NULL_TOPIC)
+        known = pa.array([self._topics.number(name) for name in encoded.dictionary.to_pylist()], pa.int32())
+        return known.take(encoded.indices)
+
+    def _refuse(self, columns: dict[str, pa.Array], topics: pa.Array | None, row: int, why: int) -> None:
+        if why == NO_TOPIC:
+            raise OptionError(NULL_TOPIC)
+        number = 0 if topics is None else topics[row].as_py()
+        name = self._topics.targets[self._topics.first_targets[number]].topic
+        partition = columns["partition"][row].as_py()
+        raise ValueError(
+            f"Invalid partition given with record: {partition} is not in the range "
+            f"[0...{self._topics.counts[number]}) of topic {name}"
+        )
+
+
+def write_all(writer: RowWriter, batches: Iterator[pa.RecordBatch]) -> int:
+    """Writes every batch, waits for the acknowledgements, and returns the number of rows."""
+    for batch in batches:
+        writer.write(batch)
+    writer.flush()
+    return writer.rows

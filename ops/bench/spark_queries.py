@@ -1,0 +1,102 @@
+"""Times three queries in one Spark session, in a process of its own: `python spark_queries.py SPECIFICATION`.
+
+Imports nothing but PySpark unless the session is ours, so that it also runs where another PySpark is
+installed. The specification is JSON: {"format", "options", "value_options", "rounds", "settings", "session"};
+`session` is "spark", "mpbroker" or "accelerated". Prints {"all", "value", "count": best seconds, "rows",
+"value_bytes", "plan"}. With "seconds" as well it prints "reading" when it has warmed up, repeats the value
+query for so long, and prints {"runs"}. With "write_parquet", a path, it writes all columns there: {}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ALWAYS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "2g",
+}
+
+
+def open_session(kind: str, settings: dict[str, str]) -> SparkSession:
+    wanted = {**ALWAYS, **settings}
+    if kind != "spark":
+        from mpbroker.spark import session
+
+        return session(master="local[2]", accelerated=kind == "accelerated", config=wanted, quiet=True)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]")
+    for name, value in wanted.items():
+        builder = builder.config(name, value)
+    found: SparkSession = builder.getOrCreate()
+    found.sparkContext.setLogLevel("ERROR")
+    return found
+
+
+def timed(run: Callable[[], Any], rounds: int) -> tuple[float, Any]:
+    """The best of so many rounds, behind one that warms up, in seconds; and what the last one returned."""
+    run()
+    took = []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        found = run()
+        took.append(time.perf_counter() - begun)
+    return min(took), found
+
+
+def measure(spark: SparkSession, given: dict[str, Any]) -> dict[str, Any]:
+    def frame(extra: dict[str, str]) -> DataFrame:
+        return spark.read.format(given["format"]).options(**{**given["options"], **extra}).load()
+
+    def everything() -> None:
+        frame({}).write.format("noop").mode("overwrite").save()
+
+    def value_bytes() -> int:
+        found = frame(given.get("value_options", {})).selectExpr("sum(length(value)) total").first()
+        return int(found.total) if found is not None else 0
+
+    if "seconds" in given:
+        value_bytes()
+        print("reading", flush=True)
+        end, runs = time.monotonic() + given["seconds"], 0
+        while time.monotonic() < end:
+            value_bytes()
+            runs += 1
+        return {"runs": runs}
+    rounds = given["rounds"]
+    all_s, _ = timed(everything, rounds)
+    value_s, total = timed(value_bytes, rounds)
+    count_s, rows = timed(lambda: frame({}).count(), rounds)
+    # The plan as text is Java's: PySpark itself only prints it.
+    plan = frame({})._jdf.queryExecution().toString()
+    seconds = {"all": all_s, "value": value_s, "count": count_s}
+    return {**seconds, "rows": rows, "value_bytes": total, "plan": plan}
+
+
+def main() -> None:
+    given = json.loads(sys.argv[1])
+    spark = open_session(given["session"], given["settings"])
+    try:
+        if given.get("write_parquet"):
+            source = spark.read.format(given["format"]).options(**given["options"]).load()
+            source.write.option("compression", "none").parquet(given["write_parquet"])
+            print(json.dumps({}))
+        else:
+            print(json.dumps(measure(spark, given)))
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""A broker, orders that a producer writes, and a declarative pipeline of Spark on them: `make pipeline`.
+
+All of it lies in one directory, and the next call goes on there, with more orders. `--kill` ends a run by
+SIGKILL in the middle, and another run finishes what it had begun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ops.bench.brokers import Mpbroker
+from ops.demo.pipeline.orders import Pipeline, PipelineFailed, check, produce, results
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make pipeline ARGS=…", description=__doc__)
+    parser.add_argument("--directory", type=Path, default=Path(__file__).parent / "state")
+    parser.add_argument("--orders", type=int, default=1000, help="how many more there are")
+    parser.add_argument("--kill", action="store_true", help="kill a run, and go on")
+    chosen = parser.parse_args()
+    directory = chosen.directory.absolute()
+    broker = Mpbroker(directory / "broker")
+    broker.start()
+    try:
+        print(f"A broker on {broker.bootstrap}, its log in {broker.log_dir}")
+        total = produce(broker.bootstrap, chosen.orders)
+        print(f"{chosen.orders:,} more events in topic orders, now {total:,}; every tenth is no order")
+        pipeline = Pipeline(directory, broker.bootstrap)
+        if chosen.kill:
+            pipeline.run_and_kill()
+            print("spark-pipelines was killed in the middle of its run")
+        print("spark-pipelines run (Spark takes its time to start)", flush=True)
+        pipeline.run()
+        found = results(directory, broker.bootstrap)
+        check(found, total)
+        for customer, orders, amount in [("customer", "orders", "amount"), *found.totals]:
+            print(f"  {customer:<10}{orders:>8}{amount:>12}")
+        print(f"{len(found.cleaned):,} orders in {directory}/warehouse/cleaned, each once")
+        print(f"{len(found.large):,} in topic large-orders, each once")
+    except PipelineFailed as error:
+        print(f"pipeline: {error}", file=sys.stderr)
+        return 1
+    finally:
+        broker.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,11 @@
+"""What Spark starts to plan for the JVM reader: its daemon runs only worker modules named `pyspark…`."""
+
+from pyspark.worker_util import get_sock_file_to_executor
+
+from spark_integration.jvm.planner import main
+
+__all__ = ["main"]
+
+if __name__ == "__main__":
+    with get_sock_file_to_executor() as sock_file:
+        main(sock_file, sock_file)

@@ -1,0 +1,212 @@
+"""Checks one by one what `format("mpbroker")` needs on this host, for `mpbroker doctor spark`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from spark_integration.environment import (
+    SparkSetupError,
+    check_java,
+    check_spark,
+    package_root,
+    why_unfit,
+    with_package,
+)
+
+OK: Final = "ok"
+NOTE: Final = "note"
+PROBLEM: Final = "problem"
+
+_SHARED_MEMORY = Path("/dev/shm")
+_INSTALL = "pip install 'mpbroker[spark]', or in a clone pip install '.[spark]'"
+_BY_SESSION = "or make the session with mpbroker.spark.session(), which sets it"
+
+
+class Check(NamedTuple):
+    """One thing that was looked at. `state`: ok, note (it works without), problem. `advice`: if not ok."""
+
+    name: str
+    state: str
+    found: str
+    advice: str = ""
+
+
+def examine(log_dirs: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Iterator[Check]:
+    """Checks everything, in the order in which it is needed; changes nothing and starts no Spark."""
+    environ = os.environ if environ is None else environ
+    yield _java(environ)
+    yield _spark()
+    yield _package("pyarrow", (18,), PROBLEM, "reading needs it")
+    yield _package("pandas", (2, 2), NOTE, "PySpark's Arrow functions ask for it", below=(3,))
+    yield _package("fastavro", (1, 10), NOTE, "from_avro needs it")
+    yield _workers_here()
+    yield _worker_python(environ)
+    yield from _driver_python(environ)
+    yield _source()
+    yield _unix_sockets()
+    yield _shared_memory()
+    yield _jar()
+    for name in log_dirs:
+        yield _log_dir(name)
+
+
+def _java(environ: Mapping[str, str]) -> Check:
+    try:
+        java = check_java(environ)
+    except SparkSetupError as error:
+        return _failed("Java", error)
+    return Check("Java", OK, f"{java.major} ({java.path})")
+
+
+def _spark() -> Check:
+    try:
+        check_spark()
+    except SparkSetupError as error:
+        return _failed("PySpark", error)
+    return Check("PySpark", OK, version("pyspark"))
+
+
+def _failed(name: str, error: SparkSetupError) -> Check:
+    """Makes a problem of an error: its first sentence says what is wrong, the rest what to do."""
+    found, _, advice = str(error).partition(". ")
+    return Check(name, PROBLEM, found, advice)
+
+
+def _package(
+    name: str, least: tuple[int, ...], otherwise: str, why: str, *, below: tuple[int, ...] = ()
+) -> Check:
+    wanted = f">={_dotted(least)}" + (f",<{_dotted(below)}" if below else "")
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        return Check(name, otherwise, f"not installed; {why}", f"pip install '{name}{wanted}'")
+    numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdecimal())
+    if numbers < least or (below and numbers >= below):
+        return Check(name, PROBLEM, f"{found}, wanted is {wanted}", f"pip install '{name}{wanted}'")
+    return Check(name, OK, found)
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
+
+
+def _workers_here() -> Check:
+    """Checks the workers of our own sessions: they run this Python, and in no directory of the user's."""
+    unfit = why_unfit(sys.executable, with_package(None))
+    if unfit:
+        return Check("workers", PROBLEM, f"with {sys.executable} {unfit}", _INSTALL)
+    return Check("workers", OK, f"{sys.executable} imports mpbroker from {package_root()}")
+
+
+def _worker_python(environ: Mapping[str, str]) -> Check:
+    """Checks the Python that a session gets which nobody configured."""
+    name = "PYSPARK_PYTHON"
+    chosen = environ.get(name)
+    python = chosen or "python3"
+    default = shutil.which(python, path=environ.get("PATH")) or "but there is none"
+    shown = chosen or f"not set: python3 of PATH, {default}"
+    unfit = why_unfit(python, environ.get("PYTHONPATH"))
+    if unfit is None:
+        return Check(name, OK, shown)
+    return Check(name, PROBLEM, f"{shown}; {unfit}", f"export {name}={sys.executable}, {_BY_SESSION}")
+
+
+def _driver_python(environ: Mapping[str, str]) -> Iterator[Check]:
+    """Checks PYSPARK_DRIVER_PYTHON: it goes before PYSPARK_PYTHON, and often is Jupyter's start script."""
+    name = "PYSPARK_DRIVER_PYTHON"
+    chosen = environ.get(name)
+    if chosen is None:
+        return
+    unfit = why_unfit(chosen, environ.get("PYTHONPATH"))
+    if unfit is None:
+        yield Check(name, OK, chosen)
+    else:
+        advice = f"unset {name}: Spark plans queries with it; {_BY_SESSION}"
+        yield Check(name, PROBLEM, f"{chosen}; {unfit}", advice)
+
+
+def _source() -> Check:
+    try:
+        importlib.import_module("pyspark_mpbroker")
+    except ImportError as error:
+        return Check("data source", PROBLEM, f"pyspark_mpbroker cannot be imported: {error}", _INSTALL)
+    return Check("data source", OK, 'format("mpbroker")')
+
+
+def _unix_sockets() -> Check:
+    """Checks for Unix sockets where Java makes them: in its temporary directory, whatever Python's is."""
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="mpbroker-doctor-", dir="/tmp") as directory,
+            socket.socket(socket.AF_UNIX) as one,
+        ):
+            one.bind(str(Path(directory) / "socket"))
+    except (OSError, AttributeError) as error:
+        return Check(
+            "Unix sockets",
+            NOTE,
+            f"not in /tmp: {error}",
+            "set spark.python.unix.domain.socket.enabled to false: TCP is a little slower",
+        )
+    return Check("Unix sockets", OK, "in /tmp")
+
+
+def _shared_memory() -> Check:
+    if not os.access(_SHARED_MEMORY, os.R_OK | os.X_OK):
+        return Check(
+            "shared memory",
+            NOTE,
+            f"{_SHARED_MEMORY} cannot be read",
+            "files of a running broker are read through it; without it use kafka.bootstrap.servers",
+        )
+    return Check("shared memory", OK, str(_SHARED_MEMORY))
+
+
+def _jar() -> Check:
+    from spark_integration.jvm.jar import jar_path
+
+    name = "JVM reader"
+    try:
+        path = jar_path()
+    except PackageNotFoundError:
+        return Check(name, NOTE, "PySpark is not installed")
+    except SparkSetupError as error:
+        return Check(name, NOTE, *_failed(name, error)[2:])
+    if path is None:
+        return Check(name, NOTE, "not built; Python reads", "make setup builds it where a JDK is")
+    return Check(name, OK, str(path))
+
+
+def _log_dir(name: str) -> Check:
+    """Checks whether this user can read the log directory, and whether a broker runs on it."""
+    from mpbroker.reading.errors import OptionError, SourceUnavailable
+    from mpbroker.reading.local import LocalCatalog
+    from mpbroker.reading.log_dirs import running_broker
+
+    title = "log.dir"
+    try:
+        catalog = LocalCatalog([name])
+        topics = len(list(catalog.topics()))
+        catalog.close()
+        state = "at rest" if running_broker(Path(name)) is None else "in use by a broker"
+    except (OptionError, SourceUnavailable) as error:
+        found, _, advice = str(error).partition(". ")
+        return Check(title, PROBLEM, found, advice)
+    except OSError as error:
+        return Check(
+            title,
+            PROBLEM,
+            f"{error.filename or name}: {error.strerror}",
+            "run Spark as a member of the broker's group, or read with kafka.bootstrap.servers",
+        )
+    counted = f"{topics} topic" if topics == 1 else f"{topics} topics"
+    return Check(title, OK, f"{name}: {counted}, {state}")

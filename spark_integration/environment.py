@@ -1,0 +1,195 @@
+"""Finds what Spark needs on this host: Java, and a Python for its workers that can import this package.
+
+Nothing here imports PySpark: `mpbroker doctor spark` asks the same questions where it is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, NamedTuple
+
+JAVA_MAJOR_MIN: Final = 17
+SPARK_MIN: Final = (4, 3)
+# What a worker imports to plan and to read.
+WORKER_MODULES: Final = ("pyarrow", "mpbroker", "pyspark", "spark_integration.source")
+_ANSWERS_WITHIN_SECONDS = 60.0
+_INSTALL_JAVA = (
+    f"Install a Java runtime {JAVA_MAJOR_MIN} or newer (Debian, Ubuntu: apt install openjdk-17-jre-headless; "
+    "Fedora: dnf install java-17-openjdk-headless; macOS: brew install openjdk@17), "
+    "or name another one in JAVA_HOME"
+)
+_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+
+# Prints what of the modules in its arguments cannot be imported, and why.
+_PROBE = """
+import importlib, json, sys
+missing = {}
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        missing[name] = f"{type(error).__name__}: {error}"
+print(json.dumps({"version": list(sys.version_info[:2]), "missing": missing}))
+"""
+
+
+class SparkSetupError(RuntimeError):
+    """This host, or a session that runs already, lacks what the source needs; the text says what to do."""
+
+
+class Java(NamedTuple):
+    """The Java that Spark's start script takes, and its version: 8, 11, 17 …"""
+
+    path: str
+    major: int
+
+
+class WorkerPython(NamedTuple):
+    """A Python that was asked what it can import. `missing`: a reason by module; `version` is (3, 11)."""
+
+    version: tuple[int, int]
+    missing: Mapping[str, str]
+
+
+def find_java(environ: Mapping[str, str] | None = None) -> Java:
+    """Finds the program that Spark's own script starts: of JAVA_HOME, else of PATH.
+
+    Raises SparkSetupError.
+    """
+    environ = os.environ if environ is None else environ
+    home = environ.get("JAVA_HOME")
+    if home:
+        path = str(Path(home) / "bin" / "java")
+        if not os.access(path, os.X_OK):
+            raise SparkSetupError(f"JAVA_HOME is {home}, but {path} is no program. {_INSTALL_JAVA}")
+    else:
+        found = shutil.which("java", path=environ.get("PATH"))
+        if found is None:
+            raise SparkSetupError(f"Spark needs Java; there is none in PATH. {_INSTALL_JAVA}")
+        path = found
+    return Java(path, _java_major(path))
+
+
+def check_java(environ: Mapping[str, str] | None = None) -> Java:
+    """Returns the Java that Spark will start, if it is new enough. Raises SparkSetupError."""
+    java = find_java(environ)
+    if java.major < JAVA_MAJOR_MIN:
+        raise SparkSetupError(f"Spark 4 does not run on Java {java.major} ({java.path}). {_INSTALL_JAVA}")
+    return java
+
+
+def _java_major(path: str) -> int:
+    try:
+        # It says its version on standard error.
+        done = subprocess.run(
+            [path, "-version"], capture_output=True, text=True, timeout=_ANSWERS_WITHIN_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SparkSetupError(f"{path} -version does not work: {error}. {_INSTALL_JAVA}") from error
+    said = done.stderr + done.stdout
+    found = _VERSION.search(said)
+    if found is None:
+        first = (said.strip().splitlines() or ["nothing"])[0]
+        raise SparkSetupError(f"{path} -version says no version but: {first}. {_INSTALL_JAVA}")
+    # Until Java 8 the first number was 1.
+    return int(found[2] or 0) if found[1] == "1" else int(found[1])
+
+
+def package_root() -> Path:
+    """Returns the directory that `import mpbroker` comes from: site-packages, or a clone."""
+    return Path(__file__).resolve().parents[1]
+
+
+def spark_version() -> tuple[int, int]:
+    """Returns the version of the installed PySpark, as (4, 3). Raises SparkSetupError."""
+    if find_spec("pyspark") is None:
+        raise SparkSetupError(
+            f"PySpark is not installed in {sys.executable}. "
+            "Install the extra: pip install 'mpbroker[spark]', or in a clone pip install '.[spark]'"
+        )
+    from pyspark.version import __version__
+
+    major, minor = __version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def check_spark() -> tuple[int, int]:
+    """Returns the version of the installed PySpark if the source can work with it. Raises SparkSetupError."""
+    version = spark_version()
+    if version < SPARK_MIN:
+        raise SparkSetupError(
+            f"PySpark {version[0]}.{version[1]} is too old: the source needs {SPARK_MIN[0]}.{SPARK_MIN[1]} "
+            "or newer. Run pip install --upgrade 'mpbroker[spark]'"
+        )
+    return version
+
+
+def with_package(python_path: str | None) -> str:
+    """Returns a PYTHONPATH that also leads to this package; the same one if pip has installed the package."""
+    root = str(package_root())
+    parts = [part for part in (python_path or "").split(os.pathsep) if part]
+    is_installed = root in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    return os.pathsep.join(parts if is_installed or root in parts else [root, *parts])
+
+
+def ask_python(python: str, python_path: str | None = None) -> WorkerPython:
+    """Asks a Python what of the workers' modules it can import with this PYTHONPATH.
+
+    Spark brings its own Python modules to workers, and so does this. Raises SparkSetupError.
+    """
+    program = shutil.which(python)
+    if program is None:
+        raise SparkSetupError(f"there is no program {python}")
+    # What lies in the user's current directory is not in reach of workers.
+    program = str(Path(program).absolute())
+    paths = [part for part in (python_path, _spark_on_path()) if part]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    try:
+        done = subprocess.run(
+            [program, "-c", _PROBE, *WORKER_MODULES],
+            capture_output=True,
+            text=True,
+            timeout=_ANSWERS_WITHIN_SECONDS,
+            env=environ,
+            cwd="/",
+            check=False,
+        )
+        # Modules may print while they are imported.
+        answer = json.loads(done.stdout.strip().splitlines()[-1])
+        major, minor = answer["version"]
+    except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError) as error:
+        raise SparkSetupError(f"{python} does not work as a Python: {error}") from error
+    return WorkerPython((major, minor), answer["missing"])
+
+
+def _spark_on_path() -> str:
+    """Returns the archives that Spark puts on the path of every worker."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        return ""
+    archives = (Path(spec.origin).parent / "python" / "lib").glob("*.zip")
+    return os.pathsep.join(str(path) for path in sorted(archives))
+
+
+def why_unfit(python: str, python_path: str | None = None) -> str | None:
+    """Says why this Python cannot run workers of a driver like this one; None if it can."""
+    try:
+        answer = ask_python(python, python_path)
+    except SparkSetupError as error:
+        return str(error)
+    if answer.version != sys.version_info[:2]:
+        theirs, ours = (".".join(map(str, one)) for one in (answer.version, sys.version_info[:2]))
+        return f"it is Python {theirs}, the driver is {ours}: Spark wants the same for both"
+    if answer.missing:
+        name, reason = next(iter(answer.missing.items()))
+        return f"it cannot import {name} ({reason})"
+    return None

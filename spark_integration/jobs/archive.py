@@ -1,0 +1,310 @@
+"""Topics to Parquet, each record once: what came since the last run becomes visible by one rename.
+
+A run belongs to topic ids: a topic that was deleted and made anew goes on from its new start, and a run
+during which that happens is dropped. Where readers find what, and what a crash leaves: see `lake`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from mpbroker.protocol.uuids import uuid_text
+from mpbroker.reading.catalogs import open_catalog
+from mpbroker.reading.errors import DataLoss
+from mpbroker.reading.options import TopicPartition
+from mpbroker.reading.plan import selected
+from spark_integration.jobs import iceberg
+from spark_integration.jobs.frame import JobError, Notice, Silent, Source, watched
+from spark_integration.jobs.iceberg import IcebergLake, IcebergTarget
+from spark_integration.jobs.lake import Lake, Log, Span, opened
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+RECORDS_PER_RUN: Final = 20_000_000
+PARTITIONINGS: Final = {
+    "topic": ("topic",),
+    "topic,date": ("topic", "date"),
+    "topic,date,hour": ("topic", "date", "hour"),
+}
+_DAY_US: Final = 86_400_000_000
+_HOUR_US: Final = 3_600_000_000
+
+
+@dataclass(frozen=True)
+class ArchiveSettings:
+    """What to archive, where to, and in which form. `records_per_run`: a longer way is cut into runs."""
+
+    source: Source
+    target: Path | IcebergTarget
+    partition_by: tuple[str, ...] = PARTITIONINGS["topic,date"]
+    records_per_run: int = RECORDS_PER_RUN
+
+
+@dataclass
+class Result:
+    """What a call has done."""
+
+    records: int = 0
+    runs: int = 0
+    topics: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The offsets of one run, by partition, and the id of each topic at that moment."""
+
+    spans: Mapping[TopicPartition, tuple[int, int]]
+    ids: Mapping[str, str | None]
+
+    @property
+    def offsets(self) -> int:
+        return sum(end - start for start, end in self.spans.values())
+
+    def edges(self) -> dict[str, str]:
+        """The options that read exactly these offsets."""
+        from json import dumps
+
+        topics: dict[str, list[int]] = {}
+        starts: dict[str, dict[str, int]] = {}
+        ends: dict[str, dict[str, int]] = {}
+        for (topic, number), (start, end) in sorted(self.spans.items()):
+            topics.setdefault(topic, []).append(number)
+            starts.setdefault(topic, {})[str(number)] = start
+            ends.setdefault(topic, {})[str(number)] = end
+        return {"assign": dumps(topics), "startingOffsets": dumps(starts), "endingOffsets": dumps(ends)}
+
+
+def archive(spark: SparkSession, settings: ArchiveSettings, notice: Notice | None = None) -> Result:
+    """Archives what there is now, and returns. Raises JobError, OptionError, SourceUnavailable, DataLoss,
+    PySparkException, OSError.
+    """
+    target = settings.target
+    with opened(target) if isinstance(target, Path) else iceberg.opened(target) as lake:
+        return _Archiving(spark, settings, lake, notice or Silent()).run()
+
+
+class _Archiving:
+    def __init__(
+        self, spark: SparkSession, settings: ArchiveSettings, lake: Lake | IcebergLake, notice: Notice
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._lake = lake
+        self._notice = notice
+        self._result = Result()
+
+    def run(self) -> Result:
+        reached = dict(self._lake.ends())
+        whole = self._ahead(reached)
+        total = whole.offsets
+        self._notice.progress(0, total)
+        left = whole
+        while left.offsets:
+            now = cut(left, self._settings.records_per_run)
+            self._one_run(now, total)
+            left = without(left, now)
+        return self._result
+
+    def _ahead(self, reached: Mapping[Log, int]) -> Slice:
+        """From where each log's last run ended, or the log starts, to what may be read now."""
+        options = self._settings.source.parsed()
+        with closing(open_catalog(options)) as catalog:
+            bounds = catalog.bounds(selected(catalog, options))
+        spans, ids = {}, {}
+        for (topic, number), (log_start, end, raw_id) in bounds.items():
+            topic_id = None if raw_id is None else uuid_text(raw_id)
+            start, is_new = where_to_begin(reached, (topic, topic_id, number), log_start)
+            if is_new and topic not in ids:
+                self._notice.say(f"topic {topic} was made anew: its archive goes on with the new one")
+            ids[topic] = topic_id
+            if start > end:
+                self._went_back(topic, number, start, end)
+            elif end > start:
+                spans[topic, number] = (start, end)
+        return Slice(spans, ids)
+
+    def _went_back(self, topic: str, number: int, reached: int, end: int) -> None:
+        text = (
+            f"{topic}-{number} is archived up to offset {reached}, but may be read up to {end} only. After a "
+            "crash of the broker start it first; a topic that was made anew is told by its id, which needs "
+            "its files or a broker that knows ids"
+        )
+        if self._settings.source.fail_on_data_loss:
+            raise DataLoss(text)
+        self._notice.say(f"{text}. Going on without it")
+
+    def _one_run(self, now: Slice, total: int) -> None:
+        place = self._lake.new_place()
+        try:
+            with watched(self._spark, self._notice, total, self._result.records):
+                self._write(self._frame(now), place)
+            spans = self._written(now, place)
+            self._check_ids(now)
+            if any(span.records for span in spans):
+                self._lake.commit(place, spans)
+                self._result.runs += 1
+        finally:
+            self._lake.drop(place)
+        self._result.records += sum(span.records for span in spans)
+        self._result.topics |= {span.topic for span in spans if span.records}
+        self._notice.progress(self._result.records, total)
+
+    def _frame(self, now: Slice) -> DataFrame:
+        from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+        source = self._settings.source
+        options = {**source.options(), "includeHeaders": "true"}
+        for strategy in ("subscribe", "subscribePattern"):
+            options.pop(strategy, None)
+        frame = self._spark.read.format("mpbroker").options(**options, **now.edges()).load()
+        names = [part for topic, text in sorted(now.ids.items()) for part in (topic, text)]
+        ids = F.create_map(*(F.lit(part).cast("string") for part in names))
+        frame = frame.withColumn("topicId", ids[F.col("topic")])
+        made = {"date": _date(F.col("timestamp")), "hour": _hour(F.col("timestamp"))}
+        for name in self._partition_by:
+            if name in made:
+                frame = frame.withColumn(name, made[name])
+        return frame
+
+    @property
+    def _partition_by(self) -> tuple[str, ...]:
+        """Directories. An Iceberg table has none: readers choose files by the statistics of their columns."""
+        return self._settings.partition_by if isinstance(self._settings.target, Path) else ()
+
+    def _write(self, frame: DataFrame, place: Path) -> None:
+        writer = frame.write.mode("append").partitionBy(*self._partition_by)
+        with as_microseconds(self._spark):
+            writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(str(place))
+
+    def _written(self, now: Slice, place: Path) -> list[Span]:
+        """What the files of the run have, counted in the files. Raises JobError."""
+        counts = counted(self._spark, place)
+        spans = []
+        for (topic, number), (start, end) in now.spans.items():
+            records, first, last = counts.pop((topic, number), (0, start, start - 1))
+            if first < start or last >= end or records > end - start:
+                raise JobError(
+                    f"the files of a run have {records} records of {topic}-{number}, offsets {first} to "
+                    f"{last}, where [{start}, {end}) was asked for. Nothing of it was kept; report this"
+                )
+            if not self._settings.source.fail_on_data_loss:
+                # What was skipped may come back (a disk, a directory): the state never passes over it.
+                end = last + 1
+            if end > start:
+                spans.append(Span(topic, now.ids[topic], number, start, end, records))
+        if counts:
+            raise JobError(f"the files of a run have records of {sorted(counts)}, which nobody asked for")
+        return spans
+
+    def _check_ids(self, now: Slice) -> None:
+        """An id that is the same after the run was the same during it."""
+        options = self._settings.source.parsed()
+        with closing(open_catalog(options)) as catalog:
+            there = {one for one in selected(catalog, options) if one in now.spans}
+            bounds = catalog.bounds(sorted(there))
+        for topic, number in now.spans:
+            found = bounds.get((topic, number))
+            topic_id = None if found is None or found.topic_id is None else uuid_text(found.topic_id)
+            if found is None or topic_id != now.ids[topic]:
+                raise JobError(
+                    f"topic {topic} was deleted, or made anew, while it was archived: nothing of this run "
+                    "was kept. Run the job again"
+                )
+
+
+def where_to_begin(reached: Mapping[Log, int], log: Log, log_start: int) -> tuple[int, bool]:
+    """The first offset to archive, and whether the topic was archived under another id before.
+
+    Where one of the two ids is not known they are taken for the same.
+    """
+    topic, topic_id, number = log
+    if log in reached:
+        return reached[log], False
+    known = {an_id for name, an_id, _ in reached if name == topic}
+    if topic_id is None or known == {None}:
+        ends = [end for (name, _, part), end in reached.items() if (name, part) == (topic, number)]
+        return (ends[-1] if ends else log_start), False
+    return log_start, bool(known) and topic_id not in known
+
+
+def cut(whole: Slice, most: int) -> Slice:
+    """The beginning of a slice, in proportion to what each partition has, about so many offsets."""
+    if whole.offsets <= most:
+        return whole
+    spans = {
+        one: (start, start + max(1, (end - start) * most // whole.offsets))
+        for one, (start, end) in whole.spans.items()
+    }
+    return Slice(spans, whole.ids)
+
+
+def without(whole: Slice, done: Slice) -> Slice:
+    """What is behind the part that is done."""
+    spans = {one: (done.spans[one][1], end) for one, (_, end) in whole.spans.items()}
+    return Slice({one: (start, end) for one, (start, end) in spans.items() if end > start}, whole.ids)
+
+
+def counted(spark: SparkSession, *places: Path) -> dict[TopicPartition, tuple[int, int, int]]:
+    """Records, first and last offset by partition, of Parquet files of runs."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if not any(any(place.rglob("*.parquet")) for place in places):
+        return {}
+    # With a schema Spark does not take a topic named 0001 for a number.
+    frame = spark.read.schema("topic string, `partition` int, `offset` long").parquet(*map(str, places))
+    rows = frame.groupBy("topic", "partition").agg(F.count("*"), F.min("offset"), F.max("offset")).collect()
+    return {(row[0], row[1]): (row[2], row[3], row[4]) for row in rows}
+
+
+@contextmanager
+def as_microseconds(spark: SparkSession) -> Iterator[None]:
+    """Timestamps as all readers of Parquet know them; Spark's default is an old form of its own."""
+    name = "spark.sql.parquet.outputTimestampType"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        spark.conf.set(name, str(before))
+
+
+def file_schema(partition_by: Sequence[str]) -> StructType:
+    """The columns of the files, and those of the directories around them behind these."""
+    from pyspark.sql.types import DateType, IntegerType, StringType, StructField, StructType
+
+    from spark_integration.schema import FIELDS
+
+    of_directories = {
+        "topic": FIELDS["topic"],
+        "date": StructField("date", DateType()),
+        "hour": StructField("hour", IntegerType()),
+    }
+    in_files = [field for name, field in FIELDS.items() if name not in partition_by]
+    ids = StructField("topicId", StringType())
+    return StructType([*in_files, ids, *(of_directories[name] for name in partition_by)])
+
+
+def _date(timestamp: Column) -> Column:
+    """Of UTC, whatever the time zone of the session is."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.date_from_unix_date(F.floor(F.unix_micros(timestamp) / _DAY_US).cast("int"))
+
+
+def _hour(timestamp: Column) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.pmod(F.floor(F.unix_micros(timestamp) / _HOUR_US), F.lit(24)).cast("int")
+
+
+def partitioning(text: str) -> Sequence[str]:
+    """The columns of `topic`, `topic,date` or `topic,date,hour`. Raises JobError."""
+    if text not in PARTITIONINGS:
+        raise JobError(f"--partition-by is {', '.join(PARTITIONINGS)}; not '{text}'")
+    return PARTITIONINGS[text]

@@ -1,0 +1,100 @@
+"""Makes few large files of an archive's many small ones; readers see the old files or the new ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from spark_integration.jobs.archive import as_microseconds, counted, file_schema
+from spark_integration.jobs.frame import JobError, Notice, Silent, watched
+from spark_integration.jobs.lake import Lake, Run, joined, opened
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILE_BYTES: Final = 128 << 20
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """What a compaction has done; all are 0 if there was nothing to do."""
+
+    runs: int = 0
+    files_before: int = 0
+    files_after: int = 0
+    records: int = 0
+
+
+def compact(
+    spark: SparkSession, target: Path, file_bytes: int = FILE_BYTES, notice: Notice | None = None
+) -> Compacted:
+    """Rewrites the runs whose files are on average smaller than half of `file_bytes` as one, sorted by
+    partition and offset. Raises JobError, PySparkException, OSError.
+    """
+    with opened(target) as lake:
+        return _compact(spark, lake, file_bytes, notice or Silent())
+
+
+def small_runs(runs: Sequence[Run], file_bytes: int) -> list[Run]:
+    """Those worth rewriting: none if there is but one, and that was made so."""
+    found = []
+    for run in runs:
+        sizes = [file.stat().st_size for file in run.files()]
+        if not sizes or sum(sizes) < len(sizes) * file_bytes // 2:
+            found.append(run)
+    return [] if len(found) == 1 and found[0].state.is_compacted else found
+
+
+def _compact(spark: SparkSession, lake: Lake, file_bytes: int, notice: Notice) -> Compacted:
+    chosen = small_runs(lake.runs(), file_bytes)
+    files = [file for run in chosen for file in run.files()]
+    if not files:
+        return Compacted()
+    columns = _partition_columns(files[0], chosen[0])
+    total = sum(run.state.records for run in chosen)
+    place = lake.new_place()
+    try:
+        with watched(spark, notice, total):
+            _rewrite(spark, chosen, columns, place, file_bytes)
+        _check(spark, chosen, place)
+        run = lake.replace(chosen, place)
+    finally:
+        lake.drop(place)
+    notice.progress(total, total)
+    return Compacted(len(chosen), len(files), len(run.files()), total)
+
+
+def _partition_columns(file: Path, run: Run) -> list[str]:
+    return [part.partition("=")[0] for part in file.parent.relative_to(run.path).parts]
+
+
+def _rewrite(
+    spark: SparkSession, chosen: Sequence[Run], columns: Sequence[str], place: Path, file_bytes: int
+) -> None:
+    with_files = [run for run in chosen if run.files()]
+    size = sum(file.stat().st_size for run in with_files for file in run.files())
+    order = [*columns, "partition", "offset"]
+    reader = spark.read.schema(file_schema(columns)).option("basePath", str(with_files[0].path.parent))
+    frame = reader.parquet(*(str(run.path) for run in with_files)).drop("run")
+    parts = max(1, math.ceil(size / file_bytes))
+    placed = frame.repartitionByRange(parts, *order) if parts > 1 else frame.coalesce(1)
+    writer = placed.sortWithinPartitions(*order).write.mode("append").partitionBy(*columns)
+    with as_microseconds(spark):
+        writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(str(place))
+
+
+def _check(spark: SparkSession, chosen: Sequence[Run], place: Path) -> None:
+    """The new files have what the runs say they have. Raises JobError."""
+    wanted: dict[tuple[str, int], int] = {}
+    for span in joined([span for run in chosen for span in run.state.spans]):
+        if span.records:
+            wanted[span.topic, span.partition] = wanted.get((span.topic, span.partition), 0) + span.records
+    found = {one: records for one, (records, _, _) in counted(spark, place).items()}
+    if found != wanted:
+        raise JobError(
+            f"the compacted files have other records than the runs: {found} instead of {wanted}. The archive "
+            "is as it was; look for files that somebody else has changed in it"
+        )

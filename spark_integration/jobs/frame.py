@@ -1,0 +1,131 @@
+"""What all jobs share: where they read, how they say how far they are, and how they fail."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from mpbroker.reading.errors import CorruptLog, DataLoss, OptionError, SourceUnavailable
+from mpbroker.reading.options import ReadOptions, parse_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOK_EVERY_S = 0.5
+_LOG = logging.getLogger("mpbroker.spark")
+_OURS = {error.__name__ for error in (OptionError, SourceUnavailable, DataLoss, CorruptLog)}
+_RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+): (.+)$")
+
+
+class JobError(Exception):
+    """A job cannot do its work; the text says what, where and what to do."""
+
+
+class Notice(Protocol):
+    """Hears how a job goes on; the command line shows it on a terminal."""
+
+    def say(self, text: str) -> None:
+        """Something that the user should know, in one sentence."""
+
+    def progress(self, done: int, total: int | None) -> None:
+        """So many records are written, of about so many; None if nobody knows."""
+
+
+class Silent:
+    """A notice for programs that do not want to hear it."""
+
+    def say(self, text: str) -> None:
+        del text
+
+    def progress(self, done: int, total: int | None) -> None:
+        del done, total
+
+
+@dataclass(frozen=True)
+class Source:
+    """Which topics a job reads, and where. `extra`: more options of the source, by their names."""
+
+    topics: str | None = None
+    pattern: str | None = None
+    log_dir: str | None = None
+    bootstrap_servers: str | None = None
+    fail_on_data_loss: bool = True
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+    def options(self, **more: str) -> dict[str, str]:
+        """For `spark.read.format("mpbroker")`."""
+        chosen = {
+            "subscribe": self.topics,
+            "subscribePattern": self.pattern,
+            "log.dir": self.log_dir,
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "failOnDataLoss": str(self.fail_on_data_loss).lower(),
+        }
+        return {**{name: text for name, text in chosen.items() if text is not None}, **self.extra, **more}
+
+    def parsed(self) -> ReadOptions:
+        """Raises OptionError."""
+        return parse_options(self.options())
+
+
+def check_sink(options: Mapping[str, str]) -> None:
+    """Raises OptionError for what the sink would refuse, before Spark is started."""
+    from mpbroker.writing.options import parse_write_options
+
+    parse_write_options(options)
+
+
+def sentence_of(error: BaseException) -> str:
+    """One sentence of an error that Spark may have wrapped into frames of two languages.
+
+    Our own errors travel from workers as the last line of a Python traceback inside Spark's message.
+    """
+    text = str(error)
+    for line in reversed(text.splitlines()):
+        found = _RAISED.match(line.strip())
+        if found and found[1] in _OURS:
+            return found[2]
+    for line in reversed(text.splitlines()):
+        found = _RAISED.match(line.strip())
+        if found and found[1].endswith(("Error", "Exception")) and not found[1].startswith("Py4J"):
+            return f"{found[1]}: {found[2]}"
+    return text.strip().partition("\n")[0] or type(error).__name__
+
+
+@contextmanager
+def watched(spark: SparkSession, notice: Notice, total: int | None, done_before: int = 0) -> Iterator[None]:
+    """Tells the notice what Spark's running stages have written, twice a second.
+
+    Spark counts rows when tasks end and with each heartbeat of an executor. Sessions of Spark Connect have
+    no such counters: of them the notice hears the end only.
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        yield
+        return
+    store, tracker = context._jsc.sc().statusStore(), context.statusTracker()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_EVERY_S):
+            try:
+                stages = [store.lastStageAttempt(stage) for stage in tracker.getActiveStageIds()]
+                written = sum(stage.outputRecords() for stage in stages)
+            except Exception as error:
+                # A stage that has just ended; or the session has, and with it the gateway.
+                _LOG.debug("no progress of Spark's stages: %s", error)
+            else:
+                notice.progress(done_before + written, total)
+
+    thread = threading.Thread(target=look, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

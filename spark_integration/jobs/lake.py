@@ -1,0 +1,310 @@
+"""The directory of an archive: runs of Parquet files that become visible whole, or not at all.
+
+    <archive>/
+      data -> _generations/0000000003     what readers see: spark.read.parquet("<archive>/data")
+      _generations/0000000003/
+        run=0000000012/_archive.json      which offsets of which topic the run has
+        run=0000000012/topic=…/date=…/*.parquet
+      _making/                            what is being written; emptied when the next job begins
+      _lock
+
+A run is added by renaming its directory, with its state inside it, into the generation: that is one step, so
+data and state never disagree. A compaction makes another generation, of links to the files that stay and of
+the new ones, and renames the link `data`. Readers see the one or the other. Numbers of runs are never used
+twice, so a reader that lists directories while the link changes misses a file, and never mixes two
+generations. The generation before stays until the next compaction, for queries that began on its real path.
+
+Knows nothing of Spark. Needs a file system that the driver and the executors see as the same directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from spark_integration.jobs.frame import JobError
+
+DATA = "data"
+GENERATIONS = "_generations"
+MAKING = "_making"
+LOCK = "_lock"
+STATE = "_archive.json"
+FORMAT = 1
+_RUN = "run="
+_DIGITS = 10
+_HIDDEN = ("_", ".")
+
+Log = tuple[str, str | None, int]
+"""A partition of one topic: name, id (None if the broker knows of none) and number."""
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Offsets [start, end) of a partition that a run has, and how many records are left of them."""
+
+    topic: str
+    topic_id: str | None
+    partition: int
+    start: int
+    end: int
+    records: int
+
+    @property
+    def log(self) -> Log:
+        return self.topic, self.topic_id, self.partition
+
+
+class State(msgspec.Struct, frozen=True):
+    """What lies beside the data of a run. `is_compacted`: made of other runs."""
+
+    format: int
+    run: int
+    spans: tuple[Span, ...]
+    is_compacted: bool = False
+
+    @property
+    def records(self) -> int:
+        return sum(span.records for span in self.spans)
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A run that readers see."""
+
+    path: Path
+    state: State
+
+    def files(self) -> list[Path]:
+        """Its data files, sorted."""
+        return sorted(visible_files(self.path))
+
+
+class Lake:
+    """An archive that this process alone may change; made by `opened`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._making = path / MAKING
+
+    @property
+    def data(self) -> Path:
+        """What readers are given."""
+        return self.path / DATA
+
+    def runs(self) -> list[Run]:
+        """What readers see, oldest first. Raises JobError, OSError."""
+        found = [_run(path) for path in self.data.iterdir() if path.name.startswith(_RUN)]
+        return sorted(found, key=lambda run: run.state.run)
+
+    def ends(self) -> dict[Log, int]:
+        """The first offset of each log that no run has."""
+        ends: dict[Log, int] = {}
+        for run in self.runs():
+            for span in run.state.spans:
+                ends[span.log] = max(span.end, ends.get(span.log, 0))
+        return ends
+
+    def new_place(self) -> Path:
+        """A directory that readers do not see, for a run to be written into."""
+        place = self._making / uuid.uuid4().hex
+        place.mkdir()
+        return place
+
+    def drop(self, place: Path) -> None:
+        """Removes what was not committed."""
+        shutil.rmtree(place, ignore_errors=True)
+
+    def commit(self, place: Path, spans: Sequence[Span]) -> Run:
+        """Makes what was written in the place a run; durable when it returns."""
+        number = self._next_number()
+        _finish(place, State(FORMAT, number, tuple(spans)))
+        final = self.data / _run_name(number)
+        place.rename(final)
+        sync(self.data)
+        return _run(final)
+
+    def replace(self, old: Sequence[Run], place: Path) -> Run:
+        """Shows readers what was written in the place instead of some runs; durable when it returns.
+
+        The other runs are the same files as before, by hard links.
+        """
+        number = self._next_number()
+        spans = joined([span for run in old for span in run.state.spans])
+        _finish(place, State(FORMAT, number, spans, is_compacted=True))
+        generation = self.new_place()
+        gone = {run.path.name for run in old}
+        for run in self.runs():
+            if run.path.name not in gone:
+                _link_tree(run.path, generation / run.path.name)
+        place.rename(generation / _run_name(number))
+        sync(generation)
+        before = self._current()
+        final = self.path / GENERATIONS / _number_name(int(before.name) + 1)
+        generation.rename(final)
+        sync(final.parent)
+        self._point_to(final)
+        for other in (self.path / GENERATIONS).iterdir():
+            if other.name not in (before.name, final.name):
+                shutil.rmtree(other)
+        return _run(self.data / _run_name(number))
+
+    def begin(self) -> None:
+        """Makes the directories, and clears away what a job that was killed has left. Raises JobError."""
+        generations = self.path / GENERATIONS
+        self._check_link(generations)
+        generations.mkdir(exist_ok=True)
+        # The JVM of a job that was killed may still write there, for a moment: then something stays.
+        shutil.rmtree(self._making, ignore_errors=True)
+        self._making.mkdir(exist_ok=True)
+        if not self.data.is_symlink():
+            first = generations / _number_name(0)
+            first.mkdir(exist_ok=True)
+            sync(generations)
+            self._point_to(first)
+        current = int(self._current().name)
+        for other in generations.iterdir():
+            if int(other.name) > current:
+                shutil.rmtree(other)
+
+    def _check_link(self, generations: Path) -> None:
+        """An archive without its link would be begun anew, and what it had cleared away. Raises JobError."""
+        if self.data.is_symlink() or not generations.exists():
+            return
+        found = sorted(one.name for one in generations.iterdir() if any(one.iterdir()))
+        if found:
+            raise JobError(
+                f"{self.data} is not the symbolic link that says which of {generations} readers see. A copy "
+                f"that left links out has made it so? If {found[-1]} is whole, remove {DATA} if it is there "
+                f"and make the link again: ln -s {GENERATIONS}/{found[-1]} {self.data}"
+            )
+
+    def _current(self) -> Path:
+        return self.path / self.data.readlink()
+
+    def _point_to(self, generation: Path) -> None:
+        link = self._making / uuid.uuid4().hex
+        link.symlink_to(generation.relative_to(self.path))
+        link.rename(self.data)
+        sync(self.path)
+
+    def _next_number(self) -> int:
+        return max((run.state.run for run in self.runs()), default=-1) + 1
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Lake]:
+    """Locks the archive, making it if it is not there. Raises JobError, OSError."""
+    _check_is_ours(path)
+    path.mkdir(parents=True, exist_ok=True)
+    with locked(path, LOCK):
+        lake = Lake(path)
+        lake.begin()
+        yield lake
+
+
+@contextmanager
+def locked(path: Path, name: str) -> Iterator[None]:
+    """Of all processes this one alone; the kernel frees the lock of one that is killed. Raises JobError."""
+    with (path / name).open("a+", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise JobError(
+                f"{path} is being written by another job ({lock.read().strip() or 'which has just begun'}). "
+                "Wait until it has ended, or stop it"
+            ) from None
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {socket.gethostname()}")
+        lock.flush()
+        yield
+
+
+def joined(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """One span for each log, from its first offset to its last."""
+    found: dict[Log, Span] = {}
+    for span in spans:
+        other = found.get(span.log, span)
+        records = span.records + (other.records if span.log in found else 0)
+        found[span.log] = Span(*span.log, min(span.start, other.start), max(span.end, other.end), records)
+    return tuple(found[log] for log in sorted(found, key=repr))
+
+
+def visible_files(path: Path) -> list[Path]:
+    """Files that Spark would read: none whose name, or whose directory's, begins with _ or a dot."""
+    found = []
+    for parent, directories, names in os.walk(path):
+        directories[:] = [name for name in directories if not name.startswith(_HIDDEN)]
+        found += [Path(parent, name) for name in names if not name.startswith(_HIDDEN)]
+    return found
+
+
+def sync(path: Path) -> None:
+    """What the file or directory holds is on the disk when it returns."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _check_is_ours(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise JobError(f"{path} is not a directory. Name one for the archive, it may be a new one")
+    if path.is_dir() and any(path.iterdir()) and not (path / LOCK).exists():
+        raise JobError(f"{path} has files, and is no archive. Name an empty or a new directory")
+
+
+def _finish(place: Path, state: State) -> None:
+    """Writes the state beside the data, and has all of it on the disk."""
+    for hidden in place.rglob(".*.crc"):
+        # Hadoop's own checksums: links made of a file would not be their neighbours any more.
+        hidden.unlink()
+    (place / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(state)))
+    sync_tree(place)
+
+
+def sync_tree(place: Path) -> None:
+    """All files and directories below are on the disk when it returns."""
+    for parent, _, names in os.walk(place, topdown=False):
+        for name in names:
+            sync(Path(parent, name))
+        sync(Path(parent))
+
+
+def _run(path: Path) -> Run:
+    try:
+        state = msgspec.json.decode((path / STATE).read_bytes(), type=State)
+    except (FileNotFoundError, msgspec.DecodeError) as error:
+        raise JobError(
+            f"{path} has no readable {STATE} ({error}): it is no run of an archive. Move it out of there"
+        ) from error
+    if state.format != FORMAT:
+        raise JobError(f"{path / STATE} has format {state.format}, this version knows {FORMAT} only")
+    return Run(path, state)
+
+
+def _link_tree(source: Path, target: Path) -> None:
+    target.mkdir()
+    for parent, directories, names in os.walk(source):
+        there = target / Path(parent).relative_to(source)
+        for name in directories:
+            (there / name).mkdir()
+        for name in names:
+            os.link(Path(parent, name), there / name)
+    for parent, _, _ in os.walk(target, topdown=False):
+        sync(Path(parent))
+
+
+def _number_name(number: int) -> str:
+    return f"{number:0{_DIGITS}d}"
+
+
+def _run_name(number: int) -> str:
+    return f"{_RUN}{_number_name(number)}"

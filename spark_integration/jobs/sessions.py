@@ -1,0 +1,75 @@
+"""Visits out of single events: a session of a key ends when nothing came for as long as the gap.
+
+An example of a query with state, to be read and changed. The watermark says how late an event may be: a
+session is given out once, when no event can belong to it any more, and its state is dropped. Thus the last
+session of a topic that nobody writes to stays open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_integration.jobs.frame import Notice, Silent, Source
+from spark_integration.jobs.streams import Running, triggered
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """What to read, and where sessions go: Parquet files in a directory, or a topic.
+
+    `options`: of the sink of a topic, such as kafka.bootstrap.servers. `gap`, `lateness`: intervals
+    as Spark writes them, such as "30 minutes".
+    """
+
+    source: Source
+    checkpoint: Path
+    target: Path | str
+    options: dict[str, str] = field(default_factory=dict, repr=False)
+    gap: str = "30 minutes"
+    lateness: str = "10 minutes"
+    once: bool = False
+    every_s: float = 1.0
+
+
+def sessions(spark: SparkSession, settings: SessionSettings, notice: Notice | None = None) -> Running:
+    """Starts the query; whoever calls waits for it. Raises OptionError, PySparkException."""
+    options = {"startingOffsets": "earliest", **settings.source.options(), "columns": "key,timestamp"}
+    events = spark.readStream.format("mpbroker").options(**options).load()
+    found = by_key(events, settings.gap, settings.lateness)
+    sink = None
+    if isinstance(settings.target, Path):
+        writer = found.writeStream.format("parquet").option("path", str(settings.target.absolute()))
+    else:
+        sink = {"sinkId": f"sessions-{settings.target}", **settings.options}
+        sink = {**sink, "topic": settings.target, "exactlyOnce": "true"}
+        writer = as_records(found).writeStream.format("mpbroker").options(**sink)
+    writer = writer.outputMode("append").option("checkpointLocation", str(settings.checkpoint.absolute()))
+    query = triggered(writer, once=settings.once, every_s=settings.every_s).start()
+    return Running(query, notice or Silent(), sink)
+
+
+def by_key(events: DataFrame, gap: str, lateness: str) -> DataFrame:
+    """key, began, ended (of the last event) and events of each session."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+    return (
+        events.where("key is not null")
+        .withWatermark("timestamp", lateness)
+        .groupBy(F.session_window("timestamp", gap), F.col("key"))
+        .agg(
+            F.min("timestamp").alias("began"), F.max("timestamp").alias("ended"), F.count("*").alias("events")
+        )
+        .select(F.col("key").cast("string").alias("key"), "began", "ended", "events")
+    )
+
+
+def as_records(found: DataFrame) -> DataFrame:
+    """A JSON document of each session, with the key of its events."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return found.select("key", F.to_json(F.struct("key", "began", "ended", "events")).alias("value"))

@@ -1,0 +1,83 @@
+"""What jobs that are streaming queries share: how far they are, how they end, and what they leave."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from mpbroker.reading.errors import OptionError
+from spark_integration.jobs.frame import Notice
+from spark_integration.sink import settle
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+LOOK_EVERY_S: Final = 1
+_BROKEN_ORDER: Final = ("minpartitions", "maxrecordsperpartition", "maxbytespertask")
+# Larger than any partition: a task reads one whole, and so writes it in its order.
+_UNCUT_BYTES: Final = 1 << 62
+
+
+class Running:
+    """A query that was started: `records` counts the rows that its batches had."""
+
+    def __init__(self, query: StreamingQuery, notice: Notice, sink: Mapping[str, str] | None = None) -> None:
+        """`sink`: the options of a sink that writes exactly once."""
+        self.records = 0
+        self._sink = sink
+        self._query = query
+        self._notice = notice
+        self._batch = -1
+
+    def wait(self, is_told: Callable[[], bool] = lambda: False) -> None:
+        """Returns when the query has ended or it is told to stop, and raises what the query failed with.
+
+        An exception out of a signal's handler would cut a call of the JVM, and the next one would get its
+        answer. So handlers of signals say it by `is_told`.
+        """
+        while not is_told() and not self._query.awaitTermination(LOOK_EVERY_S):
+            self._look()
+        self._query.stop()
+        self._look()
+        if self._sink is not None:
+            settle(self._sink)
+
+    def _look(self) -> None:
+        for progress in self._query.recentProgress:
+            if progress["batchId"] > self._batch:
+                self._batch = progress["batchId"]
+                self.records += max(progress["numInputRows"], 0)
+        last = self._query.lastProgress
+        self._notice.progress(self.records, None if last is None else self.records + _behind(last))
+
+
+def _behind(progress: Any) -> int:
+    """Offsets that the sources have and the query has not read."""
+    found = 0
+    for source in progress["sources"]:
+        with suppress(TypeError, ValueError, KeyError):
+            latest, end = json.loads(source["latestOffset"]), json.loads(source["endOffset"])
+            for topic, partitions in latest.items():
+                for number, offset in partitions.items():
+                    found += max(offset - end.get(topic, {}).get(number, 0), 0)
+    return found
+
+
+def triggered(writer: DataStreamWriter, *, once: bool, every_s: float) -> DataStreamWriter:
+    """What is there now and no more, or for ever."""
+    if once:
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=f"{max(round(every_s * 1000), 0)} milliseconds")
+
+
+def in_order(options: Mapping[str, str]) -> dict[str, str]:
+    """Options with which one task reads all of a batch that a partition has. Raises OptionError."""
+    for name in options:
+        if name.lower() in _BROKEN_ORDER:
+            raise OptionError(
+                f"{name} would have tasks of one partition write at once, out of order; leave it out"
+            )
+    return {**options, "maxBytesPerTask": str(_UNCUT_BYTES)}

@@ -1,0 +1,54 @@
+package io.mpbroker.spark;
+
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.spark.unsafe.Platform;
+
+/** Memory for the unpacked records of a columnar batch, which columns point into. */
+final class Arena implements AutoCloseable {
+  private static final long CHUNK_BYTES = 4 << 20;
+
+  private final List<Long> chunks = new ArrayList<>();
+  private final List<Long> sizes = new ArrayList<>();
+  private int current;
+  private long used;
+  private long total;
+
+  /** Copies the bytes; they stay where they are until `reset`. */
+  long add(byte[] source, int bytes) {
+    while (current < chunks.size() && used + bytes > sizes.get(current)) {
+      current++;
+      used = 0;
+    }
+    if (current == chunks.size()) {
+      long size = Math.max(CHUNK_BYTES, bytes);
+      chunks.add(Platform.allocateMemory(size));
+      sizes.add(size);
+      used = 0;
+    }
+    long address = chunks.get(current) + used;
+    Platform.copyMemory(source, Platform.BYTE_ARRAY_OFFSET, null, address, bytes);
+    used += bytes;
+    total += bytes;
+    return address;
+  }
+
+  /** The bytes that were added since `reset`. */
+  long total() {
+    return total;
+  }
+
+  void reset() {
+    current = 0;
+    used = 0;
+    total = 0;
+  }
+
+  @Override
+  public void close() {
+    chunks.forEach(Platform::freeMemory);
+    chunks.clear();
+    sizes.clear();
+    reset();
+  }
+}

@@ -1,0 +1,156 @@
+package io.mpbroker.spark;
+
+import io.mpbroker.spark.Failures.CorruptLog;
+import java.nio.charset.StandardCharsets;
+import org.apache.spark.sql.execution.vectorized.ConstantColumnVector;
+import org.apache.spark.sql.execution.vectorized.OnHeapColumnVector;
+import org.apache.spark.sql.execution.vectorized.WritableColumnVector;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+import org.apache.spark.unsafe.Platform;
+import org.apache.spark.unsafe.types.UTF8String;
+
+/** The wanted columns while they are filled; one that is not wanted is null. */
+final class Columns implements AutoCloseable {
+  /** Rows of a columnar batch, but a larger log batch stays whole. */
+  static final int ROWS = 16 << 10;
+
+  final BytesVector key;
+  final BytesVector value;
+  final WritableColumnVector offset;
+  final WritableColumnVector timestamp;
+  final WritableColumnVector timestampType;
+  final WritableColumnVector headers;
+  private final StructType schema;
+  private final LogRange range;
+  private final ColumnarBatch batch;
+  private int capacity = ROWS;
+
+  Columns(StructType schema, LogRange range) {
+    this.schema = schema;
+    this.range = range;
+    key = wants("key") ? new BytesVector(ROWS) : null;
+    value = wants("value") ? new BytesVector(ROWS) : null;
+    offset = writable("offset");
+    timestamp = writable("timestamp");
+    timestampType = writable("timestampType");
+    headers = writable("headers");
+    ColumnVector[] vectors = new ColumnVector[schema.size()];
+    for (int i = 0; i < vectors.length; i++) {
+      vectors[i] = vector(schema.apply(i).name());
+    }
+    batch = new ColumnarBatch(vectors);
+  }
+
+  /** Makes room for so many rows in all. */
+  void reserve(int rows) {
+    if (rows <= capacity) {
+      return;
+    }
+    capacity = Math.max(rows, 2 * capacity);
+    for (BytesVector bytes : new BytesVector[] {key, value}) {
+      if (bytes != null) {
+        bytes.reserve(capacity);
+      }
+    }
+    for (WritableColumnVector numbers : writables()) {
+      if (numbers != null) {
+        numbers.reserve(capacity);
+      }
+    }
+  }
+
+  void reset() {
+    if (key != null) {
+      key.reset();
+    }
+    if (value != null) {
+      value.reset();
+    }
+    if (headers != null) {
+      headers.reset();
+    }
+  }
+
+  /** Begins the headers of a row that has some. */
+  void putHeaders(int row, int count) {
+    headers.putArray(row, headers.arrayData().getElementsAppended(), count);
+  }
+
+  /** Adds one of them. Keys of clients need not be UTF-8: what is none becomes U+FFFD, as in Python. */
+  void addHeader(long keyAddress, int keyBytes, long valueAddress, int valueBytes) {
+    WritableColumnVector entries = headers.arrayData();
+    entries.appendStruct(false);
+    String key = new String(copy(keyAddress, keyBytes), StandardCharsets.UTF_8);
+    byte[] text = key.getBytes(StandardCharsets.UTF_8);
+    ((WritableColumnVector) entries.getChild(0)).appendByteArray(text, 0, text.length);
+    WritableColumnVector values = (WritableColumnVector) entries.getChild(1);
+    if (valueBytes < 0) {
+      values.appendNull();
+    } else {
+      values.appendByteArray(copy(valueAddress, valueBytes), 0, valueBytes);
+    }
+  }
+
+  /** The rows as Spark takes them. Throws CorruptLog if a column has a null that the schema forbids. */
+  ColumnarBatch finish(int rows) {
+    for (int i = 0; i < schema.size(); i++) {
+      StructField field = schema.apply(i);
+      if (!field.nullable() && batch.column(i).hasNull()) {
+        throw new CorruptLog(
+            range.topic() + "-" + range.partition() + " has records whose " + field.name()
+                + " is null, but the given schema says NOT NULL. Make column " + field.name() + " nullable");
+      }
+    }
+    batch.setNumRows(rows);
+    return batch;
+  }
+
+  @Override
+  public void close() {
+    batch.close();
+  }
+
+  private boolean wants(String name) {
+    return schema.getFieldIndex(name).isDefined();
+  }
+
+  private WritableColumnVector writable(String name) {
+    return wants(name) ? new OnHeapColumnVector(ROWS, schema.apply(name).dataType()) : null;
+  }
+
+  private WritableColumnVector[] writables() {
+    return new WritableColumnVector[] {offset, timestamp, timestampType, headers};
+  }
+
+  private ColumnVector vector(String name) {
+    return switch (name) {
+      case "key" -> key;
+      case "value" -> value;
+      case "offset" -> offset;
+      case "timestamp" -> timestamp;
+      case "timestampType" -> timestampType;
+      case "headers" -> headers;
+      case "topic" -> {
+        ConstantColumnVector topic = new ConstantColumnVector(ROWS, DataTypes.StringType);
+        topic.setUtf8String(UTF8String.fromString(range.topic()));
+        yield topic;
+      }
+      case "partition" -> {
+        ConstantColumnVector partition = new ConstantColumnVector(ROWS, DataTypes.IntegerType);
+        partition.setInt(range.partition());
+        yield partition;
+      }
+      default -> throw new IllegalArgumentException("there is no column '" + name + "'");
+    };
+  }
+
+  private static byte[] copy(long address, int bytes) {
+    byte[] copy = new byte[bytes];
+    Platform.copyMemory(null, address, copy, Platform.BYTE_ARRAY_OFFSET, bytes);
+    return copy;
+  }
+}

@@ -1,0 +1,129 @@
+package io.mpbroker.spark;
+
+import io.mpbroker.spark.Failures.Malformed;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.zip.CRC32C;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.types.StructType;
+
+/**
+ * Counts the records of a range: one row with their number.
+ *
+ * <p>The header of a batch says how many it has: of one that lies within the range and has a record for each
+ * of its offsets nothing else is read, nor is its CRC checked. All others, cut by an edge of the range or
+ * compacted, are read as for any query.
+ */
+final class CountReader implements PartitionReader<InternalRow> {
+  private final LogRange range;
+  private final Manifest.Rules rules;
+  private final CRC32C crc = new CRC32C();
+  private final OpenTransactions transactions;
+  private boolean done;
+  private long records;
+
+  CountReader(LogRange range, Manifest.Rules rules) {
+    this.range = range;
+    this.rules = rules;
+    transactions = new OpenTransactions(range);
+  }
+
+  @Override
+  public boolean next() throws IOException {
+    if (done) {
+      return false;
+    }
+    done = true;
+    if (range.start() >= range.end()) {
+      return true;
+    }
+    try (SegmentFiles files = new SegmentFiles(range, rules)) {
+      for (var file = files.next(); file != null; file = files.next()) {
+        count(file);
+      }
+    }
+    return true;
+  }
+
+  private void count(SegmentFiles.Opened file) throws IOException {
+    Piece piece = file.piece();
+    HeaderReader headers = new HeaderReader(file.channel(), file.path(), piece.end(), range);
+    List<Piece> unclear = new ArrayList<>();
+    for (long position = piece.position(); position < piece.end(); ) {
+      BatchHeader header = headers.at(position);
+      if (header.baseOffset() >= range.end()) {
+        break;
+      }
+      if (position + header.length() > piece.end()) {
+        throw headers.corrupt(position, BatchHeader.reachesBeyond(piece.end()));
+      }
+      boolean hidden = header.isHidden(range);
+      boolean within = header.baseOffset() >= range.start() && header.lastOffset() < range.end();
+      if (!hidden && header.lastOffset() >= range.start() && transactions.concerns(header)) {
+        transactions.handOut(header);
+      }
+      if (within && hidden) {
+        check(header, headers, position);
+      } else if (within && header.isFull()) {
+        records += header.count();
+      } else {
+        add(unclear, new Piece(piece.base(), position, position + header.length(), piece.inode()));
+      }
+      position += header.length();
+    }
+    for (Piece one : unclear) {
+      walk(one);
+    }
+  }
+
+  /** A flipped bit must not hide a batch. */
+  private void check(BatchHeader header, HeaderReader headers, long position) throws IOException {
+    boolean isMarker = header.isControl() && transactions.concerns(header);
+    if (!rules.checkCrcs() && !isMarker) {
+      return;
+    }
+    ByteBuffer batch = headers.whole(position, header.length());
+    if (rules.checkCrcs() && !header.matches(batch, crc)) {
+      throw headers.corrupt(position, BatchHeader.BAD_CRC);
+    }
+    if (!isMarker) {
+      return;
+    }
+    try {
+      transactions.end(header, batch);
+    } catch (Malformed error) {
+      throw headers.corrupt(position, error.getMessage());
+    }
+  }
+
+  /** Neighbours become one, so that a compacted segment is read in one go. */
+  private static void add(List<Piece> pieces, Piece next) {
+    Piece last = pieces.isEmpty() ? null : pieces.get(pieces.size() - 1);
+    if (last != null && last.end() == next.position()) {
+      pieces.set(pieces.size() - 1, new Piece(last.base(), last.position(), next.end(), last.inode()));
+    } else {
+      pieces.add(next);
+    }
+  }
+
+  private void walk(Piece piece) throws IOException {
+    LogRange only = range.within(piece);
+    try (RecordReader reader = new RecordReader(only, rules, new StructType(), Long.MAX_VALUE)) {
+      while (reader.next()) {
+        records += reader.get().numRows();
+      }
+    }
+  }
+
+  @Override
+  public InternalRow get() {
+    return new GenericInternalRow(new Object[] {records});
+  }
+
+  @Override
+  public void close() {}
+}

@@ -1,0 +1,70 @@
+package io.mpbroker.spark;
+
+import io.mpbroker.spark.Failures.CorruptLog;
+import io.mpbroker.spark.Failures.Malformed;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.channels.FileChannel;
+import java.nio.file.Path;
+
+/** Reads batch headers of a file, and of large batches nothing else. */
+final class HeaderReader {
+  private static final int CHUNK_BYTES = 8 << 10;
+
+  private final FileChannel channel;
+  private final Path path;
+  private final long end;
+  private final LogRange range;
+  private final ByteBuffer chunk = ByteBuffer.allocateDirect(CHUNK_BYTES);
+  private long chunkFrom;
+  private long chunkTo;
+
+  /** Of the bytes before `end`. */
+  HeaderReader(FileChannel channel, Path path, long end, LogRange range) {
+    this.channel = channel;
+    this.path = path;
+    this.end = end;
+    this.range = range;
+  }
+
+  /** Throws CorruptLog if there is no batch at the position. */
+  BatchHeader at(long position) throws IOException {
+    if (position < chunkFrom || position + BatchHeader.BYTES > chunkTo) {
+      fill(position);
+    }
+    try {
+      if (position + BatchHeader.BYTES > chunkTo) {
+        throw new Malformed("the header of the batch is cut off");
+      }
+      return BatchHeader.read(chunk, (int) (position - chunkFrom));
+    } catch (Malformed error) {
+      throw corrupt(position, error.getMessage());
+    }
+  }
+
+  /** All bytes of a batch. Throws CorruptLog if the file does not have them. */
+  ByteBuffer whole(long position, int length) throws IOException {
+    ByteBuffer batch = ByteBuffer.allocate(length);
+    while (batch.hasRemaining() && channel.read(batch, position + batch.position()) >= 0) {
+      // A read may give less than was asked for.
+    }
+    if (batch.hasRemaining()) {
+      throw corrupt(position, "the batch is cut off");
+    }
+    return batch.flip();
+  }
+
+  CorruptLog corrupt(long position, String reason) {
+    return new CorruptLog(path + " is damaged at position " + position + ": " + reason + ", in " + range);
+  }
+
+  private void fill(long position) throws IOException {
+    chunk.clear().limit((int) Math.min(CHUNK_BYTES, end - position));
+    chunkFrom = position;
+    while (chunk.hasRemaining() && channel.read(chunk, position + chunk.position()) >= 0) {
+      // A read may give less than was asked for.
+    }
+    chunkTo = position + chunk.position();
+    chunk.limit(chunk.position());
+  }
+}

@@ -1,0 +1,115 @@
+package io.mpbroker.spark;
+
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.util.List;
+import java.util.OptionalLong;
+import java.util.Set;
+import java.util.stream.Collectors;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+
+/** A planned batch scan: a task per range of the manifest. */
+final class LogScan implements Scan, Batch, SupportsReportStatistics {
+  private static final Set<String> STORED = Set.of("key", "value", "headers");
+
+  private final Manifest manifest;
+  private final StructType schema;
+  private final boolean counts;
+  private final long limit;
+
+  LogScan(Manifest manifest, StructType schema, boolean counts, long limit) {
+    this.manifest = manifest;
+    this.schema = schema;
+    this.counts = counts;
+    this.limit = limit;
+  }
+
+  @Override
+  public StructType readSchema() {
+    return schema;
+  }
+
+  @Override
+  public String description() {
+    String topics =
+        manifest.tasks().stream().map(LogRange::topic).distinct().collect(Collectors.joining(", "));
+    String bound = limit < Long.MAX_VALUE ? ", limit " + limit : "";
+    return "mpbroker by its JVM reader: topics [" + topics + "], " + schema.simpleString() + bound;
+  }
+
+  @Override
+  public Batch toBatch() {
+    return this;
+  }
+
+  /** A count over no task would have no row, where SQL wants 0: then there is a task over nothing. */
+  @Override
+  public InputPartition[] planInputPartitions() {
+    if (counts && manifest.tasks().isEmpty()) {
+      return new InputPartition[] {LogRange.NOTHING};
+    }
+    return manifest.tasks().toArray(new InputPartition[0]);
+  }
+
+  @Override
+  public PartitionReaderFactory createReaderFactory() {
+    return new Readers(manifest.rules(), schema, counts, limit);
+  }
+
+  @Override
+  public ColumnarSupportMode columnarSupportMode() {
+    return counts ? ColumnarSupportMode.UNSUPPORTED : ColumnarSupportMode.SUPPORTED;
+  }
+
+  /** Offsets count rows from above. The stored bytes are those of keys, values and headers together. */
+  @Override
+  public Statistics estimateStatistics() {
+    List<LogRange> tasks = manifest.tasks();
+    long offsets = tasks.stream().mapToLong(one -> one.end() - one.start()).sum();
+    long rows = counts ? Math.max(tasks.size(), 1) : offsets;
+    long width = 0;
+    boolean stored = false;
+    for (StructField field : schema.fields()) {
+      stored |= STORED.contains(field.name());
+      width += STORED.contains(field.name()) ? 0 : field.dataType().defaultSize();
+    }
+    long bytes = rows * width + (stored ? tasks.stream().mapToLong(LogRange::bytes).sum() : 0);
+    return new Estimate(OptionalLong.of(Math.max(bytes, 1)), OptionalLong.of(rows));
+  }
+
+  private record Estimate(OptionalLong sizeInBytes, OptionalLong numRows) implements Statistics {}
+
+  /** Travels to the tasks. */
+  private record Readers(Manifest.Rules rules, StructType schema, boolean counts, long limit)
+      implements PartitionReaderFactory {
+
+    @Override
+    public boolean supportColumnarReads(InputPartition partition) {
+      return !counts;
+    }
+
+    @Override
+    public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
+      try {
+        return new RecordReader((LogRange) partition, rules, schema, limit);
+      } catch (IOException error) {
+        throw new UncheckedIOException(error);
+      }
+    }
+
+    @Override
+    public PartitionReader<InternalRow> createReader(InputPartition partition) {
+      return new CountReader((LogRange) partition, rules);
+    }
+  }
+}

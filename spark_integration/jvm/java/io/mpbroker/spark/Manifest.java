@@ -1,0 +1,75 @@
+package io.mpbroker.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.IOException;
+import java.io.Serializable;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * What Python planned for a query: its tasks, and the rules that all of them read by.
+ *
+ * <p>{@code declined}: why Python has to read it, null if this reader can.
+ */
+record Manifest(List<LogRange> tasks, Rules rules, String declined) {
+  /** The options of the source that tasks need. {@code lossAdvice} ends the text of each DataLoss. */
+  record Rules(boolean failOnDataLoss, boolean checkCrcs, String lossAdvice) implements Serializable {}
+
+  static Manifest parse(byte[] json) throws IOException {
+    JsonNode root = new ObjectMapper().readTree(json);
+    if (root.hasNonNull("declined")) {
+      return new Manifest(List.of(), null, root.get("declined").textValue());
+    }
+    List<LogRange> tasks = new ArrayList<>();
+    root.get("tasks").forEach(task -> tasks.add(range(task)));
+    Rules rules =
+        new Rules(
+            root.get("failOnDataLoss").booleanValue(),
+            root.get("checkCrcs").booleanValue(),
+            root.get("lossAdvice").textValue());
+    return new Manifest(List.copyOf(tasks), rules, null);
+  }
+
+  private static LogRange range(JsonNode task) {
+    ArrayList<Piece> pieces = new ArrayList<>();
+    for (JsonNode piece : task.get("pieces")) {
+      long[] numbers = longs(piece);
+      pieces.add(new Piece(numbers[0], numbers[1], numbers[2], numbers[3]));
+    }
+    ArrayList<String> places = new ArrayList<>();
+    task.get("places").forEach(place -> places.add(place.textValue()));
+    return new LogRange(
+        task.get("topic").textValue(),
+        task.get("partition").intValue(),
+        task.get("start").longValue(),
+        task.get("end").longValue(),
+        task.get("topicId").textValue(),
+        task.get("clusterId").textValue(),
+        task.get("nodeId").textValue(),
+        places,
+        task.get("first").longValue(),
+        pieces,
+        aborted(task.get("aborted")));
+  }
+
+  /** Null for readers that want aborted records, too. */
+  private static AbortedRanges aborted(JsonNode found) {
+    if (found.isNull()) {
+      return AbortedRanges.NOT_WANTED;
+    }
+    long[][] ranges = new long[found.size()][];
+    for (int i = 0; i < ranges.length; i++) {
+      ranges[i] = longs(found.get(i));
+    }
+    return new AbortedRanges(ranges);
+  }
+
+  private static long[] longs(JsonNode array) {
+    long[] numbers = new long[array.size()];
+    for (int i = 0; i < numbers.length; i++) {
+      numbers[i] = array.get(i).longValue();
+    }
+    return numbers;
+  }
+}

@@ -1,0 +1,89 @@
+package io.mpbroker.spark;
+
+import com.fasterxml.jackson.core.JsonProcessingException;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.DataInputStream;
+import java.io.DataOutputStream;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import net.razorvine.pickle.Pickler;
+import org.apache.spark.api.python.PythonFunction;
+import org.apache.spark.api.python.SpecialLengths;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.errors.QueryCompilationErrors;
+import org.apache.spark.sql.execution.python.PythonPlannerRunner;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/**
+ * Asks Python for the plan of a query, in a worker of the kind that Spark itself starts for Python sources
+ * and keeps for the next query.
+ */
+final class Planner extends PythonPlannerRunner<Manifest> {
+  private final byte[] request;
+
+  private Planner(PythonFunction environment, byte[] request) {
+    super(environment);
+    this.request = request;
+  }
+
+  /** Throws what Spark throws if the planning of a Python source fails. */
+  static Manifest plan(CaseInsensitiveStringMap options, StructType schema) {
+    SparkSession session = SparkSession.active();
+    // Of the source only the environment is used: which Python, and where its modules are.
+    PythonFunction environment =
+        session.sessionState().dataSourceManager().lookupDataSource("mpbroker").dataSourceCls();
+    Planner planner = new Planner(environment, request(options, schema, Hosts.executorsAreHere(session)));
+    return planner.runInPython(planner.runInPython$default$1());
+  }
+
+  private static byte[] request(CaseInsensitiveStringMap options, StructType schema, boolean allHere) {
+    ObjectMapper mapper = new ObjectMapper();
+    ObjectNode request = mapper.createObjectNode();
+    ObjectNode given = request.putObject("options");
+    options.forEach(given::put);
+    request.put("schema", schema.json());
+    request.put("executorsAreHere", allHere);
+    try {
+      return mapper.writeValueAsBytes(request);
+    } catch (JsonProcessingException error) {
+      throw new IllegalStateException(error);
+    }
+  }
+
+  @Override
+  public String workerModule() {
+    return "pyspark_mpbroker.jvm_planner";
+  }
+
+  @Override
+  public void writeToPython(DataOutputStream out, Pickler pickler) {
+    try {
+      out.writeInt(request.length);
+      out.write(request);
+    } catch (IOException error) {
+      throw new java.io.UncheckedIOException(error);
+    }
+  }
+
+  @Override
+  public Manifest receiveFromPython(DataInputStream in) {
+    try {
+      int length = in.readInt();
+      if (length == SpecialLengths.PYTHON_EXCEPTION_THROWN()) {
+        String text = new String(in.readNBytes(in.readInt()), StandardCharsets.UTF_8);
+        throw sneaky(QueryCompilationErrors.pythonDataSourceError("plan", "read", text));
+      }
+      return Manifest.parse(in.readNBytes(length));
+    } catch (IOException error) {
+      throw new java.io.UncheckedIOException(error);
+    }
+  }
+
+  /** Scala's exceptions are not declared; Java lets one pass only so. */
+  @SuppressWarnings("unchecked")
+  private static <E extends Throwable> RuntimeException sneaky(Throwable error) throws E {
+    throw (E) error;
+  }
+}

@@ -1,0 +1,96 @@
+package io.mpbroker.spark;
+
+import io.mpbroker.spark.Failures.Malformed;
+import java.io.IOException;
+import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+
+/** Reads the records of a range as columnar batches. What a batch points to is there until the next one. */
+final class RecordReader implements PartitionReader<ColumnarBatch> {
+  /** Unpacked records of one columnar batch, but a larger log batch stays whole. */
+  private static final long UNPACKED_BYTES = 16 << 20;
+
+  private final BatchCursor cursor;
+  private final Columns columns;
+  private final RecordDecoder decoder;
+  private final Codecs codecs = new Codecs();
+  private final Arena arena = new Arena();
+  private final long limit;
+  private BatchHeader kept;
+  private ColumnarBatch batch;
+  private long seen;
+
+  /** Of the columns in the schema; ends after about so many rows. */
+  RecordReader(LogRange range, Manifest.Rules rules, StructType schema, long limit) throws IOException {
+    this.limit = limit;
+    cursor = new BatchCursor(range, rules);
+    columns = new Columns(schema, range);
+    decoder = new RecordDecoder(columns, range.start(), range.end());
+  }
+
+  @Override
+  public boolean next() throws IOException {
+    arena.reset();
+    columns.reset();
+    int rows = 0;
+    // A batch may have no record of the range, a columnar one may not be empty.
+    while (rows == 0 && seen < limit) {
+      rows = fill();
+      if (rows == 0 && cursor.isAtEnd()) {
+        return false;
+      }
+    }
+    if (rows == 0) {
+      return false;
+    }
+    seen += rows;
+    batch = columns.finish(rows);
+    return true;
+  }
+
+  /** Takes log batches until the columnar one is large enough or a window has to move. */
+  private int fill() throws IOException {
+    int rows = 0;
+    while (seen + rows < limit) {
+      BatchHeader header = kept != null ? kept : cursor.next(rows > 0);
+      kept = null;
+      if (header == null) {
+        break;
+      }
+      if (rows > 0 && (rows + (long) header.count() > Columns.ROWS || arena.total() > UNPACKED_BYTES)) {
+        kept = header;
+        break;
+      }
+      rows = take(header, rows);
+    }
+    return rows;
+  }
+
+  private int take(BatchHeader header, int rows) {
+    try {
+      int bytes = header.length() - BatchHeader.BYTES;
+      long address = cursor.address();
+      if (header.codec() != 0 && bytes > 0) {
+        codecs.unpack(header.codec(), cursor.records());
+        bytes = codecs.size();
+        address = arena.add(codecs.bytes(), bytes);
+      }
+      return decoder.decode(header, address, bytes, rows);
+    } catch (Malformed error) {
+      throw cursor.corrupt(error.getMessage());
+    }
+  }
+
+  @Override
+  public ColumnarBatch get() {
+    return batch;
+  }
+
+  @Override
+  public void close() throws IOException {
+    columns.close();
+    arena.close();
+    cursor.close();
+  }
+}

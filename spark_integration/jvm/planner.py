@@ -1,0 +1,46 @@
+"""Plans a query for the JVM reader, in a Python worker of Spark's, as Spark runs its own planners.
+
+Reads a request and writes a manifest, both JSON behind their length. The plan is that of the Python source.
+(Spark: PythonPlannerRunner, pyspark/sql/worker/plan_data_source_read.py.)
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import IO, Any
+
+from pyspark.sql.types import StructType
+from pyspark.sql.worker.utils import worker_run
+
+from mpbroker.reading.manifest import manifest_of
+from mpbroker.reading.options import parse_options
+from spark_integration.source import MpbrokerDataSource, SparkTask
+
+_LENGTH = struct.Struct(">i")
+
+
+def manifest(request: dict[str, Any]) -> dict[str, Any]:
+    """Answers a request {options, schema, executorsAreHere} with the plan as JSON.
+
+    {"declined": why} if only Python can read it. Raises what the Python source raises.
+    """
+    options = parse_options(request["options"])
+    if options.read_mode == "remote":
+        return {"declined": "readMode is remote"}
+    if options.bootstrap_servers is not None and not request["executorsAreHere"]:
+        return {"declined": "tasks on other hosts may have to fetch"}
+    schema = StructType.fromJson(json.loads(request["schema"]))
+    reader = MpbrokerDataSource(request["options"]).reader(schema)
+    return manifest_of([task.range for task in reader.partitions() if isinstance(task, SparkTask)], options)
+
+
+def _main(infile: IO[bytes], outfile: IO[bytes]) -> None:
+    (length,) = _LENGTH.unpack(infile.read(_LENGTH.size))
+    answer = json.dumps(manifest(json.loads(infile.read(length)))).encode()
+    outfile.write(_LENGTH.pack(len(answer)) + answer)
+
+
+def main(infile: IO[bytes], outfile: IO[bytes]) -> None:
+    """Runs the planner; Spark's daemon of Python workers calls it in a forked process."""
+    worker_run(_main, infile, outfile)

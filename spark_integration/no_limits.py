@@ -1,0 +1,39 @@
+"""Stands in for `pyspark.sql.streaming.datasource` before Spark 4.2, which never asks for limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class ReadLimit:
+    """How much a trigger takes."""
+
+
+@dataclass
+class ReadAllAvailable(ReadLimit):
+    """All there is."""
+
+
+@dataclass
+class ReadMinRows(ReadLimit):
+    """No fewer rows."""
+
+    min_rows: int
+
+
+@dataclass
+class ReadMaxRows(ReadLimit):
+    """No more rows."""
+
+    max_rows: int
+
+
+@dataclass
+class ReadMaxBytes(ReadLimit):
+    """No more bytes."""
+
+    max_bytes: int
+
+
+class SupportsTriggerAvailableNow:
+    """A source that can stop at what was there when the run began."""

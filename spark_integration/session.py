@@ -1,0 +1,273 @@
+"""Makes Spark sessions in which `format("mpbroker")` works: Java is there, workers have the package.
+
+Spark starts workers with the Python that PYSPARK_PYTHON names, by default `python3` of PATH. Where that one
+is missing, or lacks this package, a query ends in DATA_SOURCE_NOT_FOUND with no word of the reason, and none
+of our code runs that could give one. (Spark: PythonUtils.defaultPythonExec, DataSourceManager.)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_integration.environment import (
+    SparkSetupError,
+    check_java,
+    check_spark,
+    why_unfit,
+    with_package,
+)
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger("mpbroker.spark")
+
+# Between Python and the JVM a Unix socket is up to a fifth faster than TCP. New workers for every query cost
+# more than a second; to keep them is Spark's default, which an administrator may have changed.
+_FASTER: Final = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.worker.reuse": "true",
+}
+# What a session has that was not told.
+_DEFAULTS: Final = {
+    "spark.python.unix.domain.socket.enabled": "false",
+    "spark.python.worker.reuse": "true",
+}
+_QUIET: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+_WORKER_PYTHON: Final = "spark.pyspark.python"
+_DRIVER_PYTHON: Final = "spark.pyspark.driver.python"
+_WORKER_PATH: Final = "spark.executorEnv.PYTHONPATH"
+
+
+def session(
+    app_name: str = "mpbroker",
+    master: str | None = None,
+    *,
+    accelerated: bool = False,
+    config: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+) -> SparkSession:
+    """Returns a Spark session that knows `format("mpbroker")`: a new one, or the one that runs already.
+
+    `master` is Spark's, such as `local[4]`; without it that of spark-submit or of Spark's configuration
+    holds. `config` has any settings of Spark; they go before those that are set here. `accelerated` adds the
+    reader that runs in the JVM. `quiet` does without Spark's web pages, progress bar, and log below errors.
+
+    A session that runs keeps its settings; a warning names those that should be others. On this host its
+    Python is replaced if that cannot run the source. Raises SparkSetupError: what is missing, what to do.
+    """
+    from pyspark.sql import SparkSession
+
+    check_spark()
+    wanted = {name: _text(value) for name, value in (config or {}).items()}
+    if master is not None:
+        wanted["spark.master"] = master
+    wanted = _prepared(wanted, accelerated=accelerated, quiet=quiet)
+    builder = SparkSession.builder.appName(app_name)
+    for name, value in wanted.items():
+        builder = builder.config(name, value)
+    found = builder.getOrCreate()
+    if isinstance(found, SparkSession):
+        _warn_of_kept(found, wanted)
+        if quiet:
+            found.sparkContext.setLogLevel("ERROR")
+    from spark_integration.source import MpbrokerDataSource
+
+    # PySpark finds it by itself, but asks the JVM's default Python, which a running JVM does not change.
+    found.dataSource.register(MpbrokerDataSource)
+    return found
+
+
+def configure(builder: SparkSession.Builder, *, accelerated: bool = False) -> SparkSession.Builder:
+    """Adds to a builder what `session` sets, but for what it was given; call it before `getOrCreate`.
+
+    Raises SparkSetupError: what is missing, what to do; also where Spark's JVM runs already, with a Python
+    that cannot run the source.
+    """
+    check_spark()
+    # PySpark has no public way to ask a builder what it was given.
+    given = {str(name): _text(value) for name, value in vars(builder).get("_options", {}).items()}
+    _check_running_jvm()
+    for name, value in _prepared(given, accelerated=accelerated, quiet=False).items():
+        builder = builder.config(name, value)
+    return builder
+
+
+def _prepared(given: Mapping[str, str], *, accelerated: bool, quiet: bool) -> dict[str, str]:
+    """Returns all settings of the session, the given ones first; prepares environment and running context.
+
+    Raises SparkSetupError.
+    """
+    if _has_a_server(given):
+        if accelerated:
+            raise SparkSetupError(
+                "accelerated=True cannot add a jar to a Spark Connect server. Start the server with the jar "
+                "in its spark.jars, or leave accelerated away"
+            )
+        # Workers, and the settings that they depend on, are the server's.
+        return dict(given)
+    wanted = {**_FASTER, **(_QUIET if quiet else {}), **given}
+    if path := with_package(wanted.get(_WORKER_PATH)):
+        wanted[_WORKER_PATH] = path
+    context = _running_context()
+    if accelerated:
+        from spark_integration.jvm.jar import with_jvm_reader
+
+        wanted = with_jvm_reader(wanted, None if context is None else dict(context.getConf().getAll()))
+        _check_class_path(wanted)
+    if context is not None:
+        _adopt(context)
+        return wanted
+    if not _jvm_runs():
+        check_java()
+    python = _python_for_workers(wanted)
+    wanted[_WORKER_PYTHON] = os.environ["PYSPARK_PYTHON"] = python
+    # Queries are planned by this one, and notebooks have it start Jupyter.
+    wanted[_DRIVER_PYTHON] = os.environ["PYSPARK_DRIVER_PYTHON"] = python
+    if path := with_package(os.environ.get("PYTHONPATH")):
+        os.environ["PYTHONPATH"] = path
+    return wanted
+
+
+def _python_for_workers(wanted: Mapping[str, str]) -> str:
+    """Returns the Python that the user chose if it works, else, on this host, the one that runs this.
+
+    Spark plans on the driver with the very path that executors run, so it has to work here too.
+    Raises SparkSetupError.
+    """
+    in_config = wanted.get(_WORKER_PYTHON)
+    chosen = in_config or os.environ.get("PYSPARK_PYTHON")
+    if chosen is None or chosen == sys.executable:
+        return sys.executable
+    unfit = why_unfit(chosen, with_package(os.environ.get("PYTHONPATH")))
+    if unfit is None:
+        return chosen
+    name = _WORKER_PYTHON if in_config else "PYSPARK_PYTHON"
+    if in_config or not _is_local(wanted.get("spark.master")):
+        raise SparkSetupError(
+            f"{name} is {chosen}, but {unfit}. Name a Python that has mpbroker[spark] under the same path on "
+            "the driver and on every executor (of an archive: unpack it into the driver's directory, too)"
+        )
+    _LOG.warning("%s is %s, but %s; workers run %s instead", name, chosen, unfit, sys.executable)
+    return sys.executable
+
+
+def _adopt(context: SparkContext) -> None:
+    """Has workers of a running context find the package; on this host also with another Python."""
+    path = with_package(context.environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH"))
+    if path:
+        context.environment["PYTHONPATH"] = path
+    python = context.pythonExec
+    if python == sys.executable:
+        return
+    unfit = why_unfit(python, path)
+    if unfit is None:
+        return
+    if not _is_local(context.master):
+        raise SparkSetupError(
+            f"the Spark session that runs already has the Python {python}, but {unfit}. "
+            "Stop it (spark.stop()) and ask for another"
+        )
+    _LOG.warning(
+        "the Spark session that runs already has the Python %s, but %s; its new queries run %s",
+        python,
+        unfit,
+        sys.executable,
+    )
+    context.pythonExec = sys.executable
+
+
+def _warn_of_kept(found: SparkSession, wanted: Mapping[str, str]) -> None:
+    """Names the settings that a session which ran before was asked to change, and did not."""
+    core = found.sparkContext.getConf()
+    kept = []
+    for name, value in wanted.items():
+        if name in (_WORKER_PYTHON, _DRIVER_PYTHON, _WORKER_PATH) or not name.startswith("spark."):
+            continue
+        default = _DEFAULTS.get(name)
+        now = found.conf.get(name, default) if name.startswith("spark.sql.") else core.get(name, default)
+        if now != value:
+            kept.append(f"{name} is {'not set' if now is None else now}, not {value}")
+    if kept:
+        _LOG.warning(
+            "a Spark session ran already and keeps its settings: %s. To have others, call spark.stop() first",
+            "; ".join(kept),
+        )
+
+
+def _check_running_jvm() -> None:
+    """Raises SparkSetupError if Spark's JVM runs with a default Python that cannot find the source."""
+    if not _jvm_runs():
+        return
+    from pyspark import SparkContext
+
+    SparkContext._ensure_initialized()
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    environ = jvm.java.lang.System
+    python = environ.getenv("PYSPARK_DRIVER_PYTHON") or environ.getenv("PYSPARK_PYTHON") or "python3"
+    unfit = None if python == sys.executable else why_unfit(python, environ.getenv("PYTHONPATH"))
+    if unfit is not None:
+        raise SparkSetupError(
+            f"Spark's JVM was started already, with the Python {python}, but {unfit}. "
+            "Use mpbroker.spark.session(), or restart this program with PYSPARK_PYTHON set"
+        )
+
+
+def _check_class_path(wanted: Mapping[str, str]) -> None:
+    """Raises SparkSetupError if Spark's JVM runs and cannot load the JVM reader that is wanted.
+
+    Spark would warn in its log, and read with Python. A jar comes onto the class path of the driver only when
+    its JVM starts.
+    """
+    from spark_integration.jvm.jar import EXTENSION, EXTENSIONS, JARS
+
+    if not _jvm_runs() or EXTENSION not in wanted.get(EXTENSIONS, ""):
+        return
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark import SparkContext
+
+    SparkContext._ensure_initialized()
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(EXTENSION)
+    except Py4JJavaError as error:
+        raise SparkSetupError(
+            f"Spark's JVM was started already without {wanted[JARS]}. Ask for the accelerated session "
+            "before any other one, or give spark-submit that file in --jars"
+        ) from error
+
+
+def _running_context() -> SparkContext | None:
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context
+
+
+def _jvm_runs() -> bool:
+    """Tells whether a JVM runs: a stopped session's, or that of spark-submit, which starts Python."""
+    from pyspark import SparkContext
+
+    return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _has_a_server(given: Mapping[str, str]) -> bool:
+    """Tells whether this is a client of a Spark Connect server that somebody else started."""
+    remote = given.get("spark.remote") or os.environ.get("SPARK_REMOTE") or ""
+    return remote.startswith("sc://")
+
+
+def _is_local(master: str | None) -> bool:
+    """Tells whether workers are on this host, with the files and programs that this process sees."""
+    master = master or os.environ.get("MASTER") or "local"
+    return master.startswith("local")
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,30 @@
+"""A log directory with a broker that is played by the test, and one running broker for all that want one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ops.bench.brokers import Broker
+from tests.real_clients.conftest import make_broker, served
+from tests.spark.logs import FakeBroker, new_log_dir
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    return new_log_dir(tmp_path / "log")
+
+
+@pytest.fixture
+def fake_broker(log_dir: Path) -> Iterator[FakeBroker]:
+    broker = FakeBroker(log_dir)
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with served(make_broker(tmp_path_factory.mktemp("broker"))) as running:
+        yield running

@@ -1,0 +1,149 @@
+"""Transactions of a real client in a running broker's two log directories, read in place: also from other
+namespaces, and after the broker was stopped or killed.
+
+With MPBROKER_TEST_BROKER=kafka it is Apache Kafka, read after it was stopped or killed; its directories have
+to be named all, since it keeps no list of them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from mpbroker.reading.errors import FilesUnavailable
+from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
+from tests.polling import PATIENCE_S, until
+from tests.reading.queries import UNCOMMITTED, read
+from tests.real_clients.conftest import end
+
+ROOT = Path(__file__).parents[2]
+IS_KAFKA = os.environ.get("MPBROKER_TEST_BROKER") == "kafka"
+PARTITIONS = 4
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make namespaces")
+BESIDE = pytest.mark.skipif(IS_KAFKA, reason="Apache Kafka publishes nothing outside of its own process")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("broker")
+
+
+@pytest.fixture(scope="module")
+def log_dirs(directory: Path) -> list[Path]:
+    return [directory / "one", directory / "two"]
+
+
+@pytest.fixture(scope="module")
+def broker(directory: Path, log_dirs: list[Path]) -> Iterator[Broker]:
+    named = ",".join(map(str, log_dirs))
+    found: Broker
+    if IS_KAFKA:
+        found = Kafka(directory, properties=[f"log.dirs={named}"])
+    else:
+        found = Mpbroker(directory, template=MPBROKER_COMMAND.replace("{log_dir}", named))
+    try:
+        found.start()
+        yield found
+    finally:
+        end(found)
+
+
+@pytest.fixture(scope="module")
+def written(broker: Broker) -> int:
+    """Writes to every partition: plain, committed, aborted, and one transaction that stays open behind what
+    is committed. How many records are committed in each.
+    """
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(PATIENCE_S)
+    plain = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all"})
+    _write(plain, 10)
+    kept = _transactional(broker, "kept")
+    for ends in ("commit", "abort", "commit", "abort"):
+        kept.begin_transaction()
+        _write(kept, 5)
+        if ends == "commit":
+            kept.commit_transaction(PATIENCE_S)
+        else:
+            kept.abort_transaction(PATIENCE_S)
+    _write(plain, 10)
+    return 30
+
+
+@pytest.fixture(scope="module")
+def still_open(broker: Broker, written: int) -> Producer:
+    """A transaction that begins behind all of it, and records of others behind its own."""
+    assert written
+    producer = _transactional(broker, "open")
+    producer.begin_transaction()
+    _write(producer, 5)
+    _write(Producer({"bootstrap.servers": broker.bootstrap, "acks": "all"}), 3)
+    return producer
+
+
+def _transactional(broker: Broker, name: str) -> Producer:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name})
+    producer.init_transactions(PATIENCE_S)
+    return producer
+
+
+def _write(producer: Producer, count: int) -> None:
+    """So many to each partition."""
+    for number in range(count * PARTITIONS):
+        producer.produce("t", b"value", partition=number % PARTITIONS)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+@BESIDE
+@pytest.mark.usefixtures("still_open")
+def test_committed_records_of_all_directories(log_dirs: list[Path], written: int) -> None:
+    """A transaction's markers come a moment after its end was acknowledged."""
+    wanted = PARTITIONS * written
+    for log_dir in log_dirs:
+        until(lambda log_dir=log_dir: len(read(log_dir)) == wanted, "all that is committed")
+        assert len(read(log_dir, **UNCOMMITTED)) == PARTITIONS * (20 + 20 + 5 + 3)
+
+
+COUNTS = "import sys; from tests.reading.queries import read; print(len(read(sys.argv[1])))"
+
+
+def _elsewhere(namespace: list[str], program: str, log_dir: Path) -> subprocess.CompletedProcess[str]:
+    command = [*namespace, sys.executable, "-c", program, str(log_dir)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@AS_ROOT
+@BESIDE
+@pytest.mark.usefixtures("broker")
+def test_from_a_container_that_shares_the_memory(log_dirs: list[Path], written: int) -> None:
+    done = _elsewhere(["unshare", "--pid", "--fork", "--mount-proc"], COUNTS, log_dirs[0])
+    assert done.stdout == f"{PARTITIONS * written}\n", done.stderr
+
+
+@AS_ROOT
+@BESIDE
+@pytest.mark.usefixtures("broker", "written")
+def test_from_a_container_with_a_memory_of_its_own(log_dirs: list[Path]) -> None:
+    hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$@"', "sh"]
+    done = _elsewhere(hidden, COUNTS, log_dirs[0])
+    assert done.returncode == 1
+    assert f"{FilesUnavailable.__name__}: a broker has {log_dirs[0]}" in done.stderr
+    assert "runs in another container" in done.stderr
+
+
+@pytest.mark.usefixtures("still_open")
+def test_at_rest_after_a_kill_and_after_a_stop(broker: Broker, log_dirs: list[Path], written: int) -> None:
+    """A kill leaves a checkpoint that is behind; nothing that was aborted or open may come all the same."""
+    named = ",".join(map(str, log_dirs)) if IS_KAFKA else log_dirs[0]
+    broker.kill()
+    assert len(read(named)) <= PARTITIONS * written
+    broker.start()
+    broker.stop()
+    assert len(read(named)) == PARTITIONS * written
+    assert len(read(named, **UNCOMMITTED)) == PARTITIONS * (20 + 20 + 5 + 3)

@@ -1,0 +1,140 @@
+"""Topics in files are followed while brokers come, publish, die, and come again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mpbroker.ipc.table import PartitionFlag
+from mpbroker.reading.errors import OptionError, SourceUnavailable
+from mpbroker.reading.follow import LocalFollower, follow
+from mpbroker.reading.options import parse_options
+from mpbroker.reading.plan import OffsetRange
+from tests.polling import PATIENCE_S, until
+from tests.spark.logs import FakeBroker, PartitionWriter, checkpoint, fill
+
+
+@pytest.fixture
+def writer(log_dir: Path, fake_broker: FakeBroker) -> PartitionWriter:
+    found = PartitionWriter(log_dir, "t")
+    fill(found, 1)
+    fake_broker.publish(found)
+    return found
+
+
+@pytest.fixture
+def follower(log_dir: Path, writer: PartitionWriter) -> Iterator[LocalFollower]:  # noqa: ARG001
+    found = follow(parse_options({"subscribePattern": "t.*", "log.dir": str(log_dir)}, streaming=True))
+    assert isinstance(found, LocalFollower)
+    yield found
+    found.close()
+
+
+def ends(follower: LocalFollower) -> dict[str, int]:
+    return {f"{topic}-{number}": found.end for (topic, number), found in follower.look().items()}
+
+
+def test_what_is_published_is_seen(
+    follower: LocalFollower, writer: PartitionWriter, fake_broker: FakeBroker
+) -> None:
+    assert ends(follower) == {"t-0": 10}
+    fill(writer, 2)
+    assert ends(follower) == {"t-0": 10}, "it is in the file, and nobody has said so"
+    fake_broker.publish(writer)
+    assert ends(follower) == {"t-0": 30}
+    (task,) = follower.catalog.tasks(follower_range(follower), 1, None)
+    assert (task.start, task.end) == (0, 30)
+
+
+def follower_range(follower: LocalFollower) -> OffsetRange:
+    return OffsetRange(("t", 0), 0, follower.look()["t", 0].end)
+
+
+def test_nothing_is_listed_or_attached_while_nothing_is_made(
+    follower: LocalFollower,
+    writer: PartitionWriter,
+    fake_broker: FakeBroker,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    follower.look()
+    monkeypatch.setattr(LocalFollower, "_opened", pytest.fail)
+    for turn in range(3):
+        fill(writer, 1)
+        fake_broker.publish(writer)
+        assert ends(follower) == {"t-0": 20 + 10 * turn}
+
+
+def test_new_partitions_and_topics(follower: LocalFollower, log_dir: Path, fake_broker: FakeBroker) -> None:
+    assert ends(follower) == {"t-0": 10}
+    another = PartitionWriter(log_dir, "t2")
+    assert ends(follower) == {"t-0": 10}, "it is being made"
+    fake_broker.publish(another)
+    until(lambda: ends(follower) == {"t-0": 10, "t2-0": 0}, "the new topic is seen")
+
+
+def test_a_wait_ends_with_what_is_published(
+    follower: LocalFollower, writer: PartitionWriter, fake_broker: FakeBroker
+) -> None:
+    follower.look()
+    begun = time.monotonic()
+    follower.wait(0.02)
+    assert 0.02 <= time.monotonic() - begun < PATIENCE_S
+    waiting = threading.Thread(target=follower.wait, args=(10 * PATIENCE_S,))
+    waiting.start()
+    fill(writer, 1)
+    fake_broker.publish(writer)
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
+    assert ends(follower) == {"t-0": 20}
+
+
+def test_while_no_broker_runs_what_it_published_holds(
+    follower: LocalFollower,
+    log_dir: Path,
+    writer: PartitionWriter,
+    fake_broker: FakeBroker,
+) -> None:
+    follower.look()
+    fill(writer, 1)
+    fake_broker.publish(writer)
+    assert ends(follower) == {"t-0": 20}
+    fake_broker.stop()
+    checkpoint(log_dir, {("t", 0): 10})
+    until(lambda: follower.is_at_rest, "the broker's end is seen")
+    assert ends(follower) == {"t-0": 20}, "its checkpoint is behind"
+    fill(writer, 1)
+    checkpoint(log_dir, {("t", 0): 30})
+    assert ends(follower) == {"t-0": 30}, "it was stopped in order"
+
+    successor = FakeBroker(log_dir)
+    try:
+        with pytest.raises(SourceUnavailable, match="t-0 cannot be read: the running broker"):
+            follower.look()
+        successor.publish(writer, flags=0)
+        with pytest.raises(SourceUnavailable, match="t-0 cannot be read: it is offline"):
+            follower.look()
+        fill(writer, 1)
+        successor.publish(writer, flags=PartitionFlag.PARTITION_LIVE)
+        assert ends(follower) == {"t-0": 40}
+    finally:
+        successor.stop()
+
+
+@pytest.mark.parametrize("places", [{}, {"readMode": "remote"}, {"log.dir": "/nowhere"}])
+def test_a_limit_of_bytes_is_refused_where_nobody_knows_them(places: dict[str, str]) -> None:
+    """It would be ignored, and look as if it were kept."""
+    given = {"subscribe": "t", "kafka.bootstrap.servers": "127.0.0.1:1", "maxBytesPerTrigger": "1000"}
+    with pytest.raises(OptionError, match="maxBytesPerTrigger needs the broker's files"):
+        follow(parse_options(given | places, streaming=True))
+
+
+@pytest.mark.usefixtures("writer")
+def test_a_limit_of_bytes_beside_files_that_are_here(log_dir: Path) -> None:
+    given = {"subscribe": "t", "kafka.bootstrap.servers": "127.0.0.1:1", "maxBytesPerTrigger": "1000"}
+    found = follow(parse_options(given | {"log.dir": str(log_dir)}, streaming=True))
+    assert isinstance(found, LocalFollower)
+    found.close()

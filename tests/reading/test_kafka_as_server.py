@@ -1,0 +1,57 @@
+"""Apache Kafka as the server: what it serves is fetched, and its files are read after it was stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from mpbroker.log.checkpoints import read_offsets
+from mpbroker.log.names import HIGH_WATERMARKS
+from ops.bench.brokers import Broker, Kafka
+from tests.polling import PATIENCE_S
+from tests.reading.read_all import read_all
+from tests.real_clients.conftest import end
+from tests.real_clients.tools import SMALL_JVM
+
+TOPIC = "served"
+PARTITIONS = 2
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+PER_CODEC = 100
+RECORDS = PER_CODEC * len(CODECS)
+ALL = {number: list(range(RECORDS // PARTITIONS)) for number in range(PARTITIONS)}
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    found = Kafka(tmp_path_factory.mktemp("kafka"), jvm=SMALL_JVM)
+    try:
+        found.start()
+        admin = AdminClient({"bootstrap.servers": found.bootstrap})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(PATIENCE_S)
+        for codec in CODECS:
+            producer = Producer({"bootstrap.servers": found.bootstrap, "compression.type": codec})
+            for number in range(PER_CODEC):
+                producer.produce(TOPIC, b"%d" % number * 10, partition=number % PARTITIONS)
+            assert producer.flush(PATIENCE_S) == 0
+        yield found
+    finally:
+        end(found)
+
+
+def test_everything_and_ranges(kafka: Broker) -> None:
+    options = {"kafka.bootstrap.servers": kafka.bootstrap, "subscribe": TOPIC}
+    assert read_all(options) == ALL
+    some = {
+        "startingOffsets": f'{{"{TOPIC}":{{"0":5,"1":-2}}}}',
+        "endingOffsets": f'{{"{TOPIC}":{{"0":7,"1":3}}}}',
+    }
+    assert read_all(options | some) == {0: [5, 6], 1: [0, 1, 2]}
+
+
+def test_its_files_after_it_was_stopped(kafka: Broker) -> None:
+    kafka.stop()
+    assert read_offsets(kafka.log_dir / HIGH_WATERMARKS)[TOPIC, 0] == RECORDS // PARTITIONS
+    assert read_all({"log.dir": str(kafka.log_dir), "subscribe": TOPIC}) == ALL

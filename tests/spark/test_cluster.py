@@ -1,0 +1,151 @@
+"""Where tasks read from: each executor decides for itself, file or fetch, and all give the same records.
+
+The second worker stands for another host: the broker's directory is hidden from it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from ops.bench.brokers import Mpbroker
+from tests.metrics.conftest import Meter
+from tests.polling import PATIENCE_S, until
+from tests.real_clients.conftest import end, stop_cleanly
+from tests.spark.cluster import Cluster, executor_settings, hidden, may_unshare, running_cluster
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+TOPIC = "places"
+PARTITIONS = 8
+RECORDS = 4_000
+VALUE_BYTES = 500
+
+pytestmark = pytest.mark.skipif(
+    not may_unshare(), reason="hiding a directory from a process takes a mount namespace: only root has them"
+)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
+    found = Mpbroker(tmp_path_factory.mktemp("broker"))
+    try:
+        found.start()
+        fill(found)
+        yield found
+        stop_cleanly(found)
+    finally:
+        end(found)
+
+
+def fill(broker: Mpbroker) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(PATIENCE_S)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all"})
+    for number in range(RECORDS):
+        value = b"%d" % number
+        producer.produce(TOPIC, value.ljust(VALUE_BYTES, b"."), value, partition=number % PARTITIONS)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, broker: Mpbroker) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("cluster"), [[], hidden(broker.log_dir)]) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def far_spark(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Iterator[SparkSession]:
+    """A session on the cluster; the driver has the directory, as has the first worker."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        builder = SparkSession.builder.master(cluster.master).appName("mpbroker cluster tests")
+        settings = {
+            "spark.ui.enabled": "false",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.session.timeZone": "UTC",
+            # Both executors have tasks from the first job on, and no failed task is tried on the other one.
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+            "spark.task.maxFailures": "1",
+            **executor_settings(),
+        }
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+        session.stop()
+
+
+def frame(spark: SparkSession, broker: Mpbroker, mode: str, *, bootstrap: bool = True) -> DataFrame:
+    reader = spark.read.format("mpbroker").option("log.dir", str(broker.log_dir)).option("subscribe", TOPIC)
+    if bootstrap:
+        reader = reader.option("kafka.bootstrap.servers", broker.bootstrap)
+    return reader.option("readMode", mode).option("columns", "key,partition,offset").load()
+
+
+def with_place(found: DataFrame, log_dir: Path) -> DataFrame:
+    """Beside each record, whether the executor that read it has the directory."""
+    wanted = str(log_dir / "meta.properties")
+
+    def see(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            here = pa.repeat(pa.scalar(os.path.exists(wanted)), batch.num_rows)  # noqa: PTH110
+            yield pa.RecordBatch.from_arrays([*batch.columns, here], [*batch.schema.names, "here"])
+
+    return found.mapInArrow(see, "key binary, partition int, offset long, here boolean")
+
+
+def bytes_out(broker: Mpbroker) -> int:
+    """What the broker has sent of the topic since its start."""
+    bean = f"kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec,topic={TOPIC}"
+    return int(Meter(broker).beans(bean).get(bean, {"Count": 0})["Count"])
+
+
+def log_bytes(broker: Mpbroker, partitions: set[int]) -> int:
+    return sum(
+        segment.stat().st_size
+        for number in partitions
+        for segment in (broker.log_dir / f"{TOPIC}-{number}").glob("*.log")
+    )
+
+
+def test_each_task_reads_where_it_is(far_spark: SparkSession, broker: Mpbroker) -> None:
+    before = bytes_out(broker)
+    rows = with_place(frame(far_spark, broker, "auto"), broker.log_dir).collect()
+    assert sorted(int(row.key) for row in rows) == list(range(RECORDS))
+    assert {(row.partition, row.offset) for row in rows} == {
+        (number % PARTITIONS, number // PARTITIONS) for number in range(RECORDS)
+    }
+    far = {row.partition for row in rows if not row.here}
+    assert 0 < len(far) < PARTITIONS, "both executors have had tasks"
+    sent = log_bytes(broker, far)
+    until(lambda: bytes_out(broker) >= before + sent, "what was fetched is counted")
+    assert bytes_out(broker) == before + sent, "tasks beside the files fetch nothing"
+
+
+def test_a_task_without_the_files_says_what_to_do(far_spark: SparkSession, broker: Mpbroker) -> None:
+    with pytest.raises(PySparkException, match=r"is not on this host.*kafka\.bootstrap\.servers"):
+        frame(far_spark, broker, "auto", bootstrap=False).collect()
+
+
+def test_fetching_asks_nobody_for_files(far_spark: SparkSession, broker: Mpbroker) -> None:
+    before = bytes_out(broker)
+    assert frame(far_spark, broker, "remote").count() == RECORDS
+    sent = log_bytes(broker, set(range(PARTITIONS)))
+    until(lambda: bytes_out(broker) >= before + sent, "what was fetched is counted")

@@ -1,0 +1,516 @@
+"""One suite for two readers: the Python source and the jar in Spark's JVM read by the same rules."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+from mpbroker.records.builder import build_batch
+from mpbroker.records.compression import Codec
+from mpbroker.records.markers import ABORT, COMMIT
+from mpbroker.records.record import NewRecord
+from ops.setup import jvm_reader
+from spark_integration import session
+from spark_integration.environment import SparkSetupError
+from spark_integration.jvm import jar
+from spark_integration.jvm.planner import manifest
+from tests.polling import PATIENCE_S
+from tests.reading.queries import UNCOMMITTED, TransactionalWriter
+from tests.spark.jvm import end_jvm
+from tests.spark.logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir, numbered
+
+ROOT = Path(__file__).parents[2]
+READERS = ("python", "jvm")
+BY_JVM = "by its JVM reader"
+
+Read = Callable[..., DataFrame]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    end_jvm()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
+        patch.syspath_prepend(str(ROOT))
+        config = {
+            "spark.sql.catalogImplementation": "in-memory",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+            "spark.sql.shuffle.partitions": "2",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": "1g",
+            "spark.sql.session.timeZone": "UTC",
+        }
+        accelerated = session.session(
+            "mpbroker tests", "local[2]", accelerated=True, config=config, quiet=True
+        )
+        yield accelerated
+        accelerated.stop()
+    # Later sessions of this process are not to have its extension.
+    end_jvm()
+
+
+@pytest.fixture(params=READERS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def read(spark: SparkSession, log_dir: Path, kind: str) -> Read:
+    """A query of one reader, which is the one that Spark says it is."""
+
+    def frame(schema: str | None = None, **options: object) -> DataFrame:
+        reader = spark.read.format("mpbroker").option("log.dir", str(log_dir))
+        if not {"assign", "subscribePattern"} & set(options):
+            reader = reader.option("subscribe", "t")
+        for name, value in options.items():
+            reader = reader.option(name.replace("_", "."), str(value))
+        reader = with_reader(reader, kind)
+        found = (reader.schema(schema) if schema else reader).load()
+        if spark_plans(found):
+            assert (BY_JVM in physical_plan(found)) == (kind == "jvm")
+        return found
+
+    return frame
+
+
+def with_reader(reader: DataFrameReader, kind: str) -> DataFrameReader:
+    return reader if kind == "jvm" else reader.option("accelerated", "false")
+
+
+def spark_plans(frame: DataFrame) -> bool:
+    """Whether the query can be planned at all; if not its error is that of the test."""
+    try:
+        physical_plan(frame)
+    except PySparkException:
+        return False
+    return True
+
+
+def physical_plan(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+def offsets(frame: DataFrame) -> list[int]:
+    return [row.offset for row in frame.select("offset").collect()]
+
+
+def planned(frame: DataFrame) -> Callable[[], list[Any]]:
+    """What reads a query whose tasks are planned already."""
+    rdd = frame.rdd
+    assert rdd.getNumPartitions() > 0
+    return rdd.collect
+
+
+def replace(path: Path, content: bytes) -> None:
+    """As the cleaner does it: another file of that name."""
+    fresh = path.with_suffix(".swap")
+    fresh.write_bytes(content)
+    fresh.replace(path)
+
+
+def test_every_column_codec_and_segment(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
+    for number in range(2):
+        writer = PartitionWriter(log_dir, "t", number)
+        fill(writer, 60, 20, roll_every=25, codecs=list(Codec))
+        writer.append([NewRecord(key=b"x", value=b"y", timestamp=5)], append_time=1_700_000_000_999)
+        fake_broker.publish(writer)
+    frame = read(minPartitions=5)
+    rows = frame.selectExpr(
+        *("partition", "offset", "string(key)", "value", "topic", "unix_micros(timestamp)", "timestampType")
+    ).collect()
+    expected = [
+        (p, n, f"k{n}", (b"v%d" % n).ljust(20, b"."), "t", (1_700_000_000_000 + n) * 1000, 0)
+        for p in range(2)
+        for n in range(1200)
+    ] + [(p, 1200, "x", b"y", "t", 1_700_000_000_999_000, 1) for p in range(2)]
+    assert sorted(rows, key=lambda row: row[:2]) == sorted(expected)
+    assert frame.count() == len(expected)
+
+
+def test_headers_nulls_and_empty_values(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
+    writer = PartitionWriter(log_dir, "t", first_offset=100)
+    headers = (("a", b"1"), ("b", None), ("a", b""), ("µ" * 200, b"\xff" * 300))
+    records = [
+        NewRecord(key=b"k", value=b"v", timestamp=1, headers=headers),
+        NewRecord(key=None, value=b"", timestamp=-1),
+        NewRecord(key=b"", value=None, timestamp=2),
+        NewRecord(key=b"z", value=b"z" * 70_000, timestamp=3, headers=(("c", b"2"),)),
+    ]
+    for codec in Codec:
+        writer.append(records, codec=codec)
+    fake_broker.publish(writer)
+    rows = read(includeHeaders=True).orderBy("offset").collect()
+    assert [row.offset for row in rows] == list(range(100, 120))
+    for number, row in enumerate(rows):
+        record = records[number % 4]
+        assert (row.key, row.value) == (record.key, record.value)
+        assert [tuple(one) for one in row.headers or ()] == list(record.headers)
+        assert (row.headers is None) == (not record.headers)
+
+
+def test_not_null_is_held(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
+    writer = PartitionWriter(log_dir, "t")
+    writer.append([NewRecord(key=b"k", value=b"v", timestamp=1), NewRecord(value=None, timestamp=2)])
+    fake_broker.publish(writer)
+    chosen = "headers array<struct<key:string,value:binary>>, offset long not null"
+    assert offsets(read(chosen)) == [0, 1]
+    with pytest.raises(PySparkException, match="t-0 has records whose value is null, but the given schema"):
+        read("value binary not null").collect()
+    with pytest.raises(PySparkException, match="schema: column 'value' is binary, not string"):
+        read("value string").collect()
+
+
+def test_ranges_gaps_and_control_batches(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
+    writer = PartitionWriter(log_dir, "t")
+    fill(writer, 3, 10, codecs=[Codec.ZSTD, Codec.NONE])
+    writer.skip(1000)
+    writer.append_marker(COMMIT)
+    writer.append_marker(ABORT)
+    fill(writer, 1, 10)
+    writer.roll()
+    writer.append_marker(COMMIT)
+    writer.roll()
+    writer.skip(50)
+    fill(writer, 1, 10)
+    fake_broker.publish(writer)
+    there = [*range(30), *range(1032, 1042), *range(1093, 1103)]
+    for start, end in [(-2, -1), (5, 1095), (25, 26), (1042, 1093)]:
+        frame = read(startingOffsets=f'{{"t":{{"0":{start}}}}}', endingOffsets=f'{{"t":{{"0":{end}}}}}')
+        last = 1 << 62 if end == -1 else end
+        expected = [offset for offset in there if start <= offset < last]
+        assert offsets(frame) == expected
+        assert frame.count() == len(expected)
+
+
+def test_committed_records(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
+    """Over two segments; at the end a transaction is open."""
+    writer = TransactionalWriter(log_dir, "t")
+    writer.begin()
+    writer.write(1, 3)
+    writer.plain(2)
+    writer.write(2, 2)
+    writer.abort(1)
+    writer.write(1, 2)
+    writer.roll()
+    writer.commit(2)
+    writer.write(3, 2)
+    writer.abort(1)
+    writer.commit(3)
+    writer.write(4, 2)
+    writer.plain(1)
+    fake_broker.publish(writer, stable=writer.stable, aborted_end=writer.aborted_end)
+    expected = writer.committed_below(writer.stable.offset)
+    assert 0 < len(expected) < len(offsets(read(**UNCOMMITTED)))
+    assert offsets(read()) == expected
+    assert read().count() == len(expected)
+    assert sorted(offsets(read(maxRecordsPerPartition=1))) == expected
+
+
+def test_an_abort_that_the_index_has_missed(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
+    """Records of it would be handed out; the marker behind them says that they must not be."""
+    writer = TransactionalWriter(log_dir, "t")
+    writer.begin()
+    writer.write(1, 2)
+    writer.commit(1)
+    writer.write(1, 2)
+    writer.abort(1)
+    writer.index.unlink()
+    writer.roll()
+    writer.plain(1)
+    fake_broker.publish(writer, stable=writer.stable)
+    for query in (read().collect, read().groupBy().count().collect, read(check_crcs=False).count):
+        with pytest.raises(PySparkException, match=r"damaged at position \d+: .* producer 1 was aborted"):
+            query()
+    # A query of what lies before it does not know, and need not.
+    assert offsets(read(endingOffsets='{"t":{"0":3}}')) == [0, 1]
+    assert read(**UNCOMMITTED).count() == len(offsets(read(**UNCOMMITTED))) == 5
+
+
+def test_an_empty_plan(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
+    fake_broker.publish(PartitionWriter(log_dir, "t"))
+    frame = read()
+    assert frame.collect() == []
+    assert frame.count() == 0
+
+
+def test_a_compacted_batch_counts_what_it_has(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
+    """The cleaner keeps a batch's offsets and leaves records out."""
+    writer = PartitionWriter(log_dir, "t")
+    fill(writer, 2, 10)
+    whole = build_batch(numbered(10), base_offset=writer.next_offset)
+    writer.append_bytes(compacted(bytes(whole), {0, 9}), 10, 1)
+    fill(writer, 1, 10)
+    fake_broker.publish(writer)
+    assert offsets(read()) == [*range(20), 20, 29, *range(30, 40)]
+    assert read().count() == 32
+    assert read(endingOffsets='{"t":{"0":25}}').count() == 21
+
+
+def compacted(batch: bytes, kept: set[int]) -> bytes:
+    """A batch of short records, of which these are kept."""
+    records, at = [], 61
+    while at < len(batch):
+        length = 1 + (batch[at] >> 1)
+        records.append(batch[at : at + length])
+        at += length
+    header = bytearray(batch[:61])
+    stream = b"".join(record for number, record in enumerate(records) if number in kept)
+    header[8:12] = (len(header) - 12 + len(stream)).to_bytes(4)
+    header[57:61] = len(kept).to_bytes(4)
+    header[17:21] = crc32c(bytes(header[21:]) + stream).to_bytes(4)
+    return bytes(header) + stream
+
+
+def test_damage_names_file_and_position(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
+    writer = PartitionWriter(log_dir, "t")
+    fill(writer, 3, 10)
+    fake_broker.publish(writer)
+    path = writer.directory / "00000000000000000000.log"
+    collect = planned(read("value binary"))
+    content = bytearray(path.read_bytes())
+    content[100] ^= 0x40
+    path.write_bytes(content)
+    with pytest.raises(PySparkException, match=r"0+\.log is damaged at position 0: .*t-0 offsets \[0, 30\)"):
+        collect()
+
+
+def test_checksums_may_be_left_out(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
+    writer = PartitionWriter(log_dir, "t")
+    fill(writer, 1, 1)
+    fake_broker.publish(writer)
+    path = writer.directory / "00000000000000000000.log"
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 0x01
+    path.write_bytes(content)
+    assert read(check_crcs=False).collect()[0].value == b"v0................/."
+    with pytest.raises(PySparkException, match="damaged at position 0"):
+        read().collect()
+
+
+def test_a_file_that_became_shorter(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
+    writer = PartitionWriter(log_dir, "t")
+    fill(writer, 3, 10)
+    fake_broker.publish(writer)
+    path = writer.directory / "00000000000000000000.log"
+    collect = planned(read())
+    os.truncate(path, 100)
+    with pytest.raises(PySparkException, match=r"became shorter than|has 100 bytes"):
+        collect()
+
+
+def test_retention_between_plan_and_task(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
+    writer = PartitionWriter(log_dir, "t")
+    fill(writer, 20, 10, roll_every=5)
+    fake_broker.publish(writer)
+    strict, lenient = planned(read()), planned(read(failOnDataLoss=False))
+    for base in (0, 50):
+        (writer.directory / f"{base:020d}.log").unlink()
+    with pytest.raises(
+        PySparkException, match=r"offsets 0 to 99 of t-0 .*the log starts at 100 now.*aged out"
+    ):
+        strict()
+    assert [row.offset for row in lenient()] == list(range(100, 200))
+    shutil.rmtree(writer.directory)
+    with pytest.raises(PySparkException, match="t-0 is gone"):
+        strict()
+
+
+def test_the_cleaner_between_plan_and_task(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
+    writer = PartitionWriter(log_dir, "t", first_offset=100)
+    fill(writer, 20, 10, roll_every=10)
+    fake_broker.publish(writer)
+    path = writer.directory / "00000000000000000100.log"
+    collect = planned(read(minPartitions=3))
+    content = path.read_bytes()
+    size = len(content) // 10
+    replace(path, b"".join(content[n * size : (n + 1) * size] for n in (0, 2, 7, 9)))
+    path.with_suffix(".index").write_bytes(b"")
+    kept = [100 + n for batch in (0, 2, 7, 9) for n in range(batch * 10, batch * 10 + 10)]
+    assert sorted(row.offset for row in collect()) == [*kept, *range(200, 300)]
+
+
+def test_a_topic_made_anew_is_not_read_as_the_old_one(
+    read: Read, log_dir: Path, fake_broker: FakeBroker
+) -> None:
+    writer = PartitionWriter(log_dir, "t")
+    fill(writer, 3, 10)
+    fake_broker.publish(writer)
+    collect = planned(read())
+    shutil.rmtree(writer.directory)
+    fill(PartitionWriter(log_dir, "t"), 3, 10)
+    with pytest.raises(PySparkException, match="belongs to another topic of that name now"):
+        collect()
+
+
+def test_a_host_without_the_files_says_so(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
+    writer = PartitionWriter(log_dir, "t")
+    fill(writer, 3, 10)
+    fake_broker.publish(writer)
+    collect = planned(read())
+    (log_dir / "meta.properties").unlink()
+    with pytest.raises(PySparkException, match=r"log of the broker .* not on this host\. .*kafka\.bootstrap"):
+        collect()
+
+
+def test_many_logs_and_ranges(spark: SparkSession, tmp_path: Path) -> None:
+    """Whatever logs look like and wherever a query cuts them, both readers give each wanted record once."""
+    dice = random.Random(7)
+    log_dir = new_log_dir(tmp_path / "many")
+    starts, ends, expected, bounds = {}, {}, [], {}
+    for number in range(16):
+        writer, written = PartitionWriter(log_dir, "t", number), []
+        for _ in range(dice.randint(1, 12)):
+            writer.skip(dice.choice([0, 0, 0, 1, 500]))
+            if dice.random() < 0.2 and writer.position:
+                writer.roll()
+            if dice.random() < 0.3:
+                writer.append_marker(COMMIT)
+            first, count = writer.next_offset, dice.randint(1, 40)
+            written += range(first, first + count)
+            size = dice.choice([1, 100, 1500])
+            writer.append(numbered(count, first=first, value_bytes=size), codec=dice.choice(list(Codec)))
+        edges = sorted(dice.randint(0, writer.next_offset) for _ in range(3))
+        starts[number], ends[number], bounds["t", number] = edges
+        expected += [(number, offset) for offset in written if edges[0] <= offset < edges[1]]
+    checkpoint(log_dir, bounds)
+    options = {
+        "log.dir": str(log_dir),
+        "subscribe": "t",
+        "startingOffsets": json.dumps({"t": starts}),
+        "endingOffsets": json.dumps({"t": ends}),
+        "minPartitions": "30",
+    }
+    for kind in READERS:
+        frame = with_reader(spark.read.format("mpbroker").options(**options), kind).load()
+        rows = frame.selectExpr("partition", "offset", "string(key)").collect()
+        assert sorted(row[:2] for row in rows) == sorted(expected)
+        assert all(row[2] == f"k{row.offset}" for row in rows)
+        assert frame.count() == len(expected)
+
+
+def test_a_batch_longer_than_its_file(spark: SparkSession, log_dir: Path, fake_broker: FakeBroker) -> None:
+    writer = PartitionWriter(log_dir, "t")
+    fill(writer, 3, 10)
+    fake_broker.publish(writer)
+    reader = spark.read.format("mpbroker").option("log.dir", str(log_dir)).option("subscribe", "t")
+    collect, counted = planned(reader.load()), reader.load().groupBy().count()
+    assert "count(*)" in physical_plan(counted)
+    path = writer.directory / "00000000000000000000.log"
+    content = bytearray(path.read_bytes())
+    content[8] ^= 0x40
+    path.write_bytes(content)
+    for query in (collect, counted.collect):
+        with pytest.raises(
+            PySparkException, match="damaged at position 0: the batch reaches beyond position"
+        ):
+            query()
+
+
+def test_what_spark_leaves_to_the_jvm_reader(
+    spark: SparkSession, log_dir: Path, fake_broker: FakeBroker
+) -> None:
+    writer = PartitionWriter(log_dir, "t")
+    fill(writer, 500, 10, value_bytes=1000, roll_every=200)
+    fake_broker.publish(writer)
+    frame = spark.read.format("mpbroker").option("log.dir", str(log_dir)).option("subscribe", "t").load()
+    assert "struct<value:binary>" in physical_plan(frame.selectExpr("sum(length(value))"))
+    assert "struct<count(*):bigint>" in physical_plan(frame.groupBy().count())
+    assert "struct<count(*):bigint>" not in physical_plan(frame.where("offset > 7").groupBy().count())
+    assert "limit 3" in physical_plan(frame.select("offset").limit(3))
+    assert offsets(frame.limit(3)) == [0, 1, 2]
+    assert frame.where("offset % 1000 = 999").count() == 5
+    size = frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()
+    assert size > writer.end.position
+    narrow = frame.select("offset")._jdf.queryExecution().optimizedPlan().stats()
+    assert narrow.sizeInBytes() < 100_000
+
+
+def test_views_joins_and_sorts(spark: SparkSession, log_dir: Path, fake_broker: FakeBroker) -> None:
+    """What Spark keeps of a batch is a copy: rows of earlier ones do not change."""
+    writer = PartitionWriter(log_dir, "t")
+    fill(writer, 30, 1000, codecs=[Codec.NONE, Codec.LZ4])
+    fake_broker.publish(writer)
+    options = f"`log.dir` '{log_dir}', subscribe 't'"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW events USING mpbroker OPTIONS ({options})")
+    assert BY_JVM in physical_plan(spark.table("events"))
+    joined = spark.sql(
+        "SELECT a.key FROM events a JOIN events b ON a.key = b.key WHERE a.value = b.value "
+        "ORDER BY a.offset DESC"
+    )
+    assert [row.key for row in joined.collect()] == [b"k%d" % n for n in reversed(range(30_000))]
+    cached = spark.table("events").cache()
+    assert cached.selectExpr("count(distinct key)", "max(value)").collect()[0][0] == 30_000
+    cached.unpersist()
+
+
+def test_queries_that_are_left_to_python(spark: SparkSession, log_dir: Path, fake_broker: FakeBroker) -> None:
+    writer = PartitionWriter(log_dir, "t")
+    fill(writer, 1, 10)
+    fake_broker.publish(writer)
+    reader = spark.read.format("mpbroker").option("subscribe", "t")
+    remote = reader.option("kafka.bootstrap.servers", "127.0.0.1:1").option("readMode", "remote")
+    with pytest.raises(PySparkException, match=r"127\.0\.0\.1:1"):
+        remote.load().count()
+    options = {"subscribe": "t", "log.dir": str(log_dir), "kafka.bootstrap.servers": "127.0.0.1:1"}
+    schema = json.dumps(spark.read.format("mpbroker").options(**options).load().schema.jsonValue())
+    request = {"options": options, "schema": schema, "executorsAreHere": True}
+    assert [task["end"] for task in manifest(request)["tasks"]] == [10]
+    elsewhere = manifest({**request, "executorsAreHere": False})
+    assert elsewhere == {"declined": "tasks on other hosts may have to fetch"}
+
+
+def test_streams_and_writes_keep_the_python_source(
+    spark: SparkSession, log_dir: Path, fake_broker: FakeBroker, tmp_path: Path
+) -> None:
+    writer = PartitionWriter(log_dir, "t")
+    fill(writer, 2, 10)
+    fake_broker.publish(writer)
+    options = {"log.dir": str(log_dir), "subscribe": "t"}
+    stream = spark.readStream.format("mpbroker").options(**options, startingOffsets="earliest").load()
+    sink = stream.select("offset").writeStream.format("memory").queryName("read_by_a_stream")
+    query = sink.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    assert query.awaitTermination(PATIENCE_S)
+    assert offsets(spark.table("read_by_a_stream")) == list(range(20))
+    plan = str(query._jsq.explainInternal(False))
+    assert "(Python)" in plan
+    assert BY_JVM not in plan
+    rows = spark.read.format("mpbroker").options(**options).load().select("value")
+    refused = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "kafka.key.serializer": "x"}
+    # As only the Python sink says it.
+    with pytest.raises(PySparkException, match=r"'key\.serializer' is not supported"):
+        rows.write.format("mpbroker").options(**refused).mode("append").save()
+
+
+def test_the_jar_is_that_of_the_sources_byte_for_byte(tmp_path: Path) -> None:
+    built = jvm_reader.build(tmp_path)
+    found = jar.jar_path()
+    assert found is not None
+    assert built.name == found.name
+    assert built.read_bytes() == found.read_bytes(), "run make setup: the jar is older than its sources"
+
+
+def test_another_version_of_spark_is_refused(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    acceleration = spark._jvm.io.mpbroker.spark.Acceleration
+    acceleration.checkVersion(spark.version)
+    with pytest.raises(Exception, match=rf"built for Spark {spark.version}, this is Spark 4\.9\.9"):
+        acceleration.checkVersion("4.9.9")
+    with pytest.raises(SparkSetupError, match=rf"pyspark=={spark.version}, build the jar again"):
+        jar.jar_path("4.9.9")
+    monkeypatch.setattr(jar, "_DIRECTORY", tmp_path)
+    assert jar.with_jvm_reader({"a": "b"}, None) == {"a": "b"}
+    assert "this installation has no JVM reader, Python reads instead" in caplog.text

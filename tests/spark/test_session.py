@@ -1,0 +1,204 @@
+"""`mpbroker.spark.session`, in processes of its own: Spark's JVM keeps the environment it was started in."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpbroker.spark import SparkSetupError
+from spark_integration import environment, session
+from spark_integration.jvm.jar import jar_path
+from tests.spark.logs import PartitionWriter, checkpoint, fill
+
+ROOT = Path(__file__).parents[2]
+OTHER_PYTHON = "/nonexistent/python"
+
+PROGRAM = """
+import json, os, sys
+import mpbroker.spark
+from pyspark.sql import SparkSession
+
+log_dir, found = sys.argv[1], {}
+config = {"spark.ui.enabled": False, "spark.sql.shuffle.partitions": 1,
+          "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+def count(spark):
+    reader = spark.read.format("mpbroker").option("log.dir", log_dir).option("subscribe", "t")
+    return reader.option("columns", "offset").load().count()
+
+"""
+RUNNING_BEFORE = """
+builder = SparkSession.builder.master("local[1]")
+for name, value in config.items():
+    builder = builder.config(name, value)
+before = builder.getOrCreate()
+before.sparkContext.setLogLevel("OFF")
+spark = mpbroker.spark.session(master="local[1]", config={"spark.driver.memory": "3g"})
+found["same"] = spark is before
+found["count"] = count(spark)
+spark.stop()
+# The JVM goes on, with the environment that it was started in.
+spark = mpbroker.spark.session(master="local[1]", config=config, quiet=True)
+found["again"] = count(spark)
+try:
+    mpbroker.spark.session(accelerated=True)
+except mpbroker.spark.SparkSetupError as error:
+    found["accelerated"] = str(error)
+spark.stop()
+try:
+    mpbroker.spark.configure(SparkSession.builder)
+except mpbroker.spark.SparkSetupError as error:
+    found["configure"] = str(error)
+print(json.dumps(found))
+"""
+CONFIGURED = """
+builder = SparkSession.builder.master("local[1]").config("spark.python.worker.reuse", "false")
+for name, value in config.items():
+    builder = builder.config(name, value)
+spark = mpbroker.spark.configure(builder).getOrCreate()
+found["count"] = count(spark)
+found["conf"] = dict(spark.sparkContext.getConf().getAll())
+spark.stop()
+print(json.dumps(found))
+"""
+
+
+def run(program: str, log_dir: Path, **environ: str) -> tuple[dict[str, Any], str]:
+    """What the program printed, and what it said on standard error."""
+    # Sessions of other tests in this process have set the Pythons of Spark.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM + program, str(log_dir)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=log_dir,
+        env={**inherited, "PYTHONPATH": str(ROOT), **environ},
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found, done.stderr
+
+
+@pytest.fixture
+def filled(log_dir: Path) -> Path:
+    writer = PartitionWriter(log_dir, "t")
+    fill(writer, 3)
+    checkpoint(log_dir, {("t", 0): writer.next_offset})
+    return log_dir
+
+
+def test_a_session_with_a_wrong_python_is_mended(filled: Path) -> None:
+    found, said = run(RUNNING_BEFORE, filled, PYSPARK_PYTHON=OTHER_PYTHON)
+    assert found["same"] is True
+    assert found["count"] == found["again"] == 30
+    assert f"has the Python {OTHER_PYTHON}, but there is no program {OTHER_PYTHON}" in said
+    assert "spark.driver.memory is not set, not 3g" in said
+    assert "was started without" in found["accelerated"]
+    assert OTHER_PYTHON in found["configure"]
+    assert "mpbroker.spark.session()" in found["configure"]
+
+
+def test_a_builder_is_configured_and_keeps_what_it_has(filled: Path) -> None:
+    found, said = run(CONFIGURED, filled, PYSPARK_PYTHON=OTHER_PYTHON, PYSPARK_DRIVER_PYTHON="jupyter")
+    assert found["count"] == 30
+    assert found["conf"]["spark.python.unix.domain.socket.enabled"] == "true"
+    assert found["conf"]["spark.python.worker.reuse"] == "false"
+    assert "spark.sql.session.timeZone" not in found["conf"]
+    assert f"PYSPARK_PYTHON is {OTHER_PYTHON}, but there is no program" in said
+
+
+def java(directory: Path, says: str) -> dict[str, str]:
+    """A JAVA_HOME whose Java says this of itself."""
+    program = directory / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return {"JAVA_HOME": str(directory)}
+
+
+def test_java_is_found_and_its_version_understood(tmp_path: Path) -> None:
+    new = java(tmp_path / "new", 'openjdk version "21.0.2" 2024-01-16')
+    assert environment.check_java(new) == (str(tmp_path / "new/bin/java"), 21)
+    early = java(tmp_path / "early", 'openjdk version "25-ea" 2025-09-16')
+    assert environment.check_java(early).major == 25
+
+
+@pytest.mark.parametrize(
+    ("says", "expected"),
+    [
+        ('java version "1.8.0_292"', "does not run on Java 8"),
+        ('openjdk version "11.0.20"', "does not run on Java 11"),
+        ("no such thing", "says no version but: no such thing"),
+    ],
+)
+def test_java_that_is_too_old_is_named(tmp_path: Path, says: str, expected: str) -> None:
+    with pytest.raises(SparkSetupError, match=expected) as raised:
+        environment.check_java(java(tmp_path / "old", says))
+    assert "openjdk-17" in str(raised.value)
+
+
+def test_missing_java_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SparkSetupError, match="there is none in PATH"):
+        environment.check_java({"PATH": str(tmp_path)})
+    with pytest.raises(SparkSetupError, match="JAVA_HOME is"):
+        environment.check_java({"JAVA_HOME": str(tmp_path)})
+
+
+def test_a_python_is_asked_what_it_can_import(tmp_path: Path) -> None:
+    assert environment.why_unfit(sys.executable, str(ROOT)) is None
+    bare = tmp_path / "bare"
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
+    bare.chmod(0o755)
+    assert "cannot import pyarrow" in (environment.why_unfit(str(bare)) or "")
+    mute = tmp_path / "mute"
+    mute.write_text("#!/bin/sh\necho hello\n")
+    mute.chmod(0o755)
+    assert "does not work as a Python" in (environment.why_unfit(str(mute)) or "")
+
+
+def test_a_python_that_the_user_chose_and_that_cannot_work_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "./environment/bin/python")
+    with pytest.raises(SparkSetupError, match=r"PYSPARK_PYTHON is \./environment/bin/python, but"):
+        session._python_for_workers({"spark.master": "spark://host:7077"})
+    with pytest.raises(SparkSetupError, match=f"spark.pyspark.python is {OTHER_PYTHON}, but"):
+        session._python_for_workers({"spark.pyspark.python": OTHER_PYTHON})
+
+
+def test_the_path_of_workers_leads_to_a_clone_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    once = environment.with_package("/a:/b")
+    assert once == f"{ROOT}:/a:/b"
+    assert environment.with_package(once) == once
+    # What is installed needs no path, and there it would go before the standard library.
+    monkeypatch.setattr(environment.sysconfig, "get_path", lambda _name: str(ROOT))
+    assert environment.with_package(None) == ""
+
+
+def test_a_connect_server_keeps_its_own_settings() -> None:
+    given = {"spark.remote": "sc://host:15002"}
+    assert session._prepared(given, accelerated=False, quiet=False) == given
+    with pytest.raises(SparkSetupError, match="Spark Connect server"):
+        session._prepared(given, accelerated=True, quiet=False)
+
+
+def test_a_version_of_spark_without_a_jar_is_named() -> None:
+    with pytest.raises(
+        SparkSetupError, match=r"no JVM reader for Spark 3\.5\.0, only for .*leave accelerated away"
+    ):
+        jar_path("3.5.0")
+
+
+def test_the_face_for_users_imports_nothing_heavy() -> None:
+    code = "import sys, mpbroker.spark; print([m for m in ('pyspark', 'pyarrow') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,88 @@
+"""A query that Spark's Kafka source began goes on with ours, and back: no record is missed, none comes twice.
+
+With the real connector, thus under another PySpark: `make spark-checkpoints`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from ops.bench import connector
+from ops.bench.brokers import ROOT, Mpbroker
+from tests.real_clients.conftest import end
+from tests.spark.produced import PARTITIONS, make_topic, produce
+
+pytestmark = pytest.mark.skipif(
+    "MPBROKER_TEST_CHECKPOINTS" not in os.environ,
+    reason="downloads another PySpark: make spark-checkpoints",
+)
+RECORDS = 300
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Mpbroker]:
+    found = Mpbroker(tmp_path / "broker")
+    found.directory.mkdir()
+    try:
+        found.start()
+        yield found
+        found.stop()
+    finally:
+        end(found)
+
+
+@pytest.fixture
+def query(broker: Mpbroker, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    python = str(connector.python())
+    with (tmp_path / "spark.log").open("w") as log:
+        process = subprocess.Popen(
+            [
+                *(python, "-m", "ops.bench.connector.checkpoints"),
+                *(broker.bootstrap, str(broker.log_dir), str(tmp_path)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=tmp_path,
+            env={
+                **{key: value for key, value in os.environ.items() if key != "SPARK_HOME"},
+                "PYTHONPATH": str(ROOT),
+                "PYSPARK_PYTHON": python,
+            },
+        )
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
+def read(query: subprocess.Popen[str], source: str, log: Path) -> list[tuple[int, int]]:
+    pipe: tuple[IO[str] | None, IO[str] | None] = (query.stdin, query.stdout)
+    assert pipe[0] is not None
+    assert pipe[1] is not None
+    print(source, file=pipe[0], flush=True)
+    line = pipe[1].readline()
+    assert line, log.read_text()[-4000:]
+    return [(partition, offset) for partition, offset in json.loads(line)]
+
+
+@pytest.mark.timeout(600)
+def test_a_query_changes_its_source(broker: Mpbroker, query: subprocess.Popen[str], tmp_path: Path) -> None:
+    make_topic(broker, "events")
+    read_so_far = 0
+    for turn, source in enumerate(("kafka", "local", "kafka", "remote", "kafka", "local", "local", "kafka")):
+        # Also nothing new between two of them.
+        if turn != 6:
+            produce(broker, "events", range(read_so_far * PARTITIONS, (read_so_far + RECORDS) * PARTITIONS))
+        found = read(query, source, tmp_path / "spark.log")
+        first, last = read_so_far, read_so_far + (RECORDS if turn != 6 else 0)
+        assert found == [(p, o) for p in range(PARTITIONS) for o in range(first, last)], source
+        read_so_far = last

@@ -1,0 +1,151 @@
+"""Jobs that are streams, by their commands: mirrors and sessions of what librdkafka wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from ops.bench.brokers import Broker
+from tests.polling import PATIENCE_S, until
+from tests.real_clients.conftest import TRANSACTIONS, make_broker, served, with_settings
+from tests.spark.conftest import Here
+from tests.spark.produced import AT, PARTITIONS, make_topic, produce, records
+
+RECORDS = 600
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with served(with_settings(make_broker(tmp_path_factory.mktemp("broker")), TRANSACTIONS)) as running:
+        yield running
+
+
+def numbers(broker: Broker, topic: str) -> list[list[int]]:
+    """Of the records in each partition, in their order."""
+    found: list[list[int]] = [[] for _ in range(PARTITIONS)]
+    for message in records(broker, topic):
+        found[message.partition() or 0].append(int(message.key() or b""))
+    return found
+
+
+def in_turns(count: int) -> list[list[int]]:
+    return [list(range(number, count, PARTITIONS)) for number in range(PARTITIONS)]
+
+
+@pytest.mark.parametrize("how", ["--exactly-once", "--at-least-once"])
+def test_a_mirror(
+    here: Here, broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    """What there is; then, with the same checkpoint, what comes, until it is told to stop."""
+    topic = f"orders{how}"
+    copy = f"copy.{topic}"
+    for name in (topic, copy):
+        make_topic(broker, name)
+    produce(broker, topic, range(RECORDS))
+    job = ["mirror", topic, "-b", broker.bootstrap, "--to", broker.bootstrap, "--prefix", "copy."]
+    job += [how, "--name", f"mirror{how}", "--checkpoint", str(tmp_path / "checkpoint"), "--every-s", "0"]
+    assert here(*job, "--once") == 0
+    assert "600 records mirrored to" in capsys.readouterr().err
+    assert numbers(broker, copy) == in_turns(RECORDS)
+    for message in records(broker, copy):
+        number = int(message.key() or b"")
+        assert (message.value(), message.timestamp()[1]) == (b"value %d" % number, AT + number)
+        assert message.headers() == [
+            *([("n", b"%d" % number)] if number % 2 else []),
+            ("__source.topic", topic.encode()),
+            ("__source.partition", b"%d" % (number % PARTITIONS)),
+            ("__source.offset", b"%d" % (number // PARTITIONS)),
+        ]
+
+    def grow_and_stop() -> None:
+        try:
+            for turn in range(2):
+                produce(broker, topic, range(RECORDS + turn * 300, RECORDS + turn * 300 + 300))
+                wanted = RECORDS + turn * 300 + 300
+                until(lambda wanted=wanted: len(records(broker, copy)) >= wanted, "records in the copy")
+        finally:
+            # With nobody who hears it any more it would end the tests.
+            if not over.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    over = threading.Event()
+    grower = threading.Thread(target=grow_and_stop)
+    grower.start()
+    code = here(*job)
+    over.set()
+    grower.join()
+    assert code == 0
+    assert "stopped by SIGTERM: 600 records mirrored to" in capsys.readouterr().err
+    assert numbers(broker, copy) == in_turns(2 * RECORDS)
+
+
+def test_sessions(here: Here, spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """Two customers, a pause that is long enough for one of them, and an event that lets the others end."""
+    make_topic(broker, "clicks")
+    minute = 60_000
+    visits = {b"a": [0, 1, 2, 40, 41], b"b": [0, 20, 39], b"end": [500]}
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for key, minutes in visits.items():
+        for one in minutes:
+            producer.produce("clicks", b"click", key, timestamp=AT + one * minute)
+    assert producer.flush(PATIENCE_S) == 0
+    job = ["sessions", "clicks", "-b", broker.bootstrap, "--gap", "30 minutes", "--once"]
+    lake = tmp_path / "sessions"
+    assert here(*job, "--checkpoint", str(tmp_path / "files"), "--to", str(lake)) == 0
+    rows = spark.read.parquet(str(lake)).selectExpr(
+        "key", "unix_millis(began)", "unix_millis(ended)", "events"
+    )
+    wanted = [("a", 0, 2, 3), ("a", 40, 41, 2), ("b", 0, 39, 3)]
+    assert sorted(map(tuple, rows.collect())) == [
+        (key, AT + began * minute, AT + ended * minute, events) for key, began, ended, events in wanted
+    ]
+    assert here(*job, "--checkpoint", str(tmp_path / "topic"), "--to-topic", "visits") == 0
+    documents = [json.loads(message.value() or b"") for message in records(broker, "visits")]
+    assert sorted((one["key"], one["events"]) for one in documents) == [("a", 2), ("a", 3), ("b", 3)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (
+            ["mirror", "t", "-b", "h:1", "--to", "h:2", "--checkpoint", "c", "--option", "minPartitions=4"],
+            2,
+            "out of order",
+        ),
+        (["mirror", "t", "-b", "h:1", "--to", "h:x", "--checkpoint", "c"], 2, "kafka.bootstrap.servers"),
+        (["sessions", "t", "-b", "h:1", "--checkpoint", "c"], 2, "--to for files or --to-topic"),
+        (
+            ["sessions", "t", "--log-dir", "d", "--to-topic", "x", "--checkpoint", "c"],
+            2,
+            "needs --bootstrap-server",
+        ),
+        (
+            ["sessions", "t", "-b", "h:1", "--to", "d", "--checkpoint", "c", "--once"],
+            1,
+            "mpbroker: cannot connect to h:1: ",
+        ),
+    ],
+)
+def test_wrong_usage(
+    here: Here,
+    tmp_path: Path,
+    arguments: list[str],
+    code: int,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert here(*arguments) == code
+    err = capsys.readouterr().err
+    assert says in err
+    assert "\tat " not in err
+    assert "Traceback" not in err

@@ -1,0 +1,447 @@
+"""Values decoded as workers do it and in queries: MessagePack, Avro, a registry on loopback, a directory."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
+from datetime import time as clock
+from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import col
+from pyspark.sql.types import StructType
+
+from mpbroker.reading.errors import OptionError
+from mpbroker.spark.functions import drop_malformed, from_avro, from_msgpack
+from spark_integration import functions, schema_registry
+from spark_integration.avro import AvroSchemaError, AvroType, framed_decoder, plain_decoder
+from spark_integration.schema_registry import (
+    Directory,
+    Registry,
+    RegistryUnavailable,
+    UnknownSchema,
+    open_schemas,
+)
+from spark_integration.values import CORRUPT, MalformedRecord, Mode, decode_column
+
+NOON = datetime(2024, 5, 1, 12, 30, 0, 123456, UTC)
+
+
+def kind_of(schema: StructType, mode: Mode) -> Any:
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    fields = [*schema.fields, *([functions._CORRUPT_FIELD] if mode is Mode.PERMISSIVE else [])]
+    return to_arrow_type(StructType(fields), timezone="UTC")
+
+
+def unpacked(ddl: str, values: list[Any], mode: Mode = Mode.PERMISSIVE) -> list[Any]:
+    """What `from_msgpack` gives for these; bytes are taken as they are, others packed."""
+    schema = functions._struct(ddl)
+    kind = kind_of(schema, mode)
+    data = [
+        value if value is None or isinstance(value, bytes) else msgspec.msgpack.encode(value)
+        for value in values
+    ]
+    decode = functions._MsgPack(schema.json()).decoder(kind)
+    rows: list[Any] = decode_column(pa.array(data, pa.binary()), decode, kind, mode).to_pylist()
+    return rows
+
+
+@pytest.mark.usefixtures("spark")
+def test_message_pack_becomes_the_columns_of_the_schema() -> None:
+    ddl = (
+        "id bigint NOT NULL, name string, raw binary, at timestamp, day date, price decimal(10,2), "
+        "tags array<int>, by map<string,double>, inner struct<q: string, at: timestamp_ntz>, ok boolean"
+    )
+    value = {
+        "id": 7,
+        "name": "é",
+        "raw": b"\x00",
+        "at": NOON,
+        "day": "2024-05-01",
+        "price": "12.50",
+        "tags": [1, None],
+        "by": {"x": 1.5},
+        "inner": {"q": "z", "at": "2024-05-01T00:00:00"},
+        "ok": True,
+        "more": "is left out",
+    }
+    (row, nothing) = unpacked(ddl, [value, {}])
+    assert row == {
+        **{name: value[name] for name in ("id", "name", "raw", "at", "ok", "tags")},
+        "day": date(2024, 5, 1),
+        "price": Decimal("12.50"),
+        "by": [("x", 1.5)],
+        "inner": {"q": "z", "at": datetime(2024, 5, 1)},
+        CORRUPT: None,
+    }
+    assert set(nothing.values()) == {None}
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(
+    ("ddl", "value", "expected"),
+    [
+        ("id bigint", b"\xc1", "malformed"),
+        ("id bigint", b"", "truncated"),
+        ("id bigint", msgspec.msgpack.encode({"id": 1}) + b"\x01", "trailing"),
+        ("id bigint", [1], "a map was expected, not list"),
+        ("id bigint", {"id": "x"}, "'x' with type str"),
+        ("id bigint", {"id": True}, "not bool"),
+        ("id int", {"id": 1 << 40}, "too large"),
+        ("id bigint", {"id": msgspec.msgpack.Ext(5, b"abc")}, "extension type 5"),
+        ("name string", {"name": b"\xff\xff"}, "utf8"),
+        ("at timestamp", {"at": 1_700_000_000}, "not int"),
+        ("at timestamp", {"at": "2024-05-01T00:00:00"}, "no time zone"),
+        ("at timestamp_ntz", {"at": NOON}, "has a time zone"),
+        ("at timestamp", {"at": "today"}, "Invalid isoformat"),
+        ("day date", {"day": 5}, "not int"),
+        ("price decimal(4,2)", {"price": "123.45"}, "precision"),
+        ("price decimal(4,2)", {"price": 1.5}, "not float"),
+        ("s struct<d: date>", {"s": 5}, "a record was expected, not int"),
+        ("m map<string,int>", {"m": [1]}, "a map was expected, not list"),
+        ("a array<date>", {"a": "x"}, "an array was expected, not str"),
+    ],
+)
+def test_what_does_not_fit_is_kept_with_the_reason(ddl: str, value: Any, expected: str) -> None:
+    """The good records beside it are as ever, and null stays null."""
+    good, bad, nothing = unpacked(ddl, [{}, value, None])
+    assert good == dict.fromkeys([*functions._struct(ddl).names, CORRUPT])
+    assert nothing is None
+    corrupt = bad.pop(CORRUPT)
+    assert set(bad.values()) == {None}
+    assert corrupt["data"] == (value if isinstance(value, bytes) else msgspec.msgpack.encode(value))
+    with pytest.raises(MalformedRecord, match=expected):
+        unpacked(ddl, [{}, value, None], Mode.FAILFAST)
+
+
+@pytest.mark.usefixtures("spark")
+def test_arguments_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(OptionError, match="drop_malformed"):
+        functions.from_msgpack("value", "id bigint", mode="DROPMALFORMED")
+    with pytest.raises(OptionError, match="not 'LENIENT'"):
+        functions.from_msgpack("value", "id bigint", mode="lenient".upper())
+    with pytest.raises(OptionError, match="a struct is needed"):
+        functions.from_msgpack("value", "bigint")
+    with pytest.raises(OptionError, match="needs a schema"):
+        functions.from_avro("value")
+    with pytest.raises(OptionError, match="neither an http"):
+        functions.from_avro("value", registry="nowhere", subject="s")
+
+
+LOGICAL = {
+    "type": "record",
+    "name": "shop.Order",
+    "fields": [
+        {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]}},
+        {"name": "before", "type": ["null", "State"]},
+        {"name": "ms", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "us", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+        {"name": "wall", "type": {"type": "long", "logicalType": "local-timestamp-micros"}},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "tms", "type": {"type": "int", "logicalType": "time-millis"}},
+        {"name": "tus", "type": {"type": "long", "logicalType": "time-micros"}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "hash", "type": {"type": "fixed", "name": "Md", "size": 2}},
+        {"name": "number", "type": ["int", "long"]},
+        {"name": "either", "type": ["null", "string", "long"]},
+        {"name": "lines", "type": {"type": "array", "items": {
+            "type": "record", "name": "Line", "fields": [
+                {"name": "sku", "type": "string"},
+                {"name": "at", "type": {
+                    "type": "map", "values": {"type": "int", "logicalType": "time-millis"}}},
+            ]}}},
+        {"name": "first", "type": ["null", "shop.Line"]},
+        {"name": "tags", "type": {"type": "map", "values": "float"}},
+    ],
+}  # fmt: skip
+ORDER = {
+    "id": uuid.UUID(int=5),
+    "state": "PAID",
+    "before": None,
+    "ms": NOON,
+    "us": NOON,
+    "wall": NOON.replace(tzinfo=None),
+    "day": date(2024, 5, 1),
+    "tms": clock(0, 0, 1, 5000),
+    "tus": clock(1, 0, 0, 7),
+    "price": Decimal("12.50"),
+    "hash": b"ab",
+    "number": 1 << 40,
+    "either": "text",
+    "lines": [{"sku": "a", "at": {"x": clock(0, 1)}}],
+    "first": {"sku": "b", "at": {}},
+    "tags": {"t": 0.5},
+}
+
+
+def encoded(schema: Any, value: Any) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema, named_schemas={}), value)
+    return stream.getvalue()
+
+
+def rows_of(spark: StructType, decode: Callable[[bytes], Any], data: list[bytes | None]) -> list[Any]:
+    kind = kind_of(spark, Mode.PERMISSIVE)
+    rows: list[Any] = decode_column(pa.array(data, pa.binary()), decode, kind, Mode.PERMISSIVE).to_pylist()
+    return rows
+
+
+def test_avro_types_become_those_of_spark() -> None:
+    spark = AvroType(LOGICAL).spark
+    types = {field.name: field.dataType.simpleString() for field in spark.fields}
+    assert types == {
+        "id": "string",
+        "state": "string",
+        "before": "string",
+        "ms": "timestamp",
+        "us": "timestamp",
+        "wall": "timestamp_ntz",
+        "day": "date",
+        "tms": "int",
+        "tus": "bigint",
+        "price": "decimal(9,2)",
+        "hash": "binary",
+        "number": "bigint",
+        "either": "struct<member0:string,member1:bigint>",
+        "lines": "array<struct<sku:string,at:map<string,int>>>",
+        "first": "struct<sku:string,at:map<string,int>>",
+        "tags": "map<string,float>",
+    }
+    (row,) = rows_of(spark, plain_decoder(LOGICAL, None), [encoded(LOGICAL, ORDER)])
+    assert row == {
+        **ORDER,
+        "id": str(ORDER["id"]),
+        "ms": NOON.replace(microsecond=123000),
+        "tms": 1005,
+        "tus": 3_600_000_007,
+        "either": {"member0": "text", "member1": None},
+        "lines": [{"sku": "a", "at": [("x", 60_000)]}],
+        "first": {"sku": "b", "at": []},
+        "tags": [("t", 0.5)],
+        CORRUPT: None,
+    }
+
+
+def test_a_schema_that_is_no_record_gives_one_field() -> None:
+    spark = AvroType('"string"').spark
+    assert spark.simpleString() == "struct<value:string>"
+    text = rows_of(spark, plain_decoder("string", None), [encoded("string", "x")])
+    assert text == [{"value": "x", CORRUPT: None}]
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ("{", "no JSON"),
+        ({"type": "record", "name": "R", "fields": [{"name": "a", "type": "nosuch"}]}, "nosuch"),
+        (
+            {"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]},
+            "contains itself",
+        ),
+        (["string", {"type": "enum", "name": "E", "symbols": ["A"]}], "cannot be told apart"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 0}, "50 digits"),
+    ],
+)
+def test_schemas_that_spark_cannot_have_are_named(schema: Any, expected: str) -> None:
+    with pytest.raises(AvroSchemaError, match=expected):
+        AvroType(schema)
+
+
+FIRST = {"type": "record", "name": "User", "fields": [{"name": "id", "type": "int"}]}
+SECOND = {
+    "type": "record",
+    "name": "User",
+    "fields": [{"name": "id", "type": "long"}, {"name": "city", "type": ["null", "Place"], "default": None}],
+}
+PLACE = {"type": "record", "name": "Place", "fields": [{"name": "zip", "type": "string"}]}
+WHOLE_SECOND = json.loads(json.dumps(SECOND).replace('"Place"', json.dumps(PLACE)))
+
+
+def framed(number: int, schema: Any, value: Any) -> bytes:
+    return b"\0" + number.to_bytes(4, "big") + encoded(schema, value)
+
+
+class FakeRegistry(ThreadingHTTPServer):
+    """Answers as Confluent's does, and counts what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        references = [{"name": "Place", "subject": "place", "version": 1}]
+        second = {"schema": json.dumps(SECOND), "references": references}
+        self.documents: dict[str, Any] = {
+            "/schemas/ids/1": {"schema": json.dumps(FIRST)},
+            "/schemas/ids/2": second,
+            "/schemas/ids/3": {"schema": "syntax", "schemaType": "PROTOBUF"},
+            "/subjects/place/versions/1": {"id": 9, "schema": json.dumps(PLACE)},
+            "/subjects/users%2Fvalue/versions/latest": {"id": 2, **second},
+        }
+        self.asked: list[str] = []
+        self.failures = 0
+        self.authorization: str | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeRegistry
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        self.server.authorization = self.headers["Authorization"]
+        document = self.server.documents.get(self.path)
+        code = 200 if document else 404
+        if self.server.failures:
+            self.server.failures -= 1
+            code = 503
+        body = json.dumps(document or {"error_code": 40403}).encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_arguments: Any) -> None:
+        """Nothing on the terminal."""
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRegistry]:
+    monkeypatch.setattr(schema_registry, "_PAUSE_SECONDS", 0)
+    server = FakeRegistry()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_records_of_several_schemas_are_resolved_to_one_and_each_is_asked_for_once(
+    registry: FakeRegistry,
+) -> None:
+    schemas = open_schemas(registry.url)
+    reader = schemas.by_subject("users/value", "latest")
+    assert reader == WHOLE_SECOND
+    registry.asked.clear()
+    data = [
+        framed(1, FIRST, {"id": 5}),
+        framed(2, WHOLE_SECOND, {"id": 6, "city": {"zip": "8000"}}),
+        framed(1, FIRST, {"id": 7}),
+        framed(4, FIRST, {"id": 8}),
+        framed(3, FIRST, {"id": 8}),
+        framed(1, FIRST, {"id": 9}) + b"x",
+        b"\x01" + framed(1, FIRST, {"id": 9})[1:],
+        b"\0\0",
+        None,
+    ]
+    rows = rows_of(AvroType(reader).spark, framed_decoder(schemas, reader), data)
+    assert [row and row["id"] for row in rows] == [5, 6, 7, *[None] * 6]
+    assert [row and row["city"] for row in rows[:3]] == [None, {"zip": "8000"}, None]
+    errors = [row[CORRUPT]["error"] for row in rows[3:8]]
+    expected = [
+        "no http",
+        "PROTOBUF",
+        "1 bytes are left over",
+        "does not begin with a zero",
+        "does not begin",
+    ]
+    assert [error for error, part in zip(errors, expected, strict=True) if part not in error] == []
+    assert [row[CORRUPT]["data"] for row in rows[3:8]] == data[3:8]
+    assert registry.asked.count("/schemas/ids/1") == 1
+
+
+def test_a_registry_that_stumbles_is_asked_again_and_one_that_is_down_is_no_corrupt_record(
+    registry: FakeRegistry,
+) -> None:
+    registry.failures = 2
+    assert open_schemas(registry.url).by_id(1) == FIRST
+    registry.failures = 100
+    schemas = open_schemas(registry.url + "/")
+    decode = framed_decoder(schemas, FIRST)
+    with pytest.raises(RegistryUnavailable, match=r"/schemas/ids/1: the registry says 503"):
+        rows_of(AvroType(FIRST).spark, decode, [framed(1, FIRST, {"id": 5})])
+
+
+def test_a_registry_is_told_the_password_and_nobody_else_is(registry: FakeRegistry) -> None:
+    place = registry.url.replace("http://", "http://ann:p%40ss@")
+    schemas = open_schemas(place, {"X-Tenant": "t"})
+    assert schemas.by_id(1) == FIRST
+    assert registry.authorization == "Basic " + base64.b64encode(b"ann:p@ss").decode()
+    assert "p%40ss" not in repr(schemas)
+    with pytest.raises(UnknownSchema) as raised:
+        schemas.by_id(77)
+    assert "ss@" not in str(raised.value)
+
+
+def test_a_directory_is_a_registry(tmp_path: Path) -> None:
+    (tmp_path / "1.avsc").write_text(json.dumps(FIRST))
+    (tmp_path / "users.avsc").write_text(json.dumps(WHOLE_SECOND))
+    (tmp_path / "users-v1.avsc").write_text(json.dumps(FIRST))
+    (tmp_path / "8.avsc").write_text("{")
+    schemas = open_schemas(str(tmp_path))
+    assert isinstance(schemas, Directory)
+    assert schemas.by_subject("users", 1) == FIRST
+    reader = schemas.by_subject("users", "latest")
+    (row,) = rows_of(AvroType(reader).spark, framed_decoder(schemas, reader), [framed(1, FIRST, {"id": 5})])
+    assert row == {"id": 5, "city": None, CORRUPT: None}
+    with pytest.raises(UnknownSchema, match="there is no schema"):
+        schemas.by_id(2)
+    with pytest.raises(RegistryUnavailable, match="cannot be read"):
+        schemas.by_id(8)
+    assert not isinstance(schemas, Registry)
+
+
+def test_a_batch_query_decodes_and_leaves_out_what_cannot_be(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "1.avsc").write_text(json.dumps(FIRST))
+    (tmp_path / "users.avsc").write_text(json.dumps(WHOLE_SECOND))
+    packed = msgspec.msgpack.encode({"at": NOON, "n": 1})
+    good = (bytearray(packed), bytearray(framed(1, FIRST, {"id": 5})))
+    rows = [good, (bytearray(b"x"), bytearray(b"y")), (None, None)]
+    frame = spark.createDataFrame(rows, "m binary, a binary").coalesce(1)
+    decoded = frame.select(
+        from_msgpack("m", "at timestamp, n int").alias("m"),
+        from_avro(col("a"), registry=str(tmp_path), subject="users").alias("a"),
+    )
+    corrupt = decoded.select("m._corrupt.error", "a._corrupt.data").collect()
+    assert [row.data for row in corrupt] == [None, b"y", None]
+    assert corrupt[1].error == "TypeError: a map was expected, not int"
+    kept = decoded.transform(drop_malformed("m", "a"))
+    assert kept.schema["m"].dataType.simpleString() == "struct<at:timestamp,n:int>"
+    found = kept.selectExpr("unix_micros(m.at)", "m.n", "a.id", "a.city").collect()
+    micros = int(NOON.timestamp()) * 1_000_000 + NOON.microsecond
+    assert [tuple(row) for row in found] == [(micros, 1, 5, None), (None, None, None, None)]
+    with pytest.raises(Exception, match="Mode PERMISSIVE keeps such records"):
+        frame.select(from_msgpack("m", "n int", mode="failfast")).collect()
+
+
+def test_a_stream_decodes(spark: SparkSession, tmp_path: Path) -> None:
+    packed = [bytearray(msgspec.msgpack.encode({"n": n})) for n in range(5)]
+    table = pa.table({"value": pa.array(packed, pa.binary())})
+    (tmp_path / "in").mkdir()
+    pq.write_table(table, tmp_path / "in/one.parquet")
+    stream = spark.readStream.schema("value binary").parquet(str(tmp_path / "in"))
+    query = (
+        stream.select(from_msgpack("value", "n int").alias("v"))
+        .writeStream.trigger(availableNow=True)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .format("parquet")
+        .start(str(tmp_path / "out"))
+    )
+    assert query.awaitTermination(120)
+    assert pq.read_table(tmp_path / "out")["v"].combine_chunks().field("n").to_pylist() == [0, 1, 2, 3, 4]
