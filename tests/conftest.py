@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from mpbroker.ipc.topology import SharedMemory, Sizes
+from ops.bench import brokers
 from ops.bench.brokers import Mpbroker
 
 # A loaded machine is slow, not wrong. To explain a failure, hypothesis would trace every line once more.
@@ -23,6 +25,9 @@ settings.load_profile("repeatable")
 # Hundreds of brokers are started, and what they leave is kept for a while. Crowds come at once: where the
 # backlog is full, the next client tries again only after a second.
 Mpbroker.always = ("-o", "log.journal.bytes=1048576", "-o", "socket.listen.backlog.size=4096")
+# pytest-xdist's workers share the ports out.
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+brokers.port_share = (_worker, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
 def pytest_collection_finish() -> None:

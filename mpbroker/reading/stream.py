@@ -122,7 +122,6 @@ class Stream:
     def plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[TaskRange]:
         """Plans the tasks of a batch, the same offsets whenever it is planned."""
         first, last = parse_offsets(start), parse_offsets(end)
-        bounds = self._retried(lambda: self._covering(last))
         is_first_batch = self._initial is not None and first == self._initial
         # Its end is in the checkpoint by now, and the next batch begins there.
         self._initial_was_kept |= is_first_batch
@@ -130,17 +129,13 @@ class Stream:
         if not is_first_batch:
             for topic, number in sorted(set(first.offsets) - set(last.offsets)):
                 self._report(f"{topic}-{number} is gone, it was read up to {first.offsets[topic, number]}.")
-        ranges = []
-        for one, until in sorted(last.offsets.items()):
-            begin = self._begin_of(one, first, last, bounds)
-            self._report_new(one, first, last, begin)
-            if until < begin and not is_first_batch:
-                self._report(f"The offset of {one[0]}-{one[1]} was changed from {begin} to {until}.")
-            elif until > begin:
-                found = self._there(one, begin, until, last, bounds)
-                if found is not None:
-                    ranges.append(found)
-        return split(self._opened().catalog, ranges, self._options)
+
+        def planned() -> list[TaskRange]:
+            bounds = self._covering(last)
+            ranges = self._ranges(first, last, bounds, may_go_back=is_first_batch)
+            return split(self._opened().catalog, ranges, self._options)
+
+        return self._retried(planned)
 
     def committed(self, end: Mapping[str, Any]) -> None:
         """Hears that Spark has finished all batches up to this end.
@@ -214,9 +209,14 @@ class Stream:
         if self._options.max_offsets_per_trigger is not None:
             ends = at_most_offsets(self._options.max_offsets_per_trigger, begins, ends)
         if self._options.max_bytes_per_trigger is not None:
-            weight = self._opened().catalog.weight
-            ends = at_most_bytes(self._options.max_bytes_per_trigger, begins, ends, weight)
+            most, wanted = self._options.max_bytes_per_trigger, ends
+            ends = self._retried(lambda: at_most_bytes(most, begins, wanted, self._weight))
         return StreamOffsets(ends, view.topic_ids)
+
+    def _weight(self, wanted: OffsetRange) -> int:
+        if not self._bounds:
+            self._look()
+        return self._opened().catalog.weight(wanted)
 
     def _begin_of(
         self, one: TopicPartition, first: StreamOffsets, last: StreamOffsets, bounds: Bounds
@@ -240,6 +240,22 @@ class Stream:
                 f"Topic {one[0]} was deleted and made anew: {name} was read up to {first.offsets[one]}, "
                 f"and is read from {begin} of the new topic."
             )
+
+    def _ranges(
+        self, first: StreamOffsets, last: StreamOffsets, bounds: Bounds, *, may_go_back: bool
+    ) -> list[OffsetRange]:
+        """Returns what of a batch can be read, by partition; reports what cannot."""
+        ranges = []
+        for one, until in sorted(last.offsets.items()):
+            begin = self._begin_of(one, first, last, bounds)
+            self._report_new(one, first, last, begin)
+            if until < begin and not may_go_back:
+                self._report(f"The offset of {one[0]}-{one[1]} was changed from {begin} to {until}.")
+            elif until > begin:
+                found = self._there(one, begin, until, last, bounds)
+                if found is not None:
+                    ranges.append(found)
+        return ranges
 
     def _there(
         self, one: TopicPartition, begin: int, until: int, last: StreamOffsets, bounds: Bounds
@@ -332,6 +348,8 @@ class Stream:
             except SourceUnavailable as error:
                 _LOG.warning("%s. Trying again, %d times at most", error, tries_left)
                 self._clock.sleep(self._options.retry_interval_ms / 1000)
+                # A partition that has moved, for one: where it is now has to be looked for.
+                self._bounds = {}
         return ask()
 
 

@@ -42,6 +42,8 @@ class Topics:
     time: Time
     found: dict[TopicPartition, PartitionBounds] = field(default_factory=dict)
     error: SourceUnavailable | None = None
+    # What it says of bytes until somebody looks again.
+    stale: SourceUnavailable | None = None
     is_at_rest: bool = False
     looks: int = 0
 
@@ -53,6 +55,7 @@ class Topics:
         self.looks += 1
         if self.error is not None:
             raise self.error
+        self.stale = None
         return dict(self.found)
 
     def wait(self, timeout_s: float) -> None:
@@ -70,6 +73,8 @@ class Topics:
         return {one: at if at < self.found[one].end else None for one, at in wanted.items()}
 
     def weight(self, wanted: OffsetRange) -> int:
+        if self.stale is not None:
+            raise self.stale
         return BYTES_EACH * (wanted.end - wanted.start)
 
     def tasks(self, wanted: OffsetRange, parts: int, max_records: int | None) -> list[TaskRange]:
@@ -282,6 +287,17 @@ def test_a_broker_that_is_away_stops_nothing_at_once(topics: Topics, time: Time)
     time.now += 3 * TRY_S
     with pytest.raises(SourceUnavailable, match="nobody answers"):
         run.next_end(at(101))
+
+
+def test_a_partition_that_moves_while_it_is_planned_is_looked_for_again(topics: Topics) -> None:
+    run = stream(topics, maxBytesPerTrigger=str(20 * BYTES_EACH))
+    assert run.next_end(at(0)) == at(20)
+    topics.stale = SourceUnavailable("it was deleted")
+    assert planned(run, at(0), at(20)) == [("t", 0, 0, 20)]
+    run.prepare_available_now()
+    assert run.next_end(at(20)) == at(40)
+    topics.stale = SourceUnavailable("it was deleted")
+    assert run.next_end(at(40)) == at(60)
 
 
 def test_what_is_available_now_is_waited_for(topics: Topics, time: Time) -> None:
