@@ -89,13 +89,21 @@ class Intent:
     @classmethod
     def from_json(cls, text: bytes) -> Intent:
         """Parses what `to_json` has written. Raises SinkError for what this version does not understand."""
-        content = json.loads(text)
-        if content["version"] != 1:
+        try:
+            content = json.loads(text)
+            version = content["version"]
+            if version == 1:
+                transactions = tuple(
+                    Prepared(name, ProducerId(number, epoch))
+                    for name, number, epoch in content["transactions"]
+                )
+                return cls(Batch(content["query"], content["batch"]), State(content["state"]), transactions)
+        except (ValueError, KeyError, TypeError) as error:
             raise SinkError(
-                f"the sink's record has version {content['version']}, this mpbroker knows version 1: "
-                "a newer mpbroker has written it, use that one"
-            )
-        transactions = tuple(
-            Prepared(name, ProducerId(number, epoch)) for name, number, epoch in content["transactions"]
+                f"the sink's record cannot be read, it is not a sink that has written it: {text[:100]!r}. "
+                "Give the query another sinkId: its next batch may be in the topic already"
+            ) from error
+        raise SinkError(
+            f"the sink's record has version {version}, this mpbroker knows version 1: "
+            "a newer mpbroker has written it, use that one"
         )
-        return cls(Batch(content["query"], content["batch"]), State(content["state"]), transactions)

@@ -101,7 +101,8 @@ class KafkaIntentLog:
         self._producer = Producer(
             self._cluster,
             acks=-1,
-            codec=Codec.NONE,
+            # The intent of thousands of tasks has some hundred kilobytes, nearly all of it one prefix.
+            codec=Codec.GZIP,
             delivery_timeout_ms=self._cluster.config.delivery_timeout_ms,
             trouble=_LOG.warning,
             transaction=self._transaction,

@@ -15,6 +15,8 @@ from tests.spark.logs import FakeBroker, new_log_dir
 
 Here = Callable[..., int]
 ROOT = Path(__file__).parents[2]
+# select() takes none above 1023; a session and its queries need some.
+HIGHEST_FD = 800
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +42,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .getOrCreate()
         )
         session.sparkContext.setLogLevel("ERROR")
+        with open(os.devnull) as probe:
+            assert probe.fileno() < HIGHEST_FD, "py4j's callbacks would hang: see what keeps descriptors open"
         yield session
         session.stop()
 

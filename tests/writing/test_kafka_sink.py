@@ -349,6 +349,25 @@ def test_a_driver_that_was_fenced_records_nothing(sink: Sink) -> None:
         assert new.latest() == Intent(Batch("query", 0), State.COMMITTED)
 
 
+def test_a_batch_of_very_many_tasks(sink: Sink) -> None:
+    """Their names alone are more than a broker takes in one batch of records."""
+    names = (f"{prefix_of(sink.topic)}0-{number}-{'0' * 100}" for number in range(10_000))
+    intent = Intent(Batch("query", 0), State.DECIDED, tuple(Prepared(one, ProducerId(1, 0)) for one in names))
+    with closing(open_cluster(sink.options)) as cluster:
+        log = KafkaIntentLog(cluster, sink.topic)
+        log.fence()
+        log.record(intent)
+        assert log.latest() == intent
+
+
+def test_an_intent_that_is_none_is_an_error() -> None:
+    for text in (b"hello", b"[1]", b"{}", b'{"version": 1, "query": "q"}'):
+        with pytest.raises(SinkError, match="Give the query another sinkId"):
+            Intent.from_json(text)
+    with pytest.raises(SinkError, match="has version 2"):
+        Intent.from_json(b'{"version": 2}')
+
+
 def test_partitions_that_are_added_to_the_intents_topic_hide_none(broker: Broker) -> None:
     more = 2 * PARTITIONS
     names = (f"moved-{number}" for number in range(100))
