@@ -50,8 +50,9 @@ openssl: $(SYNCED) ## a newer OpenSSL for this checkout, where the system's is o
 run: setup ## a broker on 127.0.0.1:9092, data in ./data (LISTENERS=… DATA=…)
 	$(RUN)/mpbroker serve --listeners $(LISTENERS) --log-dirs $(DATA)
 
-test: setup ## every test (make test ARGS='tests/config -k units')
-	$(RUN)/python -m pytest $(ARGS)
+# Most tests wait for processes: one more at a time than there are cores. A module's tests stay together.
+test: setup ## every test, some at a time (make test ARGS='tests/config -k units', ARGS=-n0 for one after the other)
+	$(RUN)/python -m pytest --numprocesses $$(($$(nproc) + 1)) --dist loadfile $(ARGS)
 
 demo: setup ## broker, kcat, and a PySpark job that reads what was just written
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(NEWER) ops/demo/run.sh

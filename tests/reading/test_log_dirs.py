@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -263,6 +264,12 @@ def test_trying_a_lock_leaves_it(tmp_path: Path) -> None:
 # ---- what forbids to read ----
 
 
+def open_the_way_to(directory: Path) -> None:
+    """Pytest's own directories are for its user alone."""
+    for path in directory.parents[: -len(Path(tempfile.gettempdir()).parts)]:
+        path.chmod(0o755)
+
+
 @pytest.fixture
 def nobody() -> Iterator[None]:
     """Not root, for whom nothing is forbidden; with root's groups gone, too."""
@@ -290,8 +297,7 @@ def test_no_permission(
     writer = PartitionWriter(log_dir, "t")
     fill(writer, 3)
     fake_broker.publish(writer)
-    for path in (log_dir.parent, log_dir.parent.parent, log_dir.parent.parent.parent):
-        path.chmod(0o755)
+    open_the_way_to(log_dir)
     fake_broker.runtime_dir.chmod(0o755)
     path = log_dir if forbidden == "log directory" else fake_broker.runtime_dir / "public"
     path.chmod(0)
@@ -319,8 +325,7 @@ def test_no_permission_for_a_task(
     fake_broker.publish(writer)
     options = query(log_dir)
     tasks = planned(options) * 2
-    for path in (log_dir.parent, log_dir.parent.parent, log_dir.parent.parent.parent):
-        path.chmod(0o755)
+    open_the_way_to(log_dir)
     writer.directory.chmod(0)
     request.getfixturevalue("nobody")
     with pytest.raises(FilesUnavailable, match=rf"may not read {writer.directory}"):

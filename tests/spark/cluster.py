@@ -115,7 +115,8 @@ class Cluster:
     def _answers(self) -> bool:
         try:
             self._workers_alive()
-        except OSError:
+        except (OSError, json.JSONDecodeError):
+            # It listens before it has its pages: until then there is another one.
             return False
         return True
 

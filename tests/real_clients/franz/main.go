@@ -179,7 +179,7 @@ func main() {
 	case len(arguments) == 7 && arguments[0] == "pipe":
 		pipe(ctx, arguments[2], arguments[3], arguments[4], arguments[5], number(arguments[6]))
 	case len(arguments) == 1 && arguments[0] == "transact":
-		transact(ctx)
+		transact()
 	case len(arguments) == 4 && arguments[0] == "create":
 		create(ctx, arguments[2], number(arguments[3]))
 	case len(arguments) == 2 && arguments[0] == "topics":

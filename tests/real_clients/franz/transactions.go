@@ -29,11 +29,14 @@ type transactional struct {
 	failed atomic.Pointer[error]
 }
 
-func transact(ctx context.Context) {
+// Each command has its time; the program itself is there for as long as somebody tells it something.
+func transact() {
 	producers := map[string]*transactional{}
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		err := obey(ctx, producers, strings.Fields(lines.Text()))
+		cancel()
 		switch {
 		case err == nil:
 			fmt.Println("ok")
@@ -60,7 +63,7 @@ func obey(ctx context.Context, producers map[string]*transactional, words []stri
 		return producer.client.BeginTransaction()
 	case "send":
 		record := &kgo.Record{Topic: words[2], Partition: int32(number(words[3])), Value: []byte(words[4])}
-		producer.client.Produce(ctx, record, func(_ *kgo.Record, err error) {
+		producer.client.Produce(context.Background(), record, func(_ *kgo.Record, err error) {
 			if err != nil {
 				producer.failed.CompareAndSwap(nil, &err)
 			}
