@@ -38,6 +38,9 @@ _DEFAULTS: Final = {
     "spark.python.unix.domain.socket.enabled": "false",
     "spark.python.worker.reuse": "true",
 }
+# Arrow's Java library checks each access to a vector, a tenth of what Spark does with our batches; what Spark
+# takes out of a vector is within it anyway. Whoever has set it otherwise keeps that.
+_ARROW_UNCHECKED: Final = "ARROW_ENABLE_UNSAFE_MEMORY_ACCESS"
 _QUIET: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 _WORKER_PYTHON: Final = "spark.pyspark.python"
 _DRIVER_PYTHON: Final = "spark.pyspark.driver.python"
@@ -111,7 +114,12 @@ def _prepared(given: Mapping[str, str], *, accelerated: bool, quiet: bool) -> di
             )
         # Workers, and the settings that they depend on, are the server's.
         return dict(given)
-    wanted = {**_FASTER, **(_QUIET if quiet else {}), **given}
+    unchecked = {}
+    if not _jvm_runs():
+        # This host's JVM inherits it, executors elsewhere are told.
+        value = os.environ.setdefault(_ARROW_UNCHECKED, "true")
+        unchecked = {f"spark.executorEnv.{_ARROW_UNCHECKED}": value}
+    wanted = {**_FASTER, **unchecked, **(_QUIET if quiet else {}), **given}
     if path := with_package(wanted.get(_WORKER_PATH)):
         wanted[_WORKER_PATH] = path
     context = _running_context()

@@ -1,7 +1,8 @@
 """Spark's readers of one topic beside Spark's own connector: `python -m ops.bench.spark`.
 
 The same records lie in a log directory, in Apache Kafka and in plain Parquet. Each is read on local[2]: all
-columns into nothing, the values alone, and a count. The connector is that of Spark 4.0.0, in an environment
+columns into nothing, the values alone, and a count. Beside them stands what PySpark takes for batches that
+are ready: no source in Python can be faster. The connector is that of Spark 4.0.0, in an environment
 of its own; it needs Maven and the network once. Fails where a bound is missed: how many times the connector's
 speed the readers have, the JVM reader ahead of Parquet, the broker's produces beside a job, and the memory of
 Python workers. `--short` takes little data and knows no bounds: it shows that all of it works.
@@ -49,6 +50,7 @@ RECORDS_PER_BATCH = 500
 SEGMENT_BYTES = 512 << 20
 DISTINCT_BATCHES = 20
 CONNECTIONS = 16
+READY = "PySpark, bare"
 QUERIES = ("all", "value", "count")
 
 # How many times the connector's speed each reader has at least.
@@ -56,6 +58,8 @@ TIMES_MIN = {
     "mpbroker, Python": {"all": 4.5, "value": 6.0},
     "mpbroker, JVM": {"all": 10.0, "value": 20.0},
 }
+# Or what PySpark takes for batches that are ready costs most of the time: then nobody can be faster.
+TIMES_BARE_MAX = 1.25
 PRODUCE_LOSS_MAX = 0.05
 # Two batches of Arrow, one of a codec, and what Python and PyArrow take themselves.
 WORKER_BYTES_MAX = 256 << 20
@@ -161,11 +165,18 @@ def run(specification: dict[str, Any], python: Path | str = sys.executable) -> t
     return found, memory.peak_bytes
 
 
-def readers(place: Path) -> dict[str, dict[str, Any]]:
+def readers(place: Path, shape: Shape) -> dict[str, dict[str, Any]]:
     """All that read on this machine's PySpark."""
     options = {"log.dir": str(place / "log"), "subscribe": TOPIC, "minPartitions": "2"}
     ours: dict[str, Any] = {"format": "mpbroker", "options": options}
+    ready = {"records": str(shape.records), "valueBytes": str(shape.value_bytes)}
     found = {
+        READY: {
+            "format": "ready",
+            "options": ready,
+            "value_options": {"columns": "value"},
+            "session": "mpbroker",
+        },
         "mpbroker, Python": {**ours, "value_options": {"columns": "value"}, "session": "mpbroker"},
         "plain Parquet": {
             "format": "parquet",
@@ -182,8 +193,10 @@ def compare(shape: Shape, place: Path, rounds: int) -> list[str]:
     """Prints the table of a shape; what missed its bound."""
     write_log(place / "log", shape)
     found, workers = {}, 0
-    ours = readers(place)
+    ours = readers(place, shape)
     run({**ours["mpbroker, Python"], "write_parquet": str(place / "parquet")})
+    # What was written just now would be on its way to the disk beside the first reader.
+    os.sync()
     for name, specification in ours.items():
         found[name], bytes_of_worker = run({**specification, "rounds": rounds})
         if name == "mpbroker, JVM":
@@ -194,6 +207,7 @@ def compare(shape: Shape, place: Path, rounds: int) -> list[str]:
     with running(Kafka(place / "kafka")) as kafka:
         assert isinstance(kafka, Kafka)
         fill_kafka(kafka, shape)
+        os.sync()
         options = {"kafka.bootstrap.servers": kafka.bootstrap, "subscribe": TOPIC, "minPartitions": "2"}
         specification = {"format": "kafka", "options": options, "session": "spark", "rounds": rounds}
         jars = {"settings": {"spark.jars": connector.jars()}}
@@ -223,7 +237,10 @@ def missed(shape: Shape, found: dict[str, dict[str, Any]], worker_bytes: int) ->
             continue
         for query, times in bounds.items():
             ratio = slowest[query] / found[name][query]
-            if ratio < times:
+            is_python = name == "mpbroker, Python"
+            if ratio < times and not (
+                is_python and found[name][query] < TIMES_BARE_MAX * found[READY][query]
+            ):
                 wrong.append(f"{shape}: {name}, {query}: {ratio:.1f} times the connector, not {times}")
     for query in ("all", "value"):
         if "mpbroker, JVM" in found and found["mpbroker, JVM"][query] > parquet[query]:
@@ -238,7 +255,7 @@ def beside(place: Path, shape: Shape, seconds: float) -> list[str]:
     """Produces beside a reading job, and beside processes that take as much CPU and nothing else."""
     write_log(place / "log", shape)
     load = frames.produce(LOADED_TOPIC, 1, 100)
-    specification = {**readers(place)["mpbroker, Python"], "seconds": 3 * seconds}
+    specification = {**readers(place, shape)["mpbroker, Python"], "seconds": 3 * seconds}
     with running(Mpbroker(place / "broker")) as broker:
         create_topic(broker, LOADED_TOPIC)
         quiet = run_load(broker, load, CONNECTIONS, seconds).requests_per_s

@@ -110,6 +110,7 @@ def test_a_builder_is_configured_and_keeps_what_it_has(filled: Path) -> None:
     assert found["count"] == 30
     assert found["conf"]["spark.python.unix.domain.socket.enabled"] == "true"
     assert found["conf"]["spark.python.worker.reuse"] == "false"
+    assert found["conf"]["spark.executorEnv.ARROW_ENABLE_UNSAFE_MEMORY_ACCESS"] == "true"
     assert "spark.sql.session.timeZone" not in found["conf"]
     assert f"PYSPARK_PYTHON is {OTHER_PYTHON}, but there is no program" in said
 
