@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,6 +116,37 @@ def test_once_is_one_batch_whatever_the_limit(reader: DataStreamReader, rows: Ro
     query = rows.start(reader.option("maxOffsetsPerTrigger", "600").load(), once=True)
     assert query.awaitTermination(PATIENCE_S)
     assert [sorted(batch) for batch in rows.batches] == [offsets(0, 400)]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", place], check=False)
+    if mounted.returncode:
+        pytest.skip("only root mounts a disk that is small enough to fill")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def test_a_full_disk_under_the_checkpoint(
+    reader: DataStreamReader, writers: list[PartitionWriter], fake_broker: FakeBroker, small_disk: Path
+) -> None:
+    rows = Rows(small_disk / "checkpoint")
+    assert rows.run(reader.load()) == offsets(0, 400)
+    for writer in writers:
+        fill(writer, 1)
+        fake_broker.publish(writer)
+    filler = small_disk / "filler"
+    with pytest.raises(OSError, match="No space left"):
+        filler.write_bytes(bytes(2 << 20))
+    query = rows.start(reader.load(), availableNow=True)
+    with pytest.raises(PySparkException, match="No space left on device"):
+        query.awaitTermination(PATIENCE_S)
+    filler.unlink()
+    assert rows.run(reader.load()) == offsets(400, 410), "the checkpoint is as it was"
 
 
 def test_from_the_latest_on_while_others_write(
