@@ -20,7 +20,7 @@ from mpbroker.reading.plan import OffsetRange, TaskRange, report_loss, resolve, 
 from mpbroker.reading.stream_offsets import Json, StreamOffsets, parse_offsets
 
 # A trigger that finds nothing new waits so long for something before it says so.
-IDLE_WAIT_S = 0.1
+IDLE_WAIT_S = 0.15
 LONGEST_IDLE_WAIT_S = 0.5
 _WAIT_TO_LOOK = 200
 # Both sides turn the offsets into JSON and back each time.

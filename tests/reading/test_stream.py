@@ -12,7 +12,7 @@ from mpbroker.reading.errors import DataLoss, OptionError, SourceUnavailable
 from mpbroker.reading.follow import Bounds
 from mpbroker.reading.options import TopicPartition, parse_options
 from mpbroker.reading.plan import OffsetRange, PartitionBounds, TaskRange
-from mpbroker.reading.stream import TRY_S, Stream
+from mpbroker.reading.stream import IDLE_WAIT_S, TRY_S, Stream
 
 OLD, NEW = b"o" * 16, b"n" * 16
 BYTES_EACH = 10
@@ -154,7 +154,7 @@ def test_the_first_batch_after_a_crash_when_the_log_was_cut(topics: Topics) -> N
 def test_nothing_new_is_the_start_again_after_a_short_wait(topics: Topics, time: Time) -> None:
     run = stream(topics)
     assert run.next_end(at(100)) == at(100)
-    assert time.now == pytest.approx(1000.1)
+    assert time.now == pytest.approx(1000 + IDLE_WAIT_S)
     time.while_asleep = lambda: topics.put(101)
     assert run.next_end(at(100)) == at(101)
 
