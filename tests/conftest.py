@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -59,35 +58,6 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def tidy() -> None:
     """For tests that count descriptors: the collector closes none meanwhile that an earlier test left."""
     gc.collect()
-
-
-@pytest.fixture(autouse=True)
-def _files_closed(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Closes segment files that a test leaves open in its directory.
-
-    A log process closes its files by ending; logs in the process of the tests would keep them, until other
-    tests get descriptors that select() cannot take, and hang (py4j's callbacks do).
-    """
-    if "tmp_path" not in request.fixturenames:
-        yield
-        return
-    own = re.compile(re.escape(str(request.getfixturevalue("tmp_path"))) + r"/.*/\d{20}\.\w+( \(deleted\))?")
-    yield
-    fds = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
-    left = [fd for fd in fds if own.fullmatch(_target(fd))]
-    if left:
-        # Whatever would still close one of them does so before its number is somebody else's.
-        gc.collect()
-        for fd in left:
-            if own.fullmatch(_target(fd)):
-                os.close(fd)
-
-
-def _target(fd: int) -> str:
-    try:
-        return str(Path(f"/proc/self/fd/{fd}").readlink())
-    except FileNotFoundError:
-        return ""
 
 
 @pytest.fixture(scope="module", autouse=True)

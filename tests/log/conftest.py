@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -129,3 +131,32 @@ class Syncs:
         self.count += 1
         if self.count == self.fails_at:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.fixture(autouse=True)
+def _files_closed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Closes segment files that a test leaves open in its directory.
+
+    A log process closes its files by ending; logs in the process of the tests would keep them, until other
+    tests get descriptors that select() cannot take, and hang (py4j's callbacks do).
+    """
+    if "tmp_path" not in request.fixturenames:
+        yield
+        return
+    own = re.compile(re.escape(str(request.getfixturevalue("tmp_path"))) + r"/.*/\d{20}\.\w+( \(deleted\))?")
+    yield
+    fds = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
+    left = [fd for fd in fds if own.fullmatch(_target(fd))]
+    if left:
+        # Whatever would still close one of them does so before its number is somebody else's.
+        gc.collect()
+        for fd in left:
+            if own.fullmatch(_target(fd)):
+                os.close(fd)
+
+
+def _target(fd: int) -> str:
+    try:
+        return str(Path(f"/proc/self/fd/{fd}").readlink())
+    except FileNotFoundError:
+        return ""
