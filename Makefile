@@ -121,7 +121,7 @@ explore: setup ## the property tests with new examples each time
 	$(RUN)/python -m pytest --hypothesis-profile=explore -m hypothesis $(ARGS)
 
 flips: setup ## one flipped bit anywhere in a log directory, thousands of times (ARGS='--first 0 --seeds 5000')
-	$(RUN)/python -m tests.log.flips $(ARGS)
+	$(RUN)/python -m tests.support.flips $(ARGS)
 
 power-cuts: setup ## the power fails at any moment, and again in the starts behind it, in other workloads (CRASH_SEEDS=1-20)
 	CRASH_SEEDS="$(CRASH_SEEDS)" $(RUN)/python -m pytest tests/log/test_power_cut.py --show-capture=no $(ARGS)

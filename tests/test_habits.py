@@ -105,7 +105,7 @@ OF_THE_LOG = {
     "mpbroker.handlers": tuple(
         f"mpbroker.log.{module}" for module in ("aborted", "epochs", "names", "places", "reader")
     ),
-    "mpbroker.coordinator": ("mpbroker.log.names",),
+    "mpbroker.coordinator": ("mpbroker.log.format.names",),
     "mpbroker.inspection": tuple(
         f"mpbroker.log.{one}"
         for one in (
@@ -130,7 +130,7 @@ MAY_PAUSE = (
     "tests/chaos/leaks.py",
     "tests/chaos/topics.py",
     "tests/chaos/workload.py",
-    "tests/real_clients/tools.py",
+    "tests/support/client_tools.py",
     "tests/security/fuzz.py",
 )
 
@@ -408,10 +408,10 @@ def test_never_written(pattern: re.Pattern[str]) -> None:
         ("mpbroker.config.load", "mpbroker.ipc", False),
         ("mpbroker.log.process", "mpbroker.records.batch", True),
         ("mpbroker.log.process", "mpbroker.network", False),
-        ("mpbroker.network.acceptor", "mpbroker.handlers", False),
-        ("mpbroker.network.acceptor", "mpbroker.log.names", False),
-        ("mpbroker.handlers.readers", "mpbroker.log.reader", True),
-        ("mpbroker.handlers.readers", "mpbroker.log.manager", False),
+        ("mpbroker.network.acceptor.acceptor", "mpbroker.handlers", False),
+        ("mpbroker.network.acceptor.acceptor", "mpbroker.log.format.names", False),
+        ("mpbroker.handlers.readers", "mpbroker.log.read.reader", True),
+        ("mpbroker.handlers.readers", "mpbroker.log.manager.log_manager", False),
         ("mpbroker.coordinator.services", "mpbroker.coordinator.groups.service", True),
         ("mpbroker.coordinator.groups.service", "mpbroker.coordinator.runtime.journal", True),
         ("mpbroker.coordinator.groups.service", "mpbroker.coordinator.transactions.service", False),
@@ -423,14 +423,14 @@ def test_never_written(pattern: re.Pattern[str]) -> None:
         ("mpbroker.quotas.entities", "mpbroker.ipc.topology", False),
         ("mpbroker.protocol.headers", "mpbroker.config.keys", False),
         ("mpbroker.metrics.snapshot", "mpbroker.protocol.topic_names", True),
-        ("mpbroker.metrics.snapshot", "mpbroker.log.names", False),
+        ("mpbroker.metrics.snapshot", "mpbroker.log.format.names", False),
         ("mpbroker", "mpbroker.log", False),
         ("spark_integration.source", "mpbroker.reading.plan", True),
-        ("mpbroker.reading.local", "mpbroker.log.reader", True),
+        ("mpbroker.reading.local", "mpbroker.log.read.reader", True),
         ("mpbroker.reading.local", "spark_integration.source", False),
         ("spark_integration.source", "mpbroker.log.process", False),
         ("mpbroker.cli.main", "mpbroker.supervisor.main", True),
-        ("mpbroker.cli.main", "mpbroker.log.names", False),
+        ("mpbroker.cli.main", "mpbroker.log.format.names", False),
         ("mpbroker.log.process", "mpbroker.unheard_of", False),
     ],
 )
@@ -451,7 +451,7 @@ def test_imports_are_found_in_every_spelling() -> None:
         "from libc.math cimport sin\nfrom shm.ring cimport (\n    push,\n)\ncimport mpbroker.ipc.slots\n"
         'cdef extern from "mpbroker/records/batch.h":\n    pass\nfrom mpbroker.log import (\n    reader,\n)\n'
     )
-    assert imports_of(cython, "mpbroker.network.turn") == {
+    assert imports_of(cython, "mpbroker.network.processor.turn") == {
         "shm.ring",
         "mpbroker.ipc.slots",
         "mpbroker.records",

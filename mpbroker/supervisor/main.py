@@ -28,9 +28,10 @@ from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
-from mpbroker.log import cleaner_process, scrub_process
 from mpbroker.log import process as log_process
-from mpbroker.log.log_dir import LogDirLocks, check_log_dirs, name_log_dirs, remove_empty
+from mpbroker.log.compaction import cleaner_process
+from mpbroker.log.directories.directory_layout import LogDirLocks, check_log_dirs, name_log_dirs, remove_empty
+from mpbroker.log.scrub import scrub_process
 from mpbroker.protocol import codec
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.security import library

@@ -23,7 +23,7 @@ from mpbroker.protocol.messages import (
     InitProducerIdResponse,
     Message,
 )
-from tests.records.reading import iterate_records
+from tests.support.record_reading import iterate_records
 
 PARTITIONS = 5
 COORDINATOR_EPOCH = 7

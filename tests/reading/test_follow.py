@@ -14,8 +14,8 @@ from mpbroker.reading.errors import OptionError, SourceUnavailable
 from mpbroker.reading.follow import LocalFollower, follow
 from mpbroker.reading.options import parse_options
 from mpbroker.reading.plan import OffsetRange
-from tests.polling import PATIENCE_S, until
-from tests.spark.logs import FakeBroker, PartitionWriter, checkpoint, fill
+from tests.support.polling import PATIENCE_S, until
+from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill
 
 
 @pytest.fixture

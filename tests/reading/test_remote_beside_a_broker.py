@@ -8,10 +8,10 @@ from confluent_kafka.admin import AdminClient
 
 from mpbroker.reading.errors import DataLoss, OptionError
 from ops.bench.brokers import Broker
-from tests.polling import PATIENCE_S
-from tests.reading.rows import planned, rows_of, rows_with
 from tests.real_clients.conftest import create_topic
-from tests.real_clients.tools import eventually
+from tests.support.client_tools import eventually
+from tests.support.polling import PATIENCE_S
+from tests.support.reading_rows import planned, rows_of, rows_with
 
 
 def produce(broker: Broker, topic: str, value: bytes, count: int, partitions: int = 1) -> None:

@@ -25,10 +25,10 @@ from spark_integration import session
 from spark_integration.environment import SparkSetupError
 from spark_integration.jvm import jar
 from spark_integration.jvm.planner import manifest
-from tests.polling import PATIENCE_S
-from tests.reading.queries import UNCOMMITTED, TransactionalWriter
-from tests.spark.jvm import end_jvm
-from tests.spark.logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir, numbered
+from tests.support.polling import PATIENCE_S
+from tests.support.reading_queries import UNCOMMITTED, TransactionalWriter
+from tests.support.spark_jvm import end_jvm
+from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir, numbered
 
 ROOT = Path(__file__).parents[2]
 READERS = ("python", "jvm")

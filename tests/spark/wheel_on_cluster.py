@@ -11,10 +11,10 @@ import tarfile
 from pathlib import Path
 
 from ops.bench.brokers import HOST, Mpbroker
-from tests.spark.cluster import EXECUTOR_MEMORY, SPARK_HOME, running_cluster
-from tests.spark.packed import build_wheel, make_environment, pack
 from tests.spark.test_cluster import RECORDS, TOPIC
 from tests.spark.test_cluster import broker as broker
+from tests.support.packed_environment import build_wheel, make_environment, pack
+from tests.support.spark_cluster import EXECUTOR_MEMORY, SPARK_HOME, running_cluster
 
 JOB = f"""
 import json, sys

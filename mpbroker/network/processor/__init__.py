@@ -1,0 +1,1 @@
+"""The processor process: frames requests, dispatches them, sends answers (Kafka: Processor, Selector, KafkaChannel)."""
