@@ -1,7 +1,7 @@
 """Decodes columns of values into columns of structs: Arrow UDFs, for batch queries and streams.
 
 For JSON there is none: Spark's own `from_json(col("value").cast("string"), schema)` decodes in the JVM, where
-the data are, faster than any Python could, and numbers of any size as decimal or string columns.
+the data are, and numbers of any size as decimal or string columns.
 """
 
 from __future__ import annotations

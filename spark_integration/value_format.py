@@ -36,7 +36,7 @@ _OF_AVRO: Final = (
     "valueVersion",
 )
 _NO_JSON: Final = (
-    "valueFormat json: Spark decodes JSON in the JVM, faster than Python does. Leave valueFormat out and use "
+    "valueFormat json: Spark itself decodes JSON, without Python. Leave valueFormat out and use "
     "from_json(col('value').cast('string'), schema) of pyspark.sql.functions"
 )
 # Names in backquotes and comments in quotes may have any words in them.
