@@ -21,7 +21,7 @@ INTO ?= .openssl
 NEWER := $(if $(wildcard .openssl/lib/libssl.so.3),env LD_LIBRARY_PATH="$(CURDIR)/.openssl/lib$(LD_LIBRARY_PATH:%=:%)")
 RUN := $(strip $(NEWER) $(BIN))
 
-.PHONY: help setup openssl run test demo pipeline bench bench-kafka bench-network bench-tls bench-quotas bench-transactions bench-compaction bench-moving bench-start bench-cold bench-spark bench-spark-stream spark-checkpoints spark-cluster spark-sink-kills chaos fuzz explore flips power-cuts adopt lint fmt clean
+.PHONY: help setup openssl run test demo pipeline bench bench-kafka bench-network bench-tls bench-quotas bench-transactions bench-compaction bench-moving bench-start bench-cold bench-spark bench-spark-stream bench-spark-values spark-checkpoints spark-cluster spark-sink-kills chaos fuzz explore flips power-cuts adopt lint fmt clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -97,6 +97,9 @@ bench-spark: setup ## Spark's readers beside its own connector on Apache Kafka; 
 
 bench-spark-stream: setup ## streaming queries: micro-batches, latency, idle CPU, beside Spark's own connector
 	$(RUN)/python -m ops.bench.spark_stream $(ARGS)
+
+bench-spark-values: setup ## values decoded in Spark's source beside functions on columns (ARGS="--records 100000")
+	$(RUN)/python -m ops.bench.spark_values $(ARGS)
 
 spark-checkpoints: setup ## a query that changes between Spark's Kafka source and ours (downloads PySpark 4.0.0 once)
 	MPBROKER_TEST_CHECKPOINTS=1 $(RUN)/python -m pytest tests/spark/test_stream_checkpoints.py $(ARGS)

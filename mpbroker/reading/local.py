@@ -145,6 +145,10 @@ class LocalCatalog:
         found = (self._partitions[one].slot for one in wanted)
         return [slot for slot in found if slot is not None]
 
+    def directories(self, wanted: Iterable[TopicPartition]) -> list[Path]:
+        """Returns where the files of these partitions are."""
+        return [self._partitions[one].directory for one in wanted]
+
     @property
     def unserved(self) -> Mapping[TopicPartition, str]:
         """Returns partitions that the running broker does not serve yet, or not any more, and why."""

@@ -470,6 +470,10 @@ def test_queries_that_are_left_to_python(spark: SparkSession, log_dir: Path, fak
     assert [task["end"] for task in manifest(request)["tasks"]] == [10]
     elsewhere = manifest({**request, "executorsAreHere": False})
     assert elsewhere == {"declined": "tasks on other hosts may have to fetch"}
+    packed = {"subscribe": "t", "log.dir": str(log_dir), "valueFormat": "msgpack", "valueSchema": "id int"}
+    decoded = spark.read.format("mpbroker").options(**packed).load()
+    assert BY_JVM not in physical_plan(decoded)
+    assert decoded.where("value._corrupt IS NOT NULL").count() == 10
 
 
 def test_streams_and_writes_keep_the_python_source(
