@@ -29,8 +29,8 @@ BUILD = (*UV, "build", "--no-build-isolation", "--python", sys.executable)
 def build_sdist(directory: Path) -> Path:
     """The sdist of a copy of this checkout, in which setuptools leaves its own files."""
     copy = directory / "checkout"
-    for name in (*PACKAGES, "ops"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "kafka"))
+    for name in (*PACKAGES, "ops/setup"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in METADATA:
         shutil.copy2(ROOT / name, copy)
     run([*BUILD, "--sdist", "--out-dir", str(directory), str(copy)], copy)
