@@ -62,7 +62,7 @@ def refuse_foreign_metadata(log_dirs: Sequence[str]) -> None:
         if not with_metadata:
             _refuse_partitions(paths)
     except OSError as error:
-        raise FatalError(f"log.dirs: cannot read {error.filename}: {error.strerror}") from error
+        raise FatalError(f"log.dirs: the metadata cannot be read: {error}. Repair or restore it") from error
 
 
 def _refuse_records(log_dir: Path) -> None:
@@ -94,7 +94,11 @@ def _read(directory: Path, clean_end: float) -> _Contents:
             if found.election is None and batch.header.base_offset >= clean_end:
                 found.election = path, position
             continue
-        for record in batch.records():
+        try:
+            records = batch.records()
+        except CorruptBatch:
+            break
+        for record in records:
             try:
                 check_type(record.value or b"")
             except UnreadableMetadata as error:

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 import pytest
+from crc32c import crc32c
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.durable import READ_BYTES
@@ -167,6 +168,15 @@ def test_after_a_crash_recovery_judges_what_follows_our_records(directory: Path,
 @pytest.mark.parametrize("tail", [b"\0" * 4096, b"torn", batch(KAFKAS, 9), batch(KAFKAS, 2)[:-1]])
 def test_what_a_crash_leaves_is_not_judged_here(directory: Path, write: Write, tail: bytes) -> None:
     write(batch(OURS, 0), tail)
+    refuse_foreign_metadata([str(directory)])
+
+
+def test_records_that_cannot_be_taken_apart_are_not_judged_here(directory: Path, write: Write) -> None:
+    """Their checksum is right, their number is not: recovery and replay say what is wrong."""
+    damaged = bytearray(batch(OURS, 2))
+    damaged[57:61] = (7).to_bytes(4)
+    damaged[17:21] = crc32c(bytes(damaged[21:])).to_bytes(4)
+    write(batch(OURS, 0), bytes(damaged))
     refuse_foreign_metadata([str(directory)])
 
 
