@@ -41,6 +41,7 @@ from mpbroker.supervisor.activation import Inherited
 from mpbroker.supervisor.altering import AlteredSettings
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Command, ControlSocket, Later
+from mpbroker.supervisor.foreign_metadata import refuse_foreign_metadata
 from mpbroker.supervisor.listeners import Listeners
 from mpbroker.supervisor.notify import Notifier
 from mpbroker.supervisor.reload import Changes, NoFile, ReadAgain, Reload, ReloadError
@@ -151,6 +152,8 @@ class Supervisor:
         security = security_of(config)
         check_size(config)
         runtime_dir.check(config)
+        # Before a lock file is made in what is somebody else's.
+        refuse_foreign_metadata(config.log_dirs)
         locks = LogDirLocks(config)
         undo.callback(locks.undo)
         self.locks = locks.fds

@@ -100,9 +100,7 @@ class LogDirLocks:
         mounts, or moves a backup there. A lock goes while it is held: see `_is_there`.
         """
         for path in self._made_locks:
-            # Whoever has got an identity stays what it is.
-            if not (path.parent / META_PROPERTIES).exists():
-                path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         remove_empty(self._made_dirs)
         for fd in self.fds:
             os.close(fd)
@@ -247,6 +245,12 @@ def _read_properties(directory: Path) -> dict[str, str] | None:
         raise FatalError(f"cannot read {path}: {error}") from error
     pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
     properties = {key.strip(): value.strip() for key, value in pairs}
+    if properties.get("version") == "0" and "broker.id" in properties:
+        raise FatalError(
+            f"log.dirs: {directory} belongs to an Apache Kafka that runs with ZooKeeper, as {path} says. Go "
+            "on with Kafka there, or name an empty directory in log.dirs and copy the topics over the "
+            "network, with MirrorMaker for example"
+        )
     if properties.get("version") != "1" or not {"cluster.id", "node.id"} <= properties.keys():
         raise FatalError(
             f"{path} is not a meta.properties file of version 1. Restore it, "
