@@ -28,13 +28,13 @@ CONFIG = ClientConfig(receive_max_bytes=1 << 24)
 class Pair:
     """A connection, and the socket of its peer."""
 
-    def __init__(self) -> None:
+    def __init__(self, transport: type[PlaintextTransport] = PlaintextTransport) -> None:
         ours, self.peer = socket.socketpair()
         ours.setblocking(False)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER_BYTES)
         self.peer.settimeout(PATIENCE_S)
         self.responses: list[ClientResponse] = []
-        self.connection = Connection(ours, PlaintextTransport, None, CONFIG, self.responses.append)
+        self.connection = Connection(ours, transport, None, CONFIG, self.responses.append)
         self.connection.progress(0)
 
     def request(self, body: m.Message) -> ClientRequest:
@@ -105,6 +105,29 @@ def test_a_send_larger_than_the_sockets_buffers(ready: Pair) -> None:
     assert moved, "there is room for the next request"
     assert decode_request_header(received)[0].api_key == ApiKey.PRODUCE
     assert ready.connection.is_ready(0)
+
+
+class Buffering(PlaintextTransport):
+    """A transport that may hold bytes of which no event tells, as TLS does."""
+
+    buffers = True
+
+
+@pytest.mark.parametrize(("transport", "at_once"), [(PlaintextTransport, 1), (Buffering, 2)])
+def test_nothing_is_left_where_no_event_tells_of_it(
+    transport: type[PlaintextTransport], at_once: int
+) -> None:
+    pair = Pair(transport)
+    pair.negotiate()
+    for _ in range(2):
+        pair.send(m.ListGroupsRequest())
+    for header in [pair.received() for _ in range(2)]:
+        pair.answer(header, m.ListGroupsResponse())
+    pair.connection.progress(0)
+    assert len(pair.responses) == at_once
+    pair.connection.progress(0)
+    assert len(pair.responses) == 2
+    pair.close()
 
 
 def test_a_response_in_single_bytes(ready: Pair) -> None:

@@ -185,6 +185,16 @@ def test_what_was_in_flight_when_the_connection_broke(rig: Rig) -> None:
     assert rig.client.connection_delay_ms(rig.node.id) == rig.config.reconnect_backoff_ms
 
 
+def test_a_lost_connection_ends_a_wait(rig: Rig) -> None:
+    """Also if nothing was in flight on it: whoever waits for the node has to hear of it."""
+    rig.connect()
+    rig.peer.hangs_up()
+    before = rig.clock.now_ms
+    rig.poll(60_000)
+    assert rig.failure()
+    assert rig.clock.now_ms == before
+
+
 def test_a_failed_send_is_told_by_the_next_poll(rig: Rig) -> None:
     rig.connect()
     rig.peer.hangs_up()
