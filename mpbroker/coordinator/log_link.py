@@ -14,17 +14,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import NamedTuple, Protocol
 
-from mpbroker.coordinator.mailbox import Peer, returned
 from mpbroker.coordinator.state import Topic
 from mpbroker.ipc.calls import EnsuredTopic, EnsureTopic, Failed, Message, Recovered, RemoveTopic
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import ProcessContext
+from mpbroker.ipc.rings import RingPair
+from mpbroker.ipc.rpc import RpcClient
 from mpbroker.ipc.slots import (
     Batch,
-    Call,
     SlotKind,
     job_bytes,
     kind_of,
@@ -44,7 +45,6 @@ from mpbroker.ipc.topology import (
     log_worker_of_slot,
 )
 from mpbroker.log.names import log_worker_of
-from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from shm.arena import ArenaFull
 
@@ -87,7 +87,7 @@ class Kind(Enum):
     RECOVERED = 3
 
 
-@dataclass
+@dataclass(eq=False)
 class _Asked:
     """A question, and what those it was asked of have answered. `topic`: as it was opened."""
 
@@ -97,15 +97,6 @@ class _Asked:
     missing: int
     answers: list[Message] = field(default_factory=list)
     is_void: bool = False
-
-
-@dataclass(frozen=True)
-class _Question:
-    """A worker's part of it. `call` is the descriptor; its block is lent until the answer comes."""
-
-    asked: _Asked
-    worker: int
-    call: Call
 
 
 @dataclass
@@ -133,14 +124,21 @@ class LogLink:
 
     def __init__(self, context: ProcessContext, lender: Lender, events: LogEvents) -> None:
         self.workers = range(context.memory.sizes.log_workers)
-        self._peers = [Peer(context, log_worker(worker)) for worker in self.workers]
+        self._rings = [RingPair(context, log_worker(worker)) for worker in self.workers]
+        self._clients = [
+            RpcClient(
+                lender, rings.other, context.memory.arena(rings.other), rings.push, context.call_numbers()
+            )
+            for rings in self._rings
+        ]
         self._up = {worker for worker in self.workers if context.is_alive(log_worker(worker))}
         self._context = context
         self._lender = lender
         self._events = events
         self._numbers = context.call_numbers()
         self._appends: dict[int, _Append] = {}
-        self._questions: dict[int, _Question] = {}
+        # Under way, each with the worker that was asked.
+        self._questions: list[tuple[_Asked, int]] = []
         self._unasked: deque[tuple[_Asked, int, Message]] = deque()
         self._unsent: deque[tuple[_Append, Sequence[NewBatch]]] = deque()
         self.waits_for_room = False
@@ -161,20 +159,20 @@ class LogLink:
 
     @property
     def idle(self) -> bool:
-        has_unsent = any(peer.has_unsent for peer in self._peers)
+        has_unsent = any(rings.has_unsent for rings in self._rings)
         return not (self._questions or self._unasked or self._unsent or self._removing or has_unsent)
 
     def owing(self, topic_id: bytes) -> set[int]:
         """The workers that have not answered yet what they were, or are to be, asked about a topic."""
-        asked = {one.worker for one in self._questions.values() if one.asked.topic_id == topic_id}
-        return asked | {worker for one, worker, _ in self._unasked if one.topic_id == topic_id}
+        unasked = [(asked, worker) for asked, worker, _ in self._unasked]
+        return {worker for asked, worker in (*self._questions, *unasked) if asked.topic_id == topic_id}
 
     def waiting(self) -> bool:
-        return any(self._peers[worker].waiting() for worker in self._up)
+        return any(self._rings[worker].waiting() for worker in self._up)
 
     def flush(self) -> None:
         for worker in self._up:
-            self._peers[worker].flush()
+            self._rings[worker].flush()
 
     def greet(self) -> None:
         """A question about our own log: the answer says that its owner has opened it and serves us."""
@@ -267,7 +265,7 @@ class LogLink:
             at += len(batch.data)
         request = next(self._numbers)
         self._appends[request] = part
-        self._peers[part.worker].send(
+        self._rings[part.worker].push(
             pack_produce(
                 SlotKind.PRODUCE_BACK,
                 ACKS_ALL,
@@ -286,12 +284,12 @@ class LogLink:
 
     def receive(self) -> None:
         for worker in list(self._up):
-            for slot in self._peers[worker].take():
+            for slot in self._rings[worker].take():
                 match kind_of(slot):
                     case SlotKind.PRODUCED:
                         self._produced(slot)
                     case SlotKind.ANSWER:
-                        self._answered(worker, unpack_call(slot))
+                        self._clients[worker].answered(unpack_call(slot))
                     case kind:
                         raise ValueError(f"log worker {worker} sent a descriptor of kind {kind}")
         if self.waits_for_room:
@@ -299,20 +297,21 @@ class LogLink:
 
     def forget(self, worker: int) -> None:
         """A log worker died, with everything that was asked of it; the others go on with what they have."""
-        self._peers[worker].drop()
+        self._rings[worker].drop()
         self._up.discard(worker)
         self._forget_questions(worker)
 
     def welcome(self, worker: int) -> None:
         """A successor is there, behind empty rings."""
-        self._peers[worker].rebind()
+        self._rings[worker].rebind()
         self._up.add(worker)
         self._forget_questions(worker)
 
     def _forget_questions(self, worker: int) -> None:
-        for question in self._questions.values():
-            question.asked.is_void = True
-        self._questions = {n: one for n, one in self._questions.items() if one.worker != worker}
+        for asked, _ in self._questions:
+            asked.is_void = True
+        self._clients[worker].server_died()
+        self._questions = [one for one in self._questions if one[1] != worker]
         for append in self._appends.values():
             if append.worker == worker or not append.whole.is_to_our_log:
                 append.whole.is_void = True
@@ -343,19 +342,9 @@ class LogLink:
         """In the order in which it was wanted, as far as the credits go. Raises ArenaFull."""
         while self._unasked and len(self._questions) < QUESTIONS_UNDER_WAY:
             asked, worker, message = self._unasked[0]
-            request = next(self._numbers)
-            slot = self._lender.message(SlotKind.CALL, message, log_worker(worker), request)
+            self._clients[worker].call(message, partial(self._answered, asked, worker))
             self._unasked.popleft()
-            self._questions[request] = _Question(asked, worker, unpack_call(slot))
-            self._peers[worker].send(slot)
-
-    def _read(self, worker: int, call: Call) -> Message:
-        """An answer without a block: its owner had no memory for it."""
-        if not call.block:
-            return Failed(ErrorCode.UNKNOWN_SERVER_ERROR, "the log worker had no memory for its answer")
-        answer = self._peers[worker].read(call)
-        self._peers[worker].send(returned(call))
-        return answer
+            self._questions.append((asked, worker))
 
     def _produced(self, slot: bytes) -> None:
         produce = unpack_produce(slot)
@@ -372,16 +361,9 @@ class LogLink:
         if not whole.missing and not whole.is_void:
             whole.done([batch for batch in whole.filled if batch is not None])
 
-    def _answered(self, worker: int, call: Call) -> None:
-        question = self._questions.pop(call.request, None)
-        if question is None:
-            self._context.log.error("a log worker answered question %d, which is none of ours", call.request)
-            if call.block:
-                self._peers[worker].send(returned(call))
-            return
-        self._lender.end(question.call.block, question.call.generation)
-        asked = question.asked
-        asked.answers.append(self._read(worker, call))
+    def _answered(self, asked: _Asked, worker: int, answer: Message) -> None:
+        self._questions.remove((asked, worker))
+        asked.answers.append(answer)
         asked.missing -= 1
         self._send_on()
         if asked.missing or asked.is_void:

@@ -11,9 +11,9 @@ from msgspec import structs
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
 from mpbroker.handlers.answers import Answers
-from mpbroker.handlers.calls import Caller
 from mpbroker.handlers.jobs import Jobs
 from mpbroker.handlers.metadata import Metadata, Topic
+from mpbroker.handlers.patient_client import PatientClient
 from mpbroker.handlers.throttling import Throttling
 from mpbroker.handlers.waiting import Waiting
 from mpbroker.ipc.listeners import AddedListener
@@ -50,9 +50,9 @@ class Broker:
     metadata: Metadata
     table: SlotTable
     answers: Answers
-    coordinator: Caller
+    coordinator: PatientClient
     log: Jobs
-    log_calls: list[Caller]  # by number of the log worker
+    log_calls: list[PatientClient]  # by number of the log worker
     failed_dirs: Callable[[], int]
     waiting: Waiting
     apis: dict[int, Api]

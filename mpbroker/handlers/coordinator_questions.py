@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mpbroker.handlers.calls import NEVER_MS
 from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.patient_client import NEVER_MS
 from mpbroker.ipc import calls
 from mpbroker.protocol.errors import ErrorCode
 

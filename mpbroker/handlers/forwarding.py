@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from mpbroker.handlers.calls import Caller
 from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.patient_client import PatientClient
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import Failed, ForwardedRequest, ForwardedResponse
 from mpbroker.protocol.api_keys import ApiKey
@@ -36,7 +36,7 @@ def _decoder(api_key: int) -> msgspec.msgpack.Decoder[Any]:
 class Forwarding:
     """What is with the coordinator, by connection: each has one request under way."""
 
-    def __init__(self, coordinator: Caller) -> None:
+    def __init__(self, coordinator: PatientClient) -> None:
         self._coordinator = coordinator
         self._away: dict[int, tuple[Exchange, int]] = {}
 

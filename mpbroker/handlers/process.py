@@ -15,7 +15,6 @@ from functools import partial
 
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.making import make_broker, session_slots
-from mpbroker.handlers.outbox import Outbox
 from mpbroker.handlers.topics import TopicTable
 from mpbroker.handlers.turn import ANY_PROCESSOR, Turn
 from mpbroker.ipc.bulletin import BulletinReader
@@ -30,6 +29,7 @@ from mpbroker.ipc.process import (
     Fence,
     ProcessContext,
 )
+from mpbroker.ipc.rings import Outbox
 from mpbroker.ipc.slots import (
     Request,
     SlotFlag,
@@ -129,7 +129,7 @@ class Handler:
     def set_log_up(self, worker: int, up: bool) -> None:
         self.turn.set_log_up(worker, up)
         self.broker.log.set_up(worker, up)
-        self.broker.log_calls[worker].peer_is_up = up
+        self.broker.log_calls[worker].server_is_up = up
 
     # ---- the loop ----
 
@@ -143,7 +143,7 @@ class Handler:
 
     def round(self, timeout_ms: int) -> None:
         self.obey_fences()
-        if not self.turn.log_is_up or not self.broker.coordinator.peer_is_up:
+        if not self.turn.log_is_up or not self.broker.coordinator.server_is_up:
             self.notice_peers()
         self.take_and_serve(timeout_ms)
         if self.has_heavy():
@@ -242,7 +242,7 @@ class Handler:
         for worker in self.log_workers:
             if worker not in self.fenced_logs and self.context.is_alive(log_worker(worker)):
                 self.set_log_up(worker, True)
-        is_awaited = not (self.coordinator_was_fenced or self.broker.coordinator.peer_is_up)
+        is_awaited = not (self.coordinator_was_fenced or self.broker.coordinator.server_is_up)
         if is_awaited and self.context.is_alive(COORDINATOR):
             self.broker.coordinator.arrived()
 
@@ -270,10 +270,10 @@ class Handler:
                 # What the coordinator did is published before it answers.
                 self.read_news()
                 answer = unpack_call(slot)
-                caller = self.broker.coordinator
+                client = self.broker.coordinator
                 if is_log_worker(answer.owner):
-                    caller = self.broker.log_calls[log_worker_number(answer.owner)]
-                caller.answered(answer)
+                    client = self.broker.log_calls[log_worker_number(answer.owner)]
+                client.answered(answer)
             elif kind in (SlotKind.SEND, SlotKind.NOOP, SlotKind.CLOSE):
                 # The turn's own answer, for which there was no room in the ring.
                 self.outboxes[unpack_reply(slot).owner].push(slot)
@@ -445,7 +445,7 @@ class Handler:
             if kind_of(job) == SlotKind.PRODUCE:
                 self.broker.answers.close_produce(unpack_produce(job))
         self.broker.log.fenced(worker)
-        self.broker.log_calls[worker].fenced()
+        self.broker.log_calls[worker].server_died()
         # The processors take every produce that was taken and is not answered for lost, also those that no
         # log worker has been asked for yet.
         for slot in [slot for slot in self.heavy if slot.api_key == ApiKey.PRODUCE]:
@@ -461,12 +461,12 @@ class Handler:
         if fence.alive:
             self.turn.rebind(COORDINATOR)
             self.coordinator_was_fenced = False
-            self.broker.coordinator.welcomed()
+            self.broker.coordinator.welcome()
         else:
             self.coordinator_was_fenced = True
             self.turn.drop_inbox(COORDINATOR)
             self.broker.transactions.holds.coordinator_died()
-            self.broker.coordinator.fenced()
+            self.broker.coordinator.server_died()
 
     def finish(self) -> None:
         """Nobody gives it anything new: answers what it has, and waits for log process and coordinator."""

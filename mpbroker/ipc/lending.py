@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from mpbroker.ipc.calls import Message, encode
-from mpbroker.ipc.slots import SlotKind, pack_call
 from shm.arena import Arena
 
 
@@ -15,7 +13,7 @@ class Lender:
 
     def __init__(self, arena: Arena, owner: int) -> None:
         self._arena = arena
-        self._owner = owner
+        self.owner = owner
         self._sizes: dict[int, int] = {}
 
     @property
@@ -41,11 +39,3 @@ class Lender:
 
     def view(self, block: int) -> memoryview:
         return self._arena.view(block, self._sizes[block])
-
-    def message(
-        self, kind: SlotKind, message: Message, borrower: int, request: int, connection: int = 0
-    ) -> bytes:
-        """A CALL or ANSWER descriptor whose block holds the message. Raises ArenaFull."""
-        data = encode(message)
-        block, generation = self.lend(data, borrower)
-        return pack_call(kind, self._owner, request, block, generation, len(data), connection)

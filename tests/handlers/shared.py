@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.handlers.calls import SUCCESSOR_MS
 from mpbroker.handlers.metadata import Metadata
+from mpbroker.handlers.patient_client import SUCCESSOR_MS
 from mpbroker.handlers.process import Handler
 from mpbroker.ipc import calls, slots, topology
 from mpbroker.ipc.bulletin import BulletinPublisher
@@ -388,7 +388,7 @@ class Rig:
     def coordinator_dies(self) -> None:
         self.handler.coordinator_was_fenced = True
         self.handler.broker.transactions.holds.coordinator_died()
-        self.handler.broker.coordinator.fenced()
+        self.handler.broker.coordinator.server_died()
 
     def no_successor_comes(self) -> None:
         """Not as long as anybody waits for a coordinator."""

@@ -90,9 +90,7 @@ def sync_group(code: int) -> Message:
 
 def offset_commit(code: int) -> Message:
     partition = OffsetCommitResponse.OffsetCommitResponsePartition(3, code)
-    return OffsetCommitResponse(
-        topics=[OffsetCommitResponse.OffsetCommitResponseTopic("t", ID, [partition])]
-    )
+    return OffsetCommitResponse(topics=[OffsetCommitResponse.OffsetCommitResponseTopic("t", ID, [partition])])
 
 
 def offset_fetch(code: int) -> Message:
@@ -154,7 +152,9 @@ RESPONSES: dict[ApiKey, Callable[[int], Message]] = {
         ]
     ),
     ApiKey.DESCRIBE_TRANSACTIONS: lambda code: DescribeTransactionsResponse(
-        transaction_states=[DescribeTransactionsResponse.TransactionState(code, "tx", "Ongoing", producer_id=9)]
+        transaction_states=[
+            DescribeTransactionsResponse.TransactionState(code, "tx", "Ongoing", producer_id=9)
+        ]
     ),
     ApiKey.LIST_TRANSACTIONS: lambda code: ListTransactionsResponse(
         error_code=code, transaction_states=[ListTransactionsResponse.TransactionState("tx", 9, "Ongoing")]

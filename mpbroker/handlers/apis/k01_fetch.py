@@ -17,7 +17,6 @@ from typing import NamedTuple
 from mpbroker.handlers.answers import FileSlice
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import check_leader_epoch
-from mpbroker.handlers.calls import NEVER_MS
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.fetch_sessions import (
     Answer,
@@ -29,6 +28,7 @@ from mpbroker.handlers.fetch_sessions import (
     new_context,
 )
 from mpbroker.handlers.metadata import Topic
+from mpbroker.handlers.patient_client import NEVER_MS
 from mpbroker.handlers.readers import READ_COMMITTED, bound_of
 from mpbroker.handlers.topic_meters import partition_fetched
 from mpbroker.ipc.counters import Counter
