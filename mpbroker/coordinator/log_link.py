@@ -15,42 +15,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from mpbroker.coordinator.state import Topic
+from mpbroker.ipc.append_job import AppendJobs, NewBatch, Then
 from mpbroker.ipc.calls import EnsuredTopic, EnsureTopic, Failed, Message, Recovered, RemoveTopic
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.rings import RingPair
 from mpbroker.ipc.rpc import RpcClient
-from mpbroker.ipc.slots import (
-    Batch,
-    SlotKind,
-    job_bytes,
-    kind_of,
-    pack_produce,
-    read_job_batch,
-    read_job_header,
-    unpack_call,
-    unpack_produce,
-    write_job_batch,
-    write_job_header,
-)
+from mpbroker.ipc.slots import Batch, SlotKind, kind_of, unpack_call, unpack_produce
 from mpbroker.ipc.table import Partition
-from mpbroker.ipc.topology import (
-    CALL_RING_SLOTS,
-    COORDINATOR,
-    log_worker,
-    log_worker_of_slot,
-)
+from mpbroker.ipc.topology import CALL_RING_SLOTS, log_worker
 from mpbroker.log.names import log_worker_of
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from shm.arena import ArenaFull
 
-ACKS_ALL = -1
-# A decision has no client's deadline: what became of it is known or will be read from the log.
-NO_TIMEOUT_MS = (1 << 31) - 1
 # Rounds that can be under way at once: of metadata, of groups, of transactions, of markers.
 ROUNDS = 4
 # Credits: with all rounds on top there is always room for the answers, and for returning them.
@@ -64,20 +45,6 @@ class LogEvents(Protocol):
     def opened(self, topic: Topic, answer: Message) -> None: ...
     def removed(self, topic_id: bytes, answer: Message) -> None: ...
     def log_answers(self) -> None: ...
-
-
-class NewBatch(NamedTuple):
-    """A batch: where it goes, how many records it has, and whose it is if it belongs to a transaction."""
-
-    slot: int
-    slot_generation: int
-    config_version: int
-    data: bytes
-    record_count: int
-    max_timestamp: int = -1
-    producer_id: int = -1
-    producer_epoch: int = -1
-    attributes: int = 0
 
 
 class Kind(Enum):
@@ -99,26 +66,6 @@ class _Asked:
     is_void: bool = False
 
 
-@dataclass
-class _Appended:
-    """Batches that are appended together. Who waits for them to our own log, waits on when others die."""
-
-    done: Callable[[list[Batch]], None]
-    filled: list[Batch | None]
-    missing: int
-    is_to_our_log: bool
-    is_void: bool = False
-
-
-@dataclass(frozen=True)
-class _Append:
-    """A worker's part of them: at which places they stand."""
-
-    whole: _Appended
-    worker: int
-    places: list[int]
-
-
 class LogLink:
     """The conversation with the log workers of the moment."""
 
@@ -135,12 +82,18 @@ class LogLink:
         self._context = context
         self._lender = lender
         self._events = events
-        self._numbers = context.call_numbers()
-        self._appends: dict[int, _Append] = {}
+        self._appends = AppendJobs(
+            lender,
+            lambda slot, worker: self._rings[worker].push(slot),
+            len(self.workers),
+            context.call_numbers(),
+        )
+        # Of log workers, and their successors' arrivals: what was asked for before comes to nothing.
+        self._changes = 0
         # Under way, each with the worker that was asked.
         self._questions: list[tuple[_Asked, int]] = []
         self._unasked: deque[tuple[_Asked, int, Message]] = deque()
-        self._unsent: deque[tuple[_Append, Sequence[NewBatch]]] = deque()
+        self._unsent: deque[tuple[Sequence[NewBatch], Then]] = deque()
         self.waits_for_room = False
         self._opening: set[bytes] = set()
         # Has changed while it was being opened: once more then, as it is now.
@@ -212,21 +165,25 @@ class LogLink:
         self.append_all([new], lambda done: self._events.appended(done[0].error, done[0].base_offset))
 
     def append_all(self, batches: Sequence[NewBatch], done: Callable[[list[Batch]], None]) -> None:
-        """Batches to several partitions; `done` follows when each is durable or refused, never if it dies."""
-        places: dict[int, list[int]] = {}
-        for place, batch in enumerate(batches):
-            places.setdefault(log_worker_of_slot(batch.slot, len(self.workers)), []).append(place)
+        """Batches to several partitions; `done` follows when each is durable or refused.
+
+        It never follows if a log worker dies meanwhile; with batches to our own log, if its own one does.
+        """
         is_to_our_log = all(batch.slot == METADATA_SLOT for batch in batches)
-        whole = _Appended(done, [None] * len(batches), len(places), is_to_our_log)
-        for worker, own in places.items():
-            self._unsent.append((_Append(whole, worker, own), [batches[place] for place in own]))
+        changes = self._changes
+
+        def appended(filled: list[Batch] | None) -> None:
+            if filled is not None and (is_to_our_log or changes == self._changes):
+                done(filled)
+
+        self._unsent.append((batches, appended))
         self._send_on()
 
     def _send_on(self) -> None:
         """What waits, the appends first, as far as there is room for it in our arena."""
         try:
             while self._unsent:
-                self._append_part(*self._unsent[0])
+                self._appends.append(*self._unsent[0])
                 self._unsent.popleft()
             self._ask_on()
         except ArenaFull as error:
@@ -238,56 +195,12 @@ class LogLink:
         else:
             self.waits_for_room = False
 
-    def _append_part(self, part: _Append, batches: Sequence[NewBatch]) -> None:
-        """Raises ArenaFull, having sent nothing."""
-        head = job_bytes(len(batches))
-        data = bytes(head) + b"".join(b.data for b in batches)
-        block, generation = self._lender.lend(data, log_worker(part.worker))
-        job = self._lender.view(block)
-        write_job_header(job, len(batches))
-        at = block + head
-        for index, batch in enumerate(batches):
-            write_job_batch(
-                job,
-                index,
-                batch.slot,
-                batch.slot_generation,
-                at,
-                COORDINATOR,
-                len(batch.data),
-                batch.record_count,
-                batch.producer_id,
-                batch.producer_epoch,
-                max_timestamp=batch.max_timestamp,
-                config_version=batch.config_version,
-                attributes=batch.attributes,
-            )
-            at += len(batch.data)
-        request = next(self._numbers)
-        self._appends[request] = part
-        self._rings[part.worker].push(
-            pack_produce(
-                SlotKind.PRODUCE_BACK,
-                ACKS_ALL,
-                COORDINATOR,
-                0,
-                0,
-                block,
-                generation,
-                0,
-                COORDINATOR,
-                COORDINATOR,
-                NO_TIMEOUT_MS,
-                request,
-            )
-        )
-
     def receive(self) -> None:
         for worker in list(self._up):
             for slot in self._rings[worker].take():
                 match kind_of(slot):
                     case SlotKind.PRODUCED:
-                        self._produced(slot)
+                        self._appends.produced(unpack_produce(slot))
                     case SlotKind.ANSWER:
                         self._clients[worker].answered(unpack_call(slot))
                     case kind:
@@ -312,10 +225,8 @@ class LogLink:
             asked.is_void = True
         self._clients[worker].server_died()
         self._questions = [one for one in self._questions if one[1] != worker]
-        for append in self._appends.values():
-            if append.worker == worker or not append.whole.is_to_our_log:
-                append.whole.is_void = True
-        self._appends = {n: one for n, one in self._appends.items() if one.worker != worker}
+        self._changes += 1
+        self._appends.worker_died(worker)
         self._unasked.clear()
         self._unsent.clear()
         self._opening.clear()
@@ -345,21 +256,6 @@ class LogLink:
             self._clients[worker].call(message, partial(self._answered, asked, worker))
             self._unasked.popleft()
             self._questions.append((asked, worker))
-
-    def _produced(self, slot: bytes) -> None:
-        produce = unpack_produce(slot)
-        part = self._appends.pop(produce.request, None)
-        if part is None:
-            self._context.log.error("a log worker answered append %d, which is none of ours", produce.request)
-            return
-        whole = part.whole
-        job = self._lender.view(produce.block)[produce.job :]
-        for index, place in enumerate(part.places[: read_job_header(job)[0]]):
-            whole.filled[place] = read_job_batch(job, index)
-        self._lender.end(produce.block, produce.generation)
-        whole.missing -= 1
-        if not whole.missing and not whole.is_void:
-            whole.done([batch for batch in whole.filled if batch is not None])
 
     def _answered(self, asked: _Asked, worker: int, answer: Message) -> None:
         self._questions.remove((asked, worker))

@@ -23,6 +23,7 @@ from mpbroker.handlers.throttling import Throttling
 from mpbroker.handlers.transactions import Transactions
 from mpbroker.handlers.turn import Turn
 from mpbroker.handlers.waiting import Waiting
+from mpbroker.ipc.append_job import AppendJobs
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.process import ProcessContext
@@ -46,7 +47,9 @@ def make_broker(
     marks.clear_waiter(number)
     metadata = Metadata(config, turn.topics)
     waiting = _make_waiting(context, number)
-    jobs = Jobs(context.index, arena, turn.push_job, waiting, len(workers))
+    lender = Lender(arena, context.index)
+    appends = AppendJobs(lender, turn.push_job, len(workers), context.call_numbers())
+    jobs = Jobs(appends, waiting, len(workers))
     return Broker(
         config=config,
         metadata=metadata,

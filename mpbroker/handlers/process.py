@@ -444,7 +444,7 @@ class Handler:
         for job in self.turn.drop_jobs(worker):
             if kind_of(job) == SlotKind.PRODUCE:
                 self.broker.answers.close_produce(unpack_produce(job))
-        self.broker.log.fenced(worker)
+        self.broker.log.worker_died(worker)
         self.broker.log_calls[worker].server_died()
         # The processors take every produce that was taken and is not answered for lost, also those that no
         # log worker has been asked for yet.

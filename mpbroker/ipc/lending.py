@@ -22,9 +22,17 @@ class Lender:
 
     def lend(self, data: bytes, borrower: int) -> tuple[int, int]:
         """A block with these bytes; -> (block, generation). Raises ArenaFull."""
-        block = self._arena.allocate(len(data))
-        self._sizes[block] = len(data)
-        self._arena.view(block, len(data))[:] = data
+        lent = self.lend_room(len(data), borrower)
+        self.view(lent[0])[:] = data
+        return lent
+
+    def lend_room(self, size: int, borrower: int) -> tuple[int, int]:
+        """A block of that size, to be filled before the borrower hears of it; -> (block, generation).
+
+        Raises ArenaFull.
+        """
+        block = self._arena.allocate(size)
+        self._sizes[block] = size
         return block, self._arena.lend(block, borrower)
 
     def end(self, block: int, generation: int) -> None:
