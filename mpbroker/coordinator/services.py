@@ -75,10 +75,10 @@ class Services:
 
     def receive(self, caller: Caller, call: OURS) -> None:
         match call:
-            case ForwardedRequest(api_key=key) if key in transactions.SERVED:
-                self.transactions.receive(caller, call)
             case ForwardedRequest():
-                self.groups.receive(caller, call)
+                waiter = Caller(caller.handler, caller.life, caller.request, call.api_key, call.version)
+                is_ours = call.api_key in transactions.SERVED
+                (self.transactions if is_ours else self.groups).receive(waiter, call)
             case CheckTransaction():
                 self.transactions.check(caller, call)
             case EndHold():

@@ -9,7 +9,6 @@ KafkaRequestHandler.run, RequestHandlerHelper.)
 from __future__ import annotations
 
 import logging
-import struct
 from collections import deque
 from functools import partial
 
@@ -54,9 +53,7 @@ from mpbroker.ipc.topology import (
 )
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.api_versions import unsupported
-from mpbroker.protocol.codec import decode_request
 from mpbroker.protocol.headers import encode_response_frame
-from mpbroker.protocol.wire import MalformedMessage
 from shm.arena import ArenaFull
 from shm.clock import monotonic_ms
 
@@ -72,9 +69,6 @@ STOP_PATIENCE_MS = 5_000
 LEAVING_ROUND_MS = 5
 # How often some of the open files are looked at, and all of those that the turn reads.
 FILES_LOOK_MS = 100
-
-_CLIENT_ID_AT = 12
-_LENGTH = struct.Struct(">h")
 
 
 class Handler:
@@ -316,21 +310,9 @@ class Handler:
             self.refuse(slot)
             return None
         frame = arena.view(slot.block, slot.length)
-        try:
-            client_id = _client_id(frame)
-            body, _ = decode_request(slot.api_key, slot.api_version, frame, slot.body)
-        except (MalformedMessage, UnicodeDecodeError) as error:
-            log.warning(
-                "closing %s: malformed %s v%d: %s",
-                self.context.whose(slot),
-                api.name,
-                slot.api_version,
-                error,
-            )
-            self.broker.answers.close(slot)
-            return None
-        exchange = Exchange(slot, client_id, body, api, self.broker)
-        exchange.run()
+        exchange = Exchange(slot, frame, api, self.broker)
+        if exchange.can_be_served():
+            exchange.run()
         if not exchange.done:
             self.open[exchange] = None
             exchange.on_end = partial(self.open.pop, exchange, None)
@@ -495,11 +477,6 @@ class Handler:
         """
         while (self.unsent or self.broker.answers.lent_blocks) and not self.context.orphaned:
             self.round(LEAVING_ROUND_MS)
-
-
-def _client_id(frame: memoryview) -> str:
-    (length,) = _LENGTH.unpack_from(frame, _CLIENT_ID_AT)
-    return str(frame[_CLIENT_ID_AT + 2 : _CLIENT_ID_AT + 2 + length], "utf-8") if length > 0 else ""
 
 
 def run(context: ProcessContext) -> int:

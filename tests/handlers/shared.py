@@ -310,6 +310,8 @@ class CoordinatorEnd:
         self.back = memory.ring(COORDINATOR, handler)
         self.handler_bell = memory.doorbell(handler)
         self.returned: list[int] = []
+        # What was asked, by the number of the call.
+        self.asked: dict[int, Any] = {}
         # How often the handler has said that nothing is open of what predecessors have held.
         self.holds_ended = 0
 
@@ -327,6 +329,7 @@ class CoordinatorEnd:
             arena = self.memory.arena(call.owner)
             assert arena.check(call.block, call.generation)
             message = calls.decode(bytes(arena.view(call.block, call.length)))
+            self.asked[call.request] = message
             if isinstance(message, calls.HoldsEnded):
                 self.holds_ended += 1
                 self.answer(call, calls.Acknowledged())

@@ -27,6 +27,7 @@ from mpbroker.handlers.transactions import FIRST_VERSION_THAT_ADDS, Asked, Part,
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.slots import Batch
 from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.error_counts import error_counts
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ProduceRequest, ProduceResponse
 from mpbroker.protocol.wire import Buffer
@@ -324,7 +325,7 @@ class Production:
         if self.exchange.body.acks != 0:
             self.exchange.reply(self.response)
         elif any(p.error_code for t in self.response.responses for p in t.partition_responses):
-            self.exchange.count_errors(self.response)
+            self.exchange.count_errors(error_counts(self.response))
             self.exchange.close()
         else:
             self.exchange.reply_nothing()

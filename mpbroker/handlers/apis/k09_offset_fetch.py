@@ -178,5 +178,9 @@ def handle(exchange: Exchange) -> None:
         return
     parts = Parts(request)
     exchange.broker.forwarding.forward_in_parts(
-        exchange, parts.next(), parts.following, lambda: shaped(exchange, parts.response)
+        exchange,
+        max(exchange.version, FIRST_VERSION_WITH_GROUPS),
+        parts.next(),
+        parts.following,
+        lambda: shaped(exchange, parts.response),
     )

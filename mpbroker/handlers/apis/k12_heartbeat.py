@@ -16,7 +16,7 @@ def failed(_exchange: Exchange, code: ErrorCode) -> HeartbeatResponse:
     return HeartbeatResponse(error_code=code)
 
 
-@api(ApiKey.HEARTBEAT, 0, 4, name="Heartbeat", failed=failed)
+@api(ApiKey.HEARTBEAT, 0, 4, name="Heartbeat", failed=failed, is_forwarded=True)
 def handle(exchange: Exchange) -> None:
     """Keeps a member's session alive and tells it of rebalances."""
-    exchange.broker.forwarding.forward(exchange, exchange.body, lambda response: response)
+    exchange.broker.forwarding.pass_on(exchange)

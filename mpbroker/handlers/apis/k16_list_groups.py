@@ -16,7 +16,7 @@ def failed(_exchange: Exchange, code: ErrorCode) -> ListGroupsResponse:
     return ListGroupsResponse(error_code=code)
 
 
-@api(ApiKey.LIST_GROUPS, 0, 5, name="ListGroups", failed=failed)
+@api(ApiKey.LIST_GROUPS, 0, 5, name="ListGroups", failed=failed, is_forwarded=True)
 def handle(exchange: Exchange) -> None:
     """Lists groups, by state or type."""
-    exchange.broker.forwarding.forward(exchange, exchange.body, lambda response: response)
+    exchange.broker.forwarding.pass_on(exchange)

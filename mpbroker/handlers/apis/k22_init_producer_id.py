@@ -10,22 +10,15 @@ from __future__ import annotations
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.exchange import Exchange
-from mpbroker.handlers.fencing import told_to
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import InitProducerIdResponse
 
 NONE = -1
-FIRST_VERSION_WITH_FENCED = 4
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> InitProducerIdResponse:
-    return shaped(exchange, InitProducerIdResponse(error_code=code, producer_id=NONE, producer_epoch=NONE))
-
-
-def shaped(exchange: Exchange, response: InitProducerIdResponse) -> InitProducerIdResponse:
-    response.error_code = told_to(exchange.version, response.error_code, FIRST_VERSION_WITH_FENCED)
-    return response
+def failed(_exchange: Exchange, code: ErrorCode) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=code, producer_id=NONE, producer_epoch=NONE)
 
 
 def taken(exchange: Exchange, found: int | None) -> None:
@@ -36,14 +29,15 @@ def taken(exchange: Exchange, found: int | None) -> None:
         exchange.reply(InitProducerIdResponse(producer_id=found, producer_epoch=0))
 
 
-@api(ApiKey.INIT_PRODUCER_ID, 0, 5, name="InitProducerId", failed=failed)
+@api(ApiKey.INIT_PRODUCER_ID, 0, 5, name="InitProducerId", failed=failed, is_forwarded=True)
 def handle(exchange: Exchange) -> InitProducerIdResponse | None:
     """The id of an idempotent producer; id and epoch of a transactional one."""
+    exchange.raw_body()  # is wanted behind this look at the request
     request = exchange.body
     if request.transactional_id == "" or (request.producer_id == NONE) != (request.producer_epoch == NONE):
         return failed(exchange, ErrorCode.INVALID_REQUEST)
     if request.transactional_id is None:
         exchange.broker.producer_ids.take(exchange.later(lambda found: taken(exchange, found)))
     else:
-        exchange.broker.forwarding.forward(exchange, request, lambda response: shaped(exchange, response))
+        exchange.broker.forwarding.pass_on(exchange)
     return None

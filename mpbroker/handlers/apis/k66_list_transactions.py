@@ -17,9 +17,9 @@ def failed(_exchange: Exchange, code: ErrorCode) -> ListTransactionsResponse:
     return ListTransactionsResponse(error_code=code)
 
 
-@api(ApiKey.LIST_TRANSACTIONS, 0, 2, name="ListTransactions", failed=failed)
+@api(ApiKey.LIST_TRANSACTIONS, 0, 2, name="ListTransactions", failed=failed, is_forwarded=True)
 def handle(exchange: Exchange) -> None:
     """Lists transactional ids, by state, producer, duration or pattern."""
-    request = exchange.body
-    if not exchange.names_too_many(len(request.state_filters) + len(request.producer_id_filters)):
-        exchange.broker.forwarding.forward(exchange, request, lambda response: response)
+    exchange.broker.forwarding.pass_on(
+        exchange, lambda request: len(request.state_filters) + len(request.producer_id_filters)
+    )
