@@ -18,10 +18,10 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request, SlotFlag, ThrottledBy
-from mpbroker.protocol.codec import decode_request
+from mpbroker.protocol.codec import decode_request, decode_response
 from mpbroker.protocol.error_counts import error_counts
 from mpbroker.protocol.errors import ApiError, ErrorCode
-from mpbroker.protocol.headers import decode_response_frame, encode_response_frame, frame_response
+from mpbroker.protocol.headers import encode_response_frame, frame_response
 from mpbroker.protocol.messages import Message
 from mpbroker.protocol.version_rules import in_version
 from mpbroker.protocol.wire import MalformedMessage
@@ -39,8 +39,6 @@ NAMED_MAX = 100_000
 
 # Of what may have to be read from a disk, or has a long answer: so many between two looks at all else.
 SEARCHED_AT_ONCE = 32
-
-SIZE_BYTES = 4
 
 CLIENT_ID_AT = 12
 LENGTH = struct.Struct(">h")
@@ -303,21 +301,21 @@ class Exchange:
         pause = self.charge()
         slot = self.slot
         frame = frame_response(slot.api_key, self.version, slot.correlation, body, pause.ms)
-        self.broker.answers.send(slot, [frame], pause, self.timing, self.told(frame))
+        told = self.told(bytes(frame[-len(body) :]) if self.broker.tells_all() else b"")
+        self.broker.answers.send(slot, [frame], pause, self.timing, told)
         self.count_errors(errors)
         self._end()
 
-    def told(self, response: Message | bytearray | None) -> bytes:
+    def told(self, response: Message | bytes | None) -> bytes:
         """What the request log says of it while that is on; whatever goes wrong in that harms no request.
 
-        A response may be the frame in which it is sent.
+        A response may be its encoded body.
         """
         if not self.broker.tells_all():
             return b""
         try:
-            if isinstance(response, bytearray):
-                key, frame = self.slot.api_key, response[SIZE_BYTES:]
-                return describe(self, decode_response_frame(key, self.version, frame)[1])
+            if isinstance(response, bytes):
+                return describe(self, decode_response(self.slot.api_key, self.version, response)[0])
             return describe(self, response)
         except Exception:
             log.exception("%s cannot be described for the request log", self)

@@ -420,6 +420,23 @@ def test_a_request_is_passed_on_as_it_came_and_not_read(ready: Rig, monkeypatch:
     assert ready.answer(ApiKey.JOIN_GROUP, 9).member_id == "m2"
 
 
+def test_the_request_log_has_what_was_passed_on_and_its_response(
+    ready: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[Any, Any]] = []
+
+    def describe(described: exchange.Exchange, response: Any) -> bytes:
+        told.append((described.body, response))
+        return b"{"
+
+    monkeypatch.setattr(exchange, "describe", describe)
+    monkeypatch.setattr(ready.handler.broker, "tells_all", lambda: True)
+    call, _ = sent(ready, ApiKey.JOIN_GROUP, 9)
+    answered(ready, call, JoinGroupResponse(member_id="m2"))
+    ((request, response),) = told
+    assert (request.group_id, response.member_id) == ("g", "m2")
+
+
 def test_what_the_coordinator_cannot_read_closes_the_connection(
     ready: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
