@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence, Sized
 from typing import Protocol
 
-from mpbroker.handlers.exchange import NAMED_MAX, Exchange
+from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.exchange import NAMED_MAX
 from mpbroker.protocol.errors import ErrorCode
 
 # Of an offset, whatever the names of its group and topic.
@@ -21,7 +22,7 @@ class OfTopic(Protocol):
     def partitions(self) -> Sized: ...
 
 
-def pass_on_commit(exchange: Exchange) -> None:
+def pass_on_commit(exchange: ApiExchange) -> None:
     """Pass a commit on to the coordinator, unless it is too much for one batch."""
     most_bytes = exchange.broker.config.message_max_bytes
     small = min(NAMED_MAX, most_bytes // SMALLEST_RECORD_BYTES * SMALLEST_PARTITION_BYTES)
@@ -30,7 +31,7 @@ def pass_on_commit(exchange: Exchange) -> None:
         exchange.broker.forwarding.pass_on(exchange)
 
 
-def is_refused(exchange: Exchange, topics: Sequence[OfTopic], most_bytes: int) -> bool:
+def is_refused(exchange: ApiExchange, topics: Sequence[OfTopic], most_bytes: int) -> bool:
     """Whether that was too much for one commit; then it has been answered, or its connection closed."""
     if exchange.names_too_many(len(topics)):
         return True

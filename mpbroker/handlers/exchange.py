@@ -9,12 +9,14 @@ import logging
 import struct
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from mpbroker.handlers.answers import NO_PAUSE, Pause, Timing
+from mpbroker.handlers.answers import NO_PAUSE, Answers, Pause, Timing
 from mpbroker.handlers.request_log import describe
 from mpbroker.ipc.calls import Account
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.listeners import AddedListener
+from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request, SlotFlag, ThrottledBy
@@ -26,10 +28,7 @@ from mpbroker.protocol.messages import Message
 from mpbroker.protocol.version_rules import in_version
 from mpbroker.protocol.wire import MalformedMessage
 from shm.arena import ArenaFull
-
-if TYPE_CHECKING:
-    from mpbroker.handlers.apis import Api
-    from mpbroker.handlers.broker import Broker
+from shm.counters import CounterPage
 
 log = logging.getLogger("mpbroker")
 
@@ -57,8 +56,52 @@ class UnreadableBody(Exception):
     """The bytes of a request are none of its API and version."""
 
 
+class ServedApi(Protocol):
+    """An API as an exchange and the process around it need it: see `apis.Api`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_forwarded(self) -> bool: ...
+    @property
+    def handle(self) -> Callable[[Any], Message | None]: ...
+    @property
+    def failed(self) -> Callable[[Any, ErrorCode], Message | None]: ...
+    def serves(self, version: int, /) -> bool: ...
+
+
+class Quotas(Protocol):
+    """What a request costs its client. `on`: whether any client has a quota."""
+
+    @property
+    def on(self) -> bool: ...
+    def charge(self, exchange: Exchange, /) -> Pause: ...
+    def charge_fetch(self, exchange: Exchange, response_bytes: int, /) -> Pause: ...
+
+
+class Host(Protocol):
+    """What an exchange needs of the broker. `tells_all`: whether there is a request log."""
+
+    @property
+    def answers(self) -> Answers: ...
+    @property
+    def counters(self) -> CounterPage: ...
+    @property
+    def meters(self) -> Meters: ...
+    @property
+    def throttling(self) -> Quotas: ...
+    @property
+    def tells_all(self) -> Callable[[], bool]: ...
+    @property
+    def session(self) -> Callable[[Request], Session]: ...
+    @property
+    def listener(self) -> Callable[[int], AddedListener]: ...
+    @property
+    def whose(self) -> Callable[[Request, Session | None], str]: ...
+
+
 class Exchange:
-    """What an API gets: the request, the broker around it, and the ways to end it."""
+    """A request, the broker around it, and the ways to end it. APIs get it as `broker.ApiExchange`."""
 
     __slots__ = (
         "_at_work_since_ns",
@@ -82,7 +125,7 @@ class Exchange:
         "temporary_bytes",
     )
 
-    def __init__(self, slot: Request, frame: memoryview, api: Api, broker: Broker) -> None:
+    def __init__(self, slot: Request, frame: memoryview, api: ServedApi, broker: Host) -> None:
         """`frame`: of the request, with its size and header."""
         self.slot = slot
         self.client_id = ""
@@ -90,7 +133,7 @@ class Exchange:
         self._raw: bytes | None = None
         self._body: Any = None
         self.api = api
-        self.broker = broker
+        self.broker: Host = broker
         self.done = False
         self.taken_ns = time.monotonic_ns()
         self.local_ns = 0
@@ -315,11 +358,16 @@ class Exchange:
             return b""
         try:
             if isinstance(response, bytes):
-                return describe(self, decode_response(self.slot.api_key, self.version, response)[0])
-            return describe(self, response)
+                sent: Message = decode_response(self.slot.api_key, self.version, response)[0]
+                return describe(self, self._listener_name, sent)
+            return describe(self, self._listener_name, response)
         except Exception:
             log.exception("%s cannot be described for the request log", self)
             return b""
+
+    @property
+    def _listener_name(self) -> str:
+        return self.broker.listener(self.slot.listener).listener.name
 
     def count_errors(self, errors: dict[int, int]) -> None:
         """Count what the client is told or, with acks=0, would be."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import Failed
 from mpbroker.ipc.topology import log_worker_of_slot
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 def ask_owners(
-    exchange: Exchange,
+    exchange: ApiExchange,
     wanted: Sequence[tuple[Owned, Result]],
     question_of: Callable[[list[Owned]], calls.Message],
     take: Callable[[list[Result], calls.Message], None],
@@ -42,7 +42,7 @@ def ask_owners(
 
 
 def ask_workers(
-    exchange: Exchange,
+    exchange: ApiExchange,
     wanted: Sequence[tuple[Wanted, Result]],
     worker_of: Callable[[Wanted], int],
     question_of: Callable[[list[Wanted]], calls.Message],
@@ -80,7 +80,7 @@ def ask_workers(
 
 
 def ask_all(
-    exchange: Exchange,
+    exchange: ApiExchange,
     question: calls.Message,
     take: Callable[[calls.Message], None],
     done: Callable[[], None],

@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from functools import partial
 
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.making import make_broker, session_slots
 from mpbroker.handlers.topics import TopicTable
@@ -310,7 +311,7 @@ class Handler:
             self.refuse(slot)
             return None
         frame = arena.view(slot.block, slot.length)
-        exchange = Exchange(slot, frame, api, self.broker)
+        exchange = ApiExchange(slot, frame, api, self.broker)
         if exchange.can_be_served():
             exchange.run()
         if not exchange.done:

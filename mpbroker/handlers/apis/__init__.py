@@ -13,14 +13,14 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TypeAlias
 
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.api_versions import Served
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import Message
 
-Handle: TypeAlias = Callable[[Exchange], Message | None]
-Failed: TypeAlias = Callable[[Exchange, ErrorCode], Message | None]
+Handle: TypeAlias = Callable[[ApiExchange], Message | None]
+Failed: TypeAlias = Callable[[ApiExchange, ErrorCode], Message | None]
 
 
 @dataclass(frozen=True)

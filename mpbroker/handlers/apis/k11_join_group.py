@@ -8,17 +8,17 @@ KIP-814.)
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import JoinGroupResponse
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> JoinGroupResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> JoinGroupResponse:
     return JoinGroupResponse(error_code=code, member_id=exchange.body.member_id)
 
 
 @api(ApiKey.JOIN_GROUP, 0, 9, name="JoinGroup", failed=failed, is_forwarded=True)
-def handle(exchange: Exchange) -> None:
+def handle(exchange: ApiExchange) -> None:
     """Makes the client a member of a group, and waits for the group's next generation."""
     exchange.broker.forwarding.pass_on(exchange, lambda request: len(request.protocols))

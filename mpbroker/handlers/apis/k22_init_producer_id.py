@@ -9,7 +9,7 @@ TransactionCoordinator.handleInitProducerId; KIP-98, KIP-360, KIP-588, KIP-730.)
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import InitProducerIdResponse
@@ -17,11 +17,11 @@ from mpbroker.protocol.messages import InitProducerIdResponse
 NONE = -1
 
 
-def failed(_exchange: Exchange, code: ErrorCode) -> InitProducerIdResponse:
+def failed(_exchange: ApiExchange, code: ErrorCode) -> InitProducerIdResponse:
     return InitProducerIdResponse(error_code=code, producer_id=NONE, producer_epoch=NONE)
 
 
-def taken(exchange: Exchange, found: int | None) -> None:
+def taken(exchange: ApiExchange, found: int | None) -> None:
     if found is None:
         # Java's idempotent producer retries this; at NOT_COORDINATOR it would look for a coordinator.
         exchange.fail(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -30,7 +30,7 @@ def taken(exchange: Exchange, found: int | None) -> None:
 
 
 @api(ApiKey.INIT_PRODUCER_ID, 0, 5, name="InitProducerId", failed=failed, is_forwarded=True)
-def handle(exchange: Exchange) -> InitProducerIdResponse | None:
+def handle(exchange: ApiExchange) -> InitProducerIdResponse | None:
     """The id of an idempotent producer; id and epoch of a transactional one."""
     exchange.raw_body()  # is wanted behind this look at the request
     request = exchange.body

@@ -8,13 +8,13 @@ on it is the form of brokers that ask each other's coordinators; no client sends
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> AddPartitionsToTxnResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> AddPartitionsToTxnResponse:
     return AddPartitionsToTxnResponse(
         results_by_topic_v3_and_below=[
             AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult(
@@ -35,6 +35,6 @@ def named(request: AddPartitionsToTxnRequest) -> int:
 
 
 @api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 3, name="AddPartitionsToTxn", failed=failed, is_forwarded=True)
-def handle(exchange: Exchange) -> None:
+def handle(exchange: ApiExchange) -> None:
     """Makes partitions part of a transaction."""
     exchange.broker.forwarding.pass_on(exchange, named)

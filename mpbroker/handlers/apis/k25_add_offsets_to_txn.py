@@ -7,17 +7,17 @@ not ask. (Kafka: KafkaApis.handleAddOffsetsToTxnRequest; KIP-98, KIP-890.)
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import AddOffsetsToTxnResponse
 
 
-def failed(_exchange: Exchange, code: ErrorCode) -> AddOffsetsToTxnResponse:
+def failed(_exchange: ApiExchange, code: ErrorCode) -> AddOffsetsToTxnResponse:
     return AddOffsetsToTxnResponse(error_code=code)
 
 
 @api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, name="AddOffsetsToTxn", failed=failed, is_forwarded=True)
-def handle(exchange: Exchange) -> None:
+def handle(exchange: ApiExchange) -> None:
     """Makes the offsets of a group part of a transaction."""
     exchange.broker.forwarding.pass_on(exchange)

@@ -8,14 +8,14 @@ OffsetMetadataManager.commitTransactionalOffset; KIP-98, KIP-447, KIP-890.)
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.committing import pass_on_commit
-from mpbroker.handlers.exchange import Exchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import TxnOffsetCommitResponse
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> TxnOffsetCommitResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> TxnOffsetCommitResponse:
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
@@ -31,6 +31,6 @@ def failed(exchange: Exchange, code: ErrorCode) -> TxnOffsetCommitResponse:
 
 
 @api(ApiKey.TXN_OFFSET_COMMIT, 0, 5, name="TxnOffsetCommit", failed=failed, is_forwarded=True)
-def handle(exchange: Exchange) -> None:
+def handle(exchange: ApiExchange) -> None:
     """Stores offsets of a group that count when a transaction is committed."""
     pass_on_commit(exchange)
