@@ -19,4 +19,6 @@ def failed(_exchange: ApiExchange, code: ErrorCode) -> ListGroupsResponse:
 @api(ApiKey.LIST_GROUPS, 0, 5, name="ListGroups", failed=failed, is_forwarded=True)
 def handle(exchange: ApiExchange) -> None:
     """Lists groups, by state or type."""
-    exchange.broker.forwarding.pass_on(exchange)
+    exchange.broker.forwarding.pass_on(
+        exchange, lambda request: len(request.states_filter) + len(request.types_filter)
+    )
