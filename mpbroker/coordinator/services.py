@@ -12,7 +12,7 @@ from typing import TypeAlias
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.announcer import Announcer
 from mpbroker.coordinator.groups.service import GroupService
-from mpbroker.coordinator.log_link import LogLink, NewBatch
+from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.runtime.answers import Then, Waiter
 from mpbroker.coordinator.runtime.batches import Marker, PartitionBatch
 from mpbroker.coordinator.runtime.surroundings import Topics
@@ -21,6 +21,7 @@ from mpbroker.coordinator.transactions import service as transactions
 from mpbroker.coordinator.transactions.marker_sender import TopicBatch
 from mpbroker.coordinator.transactions.service import TransactionService
 from mpbroker.coordinator.waiting import Caller
+from mpbroker.ipc.append_job import NewBatch
 from mpbroker.ipc.calls import (
     Abandon,
     Acknowledged,
@@ -74,10 +75,10 @@ class Services:
 
     def receive(self, caller: Caller, call: OURS) -> None:
         match call:
-            case ForwardedRequest(api_key=key) if key in transactions.SERVED:
-                self.transactions.receive(caller, call)
             case ForwardedRequest():
-                self.groups.receive(caller, call)
+                waiter = Caller(caller.handler, caller.life, caller.request, call.api_key, call.version)
+                is_ours = call.api_key in transactions.SERVED
+                (self.transactions if is_ours else self.groups).receive(waiter, call)
             case CheckTransaction():
                 self.transactions.check(caller, call)
             case EndHold():

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import msgspec
 import pytest
 
-from mpbroker.ipc.calls import ForwardedRequest
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
     EndTxnRequest,
@@ -16,7 +14,7 @@ from mpbroker.protocol.messages import (
     Message,
     TxnOffsetCommitRequest,
 )
-from tests.coordinator.test_groups_with_log import RETRIED, Party
+from tests.coordinator.test_groups_with_log import RETRIED, Party, forwarded
 from tests.coordinator.tree import Tree
 
 VERSIONS = {InitProducerIdRequest: (22, 5), EndTxnRequest: (26, 5), TxnOffsetCommitRequest: (28, 5)}
@@ -33,8 +31,7 @@ def ask(party: Party, request: Message) -> Any:
     """Asks until the coordinator can say something, as clients do."""
     key, version = VERSIONS[type(request)]  # type: ignore[index]
     while True:
-        call = ForwardedRequest(key, version, "c", "/h", msgspec.msgpack.encode(request))
-        sent = party.tree.handlers[0].call(call)
+        sent = party.tree.handlers[0].call(forwarded(key, version, request))
         party.tree.until(lambda sent=sent: party.heard(sent, key) is not None)
         answer = party.heard(sent, key)
         code = answer if isinstance(answer, ErrorCode) else getattr(answer, "error_code", 0)

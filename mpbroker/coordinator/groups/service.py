@@ -17,8 +17,9 @@ from mpbroker.coordinator.groups.records import Entry, encode
 from mpbroker.coordinator.groups.transactional import Transactions
 from mpbroker.coordinator.runtime.answers import Then, Waiter
 from mpbroker.coordinator.runtime.batches import Marker
+from mpbroker.coordinator.runtime.envelope import Envelopes
 from mpbroker.coordinator.runtime.journal import Journal
-from mpbroker.coordinator.runtime.surroundings import Forwarded, Surroundings, Topics
+from mpbroker.coordinator.runtime.surroundings import Surroundings, Topics
 from mpbroker.coordinator.runtime.topic import Kind, OwnTopic
 from mpbroker.ipc.calls import ForwardedRequest
 from mpbroker.protocol.api_keys import ApiKey
@@ -28,19 +29,6 @@ from shm.table import SlotTable
 
 # What makes the first record of all: these wait until there is a topic for it.
 BEGINNERS: Final = frozenset({ApiKey.JOIN_GROUP, ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT})
-SERVED: Final = (
-    ApiKey.OFFSET_COMMIT,
-    ApiKey.OFFSET_FETCH,
-    ApiKey.JOIN_GROUP,
-    ApiKey.HEARTBEAT,
-    ApiKey.LEAVE_GROUP,
-    ApiKey.SYNC_GROUP,
-    ApiKey.DESCRIBE_GROUPS,
-    ApiKey.LIST_GROUPS,
-    ApiKey.DELETE_GROUPS,
-    ApiKey.OFFSET_DELETE,
-    ApiKey.TXN_OFFSET_COMMIT,
-)
 
 
 class GroupService:
@@ -52,7 +40,7 @@ class GroupService:
         transactions: Transactions,
     ) -> None:
         self._all_topics = Topics(surroundings)
-        self._forwarded = Forwarded(SERVED, surroundings)
+        self._forwarded = Envelopes(surroundings.answer_waiter)
         self._journal = Journal[Entry](
             "group",
             encode,

@@ -1,27 +1,19 @@
 """What the coordinator process does for the state machines in it, and what each of them makes of that.
 
-Handlers forward requests as they are, and get the coordinator's answers in the same way.
+(How requests of clients come to them: `envelope`.)
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
-
-import msgspec
+from collections.abc import Callable
+from typing import Protocol
 
 from mpbroker.coordinator.runtime.answers import Waiter
 from mpbroker.coordinator.runtime.batches import PartitionBatch
 from mpbroker.coordinator.state import MetadataState, Topic
-from mpbroker.ipc.calls import Failed, ForwardedRequest, ForwardedResponse
 from mpbroker.ipc.calls import Message as Call
 from mpbroker.ipc.metadata import Places
-from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import REQUESTS, Message
-
-log = logging.getLogger("mpbroker")
 
 
 class Surroundings(Protocol):
@@ -61,28 +53,3 @@ class Topics:
 
     def id_of(self, name: str) -> bytes | None:
         return self._surroundings.metadata.ids.get(name)
-
-
-class Forwarded:
-    """Requests of the APIs that a coordinator serves, and its way to answer them."""
-
-    def __init__(self, served: Iterable[ApiKey], surroundings: Surroundings) -> None:
-        self._surroundings = surroundings
-        self._decoders: dict[int, msgspec.msgpack.Decoder[Any]] = {
-            key: msgspec.msgpack.Decoder(REQUESTS[key]) for key in served
-        }
-        self._encoder = msgspec.msgpack.Encoder()
-
-    def handle(self, waiter: Waiter, request: ForwardedRequest, handle: Callable[[Message], None]) -> None:
-        """A fault of ours is the answer to this request, and no other's affair."""
-        try:
-            handle(self._decoders[request.api_key].decode(request.body))
-        except Exception:
-            log.exception("a forwarded request failed: API key %d", request.api_key)
-            self.fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
-
-    def answer(self, waiter: Waiter, response: Message) -> None:
-        self._surroundings.answer_waiter(waiter, ForwardedResponse(self._encoder.encode(response)))
-
-    def fail(self, waiter: Waiter, error: ErrorCode) -> None:
-        self._surroundings.answer_waiter(waiter, Failed(error, error.message))

@@ -11,8 +11,9 @@ from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.runtime.answers import Waiter
+from mpbroker.coordinator.runtime.envelope import Envelopes
 from mpbroker.coordinator.runtime.journal import Journal
-from mpbroker.coordinator.runtime.surroundings import Forwarded, Surroundings, Topics
+from mpbroker.coordinator.runtime.surroundings import Surroundings, Topics
 from mpbroker.coordinator.runtime.topic import Kind, OwnTopic
 from mpbroker.coordinator.transactions.coordinator import TransactionCoordinator
 from mpbroker.coordinator.transactions.loading import TransactionContents
@@ -43,7 +44,7 @@ class TransactionService:
         self, config: BrokerConfig, table: SlotTable, surroundings: Surroundings, partitions: Partitions
     ) -> None:
         self._surroundings = surroundings
-        self._forwarded = Forwarded(SERVED, surroundings)
+        self._forwarded = Envelopes(surroundings.answer_waiter)
         self._journal = Journal[Entry](
             "transactional id",
             encode,
