@@ -32,8 +32,8 @@ from mpbroker.protocol.numbers import ConfigOperation
 from mpbroker.quotas.entities import USER, QuotaTable
 from mpbroker.quotas.mutations import Mutations
 from shm.word import Words
-from tests.coordinator.test_decide import Room
-from tests.coordinator.tree import Tree
+from tests.support.coordinator_tree import CoordinatorTree
+from tests.support.decider_rig import DeciderRig
 
 SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
 APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
@@ -44,42 +44,44 @@ def alteration(*changes: tuple[str, int, str | None], replaces: bool = False) ->
     return ConfigAlteration("a", [ConfigChange(*change) for change in changes], replaces)
 
 
-def room_with(**configs: str) -> Room:
-    room = Room()
+def room_with(**configs: str) -> DeciderRig:
+    rig = DeciderRig()
     settings: dict[str, str | None] = {key.replace("_", "."): value for key, value in configs.items()}
-    room.create(CreateTopic("a", 2, configs=settings))
-    return room
+    rig.create(CreateTopic("a", 2, configs=settings))
+    return rig
 
 
-def alter(room: Room, *of: ConfigAlteration, validate_only: bool = False) -> list[tuple[int, str | None]]:
-    answer = room.call(AlterSettings(list(of), validate_only))
+def alter(
+    rig: DeciderRig, *of: ConfigAlteration, validate_only: bool = False
+) -> list[tuple[int, str | None]]:
+    answer = rig.call(AlterSettings(list(of), validate_only))
     assert isinstance(answer, AlteredResources)
     return answer.results
 
 
-def configs_of(room: Room) -> dict[str, str]:
-    return room.state.topics[room.state.ids["a"]].configs
+def configs_of(rig: DeciderRig) -> dict[str, str]:
+    return rig.state.topics[rig.state.ids["a"]].configs
 
 
 def test_settings_are_set_changed_and_removed() -> None:
-    room = room_with(retention_ms="5", segment_ms="7")
-    version = room.state.topics[room.state.ids["a"]].config_version
+    rig = room_with(retention_ms="5", segment_ms="7")
+    version = rig.state.topics[rig.state.ids["a"]].config_version
     changes = (("retention.ms", SET, "6"), ("segment.ms", DELETE, None), ("max.message.bytes", SET, "900"))
-    assert alter(room, alteration(*changes)) == [(0, None)]
-    assert configs_of(room) == {"retention.ms": "6", "max.message.bytes": "900"}
-    assert room.state.topics[room.state.ids["a"]].config_version == version + 3
-    offset = room.state.next_offset
+    assert alter(rig, alteration(*changes)) == [(0, None)]
+    assert configs_of(rig) == {"retention.ms": "6", "max.message.bytes": "900"}
+    assert rig.state.topics[rig.state.ids["a"]].config_version == version + 3
+    offset = rig.state.next_offset
     # What is so already is no change; neither is what is removed and was not there.
-    assert alter(room, alteration(("retention.ms", SET, "6"), ("flush.ms", DELETE, None))) == [(0, None)]
-    assert room.state.next_offset == offset
+    assert alter(rig, alteration(("retention.ms", SET, "6"), ("flush.ms", DELETE, None))) == [(0, None)]
+    assert rig.state.next_offset == offset
 
 
 def test_settings_are_replaced() -> None:
-    room = room_with(retention_ms="5", segment_ms="7")
-    assert alter(room, alteration(("retention.ms", SET, "5"), replaces=True)) == [(0, None)]
-    assert configs_of(room) == {"retention.ms": "5"}
-    assert alter(room, alteration(replaces=True)) == [(0, None)]
-    assert configs_of(room) == {}
+    rig = room_with(retention_ms="5", segment_ms="7")
+    assert alter(rig, alteration(("retention.ms", SET, "5"), replaces=True)) == [(0, None)]
+    assert configs_of(rig) == {"retention.ms": "5"}
+    assert alter(rig, alteration(replaces=True)) == [(0, None)]
+    assert configs_of(rig) == {}
 
 
 @pytest.mark.parametrize(
@@ -93,9 +95,9 @@ def test_settings_are_replaced() -> None:
     ],
 )
 def test_parts_of_lists(before: str | None, operation: int, value: str, after: str) -> None:
-    room = room_with(**({"cleanup_policy": before} if before else {}))
-    assert alter(room, alteration(("cleanup.policy", operation, value))) == [(0, None)]
-    assert configs_of(room) == {"cleanup.policy": after}
+    rig = room_with(**({"cleanup_policy": before} if before else {}))
+    assert alter(rig, alteration(("cleanup.policy", operation, value))) == [(0, None)]
+    assert configs_of(rig) == {"cleanup.policy": after}
 
 
 @pytest.mark.parametrize(
@@ -110,35 +112,35 @@ def test_parts_of_lists(before: str | None, operation: int, value: str, after: s
     ],
 )
 def test_what_cannot_be_set(change: tuple[str, int, str], code: int, says: str | None) -> None:
-    room = room_with(retention_ms="5")
-    ((error, message),) = alter(room, alteration(change))
+    rig = room_with(retention_ms="5")
+    ((error, message),) = alter(rig, alteration(change))
     assert error == code
     assert message is None if says is None else says in (message or "")
     if error:
-        assert configs_of(room) == {"retention.ms": "5"}
+        assert configs_of(rig) == {"retention.ms": "5"}
 
 
 def test_one_topic_does_not_harm_another() -> None:
-    room = room_with()
+    rig = room_with()
     none = ConfigAlteration("b", [ConfigChange("retention.ms", SET, "1")])
-    results = alter(room, none, alteration(("retention.ms", SET, "1")))
+    results = alter(rig, none, alteration(("retention.ms", SET, "1")))
     assert results == [(UNKNOWN_TOPIC, "The topic 'b' does not exist."), (0, None)]
-    assert configs_of(room) == {"retention.ms": "1"}
+    assert configs_of(rig) == {"retention.ms": "1"}
 
 
 def test_only_validated_nothing_changes() -> None:
-    room = room_with()
-    before = room.state.draft()
-    assert alter(room, alteration(("retention.ms", SET, "1")), validate_only=True) == [(0, None)]
-    assert room.call(CreatePartitions([MorePartitions("a", 5)], True)) == AlteredResources([(0, None)])
-    assert room.state == before
+    rig = room_with()
+    before = rig.state.draft()
+    assert alter(rig, alteration(("retention.ms", SET, "1")), validate_only=True) == [(0, None)]
+    assert rig.call(CreatePartitions([MorePartitions("a", 5)], True)) == AlteredResources([(0, None)])
+    assert rig.state == before
 
 
 def test_more_partitions() -> None:
-    room = room_with()
-    assert room.call(CreatePartitions([MorePartitions("a", 5)])) == AlteredResources([(0, None)])
-    assert room.state.topics[room.state.ids["a"]].partitions == 5
-    assert room.state.partitions == 5
+    rig = room_with()
+    assert rig.call(CreatePartitions([MorePartitions("a", 5)])) == AlteredResources([(0, None)])
+    assert rig.state.topics[rig.state.ids["a"]].partitions == 5
+    assert rig.state.partitions == 5
 
 
 @pytest.mark.parametrize(
@@ -161,30 +163,30 @@ def test_more_partitions() -> None:
     ],
 )
 def test_partitions_that_cannot_be(more: MorePartitions, code: int, says: str) -> None:
-    room = room_with()
-    room.create(CreateTopic("__consumer_offsets", 3), automatic=True)
-    room.create(CreateTopic("__transaction_state", 3), automatic=True)
-    before = room.state.draft()
-    answer = room.call(CreatePartitions([more]))
+    rig = room_with()
+    rig.create(CreateTopic("__consumer_offsets", 3), automatic=True)
+    rig.create(CreateTopic("__transaction_state", 3), automatic=True)
+    before = rig.state.draft()
+    answer = rig.call(CreatePartitions([more]))
     assert isinstance(answer, AlteredResources)
     ((error, message),) = answer.results
     assert (error, says in (message or "")) == (code, True), message
-    assert room.state == before
+    assert rig.state == before
 
 
 def test_an_assignment_of_the_only_broker() -> None:
-    room = room_with()
-    assert room.call(CreatePartitions([MorePartitions("a", 4, [[1], [1]])])) == AlteredResources([(0, None)])
+    rig = room_with()
+    assert rig.call(CreatePartitions([MorePartitions("a", 4, [[1], [1]])])) == AlteredResources([(0, None)])
 
 
 # ---- the process ----
 
 
-def altered_to(tree: Tree, *changes: tuple[str, int, str | None]) -> None:
+def altered_to(tree: CoordinatorTree, *changes: tuple[str, int, str | None]) -> None:
     assert tree.ask(AlterSettings([alteration(*changes)])) == AlteredResources([(0, None)])
 
 
-def test_what_is_altered_is_seen_by_all_before_it_is_answered(tree: Tree) -> None:
+def test_what_is_altered_is_seen_by_all_before_it_is_answered(tree: CoordinatorTree) -> None:
     tree.ask(CreateTopics([CreateTopic("a", 1, configs={"retention.ms": "7"})]))
     asked = len(tree.log.ensured)
     altered_to(tree, ("retention.ms", SET, "8"), ("segment.ms", SET, "9"))
@@ -198,7 +200,7 @@ def test_what_is_altered_is_seen_by_all_before_it_is_answered(tree: Tree) -> Non
     assert tree.log.new == ["a"]
 
 
-def test_more_partitions_are_seen_by_all_before_it_is_answered(tree: Tree) -> None:
+def test_more_partitions_are_seen_by_all_before_it_is_answered(tree: CoordinatorTree) -> None:
     tree.ask(CreateTopics([CreateTopic("a", 1)]))
     assert tree.ask(CreatePartitions([MorePartitions("a", 3)])) == AlteredResources([(0, None)])
     tree.pump()
@@ -207,7 +209,7 @@ def test_more_partitions_are_seen_by_all_before_it_is_answered(tree: Tree) -> No
         assert found == [(0, 1, 1), (1, 2, 1), (2, 3, 1)]
 
 
-def test_alterations_outlive_both_deaths(tree: Tree) -> None:
+def test_alterations_outlive_both_deaths(tree: CoordinatorTree) -> None:
     tree.ask(CreateTopics([CreateTopic("a", 1)]))
     altered_to(tree, ("retention.ms", SET, "8"))
     tree.ask(CreatePartitions([MorePartitions("a", 2)]))
@@ -224,7 +226,7 @@ def test_alterations_outlive_both_deaths(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("step", ["taken", "written", "published", "ensuring"])
-def test_the_log_process_dies_on_the_way(tree: Tree, step: str) -> None:
+def test_the_log_process_dies_on_the_way(tree: CoordinatorTree, step: str) -> None:
     """Decided anew, or found in the log; answered once either way, and what is answered is so."""
     tree.ask(CreateTopics([CreateTopic("a", 1)]))
     tree.log.dies_at = step
@@ -239,7 +241,7 @@ def test_the_log_process_dies_on_the_way(tree: Tree, step: str) -> None:
         assert len(fake.topics["a"].partitions) == 3
 
 
-def test_altered_again_while_it_is_opened_and_deleted_in_between(tree: Tree) -> None:
+def test_altered_again_while_it_is_opened_and_deleted_in_between(tree: CoordinatorTree) -> None:
     tree.ask(CreateTopics([CreateTopic("a", 1), CreateTopic("b", 1)]))
     calls = [
         AlterSettings([ConfigAlteration("a", [ConfigChange("retention.ms", SET, "1")])]),
@@ -261,13 +263,13 @@ def test_altered_again_while_it_is_opened_and_deleted_in_between(tree: Tree) -> 
 
 
 def test_partitions_cost_what_the_quota_says() -> None:
-    room = room_with()
-    room.decider._mutations = Mutations(1, lambda: 0)
-    room.state.quotas = QuotaTable()
-    room.state.quotas.change(((USER, "ann"),), "controller_mutation_rate", 1.0)
+    rig = room_with()
+    rig.decider._mutations = Mutations(1, lambda: 0)
+    rig.state.quotas = QuotaTable()
+    rig.state.quotas.change(((USER, "ann"),), "controller_mutation_rate", 1.0)
 
     def ask(count: int) -> AlteredResources:
-        answer = room.call(CreatePartitions([MorePartitions("a", count)], False, Account("ann", "c", True)))
+        answer = rig.call(CreatePartitions([MorePartitions("a", count)], False, Account("ann", "c", True)))
         assert isinstance(answer, AlteredResources)
         return answer
 
@@ -278,9 +280,9 @@ def test_partitions_cost_what_the_quota_says() -> None:
 
 
 def test_records_are_those_that_kafka_writes() -> None:
-    room = room_with(retention_ms="5")
-    decided = room.decider.decide(
-        room.state,
+    rig = room_with(retention_ms="5")
+    decided = rig.decider.decide(
+        rig.state,
         AlterSettings([alteration(("retention.ms", DELETE, None), ("segment.ms", SET, "4"))]),
     )
     assert decided.records == [
@@ -297,42 +299,42 @@ def of_broker(name: str, *changes: tuple[str, int, str | None], replaces: bool =
 
 
 def test_settings_of_brokers_are_recorded_as_kafka_does() -> None:
-    room = Room()
+    rig = DeciderRig()
     call = AlterSettings(
         [
             of_broker("1", ("max.connections", SET, "5"), ("log.retention.ms", SET, "7")),
             of_broker("", ("log.cleanup.policy", APPEND, "compact"), ("max.connections", DELETE, None)),
         ]
     )
-    decided = room.decider.decide(room.state, call)
+    decided = rig.decider.decide(rig.state, call)
     assert decided.records == [
         ConfigRecord(4, "1", "max.connections", "5"),
         ConfigRecord(4, "1", "log.retention.ms", "7"),
         ConfigRecord(4, "", "log.cleanup.policy", "delete,compact"),
     ]
     assert decided.brokers_version == 3
-    room.call(call)
+    rig.call(call)
     # A part of what all brokers have.
-    room.call(AlterSettings([of_broker("1", ("log.cleanup.policy", SUBTRACT, "delete"))]))
-    room.call(AlterSettings([of_broker("1", ("log.retention.ms", DELETE, None))]))
-    assert room.state.brokers == {
+    rig.call(AlterSettings([of_broker("1", ("log.cleanup.policy", SUBTRACT, "delete"))]))
+    rig.call(AlterSettings([of_broker("1", ("log.retention.ms", DELETE, None))]))
+    assert rig.state.brokers == {
         "1": {"max.connections": "5", "log.cleanup.policy": "compact"},
         "": {"log.cleanup.policy": "delete,compact"},
     }
-    again = room.decider.decide(room.state, AlterSettings([of_broker("1", ("max.connections", SET, "5"))]))
+    again = rig.decider.decide(rig.state, AlterSettings([of_broker("1", ("max.connections", SET, "5"))]))
     assert (again.records, again.brokers_version) == ([], 0)
-    room.call(AlterSettings([of_broker("1", replaces=True)], validate_only=True))
-    assert room.state.brokers["1"]
-    room.call(AlterSettings([of_broker("1", replaces=True)]))
-    assert room.state.brokers["1"] == {}
+    rig.call(AlterSettings([of_broker("1", replaces=True)], validate_only=True))
+    assert rig.state.brokers["1"]
+    rig.call(AlterSettings([of_broker("1", replaces=True)]))
+    assert rig.state.brokers["1"] == {}
 
 
 def test_a_value_is_judged_by_what_it_makes_of_the_whole() -> None:
-    room = Room(num_io_threads=2)
+    rig = DeciderRig(num_io_threads=2)
     min_lag, max_lag = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
 
     def error_of(*of: ConfigAlteration) -> int:
-        answer = room.call(AlterSettings(list(of)))
+        answer = rig.call(AlterSettings(list(of)))
         assert isinstance(answer, AlteredResources)
         return answer.results[0][0]
 
@@ -352,16 +354,16 @@ def test_a_value_is_judged_by_what_it_makes_of_the_whole() -> None:
 
 
 def test_what_fits_into_no_bulletin_is_refused() -> None:
-    room = Room()
+    rig = DeciderRig()
     # Of a version that knows more settings.
-    room.state.brokers["1"] = {f"of.the.future.{n}": "x" * CONFIG_VALUE_LENGTH_MAX for n in range(100)}
-    answer = room.call(AlterSettings([of_broker("", ("max.connections", SET, "5"))]))
+    rig.state.brokers["1"] = {f"of.the.future.{n}": "x" * CONFIG_VALUE_LENGTH_MAX for n in range(100)}
+    answer = rig.call(AlterSettings([of_broker("", ("max.connections", SET, "5"))]))
     assert isinstance(answer, AlteredResources)
     ((error, text),) = answer.results
     assert error == ErrorCode.POLICY_VIOLATION
     assert f"and {BROKERS_BYTES_MAX} at most fit. Delete what has no effect" in (text or "")
     # They can be deleted one by one.
-    answer = room.call(AlterSettings([of_broker("1", ("of.the.future.0", DELETE, None))]))
+    answer = rig.call(AlterSettings([of_broker("1", ("of.the.future.0", DELETE, None))]))
     assert answer == AlteredResources([(0, None)])
 
 
@@ -374,13 +376,13 @@ def test_all_settings_of_brokers_at_their_longest_fit_into_a_bulletin() -> None:
     assert len(told) <= BROKERS_BYTES_MAX + 64
 
 
-def told_to_the_supervisor(tree: Tree) -> list[BrokerSettings]:
+def told_to_the_supervisor(tree: CoordinatorTree) -> list[BrokerSettings]:
     memory = tree.memory
     reader = BulletinReader(memory.private.block("brokers"), memory.words("broker_acks"), SUPERVISOR)
     return [msgspec.msgpack.decode(news, type=BrokerSettings) for news in reader.poll()]
 
 
-def test_whoever_alters_a_broker_waits_for_the_supervisor(tree: Tree) -> None:
+def test_whoever_alters_a_broker_waits_for_the_supervisor(tree: CoordinatorTree) -> None:
     fake = tree.handlers[0]
     request = fake.call(AlterSettings([of_broker("1", ("max.connections", SET, "5"))]))
     assert told_to_the_supervisor(tree) == [BrokerSettings(0, {})]
@@ -399,7 +401,7 @@ def test_whoever_alters_a_broker_waits_for_the_supervisor(tree: Tree) -> None:
     assert fake.answers[request] == AlteredResources([(0, None)])
 
 
-def test_a_coordinator_killed_before_it_tells_has_a_successor_who_does(tree: Tree) -> None:
+def test_a_coordinator_killed_before_it_tells_has_a_successor_who_does(tree: CoordinatorTree) -> None:
     """The record is durable, the news is not out: what is in the log counts."""
     assert told_to_the_supervisor(tree) == [BrokerSettings(0, {})]
     tree.handlers[0].call(AlterSettings([of_broker("", ("max.connections", SET, "5"))]))

@@ -19,7 +19,7 @@ from mpbroker.ipc.calls import (
     Message,
     ProducerIds,
 )
-from tests.coordinator.tree import Tree
+from tests.support.coordinator_tree import CoordinatorTree
 
 NAMES = ["a", "b", "c", "d.e", "f"]
 ROUNDS = 25
@@ -87,7 +87,7 @@ def names_of(call: Message) -> set[str]:
     return set(call.names) if isinstance(call, DeleteTopics) else set()
 
 
-def check_bulletin(tree: Tree, promises: Promises) -> None:
+def check_bulletin(tree: CoordinatorTree, promises: Promises) -> None:
     """Every handler sees what was promised, and soon in the slots of the log process of the moment."""
     tree.pump()
     for fake in tree.handlers:
@@ -97,7 +97,7 @@ def check_bulletin(tree: Tree, promises: Promises) -> None:
     tree.until(lambda: all(slots_are_current(tree, fake) for fake in tree.handlers))
 
 
-def slots_are_current(tree: Tree, fake: Any) -> bool:
+def slots_are_current(tree: CoordinatorTree, fake: Any) -> bool:
     return all(
         partition.slot_generation == tree.log.incarnation
         and tree.log.slots.get((topic.topic_id, partition.partition)) == partition.slot
@@ -106,7 +106,9 @@ def slots_are_current(tree: Tree, fake: Any) -> bool:
     )
 
 
-def answers_to(tree: Tree, under_way: dict[tuple[int, int], Message]) -> list[tuple[Message, Message]]:
+def answers_to(
+    tree: CoordinatorTree, under_way: dict[tuple[int, int], Message]
+) -> list[tuple[Message, Message]]:
     """(call, answer) of what is answered by now."""
     return [
         (call, tree.handlers[number].answers[request])
@@ -115,7 +117,7 @@ def answers_to(tree: Tree, under_way: dict[tuple[int, int], Message]) -> list[tu
     ]
 
 
-def make_calls(tree: Tree, rng: random.Random) -> dict[tuple[int, int], Message]:
+def make_calls(tree: CoordinatorTree, rng: random.Random) -> dict[tuple[int, int], Message]:
     """(handler, request) -> call"""
     under_way: dict[tuple[int, int], Message] = {}
     busy: set[str] = set()
@@ -126,7 +128,7 @@ def make_calls(tree: Tree, rng: random.Random) -> dict[tuple[int, int], Message]
     return under_way
 
 
-def let_run(tree: Tree, rng: random.Random, under_way: dict[tuple[int, int], Message]) -> None:
+def let_run(tree: CoordinatorTree, rng: random.Random, under_way: dict[tuple[int, int], Message]) -> None:
     """To the end, or to a kill of the coordinator, and maybe the log process, at a random moment."""
     if rng.random() < 0.3:
         tree.log.dies_at = rng.choice(["taken", "written", "published", "ensuring", "removing"])
@@ -143,7 +145,7 @@ def let_run(tree: Tree, rng: random.Random, under_way: dict[tuple[int, int], Mes
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_kills_at_random_moments(make_tree: Callable[..., Tree], seed: int) -> None:
+def test_kills_at_random_moments(make_tree: Callable[..., CoordinatorTree], seed: int) -> None:
     rng = random.Random(seed)
     tree = make_tree(slots=256)
     promises = Promises()

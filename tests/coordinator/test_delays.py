@@ -18,7 +18,7 @@ from mpbroker.coordinator.waiting import Awaited, Caller, Change, Token, Waiting
 from mpbroker.ipc.calls import Acknowledged, CreateTopic, CreateTopics, DeleteTopics
 from mpbroker.ipc.slots import SlotKind, kind_of
 from mpbroker.ipc.topology import handler, processor
-from tests.coordinator.tree import Tree
+from tests.support.coordinator_tree import CoordinatorTree
 
 TOPIC_ID = bytes(range(16))
 IDLE = Now({TOPIC_ID: Topic("t", TOPIC_ID, 8)}, [], 0, None)
@@ -156,7 +156,7 @@ def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
 
 
 def test_a_coordinator_names_the_log_process_that_does_not_answer(
-    make_tree: Callable[..., Tree], written: Callable[[], str]
+    make_tree: Callable[..., CoordinatorTree], written: Callable[[], str]
 ) -> None:
     tree = make_tree()
     tree.start()

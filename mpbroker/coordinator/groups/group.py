@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from mpbroker.coordinator.groups.records import GroupValue, MemberValue
-from mpbroker.coordinator.runtime.answers import Waiter
+from mpbroker.coordinator.runtime.requests import Waiter
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import JoinGroupResponse
 from mpbroker.protocol.wire import MalformedMessage
@@ -168,7 +168,7 @@ class Group:
         member = self.members.pop(member_id, None)
         if member is not None:
             assert (member.awaits_join, member.awaits_sync) == (None, None)
-            self._forget_protocols(member)
+            self._remove_protocols(member)
             if member.instance_id is not None:
                 del self.static_members[member.instance_id]
         if self.leader == member_id:
@@ -179,7 +179,7 @@ class Group:
     def update(
         self, member: Member, protocols: Protocols, rebalance_timeout_ms: int, session_timeout_ms: int
     ) -> None:
-        self._forget_protocols(member)
+        self._remove_protocols(member)
         member.protocols = protocols
         self._supported.update(name for name, _ in protocols)
         member.rebalance_timeout_ms = rebalance_timeout_ms
@@ -198,7 +198,7 @@ class Group:
         self.static_members[member.instance_id] = new_id
         member.member_id = new_id
 
-    def _forget_protocols(self, member: Member) -> None:
+    def _remove_protocols(self, member: Member) -> None:
         self._supported.subtract(name for name, _ in member.protocols)
         self._supported = +self._supported
 

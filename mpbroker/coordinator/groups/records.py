@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, TypeAlias
 
-from mpbroker.coordinator.runtime.records import (
+from mpbroker.coordinator.runtime.field_reader import (
     INT,
     LONG,
     SHORT,
