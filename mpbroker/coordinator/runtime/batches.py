@@ -1,4 +1,4 @@
-"""Batches that coordinators append: records, records of a producer's transaction, and markers that end one."""
+"""Batches that coordinators append: records, also of a producer's transaction, and markers that end one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests as handlers forward them, and responses as they get them back (compare Kafka's Envelope, KIP-590)."""
+"""Requests as handlers forward them, and the responses that they get (compare Kafka's Envelope, KIP-590)."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class AddPartitions:
     def add_partitions(
         self, context: RequestContext, request: AddPartitionsToTxnRequest
     ) -> AddPartitionsToTxnResponse | None:
-        """Serve versions up to 3, which clients of TV1 send for one transaction: add all partitions or none."""
+        """Serve versions up to 3, for one transaction of a TV1 client: add all partitions or none."""
         wanted = [(t.name, index) for t in request.v3_and_below_topics for index in t.partitions]
         refused = {partition: error for partition in wanted if (error := self._problem_with(partition))}
         if refused:
@@ -78,7 +78,8 @@ class AddPartitions:
             self._answers.answer(context.waiter, _add_response(request, dict.fromkeys(wanted, error)))
 
         producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-        self._add(request.v3_and_below_transactional_id, producer, wanted, TV1, added, context.waiter)
+        name = request.v3_and_below_transactional_id
+        self._state.submit(self._step_to_add(name, producer, wanted, TV1, added, context.waiter))
         return None
 
     def _problem_with(self, partition: TopicPartition) -> ErrorCode:
@@ -98,11 +99,12 @@ class AddPartitions:
         def added(error: ErrorCode) -> None:
             self._answers.answer(context.waiter, AddOffsetsToTxnResponse(error_code=error))
 
-        self._add(request.transactional_id, producer, [partition], TV1, added, context.waiter)
+        name = request.transactional_id
+        self._state.submit(self._step_to_add(name, producer, [partition], TV1, added, context.waiter))
 
     # --- adding
 
-    def _add(
+    def _step_to_add(
         self,
         transactional_id: str,
         producer: Producer,
@@ -110,10 +112,11 @@ class AddPartitions:
         client_version: int,
         then: Then,
         waiter: Waiter | None,
-    ) -> None:
-        """Add partitions durably.
+    ) -> PendingStep:
+        """Return the step that adds partitions durably.
 
-        `then` is called at the moment at which the transaction has them, or is told why it will not get them.
+        `then` is called with NONE at the moment at which the transaction has them, or with the reason why it
+        will not get them.
         """
         wanted = frozenset(partitions)
 
@@ -129,7 +132,7 @@ class AddPartitions:
             self._check_size(transactional_id, step)
             return partial(self._state.append, transaction, step, then, waiter)
 
-        self._state.submit(PendingStep(transactional_id, attempt, then, waiter))
+        return PendingStep(transactional_id, attempt, then, waiter)
 
     def _check_size(self, transactional_id: str, step: Step) -> None:
         """Raise ApiError if the record of the transaction's end could become too large to be written."""
@@ -195,7 +198,8 @@ class AddPartitions:
 
         if known:
             producer = Producer(call.producer_id, call.producer_epoch)
-            self._add(call.transactional_id, producer, known, TV2, added, waiter)
+            name = call.transactional_id
+            self._state.submit(self._step_to_add(name, producer, known, TV2, added, waiter))
         else:
             then(CheckedTransaction(list(problems)))
 
@@ -210,7 +214,7 @@ class AddPartitions:
         """
         wanted = [(GROUP_TOPIC, partition)]
         if adds:
-            self._add(transactional_id, producer, wanted, TV2, then, None)
+            self._state.submit(self._step_to_add(transactional_id, producer, wanted, TV2, then, None))
             return
 
         def attempt() -> Action | None:

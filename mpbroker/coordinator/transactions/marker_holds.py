@@ -17,7 +17,7 @@ from mpbroker.coordinator.runtime.requests import Waiter
 
 
 class MarkerHolds:
-    """`released` is called with a transactional id whose markers had to wait, when its last hold has ended."""
+    """`released` is called with a transactional id whose markers had to wait when its last hold has ended."""
 
     def __init__(self, released: Callable[[str], None]) -> None:
         self._released = released
