@@ -1,9 +1,22 @@
-"""Members that keep their place over a restart of their program (KIP-345, KIP-814)."""
+"""JoinGroup: who may join, and members that keep their place over a restart (KIP-345, KIP-814)."""
 
 from __future__ import annotations
 
+import pytest
+
 from mpbroker.protocol.errors import ErrorCode
-from tests.support.group_rig import GroupRig, code_of
+from tests.support.group_rig import REBALANCE_MS, GroupRig, code_of
+
+DELAY_MS = 3000
+
+
+@pytest.fixture
+def rig() -> GroupRig:
+    return GroupRig()
+
+
+def error_of(rig: GroupRig, waiter: int) -> ErrorCode:
+    return code_of(rig.answers[waiter])
 
 
 def static_group(rig: GroupRig) -> str:
@@ -16,6 +29,67 @@ def static_group(rig: GroupRig) -> str:
     rig.settle()
     assert rig.synced(sync) == b"all"
     return member_id
+
+
+def test_only_the_leader_hears_of_all_members(rig: GroupRig) -> None:
+    members = [rig.new_member() for _ in range(3)]
+    rig.later(REBALANCE_MS)
+    answers = [rig.joined(waiter) for _, waiter in members]
+    assert len({answer.leader for answer in answers}) == 1
+    assert sorted(len(answer.members) for answer in answers) == [0, 0, 3]
+    assert next(a for a in answers if a.members).member_id == answers[0].leader
+
+
+def test_versions_before_4_need_no_member_id(rig: GroupRig) -> None:
+    waiter = rig.join(version=3)
+    rig.later(DELAY_MS)
+    assert rig.joined(waiter).member_id.startswith("c-")
+
+
+def test_the_protocol_is_one_that_all_support_and_most_like(rig: GroupRig) -> None:
+    wishes = [("a", "b", "c"), ("b", "a"), ("b", "c", "a")]
+    waiters = [rig.new_member(protocols=protocols)[1] for protocols in wishes]
+    rig.later(REBALANCE_MS)
+    assert {rig.joined(waiter).protocol_name for waiter in waiters} == {"b"}
+
+
+def test_a_member_without_a_common_protocol_is_refused(rig: GroupRig) -> None:
+    rig.stable(1)
+    waiter = rig.join(protocols=("roundrobin",))
+    assert error_of(rig, waiter) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    empty = rig.join(group="new", protocols=())
+    assert error_of(rig, empty) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert "new" not in rig.coordinator.manager.groups
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ({"group": ""}, ErrorCode.INVALID_GROUP_ID),
+        ({"session_ms": 5999}, ErrorCode.INVALID_SESSION_TIMEOUT),
+        ({"session_ms": 1_800_001}, ErrorCode.INVALID_SESSION_TIMEOUT),
+        ({"member_id": "stranger"}, ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_joins_that_are_refused(rig: GroupRig, how: dict[str, object], error: ErrorCode) -> None:
+    assert error_of(rig, rig.join(**how)) is error  # type: ignore[arg-type]
+
+
+def test_a_full_group_takes_nobody() -> None:
+    small = GroupRig(group_max_size=1)
+    ids, _ = small.stable(1)
+    assert error_of(small, small.join()) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert small.joined(small.join(ids[0])).generation_id == 2
+
+
+def test_a_follower_that_joins_again_unchanged_gets_the_same_generation(rig: GroupRig) -> None:
+    ids, generation = rig.stable(2)
+    answer = rig.joined(rig.join(ids[1]))
+    assert (answer.generation_id, answer.members) == (generation, [])
+    assert rig.state == "Stable"
+    changed = rig.join(ids[1], topics=("t", "u"))
+    assert changed not in rig.answers
+    assert rig.state == "PreparingRebalance"
 
 
 def test_it_comes_back_without_a_rebalance_and_its_former_self_is_fenced() -> None:

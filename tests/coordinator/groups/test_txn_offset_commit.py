@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from mpbroker.coordinator.groups.pending import PendingOffsets, TransactionKey
 from mpbroker.coordinator.groups.records import OffsetKey, OffsetValue, encode
-from mpbroker.coordinator.runtime.partitions import java_hash
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
     DeleteGroupsRequest,
@@ -40,9 +38,6 @@ def ended(rig: GroupRig, is_commit: bool, producer: tuple[int, int] = (7, 0), gr
     rig.settle()
     (error,) = found
     return error
-
-
-# ---- the whole way
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
@@ -128,9 +123,6 @@ def test_a_marker_ends_what_its_partition_has_of_the_producer_and_nothing_else(r
     assert rig.committed(other) == 2
 
 
-# ---- who may
-
-
 @pytest.mark.parametrize(("version", "adds"), [(0, False), (3, False), (4, False), (5, True)])
 def test_old_clients_have_added_the_partition_themselves(rig: GroupRig, version: int, adds: bool) -> None:
     rig.commit_in_transaction(1, version=version)
@@ -195,9 +187,6 @@ def test_a_fault_of_ours_is_told_to_the_producer(rig: GroupRig, monkeypatch: pyt
 
     monkeypatch.setattr(rig.queue, "append", fail)
     assert outcome(rig, rig.commit_in_transaction(1)) is ErrorCode.UNKNOWN_SERVER_ERROR
-
-
-# ---- what goes wrong
 
 
 def test_what_is_refused_is_refused_alone(rig: GroupRig) -> None:
@@ -266,9 +255,6 @@ def test_a_stable_fetch_waits_for_what_is_under_way(rig: GroupRig) -> None:
     assert answer.groups[0].topics[0].partitions[0].error_code == UNSTABLE
 
 
-# ---- what deletes
-
-
 def test_deleting_offsets_deletes_pending_ones(rig: GroupRig) -> None:
     rig.commit_in_transaction(1)
     rig.settle()
@@ -325,9 +311,6 @@ def test_an_open_transaction_keeps_offsets_and_group(is_commit: bool) -> None:
     assert groups_of(rig) == groups_of(rig.restarted()) == []
 
 
-# ---- what Kafka has written
-
-
 def test_a_log_of_kafka_with_aborted_and_open_transactions() -> None:
     """Also what its cleaner leaves: a batch without records, and a marker behind it."""
     rig = GroupRig()
@@ -375,53 +358,3 @@ def test_a_log_of_kafka_with_aborted_and_open_transactions() -> None:
     assert rig.fetched(stable=True) == {("t", 0): 3}
     ended(rig, False, (7, 5))
     assert [rig.committed(partition=index) for index in range(4)] == [3, -1, 5, 6]
-
-
-# ---- many of them
-
-
-def test_a_key_in_many_transactions_is_looked_at_without_them() -> None:
-    """One client may have thousands open, and ask for thousands of keys."""
-
-    class Unlooked(TransactionKey):
-        def __hash__(self) -> int:
-            assert self.producer_id in looked_at
-            return super().__hash__()
-
-    looked_at = {1, 2}
-    pending = PendingOffsets()
-    key, other = OffsetKey("g", "t", 0), OffsetKey("g", "t", 1)
-    first, second = Unlooked(0, 1), Unlooked(0, 2)
-    pending.add(first, key, OffsetValue(5, -1, "", 0))
-    pending.add(second, key, OffsetValue(6, -1, "", 0))
-    looked_at.clear()
-    assert pending.has(key)
-    assert not pending.has(other)
-    pending.overtake(key, 1)
-    looked_at |= {1, 2}
-    assert pending.end(first) == []
-    assert [entry[1].offset for entry in pending.end(second)] == [6]
-    assert not pending.has(key)
-
-
-def test_a_partition_of_groups_is_read_without_a_look_at_those_of_others(
-    rig: GroupRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    coordinator = rig.coordinator
-    coordinator.unload()
-    coordinator.partitions.open(2)
-    names = {
-        partition: [f"g{n}" for n in range(99) if java_hash(f"g{n}") % 2 == partition] for partition in (0, 1)
-    }
-    hashed: list[str] = []
-
-    def partition_for(group_id: str) -> int:
-        hashed.append(group_id)
-        return java_hash(group_id) % 2
-
-    monkeypatch.setattr(coordinator.partitions, "partition_for", partition_for)
-    for partition in (0, 1):
-        for name in names[partition]:
-            coordinator.offsets.apply(OffsetKey(name, "t", 0), OffsetValue(1, -1, "", 0))
-        coordinator.manager.load(partition, {})
-    assert sorted(hashed) == sorted(names[0] + names[1]) == sorted(coordinator.manager.groups)

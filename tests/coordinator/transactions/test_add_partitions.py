@@ -1,4 +1,4 @@
-"""What is checked before batches and offsets of a transaction are appended, and what holds its end up."""
+"""Which partitions a transaction has, and checks before batches and offsets are appended in it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,89 @@ import pytest
 from mpbroker.coordinator.transactions.transaction import EXHAUSTED_FROM
 from mpbroker.ipc.calls import CheckedTransaction
 from mpbroker.protocol.errors import ErrorCode
-from tests.support.transaction_rig import (
-    TransactionRig,
-    opened,
-)
+from tests.support.transaction_rig import V2, Producer, TransactionRig, opened
 
-T0, T1 = ("t", 0), ("t", 1)
+T0, T1, U0 = ("t", 0), ("t", 1), ("u", 0)
 NONE = ErrorCode.NONE
-ABORTABLE = ErrorCode.TRANSACTION_ABORTABLE
 FENCED = ErrorCode.PRODUCER_FENCED
+WRONG_ID = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+T0, T1 = ("t", 0), ("t", 1)
+ABORTABLE = ErrorCode.TRANSACTION_ABORTABLE
+
+
+def test_partitions_that_are_there_already_need_no_record() -> None:
+    rig = TransactionRig()
+    producer = rig.init()
+    assert rig.add(producer, T0, T1) is NONE
+    records = len(rig.records_of())
+    assert rig.add(producer, T1) is NONE
+    assert len(rig.records_of()) == records
+    assert rig.add(producer, U0) is NONE
+    assert rig.value().partitions == {T0, T1, U0}
+
+
+def test_one_partition_that_is_unknown_keeps_all_from_being_added() -> None:
+    rig = TransactionRig()
+    producer = rig.init()
+    waiter = rig.ask_add(producer, T0, ("t", 4), ("nope", 0), ("__consumer_offsets", 0), ("t", -1))
+    unknown, others = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
+    assert rig.add_errors(waiter) == {
+        T0: others,
+        ("t", 4): unknown,
+        ("t", -1): unknown,
+        ("nope", 0): unknown,
+        ("__consumer_offsets", 0): ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    }
+    assert rig.state == "Empty"
+
+
+@pytest.mark.parametrize(
+    ("producer", "name", "error"),
+    [
+        ((1000, 0), "other", WRONG_ID),
+        ((1001, 0), "x", WRONG_ID),
+        ((1000, 1), "x", FENCED),
+        ((1000, -1), "x", FENCED),
+        ((1000, 0), "", ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_producer_that_is_not_the_one_adds_and_ends_nothing(
+    producer: Producer, name: str, error: ErrorCode
+) -> None:
+    rig = TransactionRig()
+    opened(rig)
+    assert rig.add(producer, T1, name=name) is error
+    assert rig.check(producer, name=name) is error
+    assert rig.check(producer, T1, name=name, adds=True) is error
+    assert rig.end(producer, name=name) is error
+    assert rig.end(producer, name=name, version=V2) is error
+    assert rig.add_offsets(producer, name=name) is error
+    assert rig.value().partitions == {T0}
+
+
+def test_offsets_are_in_the_partition_of_their_group() -> None:
+    rig = TransactionRig()
+    producer = rig.init()
+    assert rig.add_offsets(producer, "g") is NONE
+    assert rig.value().partitions == {("__consumer_offsets", 3)}, "of 50 that there will be"
+    rig.topics["__consumer_offsets"] = 2
+    assert rig.add_offsets(producer, "g") is NONE
+    assert rig.value().partitions == {("__consumer_offsets", 3), ("__consumer_offsets", 1)}
+
+
+def test_a_transaction_does_not_grow_until_it_cannot_be_ended() -> None:
+    """The record of its end has to fit, too."""
+    rig = TransactionRig(message_max_bytes=1000)
+    rig.topics["t"] = 10_000
+    producer = rig.init()
+    fitting = 0
+    while rig.add(producer, ("t", fitting)) is NONE:
+        fitting += 1
+    assert rig.add(producer, ("t", fitting)) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert 100 < fitting < 250
+    assert len(rig.value().partitions) == fitting
+    rig.write_record(rig.value()._replace(producer_epoch=EXHAUSTED_FROM, previous_producer_id=1))
+    assert rig.end_v2((1000, EXHAUSTED_FROM)) == (1001, 0)
 
 
 def test_what_is_not_in_the_transaction_is_not_appended() -> None:
@@ -62,76 +136,6 @@ def test_whom_handlers_let_through_ends_with_another_epoch_whatever_it_asks_for(
     assert rig.check(producer, T0, adds=True) in (FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 
 
-@pytest.mark.parametrize("commit", [True, False])
-def test_a_marker_of_tv1_does_not_overtake_a_batch(commit: bool) -> None:
-    rig = TransactionRig()
-    producer = opened(rig)
-    holds = [rig.check(producer).hold for _ in range(2)]
-    assert len(set(holds)) == 2
-    assert rig.end(producer, commit) is NONE
-    assert not rig.markers
-    rig.coordinator.end_txn.holds.end(holds[0])
-    rig.coordinator.end_txn.holds.end(holds[0])
-    assert not rig.sending
-    rig.coordinator.end_txn.holds.end(holds[1])
-    rig.settle()
-    assert [marker.is_commit for marker, _ in rig.markers] == [commit]
-    assert not len(rig.coordinator.end_txn.holds)
-
-
-def test_who_adds_as_tv2_does_may_end_as_tv1_does() -> None:
-    """Produce v12 and EndTxn v4: its epoch stays, so its batches must not be overtaken either."""
-    rig = TransactionRig()
-    producer = rig.init()
-    hold = rig.check(producer, T0, adds=True).hold
-    assert hold
-    assert rig.end(producer) is NONE
-    assert not rig.markers
-    rig.coordinator.end_txn.holds.end(hold)
-    rig.settle()
-    assert rig.state == "CompleteCommit"
-    assert rig.check(producer, T0, adds=True).hold, "it may do so again"
-
-
-def test_whose_epoch_is_bumped_holds_nothing() -> None:
-    rig = TransactionRig()
-    producer = rig.init()
-    assert rig.check(producer, T0, adds=True).hold, "how it ends is not known yet"
-    bumped = rig.end_v2(producer)
-    assert rig.state == "CompleteCommit", "the epoch keeps out what comes late"
-    for _ in range(2):
-        assert rig.check(bumped, T0, adds=True) == CheckedTransaction([NONE])
-        bumped = rig.end_v2(bumped)
-    another = rig.init()
-    assert rig.check(another, T0, adds=True).hold
-    assert rig.end_v2(another)
-    rig.reload()
-    assert rig.check((another[0], another[1] + 1), T0, adds=True).hold, "it is not known any more"
-
-
-def test_a_hold_of_one_id_is_no_other_ids_affair() -> None:
-    rig = TransactionRig()
-    producer = opened(rig)
-    assert rig.check(producer).hold
-    other = rig.init(name="y")
-    assert rig.add(other, T0, name="y") is NONE
-    assert rig.end(other, name="y") is NONE
-    assert rig.value("y").state.label == "CompleteCommit"
-
-
-def test_what_a_dead_handler_has_held_ends_when_its_batches_are_in_the_log() -> None:
-    rig = TransactionRig()
-    producer = opened(rig)
-    gone, here = rig.ask_check(producer), rig.ask_check(producer)
-    assert rig.end(producer) is NONE
-    rig.coordinator.end_txn.holds.end_all_of(lambda waiter: waiter == gone)
-    rig.settle()
-    assert not rig.markers
-    rig.coordinator.end_txn.holds.end_all_of(lambda waiter: waiter == here)
-    rig.settle()
-    assert rig.state == "CompleteCommit"
-
-
 @pytest.mark.parametrize("adds", [True, False])
 def test_what_nobody_hears_of_is_not_held(adds: bool) -> None:
     """The handler died meanwhile, or there was no memory for the answer."""
@@ -144,36 +148,6 @@ def test_what_nobody_hears_of_is_not_held(adds: bool) -> None:
     assert not len(rig.coordinator.end_txn.holds)
     assert rig.end(producer) is NONE
     assert rig.state == "CompleteCommit"
-
-
-def test_what_is_held_stays_held_while_the_log_is_read_again() -> None:
-    rig = TransactionRig()
-    producer = opened(rig)
-    hold = rig.check(producer).hold
-    assert rig.end(producer) is NONE
-    rig.reload()
-    rig.settle()
-    assert not rig.markers
-    rig.coordinator.end_txn.holds.end(hold)
-    rig.settle()
-    assert rig.state == "CompleteCommit"
-
-
-def test_what_an_earlier_coordinator_has_granted_holds_all_of_tv1() -> None:
-    rig = TransactionRig()
-    producer = opened(rig)
-    rig.ask_end(producer)
-    rig.decide()
-    rig = rig.restarted(has_earlier_holds=True)
-    bumped = rig.init(name="y")
-    assert rig.check(bumped, T0, adds=True, name="y").errors == [NONE]
-    assert rig.end_v2(bumped, name="y") == (bumped[0], 1)
-    assert [marker.producer_id for marker, _ in rig.markers] == [bumped[0]], "TV2 needs no hold"
-    assert rig.state == "PrepareCommit"
-    rig.coordinator.end_txn.holds.earlier_ended()
-    rig.settle()
-    assert rig.state == "CompleteCommit"
-    assert len(rig.markers) == 2
 
 
 def test_offsets_are_let_in_at_the_moment_at_which_they_may() -> None:

@@ -4,6 +4,8 @@ What must hold whatever happens: a record follows only where its state may; mark
 those of the decision in the log; a commit that was answered is one; no epoch goes back; a producer that was
 fenced adds and ends nothing; no marker overtakes what may be appended; when all is quiet every transaction is
 over and every request answered.
+
+Then what happens as time goes by, and when an action fails by a fault of ours.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -21,7 +24,15 @@ from mpbroker.coordinator.transactions.transaction import EXHAUSTED_FROM, LAST_E
 from mpbroker.ipc.calls import CheckedTransaction
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.messages import EndTxnResponse, InitProducerIdResponse
-from tests.support.transaction_rig import NOBODY, V1, V2, Producer, TransactionRig, code_of
+from tests.support.transaction_rig import (
+    NOBODY,
+    V1,
+    V2,
+    Producer,
+    TransactionRig,
+    code_of,
+    opened,
+)
 
 REFUSED = ErrorCode.KAFKA_STORAGE_ERROR
 PARTITIONS = [("t", 0), ("t", 1), ("u", 0)]
@@ -37,6 +48,10 @@ EXPECTED = {
     ErrorCode.TRANSACTION_ABORTABLE,
     ErrorCode.NETWORK_EXCEPTION,
 }
+T0, T1 = ("t", 0), ("t", 1)
+NONE = ErrorCode.NONE
+HOUR_MS = 3_600_000
+WEEK_MS = 7 * 24 * HOUR_MS
 
 
 @dataclass
@@ -51,7 +66,7 @@ class Request:
     version: int = V1
 
 
-class CheckedWorld(TransactionRig):
+class CheckedRig(TransactionRig):
     """Looks at each marker when it is sent and when it is durable."""
 
     def __init__(self, *how: Any, **settings: int) -> None:
@@ -83,7 +98,7 @@ class CheckedWorld(TransactionRig):
 class TransactionModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.rig = CheckedWorld()
+        self.rig = CheckedRig()
         self.requests: dict[int, Request] = {}
         self.known: list[Producer] = []
         self.fenced_below: Producer = NOBODY
@@ -302,3 +317,97 @@ class TransactionModel(RuleBasedStateMachine):
 
 TestTransactionModel = TransactionModel.TestCase
 TestTransactionModel.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+
+
+TestTransactionModel.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+
+
+def test_a_transaction_that_is_open_for_too_long_is_aborted() -> None:
+    rig = TransactionRig()
+    producer = opened(rig)
+    rig.later(55_000)
+    rig.settle()
+    assert rig.state == "Ongoing"
+    rig.later(15_000)
+    rig.settle()
+    assert rig.state == "CompleteAbort"
+    ((marker, _),) = rig.markers
+    assert (marker.producer_epoch, marker.is_commit) == (1, False)
+    assert rig.end(producer) is ErrorCode.PRODUCER_FENCED
+
+
+def test_an_abort_that_is_refused_is_tried_again() -> None:
+    rig = TransactionRig()
+    opened(rig)
+    rig.later(75_000)
+    rig.append_round(REFUSED)
+    assert rig.state == "Ongoing"
+    rig.later(10_000)
+    rig.settle()
+    assert (rig.state, rig.value().producer_epoch) == ("CompleteAbort", 1)
+
+
+def test_an_id_that_nobody_uses_is_forgotten() -> None:
+    rig = TransactionRig()
+    unused, used = rig.init(), rig.init(name="y")
+    rig.later(WEEK_MS - 2 * HOUR_MS)
+    assert rig.add(used, T0, name="y") is NONE
+    rig.later(2 * HOUR_MS)
+    # Its tombstone is on its way: whoever asks meanwhile waits for it.
+    adding, beginning = rig.ask_add(unused, T0), rig.ask_init()
+    assert adding not in rig.answers
+    rig.settle()
+    assert rig.added(adding) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert rig.began(beginning) == (1002, 0)
+    assert rig.records_of()[1] is None
+    assert rig.coordinator.state.find("y") is not None
+
+
+def test_an_id_that_is_being_used_is_not_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+    rig = TransactionRig()
+    producer = rig.init()
+    rig.later(WEEK_MS - 1)
+    adding = rig.ask_add(producer, T0)
+    rig.later(1)
+    rig.settle()
+    assert rig.added(adding) is NONE
+    assert not caplog.records
+
+
+def test_an_id_whose_tombstone_is_refused_is_not_forgotten() -> None:
+    rig = TransactionRig()
+    producer = rig.init()
+    rig.later(WEEK_MS)
+    waiting = rig.ask_add(producer, T0)
+    rig.append_round(REFUSED)
+    rig.settle()
+    assert rig.added(waiting) is NONE
+
+
+def test_a_fault_ends_the_waits_of_that_id_alone() -> None:
+    rig = TransactionRig()
+    producer = opened(rig)
+    rig.ask_end(producer)
+    waiting = rig.ask_add(producer, T1)
+    rig.coordinator.refuse_waiters("x", 77)
+    assert code_of(rig.answers[77]) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert waiting not in rig.answers
+    rig.coordinator.refuse_waiters("x")
+    assert rig.added(waiting) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    rig.coordinator.refuse_waiters("nobody")
+
+
+def test_a_timer_that_goes_wrong_is_no_other_ids_affair(caplog: pytest.LogCaptureFixture) -> None:
+    rig = TransactionRig()
+    producer = opened(rig)
+    rig.ask_end(producer)
+    waiting = rig.ask_add(producer, T1)
+
+    def fails() -> None:
+        raise RuntimeError("a fault")
+
+    rig.coordinator.timers.set(("wait", "x", "?"), rig.now_ms, fails)
+    rig.coordinator.timers.set("all", rig.now_ms, fails)
+    rig.coordinator.tick()
+    assert rig.added(waiting) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert caplog.text.count("RuntimeError: a fault") == 2
