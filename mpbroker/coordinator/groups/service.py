@@ -11,7 +11,7 @@ import uuid
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.coordinator import GroupCoordinator
 from mpbroker.coordinator.groups.txn_offset_commit import Transactions
-from mpbroker.coordinator.runtime.envelopes import Envelopes
+from mpbroker.coordinator.runtime.envelope import Envelopes
 from mpbroker.coordinator.runtime.host import Host, HostTopics
 from mpbroker.coordinator.runtime.internal_topic import TopicSpec
 from mpbroker.coordinator.runtime.runtime import CoordinatorRuntime
@@ -21,7 +21,7 @@ from shm import clock
 
 class GroupCoordinatorService(CoordinatorRuntime):
     def __init__(self, config: BrokerConfig, host: Host, transactions: Transactions) -> None:
-        envelopes = Envelopes(host)
+        envelopes = Envelopes(host.answer_waiter)
         self.coordinator = GroupCoordinator(
             config, clock, envelopes, HostTopics(host), lambda: str(uuid.uuid4()), transactions
         )

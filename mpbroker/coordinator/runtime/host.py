@@ -1,4 +1,4 @@
-"""What the coordinator process does for the coordinators in it: metadata, appends, answers and calls."""
+"""The coordinator process as the coordinators in it use it: metadata, appends, answers and calls."""
 
 from __future__ import annotations
 

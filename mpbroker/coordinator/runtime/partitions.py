@@ -22,7 +22,7 @@ class TopicPartitions:
 
     @property
     def is_missing(self) -> bool:
-        """Whether it is certain that there is no topic."""
+        """True if it is certain that there is no topic."""
         return self.states == []
 
     def open(self, count: int) -> None:

@@ -15,7 +15,7 @@ Then: TypeAlias = Callable[[ErrorCode], None]
 
 
 class RequestContext(NamedTuple):
-    """What a request came with beside its message (Kafka: RequestContext)."""
+    """The context that a request's message came with (Kafka: RequestContext)."""
 
     waiter: Waiter
     version: int

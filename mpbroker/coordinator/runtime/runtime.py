@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Set
 from typing import Any, Protocol
 
-from mpbroker.coordinator.runtime.envelopes import Envelopes
+from mpbroker.coordinator.runtime.envelope import Envelopes
 from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.internal_topic import InternalTopic, TopicSpec
 from mpbroker.coordinator.runtime.loading import Contents
@@ -150,10 +150,10 @@ class CoordinatorRuntime:
 
     @property
     def has_work(self) -> bool:
-        """Whether a round of records can begin."""
+        """True if a round of records can begin."""
         return self._shard.queue.has_work
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is on its way to the log. Those who wait for others may wait in vain."""
+        """True if nothing is on its way to the log. Requests that wait for others may wait in vain."""
         return self._shard.queue.is_idle

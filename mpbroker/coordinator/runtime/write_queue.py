@@ -86,7 +86,7 @@ class WriteQueue(Generic[EntryT]):
 
     @property
     def has_work(self) -> bool:
-        """Whether a round can begin."""
+        """True if a round can begin."""
         return bool(self._waiting and not self._round)
 
     def append(

@@ -8,7 +8,7 @@ more.
 from __future__ import annotations
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.runtime.envelopes import Envelopes
+from mpbroker.coordinator.runtime.envelope import Envelopes
 from mpbroker.coordinator.runtime.host import Host, HostTopics
 from mpbroker.coordinator.runtime.internal_topic import TopicSpec
 from mpbroker.coordinator.runtime.requests import Waiter
@@ -25,7 +25,7 @@ from shm import clock
 class TransactionService(CoordinatorRuntime):
     def __init__(self, config: BrokerConfig, host: Host, partitions: Partitions) -> None:
         self._host = host
-        envelopes = Envelopes(host)
+        envelopes = Envelopes(host.answer_waiter)
         self._markers = MarkerSender(partitions, clock.wall_ms, clock.monotonic_ms)
         self.coordinator = TransactionCoordinator(
             config, clock, self._markers, ProducerIds(host.ask), envelopes, HostTopics(host)

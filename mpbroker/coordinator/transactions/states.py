@@ -34,12 +34,12 @@ class TransactionState(Enum):
 
     @property
     def is_preparing(self) -> bool:
-        """Whether the end is decided and the markers are on their way."""
+        """True while the end is decided and the markers are on their way."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
     def is_over(self) -> bool:
-        """Whether no transaction is open."""
+        """True while no transaction is open."""
         return self in _OVER
 
     @property

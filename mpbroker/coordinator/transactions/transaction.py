@@ -1,4 +1,4 @@
-"""What is known of a transactional id, and the steps that it can take. No clock, no I/O.
+"""The state of a transactional id, and the steps that it can take. No clock, no I/O.
 
 (Kafka: TransactionMetadata, and the rules of TransactionCoordinator that need nothing else.) A step is what
 the next record will say; it counts when that record is durable. One step is under way at a time.
@@ -67,23 +67,25 @@ class TransactionMetadata:
 
     @property
     def is_changing(self) -> bool:
-        """Whether a step is under way: `value` may be replaced soon."""
+        """True while a step is under way: `value` may be replaced soon."""
         return self.pending_state is not None or self.takes_id
 
     @property
     def is_busy(self) -> bool:
-        """Whether the next step has to wait."""
+        """True while the next step has to wait."""
         return self.is_changing or (self.value is not None and self.value.state.is_preparing)
 
     @property
     def is_ending(self) -> bool:
-        """Whether its end is decided, or is being decided."""
+        """True while its end is decided, or is being decided."""
         if self.pending_state is not None and self.pending_state.is_preparing:
             return True
         return self.value is not None and self.value.state.is_preparing
 
     def assume_verified(self) -> None:
-        """Assume that an earlier coordinator has told handlers what is true of a transaction of this kind."""
+        """Assume that an earlier coordinator let handlers verify the epoch, if the record does not exclude
+        that.
+        """
         value = self.value
         assert value is not None
         self.is_epoch_verified = value.state is TransactionState.ONGOING and value.client_version == TV2
@@ -127,7 +129,7 @@ def check_producer(value: TransactionValue, producer: Producer) -> None:
 
 
 class Bump(Enum):
-    """What InitProducerId does to the epoch."""
+    """A way to change the epoch at InitProducerId."""
 
     NEXT = 0
     SAME = 1  # The answer to an earlier request was lost.
@@ -213,7 +215,7 @@ def add(
 
 
 class Verdict(Enum):
-    """What to do about an EndTxn."""
+    """An answer to an EndTxn."""
 
     END = 0
     WAIT = 1

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import msgspec
 
-from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.requests import Waiter
 from mpbroker.ipc.calls import Failed, ForwardedRequest, ForwardedResponse
+from mpbroker.ipc.calls import Message as Call
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import REQUESTS, Message
 
@@ -17,8 +18,8 @@ from mpbroker.protocol.messages import REQUESTS, Message
 class Envelopes:
     """Decodes requests, and encodes what answers them. (An Answers.)"""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, answer_waiter: Callable[[Waiter, Call], bool]) -> None:
+        self._answer_waiter = answer_waiter
         self._encode = msgspec.msgpack.Encoder().encode
 
     def open(self, request: ForwardedRequest) -> Message:
@@ -27,10 +28,10 @@ class Envelopes:
         return message
 
     def answer(self, waiter: Waiter, response: Message) -> None:
-        self._host.answer_waiter(waiter, ForwardedResponse(self._encode(response)))
+        self._answer_waiter(waiter, ForwardedResponse(self._encode(response)))
 
     def fail(self, waiter: Waiter, error: ErrorCode) -> None:
-        self._host.answer_waiter(waiter, Failed(error, error.message))
+        self._answer_waiter(waiter, Failed(error, error.message))
 
 
 @cache
