@@ -12,7 +12,7 @@ from typing import TypeAlias
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.announcer import Announcer
 from mpbroker.coordinator.groups.service import GroupCoordinatorService
-from mpbroker.coordinator.log_link import LogLink, NewBatch
+from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.runtime.batches import Marker, PartitionBatch
 from mpbroker.coordinator.runtime.host import HostTopics
 from mpbroker.coordinator.runtime.requests import Then, Waiter
@@ -21,6 +21,7 @@ from mpbroker.coordinator.state import MetadataState, Topic
 from mpbroker.coordinator.transactions.marker_sender import TopicBatch
 from mpbroker.coordinator.transactions.service import TransactionService
 from mpbroker.coordinator.waiting import Caller
+from mpbroker.ipc.append_job import NewBatch
 from mpbroker.ipc.calls import (
     Abandon,
     Acknowledged,
@@ -81,8 +82,9 @@ class Services:
     def receive(self, caller: Caller, call: OURS) -> None:
         match call:
             case ForwardedRequest():
+                waiter = Caller(caller.handler, caller.life, caller.request, call.api_key, call.version)
                 # A request that nobody serves is answered as one that failed, by either of them.
-                self._coordinators.get(call.api_key, self.groups).receive(caller, call)
+                self._coordinators.get(call.api_key, self.groups).receive(waiter, call)
             case CheckTransaction():
                 self.transactions.check(caller, call)
             case EndHold():

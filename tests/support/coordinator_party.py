@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
+from mpbroker.handlers.apis import all_apis
 from mpbroker.ipc.calls import (
     CreateTopic,
     CreateTopics,
@@ -16,9 +15,9 @@ from mpbroker.ipc.calls import (
     ForwardedResponse,
 )
 from mpbroker.ipc.topology import LOG
+from mpbroker.protocol.codec import decode_response, encode_bytes, encode_request
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
-    RESPONSES,
     AddPartitionsToTxnRequest,
     DescribeTransactionsRequest,
     EndTxnRequest,
@@ -47,12 +46,21 @@ KEYS = {
     EndTxnRequest: 26,
     DescribeTransactionsRequest: 65,
 }
-VERSIONS = {8: 9, 11: 9, 24: 3}
+VERSIONS = {8: 9, 9: 9, 14: 4}
 RETRIED = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
 )
+
+
+def version_of(key: int) -> int:
+    return VERSIONS.get(key, all_apis()[key].latest)
+
+
+def forwarded(key: int, version: int, request: Message) -> ForwardedRequest:
+    """Return a request as a handler passes it on."""
+    return ForwardedRequest(key, version, "c", "/h", encode_bytes(encode_request(key, version, request)))
 
 
 class CoordinatorParty:
@@ -70,16 +78,14 @@ class CoordinatorParty:
 
     def call(self, request: Message, number: int = 0) -> int:
         key = KEYS[type(request)]  # type: ignore[index]
-        body = msgspec.msgpack.encode(request)
-        call = ForwardedRequest(key, VERSIONS.get(key, 4), "c", "/h", body)
-        sent: int = self.tree.handlers[number].call(call)
+        sent: int = self.tree.handlers[number].call(forwarded(key, version_of(key), request))
         return sent
 
     def heard(self, request: int, key: int, number: int = 0) -> Any:
         """The response, or the error code of the whole request; None if there is no answer yet."""
         answer = self.tree.handlers[number].answers.get(request)
         if isinstance(answer, ForwardedResponse):
-            return msgspec.msgpack.decode(answer.body, type=RESPONSES[key])
+            return decode_response(key, version_of(key), answer.body)[0]
         return ErrorCode(answer.error) if isinstance(answer, Failed) else None  # type: ignore[call-arg]
 
     def ask(self, request: Message, number: int = 0) -> Any:

@@ -6,15 +6,14 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import msgspec
-
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.announcer import Announcer
-from mpbroker.coordinator.log_link import LogLink, NewBatch
+from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.runtime.partitions import PartitionState, TopicPartitions
 from mpbroker.coordinator.services import Services
 from mpbroker.coordinator.state import MetadataState, Topic
 from mpbroker.coordinator.waiting import Caller
+from mpbroker.ipc.append_job import NewBatch
 from mpbroker.ipc.calls import (
     AllocateProducerIds,
     Failed,
@@ -25,8 +24,9 @@ from mpbroker.ipc.calls import (
 )
 from mpbroker.ipc.slots import Batch
 from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.codec import decode_response, encode_bytes, encode_request
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import REQUESTS, RESPONSES
+from mpbroker.protocol.messages import REQUESTS
 from mpbroker.protocol.messages import Message as Request
 from mpbroker.protocol.topic_names import GROUP_TOPIC
 from shm.table import SlotTable
@@ -47,7 +47,7 @@ class ServicesRig:
         self.answers: dict[int, Message] = {}
         self.asked: list[tuple[Message, Callable[[Message], None]]] = []
         self._numbers = itertools.count(1)
-        self._keys: dict[int, ApiKey] = {}
+        self._forms: dict[int, tuple[ApiKey, int]] = {}
         announcer = cast(Announcer, None)
         self.services = Services(
             BrokerConfig(),
@@ -97,11 +97,12 @@ class ServicesRig:
 
     def send(self, request: Request, version: int) -> int:
         """Forward a request, as a handler does. Returns its number."""
-        return self.send_bytes(_KEYS[type(request)], msgspec.msgpack.encode(request), version)
+        key = _KEYS[type(request)]
+        return self.send_bytes(key, encode_bytes(encode_request(key, version, request)), version)
 
     def send_bytes(self, api_key: int, body: bytes, version: int) -> int:
         number = next(self._numbers)
-        self._keys[number] = ApiKey(api_key)
+        self._forms[number] = ApiKey(api_key), version
         self.services.receive(self.caller(number), ForwardedRequest(api_key, version, "c", "/h", body))
         return number
 
@@ -109,7 +110,8 @@ class ServicesRig:
         """Return the response, the error code of the whole request, or None if there is no answer."""
         answer = self.answers.get(number)
         if isinstance(answer, ForwardedResponse):
-            return msgspec.msgpack.decode(answer.body, type=RESPONSES[self._keys[number]])
+            key, version = self._forms[number]
+            return decode_response(key, version, answer.body)[0]
         return ErrorCode(answer.error) if isinstance(answer, Failed) else None  # type: ignore[call-arg]
 
     def settle(self) -> None:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Set
 from typing import Any, Protocol
 
-from mpbroker.coordinator.runtime.envelope import Envelopes
+from mpbroker.coordinator.runtime.envelope import MALFORMED, Envelopes
 from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.internal_topic import InternalTopic, TopicSpec
 from mpbroker.coordinator.runtime.loading import Contents
@@ -85,6 +85,8 @@ class CoordinatorRuntime:
             serve = self._shard.handlers[ApiKey(request.api_key)]
             context = RequestContext(waiter, request.version, request.client_id, request.client_host)
             response = serve(context, self._envelopes.open(request))
+        except MALFORMED as error:
+            self._envelopes.refuse(waiter, str(error))
         except ApiError as error:
             self._envelopes.fail(waiter, error.code)
         except Exception:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from mpbroker.ipc.calls import (
@@ -17,7 +16,6 @@ from mpbroker.ipc.calls import (
     CreateTopic,
     CreateTopics,
     DeleteTopics,
-    ForwardedRequest,
 )
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.topology import COORDINATOR
@@ -31,7 +29,7 @@ from mpbroker.protocol.messages import (
     SyncGroupRequest,
     TxnOffsetCommitRequest,
 )
-from tests.support.coordinator_party import RETRIED, CoordinatorParty
+from tests.support.coordinator_party import RETRIED, CoordinatorParty, forwarded
 from tests.support.coordinator_tree import CoordinatorTree
 
 VERSIONS = {InitProducerIdRequest: (22, 5), EndTxnRequest: (26, 5), TxnOffsetCommitRequest: (28, 5)}
@@ -48,8 +46,7 @@ def ask_in_transaction(party: CoordinatorParty, request: Message) -> Any:
     """Asks until the coordinator can say something, as clients do."""
     key, version = VERSIONS[type(request)]  # type: ignore[index]
     while True:
-        call = ForwardedRequest(key, version, "c", "/h", msgspec.msgpack.encode(request))
-        sent = party.tree.handlers[0].call(call)
+        sent = party.tree.handlers[0].call(forwarded(key, version, request))
         party.tree.until(lambda sent=sent: party.heard(sent, key) is not None)
         answer = party.heard(sent, key)
         code = answer if isinstance(answer, ErrorCode) else getattr(answer, "error_code", 0)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from mpbroker.coordinator.runtime.requests import Waiter
 from mpbroker.coordinator.waiting import Caller
-from mpbroker.ipc.calls import Abandon, Acknowledged, CreatedTopic, CreatedTopics, CreateTopics, Failed
+from mpbroker.ipc.calls import (
+    Abandon,
+    Acknowledged,
+    CreatedTopic,
+    CreatedTopics,
+    CreateTopics,
+    Failed,
+    MalformedRequest,
+)
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
+    ApiVersionsRequest,
     HeartbeatRequest,
     InitProducerIdRequest,
     ListGroupsRequest,
     OffsetCommitRequest,
+    SyncGroupRequest,
 )
 from mpbroker.protocol.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
 from tests.support.services_rig import PARTITIONS, ServicesRig
@@ -97,17 +106,38 @@ def test_a_request_that_is_refused_has_its_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("api_key", "body"),
-    [
-        (ApiKey.HEARTBEAT, b"no message"),
-        (ApiKey.INIT_PRODUCER_ID, msgspec.msgpack.encode([1, 2])),
-        (ApiKey.METADATA, msgspec.msgpack.encode({})),
-    ],
+    ("version", "body"), [(4, b"\x05grp"), (0, b"\x00\x01\xff" + bytes(4) + b"\x00\x01m")]
 )
+def test_bytes_that_are_no_request_are_told_as_such(version: int, body: bytes) -> None:
+    rig = ServicesRig()
+    answer = rig.answers[rig.send_bytes(ApiKey.HEARTBEAT, body, version)]
+    assert isinstance(answer, MalformedRequest)
+    assert answer.reason
+
+
+def test_a_value_that_the_version_forbids_is_refused() -> None:
+    rig = ServicesRig()
+    sent = rig.send(SyncGroupRequest("g", 1, "m"), 5)
+    assert rig.heard(sent) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
 def test_a_fault_fails_one_request_and_is_logged(
-    api_key: ApiKey, body: bytes, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = ServicesRig()
-    assert rig.heard(rig.send_bytes(api_key, body, 0)) is ErrorCode.UNKNOWN_SERVER_ERROR
-    assert f"a forwarded request failed: API key {api_key}" in caplog.text
+
+    def broken(_group_id: str) -> None:
+        raise RuntimeError("it is broken")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.groups.manager, "live", broken)
+        sent = rig.send(HeartbeatRequest("g", 1, "m"), 4)
+    assert rig.heard(sent) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert f"a forwarded request failed: API key {ApiKey.HEARTBEAT}" in caplog.text
     assert rig.heard(rig.send(ListGroupsRequest(), 4)).groups == []
+
+
+def test_a_request_that_nobody_serves_fails(caplog: pytest.LogCaptureFixture) -> None:
+    rig = ServicesRig()
+    assert rig.heard(rig.send(ApiVersionsRequest(), 0)) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert f"a forwarded request failed: API key {ApiKey.API_VERSIONS}" in caplog.text
