@@ -143,7 +143,7 @@ def sync_group(rig: PathRig) -> list[str]:
     joined = rig.heard(number)
     share = SyncGroupRequest.SyncGroupRequestAssignment(joined.member_id, b"all")
     request = SyncGroupRequest("g", joined.generation_id, joined.member_id, "instance", assignments=[share])
-    return rig.path_of(request, 5)
+    return rig.path_of(request, 4)
 
 
 def join_group(rig: PathRig) -> list[str]:
