@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpbroker.coordinator.groups.group import topics_in
 from mpbroker.coordinator.groups.records import (
     Entry,
     GroupKey,
@@ -20,9 +19,6 @@ from mpbroker.coordinator.groups.records import (
     encode,
 )
 from mpbroker.coordinator.runtime.field_reader import UnreadableRecord
-from mpbroker.coordinator.runtime.partitions import java_hash
-from mpbroker.protocol.wire import MalformedMessage
-from tests.support.group_rig import subscription
 
 names = st.text(max_size=20)
 ints = st.integers(-(2**31), 2**31 - 1)
@@ -122,19 +118,3 @@ def test_a_record_that_is_cut_off_is_found(entry: Entry, data: st.DataObject) ->
     assert value is not None
     with pytest.raises(UnreadableRecord):
         decode(key, value[: data.draw(st.integers(0, len(value) - 1))])
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("", 0), ("a", 97), ("group", 98629247), ("polygenelubricants", 0), ("\U0001f600", 1772899)],
-)
-def test_groups_lie_where_kafka_looks_for_them(text: str, value: int) -> None:
-    assert java_hash(text) == value
-
-
-def test_the_topics_of_a_subscription() -> None:
-    assert topics_in(subscription("a", "topic")) == ["a", "topic"]
-    assert topics_in(subscription()) == []
-    for cut in range(len(subscription("ab")) - 4):
-        with pytest.raises(MalformedMessage):
-            topics_in(subscription("ab")[:cut])
