@@ -38,6 +38,7 @@ from mpbroker.protocol.messages import (
     OffsetFetchResponse,
     SyncGroupRequest,
 )
+from mpbroker.protocol.wire import uvarint
 from tests.handlers.forwarded import answered, body_of, errors_in, hand_on
 from tests.handlers.shared import Rig, request_frame, topic_image
 from tests.handlers.test_fences import fence
@@ -272,6 +273,7 @@ TOO_MANY = NAMED_MAX + 1
             9,
             lambda: JoinGroupRequest("g", protocols=[JoinGroupRequest.JoinGroupRequestProtocol()] * TOO_MANY),
         ),
+        (ApiKey.LIST_GROUPS, 5, lambda: ListGroupsRequest([""] * TOO_MANY)),
         (
             ApiKey.SYNC_GROUP,
             4,
@@ -420,12 +422,24 @@ def test_a_request_is_passed_on_as_it_came_and_not_read(ready: Rig, monkeypatch:
     assert ready.answer(ApiKey.JOIN_GROUP, 9).member_id == "m2"
 
 
+def test_a_long_request_is_passed_on_without_what_nobody_knows(ready: Rig) -> None:
+    """Stepping over millions of tagged fields would keep the coordinator from everybody's heartbeats."""
+    known = encode_bytes(encode_request(ApiKey.HEARTBEAT, 4, HeartbeatRequest("g", 1, "m")))
+    frame = request_frame(ApiKey.HEARTBEAT, 4, HeartbeatRequest("g", 1, "m"))
+    tags = b"".join(uvarint(tag) + b"\0" for tag in range(NAMED_MAX // 3))
+    frame = frame[:-1] + uvarint(NAMED_MAX // 3) + tags
+    ready.processor.send((len(frame) - 4).to_bytes(4) + frame[4:])
+    ready.turn()
+    ((_, message),) = ready.coordinator.take()
+    assert message.body == known
+
+
 def test_the_request_log_has_what_was_passed_on_and_its_response(
     ready: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[tuple[Any, Any]] = []
 
-    def describe(described: exchange.Exchange, response: Any) -> bytes:
+    def describe(described: exchange.Exchange, _listener: str, response: Any) -> bytes:
         told.append((described.body, response))
         return b"{"
 

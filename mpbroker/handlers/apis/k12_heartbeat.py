@@ -8,15 +8,9 @@ from __future__ import annotations
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import HeartbeatResponse
 
 
-def failed(_exchange: ApiExchange, code: ErrorCode) -> HeartbeatResponse:
-    return HeartbeatResponse(error_code=code)
-
-
-@api(ApiKey.HEARTBEAT, 0, 4, name="Heartbeat", failed=failed, is_forwarded=True)
+@api(ApiKey.HEARTBEAT, 0, 4, name="Heartbeat", is_forwarded=True)
 def handle(exchange: ApiExchange) -> None:
     """Keeps a member's session alive and tells it of rebalances."""
     exchange.broker.forwarding.pass_on(exchange)

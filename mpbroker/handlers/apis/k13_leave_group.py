@@ -8,15 +8,9 @@ from __future__ import annotations
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import LeaveGroupResponse
 
 
-def failed(_exchange: ApiExchange, code: ErrorCode) -> LeaveGroupResponse:
-    return LeaveGroupResponse(error_code=code)
-
-
-@api(ApiKey.LEAVE_GROUP, 0, 5, name="LeaveGroup", failed=failed, is_forwarded=True)
+@api(ApiKey.LEAVE_GROUP, 0, 5, name="LeaveGroup", is_forwarded=True)
 def handle(exchange: ApiExchange) -> None:
     """Takes members out of a group."""
     exchange.broker.forwarding.pass_on(exchange, lambda request: len(request.members))

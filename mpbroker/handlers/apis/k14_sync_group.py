@@ -9,15 +9,9 @@ from __future__ import annotations
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import SyncGroupResponse
 
 
-def failed(_exchange: ApiExchange, code: ErrorCode) -> SyncGroupResponse:
-    return SyncGroupResponse(error_code=code)
-
-
-@api(ApiKey.SYNC_GROUP, 0, 5, name="SyncGroup", failed=failed, is_forwarded=True)
+@api(ApiKey.SYNC_GROUP, 0, 5, name="SyncGroup", is_forwarded=True)
 def handle(exchange: ApiExchange) -> None:
     """Takes the leader's assignment and gives each member its own."""
     exchange.broker.forwarding.pass_on(exchange, lambda request: len(request.assignments))

@@ -13,11 +13,7 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import SaslHandshakeResponse
 
 
-def failed(_exchange: ApiExchange, code: ErrorCode) -> SaslHandshakeResponse:
-    return SaslHandshakeResponse(error_code=code)
-
-
-@api(ApiKey.SASL_HANDSHAKE, 0, 1, name="SaslHandshake", failed=failed)
+@api(ApiKey.SASL_HANDSHAKE, 0, 1, name="SaslHandshake")
 def handle(_exchange: ApiExchange) -> SaslHandshakeResponse:
     """SASL; during a connection's authentication only."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)

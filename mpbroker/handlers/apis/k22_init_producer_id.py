@@ -32,7 +32,7 @@ def taken(exchange: ApiExchange, found: int | None) -> None:
 @api(ApiKey.INIT_PRODUCER_ID, 0, 5, name="InitProducerId", failed=failed, is_forwarded=True)
 def handle(exchange: ApiExchange) -> InitProducerIdResponse | None:
     """The id of an idempotent producer; id and epoch of a transactional one."""
-    exchange.raw_body()  # is wanted behind this look at the request
+    exchange.raw_body()  # kept: that of a transactional producer is passed on as it came
     request = exchange.body
     if request.transactional_id == "" or (request.producer_id == NONE) != (request.producer_epoch == NONE):
         return failed(exchange, ErrorCode.INVALID_REQUEST)

@@ -9,15 +9,9 @@ from __future__ import annotations
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import AddOffsetsToTxnResponse
 
 
-def failed(_exchange: ApiExchange, code: ErrorCode) -> AddOffsetsToTxnResponse:
-    return AddOffsetsToTxnResponse(error_code=code)
-
-
-@api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, name="AddOffsetsToTxn", failed=failed, is_forwarded=True)
+@api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, name="AddOffsetsToTxn", is_forwarded=True)
 def handle(exchange: ApiExchange) -> None:
     """Makes the offsets of a group part of a transaction."""
     exchange.broker.forwarding.pass_on(exchange)

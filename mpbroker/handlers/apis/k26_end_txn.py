@@ -10,15 +10,9 @@ from __future__ import annotations
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import EndTxnResponse
 
 
-def failed(_exchange: ApiExchange, code: ErrorCode) -> EndTxnResponse:
-    return EndTxnResponse(error_code=code)
-
-
-@api(ApiKey.END_TXN, 0, 5, name="EndTxn", failed=failed, is_forwarded=True)
+@api(ApiKey.END_TXN, 0, 5, name="EndTxn", is_forwarded=True)
 def handle(exchange: ApiExchange) -> None:
     """Commits or aborts a transaction, durably before it answers."""
     exchange.broker.forwarding.pass_on(exchange)

@@ -35,10 +35,6 @@ OfTopic: TypeAlias = DescribeLogDirsResponse.DescribeLogDirsTopic
 OfPartition: TypeAlias = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 
-def failed(_: ApiExchange, code: ErrorCode) -> DescribeLogDirsResponse:
-    return DescribeLogDirsResponse(error_code=code)
-
-
 def described(exchange: ApiExchange, number: int) -> Result:
     """A directory without its partitions."""
     directory = Path(exchange.broker.config.log_dirs[number]).absolute()
@@ -132,7 +128,7 @@ def describe_future(by_name: dict[str, OfTopic], one: calls.MovingPartition) -> 
     named.partitions.append(OfPartition(one.partition, size, one.lag, True))
 
 
-@api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, name="DescribeLogDirs", failed=failed)
+@api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, name="DescribeLogDirs")
 def handle(exchange: ApiExchange) -> None:
     """The log directories, what is left of their file systems, sizes of partitions, which of them move."""
     exchange.work_off(pieces(exchange))

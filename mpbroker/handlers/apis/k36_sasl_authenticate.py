@@ -15,11 +15,7 @@ from mpbroker.protocol.messages import SaslAuthenticateResponse
 ERROR = "SaslAuthenticate request received after successful authentication"
 
 
-def failed(_exchange: ApiExchange, code: ErrorCode) -> SaslAuthenticateResponse:
-    return SaslAuthenticateResponse(error_code=code)
-
-
-@api(ApiKey.SASL_AUTHENTICATE, 0, 2, name="SaslAuthenticate", failed=failed)
+@api(ApiKey.SASL_AUTHENTICATE, 0, 2, name="SaslAuthenticate")
 def handle(_exchange: ApiExchange) -> SaslAuthenticateResponse:
     """SASL; during a connection's authentication only."""
     return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=ERROR)

@@ -9,15 +9,9 @@ from __future__ import annotations
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import ListTransactionsResponse
 
 
-def failed(_exchange: ApiExchange, code: ErrorCode) -> ListTransactionsResponse:
-    return ListTransactionsResponse(error_code=code)
-
-
-@api(ApiKey.LIST_TRANSACTIONS, 0, 2, name="ListTransactions", failed=failed, is_forwarded=True)
+@api(ApiKey.LIST_TRANSACTIONS, 0, 2, name="ListTransactions", is_forwarded=True)
 def handle(exchange: ApiExchange) -> None:
     """Lists transactional ids, by state, producer, duration or pattern."""
     exchange.broker.forwarding.pass_on(

@@ -18,11 +18,7 @@ REFUSED = (
 )
 
 
-def failed(_exchange: ApiExchange, code: ErrorCode) -> ConsumerGroupHeartbeatResponse:
-    return ConsumerGroupHeartbeatResponse(error_code=code)
-
-
-@api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, name="ConsumerGroupHeartbeat", failed=failed)
+@api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, name="ConsumerGroupHeartbeat")
 def handle(_exchange: ApiExchange) -> ConsumerGroupHeartbeatResponse:
     """Refused with UNSUPPORTED_VERSION; advertised because librdkafka hangs where it is not."""
     return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=REFUSED)
